@@ -1,0 +1,85 @@
+"""Packing of the engines' number arrays into the `bin` fields of canonical events.
+
+Nine tenths of an event's bytes are its tokens and hashes. They are packed from the encoded msgpack array
+without making a Python object of each number; the Rust kernel brings a fast packer of this shape
+(`streams.kernel`), and the one here says what it must do.
+"""
+
+import sys
+from array import array
+from typing import Protocol
+
+import msgspec
+
+_U64_MASK = 2**64 - 1
+
+
+class ArrayPacker(Protocol):
+    """Both functions take one encoded msgpack array and raise ValueError naming what is wrong with it."""
+
+    def pack_hashes(self, encoded: bytes) -> bytes:
+        """Engine hashes as (n,) u64 LE.
+
+        Accepts u64 and i64 (same bits), and `bin` of 8 bytes or more (last 8, big-endian).
+        """
+        ...
+
+    def pack_tokens(self, encoded: bytes) -> bytes:
+        """Tokens as (n,) u32 LE.
+
+        Accepts integers 0..2**32-1, and pairs of them, of which the first counts (SGLang's EAGLE pages).
+        """
+        ...
+
+
+_hashes = msgspec.msgpack.Decoder(list[int | bytes])
+_tokens = msgspec.msgpack.Decoder(list[int] | None)
+_pairs = msgspec.msgpack.Decoder(list[tuple[int, int]])
+
+
+def hash_to_u64(value: int | bytes) -> int:
+    """One engine hash as u64.
+
+    Raises:
+        ValueError: out of the 64-bit range, or fewer than 8 bytes.
+    """
+    if isinstance(value, bytes):
+        if len(value) < 8:
+            raise ValueError(f"Expected a hash of 8 bytes or more, got {len(value)} bytes")
+        return int.from_bytes(value[-8:], "big")
+    if not -(2**63) <= value < 2**64:
+        raise ValueError(f"Expected a 64-bit hash, got `{value}`")
+    return value & _U64_MASK
+
+
+def to_little_endian(numbers: "array[int]") -> bytes:
+    """The array's bytes in the order that records use, whatever the machine's."""
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers.tobytes()
+
+
+class PythonArrayPacker:
+    """The specification, and the fallback where the Rust kernel is not built. O(n) Python objects."""
+
+    def pack_hashes(self, encoded: bytes) -> bytes:
+        """See `ArrayPacker`."""
+        try:
+            values = _hashes.decode(encoded)
+        except msgspec.MsgspecError as error:
+            raise ValueError(f"Expected an array of hashes: {error}") from error
+        return to_little_endian(array("Q", map(hash_to_u64, values)))
+
+    def pack_tokens(self, encoded: bytes) -> bytes:
+        """See `ArrayPacker`."""
+        try:
+            values = _tokens.decode(encoded) or []
+        except msgspec.MsgspecError as error:
+            try:
+                values = [first for first, _ in _pairs.decode(encoded)]
+            except msgspec.MsgspecError:
+                raise ValueError(f"Expected an array of tokens: {error}") from error
+        try:
+            return to_little_endian(array("I", values))
+        except OverflowError as error:
+            raise ValueError(f"Expected tokens from 0 to 2**32-1: {error}") from error

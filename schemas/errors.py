@@ -1,0 +1,147 @@
+"""Every error that Reprise raises on purpose.
+
+    RepriseError
+    +-- ConfigurationError        the settings or the configuration file are wrong
+    +-- RegistrationError         a registration cannot be accepted
+    |   +-- RegistrationConflictError
+    |   +-- EndpointError
+    +-- NotRegisteredError        no such publisher
+    +-- WireError                 an engine sent what cannot be used
+    |   +-- FrameError            a message is not topic, sequence, payload
+    |   +-- BatchError            a payload is not a batch of events
+    |   +-- EventError            one event of a batch is unusable
+    +-- RecordError               a log record cannot be used
+    |   +-- RecordFormatError
+    |   +-- RecordVersionError
+    |   +-- EventsFormatError
+    +-- StorageError              the data directory
+        +-- DataDirectoryInUseError
+        +-- RowCorruptError
+        +-- RowVersionError
+        +-- LogFullError
+
+Messages say what was expected, what came, and where. Wire and record errors carry `reason`, the short name
+under which they are counted.
+"""
+
+
+class RepriseError(Exception):
+    """Base of all of them; catch it where the service must go on."""
+
+
+class ConfigurationError(RepriseError):
+    """Operator action: mend the named setting and start again."""
+
+
+class RegistrationError(RepriseError):
+    """Operator action: mend the request; nothing was changed."""
+
+
+class RegistrationConflictError(RegistrationError):
+    """Operator action: unregister the publisher that is named, or choose another endpoint or instance."""
+
+
+class EndpointError(RegistrationError):
+    """A ZMQ address that cannot be connected to at all.
+
+    Operator action: give an address such as `tcp://10.0.0.7:5557`. An engine that is merely not up yet is
+    no error: the bridge keeps trying.
+    """
+
+
+class NotRegisteredError(RepriseError):
+    """Operator action: none; `GET /services` lists what is registered."""
+
+    def __init__(self, service_key: str) -> None:
+        self.service_key = service_key
+        super().__init__(f"service not found: {service_key}")
+
+
+class WireError(RepriseError):
+    """Operator action: see `reprise_bridge_dropped_total` for how often, and the engine's version."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        self.reason = reason
+        self.detail = detail
+        super().__init__(f"{reason}: {detail}")
+
+
+class FrameError(WireError):
+    """A ZMQ message that is not three frames: topic, 8-byte sequence, payload."""
+
+
+class BatchError(WireError):
+    """A payload that is not a batch; every event in it is lost, the stream goes on."""
+
+
+class EventError(WireError):
+    """One event that cannot be used; its siblings in the batch are."""
+
+
+class RecordError(RepriseError):
+    """Operator action: the record is skipped and counted; report it with its partition and offset."""
+
+    reason = "record"
+
+
+class RecordFormatError(RecordError):
+    """A log record that is not one of `schemas.records`."""
+
+    reason = "malformed_record"
+
+    def __init__(self, *, detail: str) -> None:
+        super().__init__(f"Expected a log record (msgpack map), got: {detail}")
+
+
+class RecordVersionError(RecordError):
+    """Operator action: upgrade this process; a newer one has written to the log."""
+
+    reason = "newer_version"
+
+    def __init__(self, *, version: int, supported: int) -> None:
+        self.version = version
+        self.supported = supported
+        super().__init__(f"Expected a record of version `{supported}` or older, got `{version}`")
+
+
+class EventsFormatError(RecordError, ValueError):
+    """The events of a record are not an array of block events; none of them was applied."""
+
+    reason = "malformed_events"
+
+
+class StorageError(RepriseError):
+    """Operator action: see the message; nothing that was stored has been changed."""
+
+
+class DataDirectoryInUseError(StorageError):
+    """Operator action: stop the other process, or give another directory by `--data`."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        super().__init__(
+            f"Expected a data directory that no other process uses, but it is locked: {path}"
+        )
+
+
+class RowCorruptError(StorageError):
+    """Operator action: none; the table is built again from the log."""
+
+    def __init__(self, *, key: bytes, detail: str) -> None:
+        self.key = key
+        super().__init__(f"Expected an intact table row, {detail}, at key: {key.hex()}")
+
+
+class RowVersionError(StorageError):
+    """Operator action: upgrade this process, or delete the table's directory to build it again."""
+
+    def __init__(self, *, version: int, supported: int) -> None:
+        self.version = version
+        super().__init__(f"Expected table rows of version `{supported}` or older, got `{version}`")
+
+
+class LogFullError(StorageError):
+    """The log cannot be written: the disk is full or failing. Events are kept in memory up to a bound.
+
+    Operator action: free disk space; writing resumes by itself.
+    """

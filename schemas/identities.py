@@ -1,0 +1,92 @@
+"""Names for the things that Reprise tells apart. One word each, defined in `docs/glossary.md`.
+
+All are named tuples: they hash and compare as tuples, encode as msgpack arrays, and pass to the Rust
+kernel without conversion.
+"""
+
+from enum import StrEnum
+from typing import Final, NamedTuple, NewType
+
+EngineHash = NewType("EngineHash", int)
+"""What an engine calls a block, normalised to u64. Opaque; comparable within one publisher only."""
+
+PrefixHash = NewType("PrefixHash", int)
+"""Ours: chained XXH3-64 over the prompt's tokens; equal prefixes have equal hashes everywhere."""
+
+Incarnation = NewType("Incarnation", int)
+"""One life of a publisher's process, from 1. Sequence numbers restart at 0 in each."""
+
+Sequence = NewType("Sequence", int)
+"""A publisher's number for one of its batches, from 0 in each incarnation."""
+
+Offset = NewType("Offset", int)
+"""The log's number for one record, from 0, rising; numbers may be missing after retention."""
+
+DEFAULT_TENANT: Final = "default"
+
+
+class Medium(StrEnum):
+    """The storage tier of a block. Engines' own names for tiers end in the bridge."""
+
+    GPU = "GPU"
+    CPU = "CPU"
+    DISK = "DISK"
+
+
+MEDIA: Final = tuple(Medium)
+"""The tiers from fastest to slowest; a tier's place here is its code in rows (`streams.table.rows`)."""
+
+
+class StreamKey(NamedTuple):
+    """A ModelContext without its LoRA: the key of a record, and what picks its partition.
+
+    A removal names no LoRA, so a publisher's events may not be split by LoRA: their order would break.
+    """
+
+    tenant_id: str
+    model_name: str
+    block_size: int
+    additional_salt: str
+    instance_id: str
+
+
+class PublisherKey(NamedTuple):
+    """One publisher of events: one data-parallel rank of one instance, for one model."""
+
+    stream: StreamKey
+    dp_rank: int
+
+
+class PrefixScope(NamedTuple):
+    """A ModelContext without its instance: what one query walks, over all instances at once."""
+
+    tenant_id: str
+    model_name: str
+    lora_name: str
+    block_size: int
+    additional_salt: str
+
+
+class ModelContext(NamedTuple):
+    """The scope of one prefix table, and of its digest."""
+
+    tenant_id: str
+    model_name: str
+    lora_name: str
+    block_size: int
+    additional_salt: str
+    instance_id: str
+
+    @property
+    def stream(self) -> StreamKey:
+        """The stream whose records build this context."""
+        return StreamKey(
+            self.tenant_id, self.model_name, self.block_size, self.additional_salt, self.instance_id
+        )
+
+    @property
+    def scope(self) -> PrefixScope:
+        """The scope in which this context's blocks are found by queries."""
+        return PrefixScope(
+            self.tenant_id, self.model_name, self.lora_name, self.block_size, self.additional_salt
+        )

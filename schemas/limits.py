@@ -1,0 +1,62 @@
+"""Every bound, in one place, with the relations between bounds that the code relies on.
+
+A bound protects memory, time or the neighbours of whoever is misbehaving. Whatever a bound makes the code
+drop is counted under a name; the counter's name is given beside the bound.
+"""
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+GIB: Final = 1024 * MIB
+
+# HTTP: `POST` bodies. 1M tokens are about 7 MB of JSON.
+BODY_BYTES_MAX: Final = 32 * MIB
+QUERY_TOKENS_MAX: Final = 4 * MIB
+NAME_BYTES_MAX: Final = 1024  # any string of a registration or a query
+
+# Registrations.
+PUBLISHERS_MAX: Final = 4096
+BLOCK_SIZE_MAX: Final = 65_536
+DP_RANK_MAX: Final = 2**31 - 1
+
+# Wire: one ZMQ message of an engine. A 128K-token prefill is about 0.6 MB.
+MESSAGE_BYTES_MAX: Final = 64 * MIB  # reprise_bridge_dropped_total{reason="message_too_large"}
+BATCH_EVENTS_MAX: Final = 1_000_000
+EVENT_BLOCKS_MAX: Final = 1_000_000
+
+# Between the bridge's sockets and the log: reprise_bridge_dropped_total{reason="inbox_full"}.
+INBOX_MESSAGES_MAX: Final = 262_144
+INBOX_BYTES_MAX: Final = 512 * MIB
+RECEIVE_BURST_MAX: Final = 512  # messages taken from one socket before the next one's turn
+
+# Records: a window's batches of one publisher.
+RECORD_BYTES_MAX: Final = 4 * MIB  # a fuller window is split; one larger batch still is one record
+RECORD_EVENTS_MAX: Final = 65_536
+
+# Durability and flushing.
+LOG_SYNC_S: Final = 0.05
+TABLE_FLUSH_S: Final = 0.25
+TABLE_FLUSH_CHANGES_MAX: Final = 262_144
+GENERATION_MIN_BYTES: Final = 1 * MIB
+DUMP_CHUNK_ENTRIES_MAX: Final = 32_768
+
+# Retention of the embedded log.
+LOG_RETENTION_BYTES: Final = 8 * GIB
+LOG_RETENTION_S: Final = 7 * 24 * 3600.0
+LOG_SEGMENT_BYTES: Final = 64 * MIB
+
+# The kernel.
+HOLD_COUNT_MAX: Final = 65_535  # kernel counter `hold_count_overflow`
+GROUP_MAX: Final = 63  # cache groups above it are not remembered as skipped
+RANKS_PER_INSTANCE_MAX: Final = 1024
+
+# Waits.
+SHUTDOWN_S: Final = 10.0
+SUBSCRIBE_WARN_S: Final = 5.0
+
+assert BODY_BYTES_MAX >= 6 * QUERY_TOKENS_MAX, "the largest query must fit into a body"
+assert MESSAGE_BYTES_MAX <= INBOX_BYTES_MAX, "one message of the largest size must fit the inbox"
+assert LOG_SYNC_S <= TABLE_FLUSH_S, "a table row may not cover a record that is not yet durable"
+assert DUMP_CHUNK_ENTRIES_MAX <= TABLE_FLUSH_CHANGES_MAX, "a dump chunk is at most one flush"
+assert RECORD_BYTES_MAX <= LOG_SEGMENT_BYTES, "a record never spans segments"

@@ -1,0 +1,64 @@
+"""A registered publisher: what `/register`, the configuration file and the log say of it."""
+
+from enum import StrEnum
+
+import msgspec
+
+from schemas.identities import DEFAULT_TENANT, PublisherKey, StreamKey
+
+
+class PublisherKind(StrEnum):
+    """Wire protocols the bridge speaks; spelled as Mooncake's `/register` spells them."""
+
+    VLLM = "vLLM"
+    SGLANG = "SGLang"
+
+
+class HashProfile(msgspec.Struct, frozen=True, kw_only=True):
+    """How the engine hashes blocks. Conductor's clients must send it; Reprise hashes tokens itself and
+    keeps it only to show it again in `/services`.
+    """
+
+    strategy: str
+    algorithm: str
+    python_hash_seed: str
+    index_projection: str
+
+
+class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One publisher, as registered. Field names are those of the log; `/register` has its own spelling.
+
+    Attributes:
+        endpoint: ZMQ address of the PUB socket, e.g. `tcp://10.0.0.7:5557`.
+        replay_endpoint: ZMQ address of the ROUTER socket that replays, or "".
+        lora_name: the adapter of events that name none; "" for the base model.
+    """
+
+    endpoint: str
+    kind: PublisherKind
+    model_name: str
+    instance_id: str
+    block_size: int
+    dp_rank: int = 0
+    tenant_id: str = DEFAULT_TENANT
+    lora_name: str = ""
+    additional_salt: str = ""
+    replay_endpoint: str = ""
+    hash_profile: HashProfile | None = None
+
+    @property
+    def stream(self) -> StreamKey:
+        """The key of this publisher's records."""
+        return StreamKey(
+            self.tenant_id, self.model_name, self.block_size, self.additional_salt, self.instance_id
+        )
+
+    @property
+    def publisher(self) -> PublisherKey:
+        """The identity under which its events are folded."""
+        return PublisherKey(self.stream, self.dp_rank)
+
+    @property
+    def service_key(self) -> str:
+        """Conductor's name for a service, `instance|tenant|rank`: what `/unregister` reports."""
+        return f"{self.instance_id}|{self.tenant_id}|{self.dp_rank}"

@@ -1,0 +1,1 @@
+"""The write path after the bridge: the log, the kernel, the fold, the table and its recovery."""

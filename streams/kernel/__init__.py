@@ -1,0 +1,37 @@
+"""The prefix index in memory. `open_kernel` gives the fastest kernel that this installation has."""
+
+from schemas.arrays import ArrayPacker, PythonArrayPacker
+from streams.kernel.interface import Kernel
+from streams.kernel.reference import ReferenceKernel
+
+try:
+    from streams.kernel import _native
+except ImportError:
+    _native = None  # type: ignore[assignment]
+
+__all__ = ["Kernel", "array_packer", "native_available", "open_kernel"]
+
+
+def native_available() -> bool:
+    """Whether the Rust kernel was built and can be imported."""
+    return _native is not None
+
+
+def open_kernel(seed: int, *, name: str | None = None) -> Kernel:
+    """An empty kernel: the one named (`rust`, `reference`), or the fastest there is.
+
+    Raises:
+        ValueError: no such kernel in this installation.
+    """
+    if name not in (None, "rust", "reference"):
+        raise ValueError(f"Expected kernel `rust` or `reference`, got: {name}")
+    if name == "rust" and _native is None:
+        raise ValueError("Expected the Rust kernel, but it is not built: run `make install`")
+    if name == "reference" or _native is None:
+        return ReferenceKernel(seed)
+    return _native.Kernel(seed)
+
+
+def array_packer() -> ArrayPacker:
+    """The fastest packer of wire arrays that this installation has."""
+    return PythonArrayPacker() if _native is None else _native.ArrayPacker()

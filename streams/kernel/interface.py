@@ -1,0 +1,214 @@
+"""What a kernel is: the prefix index in memory, behind one interface with two implementations.
+
+`reference.py` is the readable specification; the Rust crate in `native/` is the one to run. They agree in
+every answer, change, count and digest (`tests/contract`, `tests/property`). A kernel does no I/O, reads no
+clock and has no randomness that an answer could show.
+
+Terms: a *publisher* holds *entries*, each a block on a tier, under the engine's own key; a *scope* maps
+prefix hashes to the set of *holders* (publisher, tier). A block of the scope lives while it has a holder.
+"""
+
+from typing import NamedTuple, NewType, Protocol
+
+from schemas.identities import ModelContext, PrefixScope, StreamKey
+
+PublisherId = NewType("PublisherId", int)
+"""A kernel's handle of a publisher, valid until `unregister`."""
+
+COUNTERS = (
+    "stored",  # blocks stored, announced again ones included
+    "removed",  # blocks removed, counted-down ones included
+    "cleared",  # entries dropped by clear or unregister
+    "repeated",  # blocks stored that the publisher held on that tier already
+    "unknown_parent",  # blocks stored after a parent that the publisher does not hold: left out
+    "unknown_removed",  # blocks removed that the publisher does not hold on that tier
+    "unresolved",  # placeholders for blocks that the publisher does not hold: left out
+    "block_size_mismatch",  # blocks stored with another block size than registered: left out
+    "token_count_mismatch",  # blocks stored with tokens that do not cover them: left out
+    "extra_keys_mismatch",  # blocks stored with another number of extra keys: left out
+    "skipped_group",  # blocks stored or removed in a cache group that forms no prefix: left out
+    "hash_conflict",  # blocks stored under a key that names another block: the first one is kept
+    "hold_count_overflow",  # announcements beyond HOLD_COUNT_MAX: not counted
+)
+"""Names of a kernel's counters, all in blocks; they start at 0 with the process."""
+
+
+class RankMatch(NamedTuple):
+    """One data-parallel rank's part of a match, in tokens.
+
+    `matched` is the continuous prefix that the rank holds on its own tiers, any of them. The other three
+    are Conductor's cumulative walk: `gpu_walk` tokens on this rank's GPU, from there on to `cpu_walk` on
+    its CPU or a shared one, from there on to `disk_walk` on disk.
+    """
+
+    dp_rank: int
+    matched: int
+    gpu_walk: int
+    cpu_walk: int
+    disk_walk: int
+
+
+class InstanceMatch(NamedTuple):
+    """What one instance holds of a prompt, in tokens.
+
+    `longest` counts any rank, any tier, shared pools included; `gpu`, `cpu`, `disk` that medium alone, on
+    any rank, shared pools included. `ranks` is sorted.
+    """
+
+    instance_id: str
+    longest: int
+    gpu: int
+    cpu: int
+    disk: int
+    ranks: list[RankMatch]
+
+
+class ScopeView(NamedTuple):
+    """One scope for `/global_view`: `instances` maps each instance to its ranks, sorted."""
+
+    scope: PrefixScope
+    blocks: int
+    instances: dict[str, list[int]]
+
+
+class ContextView(NamedTuple):
+    """One context with entries, for `/digest`."""
+
+    context: ModelContext
+    digest: int
+    entries: int
+
+
+class ScannedQuery(NamedTuple):
+    """The body of `POST /query` as the kernel's own scanner reads it; absent strings are ""."""
+
+    model: str
+    lora_name: str
+    tenant_id: str
+    instance_id: str | None
+    block_size: int
+    cache_salt: str
+    tokens: bytes
+
+
+class Kernel(Protocol):
+    """The prefix index. One writer; queries may run beside it from other threads."""
+
+    @property
+    def name(self) -> str:
+        """`rust` or `reference`; shown by `/health`, the log and the metrics."""
+        ...
+
+    @property
+    def seed(self) -> int:
+        """Seed of the prefix hash, u64."""
+        ...
+
+    def open_publisher(self, stream: StreamKey, dp_rank: int, /) -> PublisherId:
+        """The handle of a publisher, made where it is new. Cost O(1)."""
+        ...
+
+    def register(self, publisher: PublisherId, lora_name: str, routable: bool, /) -> None:
+        """Makes the publisher's rank part of every answer in the scope of `lora_name`, blocks or none.
+
+        One that is not routable (a shared pool) never is. Without a registration a rank is part of the
+        answers of a scope while it holds blocks there that are not shared.
+        """
+        ...
+
+    def unregister(self, publisher: PublisherId, /) -> int:
+        """Drops the publisher with its entries; returns how many. The handle is void. Cost O(entries)."""
+        ...
+
+    def clear(self, publisher: PublisherId, /) -> int:
+        """Drops the publisher's entries; returns how many. Cost O(entries)."""
+        ...
+
+    def apply(self, publisher: PublisherId, events: bytes, after: int, /) -> None:
+        """Folds a msgpack array of block events (`schemas.events`), in order.
+
+        Events whose sequence is not above `after` are skipped. Cost O(blocks named).
+
+        Raises:
+            EventsFormatError: the bytes are not an array of block events; nothing was applied.
+        """
+        ...
+
+    def take_changes(self) -> list[tuple[ModelContext, bytes]]:
+        """The changes since the last call, per context, in order within each (`changes`)."""
+        ...
+
+    def pending_changes(self) -> int:
+        """How many changes `take_changes` would return."""
+        ...
+
+    def load(self, context: ModelContext, changes: bytes, /) -> None:
+        """Applies changes that were taken or dumped before. Leaves no changes itself.
+
+        Raises:
+            ValueError: not a sequence of changes; nothing was applied.
+        """
+        ...
+
+    def dump(self, context: ModelContext, entries_max: int, /) -> list[bytes]:
+        """All entries of a context as SET changes, in chunks of at most `entries_max` changes.
+
+        Blocks that follow each other in the index follow each other here, so that loading restores the
+        layout. Cost O(entries of the instance), plus a sort.
+        """
+        ...
+
+    def query(
+        self,
+        scope: PrefixScope,
+        tokens: bytes,
+        first_key: bytes,
+        instance_id: str | None,
+        /,
+    ) -> list[InstanceMatch]:
+        """What each instance holds of a prompt, sorted by instance; [] for an unknown scope.
+
+        Args:
+            scope: where to look.
+            tokens: (n,) u32 LE; a trailing partial block does not count.
+            first_key: `schemas.events.extra_key` of the first block, b"" for none.
+            instance_id: only this instance, or None for all.
+
+        Cost: O(blocks matched + holders that end), at about the speed of hashing the tokens.
+        """
+        ...
+
+    def query_by_hash(
+        self, scope: PrefixScope, hashes: bytes, instance_id: str | None, /
+    ) -> list[InstanceMatch]:
+        """As `query`, for prefix hashes that the caller has computed: (n,) u64 LE."""
+        ...
+
+    def knows(self, scope: PrefixScope, /) -> bool:
+        """Whether the scope has a participant: a registered publisher, or one that holds blocks."""
+        ...
+
+    def scan_query(self, body: bytes, /) -> ScannedQuery | None:
+        """Reads a plain JSON body of `POST /query` without making an object of each token.
+
+        None wherever anything is unusual (an escape, an unknown or repeated key, a number that is not a
+        plain integer in range, a value of another type, a missing field, trailing data): the caller then
+        parses and validates in full, so that every error text has one source.
+        """
+        ...
+
+    def scopes(self) -> list[ScopeView]:
+        """All scopes with participants or blocks, sorted. Cost O(scopes + publishers)."""
+        ...
+
+    def contexts(self) -> list[ContextView]:
+        """All contexts with entries, with their digests, sorted."""
+        ...
+
+    def counters(self) -> dict[str, int]:
+        """`COUNTERS` by name."""
+        ...
+
+    def stats(self) -> dict[str, int]:
+        """Sizes now: `blocks`, `entries`, `publishers`, `scopes`, `holder_sets`, `memory_bytes`."""
+        ...

@@ -1,0 +1,502 @@
+"""The kernel as its own specification: plain dicts, no cleverness. The Rust kernel must equal it.
+
+Also the fallback where no Rust toolchain was found, about 20 times slower; `/health` then says so.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+import xxhash
+
+from schemas.errors import EventsFormatError
+from schemas.events import PREFIX_SPEC_KINDS, Cleared, Removed, Stored, decode_events
+from schemas.identities import MEDIA, ModelContext, PrefixScope, StreamKey
+from schemas.limits import GROUP_MAX, HOLD_COUNT_MAX
+from streams.kernel.changes import (
+    TIER_COUNT,
+    Change,
+    Op,
+    decode_changes,
+    digest_of,
+    engine_key,
+    tier_of,
+)
+from streams.kernel.interface import (
+    COUNTERS,
+    ContextView,
+    InstanceMatch,
+    PublisherId,
+    RankMatch,
+    ScannedQuery,
+    ScopeView,
+)
+
+_GPU, _CPU, _DISK = range(len(MEDIA))
+_SHARED = len(MEDIA)  # tier codes from here on are shared pools
+
+Holder = tuple[PublisherId, int]
+
+
+class _Entry:
+    """One block as one publisher names it: where it is in the index, and how often on each tier."""
+
+    __slots__ = ("counts", "prefix", "scope")
+
+    def __init__(self, scope: PrefixScope, prefix: int) -> None:
+        self.scope = scope
+        self.prefix = prefix
+        self.counts = [0] * TIER_COUNT
+
+
+class _Publisher:
+    def __init__(self, stream: StreamKey, dp_rank: int) -> None:
+        self.stream = stream
+        self.dp_rank = dp_rank
+        self.entries: dict[int, _Entry] = {}
+        self.registered_lora: str | None = None
+        self.routable = False
+        self.skipped_groups: set[int] = set()
+        self.own: Counter[PrefixScope] = Counter()  # entries on tiers that are not shared
+
+    def scope(self, lora_name: str) -> PrefixScope:
+        key = self.stream
+        return PrefixScope(
+            key.tenant_id, key.model_name, lora_name, key.block_size, key.additional_salt
+        )
+
+    def context(self, scope: PrefixScope) -> ModelContext:
+        return ModelContext(*scope, self.stream.instance_id)
+
+    def live(self, scope: PrefixScope) -> Iterator[Change]:
+        """The publisher's entries in the scope, as changes."""
+        for key, entry in self.entries.items():
+            if entry.scope == scope:
+                for tier, count in enumerate(entry.counts):
+                    if count:
+                        yield Change(key, entry.prefix, self.dp_rank, tier, Op.SET, count)
+
+
+class _Scope:
+    """Prefix hash -> holders, with the number of entries behind each (two keys may name one block)."""
+
+    def __init__(self) -> None:
+        self.blocks: dict[int, Counter[Holder]] = {}
+
+    def hold(self, prefix: int, holder: Holder) -> None:
+        self.blocks.setdefault(prefix, Counter())[holder] += 1
+
+    def release(self, prefix: int, holder: Holder) -> None:
+        holders = self.blocks[prefix]
+        holders[holder] -= 1
+        if not holders[holder]:
+            del holders[holder]
+            if not holders:
+                del self.blocks[prefix]
+
+
+class ReferenceKernel:
+    """See `streams.kernel.interface.Kernel`, which documents every method."""
+
+    name: Final = "reference"
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self._publishers: dict[PublisherId, _Publisher] = {}
+        self._ids: dict[tuple[StreamKey, int], PublisherId] = {}
+        self._next_id = 0
+        self._scopes: dict[PrefixScope, _Scope] = {}
+        self._changes: dict[ModelContext, bytearray] = {}
+        self._counters = dict.fromkeys(COUNTERS, 0)
+
+    # Publishers
+
+    def open_publisher(self, stream: StreamKey, dp_rank: int, /) -> PublisherId:
+        known = self._ids.get((stream, dp_rank))
+        if known is not None:
+            return known
+        publisher = PublisherId(self._next_id)
+        self._next_id += 1
+        self._ids[stream, dp_rank] = publisher
+        self._publishers[publisher] = _Publisher(StreamKey(*stream), dp_rank)
+        return publisher
+
+    def register(self, publisher: PublisherId, lora_name: str, routable: bool, /) -> None:
+        self._publishers[publisher].registered_lora = lora_name
+        self._publishers[publisher].routable = routable
+
+    def unregister(self, publisher: PublisherId, /) -> int:
+        removed = self.clear(publisher)
+        gone = self._publishers.pop(publisher)
+        del self._ids[gone.stream, gone.dp_rank]
+        return removed
+
+    def clear(self, publisher: PublisherId, /) -> int:
+        owner = self._publishers[publisher]
+        removed = 0
+        for scope in {entry.scope: None for entry in owner.entries.values()}:
+            removed += self._clear_scope(publisher, scope)
+            change = Change(0, 0, owner.dp_rank, 0, Op.CLEAR, 0)
+            self._record(owner.context(scope), change)
+        self._counters["cleared"] += removed
+        return removed
+
+    def _clear_scope(self, publisher: PublisherId, scope: PrefixScope) -> int:
+        owner = self._publishers[publisher]
+        gone = list(owner.live(scope))
+        for change in gone:
+            self._set_count(publisher, scope, change._replace(count=0))
+        return len(gone)
+
+    # Events
+
+    def apply(self, publisher: PublisherId, events: bytes, after: int, /) -> None:
+        owner = self._publishers[publisher]
+        try:
+            decoded = decode_events(events)
+        except msgspec.MsgspecError as error:
+            raise EventsFormatError(f"Expected an array of block events: {error}") from error
+        for event in decoded:
+            if isinstance(event, Stored | Removed):
+                if len(event.hashes) % 8:
+                    raise EventsFormatError(f"Expected 8-byte hashes, got {len(event.hashes)} bytes")
+                if not 0 <= event.group < 2**32:
+                    raise EventsFormatError(f"Expected a 32-bit group, got `{event.group}`")
+            if isinstance(event, Stored):
+                if len(event.tokens) % 4:
+                    raise EventsFormatError(f"Expected 4-byte tokens, got {len(event.tokens)} bytes")
+                if event.parent is not None and not 0 <= event.parent < 2**64:
+                    raise EventsFormatError(f"Expected a 64-bit parent, got `{event.parent}`")
+                if not 0 <= event.block_size < 2**32:
+                    raise EventsFormatError(f"Expected a 32-bit block_size, got `{event.block_size}`")
+        for event in decoded:
+            if event.sequence <= after:
+                continue
+            if isinstance(event, Stored):
+                self._store(publisher, owner, event)
+            elif isinstance(event, Removed):
+                self._remove(publisher, owner, event)
+            else:
+                assert isinstance(event, Cleared)
+                self.clear(publisher)
+
+    def _store(self, publisher: PublisherId, owner: _Publisher, event: Stored) -> None:
+        hashes = _u64s(event.hashes)
+        refusal = _refusal(owner, event, len(hashes))
+        if refusal:
+            if refusal == "skipped_group" and event.group <= GROUP_MAX:
+                owner.skipped_groups.add(event.group)
+            self._counters[refusal] += len(hashes)
+            return
+        tier = tier_of(event.medium, shared=event.shared)
+        keys = [engine_key(value, event.group) for value in hashes]
+        if not event.tokens:
+            self._store_placeholders(publisher, owner, keys, tier)
+            return
+        scope = owner.scope(event.lora_name)
+        previous: int | None = None
+        if event.parent is not None:
+            parent = owner.entries.get(engine_key(event.parent, event.group))
+            if parent is None or parent.scope != scope:
+                self._counters["unknown_parent"] += len(hashes)
+                return
+            previous = parent.prefix
+        block_bytes = 4 * event.block_size
+        for i, key in enumerate(keys):
+            content = event.tokens[i * block_bytes : (i + 1) * block_bytes]
+            if event.extra_keys:
+                content += event.extra_keys[i]
+            previous = self._chain(previous, self._hash(content))
+            self._hold(publisher, owner, key, scope, previous, tier)
+
+    def _store_placeholders(
+        self, publisher: PublisherId, owner: _Publisher, keys: list[int], tier: int
+    ) -> None:
+        for key in keys:
+            entry = owner.entries.get(key)
+            if entry is None:
+                self._counters["unresolved"] += 1
+            else:
+                self._hold(publisher, owner, key, entry.scope, entry.prefix, tier)
+
+    def _hold(
+        self,
+        publisher: PublisherId,
+        owner: _Publisher,
+        key: int,
+        scope: PrefixScope,
+        prefix: int,
+        tier: int,
+    ) -> None:
+        entry = owner.entries.get(key)
+        if entry is not None and (entry.scope, entry.prefix) != (scope, prefix):
+            self._counters["hash_conflict"] += 1
+            return
+        count = entry.counts[tier] if entry is not None else 0
+        self._counters["stored"] += 1
+        if count == HOLD_COUNT_MAX:
+            self._counters["hold_count_overflow"] += 1
+            return
+        if count:
+            self._counters["repeated"] += 1
+        change = Change(key, prefix, owner.dp_rank, tier, Op.SET, count + 1)
+        self._set_count(publisher, scope, change)
+        self._record(owner.context(scope), change)
+
+    def _remove(self, publisher: PublisherId, owner: _Publisher, event: Removed) -> None:
+        tier = tier_of(event.medium, shared=event.shared)
+        for value in _u64s(event.hashes):
+            key = engine_key(value, event.group)
+            entry = owner.entries.get(key)
+            if entry is None or not entry.counts[tier]:
+                skipped = event.group in owner.skipped_groups
+                self._counters["skipped_group" if skipped else "unknown_removed"] += 1
+                continue
+            self._counters["removed"] += 1
+            count = entry.counts[tier] - 1
+            change = Change(key, entry.prefix, owner.dp_rank, tier, Op.SET, count)
+            self._set_count(publisher, entry.scope, change)
+            self._record(owner.context(entry.scope), change)
+
+    def _set_count(self, publisher: PublisherId, scope: PrefixScope, change: Change) -> None:
+        """Brings one entry to the count of the change, and the index with it."""
+        owner = self._publishers[publisher]
+        entry = owner.entries.get(change.engine_key)
+        if entry is None:
+            if not change.count:
+                return
+            entry = owner.entries[change.engine_key] = _Entry(scope, change.prefix)
+        before = entry.counts[change.tier]
+        entry.counts[change.tier] = change.count
+        blocks = self._scopes.setdefault(scope, _Scope())
+        holder = (publisher, change.tier)
+        if change.count and not before:
+            blocks.hold(entry.prefix, holder)
+            owner.own[scope] += change.tier < _SHARED
+        elif before and not change.count:
+            blocks.release(entry.prefix, holder)
+            owner.own[scope] -= change.tier < _SHARED
+            if not blocks.blocks:
+                del self._scopes[scope]
+        if not any(entry.counts):
+            del owner.entries[change.engine_key]
+
+    # Rows
+
+    def _record(self, context: ModelContext, change: Change) -> None:
+        self._changes.setdefault(context, bytearray()).extend(change.encode())
+
+    def take_changes(self) -> list[tuple[ModelContext, bytes]]:
+        taken = [(context, bytes(changes)) for context, changes in self._changes.items()]
+        self._changes.clear()
+        return taken
+
+    def pending_changes(self) -> int:
+        return sum(len(changes) for changes in self._changes.values()) // 24
+
+    def load(self, context: ModelContext, changes: bytes, /) -> None:
+        context = ModelContext(*context)
+        for change in list(decode_changes(changes)):
+            publisher = self.open_publisher(context.stream, change.dp_rank)
+            if change.op == Op.CLEAR:
+                self._clear_scope(publisher, context.scope)
+                continue
+            known = self._publishers[publisher].entries.get(change.engine_key)
+            if known is not None and (known.scope, known.prefix) != (context.scope, change.prefix):
+                if not change.count:
+                    continue
+                self._drop_entry(publisher, change.engine_key, known)
+            self._set_count(publisher, context.scope, change)
+
+    def _drop_entry(self, publisher: PublisherId, key: int, entry: _Entry) -> None:
+        for tier in range(TIER_COUNT):
+            change = Change(key, entry.prefix, 0, tier, Op.SET, 0)
+            self._set_count(publisher, entry.scope, change)
+
+    def dump(self, context: ModelContext, entries_max: int, /) -> list[bytes]:
+        context = ModelContext(*context)
+        encoded = b"".join(change.encode() for change in self._context_entries(context))
+        size = 24 * entries_max
+        return [encoded[start : start + size] for start in range(0, len(encoded), size)]
+
+    def _context_entries(self, context: ModelContext) -> Iterator[Change]:
+        for owner in self._publishers.values():
+            if owner.stream == context.stream:
+                yield from owner.live(context.scope)
+
+    # Queries
+
+    def query(
+        self,
+        scope: PrefixScope,
+        tokens: bytes,
+        first_key: bytes,
+        instance_id: str | None,
+        /,
+    ) -> list[InstanceMatch]:
+        return self._match(scope, self._prefixes(scope, tokens, first_key), instance_id)
+
+    def query_by_hash(
+        self, scope: PrefixScope, hashes: bytes, instance_id: str | None, /
+    ) -> list[InstanceMatch]:
+        return self._match(scope, iter(_u64s(hashes)), instance_id)
+
+    def _prefixes(self, scope: PrefixScope, tokens: bytes, first_key: bytes) -> Iterator[int]:
+        block_bytes = 4 * PrefixScope(*scope).block_size
+        previous = None
+        for start in range(0, len(tokens) - block_bytes + 1, block_bytes):
+            content = tokens[start : start + block_bytes]
+            if start == 0:
+                content += first_key
+            previous = self._chain(previous, self._hash(content))
+            yield previous
+
+    def _match(
+        self, scope: PrefixScope, prefixes: Iterator[int], instance_id: str | None
+    ) -> list[InstanceMatch]:
+        scope = PrefixScope(*scope)
+        participants = self._participants(scope)
+        if instance_id is not None:
+            ranks = participants.get(instance_id)
+            participants = {instance_id: ranks} if ranks else {}
+        if not participants:
+            return []
+        blocks = self._scopes[scope].blocks if scope in self._scopes else {}
+        held: list[set[Holder]] = []
+        for prefix in prefixes:
+            holders = blocks.get(prefix)
+            if not holders:
+                break
+            held.append(set(holders))
+        return [
+            self._instance_match(instance, ranks, held, scope.block_size)
+            for instance, ranks in sorted(participants.items())
+        ]
+
+    def _instance_match(
+        self,
+        instance: str,
+        ranks: dict[int, PublisherId],
+        held: list[set[Holder]],
+        block_size: int,
+    ) -> InstanceMatch:
+        own = set(ranks.values())
+
+        def run(accepts: set[Holder], start: int = 0) -> int:
+            """How many blocks from `start` on have one of these holders; returns the end."""
+            end = start
+            while end < len(held) and held[end] & accepts:
+                end += 1
+            return end
+
+        def on(publishers: set[PublisherId], medium: int) -> set[Holder]:
+            return {(publisher, medium) for publisher in publishers}
+
+        pools = {
+            medium: {(publisher, medium + _SHARED) for publisher in self._publishers}
+            for medium in range(_SHARED)
+        }
+        media = {medium: on(own, medium) | pools[medium] for medium in range(_SHARED)}
+        matches = []
+        for dp_rank, publisher in sorted(ranks.items()):
+            alone = {(publisher, tier) for tier in range(_SHARED)}
+            gpu = run(on({publisher}, _GPU))
+            cpu = run(on({publisher}, _CPU) | pools[_CPU], gpu)
+            disk = run(on({publisher}, _DISK) | pools[_DISK], cpu)
+            depths = (run(alone), gpu, cpu, disk)
+            matches.append(RankMatch(dp_rank, *(depth * block_size for depth in depths)))
+        depths = (run(media[_GPU] | media[_CPU] | media[_DISK]), *map(run, media.values()))
+        return InstanceMatch(instance, *(depth * block_size for depth in depths), ranks=matches)
+
+    def _participants(self, scope: PrefixScope) -> dict[str, dict[int, PublisherId]]:
+        found: defaultdict[str, dict[int, PublisherId]] = defaultdict(dict)
+        for publisher, owner in self._publishers.items():
+            if owner.scope(scope.lora_name) != scope:
+                continue
+            registered = owner.registered_lora == scope.lora_name and owner.routable
+            if registered or owner.own[scope] > 0:
+                found[owner.stream.instance_id][owner.dp_rank] = publisher
+        return dict(found)
+
+    def knows(self, scope: PrefixScope, /) -> bool:
+        return bool(self._participants(PrefixScope(*scope)))
+
+    def scan_query(self, body: bytes, /) -> ScannedQuery | None:
+        return None
+
+    # Views
+
+    def scopes(self) -> list[ScopeView]:
+        known = set(self._scopes)
+        for owner in self._publishers.values():
+            if owner.registered_lora is not None and owner.routable:
+                known.add(owner.scope(owner.registered_lora))
+        views = []
+        for scope in sorted(known):
+            blocks = len(self._scopes[scope].blocks) if scope in self._scopes else 0
+            ranks = {
+                instance: sorted(publishers)
+                for instance, publishers in sorted(self._participants(scope).items())
+            }
+            views.append(ScopeView(scope, blocks, ranks))
+        return views
+
+    def contexts(self) -> list[ContextView]:
+        entries: defaultdict[ModelContext, list[Change]] = defaultdict(list)
+        for owner in self._publishers.values():
+            for scope in {entry.scope for entry in owner.entries.values()}:
+                entries[owner.context(scope)].extend(owner.live(scope))
+        return [
+            ContextView(context, digest_of(live), len(live))
+            for context, live in sorted(entries.items())
+        ]
+
+    def counters(self) -> dict[str, int]:
+        return dict(self._counters)
+
+    def stats(self) -> dict[str, int]:
+        keys = [entry for owner in self._publishers.values() for entry in owner.entries.values()]
+        entries = sum(1 for entry in keys for count in entry.counts if count)
+        blocks = [holders for scope in self._scopes.values() for holders in scope.blocks.values()]
+        return {
+            "blocks": len(blocks),
+            "entries": entries,
+            "publishers": len(self._publishers),
+            "scopes": len(self.scopes()),
+            "holder_sets": len({frozenset(holders) for holders in blocks}),
+            # Measured on CPython 3.11: dict slots, one Counter a block, one entry object a holder.
+            "memory_bytes": 300 * len(blocks) + 250 * len(keys),
+        }
+
+    # Hashing
+
+    def _hash(self, content: bytes) -> int:
+        return xxhash.xxh3_64_intdigest(content, self.seed)
+
+    def _chain(self, previous: int | None, local: int) -> int:
+        """prefix[0] = local[0]; prefix[i] = XXH3(prefix[i-1] LE || local[i] LE)."""
+        if previous is None:
+            return local
+        return self._hash(previous.to_bytes(8, "little") + local.to_bytes(8, "little"))
+
+
+def _u64s(encoded: bytes) -> list[int]:
+    return [
+        int.from_bytes(encoded[i : i + 8], "little") for i in range(0, len(encoded) - 7, 8)
+    ]
+
+
+def _refusal(owner: _Publisher, event: Stored, blocks: int) -> str | None:
+    """The counter under which a stored event is left out, or None."""
+    if event.spec_kind not in PREFIX_SPEC_KINDS:
+        return "skipped_group"
+    if not event.tokens:
+        return None
+    if event.block_size != owner.stream.block_size:
+        return "block_size_mismatch"
+    if len(event.tokens) != 4 * blocks * event.block_size:
+        return "token_count_mismatch"
+    if event.extra_keys and len(event.extra_keys) != blocks:
+        return "extra_keys_mismatch"
+    return None
