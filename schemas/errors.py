@@ -18,7 +18,7 @@
         +-- DataDirectoryInUseError
         +-- RowCorruptError
         +-- RowVersionError
-        +-- LogFullError
+        +-- DiskError             a read or a write failed: full or failing disk
 
 Messages say what was expected, what came, and where. Wire and record errors carry `reason`, the short name
 under which they are counted.
@@ -140,8 +140,12 @@ class RowVersionError(StorageError):
         super().__init__(f"Expected table rows of version `{supported}` or older, got `{version}`")
 
 
-class LogFullError(StorageError):
-    """The log cannot be written: the disk is full or failing. Events are kept in memory up to a bound.
+class DiskError(StorageError):
+    """A read, a write or a sync failed. Events are kept in memory up to a bound, and writing is tried again.
 
-    Operator action: free disk space; writing resumes by itself.
+    Operator action: free disk space or mend the disk; the service resumes by itself.
     """
+
+    def __init__(self, *, action: str, path: str, detail: str) -> None:
+        self.path = path
+        super().__init__(f"Expected to {action} at {path}, got: {detail}")

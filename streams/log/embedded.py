@@ -1,0 +1,279 @@
+"""The log of the embedded service: append-only in RocksDB, one process, group commit. Format version 1.
+
+    key                      value
+    b"r" + offset (u64 BE)   the record
+    b"s" + offset (u64 BE)   segment mark: [bytes before it (u64 LE), Unix seconds (f64 LE)]
+    b"m" + name              log facts: `format`, `complete_from`, `next_offset`
+
+Offsets rise by one. A segment is a stretch of about `LOG_SEGMENT_BYTES` of records; retention drops whole
+segments from the front, so its work does not depend on how much is kept. Single records may be exempt from
+it (live registrations): they stay where they are, and reading passes over the holes.
+
+Durability: an append survives `kill -9` as soon as it returns, and a power cut once `sync` has run; the
+service syncs every `LOG_SYNC_S`. After a power cut the log ends at some record appended before it, never
+with a hole.
+"""
+
+import gc
+import struct
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from rocksdict import AccessType, Rdict, WriteBatch
+
+from schemas.errors import StorageError
+from schemas.identities import Offset
+from schemas.limits import LOG_SEGMENT_BYTES
+from streams.database import database_options, disk_errors, open_database
+from streams.log.interface import LogEntry
+
+_FORMAT: Final = 1
+_KEY: Final = struct.Struct(">cQ")
+_MARK: Final = struct.Struct("<Qd")
+_U64: Final = struct.Struct("<Q")
+_RECORD, _SEGMENT = b"r", b"s"
+_FORMAT_KEY, _COMPLETE_KEY, _NEXT_KEY = b"mformat", b"mcomplete_from", b"mnext_offset"
+_END: Final = 2**64 - 1
+
+
+class Segment(NamedTuple):
+    """A stretch of the log: its first offset, the log's bytes before it, and when it was begun."""
+
+    first_offset: int
+    bytes_before: int
+    begun_at: float
+
+
+class EmbeddedLog:
+    """See the module for the format, `WritableLog` for the contract. `sync` may run on another thread."""
+
+    def __init__(self, path: Path, *, segment_bytes: int = LOG_SEGMENT_BYTES) -> None:
+        """Opens or creates the log.
+
+        Raises:
+            DataDirectoryInUseError: another process has it open.
+            StorageError: it cannot be opened, or a newer Reprise wrote it.
+        """
+        self._path = path
+        self._segment_bytes = segment_bytes
+        self._lock = threading.Lock()  # guards the handle against `reopen` while `sync` runs
+        self._dirty = True  # a process that died may have left appends that were never synced
+        self._open()
+
+    def _open(self) -> None:
+        self._db = open_database(self._path, database_options())
+        with disk_errors("read the log", self._path):
+            self._load_facts()
+
+    def _load_facts(self) -> None:
+        written_format = self._fact(_FORMAT_KEY, default=_FORMAT)
+        if written_format > _FORMAT:
+            raise StorageError(
+                f"Expected a log of format `{_FORMAT}` or older at {self._path}, got `{written_format}`"
+            )
+        self._complete_from = self._fact(_COMPLETE_KEY, default=0)
+        self._segments = deque(self._read_segments())
+        last = self._last_record_offset()
+        self._next = max(last + 1, self._fact(_NEXT_KEY, default=0), self._complete_from)
+        begun = self._segments[-1] if self._segments else None
+        self._size = begun.bytes_before if begun else 0
+        for entry in self.read(Offset(begun.first_offset if begun else 0)):
+            self._size += len(entry.value)
+
+    def _fact(self, key: bytes, *, default: int) -> int:
+        value = self._db.get(key)
+        return default if value is None else int(_U64.unpack(value)[0])
+
+    def _read_segments(self) -> Iterator[Segment]:
+        cursor = self._db.iter()
+        cursor.seek(_KEY.pack(_SEGMENT, 0))
+        while cursor.valid() and cursor.key()[:1] == _SEGMENT:
+            _, first_offset = _KEY.unpack(cursor.key())
+            yield Segment(first_offset, *_MARK.unpack(cursor.value()))
+            cursor.next()
+
+    def _last_record_offset(self) -> int:
+        cursor = self._db.iter()
+        cursor.seek_for_prev(_KEY.pack(_RECORD, _END))
+        if not cursor.valid() or cursor.key()[:1] != _RECORD:
+            return -1
+        return int(_KEY.unpack(cursor.key())[1])
+
+    # Reading
+
+    @property
+    def end_offset(self) -> Offset:
+        """See `ReadableLog`."""
+        return Offset(self._next)
+
+    @property
+    def complete_from(self) -> Offset:
+        """See `ReadableLog`."""
+        return Offset(self._complete_from)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of records kept, as retention counts them."""
+        return self._size - (self._segments[0].bytes_before if self._segments else 0)
+
+    def read(self, start: Offset) -> Iterator[LogEntry]:
+        """See `ReadableLog`. Cost O(entries read); holds a snapshot while it runs."""
+        with disk_errors("read the log", self._path):
+            cursor = self._db.iter()
+            cursor.seek(_KEY.pack(_RECORD, start))
+            while cursor.valid() and cursor.key()[:1] == _RECORD:
+                _, offset = _KEY.unpack(cursor.key())
+                yield LogEntry(Offset(offset), cursor.value())
+                cursor.next()
+
+    # Writing
+
+    def append(self, values: Sequence[bytes], *, now: float = 0.0) -> Offset:
+        """See `WritableLog`. `now`, in Unix seconds, dates a segment that begins here."""
+        first = self._next
+        batch = WriteBatch(raw_mode=True)
+        if not self._segments:
+            batch.put(_FORMAT_KEY, _U64.pack(_FORMAT))
+        segments: list[Segment] = []
+        size = self._size
+        for offset, value in enumerate(values, first):
+            begun = segments or self._segments
+            if not begun or size - begun[-1].bytes_before >= self._segment_bytes:
+                segments.append(Segment(offset, size, now))
+                batch.put(_KEY.pack(_SEGMENT, offset), _MARK.pack(size, now))
+            batch.put(_KEY.pack(_RECORD, offset), value)
+            size += len(value)
+        with disk_errors("append to the log", self._path):
+            self._db.write(batch)
+        self._segments.extend(segments)
+        self._size = size
+        self._next = first + len(values)
+        self._dirty = True
+        return Offset(first)
+
+    def sync(self) -> None:
+        """See `WritableLog`. Cheap when nothing was appended since the last call."""
+        with self._lock, disk_errors("sync the log", self._path):
+            if self._dirty:
+                self._dirty = False
+                try:
+                    self._db.flush_wal(sync=True)
+                except BaseException:
+                    self._dirty = True
+                    raise
+
+    def advance_to(self, offset: Offset) -> None:
+        """Lets the next record get `offset`: a table has folded further than this log reaches.
+
+        What lies between is lost, so the log counts as complete only from there on.
+
+        Raises:
+            ValueError: the offset has been given out already.
+            DiskError: nothing was changed.
+        """
+        if offset < self._next:
+            raise ValueError(f"Expected an offset of at least `{self._next}`, got `{offset}`")
+        batch = WriteBatch(raw_mode=True)
+        batch.put(_NEXT_KEY, _U64.pack(offset))
+        batch.put(_COMPLETE_KEY, _U64.pack(offset))
+        with disk_errors("advance the log", self._path):
+            self._db.write(batch)
+        self._next = self._complete_from = offset
+        self._dirty = True
+
+    def reopen(self) -> None:
+        """Closes and opens again, which is how RocksDB leaves the state after a failed write.
+
+        Raises:
+            StorageError: it cannot be opened now; call again later.
+        """
+        with self._lock:
+            self._close()
+            self._open()
+
+    def close(self) -> None:
+        """Syncs and closes; the object is void afterwards."""
+        try:
+            self.sync()
+        finally:
+            with self._lock:
+                self._close()
+
+    def _close(self) -> None:
+        gc.collect()  # an iterator that is still referenced keeps the directory locked
+        with disk_errors("close the log", self._path):
+            self._db.close()
+
+    # Retention
+
+    def retain(
+        self,
+        *,
+        bytes_max: int,
+        age_max_s: float,
+        now: float,
+        floor: Offset,
+        exempt: Iterable[int] = (),
+    ) -> int:
+        """Drops segments from the front while the rest is still too large or the segment too old.
+
+        Args:
+            bytes_max: keep at most about this much; the newest segment always stays.
+            age_max_s: drop segments of which every record is older.
+            now: Unix seconds.
+            floor: nothing at or above it is dropped, whatever the bounds say: a table still needs it.
+            exempt: offsets of records to keep for ever.
+
+        Returns:
+            How many segments were dropped. Cost O(dropped segments + exempt).
+
+        Raises:
+            DiskError: nothing was dropped.
+        """
+        dropped = 0
+        while len(self._segments) - dropped > 1:
+            following = self._segments[dropped + 1]
+            kept = self._size - self._segments[dropped].bytes_before
+            # The next segment's mark dates this one's last record.
+            too_old = now - following.begun_at > age_max_s
+            if following.first_offset > floor or not (kept > bytes_max or too_old):
+                break
+            dropped += 1
+        if not dropped:
+            return 0
+        new_start = self._segments[dropped].first_offset
+        batch = WriteBatch(raw_mode=True)
+        begin = 0
+        for kept_offset in sorted(offset for offset in exempt if offset < new_start):
+            batch.delete_range(_KEY.pack(_RECORD, begin), _KEY.pack(_RECORD, kept_offset))
+            begin = kept_offset + 1
+        batch.delete_range(_KEY.pack(_RECORD, begin), _KEY.pack(_RECORD, new_start))
+        batch.delete_range(_KEY.pack(_SEGMENT, 0), _KEY.pack(_SEGMENT, new_start))
+        batch.put(_COMPLETE_KEY, _U64.pack(new_start))
+        with disk_errors("retire old records of the log", self._path):
+            self._db.write(batch)
+        for _ in range(dropped):
+            self._segments.popleft()
+        self._complete_from = new_start
+        self._dirty = True
+        return dropped
+
+
+class ReadOnlyLog(EmbeddedLog):
+    """The log as of the moment of opening; another process may go on writing it. Appending raises."""
+
+    def _open(self) -> None:
+        if not (self._path / "CURRENT").exists():
+            raise StorageError(f"Expected a log at {self._path}, got no such directory")
+        with disk_errors("read the log", self._path):
+            self._db = Rdict(
+                str(self._path), database_options(), access_type=AccessType.read_only(False)
+            )
+            self._load_facts()
+
+    def append(self, values: Sequence[bytes], *, now: float = 0.0) -> Offset:
+        """Refused."""
+        raise StorageError(f"Expected a writable log, got one opened for reading: {self._path}")

@@ -1,0 +1,53 @@
+"""What a log is: records under rising offsets, appended, read in order, and one day retired."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+from schemas.identities import Offset
+
+
+class LogEntry(NamedTuple):
+    """One record as it stands in the log; decode it with `schemas.records.decode_record`."""
+
+    offset: Offset
+    value: bytes
+
+
+class ReadableLog(Protocol):
+    """Reading side; all a fold needs."""
+
+    @property
+    def end_offset(self) -> Offset:
+        """The offset that the next record will get."""
+        ...
+
+    @property
+    def complete_from(self) -> Offset:
+        """From here on nothing has been retired; 0 while the log is whole."""
+        ...
+
+    def read(self, start: Offset) -> Iterator[LogEntry]:
+        """Entries with offsets of at least `start`, in order, up to the end as of the call."""
+        ...
+
+
+class WritableLog(ReadableLog, Protocol):
+    """Writing side; one writer."""
+
+    def append(self, values: Sequence[bytes]) -> Offset:
+        """Appends the records as one write; returns the first one's offset, the others follow.
+
+        Order: on return they survive the death of this process; after `sync`, of the machine.
+
+        Raises:
+            DiskError: none of them was appended.
+        """
+        ...
+
+    def sync(self) -> None:
+        """Makes everything appended so far durable.
+
+        Raises:
+            DiskError: it may not be.
+        """
+        ...

@@ -1,0 +1,255 @@
+"""The fold: (table, record) -> table. Deterministic; no clock, no I/O, no randomness.
+
+Rules, in the order in which they are applied to a record:
+
+1. It cannot be decoded, or a newer Reprise wrote it: skipped and counted; the fold goes on.
+2. Its (incarnation, last sequence) is not above the publisher's cursor: skipped and counted. So a log that
+   delivers a record twice gives the state of one that delivers it once. Where only the record's beginning
+   has been folded, the kernel skips those events.
+3. Its incarnation is newer: whatever the publisher held is dropped first, `reset` record or none.
+4. Its first sequence is not the one after the cursor, and no `gap` record said so: the log itself has a
+   hole (old records retired, the table lost). Counted, and the publisher is degraded.
+5. `events` go to the kernel. `gap` degrades the publisher: the table may miss blocks of it and may list
+   evicted ones, until a reset or a `cleared` event.
+6. `registered` and `unregistered` make and end the publisher's part in answers.
+"""
+
+from collections import Counter
+from typing import NamedTuple
+
+import msgspec
+
+from schemas.errors import EventsFormatError, RecordError
+from schemas.events import Cleared, decode_events
+from schemas.identities import ModelContext, Offset, PrefixScope, PublisherKey, StreamKey
+from schemas.positions import Cursor, PublisherState
+from schemas.records import (
+    EventsRecord,
+    GapRecord,
+    Record,
+    RegisteredRecord,
+    ResetRecord,
+    SequencedRecord,
+    UnregisteredRecord,
+    decode_record,
+)
+from schemas.registration import Registration
+from streams.kernel.interface import Kernel, PublisherId
+
+NO_OFFSET = Offset(-1)
+"""The position of a table that has folded nothing."""
+
+
+class Registered(msgspec.Struct, frozen=True):
+    """A live registration and the offset of the record that made it, which retention must keep."""
+
+    registration: Registration
+    offset: int
+
+
+class TableChanges(NamedTuple):
+    """What a table must write so that it covers `offset`. None stands for a deletion."""
+
+    offset: Offset
+    contexts: list[tuple[ModelContext, bytes]]
+    publishers: dict[PublisherKey, PublisherState | None]
+    registrations: dict[PublisherKey, Registered | None]
+
+
+class SkippedRecord(NamedTuple):
+    """A record that could not be folded: where it is, and why."""
+
+    offset: Offset
+    reason: str
+    detail: str
+
+
+class Fold:
+    """One table's state in memory. One writer; `offset`, `publishers` and `registrations` may be read
+    from other threads.
+    """
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.offset = NO_OFFSET
+        self.publishers: dict[PublisherKey, PublisherState] = {}
+        self.registrations: dict[PublisherKey, Registered] = {}
+        self.counters: Counter[str] = Counter()
+        self._handles: dict[PublisherKey, PublisherId] = {}
+        self._degraded: Counter[StreamKey] = Counter()
+        self._changed_publishers: set[PublisherKey] = set()
+        self._changed_registrations: set[PublisherKey] = set()
+
+    # Records
+
+    def apply(self, offset: Offset, encoded: bytes) -> SkippedRecord | None:
+        """Folds the record at `offset`; returns it where it had to be skipped for its form.
+
+        Records at or below the fold's own offset are ignored: they are part of it.
+        """
+        if offset <= self.offset:
+            self.counters["offset_replayed"] += 1
+            return None
+        self.offset = offset
+        try:
+            self._apply_record(offset, decode_record(encoded))
+        except RecordError as error:
+            self.counters[error.reason] += 1
+            return SkippedRecord(offset, error.reason, str(error))
+        self.counters["records"] += 1
+        return None
+
+    def _apply_record(self, offset: Offset, record: Record) -> None:
+        match record:
+            case RegisteredRecord():
+                self._register(offset, record)
+            case UnregisteredRecord():
+                self._unregister(record.publisher)
+            case _:
+                self._apply_sequenced(record)
+
+    def _apply_sequenced(self, record: SequencedRecord) -> None:
+        publisher = record.publisher
+        before = self.publishers.get(publisher, PublisherState())
+        state = msgspec.structs.replace(before)
+        if record.incarnation > state.incarnation:
+            self._begin_incarnation(publisher, state, record.incarnation)
+        elif Cursor(record.incarnation, record.last_sequence) <= state.cursor:
+            self.counters["duplicate_records"] += 1
+            return
+        match record:
+            case ResetRecord():
+                self.counters["resets"] += 1
+            case GapRecord():
+                self.counters["gaps"] += 1
+                self.counters["lost_batches"] += record.last_sequence - record.first_sequence + 1
+                self._expect(state, record.first_sequence)
+                _degrade(state, record.first_sequence)
+            case EventsRecord():
+                self._expect(state, record.first_sequence)
+                self._apply_events(publisher, state, record)
+        state.sequence = max(state.sequence, record.last_sequence)
+        self._put(publisher, before, state)
+
+    def _begin_incarnation(
+        self, publisher: PublisherKey, state: PublisherState, incarnation: int
+    ) -> None:
+        if state.incarnation:
+            self.kernel.clear(self._handle(publisher))
+        state.incarnation = incarnation
+        state.sequence = -1
+        state.degraded_since = None
+
+    def _expect(self, state: PublisherState, first_sequence: int) -> None:
+        if first_sequence > state.sequence + 1:
+            self.counters["log_holes"] += 1
+            _degrade(state, state.sequence + 1)
+
+    def _apply_events(
+        self, publisher: PublisherKey, state: PublisherState, record: EventsRecord
+    ) -> None:
+        events = bytes(record.events)
+        self.kernel.apply(self._handle(publisher), events, state.sequence)
+        state.engine_time = record.engine_time
+        if state.degraded_since is not None:
+            cleared = _last_clear(events)
+            if cleared is not None and cleared > max(state.sequence, state.degraded_since):
+                state.degraded_since = None
+
+    def _handle(self, publisher: PublisherKey) -> PublisherId:
+        handle = self._handles.get(publisher)
+        if handle is None:
+            handle = self._handles[publisher] = self.kernel.open_publisher(*publisher)
+        return handle
+
+    def _put(
+        self, publisher: PublisherKey, before: PublisherState, state: PublisherState | None
+    ) -> None:
+        """Replaces the state whole, so that readers on other threads never see half of a change."""
+        was = before.degraded_since is not None
+        now = state is not None and state.degraded_since is not None
+        self._degraded[publisher.stream] += now - was
+        if not self._degraded[publisher.stream]:
+            del self._degraded[publisher.stream]
+        if state is None:
+            self.publishers.pop(publisher, None)
+        else:
+            self.publishers[publisher] = state
+        self._changed_publishers.add(publisher)
+
+    # Registrations
+
+    def _register(self, offset: Offset, record: RegisteredRecord) -> None:
+        publisher = record.publisher
+        known = self.registrations.get(publisher)
+        if known is not None and known.registration == record.registration:
+            self.counters["duplicate_records"] += 1
+            return
+        self.kernel.register(self._handle(publisher), record.registration.lora_name, True)
+        self.registrations[publisher] = Registered(record.registration, offset)
+        self._changed_registrations.add(publisher)
+
+    def _unregister(self, publisher: PublisherKey) -> None:
+        if publisher not in self._handles:
+            self.counters["duplicate_records"] += 1
+            return
+        self.kernel.unregister(self._handles.pop(publisher))
+        self.registrations.pop(publisher, None)
+        self._changed_registrations.add(publisher)
+        self._put(publisher, self.publishers.get(publisher, PublisherState()), None)
+
+    # Rows
+
+    def take_changes(self) -> TableChanges:
+        """What changed since the last call; O(changes)."""
+        changes = TableChanges(
+            self.offset,
+            self.kernel.take_changes(),
+            {key: self.publishers.get(key) for key in self._changed_publishers},
+            {key: self.registrations.get(key) for key in self._changed_registrations},
+        )
+        self._changed_publishers.clear()
+        self._changed_registrations.clear()
+        return changes
+
+    def restore(
+        self,
+        offset: Offset,
+        publishers: dict[PublisherKey, PublisherState],
+        registrations: dict[PublisherKey, Registered],
+    ) -> None:
+        """Takes over what a table store held; the kernel's contexts were loaded before."""
+        assert self.offset == NO_OFFSET, "a fold is restored before it folds"
+        self.offset = offset
+        for publisher, state in publishers.items():
+            self._handle(publisher)
+            self._put(publisher, PublisherState(), state)
+        for publisher, registered in registrations.items():
+            handle = self._handle(publisher)
+            self.kernel.register(handle, registered.registration.lora_name, True)
+            self.registrations[publisher] = registered
+        self._changed_publishers.clear()
+
+    # Reading
+
+    def is_degraded(self, scope: PrefixScope) -> bool:
+        """Whether a publisher of the scope has lost batches. Cost O(degraded streams)."""
+        tenant_id, model_name, _, block_size, additional_salt = scope
+        wanted = (tenant_id, model_name, block_size, additional_salt)
+        return any(stream[:4] == wanted for stream in list(self._degraded))
+
+
+def _degrade(state: PublisherState, sequence: int) -> None:
+    if state.degraded_since is None:
+        state.degraded_since = sequence
+
+
+def _last_clear(events: bytes) -> int | None:
+    """The sequence of the last `cleared` event. Only decodes where the word occurs at all."""
+    if b"cleared" not in events:
+        return None
+    try:
+        cleared = [event.sequence for event in decode_events(events) if isinstance(event, Cleared)]
+    except msgspec.MsgspecError as error:  # the kernel has taken them, so the kernels disagree
+        raise EventsFormatError(str(error)) from error
+    return cleared[-1] if cleared else None

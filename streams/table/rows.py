@@ -1,0 +1,162 @@
+r"""Table rows as bytes: what the store keeps and what the table log carries. Format version 1.
+
+    key                                                value
+    b"C" + context + generation (u32 BE) + n (u64 BE)  row: changes of the context (`streams.kernel.changes`)
+    b"G" + context                                     mark: generation (u32 LE), the complete one
+    b"P" + publisher                                   `PublisherState` as msgpack
+    b"R" + publisher                                   `Registered` as msgpack
+    b"M" + name                                        facts of the table: `covered`, `seed`, `format`
+
+`context` and `publisher` are the named tuple as a msgpack array behind its length (u16 BE): no key is a
+prefix of another, and the rows of one context in one generation stand together in order.
+
+A value is a header and a body. The header says what it is and what it covers, and guards it:
+
+    byte 0    format version
+    byte 1    0 delta or fact, 1 chunk of a dump
+    2-3       0
+    4-7       CRC-32 of bytes 8.. (u32 LE)
+    8-15      source offset that the row covers (i64 LE)
+    16-       body
+
+A context's table is the rows of its marked generation, applied in order of n: first the chunks of a full
+dump (none in generation 0), then deltas. Rows of other generations are the remains of an unfinished or of
+a finished rewriting, and are ignored. No mark means generation 0.
+"""
+
+import struct
+import zlib
+from enum import IntEnum
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
+
+from schemas.errors import RowCorruptError, RowVersionError
+from schemas.identities import ModelContext, PublisherKey
+
+ROW_FORMAT: Final = 1
+CONTEXT, MARK, PUBLISHER, REGISTRATION, FACT = b"C", b"G", b"P", b"R", b"M"
+COVERED_KEY: Final = FACT + b"covered"
+SEED_KEY: Final = FACT + b"seed"
+
+_HEADER: Final = struct.Struct("<BBHIq")
+_COVERS_AT: Final = 8
+_LENGTH: Final = struct.Struct(">H")
+_PLACE: Final = struct.Struct(">IQ")
+_encoder = msgspec.msgpack.Encoder()
+_context_decoder = msgspec.msgpack.Decoder(ModelContext)
+_publisher_decoder = msgspec.msgpack.Decoder(PublisherKey)
+
+T = TypeVar("T")
+
+
+class RowKind(IntEnum):
+    """What a row's body is."""
+
+    DELTA = 0
+    CHUNK = 1
+
+
+class Row(NamedTuple):
+    """A value without its guard."""
+
+    kind: int
+    covers: int
+    body: bytes
+
+
+class Place(NamedTuple):
+    """Where a context's row stands."""
+
+    context: ModelContext
+    generation: int
+    n: int
+
+
+def _named(prefix: bytes, name: tuple[object, ...]) -> bytes:
+    encoded = _encoder.encode(name)
+    return prefix + _LENGTH.pack(len(encoded)) + encoded
+
+
+def context_prefix(context: ModelContext) -> bytes:
+    """What all rows of a context begin with."""
+    return _named(CONTEXT, context)
+
+
+def row_key(place: Place) -> bytes:
+    """The key of a context's row."""
+    return context_prefix(place.context) + _PLACE.pack(place.generation, place.n)
+
+
+def generation_key(context: ModelContext, generation: int) -> bytes:
+    """Where the rows of a generation begin; those of the one before end here."""
+    return row_key(Place(context, generation, 0))
+
+
+def end_of(prefix: bytes) -> bytes:
+    """The first key after all that begin with the prefix."""
+    return prefix[:-1] + bytes([prefix[-1] + 1]) if prefix[-1] < 255 else prefix + b"\xff" * 16
+
+
+def mark_key(context: ModelContext) -> bytes:
+    """The key of a context's generation mark."""
+    return _named(MARK, context)
+
+
+def publisher_key(prefix: bytes, publisher: PublisherKey) -> bytes:
+    """The key of a publisher's state or registration."""
+    return _named(prefix, publisher)
+
+
+def parse_row_key(key: bytes) -> Place:
+    """The inverse of `row_key`.
+
+    Raises:
+        RowCorruptError: not such a key.
+    """
+    context = _parse(key, _context_decoder, rest_bytes=_PLACE.size)
+    return Place(context, *_PLACE.unpack(key[-_PLACE.size :]))
+
+
+def parse_mark_key(key: bytes) -> ModelContext:
+    """The inverse of `mark_key`; raises RowCorruptError."""
+    return _parse(key, _context_decoder, rest_bytes=0)
+
+
+def parse_publisher_key(key: bytes) -> PublisherKey:
+    """The inverse of `publisher_key`; raises RowCorruptError."""
+    return _parse(key, _publisher_decoder, rest_bytes=0)
+
+
+def _parse(key: bytes, decoder: "msgspec.msgpack.Decoder[T]", *, rest_bytes: int) -> T:
+    end = len(key) - rest_bytes
+    if end < 3 or _LENGTH.unpack_from(key, 1)[0] != end - 3:
+        raise RowCorruptError(key=key, detail="its key has another length than it says")
+    try:
+        return decoder.decode(key[3:end])
+    except msgspec.MsgspecError as error:
+        raise RowCorruptError(key=key, detail=f"its key does not decode: {error}") from error
+
+
+def encode_row(kind: RowKind, covers: int, body: bytes) -> bytes:
+    """A value; see the module for its bytes."""
+    covered = covers.to_bytes(8, "little", signed=True)
+    crc = zlib.crc32(body, zlib.crc32(covered))
+    return _HEADER.pack(ROW_FORMAT, kind, 0, crc, covers) + body
+
+
+def decode_row(key: bytes, value: bytes) -> Row:
+    """The inverse of `encode_row`.
+
+    Raises:
+        RowVersionError: written by a newer Reprise.
+        RowCorruptError: too short, or not what was written.
+    """
+    if len(value) < _HEADER.size:
+        raise RowCorruptError(key=key, detail=f"got {len(value)} bytes, fewer than a header")
+    version, kind, _, crc, covers = _HEADER.unpack_from(value)
+    if version > ROW_FORMAT:
+        raise RowVersionError(version=version, supported=ROW_FORMAT)
+    if zlib.crc32(memoryview(value)[_COVERS_AT:]) != crc or kind not in (0, 1):
+        raise RowCorruptError(key=key, detail="its checksum does not match")
+    return Row(kind, covers, value[_HEADER.size :])
