@@ -1,4 +1,6 @@
-"""What the HTTP API needs of the service behind it. The embedded service is one; a replica another."""
+"""What the HTTP API needs of the service behind it. The embedded service is one; a replica
+another.
+"""
 
 from typing import NamedTuple, Protocol
 
@@ -11,7 +13,9 @@ from streams.kernel.interface import Kernel
 
 
 class ServiceView(NamedTuple):
-    """One registered publisher for `/services`: as registered, what is folded, whether it is connected."""
+    """One registered publisher for `/services`: as registered, what is folded, whether it is
+    connected.
+    """
 
     registration: Registration
     state: PublisherState
@@ -65,7 +69,8 @@ class Registry(Protocol):
     """Write access to the set of publishers."""
 
     async def register(self, registration: Registration) -> None:
-        """Follows a publisher; returns once the registration is durable. Repeating one is no change.
+        """Follows a publisher; returns once the registration is durable. Repeating one is no
+        change.
 
         Raises:
             RegistrationConflictError: endpoint or publisher taken by a different registration.

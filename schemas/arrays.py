@@ -1,8 +1,8 @@
 """Packing of the engines' number arrays into the `bin` fields of canonical events.
 
-Nine tenths of an event's bytes are its tokens and hashes. They are packed from the encoded msgpack array
-without making a Python object of each number; the Rust kernel brings a fast packer of this shape
-(`streams.kernel`), and the one here says what it must do.
+Nine tenths of an event's bytes are its tokens and hashes. They are packed from the encoded msgpack
+array without making a Python object of each number; the Rust kernel brings a fast packer of this
+shape (`streams.kernel`), and the one here says what it must do.
 """
 
 import sys
@@ -15,7 +15,9 @@ _U64_MASK = 2**64 - 1
 
 
 class ArrayPacker(Protocol):
-    """Both functions take one encoded msgpack array and raise ValueError naming what is wrong with it."""
+    """Both functions take one encoded msgpack array and raise ValueError naming what is wrong with
+    it.
+    """
 
     def pack_hashes(self, encoded: bytes) -> bytes:
         """Engine hashes as (n,) u64 LE.
@@ -27,7 +29,8 @@ class ArrayPacker(Protocol):
     def pack_tokens(self, encoded: bytes) -> bytes:
         """Tokens as (n,) u32 LE.
 
-        Accepts integers 0..2**32-1, and pairs of them, of which the first counts (SGLang's EAGLE pages).
+        Accepts integers 0..2**32-1, and pairs of them, of which the first counts (SGLang's EAGLE
+        pages).
         """
         ...
 
@@ -60,7 +63,9 @@ def to_little_endian(numbers: "array[int]") -> bytes:
 
 
 class PythonArrayPacker:
-    """The specification, and the fallback where the Rust kernel is not built. O(n) Python objects."""
+    """The specification, and the fallback where the Rust kernel is not built. O(n) Python
+    objects.
+    """
 
     def pack_hashes(self, encoded: bytes) -> bytes:
         """See `ArrayPacker`."""

@@ -20,8 +20,8 @@
         +-- RowVersionError
         +-- DiskError             a read or a write failed: full or failing disk
 
-Messages say what was expected, what came, and where. Wire and record errors carry `reason`, the short name
-under which they are counted.
+Messages say what was expected, what came, and where. Wire and record errors carry `reason`, the
+short name under which they are counted.
 """
 
 
@@ -38,13 +38,16 @@ class RegistrationError(RepriseError):
 
 
 class RegistrationConflictError(RegistrationError):
-    """Operator action: unregister the publisher that is named, or choose another endpoint or instance."""
+    """Operator action: unregister the publisher that is named, or choose another endpoint or
+    instance.
+    """
 
 
 class EndpointError(RegistrationError):
     """A ZMQ address that cannot be connected to at all.
 
-    Operator action: give an address such as `tcp://10.0.0.7:5557`. An engine that is merely not up yet is
+    Operator action: give an address such as `tcp://10.0.0.7:5557`. An engine that is merely not up
+    yet is
     no error: the bridge keeps trying.
     """
 
@@ -58,7 +61,9 @@ class NotRegisteredError(RepriseError):
 
 
 class WireError(RepriseError):
-    """Operator action: see `reprise_bridge_dropped_total` for how often, and the engine's version."""
+    """Operator action: see `reprise_bridge_dropped_total` for how often, and the engine's
+    version.
+    """
 
     def __init__(self, reason: str, detail: str) -> None:
         self.reason = reason
@@ -79,7 +84,9 @@ class EventError(WireError):
 
 
 class RecordError(RepriseError):
-    """Operator action: the record is skipped and counted; report it with its partition and offset."""
+    """Operator action: the record is skipped and counted; report it with its partition and
+    offset.
+    """
 
     reason = "record"
 
@@ -141,7 +148,8 @@ class RowVersionError(StorageError):
 
 
 class DiskError(StorageError):
-    """A read, a write or a sync failed. Events are kept in memory up to a bound, and writing is tried again.
+    """A read, a write or a sync failed. Events are kept in memory up to a bound, and writing is
+    tried again.
 
     Operator action: free disk space or mend the disk; the service resumes by itself.
     """

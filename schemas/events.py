@@ -1,11 +1,12 @@
 """Canonical block events: the only form of an engine's event that exists after the bridge.
 
-In a record they are msgpack maps tagged by `type`, in the order in which the publisher sent them. Fields
-that hold their default are left out. Arrays are `bin`: engine hashes little-endian u64, tokens
-little-endian u32, so any language reads them and the kernel takes them without parsing numbers.
+In a record they are msgpack maps tagged by `type`, in the order in which the publisher sent them.
+Fields that hold their default are left out. Arrays are `bin`: engine hashes little-endian u64,
+tokens little-endian u32, so any language reads them and the kernel takes them without parsing
+numbers.
 
-A fourth kind of thing a publisher can say, that it restarted or that something was lost, is not an event
-but a record of its own (`schemas.records`), because the bridge says it.
+A fourth kind of thing a publisher can say, that it restarted or that something was lost, is not an
+event but a record of its own (`schemas.records`), because the bridge says it.
 """
 
 import msgspec
@@ -13,8 +14,9 @@ import msgspec
 from schemas.identities import Medium
 
 PREFIX_SPEC_KINDS = frozenset({"", "full_attention", "mla_attention", "sink_full_attention"})
-"""Cache groups whose blocks form a prefix ("" = the engine did not say). Blocks of other groups (sliding
-window, mamba, cross attention...) are sparse: they are counted and left out of the table."""
+"""Cache groups whose blocks form a prefix ("" = the engine did not say). Blocks of other groups
+(sliding window, mamba, cross attention...) are sparse: they are counted and left out of the
+table."""
 
 
 class Stored(
@@ -25,8 +27,8 @@ class Stored(
     Attributes:
         sequence: of the batch that carried the event.
         hashes: (n,) engine hashes, u64 LE, in chain order.
-        tokens: (n * block_size,) tokens, u32 LE; empty for a placeholder, which names blocks that the
-            publisher already holds on another medium.
+        tokens: (n * block_size,) tokens, u32 LE; empty for a placeholder, which names blocks that
+            the publisher already holds on another medium.
         parent: engine hash of the block before the first; None at the root.
         block_size: tokens per block; 0 for a placeholder.
         medium: where the blocks are.
@@ -34,8 +36,8 @@ class Stored(
         lora_name: adapter, "" for the base model.
         group: the engine's cache group. The same hash in two groups is two blocks.
         spec_kind: the group's kind of attention, see `PREFIX_SPEC_KINDS`.
-        extra_keys: () or n byte strings: what besides tokens enters each block's hash (salt, multimodal
-            keys), b"" for nothing. See `extra_key`.
+        extra_keys: () or n byte strings: what besides tokens enters each block's hash (salt,
+            multimodal keys), b"" for nothing. See `extra_key`.
     """
 
     sequence: int
@@ -92,8 +94,9 @@ def decode_events(encoded: bytes | msgspec.Raw) -> list[BlockEvent]:
 def extra_key(keys: list[object]) -> bytes:
     """What enters a block's hash beside its tokens, as bytes: the msgpack array of the keys.
 
-    The keys are the engine's, without the LoRA's name (that is a level of the table): a cache salt as a
-    string, a multimodal key as a string or as [identifier, offset]. b"" when there are none, so that such
-    a block and a plain one hash alike. `extra_key([salt])` is what a query for that salt uses.
+    The keys are the engine's, without the LoRA's name (that is a level of the table): a cache salt
+    as a string, a multimodal key as a string or as [identifier, offset]. b"" when there are none,
+    so that such a block and a plain one hash alike. `extra_key([salt])` is what a query for that
+    salt uses.
     """
     return _encoder.encode(keys) if keys else b""

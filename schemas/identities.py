@@ -1,7 +1,7 @@
 """Names for the things that Reprise tells apart. One word each, defined in `docs/glossary.md`.
 
-All are named tuples: they hash and compare as tuples, encode as msgpack arrays, and pass to the Rust
-kernel without conversion.
+All are named tuples: they hash and compare as tuples, encode as msgpack arrays, and pass to the
+Rust kernel without conversion.
 """
 
 from enum import StrEnum
@@ -34,13 +34,16 @@ class Medium(StrEnum):
 
 
 MEDIA: Final = tuple(Medium)
-"""The tiers from fastest to slowest; a tier's place here is its code in rows (`streams.table.rows`)."""
+"""The tiers from fastest to slowest; a tier's place here is its code in rows
+(`streams.table.rows`).
+"""
 
 
 class StreamKey(NamedTuple):
     """A ModelContext without its LoRA: the key of a record, and what picks its partition.
 
-    A removal names no LoRA, so a publisher's events may not be split by LoRA: their order would break.
+    A removal names no LoRA, so a publisher's events may not be split by LoRA: their order would
+    break.
     """
 
     tenant_id: str

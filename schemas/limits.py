@@ -1,7 +1,7 @@
 """Every bound, in one place, with the relations between bounds that the code relies on.
 
-A bound protects memory, time or the neighbours of whoever is misbehaving. Whatever a bound makes the code
-drop is counted under a name; the counter's name is given beside the bound.
+A bound protects memory, time or the neighbours of whoever is misbehaving. Whatever a bound makes
+the code drop is counted under a name; the counter's name is given beside the bound.
 """
 
 from typing import Final

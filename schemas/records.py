@@ -1,4 +1,4 @@
-"""The log record: what is appended to the log, and what consumers of the topic read. Format version 1.
+"""The log record, format version 1: what is appended to the log and read by the topic's consumers.
 
 One record is one msgpack map, tagged by `kind`. All kinds share the envelope:
 
@@ -50,8 +50,8 @@ class _Sequenced(_Envelope, kw_only=True, frozen=True):
 class EventsRecord(_Sequenced, kw_only=True, frozen=True, tag="events"):
     """What one publisher sent in one window, in order.
 
-    `events` stays encoded, a msgpack array of `schemas.events.BlockEvent`: the kernel takes it as it is.
-    `engine_time` is the last batch's own timestamp, in Unix seconds.
+    `events` stays encoded, a msgpack array of `schemas.events.BlockEvent`: the kernel takes it as
+    it is. `engine_time` is the last batch's own timestamp, in Unix seconds.
     """
 
     engine_time: float
@@ -76,7 +76,9 @@ class ResetRecord(_Sequenced, kw_only=True, frozen=True, tag="reset"):
 
 
 class GapRecord(_Sequenced, kw_only=True, frozen=True, tag="gap"):
-    """Batches `first_sequence..last_sequence` are lost for good; the publisher is degraded from here."""
+    """Batches `first_sequence..last_sequence` are lost for good; the publisher is degraded from
+    here.
+    """
 
     reason: str = ""
 
@@ -102,7 +104,7 @@ class _Version(msgspec.Struct):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Record)
+_decoder: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
 _version_decoder = msgspec.msgpack.Decoder(_Version)
 
 

@@ -15,8 +15,8 @@ class PublisherKind(StrEnum):
 
 
 class HashProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """How the engine hashes blocks. Conductor's clients must send it; Reprise hashes tokens itself and
-    keeps it only to show it again in `/services`.
+    """How the engine hashes blocks. Conductor's clients must send it; Reprise hashes tokens itself
+    and keeps it only to show it again in `/services`.
     """
 
     strategy: str
@@ -26,7 +26,8 @@ class HashProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One publisher, as registered. Field names are those of the log; `/register` has its own spelling.
+    """One publisher, as registered. Field names are those of the log; `/register` has its own
+    spelling.
 
     Attributes:
         endpoint: ZMQ address of the PUB socket, e.g. `tcp://10.0.0.7:5557`.

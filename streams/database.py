@@ -1,4 +1,5 @@
-"""Opening RocksDB through rocksdict, and the meaning of its errors, which all arrive as `Exception`.
+"""Opening RocksDB through rocksdict, and the meaning of its errors, which all arrive as
+`Exception`.
 
 Keys and values are raw bytes. The write-ahead log is on, so whatever a write returned from survives
 `kill -9`; it survives the machine's death once `flush_wal(sync=True)` has returned after it.
@@ -23,7 +24,8 @@ def database_options(*, write_buffer_bytes: int = 32 * MIB) -> Options:
     options.set_keep_log_file_num(3)
     options.set_max_log_file_size(4 * MIB)
     options.set_compression_type(DBCompressionType.lz4())
-    # A torn last write (the machine died) ends recovery there; anything else is corruption and is said.
+    # A torn last write (the machine died) ends recovery there; anything else is corruption and is
+    # said.
     options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
     return options
 
@@ -38,11 +40,13 @@ def open_database(path: Path, options: Options) -> Rdict:
     try:
         path.mkdir(parents=True, exist_ok=True)
         return Rdict(str(path), options)
-    except Exception as error:  # noqa: BLE001 -- rocksdict raises nothing narrower
+    except Exception as error:
         text = str(error)
         if "lock hold by" in text or "LOCK:" in text:
             raise DataDirectoryInUseError(str(path)) from error
-        raise StorageError(f"Expected a readable and writable database at {path}, got: {text}") from error
+        raise StorageError(
+            f"Expected a readable and writable database at {path}, got: {text}"
+        ) from error
 
 
 @contextmanager
@@ -52,5 +56,5 @@ def disk_errors(action: str, path: Path) -> Iterator[None]:
         yield
     except StorageError:
         raise
-    except Exception as error:  # noqa: BLE001 -- rocksdict raises nothing narrower
+    except Exception as error:
         raise DiskError(action=action, path=str(path), detail=str(error)) from error

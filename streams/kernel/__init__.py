@@ -1,13 +1,17 @@
 """The prefix index in memory. `open_kernel` gives the fastest kernel that this installation has."""
 
+import importlib
+from types import ModuleType
+
 from schemas.arrays import ArrayPacker, PythonArrayPacker
 from streams.kernel.interface import Kernel
 from streams.kernel.reference import ReferenceKernel
 
+_native: ModuleType | None
 try:
-    from streams.kernel import _native
+    _native = importlib.import_module("streams.kernel._native")
 except ImportError:
-    _native = None  # type: ignore[assignment]
+    _native = None
 
 __all__ = ["Kernel", "array_packer", "native_available", "open_kernel"]
 
@@ -29,9 +33,11 @@ def open_kernel(seed: int, *, name: str | None = None) -> Kernel:
         raise ValueError("Expected the Rust kernel, but it is not built: run `make install`")
     if name == "reference" or _native is None:
         return ReferenceKernel(seed)
-    return _native.Kernel(seed)
+    kernel: Kernel = _native.Kernel(seed)
+    return kernel
 
 
 def array_packer() -> ArrayPacker:
     """The fastest packer of wire arrays that this installation has."""
-    return PythonArrayPacker() if _native is None else _native.ArrayPacker()
+    packer: ArrayPacker = PythonArrayPacker() if _native is None else _native.ArrayPacker()
+    return packer

@@ -1,21 +1,21 @@
 """The unit of a table row: one change to one entry, 24 bytes. Format version 1.
 
-An *entry* says that a publisher holds a block on a tier. A kernel writes a change for each entry that an
-apply touched, in order; a full dump of a context is a sequence of SET changes. Applying changes is
-idempotent: they carry the new count, not a difference.
+An *entry* says that a publisher holds a block on a tier. A kernel writes a change for each entry
+that an apply touched, in order; a full dump of a context is a sequence of SET changes. Applying
+changes is idempotent: they carry the new count, not a difference.
 
     bytes  field       type
     0-7    engine_key  u64 LE   engine hash, mixed with the cache group where that is not 0
     8-15   prefix      u64 LE   prefix hash of the block
     16-19  dp_rank     u32 LE
-    20     tier        u8       place of the medium in `MEDIA`, + 3 where the medium is a shared pool
+    20     tier        u8       place of the medium in `MEDIA`, + 3 for a shared pool
     21     op          u8       0 SET, 1 CLEAR
-    22-23  count       u16 LE   SET: how often the publisher announced the block; 0 removes the entry
+    22-23  holds       u16 LE   SET: how often the block was announced; 0 removes the entry
 
 CLEAR removes every entry of `dp_rank` in the context, on all tiers; its other fields are 0.
 
-The *digest* of a context is the sum modulo 2**64 of XXH3-64 (seed 0) over the 24 bytes of each of its live
-entries: independent of order, and cheap to keep up to date.
+The *digest* of a context is the sum modulo 2**64 of XXH3-64 (seed 0) over the 24 bytes of each of
+its live entries: independent of order, and cheap to keep up to date.
 """
 
 import struct
@@ -49,7 +49,7 @@ class Change(NamedTuple):
     dp_rank: int
     tier: int
     op: int
-    count: int
+    holds: int
 
     def encode(self) -> bytes:
         """The 24 bytes."""
@@ -82,7 +82,9 @@ def digest_of(entries: Iterable[Change]) -> int:
 
 
 def engine_key(engine_hash: int, group: int) -> int:
-    """The key of a block within its publisher: engines use one hash for a block in each cache group."""
+    """The key of a block within its publisher: engines use one hash for a block in each cache
+    group.
+    """
     if group == 0:
         return engine_hash
     return engine_hash ^ xxhash.xxh3_64_intdigest(group.to_bytes(4, "little"))

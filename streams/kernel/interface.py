@@ -1,11 +1,12 @@
 """What a kernel is: the prefix index in memory, behind one interface with two implementations.
 
-`reference.py` is the readable specification; the Rust crate in `native/` is the one to run. They agree in
-every answer, change, count and digest (`tests/contract`, `tests/property`). A kernel does no I/O, reads no
-clock and has no randomness that an answer could show.
+`reference.py` is the readable specification; the Rust crate in `native/` is the one to run. They
+agree in every answer, change, count and digest (`tests/contract`, `tests/property`). A kernel does
+no I/O, reads no clock and has no randomness that an answer could show.
 
-Terms: a *publisher* holds *entries*, each a block on a tier, under the engine's own key; a *scope* maps
-prefix hashes to the set of *holders* (publisher, tier). A block of the scope lives while it has a holder.
+Terms: a *publisher* holds *entries*, each a block on a tier, under the engine's own key; a *scope*
+maps prefix hashes to the set of *holders* (publisher, tier). A block of the scope lives while it
+has a holder.
 """
 
 from typing import NamedTuple, NewType, Protocol
@@ -36,9 +37,9 @@ COUNTERS = (
 class RankMatch(NamedTuple):
     """One data-parallel rank's part of a match, in tokens.
 
-    `matched` is the continuous prefix that the rank holds on its own tiers, any of them. The other three
-    are Conductor's cumulative walk: `gpu_walk` tokens on this rank's GPU, from there on to `cpu_walk` on
-    its CPU or a shared one, from there on to `disk_walk` on disk.
+    `matched` is the continuous prefix that the rank holds on its own tiers, any of them. The other
+    three are Conductor's cumulative walk: `gpu_walk` tokens on this rank's GPU, from there on to
+    `cpu_walk` on its CPU or a shared one, from there on to `disk_walk` on disk.
     """
 
     dp_rank: int
@@ -51,8 +52,8 @@ class RankMatch(NamedTuple):
 class InstanceMatch(NamedTuple):
     """What one instance holds of a prompt, in tokens.
 
-    `longest` counts any rank, any tier, shared pools included; `gpu`, `cpu`, `disk` that medium alone, on
-    any rank, shared pools included. `ranks` is sorted.
+    `longest` counts any rank, any tier, shared pools included; `gpu`, `cpu`, `disk` that medium
+    alone, on any rank, shared pools included. `ranks` is sorted.
     """
 
     instance_id: str
@@ -109,15 +110,18 @@ class Kernel(Protocol):
         ...
 
     def register(self, publisher: PublisherId, lora_name: str, routable: bool, /) -> None:
-        """Makes the publisher's rank part of every answer in the scope of `lora_name`, blocks or none.
+        """Makes the publisher's rank part of every answer in the scope of `lora_name`, blocks or
+        none.
 
-        One that is not routable (a shared pool) never is. Without a registration a rank is part of the
-        answers of a scope while it holds blocks there that are not shared.
+        One that is not routable (a shared pool) never is. Without a registration a rank is part of
+        the answers of a scope while it holds blocks there that are not shared.
         """
         ...
 
     def unregister(self, publisher: PublisherId, /) -> int:
-        """Drops the publisher with its entries; returns how many. The handle is void. Cost O(entries)."""
+        """Drops the publisher with its entries; returns how many. The handle is void. Cost
+        O(entries).
+        """
         ...
 
     def clear(self, publisher: PublisherId, /) -> int:
@@ -153,8 +157,8 @@ class Kernel(Protocol):
     def dump(self, context: ModelContext, entries_max: int, /) -> list[bytes]:
         """All entries of a context as SET changes, in chunks of at most `entries_max` changes.
 
-        Blocks that follow each other in the index follow each other here, so that loading restores the
-        layout. Cost O(entries of the instance), plus a sort.
+        Blocks that follow each other in the index follow each other here, so that loading restores
+        the layout. Cost O(entries of the instance), plus a sort.
         """
         ...
 
@@ -191,9 +195,9 @@ class Kernel(Protocol):
     def scan_query(self, body: bytes, /) -> ScannedQuery | None:
         """Reads a plain JSON body of `POST /query` without making an object of each token.
 
-        None wherever anything is unusual (an escape, an unknown or repeated key, a number that is not a
-        plain integer in range, a value of another type, a missing field, trailing data): the caller then
-        parses and validates in full, so that every error text has one source.
+        None wherever anything is unusual (an escape, an unknown or repeated key, a number that is
+        not a plain integer in range, a value of another type, a missing field, trailing data): the
+        caller then parses and validates in full, so that every error text has one source.
         """
         ...
 

@@ -11,7 +11,7 @@ import msgspec
 import xxhash
 
 from schemas.errors import EventsFormatError
-from schemas.events import PREFIX_SPEC_KINDS, Cleared, Removed, Stored, decode_events
+from schemas.events import PREFIX_SPEC_KINDS, BlockEvent, Cleared, Removed, Stored, decode_events
 from schemas.identities import MEDIA, ModelContext, PrefixScope, StreamKey
 from schemas.limits import GROUP_MAX, HOLD_COUNT_MAX
 from streams.kernel.changes import (
@@ -79,7 +79,9 @@ class _Publisher:
 
 
 class _Scope:
-    """Prefix hash -> holders, with the number of entries behind each (two keys may name one block)."""
+    """Prefix hash -> holders, with the number of entries behind each (two keys may name one
+    block).
+    """
 
     def __init__(self) -> None:
         self.blocks: dict[int, Counter[Holder]] = {}
@@ -146,7 +148,7 @@ class ReferenceKernel:
         owner = self._publishers[publisher]
         gone = list(owner.live(scope))
         for change in gone:
-            self._set_count(publisher, scope, change._replace(count=0))
+            self._set_count(publisher, scope, change._replace(holds=0))
         return len(gone)
 
     # Events
@@ -158,18 +160,7 @@ class ReferenceKernel:
         except msgspec.MsgspecError as error:
             raise EventsFormatError(f"Expected an array of block events: {error}") from error
         for event in decoded:
-            if isinstance(event, Stored | Removed):
-                if len(event.hashes) % 8:
-                    raise EventsFormatError(f"Expected 8-byte hashes, got {len(event.hashes)} bytes")
-                if not 0 <= event.group < 2**32:
-                    raise EventsFormatError(f"Expected a 32-bit group, got `{event.group}`")
-            if isinstance(event, Stored):
-                if len(event.tokens) % 4:
-                    raise EventsFormatError(f"Expected 4-byte tokens, got {len(event.tokens)} bytes")
-                if event.parent is not None and not 0 <= event.parent < 2**64:
-                    raise EventsFormatError(f"Expected a 64-bit parent, got `{event.parent}`")
-                if not 0 <= event.block_size < 2**32:
-                    raise EventsFormatError(f"Expected a 32-bit block_size, got `{event.block_size}`")
+            _check(event)
         for event in decoded:
             if event.sequence <= after:
                 continue
@@ -264,17 +255,17 @@ class ReferenceKernel:
         owner = self._publishers[publisher]
         entry = owner.entries.get(change.engine_key)
         if entry is None:
-            if not change.count:
+            if not change.holds:
                 return
             entry = owner.entries[change.engine_key] = _Entry(scope, change.prefix)
         before = entry.counts[change.tier]
-        entry.counts[change.tier] = change.count
+        entry.counts[change.tier] = change.holds
         blocks = self._scopes.setdefault(scope, _Scope())
         holder = (publisher, change.tier)
-        if change.count and not before:
+        if change.holds and not before:
             blocks.hold(entry.prefix, holder)
             owner.own[scope] += change.tier < _SHARED
-        elif before and not change.count:
+        elif before and not change.holds:
             blocks.release(entry.prefix, holder)
             owner.own[scope] -= change.tier < _SHARED
             if not blocks.blocks:
@@ -304,7 +295,7 @@ class ReferenceKernel:
                 continue
             known = self._publishers[publisher].entries.get(change.engine_key)
             if known is not None and (known.scope, known.prefix) != (context.scope, change.prefix):
-                if not change.count:
+                if not change.holds:
                     continue
                 self._drop_entry(publisher, change.engine_key, known)
             self._set_count(publisher, context.scope, change)
@@ -404,10 +395,11 @@ class ReferenceKernel:
             gpu = run(on({publisher}, _GPU))
             cpu = run(on({publisher}, _CPU) | pools[_CPU], gpu)
             disk = run(on({publisher}, _DISK) | pools[_DISK], cpu)
-            depths = (run(alone), gpu, cpu, disk)
-            matches.append(RankMatch(dp_rank, *(depth * block_size for depth in depths)))
-        depths = (run(media[_GPU] | media[_CPU] | media[_DISK]), *map(run, media.values()))
-        return InstanceMatch(instance, *(depth * block_size for depth in depths), ranks=matches)
+            walk = (gpu * block_size, cpu * block_size, disk * block_size)
+            matches.append(RankMatch(dp_rank, run(alone) * block_size, *walk))
+        longest = run(media[_GPU] | media[_CPU] | media[_DISK])
+        gpu_only, cpu_only, disk_only = (run(media[medium]) * block_size for medium in media)
+        return InstanceMatch(instance, longest * block_size, gpu_only, cpu_only, disk_only, matches)
 
     def _participants(self, scope: PrefixScope) -> dict[str, dict[int, PublisherId]]:
         found: defaultdict[str, dict[int, PublisherId]] = defaultdict(dict)
@@ -482,9 +474,25 @@ class ReferenceKernel:
 
 
 def _u64s(encoded: bytes) -> list[int]:
-    return [
-        int.from_bytes(encoded[i : i + 8], "little") for i in range(0, len(encoded) - 7, 8)
-    ]
+    return [int.from_bytes(encoded[i : i + 8], "little") for i in range(0, len(encoded) - 7, 8)]
+
+
+def _check(event: BlockEvent) -> None:
+    """What the types of `schemas.events` do not say; raises EventsFormatError."""
+    if isinstance(event, Cleared):
+        return
+    if len(event.hashes) % 8:
+        raise EventsFormatError(f"Expected 8-byte hashes, got {len(event.hashes)} bytes")
+    if not 0 <= event.group < 2**32:
+        raise EventsFormatError(f"Expected a 32-bit group, got `{event.group}`")
+    if isinstance(event, Removed):
+        return
+    if len(event.tokens) % 4:
+        raise EventsFormatError(f"Expected 4-byte tokens, got {len(event.tokens)} bytes")
+    if event.parent is not None and not 0 <= event.parent < 2**64:
+        raise EventsFormatError(f"Expected a 64-bit parent, got `{event.parent}`")
+    if not 0 <= event.block_size < 2**32:
+        raise EventsFormatError(f"Expected a 32-bit block_size, got `{event.block_size}`")
 
 
 def _refusal(owner: _Publisher, event: Stored, blocks: int) -> str | None:

@@ -1,1 +1,3 @@
-"""Where records are kept in order: `interface.py` says what a log is, `embedded.py` is one on this disk."""
+"""Where records are kept in order: `interface.py` says what a log is, `embedded.py` is one on this
+disk.
+"""

@@ -1,17 +1,18 @@
-"""The log of the embedded service: append-only in RocksDB, one process, group commit. Format version 1.
+"""The log of the embedded service: append-only in RocksDB, one process, group commit. Format
+version 1.
 
     key                      value
     b"r" + offset (u64 BE)   the record
     b"s" + offset (u64 BE)   segment mark: [bytes before it (u64 LE), Unix seconds (f64 LE)]
     b"m" + name              log facts: `format`, `complete_from`, `next_offset`
 
-Offsets rise by one. A segment is a stretch of about `LOG_SEGMENT_BYTES` of records; retention drops whole
-segments from the front, so its work does not depend on how much is kept. Single records may be exempt from
-it (live registrations): they stay where they are, and reading passes over the holes.
+Offsets rise by one. A segment is a stretch of about `LOG_SEGMENT_BYTES` of records; retention drops
+whole segments from the front, so its work does not depend on how much is kept. Single records may
+be exempt from it (live registrations): they stay where they are, and reading passes over the holes.
 
-Durability: an append survives `kill -9` as soon as it returns, and a power cut once `sync` has run; the
-service syncs every `LOG_SYNC_S`. After a power cut the log ends at some record appended before it, never
-with a hole.
+Durability: an append survives `kill -9` as soon as it returns, and a power cut once `sync` has run;
+the service syncs every `LOG_SYNC_S`. After a power cut the log ends at some record appended before
+it, never with a hole.
 """
 
 import gc
@@ -48,7 +49,9 @@ class Segment(NamedTuple):
 
 
 class EmbeddedLog:
-    """See the module for the format, `WritableLog` for the contract. `sync` may run on another thread."""
+    """See the module for the format, `WritableLog` for the contract. `sync` may run on another
+    thread.
+    """
 
     def __init__(self, path: Path, *, segment_bytes: int = LOG_SEGMENT_BYTES) -> None:
         """Opens or creates the log.
@@ -72,7 +75,8 @@ class EmbeddedLog:
         written_format = self._fact(_FORMAT_KEY, default=_FORMAT)
         if written_format > _FORMAT:
             raise StorageError(
-                f"Expected a log of format `{_FORMAT}` or older at {self._path}, got `{written_format}`"
+                f"Expected a log of format `{_FORMAT}` or older at {self._path},"
+                f" got `{written_format}`"
             )
         self._complete_from = self._fact(_COMPLETE_KEY, default=0)
         self._segments = deque(self._read_segments())
@@ -166,14 +170,7 @@ class EmbeddedLog:
                     raise
 
     def advance_to(self, offset: Offset) -> None:
-        """Lets the next record get `offset`: a table has folded further than this log reaches.
-
-        What lies between is lost, so the log counts as complete only from there on.
-
-        Raises:
-            ValueError: the offset has been given out already.
-            DiskError: nothing was changed.
-        """
+        """See `WritableLog`."""
         if offset < self._next:
             raise ValueError(f"Expected an offset of at least `{self._next}`, got `{offset}`")
         batch = WriteBatch(raw_mode=True)
@@ -224,7 +221,8 @@ class EmbeddedLog:
             bytes_max: keep at most about this much; the newest segment always stays.
             age_max_s: drop segments of which every record is older.
             now: Unix seconds.
-            floor: nothing at or above it is dropped, whatever the bounds say: a table still needs it.
+            floor: nothing at or above it is dropped, whatever the bounds say: a table still needs
+            it.
             exempt: offsets of records to keep for ever.
 
         Returns:
@@ -263,7 +261,9 @@ class EmbeddedLog:
 
 
 class ReadOnlyLog(EmbeddedLog):
-    """The log as of the moment of opening; another process may go on writing it. Appending raises."""
+    """The log as of the moment of opening; another process may go on writing it. Appending
+    raises.
+    """
 
     def _open(self) -> None:
         if not (self._path / "CURRENT").exists():

@@ -51,3 +51,14 @@ class WritableLog(ReadableLog, Protocol):
             DiskError: it may not be.
         """
         ...
+
+    def advance_to(self, offset: Offset) -> None:
+        """Lets the next record get `offset`: a table has folded further than this log reaches.
+
+        What lies between is lost, so the log counts as complete only from there on.
+
+        Raises:
+            ValueError: the offset has been given out already.
+            DiskError: nothing was changed.
+        """
+        ...

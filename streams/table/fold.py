@@ -3,14 +3,14 @@
 Rules, in the order in which they are applied to a record:
 
 1. It cannot be decoded, or a newer Reprise wrote it: skipped and counted; the fold goes on.
-2. Its (incarnation, last sequence) is not above the publisher's cursor: skipped and counted. So a log that
-   delivers a record twice gives the state of one that delivers it once. Where only the record's beginning
-   has been folded, the kernel skips those events.
+2. Its (incarnation, last sequence) is not above the publisher's cursor: skipped and counted. So a
+   log that delivers a record twice gives the state of one that delivers it once. Where only the
+   record's beginning has been folded, the kernel skips those events.
 3. Its incarnation is newer: whatever the publisher held is dropped first, `reset` record or none.
-4. Its first sequence is not the one after the cursor, and no `gap` record said so: the log itself has a
-   hole (old records retired, the table lost). Counted, and the publisher is degraded.
-5. `events` go to the kernel. `gap` degrades the publisher: the table may miss blocks of it and may list
-   evicted ones, until a reset or a `cleared` event.
+4. Its first sequence is not the one after the cursor, and no `gap` record said so: the log itself
+   has a hole (old records retired, the table lost). Counted, and the publisher is degraded.
+5. `events` go to the kernel. `gap` degrades the publisher: the table may miss blocks of it and may
+   list evicted ones, until a reset or a `cleared` event.
 6. `registered` and `unregistered` make and end the publisher's part in answers.
 """
 
@@ -65,8 +65,8 @@ class SkippedRecord(NamedTuple):
 
 
 class Fold:
-    """One table's state in memory. One writer; `offset`, `publishers` and `registrations` may be read
-    from other threads.
+    """One table's state in memory. One writer; `offset`, `publishers` and `registrations` may be
+    read from other threads.
     """
 
     def __init__(self, kernel: Kernel) -> None:

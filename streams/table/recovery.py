@@ -1,16 +1,21 @@
 """From offsets to a decision, and from the decision to a table that is up to date.
 
     the store                      the log                     decision
-    -----------------------------  --------------------------  ------------------------------------------
-    empty, other seed              any                         REBUILD: wipe the store, fold all there is
-    a corrupt row                  any                         REBUILD: set the rows aside, fold all there is
-    covers up to c                 has everything after c      RESUME: load the rows, fold from c + 1
-    covers up to c                 begins after c + 1          REBUILD: what lies between was retired
-    covers up to c                 ends before c               ADOPT: load the rows, let the log go on at c + 1
+    -----------------------------  --------------------------
+    ------------------------------------------
+    empty, other seed              any                         REBUILD: wipe the store, fold all
+    there is
+    a corrupt row                  any                         REBUILD: set the rows aside, fold all
+    there is
+    covers up to c                 has everything after c      RESUME: load the rows, fold from c +
+    1 covers up to c                 begins after c + 1          REBUILD: what lies between was
+    retired
+    covers up to c                 ends before c               ADOPT: load the rows, let the log go
+    on at c + 1
 
-A rebuild from a log whose beginning was retired meets publishers in the middle of their sequence: the
-fold finds the hole and degrades them. After ADOPT the rows are right, but a later rebuild will not have
-what the log lost, so the log counts as complete only from there on.
+A rebuild from a log whose beginning was retired meets publishers in the middle of their sequence:
+the fold finds the hole and degrades them. After ADOPT the rows are right, but a later rebuild will
+not have what the log lost, so the log counts as complete only from there on.
 """
 
 from collections.abc import Callable
@@ -67,7 +72,9 @@ def plan_recovery(
 
 
 class Recovered(NamedTuple):
-    """What a recovery did: the plan, how many records were folded, and the first that were skipped."""
+    """What a recovery did: the plan, how many records were folded, and the first that were
+    skipped.
+    """
 
     fold: Fold
     plan: Plan

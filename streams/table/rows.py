@@ -1,14 +1,16 @@
 r"""Table rows as bytes: what the store keeps and what the table log carries. Format version 1.
 
     key                                                value
-    b"C" + context + generation (u32 BE) + n (u64 BE)  row: changes of the context (`streams.kernel.changes`)
+    b"C" + context + generation (u32 BE) + n (u64 BE)  row: changes of the context
+    (`streams.kernel.changes`)
     b"G" + context                                     mark: generation (u32 LE), the complete one
     b"P" + publisher                                   `PublisherState` as msgpack
     b"R" + publisher                                   `Registered` as msgpack
-    b"M" + name                                        facts of the table: `covered`, `seed`, `format`
+    b"M" + name                                        facts of the table: `covered`, `seed`,
+    `format`
 
-`context` and `publisher` are the named tuple as a msgpack array behind its length (u16 BE): no key is a
-prefix of another, and the rows of one context in one generation stand together in order.
+`context` and `publisher` are the named tuple as a msgpack array behind its length (u16 BE): no key
+is a prefix of another, and the rows of one context in one generation stand together in order.
 
 A value is a header and a body. The header says what it is and what it covers, and guards it:
 
@@ -19,9 +21,9 @@ A value is a header and a body. The header says what it is and what it covers, a
     8-15      source offset that the row covers (i64 LE)
     16-       body
 
-A context's table is the rows of its marked generation, applied in order of n: first the chunks of a full
-dump (none in generation 0), then deltas. Rows of other generations are the remains of an unfinished or of
-a finished rewriting, and are ignored. No mark means generation 0.
+A context's table is the rows of its marked generation, applied in order of n: first the chunks of a
+full dump (none in generation 0), then deltas. Rows of other generations are the remains of an
+unfinished or of a finished rewriting, and are ignored. No mark means generation 0.
 """
 
 import struct

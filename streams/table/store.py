@@ -3,14 +3,14 @@
 A flush writes, in this order:
 
     Step 1. nothing: the caller has made the log durable up to the offset that the flush will cover.
-    Step 2. one WriteBatch: a delta row for each changed context, the changed publishers and registrations,
-            and the covered offset. It is there whole or not at all.
-    Step 3. for each context whose deltas outweigh its live entries, a new generation: chunks of a full
-            dump, in as many batches as it takes, then one batch with the mark that makes it the current
-            one and the removal of the old rows. Until that mark the old rows count.
+    Step 2. one WriteBatch: a delta row for each changed context, the changed publishers and
+            registrations, and the covered offset. It is there whole or not at all.
+    Step 3. for each context whose deltas outweigh its live entries, a new generation: chunks of a
+            full dump, in as many batches as it takes, then one batch with the mark that makes it
+            the current one and the removal of the old rows. Until that mark the old rows count.
 
-So a crash anywhere leaves the table exactly as of some flush, and replaying the log from the covered
-offset on brings it to where it was.
+So a crash anywhere leaves the table exactly as of some flush, and replaying the log from the
+covered offset on brings it to where it was.
 """
 
 import gc
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from rocksdict import Rdict, WriteBatch
+from rocksdict import WriteBatch
 
 from schemas.errors import RowCorruptError
 from schemas.identities import ModelContext, Offset, PublisherKey
@@ -139,9 +139,7 @@ class TableStore:
                 yield key, rows.decode_row(key, cursor.value())
                 cursor.next()
 
-    def _structs(
-        self, prefix: bytes, kind: type[rows.T]
-    ) -> Iterator[tuple[PublisherKey, rows.T]]:
+    def _structs(self, prefix: bytes, kind: type[rows.T]) -> Iterator[tuple[PublisherKey, rows.T]]:
         for key, row in self._scan(prefix):
             try:
                 yield rows.parse_publisher_key(key), msgspec.msgpack.decode(row.body, type=kind)
@@ -154,8 +152,8 @@ class TableStore:
         """Writes the changes of the fold; see the module for the order.
 
         Raises:
-            DiskError: step 2 failed, the store covers what it covered before; call again with the same
-                changes. A failure of step 3 loses nothing and is tried again at a later flush.
+            DiskError: step 2 failed, the store covers what it covered before; call again with the
+                same changes. A failure of step 3 loses nothing and is tried again at a later flush.
         """
         batch = WriteBatch(raw_mode=True)
         covers = int(changes.offset)
@@ -278,4 +276,3 @@ class TableStore:
         gc.collect()  # an iterator that is still referenced keeps the directory locked
         with disk_errors("close the table", self._path):
             self._db.close()
-
