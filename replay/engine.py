@@ -1,0 +1,310 @@
+"""One simulated engine: `python -m replay.engine`. A cache and a publisher for each rank, and HTTP.
+
+It prints one JSON line when it is ready (`EngineReady`), and ends on SIGTERM, SIGINT, or when the
+process that started it is gone.
+
+    POST /generate  {"token_ids": [...], "answer_ids": [...], "dp_rank": n} -> Generated
+                    `answer_ids` are the tokens that the "model" says; without `dp_rank` the engine
+                    takes the rank that has computed least, as a load balancer without cache
+                    knowledge does
+    GET  /truth     {"instance_id": ..., "ranks": {"0": {"GPU": [hash...], "CPU": [hash...]}}}
+    POST /truth     {"token_ids": [...]} -> {"ranks": {"0": {"any": n, "GPU": n, "CPU": n}}}, the
+                    longest prefix held, in tokens
+    POST /clear     forget everything, announce it
+    POST /lose      {"batches": n}: the next n batches of each rank are not sent live
+"""
+
+import argparse
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+import zmq
+
+from replay.engine_cache import CacheSizes, EngineCache, Offload
+from replay.engine_http import EngineServer, JsonRoute, RequestError
+from replay.publisher import BUFFER_BATCHES, HIGH_WATER_MARK, Publisher, PublisherOptions
+from replay.wire import CPU, GPU, NEWEST_WIRE, EngineEvent
+
+PARENT_POLL_S: Final = 0.5
+DP_RANKS_MAX: Final = 64
+
+
+class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What one engine is. `publisher.endpoint` is rank 0's."""
+
+    instance_id: str
+    model: str = "demo"
+    sizes: CacheSizes = CacheSizes()
+    offload: Offload = Offload.WRITE_THROUGH
+    dp_ranks: int = 1
+    publisher: PublisherOptions = PublisherOptions()
+    http_host: str = "127.0.0.1"
+    http_port: int = 0
+
+
+class RankReady(msgspec.Struct, frozen=True, kw_only=True):
+    """Where one rank publishes."""
+
+    dp_rank: int
+    endpoint: str
+    replay_endpoint: str
+
+
+class EngineReady(msgspec.Struct, frozen=True, kw_only=True):
+    """The line that an engine prints when it serves."""
+
+    instance_id: str
+    model: str
+    block_size: int
+    pid: int
+    http_host: str
+    http_port: int
+    ranks: list[RankReady]
+
+
+class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Body of `POST /generate`."""
+
+    token_ids: list[int]
+    answer_ids: list[int] = []
+    dp_rank: int | None = None
+
+
+class Generated(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer of `POST /generate`; the tokens are the prompt's."""
+
+    instance_id: str
+    dp_rank: int
+    cached_tokens: int
+    prompt_tokens: int
+
+
+class TruthRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Body of `POST /truth`."""
+
+    token_ids: list[int]
+
+
+class LoseRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Body of `POST /lose`."""
+
+    batches: int
+
+
+class _Rank:
+    """One data-parallel rank. Events leave in the order in which the cache made them."""
+
+    def __init__(self, options: EngineOptions, dp_rank: int) -> None:
+        self.lock = threading.Lock()
+        self.cache = EngineCache(options.sizes, offload=options.offload)
+        self.publisher = Publisher(options.publisher, dp_rank=dp_rank)
+        self.computed_tokens = 0
+        self.batches_to_lose = 0
+
+    def generate(self, request: GenerateRequest) -> int:
+        """Serve it; the prompt's cached tokens."""
+        with self.lock:
+            run = self.cache.run(request.token_ids, request.answer_ids)
+            self.computed_tokens += len(request.token_ids) - run.cached_tokens
+            if run.events:
+                self.publish(run.events)
+        return run.cached_tokens
+
+    def publish(self, events: Sequence[EngineEvent]) -> None:
+        """Call it with the lock held."""
+        lost = self.batches_to_lose > 0
+        self.batches_to_lose -= lost
+        self.publisher.publish(events, lost=lost)
+
+
+class Engine:
+    """A running engine, in this process."""
+
+    def __init__(self, options: EngineOptions) -> None:
+        """Bind and serve.
+
+        Raises:
+            ValueError: the options make no engine.
+            OSError: an address is taken; `zmq.ZMQError` for those of publishers.
+        """
+        if not 1 <= options.dp_ranks <= DP_RANKS_MAX:
+            raise ValueError(f"Expected 1 to {DP_RANKS_MAX} ranks, got: {options.dp_ranks}")
+        self.options = options
+        self._ranks: list[_Rank] = []
+        try:
+            for dp_rank in range(options.dp_ranks):
+                self._ranks.append(_Rank(options, dp_rank))
+            self._server = EngineServer(
+                options.http_host,
+                options.http_port,
+                routes=self._routes(),
+                any_port_if_taken=options.publisher.any_port_if_taken,
+            )
+        except (OSError, zmq.ZMQError):
+            self._close_publishers()
+            raise
+
+    @property
+    def ready(self) -> EngineReady:
+        """Where the engine is."""
+        return EngineReady(
+            instance_id=self.options.instance_id,
+            model=self.options.model,
+            block_size=self.options.sizes.block_size,
+            pid=os.getpid(),
+            http_host=self.options.http_host,
+            http_port=self._server.port,
+            ranks=[
+                RankReady(
+                    dp_rank=rank.publisher.dp_rank,
+                    endpoint=rank.publisher.endpoint,
+                    replay_endpoint=rank.publisher.replay_endpoint,
+                )
+                for rank in self._ranks
+            ],
+        )
+
+    def close(self) -> None:
+        """Stop serving; batches that are queued are sent first."""
+        self._server.close()
+        self._close_publishers()
+
+    def generate(self, request: GenerateRequest) -> Generated:
+        """Serve one request.
+
+        Raises:
+            RequestError: no such rank.
+        """
+        if request.dp_rank is None:
+            chosen = min(range(len(self._ranks)), key=lambda n: self._ranks[n].computed_tokens)
+        elif 0 <= request.dp_rank < len(self._ranks):
+            chosen = request.dp_rank
+        else:
+            raise RequestError(f"Expected dp_rank below {len(self._ranks)}, got: {request.dp_rank}")
+        return Generated(
+            instance_id=self.options.instance_id,
+            dp_rank=chosen,
+            cached_tokens=self._ranks[chosen].generate(request),
+            prompt_tokens=len(request.token_ids),
+        )
+
+    def _routes(self) -> dict[tuple[str, str], JsonRoute]:
+        generate = msgspec.json.Decoder(GenerateRequest)
+        truth = msgspec.json.Decoder(TruthRequest)
+        lose = msgspec.json.Decoder(LoseRequest)
+        return {
+            ("POST", "/generate"): lambda body: self.generate(generate.decode(body)),
+            ("GET", "/truth"): lambda _: self._truth(),
+            ("POST", "/truth"): lambda body: self._longest_held(truth.decode(body).token_ids),
+            ("POST", "/clear"): lambda _: self._clear(),
+            ("POST", "/lose"): lambda body: self._lose(lose.decode(body).batches),
+        }
+
+    def _truth(self) -> object:
+        ranks = {}
+        for dp_rank, rank in enumerate(self._ranks):
+            with rank.lock:
+                held = rank.cache.snapshot().held
+            ranks[str(dp_rank)] = {
+                medium: sorted(block for block, where in held if where == medium)
+                for medium in (GPU, CPU)
+            }
+        return {"instance_id": self.options.instance_id, "ranks": ranks}
+
+    def _longest_held(self, tokens: list[int]) -> object:
+        ranks = {}
+        for dp_rank, rank in enumerate(self._ranks):
+            with rank.lock:
+                ranks[str(dp_rank)] = {
+                    medium or "any": rank.cache.longest_held(tokens, medium)
+                    for medium in (None, GPU, CPU)
+                }
+        return {"ranks": ranks}
+
+    def _clear(self) -> object:
+        for rank in self._ranks:
+            with rank.lock:
+                rank.publish(rank.cache.clear())
+        return {"status": "cleared"}
+
+    def _lose(self, batches: int) -> object:
+        for rank in self._ranks:
+            with rank.lock:
+                rank.batches_to_lose = max(batches, 0)
+        return {"status": "losing", "batches": batches}
+
+    def _close_publishers(self) -> None:
+        for rank in self._ranks:
+            rank.publisher.close()
+
+
+def parse_options(arguments: Sequence[str]) -> tuple[EngineOptions, int]:
+    """The engine that a command line asks for, and the process with which it ends."""
+    parser = argparse.ArgumentParser(prog="python -m replay.engine", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--instance-id", required=True)
+    parser.add_argument("--model", default="demo")
+    parser.add_argument("--block-size", type=int, default=16)
+    parser.add_argument("--gpu-blocks", type=int, default=4096)
+    parser.add_argument("--cpu-blocks", type=int, default=0)
+    parser.add_argument("--offload", default="write-through", choices=[o.value for o in Offload])
+    parser.add_argument("--dp-ranks", type=int, default=1)
+    parser.add_argument("--endpoint", default="tcp://127.0.0.1:0", help="PUB of rank 0")
+    parser.add_argument("--replay-endpoint", default="tcp://127.0.0.1:0", help='"" for none')
+    parser.add_argument("--topic", default="")
+    parser.add_argument("--buffer-batches", type=int, default=BUFFER_BATCHES)
+    parser.add_argument("--high-water-mark", type=int, default=HIGH_WATER_MARK)
+    parser.add_argument("--wire", default=NEWEST_WIRE, help="vLLM release to speak like")
+    parser.add_argument("--http-host", default="127.0.0.1")
+    parser.add_argument("--http-port", type=int, default=0)
+    parser.add_argument("--any-port-if-taken", action="store_true")
+    parser.add_argument("--parent-pid", type=int, default=os.getppid(), help="ends with it")
+    given = parser.parse_args(arguments)
+    options = EngineOptions(
+        instance_id=given.instance_id,
+        model=given.model,
+        sizes=CacheSizes(given.block_size, given.gpu_blocks, given.cpu_blocks),
+        offload=Offload(given.offload),
+        dp_ranks=given.dp_ranks,
+        publisher=PublisherOptions(
+            endpoint=given.endpoint,
+            replay_endpoint=given.replay_endpoint,
+            topic=given.topic,
+            buffer_batches=given.buffer_batches,
+            high_water_mark=given.high_water_mark,
+            wire=given.wire,
+            any_port_if_taken=given.any_port_if_taken,
+        ),
+        http_host=given.http_host,
+        http_port=given.http_port,
+    )
+    return options, given.parent_pid
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one engine until it is told to stop or its parent is gone."""
+    options, parent_pid = parse_options(arguments)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        engine = Engine(options)
+    except (OSError, ValueError, zmq.ZMQError) as error:
+        print(f"replay.engine: {error}", file=sys.stderr)
+        return 1
+    try:
+        print(msgspec.json.encode(engine.ready).decode(), flush=True)
+        while not stop.wait(PARENT_POLL_S) and os.getppid() == parent_pid:
+            pass
+    finally:
+        engine.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,116 @@
+"""HTTP of a simulated engine: JSON in, JSON out, connections kept open, a thread for each."""
+
+import socketserver
+import threading
+from collections.abc import Callable, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Final
+
+import msgspec
+
+BODY_BYTES_MAX: Final = 32 * 1024 * 1024
+_STOP_POLL_S: Final = 0.25
+
+JsonRoute = Callable[[bytes], object]
+"""Takes a body, returns what is to be encoded; raises `RequestError` or `msgspec.MsgspecError`."""
+
+
+class RequestError(Exception):
+    """A request that cannot be served; its text is the answer."""
+
+
+class EngineServer:
+    """Serves `routes` in the background until closed."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        routes: Mapping[tuple[str, str], JsonRoute],
+        any_port_if_taken: bool = False,
+    ) -> None:
+        """Bind and serve.
+
+        Args:
+            host: address to bind.
+            port: 0 lets the system choose.
+            routes: by method and path.
+            any_port_if_taken: let the system choose where the wanted port is in use.
+
+        Raises:
+            OSError: the address is taken.
+        """
+        handler = type("_RoutedHandler", (_Handler,), {"routes": routes})
+        try:
+            self._server = _Server((host, port), handler)
+        except OSError:
+            if not (any_port_if_taken and port):
+                raise
+            self._server = _Server((host, 0), handler)
+        self.port = self._server.server_port
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(_STOP_POLL_S,), name="engine-http", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop accepting. Open connections end with the process or with their client."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 128
+
+    def server_bind(self) -> None:
+        # Not `HTTPServer.server_bind`: that looks the host's name up, which can take seconds.
+        socketserver.TCPServer.server_bind(self)
+        host, self.server_port = self.server_address[:2]
+        self.server_name = str(host)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    # Head and body leave in one segment: two writes would wait for the client's delayed ACK.
+    wbufsize = -1
+    disable_nagle_algorithm = True
+    routes: Mapping[tuple[str, str], JsonRoute] = {}
+
+    def do_GET(self) -> None:
+        self._respond()
+
+    def do_POST(self) -> None:
+        self._respond()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing: the requests are the traffic of a simulation."""
+
+    def _respond(self) -> None:
+        size_bytes = int(self.headers.get("Content-Length") or 0)
+        if not 0 <= size_bytes <= BODY_BYTES_MAX:
+            self.close_connection = True
+            self._send(413, {"error": f"Expected at most {BODY_BYTES_MAX} bytes"})
+            return
+        body = self.rfile.read(size_bytes)
+        route = self.routes.get((self.command, self.path))
+        if route is None:
+            self._send(404, {"error": f"no route: {self.command} {self.path}"})
+            return
+        try:
+            answer = route(body)
+        except (RequestError, msgspec.MsgspecError, OverflowError) as error:
+            self._send(400, {"error": str(error)})
+            return
+        self._send(200, answer)
+
+    def _send(self, status: int, answer: object) -> None:
+        encoded = msgspec.json.encode(answer)
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(encoded)))
+        self.end_headers()
+        self.wfile.write(encoded)

@@ -1,0 +1,61 @@
+"""JSON over one HTTP connection that stays open."""
+
+import http.client
+from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+REQUEST_TIMEOUT_S: Final = 5.0
+
+
+class HttpAnswer(msgspec.Struct, frozen=True):
+    """Status and body of an answer."""
+
+    status: int
+    body: bytes
+
+
+class JsonConnection:
+    """Sends requests one after another to one server. For one thread."""
+
+    def __init__(self, base_url: str, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+        """Nothing is sent yet.
+
+        Raises:
+            ValueError: not an `http://host[:port]` address.
+        """
+        url = urlsplit(base_url)
+        if url.scheme != "http" or not url.hostname:
+            raise ValueError(f"Expected an address such as `http://127.0.0.1:13333`: {base_url}")
+        self._prefix = url.path.rstrip("/")
+        self._connection = http.client.HTTPConnection(url.hostname, url.port, timeout=timeout_s)
+
+    def request(self, method: str, path: str, body: object = None) -> HttpAnswer:
+        """One request, sent again once where the server has closed the kept connection meanwhile.
+
+        Raises:
+            OSError: the server cannot be reached, or did not answer in time.
+        """
+        encoded = None if body is None else msgspec.json.encode(body)
+        kept = self._connection.sock is not None
+        try:
+            return self._exchange(method, path, encoded)
+        except (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError):
+            self._connection.close()
+            if not kept:
+                raise
+        except (OSError, http.client.HTTPException) as error:
+            self._connection.close()
+            raise OSError(f"{method} {path}: {error or type(error).__name__}") from error
+        return self._exchange(method, path, encoded)
+
+    def close(self) -> None:
+        """Close; a later request opens the connection again."""
+        self._connection.close()
+
+    def _exchange(self, method: str, path: str, encoded: bytes | None) -> HttpAnswer:
+        headers = {"Content-Type": "application/json"} if encoded is not None else {}
+        self._connection.request(method, self._prefix + path, body=encoded, headers=headers)
+        answer = self._connection.getresponse()
+        return HttpAnswer(answer.status, answer.read())
