@@ -1,0 +1,33 @@
+"""The names under which dropped input is counted: the whole label set of the drop counters."""
+
+from enum import StrEnum
+
+
+class DropReason(StrEnum):
+    """Why something an engine sent was not used; the comments say how much of it was lost."""
+
+    # The message, before its place in the stream is known; the next one shows a gap.
+    FRAME_COUNT = "frame_count"
+    SEQUENCE_LENGTH = "sequence_length"
+    SEQUENCE_RANGE = "sequence_range"
+    INBOX_FULL = "inbox_full"
+    UNREGISTERED = "unregistered"
+    # The batch; its sequence counts as received.
+    MESSAGE_TOO_LARGE = "message_too_large"
+    UNDECODABLE = "undecodable"
+    BAD_TIMESTAMP = "bad_timestamp"
+    RANK_MISMATCH = "rank_mismatch"
+    TOO_MANY_EVENTS = "too_many_events"
+    BATCH_TOO_LARGE = "batch_too_large"
+    # The event; its siblings are used.
+    UNKNOWN_EVENT = "unknown_event"
+    MALFORMED_EVENT = "malformed_event"
+    UNKNOWN_MEDIUM = "unknown_medium"
+    BAD_HASHES = "bad_hashes"
+    BAD_PARENT = "bad_parent"
+    BAD_TOKENS = "bad_tokens"
+    BAD_BLOCK_SIZE = "bad_block_size"
+    BAD_GROUP = "bad_group"
+    BAD_EXTRA_KEYS = "bad_extra_keys"
+    NAME_TOO_LONG = "name_too_long"
+    TOO_MANY_BLOCKS = "too_many_blocks"

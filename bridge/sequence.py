@@ -1,0 +1,109 @@
+"""Finds gaps, duplicates and restarts in a publisher's sequence numbers. Pure.
+
+A publisher numbers its batches from 0 in each life of its process, and nothing on the wire says
+which life a batch is from. So a number that is not above the last one means one of two things: the
+batch was delivered twice, or the process was started again. It is taken for a duplicate only on
+evidence: the same number with the same payload was seen in this life, within the last
+`DUPLICATE_WINDOW` numbers. Payloads begin with the engine's clock, so two lives do not repeat one.
+
+Without evidence it is a restart, which withdraws all that the publisher announced. That is the safe
+direction: a duplicate mistaken for a restart costs an under-report until the blocks are announced
+again; a restart mistaken for a duplicate would leave blocks of a dead process in the answers, for
+good. For the same reason a bridge that was started again, which has seen nothing yet, takes every
+number that is not above its cursor in the log for a restart.
+
+What numbers cannot show: a new life whose first batch that we receive is numbered above the last
+one of the life before. It looks like a gap, or like the next batch, and is treated as one.
+"""
+
+from array import array
+from enum import Enum
+from typing import Final, NamedTuple
+
+from schemas.positions import NO_CURSOR, Cursor
+
+DUPLICATE_WINDOW: Final = 4096
+"""How many sequence numbers back a duplicate is recognised; 8 bytes each, per publisher."""
+
+SEQUENCE_MAX: Final = 2**63 - 1
+
+
+class Outcome(Enum):
+    """What one batch is to its stream."""
+
+    NEXT = "next"
+    GAP = "gap"
+    DUPLICATE = "duplicate"
+    RESTART = "restart"
+
+
+class Gap(NamedTuple):
+    """Batches `first..last` of the current incarnation were never received."""
+
+    first: int
+    last: int
+
+
+class Verdict(NamedTuple):
+    """What to do with one batch.
+
+    All but a duplicate are accepted: after a restart write a reset, then the gap if there is one,
+        then the
+    batch.
+    """
+
+    outcome: Outcome
+    gap: Gap | None = None
+
+
+_NEXT: Final = Verdict(Outcome.NEXT)
+_DUPLICATE: Final = Verdict(Outcome.DUPLICATE)
+_RESTART: Final = Verdict(Outcome.RESTART)
+
+
+class SequenceTracker:
+    """Follows one publisher; one owner.
+
+    Args:
+        cursor: the publisher's last batch in the log. What was received before is no evidence for
+            duplicates: only what this tracker saw itself is.
+    """
+
+    __slots__ = ("_fingerprints", "incarnation", "sequence")
+
+    def __init__(self, cursor: Cursor = NO_CURSOR) -> None:
+        self.incarnation = max(cursor.incarnation, 1)
+        self.sequence = cursor.sequence
+        self._fingerprints = array("q", bytes(8 * DUPLICATE_WINDOW))
+
+    @property
+    def cursor(self) -> Cursor:
+        """The last accepted batch; sequence -1 before the first one of the incarnation."""
+        return Cursor(self.incarnation, self.sequence)
+
+    def observe(self, sequence: int, payload_digest: int) -> Verdict:
+        """The batch's place in the stream; moves the cursor to it unless it is a duplicate.
+
+        Args:
+            sequence: 0..SEQUENCE_MAX.
+            payload_digest: 64 bits; equal payloads have equal digests, within this process.
+        """
+        fingerprint = hash((sequence, payload_digest))
+        slot = sequence % DUPLICATE_WINDOW
+        expected = self.sequence + 1
+        if sequence == expected:
+            verdict = _NEXT
+        elif sequence > expected:
+            verdict = Verdict(Outcome.GAP, Gap(expected, sequence - 1))
+        elif self._fingerprints[slot] == fingerprint:
+            return _DUPLICATE
+        else:
+            verdict = self._restart(sequence)
+        self.sequence = sequence
+        self._fingerprints[slot] = fingerprint
+        return verdict
+
+    def _restart(self, sequence: int) -> Verdict:
+        self.incarnation += 1
+        self._fingerprints = array("q", bytes(8 * DUPLICATE_WINDOW))
+        return Verdict(Outcome.RESTART, Gap(0, sequence - 1)) if sequence else _RESTART
