@@ -1,0 +1,69 @@
+"""Reading of request bodies, bounded before they are in memory."""
+
+from typing import Final
+
+from starlette.types import Receive
+
+from query_api.http_errors import ClientGoneError, body_too_large
+from query_api.wire import Headers, header
+from schemas.limits import BODY_BYTES_MAX
+
+_DRAIN_BYTES_MAX: Final = 2 * BODY_BYTES_MAX
+
+
+async def read_body(receive: Receive, headers: Headers) -> bytes:
+    """The whole body of a request.
+
+    What is too large is read on for a while and thrown away: most clients write all of their body
+    before they look for an answer, and a connection closed under them would hide it.
+
+    Raises:
+        RequestError: longer than the bound, by its Content-Length or by what came.
+        ClientGoneError: the client left before the end.
+    """
+    body, more = await _next_chunk(receive)
+    if more:
+        if _declared(headers) > BODY_BYTES_MAX:
+            await _drain(receive, len(body))
+            raise body_too_large()
+        return await _collect(receive, body)
+    if len(body) > BODY_BYTES_MAX:
+        raise body_too_large()
+    return body
+
+
+async def _next_chunk(receive: Receive) -> tuple[bytes, bool]:
+    """The next piece of the body, and whether more is to come."""
+    message = await receive()
+    if message["type"] != "http.request":
+        raise ClientGoneError("the client left before its request was complete")
+    return message.get("body", b""), message.get("more_body", False)
+
+
+async def _collect(receive: Receive, first: bytes) -> bytes:
+    chunks = [first]
+    size = len(first)
+    more = True
+    while more and size <= BODY_BYTES_MAX:
+        chunk, more = await _next_chunk(receive)
+        chunks.append(chunk)
+        size += len(chunk)
+    if size <= BODY_BYTES_MAX:
+        return b"".join(chunks)
+    chunks.clear()
+    if more:
+        await _drain(receive, size)
+    raise body_too_large()
+
+
+async def _drain(receive: Receive, size: int) -> None:
+    more = True
+    while more and size <= _DRAIN_BYTES_MAX:
+        chunk, more = await _next_chunk(receive)
+        size += len(chunk)
+
+
+def _declared(headers: Headers) -> int:
+    """The Content-Length; 0 where there is none that can be read."""
+    value = header(headers, b"content-length")
+    return int(value) if value.isdigit() and len(value) < 20 else 0

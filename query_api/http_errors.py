@@ -1,0 +1,105 @@
+"""The only map from errors to HTTP statuses and error envelopes.
+
+Every failure is answered with one map, `{error, reason?, field?, index?}`, in the wire form of the
+request.
+
+    RequestError               as it says: 400, 413, 503       with reason, often field and index
+    RegistrationError          400  invalid_registration       conflicts included; Conductor's texts
+    EndpointError              500  (no reason)                `Failed to subscribe: ...`
+    NotRegisteredError         404  (no reason)                `service not found: a|default|0`
+    StorageError               503  storage
+    any other error            500  (no reason)                `Internal server error`
+    unknown path               404  (no reason)
+    method of a known path     405  (no reason)
+"""
+
+from typing import Final
+
+import msgspec
+
+from schemas.errors import (
+    EndpointError,
+    NotRegisteredError,
+    RegistrationError,
+    RepriseError,
+    StorageError,
+)
+from schemas.limits import BODY_BYTES_MAX
+
+
+class RequestError(RepriseError):
+    """A request that cannot be answered as it was sent. Operator action: mend the named field.
+
+    Attributes:
+        reason: one word that a client can switch on; Conductor's vocabulary where it has one.
+        field: the field of the body at fault, or None.
+        index: 0-based place in that field's array, or None.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        message: str,
+        *,
+        field: str | None = None,
+        index: int | None = None,
+        status: int = 400,
+    ) -> None:
+        self.reason = reason
+        self.message = message
+        self.field = field
+        self.index = index
+        self.status = status
+        super().__init__(message)
+
+
+class ClientGoneError(RepriseError):
+    """The client left before its request was complete; there is nobody to answer."""
+
+
+class ErrorEnvelope(msgspec.Struct, omit_defaults=True):
+    """What every failed request is answered with."""
+
+    error: str
+    reason: str | None = None
+    field: str | None = None
+    index: int | None = None
+
+
+NOT_FOUND: Final = ErrorEnvelope(error="404 Not Found")
+METHOD_NOT_ALLOWED: Final = ErrorEnvelope(error="Method not allowed")
+INTERNAL: Final = ErrorEnvelope(error="Internal server error")
+
+
+def body_too_large() -> RequestError:
+    """The body is longer than the bound."""
+    text = f"Expected a body of at most `{BODY_BYTES_MAX}` bytes"
+    return RequestError("body_too_large", text, status=413)
+
+
+def recovering(problem: str) -> RequestError:
+    """The table is not complete yet, so that an answer could be wrong."""
+    return RequestError("recovering", problem or "the table is being recovered", status=503)
+
+
+def unsupported_content_type() -> RequestError:
+    """Neither of the two wire forms."""
+    text = "Content-Type must be application/json or application/msgpack"
+    return RequestError("unsupported_content_type", text)
+
+
+def describe(error: RepriseError) -> tuple[int, ErrorEnvelope]:
+    """Status and envelope of an error; the table is in the module's docstring."""
+    if isinstance(error, RequestError):
+        return error.status, ErrorEnvelope(error.message, error.reason, error.field, error.index)
+    text = str(error)
+    if isinstance(error, EndpointError):
+        prefix = "Failed to subscribe: failed to start ZMQ client: initial connection failed: "
+        return 500, ErrorEnvelope(prefix + text)
+    if isinstance(error, RegistrationError):
+        return 400, ErrorEnvelope(text, "invalid_registration")
+    if isinstance(error, NotRegisteredError):
+        return 404, ErrorEnvelope(text)
+    if isinstance(error, StorageError):
+        return 503, ErrorEnvelope(text, "storage")
+    return 500, INTERNAL

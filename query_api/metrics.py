@@ -1,0 +1,126 @@
+"""Metrics of the HTTP routes, kept in plain numbers and turned into Prometheus families when asked.
+
+A `prometheus_client` histogram costs about 1 us for each observation, these 0.3 us; a query makes
+five. All of it runs on the event loop's thread.
+"""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
+
+_SECONDS: Final = (
+    *(25e-6, 50e-6, 100e-6, 250e-6, 500e-6),
+    *(1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3, 500e-3, 1.0),
+)
+_TOKENS: Final = tuple(float(2**power) for power in range(6, 23, 2))
+
+
+class Histogram:
+    """Counts by bucket; a value equal to a bound falls under it, as Prometheus has it."""
+
+    __slots__ = ("_bounds", "_counts", "_sum")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, value: float) -> None:
+        """Counts one value."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """Cumulative counts by upper bound, as `HistogramMetricFamily` takes them."""
+        buckets: list[tuple[str, float]] = []
+        total = 0
+        for bound, count in zip((*self._bounds, "+Inf"), self._counts, strict=True):
+            total += count
+            buckets.append((str(bound), total))
+        return buckets
+
+    @property
+    def sum(self) -> float:
+        """Sum of all values."""
+        return self._sum
+
+
+class QueryMetrics:
+    """What one hot route counts."""
+
+    __slots__ = ("hit_tokens", "seconds", "tokens")
+
+    def __init__(self) -> None:
+        self.seconds = Histogram(_SECONDS)
+        self.tokens = Histogram(_TOKENS)
+        self.hit_tokens = 0
+
+    def count(self, *, seconds: float, tokens: int, hit_tokens: int) -> None:
+        """Counts one answered query."""
+        self.seconds.observe(seconds)
+        self.tokens.observe(tokens)
+        self.hit_tokens += hit_tokens
+
+
+class HttpMetrics(Collector):
+    """All routes of one app; registers itself, so that one registry serves one app."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._requests: Counter[tuple[str, int]] = Counter()
+        self._queries: dict[str, QueryMetrics] = {}
+        registry.register(self)
+
+    def count_request(self, route: str, status: int) -> None:
+        """Counts one answered request. `route` must be one of a fixed set."""
+        self._requests[route, status] += 1
+
+    def queries(self, route: str) -> QueryMetrics:
+        """The counts of one hot route."""
+        return self._queries.setdefault(route, QueryMetrics())
+
+    def describe(self) -> list[Metric]:
+        """The families without samples, so that a second app on one registry is refused."""
+        return [*self._families()]
+
+    def collect(self) -> Iterator[Metric]:
+        """The families with their samples."""
+        requests, seconds, tokens, hits = self._families()
+        for (route, status), count in sorted(self._requests.items()):
+            requests.add_metric([route, str(status)], count)
+        for route, query in self._queries.items():
+            seconds.add_metric([route], query.seconds.buckets(), query.seconds.sum)
+            tokens.add_metric([route], query.tokens.buckets(), query.tokens.sum)
+            hits.add_metric([route], query.hit_tokens)
+        yield from (requests, seconds, tokens, hits)
+
+    @staticmethod
+    def _families() -> tuple[
+        CounterMetricFamily, HistogramMetricFamily, HistogramMetricFamily, CounterMetricFamily
+    ]:
+        return (
+            CounterMetricFamily(
+                "reprise_http_requests",
+                "Answered requests; 499 where the client left first",
+                labels=["route", "status"],
+            ),
+            HistogramMetricFamily(
+                "reprise_query_seconds",
+                "Time from a query's last byte to its encoded answer",
+                labels=["route"],
+            ),
+            HistogramMetricFamily(
+                "reprise_query_tokens",
+                "Tokens of a prompt that was asked about; the sum is what hits are a share of",
+                labels=["route"],
+            ),
+            CounterMetricFamily(
+                "reprise_query_hit_tokens",
+                "Tokens of the longest match among a query's instances",
+                labels=["route"],
+            ),
+        )

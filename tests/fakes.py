@@ -1,0 +1,291 @@
+"""In-memory stand-ins for what the services put behind the packages' protocols."""
+
+import asyncio
+import sys
+from array import array
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import msgspec
+from prometheus_client import CollectorRegistry
+from starlette.types import ASGIApp, Message
+
+from query_api.view import Health, ServiceView
+from schemas.errors import EndpointError, NotRegisteredError, RegistrationConflictError
+from schemas.events import BlockEvent, Stored, encode_events
+from schemas.identities import Medium, PrefixScope, PublisherKey
+from schemas.positions import AnswerState, Position, PublisherState
+from schemas.registration import PublisherKind, Registration
+from streams.kernel.interface import Kernel, PublisherId
+from streams.kernel.reference import ReferenceKernel
+
+SEED = 1337
+
+
+def pack_tokens(tokens: Iterable[int]) -> bytes:
+    """Tokens as u32 LE."""
+    return _little_endian(array("I", tokens))
+
+
+def pack_hashes(hashes: Iterable[int]) -> bytes:
+    """Hashes as u64 LE."""
+    return _little_endian(array("Q", hashes))
+
+
+def _little_endian(numbers: "array[int]") -> bytes:
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers.tobytes()
+
+
+def registration(
+    instance_id: str = "a",
+    *,
+    dp_rank: int = 0,
+    model_name: str = "m",
+    tenant_id: str = "default",
+    lora_name: str = "",
+    additional_salt: str = "",
+    block_size: int = 4,
+    endpoint: str = "",
+) -> Registration:
+    """A registration that differs from the others in what the test says."""
+    return Registration(
+        endpoint=endpoint or f"tcp://{instance_id}-{tenant_id}:{5557 + dp_rank}",
+        kind=PublisherKind.VLLM,
+        model_name=model_name,
+        instance_id=instance_id,
+        block_size=block_size,
+        dp_rank=dp_rank,
+        tenant_id=tenant_id,
+        lora_name=lora_name,
+        additional_salt=additional_salt,
+    )
+
+
+class FakeTable:
+    """A View and a Registry over one kernel; every condition that a test needs is a plain field."""
+
+    def __init__(self, kernel: Kernel | None = None) -> None:
+        self._kernel: Kernel = ReferenceKernel(SEED) if kernel is None else kernel
+        self._metrics = CollectorRegistry()
+        self.ready = True
+        self.problem = ""
+        self.at = Position(0, 1234)
+        self.answer_state = AnswerState.EXACT
+        self.states: dict[PublisherKey, PublisherState] = {}
+        self.registrations: dict[PublisherKey, Registration] = {}
+        self.failure: Exception | None = None
+        self._sequence = 0
+
+    @property
+    def kernel(self) -> Kernel:
+        """See `View`."""
+        return self._kernel
+
+    @property
+    def metrics(self) -> CollectorRegistry:
+        """See `View`."""
+        return self._metrics
+
+    def health(self) -> Health:
+        """See `View`."""
+        return Health(self.ready, self.problem, self._kernel.name, self.at)
+
+    def position(self) -> Position:
+        """See `View`."""
+        return self.at
+
+    def state(self, scope: PrefixScope) -> AnswerState:
+        """See `View`."""
+        return self.answer_state
+
+    def services(self) -> list[ServiceView]:
+        """See `View`."""
+        known = sorted(self.registrations.values(), key=lambda known: known.service_key)
+        return [self._service(known) for known in known]
+
+    def service(self, publisher: PublisherKey) -> ServiceView | None:
+        """See `View`."""
+        known = self.registrations.get(publisher)
+        return None if known is None else self._service(known)
+
+    def _service(self, known: Registration) -> ServiceView:
+        state = self.states.get(known.publisher, PublisherState())
+        return ServiceView(known, state, connected=True)
+
+    async def register(self, registration: Registration) -> None:
+        """See `Registry`."""
+        if self.failure is not None:
+            raise self.failure
+        self.add(registration)
+
+    def add(self, registration: Registration) -> PublisherId:
+        """Registers at once; what `register` does."""
+        if "://" not in registration.endpoint:
+            raise EndpointError(f"Expected a ZMQ address, got: {registration.endpoint}")
+        known = self.registrations.get(registration.publisher)
+        if known is not None and known != registration:
+            key = registration.service_key
+            raise RegistrationConflictError(f"conflicting registration for service key: {key}")
+        for other in self.registrations.values():
+            if other.endpoint == registration.endpoint and other != registration:
+                endpoint = registration.endpoint
+                raise RegistrationConflictError(
+                    f"conflicting active registration for endpoint: {endpoint}"
+                )
+        self.registrations[registration.publisher] = registration
+        publisher = self._kernel.open_publisher(registration.stream, registration.dp_rank)
+        self._kernel.register(publisher, registration.lora_name, True)
+        return publisher
+
+    async def unregister(
+        self,
+        *,
+        tenant_id: str,
+        instance_id: str,
+        dp_rank: int,
+        model_name: str | None,
+        block_size: int | None,
+    ) -> list[Registration]:
+        """See `Registry`."""
+        if self.failure is not None:
+            raise self.failure
+        found = [
+            known
+            for known in self.registrations.values()
+            if (known.tenant_id, known.instance_id, known.dp_rank)
+            == (tenant_id, instance_id, dp_rank)
+            and model_name in (None, known.model_name)
+            and block_size in (None, known.block_size)
+        ]
+        if not found:
+            raise NotRegisteredError(f"{instance_id}|{tenant_id}|{dp_rank}")
+        for known in found:
+            del self.registrations[known.publisher]
+            publisher = self._kernel.open_publisher(known.stream, known.dp_rank)
+            self._kernel.unregister(publisher)
+        return found
+
+    def apply(self, publisher: PublisherId, *events: BlockEvent) -> None:
+        """Folds events of a registered publisher."""
+        self._kernel.apply(publisher, encode_events(list(events)), -1)
+
+    def store(
+        self,
+        publisher: PublisherId,
+        tokens: Iterable[int],
+        *,
+        hashes: Iterable[int],
+        parent: int | None = None,
+        block_size: int = 4,
+        medium: Medium = Medium.GPU,
+        shared: bool = False,
+        lora_name: str = "",
+        extra_keys: tuple[bytes, ...] = (),
+    ) -> None:
+        """Stores blocks, as an engine's event would."""
+        self._sequence += 1
+        event = Stored(
+            sequence=self._sequence,
+            hashes=pack_hashes(hashes),
+            tokens=pack_tokens(tokens),
+            parent=parent,
+            block_size=block_size,
+            medium=medium,
+            shared=shared,
+            lora_name=lora_name,
+            extra_keys=extra_keys,
+        )
+        self.apply(publisher, event)
+
+
+class Reply(NamedTuple):
+    """One HTTP answer; header names are lower-case."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    def document(self) -> Any:
+        """The body, decoded as its Content-Type says."""
+        if self.headers["content-type"] == "application/msgpack":
+            return msgspec.msgpack.decode(self.body)
+        return msgspec.json.decode(self.body)
+
+
+class AsgiClient:
+    """Calls an ASGI app without a network, one request at a time."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    def get(self, path: str, **headers: str) -> Reply:
+        """A GET; header names are written with underscores."""
+        return self._call("GET", path, [], headers)
+
+    def post(self, path: str, body: bytes | list[bytes], **headers: str) -> Reply:
+        """A POST of a body, or of its chunks."""
+        return self._call("POST", path, [body] if isinstance(body, bytes) else body, headers)
+
+    def post_json(self, path: str, document: object, **headers: str) -> Reply:
+        """A POST of a document in JSON."""
+        headers = {"content_type": "application/json", **headers}
+        return self.post(path, msgspec.json.encode(document), **headers)
+
+    def post_msgpack(self, path: str, document: object, **headers: str) -> Reply:
+        """A POST of a document in msgpack."""
+        headers = {"content_type": "application/msgpack", **headers}
+        return self.post(path, msgspec.msgpack.encode(document), **headers)
+
+    def abandon(self, path: str, body: bytes) -> list[Message]:
+        """A POST whose client leaves before the end; what the app still sent."""
+        return asyncio.run(self._exchange("POST", path, [body], {}, complete=False))
+
+    def _call(self, method: str, path: str, chunks: list[bytes], headers: dict[str, str]) -> Reply:
+        sent = asyncio.run(self._exchange(method, path, chunks, headers, complete=True))
+        start = sent[0]
+        body = b"".join(message.get("body", b"") for message in sent[1:])
+        names = {name.decode(): value.decode() for name, value in start["headers"]}
+        return Reply(start["status"], names, body)
+
+    async def _exchange(
+        self,
+        method: str,
+        path: str,
+        chunks: list[bytes],
+        headers: dict[str, str],
+        *,
+        complete: bool,
+    ) -> list[Message]:
+        incoming = [
+            {"type": "http.request", "body": chunk, "more_body": True} for chunk in chunks or [b""]
+        ]
+        if complete:
+            incoming[-1]["more_body"] = False
+        sent: list[Message] = []
+
+        async def receive() -> Message:
+            return incoming.pop(0) if incoming else {"type": "http.disconnect"}
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": method,
+            "scheme": "http",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": b"",
+            "root_path": "",
+            "headers": [
+                (name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()
+            ],
+            "client": ("127.0.0.1", 1),
+            "server": ("127.0.0.1", 13333),
+        }
+        await self._app(scope, receive, send)
+        return sent
