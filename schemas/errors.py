@@ -47,8 +47,7 @@ class EndpointError(RegistrationError):
     """A ZMQ address that cannot be connected to at all.
 
     Operator action: give an address such as `tcp://10.0.0.7:5557`. An engine that is merely not up
-    yet is
-    no error: the bridge keeps trying.
+    yet is no error: the bridge keeps trying.
     """
 
 

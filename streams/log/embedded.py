@@ -277,3 +277,6 @@ class ReadOnlyLog(EmbeddedLog):
     def append(self, values: Sequence[bytes], *, now: float = 0.0) -> Offset:
         """Refused."""
         raise StorageError(f"Expected a writable log, got one opened for reading: {self._path}")
+
+    def sync(self) -> None:
+        """Nothing: what is read here another process makes durable."""

@@ -1,17 +1,13 @@
 """From offsets to a decision, and from the decision to a table that is up to date.
 
-    the store                      the log                     decision
-    -----------------------------  --------------------------
-    ------------------------------------------
-    empty, other seed              any                         REBUILD: wipe the store, fold all
-    there is
-    a corrupt row                  any                         REBUILD: set the rows aside, fold all
-    there is
-    covers up to c                 has everything after c      RESUME: load the rows, fold from c +
-    1 covers up to c                 begins after c + 1          REBUILD: what lies between was
-    retired
-    covers up to c                 ends before c               ADOPT: load the rows, let the log go
-    on at c + 1
+    the store            the log                   decision
+    -------------------  ------------------------  -------------------------------------
+    empty                any                       REBUILD: fold all there is
+    other seed           any                       REBUILD, the old rows are set aside
+    a corrupt row        any                       REBUILD, the old rows are set aside
+    covers up to c       has everything after c    RESUME: load the rows, fold from c + 1
+    covers up to c       begins after c + 1        REBUILD, the old rows are set aside
+    covers up to c       ends before c             ADOPT: load the rows, log on at c + 1
 
 A rebuild from a log whose beginning was retired meets publishers in the middle of their sequence:
 the fold finds the hole and degrades them. After ADOPT the rows are right, but a later rebuild will
@@ -119,11 +115,13 @@ def _load(store: TableStore, log: WritableLog, fold: Fold) -> Plan:
         if plan.action is not Action.REBUILD:
             store.load_into(fold)
             return plan
+        reason = plan.reason
+        if store.covered() is None:
+            return plan
     except RowCorruptError as error:
-        aside = store.set_aside()
-        return Plan(Action.REBUILD, Offset(0), f"{error}; the rows were moved to {aside}")
-    store.wipe()
-    return plan
+        reason = str(error)
+    aside = store.set_aside()
+    return Plan(Action.REBUILD, Offset(0), f"{reason}; the old rows were moved to {aside}")
 
 
 def replay(
@@ -147,3 +145,13 @@ def replay(
             else:
                 store.flush(fold, fold.take_changes())
     return records, skipped
+
+
+def fresh_fold(fold: Fold, log: ReadableLog) -> int:
+    """Folds a whole log into an empty fold: the truth to which any recovery is compared.
+
+    Returns:
+        How many records the log has.
+    """
+    assert fold.offset == NO_OFFSET, "a fresh fold starts empty"
+    return replay(fold, log, Offset(0))[0]

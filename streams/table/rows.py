@@ -1,13 +1,11 @@
 r"""Table rows as bytes: what the store keeps and what the table log carries. Format version 1.
 
     key                                                value
-    b"C" + context + generation (u32 BE) + n (u64 BE)  row: changes of the context
-    (`streams.kernel.changes`)
-    b"G" + context                                     mark: generation (u32 LE), the complete one
+    b"C" + context + generation (u32 BE) + n (u64 BE)  row: changes (`streams.kernel.changes`)
+    b"G" + context                                     mark: the complete generation (u32 LE)
     b"P" + publisher                                   `PublisherState` as msgpack
     b"R" + publisher                                   `Registered` as msgpack
-    b"M" + name                                        facts of the table: `covered`, `seed`,
-    `format`
+    b"M" + name                                        facts of the table: `covered`, `seed`
 
 `context` and `publisher` are the named tuple as a msgpack array behind its length (u16 BE): no key
 is a prefix of another, and the rows of one context in one generation stand together in order.

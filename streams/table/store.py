@@ -236,18 +236,6 @@ class TableStore:
 
     # Life
 
-    def wipe(self) -> None:
-        """Removes every row: the table will be built again from the log.
-
-        Raises:
-            DiskError: the store is as it was.
-        """
-        batch = WriteBatch(raw_mode=True)
-        batch.delete_range(b"", b"\xff" * 32)
-        with disk_errors("empty the table", self._path):
-            self._db.write(batch)
-        self._contexts.clear()
-
     def set_aside(self) -> Path:
         """Moves rows that cannot be used out of the way, beside the store, and begins an empty one.
 

@@ -1,0 +1,79 @@
+# Two commands do everything on a fresh machine: `make run` (the service with a demo) and `make test`.
+# PYTHON=... chooses the interpreter (3.11 to 3.13), ARGS=... passes options to `reprise up`.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
+	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' \
+	2>/dev/null && { command -v $$p; break; }; done)
+CARGO := $(shell command -v cargo 2>/dev/null)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+NATIVE := streams/kernel/native
+NATIVE_SOURCES := $(wildcard $(NATIVE)/Cargo.toml $(NATIVE)/src/*.rs $(NATIVE)/src/*/*.rs)
+ARGS ?=
+
+.PHONY: help run install test check fmt bench clean
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+run: .make/run ## set everything up and start the service with four simulated engines and a router
+	@exec $(BIN)/reprise up --demo $(ARGS)
+
+install: .make/run ## set up what the service needs, and build the Rust kernel
+
+test: .make/dev ## all tests; they start by themselves every process that they need
+	$(BIN)/python -m pytest $(ARGS)
+
+check: .make/dev ## formatting, lint, types, import rules; the kernel's own lint where Rust is found
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+ifneq ($(CARGO),)
+	cargo fmt --check --manifest-path $(NATIVE)/Cargo.toml
+	cargo clippy --quiet --manifest-path $(NATIVE)/Cargo.toml -- --deny warnings
+endif
+
+fmt: .make/dev ## format everything
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+ifneq ($(CARGO),)
+	cargo fmt --manifest-path $(NATIVE)/Cargo.toml
+endif
+
+bench: .make/dev ## measure throughput, query cost, memory and recovery, for both kernels
+	$(BIN)/python -m benchmarks $(ARGS)
+
+clean: ## remove what the other targets made
+	rm -rf $(VENV) .make build ./*.egg-info $(NATIVE)/target $(NATIVE)/Cargo.lock streams/kernel/_native*.so
+
+$(BIN)/python:
+	@[ -n "$(PYTHON)" ] || { echo "Expected Python 3.11 to 3.13 on the PATH, found none: install one, or name it with PYTHON=..."; exit 1; }
+	@echo "==> creating the virtual environment with $(PYTHON)"
+	@"$(PYTHON)" -m venv $(VENV)
+
+.make/run: $(BIN)/python pyproject.toml constraints.txt $(NATIVE_SOURCES)
+	@mkdir -p .make
+	@echo "==> installing the pinned dependencies"
+	@$(PIP) setuptools setuptools-rust
+ifeq ($(CARGO),)
+	@echo "==> no Rust toolchain found: going on with the slower reference kernel. To have the fast one, install Rust (Debian 13, Ubuntu 24.04 and later: apt-get install rustup && rustup default stable; macOS: brew install rust) and run make again"
+else
+	@echo "==> building the Rust kernel (about a minute the first time)"
+endif
+	@$(PIP) --no-build-isolation --editable .
+ifneq ($(CARGO),)
+	@$(BIN)/python -c 'import streams.kernel as k, sys; sys.exit(not k.native_available())' || \
+	echo "==> the Rust kernel could not be built: going on with the reference kernel. To see why: cargo build --manifest-path $(NATIVE)/Cargo.toml"
+endif
+	@touch .make/run
+
+.make/dev: .make/run
+	@echo "==> installing the tools for tests and checks"
+	@$(PIP) --no-build-isolation --editable ".[test,check]"
+	@touch .make/dev

@@ -1,0 +1,78 @@
+"""Mooncake Conductor's configuration file, read as Conductor reads it.
+
+    {"http_server_port": 13333,
+     "kvevent_instance": {"node1": {"endpoint": "tcp://10.0.0.7:5557", "type": "vLLM", "modelname": "m",
+                                    "block_size": 16, "dp_rank": 0}}}
+
+An entry has the fields of `POST /register`; `instance_id` defaults to the entry's name and `dp_rank` to 0.
+Fields that are not known are tolerated; an entry that cannot be used is logged and left out.
+"""
+
+import logging
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from query_api.http_errors import RequestError
+from query_api.registrations import REGISTER_FIELDS, read_registration
+from query_api.wire import Wire
+from reprise.settings import DEFAULT_PORT
+from schemas.errors import ConfigurationError
+from schemas.registration import Registration
+
+logger = logging.getLogger(__name__)
+
+_KNOWN: Final = REGISTER_FIELDS | {"additionalsalt"}
+
+
+class Configuration(msgspec.Struct, frozen=True):
+    """What the file says: the port, and the publishers to follow."""
+
+    port: int = DEFAULT_PORT
+    registrations: tuple[Registration, ...] = ()
+
+
+class _File(msgspec.Struct):
+    http_server_port: int = DEFAULT_PORT
+    kvevent_instance: dict[str, dict[str, Any]] = {}
+
+
+def load(path: Path, *, required: bool) -> Configuration:
+    """Reads the file; where it is missing and not required, the defaults.
+
+    Raises:
+        ConfigurationError: it cannot be read or is not such a file; the message says where.
+    """
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError as error:
+        if required:
+            raise ConfigurationError(
+                f"Expected a configuration file, got none at: {path}"
+            ) from error
+        return Configuration()
+    except OSError as error:
+        raise ConfigurationError(f"Expected to read {path}, got: {error.strerror}") from error
+    try:
+        parsed = msgspec.json.decode(text, type=_File)
+    except msgspec.MsgspecError as error:
+        raise ConfigurationError(
+            f"Expected Conductor's configuration in {path}, got: {error}"
+        ) from error
+    if not 0 <= parsed.http_server_port <= 65_535:
+        raise ConfigurationError(
+            f"Expected http_server_port from 0 to 65535 in {path}, got: {parsed.http_server_port}"
+        )
+    entries = [_entry(path, name, fields) for name, fields in parsed.kvevent_instance.items()]
+    return Configuration(parsed.http_server_port, tuple(one for one in entries if one is not None))
+
+
+def _entry(path: Path, name: str, fields: dict[str, Any]) -> Registration | None:
+    known = {key: value for key, value in fields.items() if key in _KNOWN}
+    body = msgspec.json.encode({"instance_id": name, "dp_rank": 0} | known)
+    try:
+        return read_registration(body, Wire.JSON)
+    except RequestError as error:
+        logger.warning("Left out the publisher `%s` of %s: %s", name, path, error)
+        return None

@@ -1,0 +1,392 @@
+"""The write path of the embedded service: one thread that reads, packs, appends, folds and flushes.
+
+Each turn, in this order; the order is the guarantee:
+
+    Step 1. take what the sockets have received, and turn it into records (the bridge's intake).
+    Step 2. append the records to the log: one write. From here on they survive `kill -9`.
+    Step 3. fold them into the table in memory. From here on queries see them.
+    Step 4. carry out commands (register, unregister), each of which appends and folds records too.
+    Step 5. now and then: sync the log, then write the table's changes with the offset that they cover.
+
+A record is folded only after it was appended, and a table row covers it only after it was synced. When the
+disk is full, the turn stops in step 2 and tries again until it succeeds: nothing is folded that is not in
+the log, queries go on from memory, and what the sockets receive meanwhile waits in the bounded inbox.
+"""
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Final, Protocol
+
+from bridge.intake import Intake
+from bridge.messages import RawMessage
+from bridge.subscriber import Inbox, Subscriber
+from reprise.settings import Settings
+from schemas.errors import (
+    DiskError,
+    NotRegisteredError,
+    RegistrationConflictError,
+    RegistrationError,
+    RepriseError,
+    StorageError,
+)
+from schemas.identities import Offset, PublisherKey
+from schemas.limits import (
+    PUBLISHERS_MAX,
+    SHUTDOWN_S,
+    TABLE_FLUSH_CHANGES_MAX,
+)
+from schemas.positions import NO_CURSOR, Cursor
+from schemas.records import Record, RegisteredRecord, UnregisteredRecord, encode_record
+from schemas.registration import Registration
+from streams.log.embedded import EmbeddedLog
+from streams.table.fold import Fold, TableChanges
+from streams.table.recovery import Recovered, recover
+from streams.table.store import TableStore
+
+logger = logging.getLogger(__name__)
+
+MESSAGES_PER_TURN_MAX: Final = 1024
+RETRY_S: Final = 0.5
+RETENTION_CHECK_S: Final = 10.0
+
+Command = Callable[[], list[Registration]]
+
+
+class IngestLoop:
+    """Owns the log, the store and the fold; runs on a thread of its own. See the module for the order.
+
+    Other threads may read `fold`, `ready`, `problem` and `recovered`, and call `submit_*` and `stop`.
+    """
+
+    def __init__(
+        self,
+        *,
+        settings: Settings,
+        make_fold: Callable[[], Fold],
+        log: EmbeddedLog,
+        store: TableStore,
+        intake: Intake,
+        inbox: Inbox,
+        subscriber: Subscriber,
+    ) -> None:
+        self.log = log
+        self.store = store
+        self.intake = intake
+        self.inbox = inbox
+        self.fold = make_fold()
+        self.ready = False
+        self.problem = "recovering"
+        self.recovered: Recovered | None = None
+        self.disk_errors = 0
+        self.intake_faults = 0
+        self.recovery_s = 0.0
+        self._settings = settings
+        self._make_fold = make_fold
+        self._subscriber = subscriber
+        self._commands: queue.SimpleQueue[tuple[Command, Future[list[Registration]]]] = (
+            queue.SimpleQueue()
+        )
+        self._stopping = threading.Event()
+        self._unflushed: TableChanges | None = None
+        self._flushed_offset = self.fold.offset
+        self._flush_at = 0.0
+        self._retain_at = 0.0
+        self._thread = threading.Thread(target=self._run, name="ingest", daemon=True)
+        self._syncer = threading.Thread(target=self._sync_often, name="log-sync", daemon=True)
+
+    # Life
+
+    def start(self) -> None:
+        """Starts recovery, then the loop."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Flushes what has been folded, closes log and store; returns when done, or after a bound."""
+        self._stopping.set()
+        self.inbox.wake()
+        self._thread.join(SHUTDOWN_S)
+        if self._thread.is_alive():
+            logger.error(
+                "The write path did not stop within %.0f s; the log has all that it read",
+                SHUTDOWN_S,
+            )
+
+    def _run(self) -> None:
+        try:
+            self._recover()
+            self._syncer.start()
+            while not self._stopping.is_set():
+                self._turn()
+        except BaseException as error:
+            self.ready = False
+            self.problem = f"the write path has ended: {error}"
+            if not self._stopping.is_set():
+                logger.exception("The write path has ended")
+        finally:
+            self._stopping.set()
+            self._refuse_commands()
+            self._close()
+
+    def _recover(self) -> None:
+        started = time.monotonic()
+        recovered = recover(self.store, self.log, self._make_fold)
+        self.fold = recovered.fold
+        self.recovered = recovered
+        self.recovery_s = time.monotonic() - started
+        for skipped in recovered.skipped:
+            logger.warning("Skipped the record at offset %d (%s): %s", *skipped)
+        logger.info(
+            "Recovered in %.2f s: %s (%s), %d records folded, %d publishers registered",
+            self.recovery_s,
+            recovered.plan.action,
+            recovered.plan.reason,
+            recovered.records,
+            len(self.fold.registrations),
+        )
+        for registered in list(self.fold.registrations.values()):
+            self._follow_again(registered.registration)
+        self._flushed_offset = self.fold.offset
+        self.problem = ""
+        self.ready = True
+
+    def _follow_again(self, registration: Registration) -> None:
+        try:
+            self._subscriber.follow(registration)
+        except RegistrationError as error:
+            logger.warning(
+                "Cannot follow the registered publisher %s: %s", registration.service_key, error
+            )
+        self.intake.add(registration, self._cursor(registration.publisher))
+
+    def _cursor(self, publisher: PublisherKey) -> Cursor:
+        state = self.fold.publishers.get(publisher)
+        return NO_CURSOR if state is None else state.cursor
+
+    # A turn
+
+    def _turn(self) -> None:
+        wait_s = min(max(self._flush_at - time.monotonic(), 0.0), self._settings.table_flush_s)
+        messages = self.inbox.take(MESSAGES_PER_TURN_MAX, wait_s)
+        if messages:
+            self._ingest(messages)
+        self._run_commands()
+        self._keep_house()
+
+    def _ingest(self, messages: Sequence[RawMessage]) -> None:
+        now = time.time()
+        try:
+            records = self.intake.process(messages, now)
+        except Exception:
+            # The intake answers for bad input itself; this is a fault of ours, and the stream goes on.
+            logger.exception("Dropped %d messages that the intake could not process", len(messages))
+            self.intake_faults += 1
+            return
+        if records:
+            self._commit(records, now)
+
+    def _commit(self, records: Sequence[Record], now: float) -> None:
+        """Steps 2 and 3; returns only when the records are in the log."""
+        encoded = [encode_record(record) for record in records]
+        offset = self._append(encoded, now)
+        for value in encoded:
+            skipped = self.fold.apply(offset, value)
+            if skipped is not None:
+                logger.warning("Skipped the record at offset %d (%s): %s", *skipped)
+            offset = Offset(offset + 1)
+
+    def _append(self, encoded: Sequence[bytes], now: float) -> Offset:
+        first = self.log.end_offset
+        while True:
+            try:
+                offset = self.log.append(encoded, now=now)
+            except StorageError as error:
+                self._note_disk_error(error)
+            else:
+                self._note_disk_mended()
+                return offset
+            self._refuse_commands()
+            if self._stopping.wait(RETRY_S):
+                raise StorageError("stopping; what could not be appended is lost")
+            if self._reopen_log() and self.log.end_offset > first:
+                self._note_disk_mended()  # the write had reached the disk before its error was told
+                return first
+
+    def _reopen_log(self) -> bool:
+        try:
+            self.log.reopen()
+        except StorageError as error:
+            self._note_disk_error(error)
+            return False
+        return True
+
+    def _note_disk_error(self, error: StorageError) -> None:
+        self.disk_errors += 1
+        if not self.problem:
+            logger.error("Events wait in memory until the disk can be written again: %s", error)
+        self.problem = str(error)
+
+    def _note_disk_mended(self) -> None:
+        if self.problem:
+            logger.info("The disk can be written again")
+            self.problem = ""
+
+    # Commands
+
+    def submit(self, command: Command) -> "Future[list[Registration]]":
+        """Runs the command on the loop's thread, between turns; its errors come with the future."""
+        future: Future[list[Registration]] = Future()
+        self._commands.put((command, future))
+        self.inbox.wake()
+        return future
+
+    def submit_register(self, registration: Registration) -> "Future[list[Registration]]":
+        """See `query_api.view.Registry.register`."""
+        return self.submit(lambda: self._register(registration))
+
+    def submit_unregister(
+        self, matches: Callable[[Registration], bool], service_key: str
+    ) -> "Future[list[Registration]]":
+        """Forgets every publisher that matches; NotRegisteredError names `service_key` if none does."""
+        return self.submit(lambda: self._unregister(matches, service_key))
+
+    def _run_commands(self) -> None:
+        while not self._commands.empty():
+            command, future = self._commands.get()
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                result = command()
+            except RepriseError as error:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+    def _refuse_commands(self) -> None:
+        while not self._commands.empty():
+            _, future = self._commands.get()
+            if future.set_running_or_notify_cancel():
+                future.set_exception(StorageError(self.problem or "the service is stopping"))
+
+    def _register(self, registration: Registration) -> list[Registration]:
+        if not self._is_new(registration):
+            return []
+        self._subscriber.follow(registration)
+        record = RegisteredRecord(
+            stream=registration.stream,
+            dp_rank=registration.dp_rank,
+            bridge_time=time.time(),
+            registration=registration,
+        )
+        try:
+            self._commit([record], record.bridge_time)
+            self.log.sync()
+        except StorageError:
+            self._subscriber.unfollow(registration.publisher)
+            raise
+        self.intake.add(registration, self._cursor(registration.publisher))
+        return [registration]
+
+    def _is_new(self, registration: Registration) -> bool:
+        """Whether it is not registered yet; raises where it contradicts one that is."""
+        known = self.fold.registrations.get(registration.publisher)
+        if known is not None and known.registration == registration:
+            return False
+        if known is not None:
+            raise RegistrationConflictError(
+                f"conflicting registration for service key: {registration.service_key}"
+            )
+        for other in self.fold.registrations.values():
+            if other.registration.endpoint == registration.endpoint:
+                raise RegistrationConflictError(
+                    f"conflicting active registration for endpoint: {registration.endpoint}"
+                )
+        if len(self.fold.registrations) >= PUBLISHERS_MAX:
+            raise RegistrationError(f"Expected at most {PUBLISHERS_MAX} publishers, got one more")
+        return True
+
+    def _unregister(
+        self, matches: Callable[[Registration], bool], service_key: str
+    ) -> list[Registration]:
+        gone = [
+            known.registration
+            for known in self.fold.registrations.values()
+            if matches(known.registration)
+        ]
+        if not gone:
+            raise NotRegisteredError(service_key)
+        for registration in gone:
+            self._subscriber.unfollow(registration.publisher)
+            self.intake.remove(registration.publisher)
+        now = time.time()
+        self._commit(
+            [
+                UnregisteredRecord(stream=one.stream, dp_rank=one.dp_rank, bridge_time=now)
+                for one in gone
+            ],
+            now,
+        )
+        self.log.sync()
+        return gone
+
+    # Step 5
+
+    def _keep_house(self) -> None:
+        now = time.monotonic()
+        if now >= self._flush_at or self.fold.kernel.pending_changes() >= TABLE_FLUSH_CHANGES_MAX:
+            self._flush_at = now + self._settings.table_flush_s
+            self._flush()
+        if now >= self._retain_at:
+            self._retain_at = now + RETENTION_CHECK_S
+            self._retain()
+
+    def _flush(self) -> None:
+        if self._unflushed is None and self.fold.offset == self._flushed_offset:
+            return
+        try:
+            self.log.sync()
+            if self._unflushed is not None:
+                self.store.reopen()
+            else:
+                self._unflushed = self.fold.take_changes()
+            self.store.flush(self.fold, self._unflushed)
+        except StorageError as error:
+            self._note_disk_error(error)
+            return
+        self._flushed_offset = self._unflushed.offset
+        self._unflushed = None
+
+    def _retain(self) -> None:
+        settings = self._settings
+        exempt = [known.offset for known in self.fold.registrations.values()]
+        try:
+            self.log.retain(
+                bytes_max=settings.log_retention_bytes,
+                age_max_s=settings.log_retention_s,
+                now=time.time(),
+                floor=Offset(self._flushed_offset + 1),
+                exempt=exempt,
+            )
+        except DiskError as error:
+            self._note_disk_error(error)
+
+    def _sync_often(self) -> None:
+        while not self._stopping.wait(self._settings.log_sync_s):
+            try:
+                self.log.sync()
+            except StorageError as error:
+                self._note_disk_error(error)
+
+    def _close(self) -> None:
+        try:
+            if self.ready:
+                self._flush()
+            self.store.close()
+            self.log.close()
+        except StorageError as error:
+            logger.error(
+                "Closing the data directory failed; the log has all that was read: %s", error
+            )

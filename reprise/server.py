@@ -1,0 +1,103 @@
+"""Runs the service: binds the address, starts the write path, serves HTTP, stops in order."""
+
+import logging
+import socket
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import uvicorn
+
+from query_api.app import create_app
+from reprise.embedded import EmbeddedService
+from reprise.settings import Settings
+from schemas.errors import ConfigurationError
+from schemas.registration import Registration
+
+logger = logging.getLogger(__name__)
+
+BACKLOG: Final = 2048
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """The listening socket, bound before anything else starts, so that a clash is told at once.
+
+    Raises:
+        ConfigurationError: the address cannot be bound.
+    """
+    try:
+        infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = infos[0]
+        listening = socket.socket(family, kind, protocol)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+    except OSError as error:
+        raise ConfigurationError(
+            f"Expected to listen on {host}:{port}, got: {error.strerror or error}."
+            " Stop whatever uses it, or choose another by --port"
+        ) from error
+    listening.set_inheritable(True)
+    return listening
+
+
+class _Server(uvicorn.Server):
+    """Calls back once it accepts connections."""
+
+    def __init__(self, config: uvicorn.Config, when_serving: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._when_serving = when_serving
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """See `uvicorn.Server`."""
+        await super().startup(sockets)
+        if self.started:
+            self._when_serving()
+
+
+def serve(
+    settings: Settings,
+    registrations: Sequence[Registration] = (),
+    *,
+    when_serving: Callable[[str], None] = lambda base_url: None,
+) -> None:
+    """Serves until SIGINT or SIGTERM.
+
+    Args:
+        settings: what to run with.
+        registrations: publishers to follow beside those in the log.
+        when_serving: called with the base URL once requests are accepted.
+
+    Raises:
+        ConfigurationError: the address cannot be bound.
+        StorageError: the data directory cannot be opened.
+    """
+    listening = bind(settings.host, settings.port)
+    try:
+        service = EmbeddedService(settings)
+    except BaseException:
+        listening.close()
+        raise
+    host, port = listening.getsockname()[:2]
+    base_url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    config = uvicorn.Config(
+        create_app(service, service),
+        loop="uvloop",
+        http="httptools",
+        lifespan="off",
+        ws="none",
+        access_log=False,
+        server_header=False,
+        log_config=None,
+        backlog=BACKLOG,
+        timeout_graceful_shutdown=3,
+    )
+    server = _Server(config, lambda: when_serving(base_url))
+    service.start()
+    service.register_configured(registrations)
+    logger.info(
+        "Listening on %s, data in %s, %s kernel", base_url, settings.data, service.kernel.name
+    )
+    try:
+        server.run(sockets=[listening])
+    finally:
+        service.stop()
+        listening.close()

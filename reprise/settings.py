@@ -1,0 +1,85 @@
+"""Every setting of a service, in one object: from flags, the environment and the configuration file."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from schemas import limits
+from schemas.errors import ConfigurationError
+
+DEFAULT_HOST: Final = "127.0.0.1"
+DEFAULT_PORT: Final = 13333
+DEFAULT_SEED: Final = 1337
+"""Dynamo's seed, so that `/query_by_hash` takes its hashes as they are."""
+
+LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What `reprise up` runs with.
+
+    Attributes:
+        data: directory of the log and the table; made where it is missing.
+        seed: of the prefix hash, u64; changing it rebuilds the table from the log.
+        kernel: "rust", "reference", or None for the fastest there is.
+        log_sync_s: an acknowledged event is lost to a power cut only if it is younger than this.
+        table_flush_s: how often the table's changes are written.
+        log_retention_bytes, log_retention_s: how much of the log is kept.
+    """
+
+    host: str = DEFAULT_HOST
+    port: int = DEFAULT_PORT
+    data: Path = Path("data")
+    seed: int = DEFAULT_SEED
+    log_level: str = "INFO"
+    kernel: str | None = None
+    log_sync_s: float = limits.LOG_SYNC_S
+    table_flush_s: float = limits.TABLE_FLUSH_S
+    log_retention_bytes: int = limits.LOG_RETENTION_BYTES
+    log_retention_s: float = limits.LOG_RETENTION_S
+
+    def __post_init__(self) -> None:
+        """Raises ConfigurationError where a value cannot be used."""
+        if not 0 <= self.port <= 65_535:
+            raise ConfigurationError(f"Expected a port from 0 to 65535, got: {self.port}")
+        if not 0 <= self.seed < 2**64:
+            raise ConfigurationError(f"Expected a seed from 0 to 2**64-1, got: {self.seed}")
+        if self.log_level not in LOG_LEVELS:
+            expected = ", ".join(LOG_LEVELS)
+            raise ConfigurationError(f"Expected a log level of {expected}, got: {self.log_level}")
+        if self.log_retention_bytes < limits.LOG_SEGMENT_BYTES:
+            raise ConfigurationError(
+                f"Expected a log retention of at least {limits.LOG_SEGMENT_BYTES} bytes,"
+                f" got: {self.log_retention_bytes}"
+            )
+
+
+def seed_from(environment: Mapping[str, str]) -> int:
+    """CONDUCTOR_SEED, or the default.
+
+    Raises:
+        ConfigurationError: it is not a decimal number.
+    """
+    text = environment.get("CONDUCTOR_SEED", "")
+    if not text:
+        return DEFAULT_SEED
+    if not text.isascii() or not text.isdigit():
+        raise ConfigurationError(f"Expected CONDUCTOR_SEED to be a decimal number, got: {text}")
+    return int(text)
+
+
+def log_level_from(environment: Mapping[str, str]) -> str:
+    """CONDUCTOR_LOG_LEVEL in any case, `WARN` and `TRACE` included, or INFO."""
+    text = environment.get("CONDUCTOR_LOG_LEVEL", "").upper() or "INFO"
+    return {"WARN": "WARNING", "TRACE": "DEBUG", "CRITICAL": "ERROR", "FATAL": "ERROR"}.get(
+        text, text
+    )
+
+
+def config_path_from(environment: Mapping[str, str]) -> Path:
+    """CONDUCTOR_CONFIG_PATH, or where Mooncake keeps the file."""
+    text = environment.get("CONDUCTOR_CONFIG_PATH", "")
+    return Path(text) if text else Path(os.path.expanduser("~/.mooncake/conductor_config.json"))

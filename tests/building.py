@@ -1,0 +1,134 @@
+"""Short ways to say events and records in tests."""
+
+import struct
+from collections.abc import Sequence
+
+import msgspec
+
+from schemas.events import BlockEvent, Cleared, Removed, Stored, encode_events
+from schemas.identities import Medium, PrefixScope, StreamKey
+from schemas.records import (
+    EventsRecord,
+    GapRecord,
+    RegisteredRecord,
+    ResetRecord,
+    UnregisteredRecord,
+    encode_record,
+)
+from schemas.registration import PublisherKind, Registration
+
+BLOCK = 4
+STREAM = StreamKey("default", "m", BLOCK, "", "a")
+SCOPE = PrefixScope("default", "m", "", BLOCK, "")
+
+
+def u64s(values: Sequence[int]) -> bytes:
+    return struct.pack(f"<{len(values)}Q", *values)
+
+
+def u32s(values: Sequence[int]) -> bytes:
+    return struct.pack(f"<{len(values)}I", *values)
+
+
+def stored(
+    sequence: int,
+    hashes: Sequence[int],
+    tokens: Sequence[int],
+    *,
+    parent: int | None = None,
+    medium: Medium = Medium.GPU,
+    lora_name: str = "",
+    shared: bool = False,
+) -> Stored:
+    return Stored(
+        sequence=sequence,
+        hashes=u64s(hashes),
+        tokens=u32s(tokens),
+        parent=parent,
+        block_size=BLOCK if tokens else 0,
+        medium=medium,
+        lora_name=lora_name,
+        shared=shared,
+    )
+
+
+def removed(sequence: int, hashes: Sequence[int], *, medium: Medium = Medium.GPU) -> Removed:
+    return Removed(sequence=sequence, hashes=u64s(hashes), medium=medium)
+
+
+def cleared(sequence: int) -> Cleared:
+    return Cleared(sequence=sequence)
+
+
+def events_record(
+    first: int,
+    last: int,
+    events: Sequence[BlockEvent],
+    *,
+    incarnation: int = 1,
+    stream: StreamKey = STREAM,
+    dp_rank: int = 0,
+) -> bytes:
+    return encode_record(
+        EventsRecord(
+            stream=stream,
+            dp_rank=dp_rank,
+            bridge_time=0.0,
+            incarnation=incarnation,
+            first_sequence=first,
+            last_sequence=last,
+            engine_time=float(last),
+            events=msgspec.Raw(encode_events(list(events))),
+        )
+    )
+
+
+def gap_record(first: int, last: int, *, incarnation: int = 1) -> bytes:
+    return encode_record(
+        GapRecord(
+            stream=STREAM,
+            dp_rank=0,
+            bridge_time=0.0,
+            incarnation=incarnation,
+            first_sequence=first,
+            last_sequence=last,
+            reason="missed",
+        )
+    )
+
+
+def reset_record(incarnation: int) -> bytes:
+    return encode_record(
+        ResetRecord(
+            stream=STREAM,
+            dp_rank=0,
+            bridge_time=0.0,
+            incarnation=incarnation,
+            first_sequence=-1,
+            last_sequence=-1,
+            reason="restarted",
+        )
+    )
+
+
+def registration(instance_id: str = "a", *, port: int = 5557, dp_rank: int = 0) -> Registration:
+    return Registration(
+        endpoint=f"tcp://127.0.0.1:{port}",
+        kind=PublisherKind.VLLM,
+        model_name="m",
+        instance_id=instance_id,
+        block_size=BLOCK,
+        dp_rank=dp_rank,
+    )
+
+
+def registered_record(one: Registration) -> bytes:
+    return encode_record(
+        RegisteredRecord(stream=one.stream, dp_rank=one.dp_rank, bridge_time=0.0, registration=one)
+    )
+
+
+def unregistered_record(one: Registration) -> bytes:
+    return encode_record(
+        UnregisteredRecord(stream=one.stream, dp_rank=one.dp_rank, bridge_time=0.0)
+    )

@@ -1,0 +1,56 @@
+"""Fixtures that several suites share, and the settings under which properties are tried."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from streams.kernel import native_available, open_kernel
+from streams.log.embedded import EmbeddedLog
+from streams.table.fold import Fold
+from streams.table.store import TableStore
+
+settings.register_profile(
+    "reprise",
+    deadline=None,  # the machines are shared: time says nothing about correctness
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+settings.load_profile("reprise")
+
+KERNELS = [
+    "reference",
+    pytest.param(
+        "rust",
+        marks=pytest.mark.skipif(
+            not native_available(),
+            reason="the Rust kernel is not built: run `make install` with Rust",
+        ),
+    ),
+]
+
+
+@pytest.fixture(params=KERNELS)
+def kernel_name(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def make_fold(kernel_name: str) -> Callable[[], Fold]:
+    return lambda: Fold(open_kernel(1337, name=kernel_name))
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[EmbeddedLog]:
+    opened = EmbeddedLog(tmp_path / "log")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[TableStore]:
+    opened = TableStore(tmp_path / "table")
+    yield opened
+    opened.close()

@@ -1,0 +1,165 @@
+from collections.abc import Callable
+
+import pytest
+
+from schemas.identities import Offset, PublisherKey
+from schemas.positions import PublisherState
+from streams.table.fold import Fold
+from tests.building import (
+    SCOPE,
+    STREAM,
+    cleared,
+    events_record,
+    gap_record,
+    registered_record,
+    registration,
+    removed,
+    reset_record,
+    stored,
+    u32s,
+    unregistered_record,
+)
+
+PUBLISHER = PublisherKey(STREAM, 0)
+
+
+@pytest.fixture
+def fold(make_fold: Callable[[], Fold]) -> Fold:
+    return make_fold()
+
+
+def feed(fold: Fold, *records: bytes) -> None:
+    for record in records:
+        fold.apply(Offset(fold.offset + 1), record)
+
+
+def matched(fold: Fold, tokens: list[int]) -> int:
+    matches = fold.kernel.query(SCOPE, u32s(tokens), b"", None)
+    return matches[0].longest if matches else 0
+
+
+def test_a_record_is_folded_once_however_often_it_is_delivered(fold: Fold) -> None:
+    record = events_record(0, 0, [stored(0, [1], range(4)), stored(0, [1], range(4))])
+    feed(fold, record, record)
+    assert fold.counters["duplicate_records"] == 1
+    feed(fold, events_record(1, 1, [removed(1, [1])]))
+    assert matched(fold, list(range(4))) == 4, "announced twice, removed once"
+
+
+def test_an_offset_that_was_folded_is_ignored(fold: Fold) -> None:
+    fold.apply(Offset(3), events_record(0, 0, [stored(0, [1], range(4))]))
+    fold.apply(Offset(3), events_record(1, 1, [removed(1, [1])]))
+    assert fold.counters["offset_replayed"] == 1
+    assert matched(fold, list(range(4))) == 4
+
+
+def test_only_the_new_part_of_an_overlapping_record_is_folded(fold: Fold) -> None:
+    first = stored(0, [1], range(4))
+    feed(fold, events_record(0, 0, [first]))
+    feed(fold, events_record(0, 1, [first, stored(1, [2], range(4, 8), parent=1)]))
+    feed(fold, events_record(2, 2, [removed(2, [1])]))
+    assert matched(fold, list(range(8))) == 0
+    assert fold.kernel.counters()["repeated"] == 0
+
+
+def test_a_gap_degrades_until_a_reset(fold: Fold) -> None:
+    feed(fold, events_record(0, 0, [stored(0, [1], range(4))]), gap_record(1, 4))
+    assert fold.publishers[PUBLISHER].degraded_since == 1
+    assert fold.is_degraded(SCOPE)
+    assert fold.counters["lost_batches"] == 4
+    feed(fold, reset_record(2))
+    assert not fold.is_degraded(SCOPE)
+    assert matched(fold, list(range(4))) == 0
+
+
+def test_a_gap_degrades_until_a_clear_that_comes_after_it(fold: Fold) -> None:
+    feed(fold, gap_record(0, 4), events_record(5, 6, [stored(5, [1], range(4)), cleared(6)]))
+    assert not fold.is_degraded(SCOPE)
+    feed(fold, gap_record(7, 7), events_record(8, 8, [stored(8, [2], range(4))]))
+    assert fold.is_degraded(SCOPE)
+
+
+def test_the_word_cleared_in_a_name_is_not_a_clear(fold: Fold) -> None:
+    feed(fold, gap_record(0, 0))
+    feed(fold, events_record(1, 1, [stored(1, [1], range(4), lora_name="cleared")]))
+    assert fold.is_degraded(SCOPE)
+
+
+def test_a_hole_in_the_log_degrades_even_without_a_gap_record(fold: Fold) -> None:
+    feed(fold, events_record(7, 7, [stored(7, [1], range(4))]))
+    assert fold.counters["log_holes"] == 1
+    assert fold.publishers[PUBLISHER].degraded_since == 0
+
+
+def test_a_new_incarnation_drops_the_old_ones_blocks_without_a_reset_record(fold: Fold) -> None:
+    feed(fold, events_record(0, 9, [stored(0, [1], range(4))]))
+    feed(fold, events_record(0, 0, [stored(0, [2], range(8, 12))], incarnation=2))
+    assert matched(fold, list(range(4))) == 0
+    assert matched(fold, list(range(8, 12))) == 4
+    assert fold.publishers[PUBLISHER] == PublisherState(incarnation=2, sequence=0, engine_time=0.0)
+
+
+def test_records_of_a_past_incarnation_are_skipped(fold: Fold) -> None:
+    feed(fold, reset_record(2), events_record(5, 5, [stored(5, [1], range(4))]))
+    assert matched(fold, list(range(4))) == 0
+    assert fold.counters["duplicate_records"] == 1
+
+
+def test_a_registered_publisher_is_answered_with_zeros(fold: Fold) -> None:
+    feed(fold, registered_record(registration("b")))
+    (match,) = fold.kernel.query(SCOPE, u32s(range(4)), b"", None)
+    assert (match.instance_id, match.longest) == ("b", 0)
+
+
+def test_unregistering_forgets_blocks_cursor_and_registration(fold: Fold) -> None:
+    one = registration("a")
+    feed(fold, registered_record(one), events_record(0, 3, [stored(0, [1], range(4))]))
+    feed(fold, unregistered_record(one))
+    assert fold.kernel.query(SCOPE, u32s(range(4)), b"", None) == []
+    assert not fold.publishers
+    assert not fold.registrations
+    assert fold.kernel.contexts() == []
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        (b"", "malformed_record"),
+        (b"\xc1", "malformed_record"),
+        (b"\x81\xa4kind\xa6events", "malformed_record"),
+        (b"\x82\xa4kind\xa6events\xa7version\x02", "newer_version"),
+        (b"\x82\xa4kind\xa5other\xa7version\x02", "newer_version"),
+    ],
+)
+def test_a_record_of_another_form_is_skipped_counted_and_named(
+    fold: Fold, record: bytes, reason: str
+) -> None:
+    skipped = fold.apply(Offset(0), record)
+    assert skipped is not None
+    assert (skipped.offset, skipped.reason) == (0, reason)
+    assert fold.counters[reason] == 1
+    feed(fold, events_record(0, 0, [stored(0, [1], range(4))]))
+    assert matched(fold, list(range(4))) == 4
+
+
+def test_malformed_events_change_nothing_and_show_as_a_hole(fold: Fold) -> None:
+    good = events_record(0, 0, [stored(0, [1], range(4))])
+    bad = good.replace(b"\xa6hashes\xc4\x08", b"\xa6hashes\xc3\x08")
+    assert bad != good
+    skipped = fold.apply(Offset(0), bad)
+    assert skipped is not None
+    assert fold.kernel.contexts() == []
+    feed(fold, events_record(1, 1, [stored(1, [2], range(4))]))
+    assert fold.is_degraded(SCOPE)
+
+
+def test_changes_are_taken_once(fold: Fold) -> None:
+    feed(fold, registered_record(registration("a")))
+    feed(fold, events_record(0, 0, [stored(0, [1], range(4))]))
+    changes = fold.take_changes()
+    assert changes.offset == 1
+    assert len(changes.contexts) == 1
+    assert list(changes.publishers) == [PUBLISHER]
+    assert list(changes.registrations) == [PUBLISHER]
+    again = fold.take_changes()
+    assert (again.contexts, again.publishers, again.registrations) == ([], {}, {})
