@@ -25,11 +25,11 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
         vocabulary: token ids are below it.
     """
 
-    system_tokens: tuple[int, ...] = (384, 768, 256, 1024, 512)
-    user_tokens: tuple[int, int] = (24, 160)
-    answer_tokens: tuple[int, int] = (48, 240)
-    turns: tuple[int, int] = (2, 12)
-    open_max: int = 96
+    system_tokens: tuple[int, ...] = (128, 256, 192, 160, 320, 96, 224, 288)
+    user_tokens: tuple[int, int] = (40, 240)
+    answer_tokens: tuple[int, int] = (80, 400)
+    turns: tuple[int, int] = (3, 14)
+    open_max: int = 64
     prompt_tokens_max: int = 4096
     zipf: float = 0.8
     vocabulary: int = 32_000

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 BODY_BYTES_MAX: Final = 32 * 1024 * 1024
-_STOP_POLL_S: Final = 0.25
+_STOP_POLL_S: Final = 0.05
 
 JsonRoute = Callable[[bytes], object]
 """Takes a body, returns what is to be encoded; raises `RequestError` or `msgspec.MsgspecError`."""

@@ -41,13 +41,9 @@ class JsonConnection:
         kept = self._connection.sock is not None
         try:
             return self._exchange(method, path, encoded)
-        except (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError):
-            self._connection.close()
+        except (ConnectionResetError, BrokenPipeError):
             if not kept:
                 raise
-        except (OSError, http.client.HTTPException) as error:
-            self._connection.close()
-            raise OSError(f"{method} {path}: {error or type(error).__name__}") from error
         return self._exchange(method, path, encoded)
 
     def close(self) -> None:
@@ -56,6 +52,13 @@ class JsonConnection:
 
     def _exchange(self, method: str, path: str, encoded: bytes | None) -> HttpAnswer:
         headers = {"Content-Type": "application/json"} if encoded is not None else {}
-        self._connection.request(method, self._prefix + path, body=encoded, headers=headers)
-        answer = self._connection.getresponse()
-        return HttpAnswer(answer.status, answer.read())
+        try:
+            self._connection.request(method, self._prefix + path, body=encoded, headers=headers)
+            answer = self._connection.getresponse()
+            return HttpAnswer(answer.status, answer.read())
+        except OSError:
+            self._connection.close()
+            raise
+        except http.client.HTTPException as error:
+            self._connection.close()
+            raise OSError(f"{method} {path}: {error!r}") from error

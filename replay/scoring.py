@@ -1,4 +1,4 @@
-"""Which engine gets a request: its cached share, less its load, among those that are not overloaded.
+"""Which engine gets a request: cached share less load, among those that are not overloaded.
 
     score = alpha * cached tokens / prompt tokens + beta * (1 - load)
 
@@ -46,6 +46,8 @@ class Scorer:
         if not targets:
             raise ValueError("Expected at least one target")
         self.weights = Weights() if weights is None else weights
+        if self.weights.overload < 1:
+            raise ValueError(f"Expected overload of 1 or more, got: {self.weights.overload}")
         self._work = dict.fromkeys(targets, 0.0)
 
     def choose(self, cached_tokens: Mapping[Target, int], prompt_tokens: int) -> Target:
