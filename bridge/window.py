@@ -11,13 +11,17 @@ from typing import Final
 
 import msgspec
 
-from schemas.events import BlockEvent, encode_events
+from schemas.events import BlockEvent
 from schemas.identities import PublisherKey
 from schemas.limits import RECORD_BYTES_MAX, RECORD_EVENTS_MAX
 from schemas.records import EventsRecord, GapRecord, ResetRecord, SequencedRecord
 
-_FIXARRAY_MAX: Final = 15
-_ARRAY16_MAX: Final = 65_535
+_ARRAY_HEADER: Final = struct.Struct(
+    ">BI"
+)  # msgpack's widest, so that its room is known beforehand
+_ARRAY32: Final = 0xDD
+
+_encode_into: Final = msgspec.msgpack.Encoder().encode_into
 
 
 class Window:
@@ -29,8 +33,9 @@ class Window:
     """
 
     __slots__ = (
+        "_batches",
         "_bridge_time",
-        "_chunks",
+        "_encoded",
         "_engine_time",
         "_events",
         "_first",
@@ -38,7 +43,6 @@ class Window:
         "_last",
         "_publisher",
         "_records",
-        "_size_bytes",
     )
 
     def __init__(self, publisher: PublisherKey, bridge_time: float) -> None:
@@ -47,37 +51,38 @@ class Window:
         self._records: list[SequencedRecord] = []
         self._incarnation = self._first = self._last = -1
         self._engine_time = 0.0
-        self._start_run()
+        self._start_run(b"")
 
-    def _start_run(self) -> None:
-        self._chunks: list[memoryview] = []
+    def _start_run(self, encoded: bytes) -> None:
+        self._encoded = bytearray(_ARRAY_HEADER.size)
+        self._encoded += encoded
+        self._batches = 0
         self._events = 0
-        self._size_bytes = 0
 
     def add_batch(
         self, *, incarnation: int, sequence: int, engine_time: float, events: list[BlockEvent]
     ) -> None:
         """Appends one batch; one without events still moves the cursor.
 
-        The caller has put a gap or a reset between batches whose sequences do not follow each
-        other.
+        The caller has put a gap or a reset between batches that do not follow each other.
         """
-        encoded = encode_events(events)
-        header_bytes = _header_bytes(len(events))
-        size_bytes = len(encoded) - header_bytes
-        if self._chunks and (
-            self._size_bytes + size_bytes > RECORD_BYTES_MAX
-            or self._events + len(events) > RECORD_EVENTS_MAX
+        encoded = self._encoded
+        end = len(encoded)
+        for event in events:
+            _encode_into(event, encoded, -1)
+        if self._batches and (
+            len(encoded) > RECORD_BYTES_MAX or self._events + len(events) > RECORD_EVENTS_MAX
         ):
-            self._flush()
-        if not self._chunks:
+            batch = bytes(encoded[end:])
+            del encoded[end:]
+            self._flush(batch)
+        if not self._batches:
             self._incarnation = incarnation
             self._first = sequence
         else:
             assert (incarnation, sequence) == (self._incarnation, self._last + 1)
-        self._chunks.append(memoryview(encoded)[header_bytes:])
+        self._batches += 1
         self._events += len(events)
-        self._size_bytes += size_bytes
         self._last = sequence
         self._engine_time = engine_time
 
@@ -116,9 +121,11 @@ class Window:
         self._flush()
         return self._records
 
-    def _flush(self) -> None:
-        if not self._chunks:
+    def _flush(self, following: bytes = b"") -> None:
+        """Ends the run; `following` is the encoded beginning of the next one."""
+        if not self._batches:
             return
+        _ARRAY_HEADER.pack_into(self._encoded, 0, _ARRAY32, self._events)
         self._records.append(
             EventsRecord(
                 stream=self._publisher.stream,
@@ -128,24 +135,7 @@ class Window:
                 first_sequence=self._first,
                 last_sequence=self._last,
                 engine_time=self._engine_time,
-                events=msgspec.Raw(b"".join((_array_header(self._events), *self._chunks))),
+                events=msgspec.Raw(self._encoded),
             )
         )
-        self._start_run()
-
-
-def _header_bytes(count: int) -> int:
-    if count <= _FIXARRAY_MAX:
-        return 1
-    return 3 if count <= _ARRAY16_MAX else 5
-
-
-def _array_header(count: int) -> bytes:
-    """The msgpack header of an array of `count` elements."""
-    if count <= _FIXARRAY_MAX:
-        return bytes((0x90 | count,))
-    return (
-        struct.pack(">BH", 0xDC, count)
-        if count <= _ARRAY16_MAX
-        else struct.pack(">BI", 0xDD, count)
-    )
+        self._start_run(following)

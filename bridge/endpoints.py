@@ -1,0 +1,48 @@
+"""ZMQ addresses: which of them a publisher of another process can be reached at."""
+
+from ipaddress import ip_address
+from typing import Final
+
+from schemas.errors import EndpointError
+
+_TCP: Final = "tcp://"
+_IPC: Final = "ipc://"
+_PORT_MAX: Final = 65_535
+
+
+def check_endpoint(endpoint: str) -> None:
+    """Accepts `tcp://host:port` and `ipc://path`; whether something listens there is not asked.
+
+    Raises:
+        EndpointError: no connection to such an address can ever be made.
+    """
+    if endpoint.startswith(_IPC) and len(endpoint) > len(_IPC):
+        return
+    host, port = _host_and_port(endpoint)
+    if not host or host == "*" or not (port.isascii() and port.isdigit()):
+        raise EndpointError(
+            f"Expected an address such as `tcp://10.0.0.7:5557` or `ipc:///run/engine`, "
+            f"got: {endpoint[:200]}"
+        )
+    if not 0 < int(port) <= _PORT_MAX:
+        raise EndpointError(f"Expected a port from 1 to {_PORT_MAX}, got: {endpoint[:200]}")
+
+
+def names_host(endpoint: str) -> bool:
+    """Whether the address has a host name, which may stand for addresses of either IP version."""
+    host, _ = _host_and_port(endpoint)
+    if not host:
+        return False
+    try:
+        ip_address(host.strip("[]").partition("%")[0])
+    except ValueError:
+        return True
+    return False
+
+
+def _host_and_port(endpoint: str) -> tuple[str, str]:
+    """Both parts of a TCP address, "" for every other one."""
+    if not endpoint.startswith(_TCP):
+        return "", ""
+    host, _, port = endpoint[len(_TCP) :].rpartition(":")
+    return host, port
