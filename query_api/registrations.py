@@ -21,7 +21,7 @@ from schemas.identities import DEFAULT_TENANT
 from schemas.limits import BLOCK_SIZE_MAX, DP_RANK_MAX
 from schemas.registration import HashProfile, PublisherKind, Registration
 
-_REGISTER_FIELDS: Final = frozenset(
+REGISTER_FIELDS: Final = frozenset(
     {
         "block_size",
         "cache_group",
@@ -62,7 +62,7 @@ def read_registration(body: bytes, wire: Wire) -> Registration:
     Raises:
         RequestError: the first thing that is wrong.
     """
-    allowed = _REGISTER_FIELDS
+    allowed = REGISTER_FIELDS
     if wire is Wire.JSON:
         allowed = allowed | {"additionalsalt"}
     fields = _known_fields(split_fields(body, wire), allowed)

@@ -1,4 +1,6 @@
-"""The command line: `reprise up`, `reprise verify`. Flags win over the environment, that over files."""
+"""The command line: `reprise up`, `reprise verify`. Flags win over the environment, that over
+files.
+"""
 
 import logging
 import os
@@ -10,7 +12,6 @@ import click
 from reprise import __version__, conductor_config
 from reprise.settings import (
     DEFAULT_HOST,
-    LOG_LEVELS,
     Settings,
     config_path_from,
     log_level_from,
@@ -26,7 +27,7 @@ _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 @click.group(context_settings=_CONTEXT)
 @click.version_option(__version__, prog_name="reprise")
 def main() -> None:
-    """Tells an LLM router which engine holds the longest prefix of a prompt.
+    r"""Tells an LLM router which engine holds the longest prefix of a prompt.
 
     \b
     reprise up --demo                     try it: four simulated engines and a router
@@ -85,7 +86,7 @@ def up(
     log_retention_hours: float,
     kernel: str | None,
 ) -> None:
-    """Run the service in one process: bridge, log, prefix tables and HTTP API.
+    r"""Run the service in one process: bridge, log, prefix tables and HTTP API.
 
     Everything it knows is in --data: after a crash or a restart it answers as before.
 
@@ -94,8 +95,8 @@ def up(
     CONDUCTOR_SEED         seed of the prefix hash            [default: 1337]
     """
     # Imported here: the web framework takes half a second that `--help` does not need.
-    from reprise.demo import run_beside  # noqa: PLC0415
-    from reprise.server import serve  # noqa: PLC0415
+    from reprise.demo import run_beside
+    from reprise.server import serve
 
     try:
         configuration = conductor_config.load(
@@ -132,10 +133,10 @@ def up(
 def verify(data: Path) -> None:
     """Fold the whole log afresh and print the digest of each context.
 
-    Compare with GET /digest of the running service, at the same position; equal digests prove that the
-    table is what the log says.
+    Compare with GET /digest of the running service, at the same position; equal digests prove that
+    the table is what the log says.
     """
-    from reprise.verification import verify_log  # noqa: PLC0415
+    from reprise.verification import verify_log
 
     try:
         for line in verify_log(data, seed_from(os.environ)):
@@ -160,6 +161,6 @@ def _start_logging(level: str) -> None:
 def _warn_without_native(kernel: str | None) -> None:
     if kernel is None and not native_available():
         logging.getLogger(__name__).warning(
-            "The Rust kernel is not built: running the reference kernel, which is many times slower."
-            " Install Rust and run `make install`"
+            "The Rust kernel is not built: running the reference kernel, which is many times"
+            " slower. Install Rust and run `make install`"
         )

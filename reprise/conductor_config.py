@@ -1,11 +1,12 @@
 """Mooncake Conductor's configuration file, read as Conductor reads it.
 
     {"http_server_port": 13333,
-     "kvevent_instance": {"node1": {"endpoint": "tcp://10.0.0.7:5557", "type": "vLLM", "modelname": "m",
-                                    "block_size": 16, "dp_rank": 0}}}
+     "kvevent_instance": {"node1": {"endpoint": "tcp://10.0.0.7:5557", "type": "vLLM",
+                                    "modelname": "m", "block_size": 16, "dp_rank": 0}}}
 
-An entry has the fields of `POST /register`; `instance_id` defaults to the entry's name and `dp_rank` to 0.
-Fields that are not known are tolerated; an entry that cannot be used is logged and left out.
+An entry has the fields of `POST /register`; `instance_id` defaults to the entry's name and
+`dp_rank` to 0. Fields that are not known are tolerated; an entry that cannot be used is logged and
+left out.
 """
 
 import logging

@@ -1,4 +1,6 @@
-"""`reprise up --demo`: the service, and beside it simulated engines and a router that uses its answers."""
+"""`reprise up --demo`: the service, and beside it simulated engines and a router that uses its
+answers.
+"""
 
 import threading
 from collections.abc import Sequence
@@ -29,7 +31,7 @@ def run_beside(settings: Settings, registrations: Sequence[Registration]) -> Non
         thread[0].start()
 
     try:
-        serve(settings, registrations, when_serving=begin)
+        serve(settings, registrations, when_serving=begin, when_stopping=stop.set)
     finally:
         stop.set()
         for one in thread:

@@ -3,7 +3,8 @@
     DATA/log/     the records, `streams.log.embedded`
     DATA/table/   the table's rows, `streams.table.store`
 
-Threads: `subscriber` receives from the engines, `ingest` packs, appends, folds and flushes, `log-sync`
+Threads: `subscriber` receives from the engines, `ingest` packs, appends, folds and flushes,
+    `log-sync`
 makes appends durable, and the main thread answers HTTP from the kernel that `ingest` writes.
 """
 
@@ -11,12 +12,14 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Final
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
+from bridge.inbox import Inbox
 from bridge.intake import Intake
-from bridge.subscriber import Inbox, Subscriber
+from bridge.subscriber import Subscriber
 from query_api.view import Health, ServiceView
 from reprise.ingest import IngestLoop
 from reprise.metrics import ServiceCollector
@@ -160,7 +163,7 @@ class EmbeddedService:
         """Registers what a configuration file names, once recovery is done; bad ones are logged."""
         for registration in registrations:
             future = self.loop.submit_register(registration)
-            future.add_done_callback(lambda done, one=registration: _log_refusal(done, one))  # type: ignore[misc]
+            future.add_done_callback(partial(_log_refusal, registration))
 
 
 async def _within(future: "asyncio.Future[list[Registration]]") -> list[Registration]:
@@ -170,7 +173,7 @@ async def _within(future: "asyncio.Future[list[Registration]]") -> list[Registra
         raise StorageError(f"Expected the log to be written within {COMMAND_S:.0f} s") from error
 
 
-def _log_refusal(done: "Future[list[Registration]]", registration: Registration) -> None:
+def _log_refusal(registration: Registration, done: "Future[list[Registration]]") -> None:
     error = done.exception()
     if error is not None:
         logger.warning(

@@ -6,11 +6,13 @@ Each turn, in this order; the order is the guarantee:
     Step 2. append the records to the log: one write. From here on they survive `kill -9`.
     Step 3. fold them into the table in memory. From here on queries see them.
     Step 4. carry out commands (register, unregister), each of which appends and folds records too.
-    Step 5. now and then: sync the log, then write the table's changes with the offset that they cover.
+    Step 5. now and then: sync the log, then write the table's changes with the offset that they
+    cover.
 
-A record is folded only after it was appended, and a table row covers it only after it was synced. When the
-disk is full, the turn stops in step 2 and tries again until it succeeds: nothing is folded that is not in
-the log, queries go on from memory, and what the sockets receive meanwhile waits in the bounded inbox.
+A record is folded only after it was appended, and a table row covers it only after it was synced.
+When the disk is full, the turn stops in step 2 and tries again until it succeeds: nothing is folded
+that is not in the log, queries go on from memory, and what the sockets receive meanwhile waits in
+the bounded inbox.
 """
 
 import logging
@@ -19,11 +21,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Final, Protocol
+from typing import Final
 
+from bridge.inbox import Inbox
 from bridge.intake import Intake
 from bridge.messages import RawMessage
-from bridge.subscriber import Inbox, Subscriber
+from bridge.subscriber import Subscriber
 from reprise.settings import Settings
 from schemas.errors import (
     DiskError,
@@ -44,7 +47,7 @@ from schemas.records import Record, RegisteredRecord, UnregisteredRecord, encode
 from schemas.registration import Registration
 from streams.log.embedded import EmbeddedLog
 from streams.table.fold import Fold, TableChanges
-from streams.table.recovery import Recovered, recover
+from streams.table.recovery import recover
 from streams.table.store import TableStore
 
 logger = logging.getLogger(__name__)
@@ -57,9 +60,10 @@ Command = Callable[[], list[Registration]]
 
 
 class IngestLoop:
-    """Owns the log, the store and the fold; runs on a thread of its own. See the module for the order.
+    """Owns the log, the store and the fold; runs on a thread of its own. See the module for the
+    order.
 
-    Other threads may read `fold`, `ready`, `problem` and `recovered`, and call `submit_*` and `stop`.
+    Other threads may read `fold`, `ready` and `problem`, and call `submit_*` and `stop`.
     """
 
     def __init__(
@@ -80,7 +84,6 @@ class IngestLoop:
         self.fold = make_fold()
         self.ready = False
         self.problem = "recovering"
-        self.recovered: Recovered | None = None
         self.disk_errors = 0
         self.intake_faults = 0
         self.recovery_s = 0.0
@@ -92,7 +95,7 @@ class IngestLoop:
         )
         self._stopping = threading.Event()
         self._unflushed: TableChanges | None = None
-        self._flushed_offset = self.fold.offset
+        self.flushed_offset = self.fold.offset
         self._flush_at = 0.0
         self._retain_at = 0.0
         self._thread = threading.Thread(target=self._run, name="ingest", daemon=True)
@@ -105,7 +108,7 @@ class IngestLoop:
         self._thread.start()
 
     def stop(self) -> None:
-        """Flushes what has been folded, closes log and store; returns when done, or after a bound."""
+        """Flushes what has been folded, closes log and store; waits for it within a bound."""
         self._stopping.set()
         self.inbox.wake()
         self._thread.join(SHUTDOWN_S)
@@ -117,25 +120,35 @@ class IngestLoop:
 
     def _run(self) -> None:
         try:
-            self._recover()
-            self._syncer.start()
+            self._recover_until_stopped()
+            if self.ready:
+                self._syncer.start()
             while not self._stopping.is_set():
                 self._turn()
-        except BaseException as error:
-            self.ready = False
+        except Exception as error:
             self.problem = f"the write path has ended: {error}"
             if not self._stopping.is_set():
-                logger.exception("The write path has ended")
+                logger.exception("The write path has ended; queries go on with what is folded")
         finally:
             self._stopping.set()
             self._refuse_commands()
             self._close()
 
+    def _recover_until_stopped(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._recover()
+                return
+            except DiskError as error:
+                self._note_disk_error(error)
+            if not self._stopping.wait(RETRY_S):
+                self._reopen(self.log)
+                self._reopen(self.store)
+
     def _recover(self) -> None:
         started = time.monotonic()
         recovered = recover(self.store, self.log, self._make_fold)
         self.fold = recovered.fold
-        self.recovered = recovered
         self.recovery_s = time.monotonic() - started
         for skipped in recovered.skipped:
             logger.warning("Skipped the record at offset %d (%s): %s", *skipped)
@@ -149,7 +162,6 @@ class IngestLoop:
         )
         for registered in list(self.fold.registrations.values()):
             self._follow_again(registered.registration)
-        self._flushed_offset = self.fold.offset
         self.problem = ""
         self.ready = True
 
@@ -181,7 +193,7 @@ class IngestLoop:
         try:
             records = self.intake.process(messages, now)
         except Exception:
-            # The intake answers for bad input itself; this is a fault of ours, and the stream goes on.
+            # The intake answers for bad input itself: this is a fault of ours. The stream goes on.
             logger.exception("Dropped %d messages that the intake could not process", len(messages))
             self.intake_faults += 1
             return
@@ -192,11 +204,10 @@ class IngestLoop:
         """Steps 2 and 3; returns only when the records are in the log."""
         encoded = [encode_record(record) for record in records]
         offset = self._append(encoded, now)
-        for value in encoded:
-            skipped = self.fold.apply(offset, value)
+        for place, value in enumerate(encoded):
+            skipped = self.fold.apply(Offset(offset + place), value)
             if skipped is not None:
                 logger.warning("Skipped the record at offset %d (%s): %s", *skipped)
-            offset = Offset(offset + 1)
 
     def _append(self, encoded: Sequence[bytes], now: float) -> Offset:
         first = self.log.end_offset
@@ -211,13 +222,13 @@ class IngestLoop:
             self._refuse_commands()
             if self._stopping.wait(RETRY_S):
                 raise StorageError("stopping; what could not be appended is lost")
-            if self._reopen_log() and self.log.end_offset > first:
+            if self._reopen(self.log) and self.log.end_offset > first:
                 self._note_disk_mended()  # the write had reached the disk before its error was told
                 return first
 
-    def _reopen_log(self) -> bool:
+    def _reopen(self, database: EmbeddedLog | TableStore) -> bool:
         try:
-            self.log.reopen()
+            database.reopen()
         except StorageError as error:
             self._note_disk_error(error)
             return False
@@ -250,7 +261,7 @@ class IngestLoop:
     def submit_unregister(
         self, matches: Callable[[Registration], bool], service_key: str
     ) -> "Future[list[Registration]]":
-        """Forgets every publisher that matches; NotRegisteredError names `service_key` if none does."""
+        """Forgets all publishers that match; if none does, NotRegisteredError has `service_key`."""
         return self.submit(lambda: self._unregister(matches, service_key))
 
     def _run_commands(self) -> None:
@@ -344,7 +355,7 @@ class IngestLoop:
             self._retain()
 
     def _flush(self) -> None:
-        if self._unflushed is None and self.fold.offset == self._flushed_offset:
+        if self._unflushed is None and self.fold.offset == self.flushed_offset:
             return
         try:
             self.log.sync()
@@ -356,7 +367,7 @@ class IngestLoop:
         except StorageError as error:
             self._note_disk_error(error)
             return
-        self._flushed_offset = self._unflushed.offset
+        self.flushed_offset = self._unflushed.offset
         self._unflushed = None
 
     def _retain(self) -> None:
@@ -367,7 +378,7 @@ class IngestLoop:
                 bytes_max=settings.log_retention_bytes,
                 age_max_s=settings.log_retention_s,
                 now=time.time(),
-                floor=Offset(self._flushed_offset + 1),
+                floor=Offset(self.flushed_offset + 1),
                 exempt=exempt,
             )
         except DiskError as error:

@@ -1,6 +1,7 @@
 """What `/metrics` tells of the write path, read from its plain counters at each scrape.
 
-Names follow Prometheus: `reprise_<part>_<what>_<unit>`, counters end in `_total`. The query side keeps its
+Names follow Prometheus: `reprise_<part>_<what>_<unit>`, counters end in `_total`. The query side
+    keeps its
 own metrics (`query_api`).
 """
 
@@ -17,6 +18,16 @@ if TYPE_CHECKING:
     from reprise.ingest import IngestLoop
 
 _PUBLISHER_LABELS = ("tenant", "instance", "model", "dp_rank")
+
+_BRIDGE_COUNTERS = {
+    "messages": "Messages received.",
+    "batches": "Batches put into records.",
+    "events": "Events put into records.",
+    "duplicates": "Batches delivered again.",
+    "gaps": "Places where batches are missing.",
+    "lost_batches": "Batches missing in them.",
+    "restarts": "New incarnations found.",
+}
 
 
 def _labels(publisher: PublisherKey) -> tuple[str, str, str, str]:
@@ -59,6 +70,36 @@ class ServiceCollector(Collector):
         info = GaugeMetricFamily("reprise_kernel_info", "The kernel in use.", labels=["kernel"])
         info.add_metric([loop.fold.kernel.name], 1.0)
         yield info
+
+    def _bridge(self) -> Iterator[Metric]:
+        loop, subscriber = self._loop, self._subscriber
+        inbox = loop.inbox
+        yield _gauge("reprise_inbox_messages", "Messages that wait to be read.", len(inbox))
+        yield _gauge("reprise_inbox_bytes", "Bytes of them.", inbox.size_bytes)
+        faults = loop.intake_faults + subscriber.unexpected_errors
+        yield _counter("reprise_bridge_faults", "Errors nobody thought of.", faults)
+        families = {
+            name: CounterMetricFamily(f"reprise_bridge_{name}", text, labels=_PUBLISHER_LABELS)
+            for name, text in _BRIDGE_COUNTERS.items()
+        }
+        dropped = CounterMetricFamily(
+            "reprise_bridge_dropped",
+            "Messages, batches and events left out, by reason.",
+            labels=(*_PUBLISHER_LABELS, "reason"),
+        )
+        connected = GaugeMetricFamily(
+            "reprise_publisher_connected", "1 while the link is up.", labels=_PUBLISHER_LABELS
+        )
+        for publisher, counters in list(loop.intake.counters().items()):
+            labels = _labels(publisher)
+            for name, family in families.items():
+                family.add_metric(labels, getattr(counters, name))
+            for reason, count in sorted(dict(counters.dropped).items()):
+                dropped.add_metric((*labels, reason), count)
+            connected.add_metric(labels, float(subscriber.connected(publisher)))
+        for publisher, count in inbox.dropped().items():
+            dropped.add_metric((*_labels(publisher), "inbox_full"), count)
+        yield from (*families.values(), dropped, connected)
 
     def _log(self) -> Iterator[Metric]:
         log, store = self._loop.log, self._loop.store

@@ -3,6 +3,7 @@
 import logging
 import socket
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Final
 
 import uvicorn
@@ -40,11 +41,22 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    """Calls back once it accepts connections."""
+    """Calls back once it accepts connections, and when a signal asks it to stop."""
 
-    def __init__(self, config: uvicorn.Config, when_serving: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        when_serving: Callable[[], None],
+        when_stopping: Callable[[], None],
+    ) -> None:
         super().__init__(config)
         self._when_serving = when_serving
+        self._when_stopping = when_stopping
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """See `uvicorn.Server`."""
+        self._when_stopping()
+        super().handle_exit(sig, frame)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """See `uvicorn.Server`."""
@@ -58,6 +70,7 @@ def serve(
     registrations: Sequence[Registration] = (),
     *,
     when_serving: Callable[[str], None] = lambda base_url: None,
+    when_stopping: Callable[[], None] = lambda: None,
 ) -> None:
     """Serves until SIGINT or SIGTERM.
 
@@ -65,6 +78,7 @@ def serve(
         settings: what to run with.
         registrations: publishers to follow beside those in the log.
         when_serving: called with the base URL once requests are accepted.
+        when_stopping: called as soon as a signal comes, before requests are refused.
 
     Raises:
         ConfigurationError: the address cannot be bound.
@@ -90,7 +104,7 @@ def serve(
         backlog=BACKLOG,
         timeout_graceful_shutdown=3,
     )
-    server = _Server(config, lambda: when_serving(base_url))
+    server = _Server(config, lambda: when_serving(base_url), when_stopping)
     service.start()
     service.register_configured(registrations)
     logger.info(
@@ -98,6 +112,8 @@ def serve(
     )
     try:
         server.run(sockets=[listening])
+    except KeyboardInterrupt:
+        pass  # uvicorn raises the signal again once it has stopped; this is the regular end
     finally:
         service.stop()
         listening.close()

@@ -1,4 +1,6 @@
-"""Every setting of a service, in one object: from flags, the environment and the configuration file."""
+"""Every setting of a service, in one object: from flags, the environment and the configuration
+file.
+"""
 
 import os
 from collections.abc import Mapping

@@ -27,6 +27,7 @@ def verify_log(data: Path, seed: int) -> Iterator[str]:
             )
         yield f"position 0:{fold.offset}  records {records}  seed {seed}"
         for view in fold.kernel.contexts():
-            yield f"{view.digest:016x}  {view.entries:>10} entries  {' / '.join(map(str, view.context))}"
+            context = " / ".join(map(str, view.context))
+            yield f"{view.digest:016x}  {view.entries:>10} entries  {context}"
     finally:
         log.close()
