@@ -146,6 +146,8 @@ class Demo:
         deadline = time.monotonic() + self._options.service_wait_s
         while not self.stop.is_set():
             try:
+                # These engines are new and empty: what a killed run's are said to hold is not so.
+                index.unregister(engines)
                 index.register(engines)
             except OSError:
                 if time.monotonic() >= deadline:
@@ -204,7 +206,8 @@ class Demo:
         try:
             index.unregister(engines)
         except OSError:
-            self._say("The service is gone; its registrations of the demo's engines stay.")
+            # The service has ended first. It finds these engines again when both start again.
+            pass
         finally:
             index.close()
             stop_engines(self._processes)
