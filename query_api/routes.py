@@ -138,7 +138,7 @@ def _metrics(view: View, accept: str) -> Response:
     try:
         encoder, content_type = choose_encoder(accept)
         content = encoder(view.metrics)
-    except ValueError:
+    except (TypeError, ValueError):
         encoder, content_type = choose_encoder("")
         content = encoder(view.metrics)
     return Response(content, headers={"content-type": content_type})
