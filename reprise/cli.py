@@ -27,13 +27,13 @@ _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 @click.group(context_settings=_CONTEXT)
 @click.version_option(__version__, prog_name="reprise")
 def main() -> None:
-    r"""Tells an LLM router which engine holds the longest prefix of a prompt.
+    """Tells an LLM router which engine holds the longest prefix of a prompt.
 
     \b
-    reprise up --demo                     try it: four simulated engines and a router
-    reprise up --data /var/lib/reprise    run it; register engines by POST /register
-    reprise verify --data /var/lib/reprise    prove the table against the log
-    """
+    reprise up --demo                try it: four simulated engines and a router
+    reprise up --data DIR            run it; register engines by POST /register
+    reprise verify --data DIR        prove the table: fold its log afresh
+    """  # noqa: D301 -- click's \\b keeps the lines apart
 
 
 @main.command()
@@ -86,14 +86,14 @@ def up(
     log_retention_hours: float,
     kernel: str | None,
 ) -> None:
-    r"""Run the service in one process: bridge, log, prefix tables and HTTP API.
+    """Run the service in one process: bridge, log, prefix tables and HTTP API.
 
     Everything it knows is in --data: after a crash or a restart it answers as before.
 
     \b
     CONDUCTOR_LOG_LEVEL    DEBUG, INFO, WARNING or ERROR      [default: INFO]
     CONDUCTOR_SEED         seed of the prefix hash            [default: 1337]
-    """
+    """  # noqa: D301
     # Imported here: the web framework takes half a second that `--help` does not need.
     from reprise.demo import run_beside
     from reprise.server import serve

@@ -1,6 +1,7 @@
 """Runs the service: binds the address, starts the write path, serves HTTP, stops in order."""
 
 import logging
+import signal
 import socket
 from collections.abc import Callable, Sequence
 from types import FrameType
@@ -110,10 +111,11 @@ def serve(
     logger.info(
         "Listening on %s, data in %s, %s kernel", base_url, settings.data, service.kernel.name
     )
+    # uvicorn raises a signal again once it has stopped: by then these are the handlers.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, server.handle_exit)
     try:
         server.run(sockets=[listening])
-    except KeyboardInterrupt:
-        pass  # uvicorn raises the signal again once it has stopped; this is the regular end
     finally:
         service.stop()
         listening.close()

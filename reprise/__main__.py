@@ -1,0 +1,5 @@
+"""`python -m reprise` is `reprise`."""
+
+from reprise.cli import main
+
+main()

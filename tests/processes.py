@@ -1,0 +1,169 @@
+"""Real processes for tests: the service, driven over HTTP, killed and started again."""
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+from prometheus_client.parser import text_string_to_metric_families
+
+START_S = 30.0
+
+
+class Service:
+    """`reprise up` on a data directory, on a port of the system's choice."""
+
+    def __init__(
+        self,
+        data: Path,
+        *options: str,
+        environment: Mapping[str, str] | None = None,
+        prefix: Sequence[str] = (),
+    ) -> None:
+        self.data = data
+        self._options = options
+        self._environment = environment or {}
+        self._prefix = prefix
+        self.process: subprocess.Popen[str] | None = None
+        self.base_url = ""
+        data.parent.mkdir(parents=True, exist_ok=True)
+        self._log_path = data.with_name(data.name + ".stderr")
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        """Starts the process and waits until it has recovered."""
+        command = [*self._prefix, sys.executable, "-m", "reprise", "up", "--data", str(self.data)]
+        command += ["--port", "0", *self._options]
+        environment = os.environ | {"CONDUCTOR_CONFIG_PATH": str(self.data / "none")}
+        with self._log_path.open("a") as log:
+            self.process = subprocess.Popen(
+                command,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=environment | self._environment,
+            )
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("Reprise answers on "):
+                self.base_url = line.split()[3]
+                break
+        else:
+            raise AssertionError(f"the service did not start:\n{self.log()}")
+        until(self.is_ready, what=f"readiness:\n{self.log()}")
+
+    def is_ready(self) -> bool:
+        return self.get("/ready")[0] == 200
+
+    def kill(self) -> None:
+        """kill -9; nothing that the process had in memory only survives."""
+        if self.process is not None:
+            self.process.kill()
+            self._reap()
+
+    def stop(self) -> int:
+        """SIGTERM; returns the exit code."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        return self._reap()
+
+    def _reap(self) -> int:
+        assert self.process is not None
+        assert self.process.stdout is not None
+        code = self.process.wait(START_S)
+        self.process.stdout.close()
+        self.process = None
+        return code
+
+    def restart(self) -> None:
+        self.kill()
+        self.start()
+
+    def log(self) -> str:
+        return self._log_path.read_text()[-4000:]
+
+    # HTTP
+
+    def request(
+        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] = {}
+    ) -> tuple[int, bytes, Mapping[str, str]]:
+        address = urlsplit(self.base_url)
+        connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=20)
+        try:
+            connection.request(method, path, body, dict(headers))
+            response = connection.getresponse()
+            headers = {name.lower(): value for name, value in response.getheaders()}
+            return response.status, response.read(), headers
+        finally:
+            connection.close()
+
+    def get(self, path: str) -> tuple[int, Any]:
+        status, body, _ = self.request("GET", path)
+        return status, json.loads(body)
+
+    def post(self, path: str, fields: object) -> tuple[int, Any]:
+        status, body, _ = self.request(
+            "POST", path, json.dumps(fields).encode(), {"Content-Type": "application/json"}
+        )
+        return status, json.loads(body)
+
+    def register(self, endpoint: str, **fields: object) -> None:
+        body = {
+            "endpoint": endpoint,
+            "type": "vLLM",
+            "modelname": "m",
+            "instance_id": "a",
+            "block_size": 16,
+            "dp_rank": 0,
+        } | fields
+        status, answer = self.post("/register", body)
+        assert status == 200, answer
+
+    def query(self, tokens: Sequence[int], **fields: object) -> dict[str, Any]:
+        """The answers by instance."""
+        body = {"model": "m", "block_size": 16, "token_ids": list(tokens)} | fields
+        status, answer = self.post("/query", body)
+        assert status == 200, answer
+        found: dict[str, Any] = answer.get(fields.get("tenant_id", "default"), {})
+        return found
+
+    def longest(self, tokens: Sequence[int], instance_id: str = "a", **fields: object) -> int:
+        found: int = self.query(tokens, **fields).get(instance_id, {}).get("longest_matched", -1)
+        return found
+
+    def digest(self) -> dict[str, Any]:
+        status, answer = self.get("/digest")
+        assert status == 200
+        found: dict[str, Any] = answer
+        return found
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of a metric's samples that have these labels."""
+        _, body, _ = self.request("GET", "/metrics")
+        return sum(
+            sample.value
+            for family in text_string_to_metric_families(body.decode())
+            for sample in family.samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        )
+
+
+def until(holds: Callable[[], object], *, what: str, timeout_s: float = START_S) -> None:
+    """Waits until it holds; a bound, not a measurement."""
+    end = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < end, f"did not happen within {timeout_s:.0f} s: {what}"
+        time.sleep(0.02)
