@@ -1,0 +1,99 @@
+//! Packing of the engines' number arrays, as `schemas/arrays.py` specifies it.
+
+use crate::msgpack::{Malformed, Reader, Result};
+
+/// Engine hashes as u64 LE: integers of 64 bits, or the last 8 of at least 8 bytes, big-endian.
+pub fn pack_hashes(encoded: &[u8]) -> Result<Vec<u8>> {
+    let mut reader = Reader::new(encoded);
+    let len = reader.array()?;
+    let mut packed = Vec::with_capacity(8 * len);
+    for _ in 0..len {
+        let hash = match reader.peek()? {
+            0xc4..=0xc6 => match reader.bin()?.last_chunk() {
+                Some(last) => u64::from_be_bytes(*last),
+                None => return reader.fail("a hash of 8 bytes or more"),
+            },
+            // Two's complement: i64 and u64 keep their bits.
+            _ => reader.int()? as u64,
+        };
+        packed.extend_from_slice(&hash.to_le_bytes());
+    }
+    reader.end()?;
+    Ok(packed)
+}
+
+/// Tokens as u32 LE: integers, or pairs of integers of which the first counts; nil for none.
+pub fn pack_tokens(encoded: &[u8]) -> Result<Vec<u8>> {
+    let mut reader = Reader::new(encoded);
+    if reader.nil()? {
+        reader.end()?;
+        return Ok(Vec::new());
+    }
+    let len = reader.array()?;
+    let mut packed = Vec::with_capacity(4 * len);
+    if len > 0 && matches!(reader.peek()?, 0x90..=0x9f | 0xdc | 0xdd) {
+        for _ in 0..len {
+            packed.extend_from_slice(&pair(&mut reader)?.to_le_bytes());
+        }
+        reader.end()?;
+        return Ok(packed);
+    }
+    let mut at = reader.at();
+    while packed.len() < 4 * len {
+        // Eight bytes hold any usual form, so one look at a table does for all widths.
+        if let Some(window) = encoded[at..].first_chunk() {
+            let window = u64::from_be_bytes(*window);
+            let Form { len, shift, mask } = FORMS[(window >> 56) as usize];
+            if len > 0 {
+                let token = (window >> shift) as u32 & mask;
+                packed.extend_from_slice(&token.to_le_bytes());
+                at += usize::from(len);
+                continue;
+            }
+        }
+        reader.seek(at);
+        packed.extend_from_slice(&token(&mut reader)?.to_le_bytes());
+        at = reader.at();
+    }
+    reader.seek(at);
+    reader.end()?;
+    Ok(packed)
+}
+
+fn pair(reader: &mut Reader) -> Result<u32> {
+    if reader.array()? != 2 {
+        return reader.fail("pairs of integers");
+    }
+    let first = token(reader)?;
+    reader.int()?;
+    Ok(first)
+}
+
+fn token(reader: &mut Reader) -> Result<u32> {
+    let at = reader.at();
+    let expected = "a token from 0 to 2**32-1";
+    u32::try_from(reader.int()?).map_err(|_| Malformed { expected, at })
+}
+
+/// How to take a number from eight big-endian bytes that start with its tag; `len` 0: not this way.
+#[derive(Clone, Copy)]
+struct Form {
+    len: u8,
+    shift: u8,
+    mask: u32,
+}
+
+static FORMS: [Form; 256] = forms();
+
+const fn forms() -> [Form; 256] {
+    let mut forms = [Form { len: 0, shift: 0, mask: 0 }; 256];
+    let mut tag = 0;
+    while tag < 0x80 {
+        forms[tag] = Form { len: 1, shift: 56, mask: 0x7f };
+        tag += 1;
+    }
+    forms[0xcc] = Form { len: 2, shift: 48, mask: 0xff };
+    forms[0xcd] = Form { len: 3, shift: 40, mask: 0xffff };
+    forms[0xce] = Form { len: 5, shift: 24, mask: u32::MAX };
+    forms
+}

@@ -1,0 +1,151 @@
+//! Changes, 24 bytes each, as `streams/kernel/changes.py` defines them; and the lists not yet taken.
+
+use crate::names::ContextKey;
+
+pub const CHANGE_BYTES: usize = 24;
+const OP_SET: u8 = 0;
+const OP_CLEAR: u8 = 1;
+
+#[derive(Clone, Copy, Debug)]
+pub struct Change {
+    pub key: u64,
+    pub prefix: u64,
+    pub dp_rank: u32,
+    pub tier: u32,
+    pub clears: bool,
+    pub count: u16,
+}
+
+impl Change {
+    pub fn clear(dp_rank: u32) -> Self {
+        Self { key: 0, prefix: 0, dp_rank, tier: 0, clears: true, count: 0 }
+    }
+
+    #[inline]
+    pub fn encode(&self) -> [u8; CHANGE_BYTES] {
+        let mut bytes = [0; CHANGE_BYTES];
+        bytes[..8].copy_from_slice(&self.key.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.prefix.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.dp_rank.to_le_bytes());
+        bytes[20] = self.tier as u8;
+        bytes[21] = if self.clears { OP_CLEAR } else { OP_SET };
+        bytes[22..].copy_from_slice(&self.count.to_le_bytes());
+        bytes
+    }
+}
+
+/// Decodes changes; None if one of them is none, or the length is no multiple of 24.
+pub fn decode(encoded: &[u8]) -> Option<Vec<Change>> {
+    let (changes, rest) = encoded.as_chunks::<CHANGE_BYTES>();
+    if !rest.is_empty() {
+        return None;
+    }
+    changes.iter().map(decode_one).collect()
+}
+
+fn decode_one(bytes: &[u8; CHANGE_BYTES]) -> Option<Change> {
+    if bytes[20] >= 6 || bytes[21] > OP_CLEAR {
+        return None;
+    }
+    Some(Change {
+        key: u64_at(bytes, 0),
+        prefix: u64_at(bytes, 8),
+        dp_rank: u64_at(bytes, 16) as u32,
+        tier: u32::from(bytes[20]),
+        clears: bytes[21] == OP_CLEAR,
+        count: u16::from_le_bytes([bytes[22], bytes[23]]),
+    })
+}
+
+fn u64_at(bytes: &[u8; CHANGE_BYTES], at: usize) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(word)
+}
+
+struct List {
+    key: ContextKey,
+    pending: Vec<u8>,
+    members: u32,
+}
+
+/// The change list of every context. A list lives while it has members or changes.
+#[derive(Default)]
+pub struct ChangeLists {
+    lists: Vec<Option<List>>,
+    free: Vec<u32>,
+    numbers: hashbrown::HashMap<ContextKey, u32>,
+    /// Lists with changes, in the order of their first one.
+    changed: Vec<u32>,
+    pending: usize,
+}
+
+impl ChangeLists {
+    pub fn join(&mut self, key: ContextKey) -> u32 {
+        if let Some(&number) = self.numbers.get(&key) {
+            if let Some(list) = &mut self.lists[number as usize] {
+                list.members += 1;
+            }
+            return number;
+        }
+        let list = List { key: key.clone(), pending: Vec::new(), members: 1 };
+        let number = self.free.pop().unwrap_or(self.lists.len() as u32);
+        if number as usize == self.lists.len() {
+            self.lists.push(Some(list));
+        } else {
+            self.lists[number as usize] = Some(list);
+        }
+        self.numbers.insert(key, number);
+        number
+    }
+
+    pub fn leave(&mut self, number: u32) {
+        if let Some(list) = &mut self.lists[number as usize] {
+            list.members -= 1;
+        }
+        self.drop_unused(number);
+    }
+
+    fn drop_unused(&mut self, number: u32) {
+        let place = &mut self.lists[number as usize];
+        if let Some(list) = place.take_if(|list| list.members == 0 && list.pending.is_empty()) {
+            self.numbers.remove(&list.key);
+            self.free.push(number);
+        }
+    }
+
+    #[inline]
+    pub fn record(&mut self, number: u32, change: &[u8; CHANGE_BYTES]) {
+        if let Some(list) = &mut self.lists[number as usize] {
+            if list.pending.is_empty() {
+                self.changed.push(number);
+            }
+            list.pending.extend_from_slice(change);
+            self.pending += 1;
+        }
+    }
+
+    pub fn key(&self, number: u32) -> Option<&ContextKey> {
+        self.lists[number as usize].as_ref().map(|list| &list.key)
+    }
+
+    pub fn pending(&self) -> usize {
+        self.pending
+    }
+
+    pub fn take(&mut self) -> Vec<(ContextKey, Vec<u8>)> {
+        self.pending = 0;
+        let mut taken = Vec::with_capacity(self.changed.len());
+        for number in std::mem::take(&mut self.changed) {
+            if let Some(list) = &mut self.lists[number as usize] {
+                taken.push((list.key.clone(), std::mem::take(&mut list.pending)));
+            }
+            self.drop_unused(number);
+        }
+        taken
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        self.lists.iter().flatten().map(|list| list.pending.capacity()).sum()
+    }
+}

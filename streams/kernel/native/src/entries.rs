@@ -1,0 +1,209 @@
+//! The elementary steps on one entry: its count goes up, goes down, or is set.
+
+use crate::changes::Change;
+use crate::hashing::entry_digest;
+use crate::limits::HOLD_COUNT_MAX;
+use crate::publisher::{Entry, Membership, Publisher};
+use crate::sets::{SHARED, slot_of};
+use crate::state::{Counter, Index};
+
+/// A block as a publisher names it, on one tier.
+#[derive(Clone, Copy)]
+pub struct Block {
+    pub key: u64,
+    pub prefix: u64,
+    pub tier: u32,
+}
+
+/// A new count of one entry.
+struct Step {
+    block: Block,
+    row: u32,
+    dp_rank: u32,
+    before: u16,
+    after: u16,
+}
+
+impl Index {
+    /// One more announcement of a block; `after` is the row of the block before it. Returns its row, or
+    /// None where the key names another block.
+    #[inline]
+    pub fn hold(
+        &mut self,
+        publisher: &mut Publisher,
+        number: u32,
+        block: Block,
+        after: Option<u32>,
+    ) -> Option<u32> {
+        let placement = self.placement;
+        let membership = publisher.memberships.get_mut(number as usize)?.as_mut()?;
+        let scope = &mut self.scopes[membership.scope as usize];
+        let (entry, made) = publisher.entries.find_or_insert(
+            placement.of(block.key),
+            |entry| entry.key == block.key,
+            |entry| placement.of(entry.key),
+            || Entry::new(block.key, scope.place(block.prefix, after, placement), number),
+        );
+        if !made && (entry.membership() != number || scope.rows.prefix(entry.row) != block.prefix) {
+            self.count(Counter::HashConflict, 1);
+            return None;
+        }
+        let row = entry.row;
+        self.counters[Counter::Stored as usize] += 1;
+        let before = publisher.counts.of(entry, block.tier);
+        if before == HOLD_COUNT_MAX {
+            self.count(Counter::HoldCountOverflow, 1);
+            return Some(row);
+        }
+        if before == 0 {
+            entry.set(block.tier, true);
+        } else {
+            self.counters[Counter::Repeated as usize] += 1;
+            publisher.counts.keep(block.key, block.tier, before + 1);
+        }
+        let step = Step { block, row, dp_rank: publisher.dp_rank, before, after: before + 1 };
+        self.step(membership, &step, true);
+        Some(row)
+    }
+
+    /// One announcement less of an entry that is held on the tier.
+    #[inline]
+    pub fn remove(&mut self, publisher: &mut Publisher, entry: Entry, tier: u32) {
+        let count = publisher.counts.of(&entry, tier).saturating_sub(1);
+        self.set_known(publisher, entry, tier, count, true);
+        if publisher.membership(entry.membership()).is_some_and(|part| part.entries == 0) {
+            self.leave_if_unused(publisher, entry.membership());
+        }
+    }
+
+    /// Brings an entry to the count of a change that was taken before. Returns its row, if it has one.
+    pub fn load(
+        &mut self,
+        publisher: &mut Publisher,
+        number: u32,
+        change: &Change,
+        after: Option<u32>,
+    ) -> Option<u32> {
+        let block = Block { key: change.key, prefix: change.prefix, tier: change.tier };
+        if let Some(known) = publisher.find(block.key, self.placement) {
+            let scope = publisher.membership(known.membership())?.scope as usize;
+            let prefix = self.scopes[scope].rows.prefix(known.row);
+            if (known.membership(), prefix) == (number, block.prefix) {
+                self.set_known(publisher, known, block.tier, change.count, false);
+                return Some(known.row);
+            }
+            if change.count == 0 {
+                return None;
+            }
+            self.drop_entry(publisher, known, number);
+        }
+        if change.count == 0 {
+            return None;
+        }
+        self.insert(publisher, number, block, change.count, after)
+    }
+
+    fn insert(
+        &mut self,
+        publisher: &mut Publisher,
+        number: u32,
+        block: Block,
+        count: u16,
+        after: Option<u32>,
+    ) -> Option<u32> {
+        let placement = self.placement;
+        let membership = publisher.memberships.get_mut(number as usize)?.as_mut()?;
+        let scope = &mut self.scopes[membership.scope as usize];
+        let row = scope.place(block.prefix, after, placement);
+        let (entry, _) = publisher.entries.find_or_insert(
+            placement.of(block.key),
+            |entry| entry.key == block.key,
+            |entry| placement.of(entry.key),
+            || Entry::new(block.key, row, number),
+        );
+        entry.set(block.tier, true);
+        publisher.counts.keep(block.key, block.tier, count);
+        let step = Step { block, row, dp_rank: publisher.dp_rank, before: 0, after: count };
+        self.step(membership, &step, false);
+        Some(row)
+    }
+
+    /// Drops an entry on all tiers. `kept` is a membership that stays even if it is left empty.
+    fn drop_entry(&mut self, publisher: &mut Publisher, entry: Entry, kept: u32) {
+        for tier in entry.tiers() {
+            let Some(now) = publisher.find(entry.key, self.placement) else { return };
+            self.set_known(publisher, now, tier, 0, false);
+        }
+        if entry.membership() != kept {
+            self.leave_if_unused(publisher, entry.membership());
+        }
+    }
+
+    /// Sets the count of a known entry on one tier. Removing its last tier removes the entry.
+    #[inline]
+    fn set_known(
+        &mut self,
+        publisher: &mut Publisher,
+        mut entry: Entry,
+        tier: u32,
+        count: u16,
+        record: bool,
+    ) {
+        let before = publisher.counts.of(&entry, tier);
+        if before == count && !record {
+            return;
+        }
+        let placement = self.placement;
+        if before > 1 || count > 1 {
+            publisher.counts.keep(entry.key, tier, count);
+        }
+        entry.set(tier, count > 0);
+        let (hash, same) = (placement.of(entry.key), |known: &Entry| known.key == entry.key);
+        if entry.is_vacant() {
+            publisher.entries.remove(hash, same, |entry| placement.of(entry.key));
+        } else if let Some(place) = publisher.entries.find_mut(hash, same) {
+            *place = entry;
+        }
+        let Some(membership) = publisher.memberships[entry.membership() as usize].as_mut() else {
+            return;
+        };
+        let prefix = self.scopes[membership.scope as usize].rows.prefix(entry.row);
+        let block = Block { key: entry.key, prefix, tier };
+        let (row, dp_rank) = (entry.row, publisher.dp_rank);
+        self.step(membership, &Step { block, row, dp_rank, before, after: count }, record);
+    }
+
+    /// Carries a new count into the index, the digest and the changes.
+    #[inline]
+    fn step(&mut self, membership: &mut Membership, step: &Step, record: bool) {
+        let Block { key, prefix, tier } = step.block;
+        let scope = &mut self.scopes[membership.scope as usize];
+        let slot = slot_of(membership.member, tier);
+        let is_own = u64::from(tier < SHARED);
+        let change =
+            |count| Change { key, prefix, dp_rank: step.dp_rank, tier, clears: false, count };
+        let bytes = change(step.after).encode();
+        let own_before = membership.own;
+        if step.before == 0 {
+            scope.hold(step.row, slot);
+            membership.entries += 1;
+            membership.own += is_own;
+        } else {
+            let digest = entry_digest(&change(step.before).encode());
+            membership.digest = membership.digest.wrapping_sub(digest);
+        }
+        if step.after == 0 {
+            scope.release(step.row, slot, self.placement);
+            membership.entries -= 1;
+            membership.own -= is_own;
+        } else {
+            membership.digest = membership.digest.wrapping_add(entry_digest(&bytes));
+        }
+        if (own_before == 0) != (membership.own == 0) {
+            self.note_participation(membership);
+        }
+        if record {
+            self.changes.record(membership.context, &bytes);
+        }
+    }
+}

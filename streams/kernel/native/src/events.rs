@@ -1,0 +1,222 @@
+//! Canonical block events as `schemas/events.py` defines them, borrowed from their msgpack form.
+//!
+//! The whole array is read and checked before any event is applied.
+
+use crate::msgpack::{Reader, Result};
+use crate::sets::SHARED;
+
+/// Cache groups of these kinds have blocks that form a prefix.
+const PREFIX_SPEC_KINDS: [&str; 4] = ["", "full_attention", "mla_attention", "sink_full_attention"];
+
+pub enum Event<'a> {
+    Stored(Stored<'a>),
+    Removed(Removed<'a>),
+    Cleared { sequence: i128 },
+}
+
+pub struct Stored<'a> {
+    pub sequence: i128,
+    pub hashes: &'a [[u8; 8]],
+    pub tokens: &'a [u8],
+    pub parent: Option<u64>,
+    pub block_size: u32,
+    pub tier: u32,
+    pub lora_name: &'a str,
+    pub group: u32,
+    /// Whether blocks of the group form a prefix.
+    pub forms_prefix: bool,
+    pub extra_keys: Vec<&'a [u8]>,
+}
+
+pub struct Removed<'a> {
+    pub sequence: i128,
+    pub hashes: &'a [[u8; 8]],
+    pub tier: u32,
+    pub group: u32,
+}
+
+impl Event<'_> {
+    pub fn sequence(&self) -> i128 {
+        match self {
+            Self::Stored(event) => event.sequence,
+            Self::Removed(event) => event.sequence,
+            Self::Cleared { sequence } => *sequence,
+        }
+    }
+}
+
+/// The events of one msgpack array, all of it.
+pub fn read_events(bytes: &[u8]) -> Result<Vec<Event<'_>>> {
+    let mut reader = Reader::new(bytes);
+    let len = reader.array()?;
+    // A smallest event is over 16 bytes, so a forged length cannot make this large.
+    let mut events = Vec::with_capacity(len.min(bytes.len() / 16 + 1));
+    for _ in 0..len {
+        events.push(read_event(&mut reader)?);
+    }
+    reader.end()?;
+    Ok(events)
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Stored,
+    Removed,
+    Cleared,
+}
+
+/// The fields of any kind of event, with their defaults. Ranges are checked when all have been read.
+struct Fields<'a> {
+    sequence: Option<i128>,
+    hashes: Option<&'a [u8]>,
+    tokens: &'a [u8],
+    parent: Option<i128>,
+    block_size: i128,
+    medium: u32,
+    shared: bool,
+    lora_name: &'a str,
+    group: i128,
+    forms_prefix: bool,
+    extra_keys: Vec<&'a [u8]>,
+}
+
+fn read_event<'a>(reader: &mut Reader<'a>) -> Result<Event<'a>> {
+    let len = reader.map()?;
+    let kind = find_kind(reader, len)?;
+    let mut fields = Fields {
+        sequence: None,
+        hashes: None,
+        tokens: &[],
+        parent: None,
+        block_size: 0,
+        medium: 0,
+        shared: false,
+        lora_name: "",
+        group: 0,
+        forms_prefix: true,
+        extra_keys: Vec::new(),
+    };
+    for _ in 0..len {
+        let key = reader.str_bytes()?;
+        match (key, kind) {
+            (b"type", _) => {
+                if read_kind(reader)? != kind {
+                    return reader.fail("one type of event");
+                }
+            }
+            (b"sequence", _) => fields.sequence = Some(reader.int()?),
+            (_, Kind::Cleared) => reader.skip()?,
+            (_, Kind::Removed) => read_removed_field(reader, &mut fields, key)?,
+            (_, Kind::Stored) => read_stored_field(reader, &mut fields, key)?,
+        }
+    }
+    finish(reader, kind, fields)
+}
+
+/// The type of the event whose pairs come next; leaves the reader where it is. It mostly comes first.
+fn find_kind(reader: &mut Reader<'_>, len: usize) -> Result<Kind> {
+    let start = reader.at();
+    for _ in 0..len {
+        if reader.str_bytes()? == b"type" {
+            let kind = read_kind(reader)?;
+            reader.seek(start);
+            return Ok(kind);
+        }
+        reader.skip()?;
+    }
+    reader.fail("a type of event")
+}
+
+fn read_kind(reader: &mut Reader<'_>) -> Result<Kind> {
+    match reader.str_bytes()? {
+        b"stored" => Ok(Kind::Stored),
+        b"removed" => Ok(Kind::Removed),
+        b"cleared" => Ok(Kind::Cleared),
+        _ => reader.fail("the type `stored`, `removed` or `cleared`"),
+    }
+}
+
+fn read_removed_field<'a>(
+    reader: &mut Reader<'a>,
+    fields: &mut Fields<'a>,
+    key: &[u8],
+) -> Result<()> {
+    match key {
+        b"hashes" => fields.hashes = Some(reader.bin()?),
+        b"medium" => {
+            fields.medium = match reader.str_bytes()? {
+                b"GPU" => 0,
+                b"CPU" => 1,
+                b"DISK" => 2,
+                _ => return reader.fail("the medium `GPU`, `CPU` or `DISK`"),
+            }
+        }
+        b"shared" => fields.shared = reader.bool()?,
+        b"group" => fields.group = reader.int()?,
+        _ => reader.skip()?,
+    }
+    Ok(())
+}
+
+fn read_stored_field<'a>(
+    reader: &mut Reader<'a>,
+    fields: &mut Fields<'a>,
+    key: &[u8],
+) -> Result<()> {
+    match key {
+        b"tokens" => fields.tokens = reader.bin()?,
+        b"parent" => fields.parent = if reader.nil()? { None } else { Some(reader.int()?) },
+        b"block_size" => fields.block_size = reader.int()?,
+        b"lora_name" => fields.lora_name = reader.str()?,
+        b"spec_kind" => fields.forms_prefix = PREFIX_SPEC_KINDS.contains(&reader.str()?),
+        b"extra_keys" => {
+            let len = reader.array()?;
+            fields.extra_keys.clear();
+            for _ in 0..len {
+                fields.extra_keys.push(reader.bin()?);
+            }
+        }
+        _ => read_removed_field(reader, fields, key)?,
+    }
+    Ok(())
+}
+
+fn finish<'a>(reader: &Reader<'a>, kind: Kind, fields: Fields<'a>) -> Result<Event<'a>> {
+    let Some(sequence) = fields.sequence else {
+        return reader.fail("an event with a sequence");
+    };
+    if kind == Kind::Cleared {
+        return Ok(Event::Cleared { sequence });
+    }
+    let Some((hashes, [])) = fields.hashes.map(<[u8]>::as_chunks) else {
+        return reader.fail("an event with hashes of 8 bytes");
+    };
+    let Ok(group) = u32::try_from(fields.group) else {
+        return reader.fail("a 32-bit group");
+    };
+    let tier = fields.medium + if fields.shared { SHARED } else { 0 };
+    if kind == Kind::Removed {
+        return Ok(Event::Removed(Removed { sequence, hashes, tier, group }));
+    }
+    if !fields.tokens.len().is_multiple_of(4) {
+        return reader.fail("tokens of 4 bytes");
+    }
+    let Ok(parent) = fields.parent.map(u64::try_from).transpose() else {
+        return reader.fail("a 64-bit parent");
+    };
+    let Ok(block_size) = u32::try_from(fields.block_size) else {
+        return reader.fail("a 32-bit block_size");
+    };
+    Ok(Event::Stored(Stored {
+        sequence,
+        hashes,
+        tokens: fields.tokens,
+        parent,
+        block_size,
+        tier,
+        lora_name: fields.lora_name,
+        group,
+        forms_prefix: fields.forms_prefix,
+        extra_keys: fields.extra_keys,
+    }))
+}

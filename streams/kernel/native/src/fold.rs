@@ -1,0 +1,346 @@
+//! The writes: folding events, loading changes, clearing. Each takes the lock in turns of at most
+//! `TURN_BLOCKS` blocks, so that queries get in between.
+//!
+//! One write runs at a time (the caller holds a mutex), so what a write knows stays true across turns.
+
+use parking_lot::{RwLock, RwLockWriteGuard};
+
+use crate::changes::Change;
+use crate::entries::Block;
+use crate::events::{Event, Removed, Stored};
+use crate::hashing::{PrefixHasher, group_mask};
+use crate::limits::{GROUP_MAX, TURN_BLOCKS};
+use crate::names::ContextKey;
+use crate::publisher::{Entry, Publisher};
+use crate::sets::slot_of;
+use crate::state::{Counter, Index, State};
+
+/// The handle is not (or no longer) that of a publisher.
+#[derive(Debug)]
+pub struct UnknownPublisher;
+
+type Result<T> = std::result::Result<T, UnknownPublisher>;
+
+/// A write in progress.
+pub struct Fold<'a> {
+    state: RwLockWriteGuard<'a, State>,
+    hasher: &'a PrefixHasher,
+    blocks_left: usize,
+    scratch: Vec<u8>,
+}
+
+impl Drop for Fold<'_> {
+    fn drop(&mut self) {
+        self.state.index.settle();
+    }
+}
+
+/// How far a chain of stored blocks has come.
+#[derive(Clone, Copy)]
+struct Chain {
+    membership: u32,
+    prefix: Option<u64>,
+    row: Option<u32>,
+}
+
+impl<'a> Fold<'a> {
+    pub fn new(state: &'a RwLock<State>, hasher: &'a PrefixHasher) -> Self {
+        Self { state: state.write(), hasher, blocks_left: TURN_BLOCKS, scratch: Vec::new() }
+    }
+
+    pub fn state(&mut self) -> &mut State {
+        &mut self.state
+    }
+
+    fn publisher(&mut self, id: u64) -> Result<(&mut Publisher, &mut Index)> {
+        let State { publishers, index, .. } = &mut *self.state;
+        let publisher = publishers.get_mut(&id).ok_or(UnknownPublisher)?;
+        Ok((publisher, index))
+    }
+
+    /// Lets readers in where this turn is over.
+    fn spend(&mut self, blocks: usize) {
+        if blocks < self.blocks_left {
+            self.blocks_left -= blocks;
+            return;
+        }
+        self.state.index.settle();
+        RwLockWriteGuard::bump(&mut self.state);
+        self.blocks_left = TURN_BLOCKS;
+    }
+
+    /// Folds the events whose sequence is above `after`, in order.
+    pub fn apply(&mut self, id: u64, events: &[Event], after: i128) -> Result<()> {
+        self.publisher(id)?;
+        for event in events.iter().filter(|event| event.sequence() > after) {
+            match event {
+                Event::Stored(stored) => self.store(id, stored)?,
+                Event::Removed(removed) => self.remove(id, removed)?,
+                Event::Cleared { .. } => drop(self.clear(id)?),
+            }
+        }
+        Ok(())
+    }
+
+    fn store(&mut self, id: u64, event: &Stored) -> Result<()> {
+        let (publisher, index) = self.publisher(id)?;
+        let blocks = event.hashes.len();
+        if let Some(refusal) = refusal(publisher, event) {
+            if matches!(refusal, Counter::SkippedGroup) && event.group <= GROUP_MAX {
+                publisher.skipped_groups |= 1 << event.group;
+            }
+            index.count(refusal, blocks);
+            return Ok(());
+        }
+        let mask = group_mask(event.group);
+        if event.tokens.is_empty() {
+            return self.store_placeholders(id, event, mask);
+        }
+        let Some(mut chain) = start_chain(publisher, index, event, mask) else {
+            index.count(Counter::UnknownParent, blocks);
+            return Ok(());
+        };
+        let mut done = 0;
+        while done < blocks {
+            let end = blocks.min(done + self.blocks_left);
+            self.store_blocks(id, event, mask, done..end, &mut chain)?;
+            self.spend(end - done);
+            done = end;
+        }
+        let (publisher, index) = self.publisher(id)?;
+        index.leave_if_unused(publisher, chain.membership);
+        Ok(())
+    }
+
+    fn store_blocks(
+        &mut self,
+        id: u64,
+        event: &Stored,
+        mask: u64,
+        blocks: std::ops::Range<usize>,
+        chain: &mut Chain,
+    ) -> Result<()> {
+        let State { publishers, index, .. } = &mut *self.state;
+        let publisher = publishers.get_mut(&id).ok_or(UnknownPublisher)?;
+        if let Some(membership) = publisher.membership(chain.membership) {
+            index.touch(membership.scope);
+        }
+        let block_bytes = 4 * event.block_size as usize;
+        for i in blocks {
+            let tokens = &event.tokens[i * block_bytes..(i + 1) * block_bytes];
+            let extra = event.extra_keys.get(i).copied().unwrap_or_default();
+            let local = self.hasher.block(tokens, extra, &mut self.scratch);
+            let prefix = self.hasher.chain(chain.prefix, local);
+            let key = u64::from_le_bytes(event.hashes[i]) ^ mask;
+            let block = Block { key, prefix, tier: event.tier };
+            let row = index.hold(publisher, chain.membership, block, chain.row);
+            chain.prefix = Some(prefix);
+            chain.row = row.or(chain.row);
+        }
+        Ok(())
+    }
+
+    /// Placeholders name blocks that the publisher holds already, on another tier.
+    fn store_placeholders(&mut self, id: u64, event: &Stored, mask: u64) -> Result<()> {
+        for hashes in event.hashes.chunks(TURN_BLOCKS) {
+            let (publisher, index) = self.publisher(id)?;
+            for &hash in hashes {
+                let key = u64::from_le_bytes(hash) ^ mask;
+                let Some(entry) = publisher.find(key, index.placement) else {
+                    index.count(Counter::Unresolved, 1);
+                    continue;
+                };
+                if let Some(membership) = publisher.membership(entry.membership()) {
+                    let scope = membership.scope;
+                    index.touch(scope);
+                    let prefix = index.scopes[scope as usize].rows.prefix(entry.row);
+                    let block = Block { key, prefix, tier: event.tier };
+                    index.hold(publisher, entry.membership(), block, None);
+                }
+            }
+            self.spend(hashes.len());
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, id: u64, event: &Removed) -> Result<()> {
+        let mask = group_mask(event.group);
+        for hashes in event.hashes.chunks(TURN_BLOCKS) {
+            let (publisher, index) = self.publisher(id)?;
+            let skipped =
+                event.group <= GROUP_MAX && publisher.skipped_groups >> event.group & 1 == 1;
+            let unknown = if skipped { Counter::SkippedGroup } else { Counter::UnknownRemoved };
+            for &hash in hashes {
+                let key = u64::from_le_bytes(hash) ^ mask;
+                let Some(entry) = publisher.find(key, index.placement) else {
+                    index.count(unknown, 1);
+                    continue;
+                };
+                if !entry.has(event.tier) {
+                    index.count(unknown, 1);
+                    continue;
+                }
+                index.remove(publisher, entry, event.tier);
+                index.count(Counter::Removed, 1);
+            }
+            self.spend(hashes.len());
+        }
+        Ok(())
+    }
+
+    // Dropping entries
+
+    /// Drops all entries of a publisher; returns how many.
+    pub fn clear(&mut self, id: u64) -> Result<u64> {
+        let (publisher, index) = self.publisher(id)?;
+        let removed = publisher.live_entries();
+        publisher.counts.clear();
+        let entries = std::mem::take(&mut publisher.entries);
+        let mut emptied = Vec::new();
+        for number in 0..publisher.memberships.len() as u32 {
+            if publisher.membership(number).is_some_and(|part| part.entries > 0) {
+                empty_membership(publisher, index, number);
+                emptied.push(number);
+            }
+        }
+        let entries: Vec<Entry> = entries.into_values().collect();
+        self.release(id, &entries)?;
+        let (publisher, index) = self.publisher(id)?;
+        for number in emptied {
+            if let Some(membership) = publisher.membership(number) {
+                let change = Change::clear(publisher.dp_rank).encode();
+                index.changes.record(membership.context, &change);
+            }
+            index.leave_if_unused(publisher, number);
+        }
+        index.count(Counter::Cleared, removed as usize);
+        Ok(removed)
+    }
+
+    pub fn unregister(&mut self, id: u64) -> Result<u64> {
+        let removed = self.clear(id)?;
+        self.state.forget(id);
+        Ok(removed)
+    }
+
+    /// Drops the entries of a publisher in one scope.
+    fn clear_membership(&mut self, id: u64, number: u32) -> Result<()> {
+        let (publisher, index) = self.publisher(id)?;
+        let placement = index.placement;
+        let entries = publisher
+            .entries
+            .extract(|entry| entry.membership() == number, |entry| placement.of(entry.key));
+        for entry in &entries {
+            for tier in entry.tiers() {
+                publisher.counts.keep(entry.key, tier, 0);
+            }
+        }
+        empty_membership(publisher, index, number);
+        self.release(id, &entries)
+    }
+
+    /// Takes entries out of the index that are no longer the publisher's.
+    fn release(&mut self, id: u64, entries: &[Entry]) -> Result<()> {
+        for entries in entries.chunks(TURN_BLOCKS) {
+            let (publisher, index) = self.publisher(id)?;
+            for entry in entries {
+                let Some(membership) = publisher.membership(entry.membership()) else { continue };
+                let (scope, member) = (membership.scope, membership.member);
+                index.touch(scope);
+                for tier in entry.tiers() {
+                    let slot = slot_of(member, tier);
+                    index.scopes[scope as usize].release(entry.row, slot, index.placement);
+                }
+            }
+            self.spend(entries.len());
+        }
+        Ok(())
+    }
+
+    // Loading
+
+    /// Applies changes that were taken or dumped before.
+    pub fn load(&mut self, context: &ContextKey, changes: &[Change]) -> Result<()> {
+        let stream = context.stream();
+        let lora_name = &context.scope.lora_name;
+        let mut row = None;
+        let mut last: Option<(u32, u64)> = None;
+        for change in changes {
+            let id = match last {
+                Some((dp_rank, id)) if dp_rank == change.dp_rank => id,
+                _ => self.state.open_publisher(stream.clone(), change.dp_rank),
+            };
+            last = Some((change.dp_rank, id));
+            let (publisher, index) = self.publisher(id)?;
+            if change.clears {
+                if let Some(&number) = publisher.by_lora.get(lora_name) {
+                    self.clear_membership(id, number)?;
+                    let (publisher, index) = self.publisher(id)?;
+                    index.leave_if_unused(publisher, number);
+                }
+                row = None;
+                continue;
+            }
+            let number = index.join(publisher, lora_name);
+            if let Some(membership) = publisher.membership(number) {
+                index.touch(membership.scope);
+            }
+            row = index.load(publisher, number, change, row).or(row);
+            index.leave_if_unused(publisher, number);
+            self.spend(1);
+        }
+        Ok(())
+    }
+}
+
+/// Sets a membership to no entries; the index still has them.
+fn empty_membership(publisher: &mut Publisher, index: &mut Index, number: u32) {
+    if let Some(membership) = publisher.membership_mut(number) {
+        membership.entries = 0;
+        membership.own = 0;
+        membership.digest = 0;
+        index.note_participation(membership);
+    }
+}
+
+/// Where the event's blocks begin; None where its parent is not held in the same scope.
+fn start_chain(
+    publisher: &mut Publisher,
+    index: &mut Index,
+    event: &Stored,
+    mask: u64,
+) -> Option<Chain> {
+    let Some(parent) = event.parent else {
+        let membership = index.join(publisher, event.lora_name);
+        return Some(Chain { membership, prefix: None, row: None });
+    };
+    let parent = publisher.find(parent ^ mask, index.placement)?;
+    let membership = publisher.membership(parent.membership())?;
+    if *membership.lora_name != *event.lora_name {
+        return None;
+    }
+    let prefix = index.scopes[membership.scope as usize].rows.prefix(parent.row);
+    Some(Chain { membership: parent.membership(), prefix: Some(prefix), row: Some(parent.row) })
+}
+
+/// The counter under which a stored event is left out, if it is.
+fn refusal(publisher: &Publisher, event: &Stored) -> Option<Counter> {
+    let blocks = event.hashes.len();
+    if !event.forms_prefix {
+        return Some(Counter::SkippedGroup);
+    }
+    if event.tokens.is_empty() {
+        return None;
+    }
+    if event.block_size != publisher.stream.block_size {
+        return Some(Counter::BlockSizeMismatch);
+    }
+    // Both factors are below 2**61 and 2**32, so the product takes more than 64 bits.
+    if event.tokens.len() as u128 != 4 * blocks as u128 * u128::from(event.block_size) {
+        return Some(Counter::TokenCountMismatch);
+    }
+    if !event.extra_keys.is_empty() && event.extra_keys.len() != blocks {
+        return Some(Counter::ExtraKeysMismatch);
+    }
+    None
+}

@@ -1,0 +1,22 @@
+//! The bounds that the kernel shares with `schemas/limits.py`; a contract test compares their effects.
+
+/// How often one publisher may announce a block on a tier; the field in a change is a u16.
+pub const HOLD_COUNT_MAX: u16 = u16::MAX;
+/// Cache groups above it are not remembered as skipped.
+pub const GROUP_MAX: u32 = 63;
+pub const QUERY_TOKENS_MAX: usize = 4 * 1024 * 1024;
+pub const BLOCK_SIZE_MAX: u64 = 65_536;
+pub const NAME_BYTES_MAX: usize = 1024;
+/// Token ids of the JSON interface are non-negative i32.
+pub const JSON_TOKEN_MAX: u64 = i32::MAX as u64;
+
+/// Blocks that a writer folds before it lets waiting queries in: about 0.1 ms of work.
+pub const TURN_BLOCKS: usize = 512;
+
+// Calls longer than about 50 us release the GIL. Shorter ones keep it: getting it back costs up to
+// 5 ms (CPython's switch interval) when other Python threads are busy.
+pub const DETACHED_EVENT_BYTES: usize = 16 * 1024;
+pub const DETACHED_TOKEN_BYTES: usize = 4 * 32 * 1024;
+pub const DETACHED_JSON_BYTES: usize = 128 * 1024;
+pub const DETACHED_ARRAY_BYTES: usize = 128 * 1024;
+pub const DETACHED_ENTRIES: u64 = 512;

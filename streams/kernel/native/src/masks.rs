@@ -1,0 +1,114 @@
+//! Holder sets as bitmaps over what a query asks for, one row of words per set.
+//!
+//! A row has eight parts, the first four with a bit per instance, the others with a bit per member (rank):
+//!
+//!     any | GPU | CPU | DISK   on any rank of the instance or in a shared pool
+//!     own                      the rank's own tiers, any of them
+//!     walk GPU                 the rank's GPU
+//!     walk CPU | walk DISK     the rank's own tier or a shared pool of that medium
+//!
+//! A pool sets the bits of all instances and members, present and future, so a member that joins changes
+//! no row.
+
+use crate::sets::{SHARED, TIERS};
+
+/// Sets whose rows are allocated at once; rows are not copied when more sets come.
+const CHUNK_SETS: usize = 1024;
+const PARTS: usize = 4;
+
+pub struct Masks {
+    /// Words per instance part and per member part.
+    pub instance_words: usize,
+    pub member_words: usize,
+    /// Instance of each member.
+    instance_of: Vec<u32>,
+    chunks: Vec<Vec<u64>>,
+}
+
+impl Default for Masks {
+    fn default() -> Self {
+        Self { instance_words: 1, member_words: 1, instance_of: Vec::new(), chunks: Vec::new() }
+    }
+}
+
+impl Masks {
+    pub fn words(&self) -> usize {
+        PARTS * (self.instance_words + self.member_words)
+    }
+
+    #[inline]
+    pub fn row(&self, set: u32) -> &[u64] {
+        let start = set as usize % CHUNK_SETS * self.words();
+        &self.chunks[set as usize / CHUNK_SETS][start..start + self.words()]
+    }
+
+    pub fn assign(&mut self, member: u32, instance: u32) {
+        let members = self.instance_of.len().max(member as usize + 1);
+        self.instance_of.resize(members, 0);
+        self.instance_of[member as usize] = instance;
+    }
+
+    /// Makes room for this many; true where all rows must be written again.
+    pub fn widen(&mut self, instances: usize, members: usize) -> bool {
+        let fits = instances <= 64 * self.instance_words && members <= 64 * self.member_words;
+        if fits {
+            return false;
+        }
+        while instances > 64 * self.instance_words {
+            self.instance_words *= 2;
+        }
+        while members > 64 * self.member_words {
+            self.member_words *= 2;
+        }
+        self.chunks = Vec::new();
+        true
+    }
+
+    /// Computes the row of a set.
+    pub fn write(&mut self, set: u32, slots: &[u32]) {
+        let words = self.words();
+        let chunk = set as usize / CHUNK_SETS;
+        while self.chunks.len() <= chunk {
+            self.chunks.push(Vec::new());
+        }
+        let start = set as usize % CHUNK_SETS * words;
+        let rows = &mut self.chunks[chunk];
+        if rows.len() < start + words {
+            // The first chunk starts small: most scopes have few sets.
+            rows.resize((2 * start).clamp(8 * words, CHUNK_SETS * words), 0);
+        }
+        let row = &mut rows[start..start + words];
+        row.fill(0);
+        let (per_instance, per_member) = row.split_at_mut(PARTS * self.instance_words);
+        for &slot in slots {
+            let (member, tier) = (slot / TIERS, slot % TIERS);
+            if tier < SHARED {
+                let instance = self.instance_of[member as usize];
+                set_bit(per_instance, 0, instance);
+                set_bit(per_instance, (1 + tier) as usize * self.instance_words, instance);
+                set_bit(per_member, 0, member);
+                set_bit(per_member, (1 + tier) as usize * self.member_words, member);
+            } else {
+                let medium = (tier - SHARED) as usize;
+                fill_part(per_instance, 0, self.instance_words);
+                fill_part(per_instance, 1 + medium, self.instance_words);
+                if medium > 0 {
+                    fill_part(per_member, 1 + medium, self.member_words);
+                }
+            }
+        }
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        let rows: usize = self.chunks.iter().map(|rows| 8 * rows.capacity()).sum();
+        rows + 4 * self.instance_of.capacity()
+    }
+}
+
+pub fn set_bit(words: &mut [u64], start: usize, bit: u32) {
+    words[start + bit as usize / 64] |= 1 << (bit % 64);
+}
+
+fn fill_part(words: &mut [u64], part: usize, len: usize) {
+    words[part * len..(part + 1) * len].fill(u64::MAX);
+}

@@ -1,0 +1,73 @@
+//! The names that lead to a scope, a publisher or a change list, as `schemas/identities.py` defines them.
+
+use std::sync::Arc;
+
+use hashbrown::Equivalent;
+
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct ScopeKey {
+    pub tenant_id: Arc<str>,
+    pub model_name: Arc<str>,
+    pub lora_name: Arc<str>,
+    pub block_size: u32,
+    pub additional_salt: Arc<str>,
+}
+
+/// A `ScopeKey` that borrows, for looking up. It must hash alike: same fields in the same order.
+#[derive(Hash, Clone, Copy)]
+pub struct ScopeRef<'a> {
+    pub tenant_id: &'a str,
+    pub model_name: &'a str,
+    pub lora_name: &'a str,
+    pub block_size: u32,
+    pub additional_salt: &'a str,
+}
+
+impl Equivalent<ScopeKey> for ScopeRef<'_> {
+    fn equivalent(&self, key: &ScopeKey) -> bool {
+        self.block_size == key.block_size
+            && *self.model_name == *key.model_name
+            && *self.tenant_id == *key.tenant_id
+            && *self.lora_name == *key.lora_name
+            && *self.additional_salt == *key.additional_salt
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct StreamKey {
+    pub tenant_id: Arc<str>,
+    pub model_name: Arc<str>,
+    pub block_size: u32,
+    pub additional_salt: Arc<str>,
+    pub instance_id: Arc<str>,
+}
+
+impl StreamKey {
+    pub fn scope(&self, lora_name: &str) -> ScopeKey {
+        ScopeKey {
+            tenant_id: self.tenant_id.clone(),
+            model_name: self.model_name.clone(),
+            lora_name: lora_name.into(),
+            block_size: self.block_size,
+            additional_salt: self.additional_salt.clone(),
+        }
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct ContextKey {
+    pub scope: ScopeKey,
+    pub instance_id: Arc<str>,
+}
+
+impl ContextKey {
+    pub fn stream(&self) -> StreamKey {
+        StreamKey {
+            tenant_id: self.scope.tenant_id.clone(),
+            model_name: self.scope.model_name.clone(),
+            block_size: self.scope.block_size,
+            additional_salt: self.scope.additional_salt.clone(),
+            instance_id: self.instance_id.clone(),
+        }
+    }
+}

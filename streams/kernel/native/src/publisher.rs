@@ -1,0 +1,155 @@
+//! One publisher: what it calls the blocks it holds, and its part in each scope.
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+
+use crate::hashing::Placement;
+use crate::names::StreamKey;
+use crate::sets::TIERS;
+use crate::tables::Sharded;
+
+/// A block under the publisher's own key, on one tier or more.
+#[derive(Clone, Copy)]
+pub struct Entry {
+    pub key: u64,
+    pub row: u32,
+    /// Number of the membership, above a bit per tier that holds the block.
+    packed: u32,
+}
+
+impl Entry {
+    pub fn new(key: u64, row: u32, membership: u32) -> Self {
+        Self { key, row, packed: membership << TIERS }
+    }
+
+    #[inline]
+    pub fn membership(&self) -> u32 {
+        self.packed >> TIERS
+    }
+
+    #[inline]
+    pub fn has(&self, tier: u32) -> bool {
+        self.packed >> tier & 1 == 1
+    }
+
+    #[inline]
+    pub fn set(&mut self, tier: u32, held: bool) {
+        self.packed = self.packed & !(1 << tier) | u32::from(held) << tier;
+    }
+
+    #[inline]
+    pub fn is_vacant(&self) -> bool {
+        self.packed & ((1 << TIERS) - 1) == 0
+    }
+
+    pub fn tiers(&self) -> impl Iterator<Item = u32> + use<> {
+        let entry = *self;
+        (0..TIERS).filter(move |&tier| entry.has(tier))
+    }
+}
+
+/// A publisher's part in one scope; it lives while there are entries or a registration.
+#[derive(Clone)]
+pub struct Membership {
+    pub lora_name: Arc<str>,
+    pub scope: u32,
+    /// Number within the scope.
+    pub member: u32,
+    pub context: u32,
+    /// Held (key, tier) pairs; `own` are those that are not in shared pools.
+    pub entries: u64,
+    pub own: u64,
+    pub digest: u64,
+    /// Registered here, and routable.
+    pub registered: bool,
+}
+
+/// (key, tier) -> how often a held block was announced, where more than once.
+#[derive(Default)]
+pub struct Counts(HashMap<(u64, u32), u16>);
+
+impl Counts {
+    #[inline]
+    pub fn of(&self, entry: &Entry, tier: u32) -> u16 {
+        if !entry.has(tier) {
+            return 0;
+        }
+        if self.0.is_empty() {
+            return 1;
+        }
+        self.0.get(&(entry.key, tier)).copied().unwrap_or(1)
+    }
+
+    #[inline]
+    pub fn keep(&mut self, key: u64, tier: u32, count: u16) {
+        if count > 1 {
+            self.0.insert((key, tier), count);
+        } else if !self.0.is_empty() {
+            self.0.remove(&(key, tier));
+            if self.0.is_empty() {
+                self.0 = HashMap::new();
+            }
+        }
+    }
+
+    pub fn clear(&mut self) {
+        self.0 = HashMap::new();
+    }
+}
+
+pub struct Publisher {
+    pub id: u64,
+    pub stream: StreamKey,
+    pub dp_rank: u32,
+    pub entries: Sharded<Entry>,
+    pub counts: Counts,
+    pub memberships: Vec<Option<Membership>>,
+    pub by_lora: HashMap<Arc<str>, u32>,
+    pub registered_lora: Option<Arc<str>>,
+    pub routable: bool,
+    /// Bit per cache group that stored events have been left out of.
+    pub skipped_groups: u64,
+}
+
+impl Publisher {
+    pub fn new(id: u64, stream: StreamKey, dp_rank: u32) -> Self {
+        Self {
+            id,
+            stream,
+            dp_rank,
+            entries: Sharded::default(),
+            counts: Counts::default(),
+            memberships: Vec::new(),
+            by_lora: HashMap::new(),
+            registered_lora: None,
+            routable: false,
+            skipped_groups: 0,
+        }
+    }
+
+    #[inline]
+    pub fn find(&self, key: u64, placement: Placement) -> Option<Entry> {
+        let same = |entry: &Entry| entry.key == key;
+        self.entries.find(placement.of(key), same).copied()
+    }
+
+    pub fn membership(&self, number: u32) -> Option<&Membership> {
+        self.memberships.get(number as usize)?.as_ref()
+    }
+
+    pub fn membership_mut(&mut self, number: u32) -> Option<&mut Membership> {
+        self.memberships.get_mut(number as usize)?.as_mut()
+    }
+
+    pub fn live_entries(&self) -> u64 {
+        self.memberships.iter().flatten().map(|part| part.entries).sum()
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        self.entries.memory_bytes()
+            + self.counts.0.allocation_size()
+            + self.memberships.capacity() * size_of::<Option<Membership>>()
+            + size_of::<Self>()
+    }
+}

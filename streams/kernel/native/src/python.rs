@@ -1,0 +1,308 @@
+//! The classes that Python sees. `streams/kernel/interface.py` documents every method.
+//!
+//! Order of locks: the writer's mutex, then the state. Neither is held while waiting for the GIL, so a
+//! thread with the GIL may wait for them.
+
+use parking_lot::{Mutex, RwLock};
+use pyo3::exceptions::{PyKeyError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList};
+
+use crate::changes::{self, CHANGE_BYTES};
+use crate::convert::{Classes, array_error, bytes_of, context_key, stream_key, with_scope};
+use crate::events::read_events;
+use crate::fold::{Fold, UnknownPublisher};
+use crate::hashing::PrefixHasher;
+use crate::limits::{
+    DETACHED_ARRAY_BYTES, DETACHED_ENTRIES, DETACHED_EVENT_BYTES, DETACHED_JSON_BYTES,
+    DETACHED_TOKEN_BYTES,
+};
+use crate::scan::scan_query;
+use crate::state::{COUNTER_NAMES, State};
+use crate::walk::Prompt;
+use crate::{arrays, views, walk};
+
+/// Runs `work` without the GIL if it is long, with it otherwise.
+fn detached_if<T: Send>(is_long: bool, py: Python<'_>, work: impl FnOnce() -> T + Send) -> T {
+    if is_long { py.detach(work) } else { work() }
+}
+
+#[pyclass(frozen, module = "streams.kernel._native")]
+pub struct Kernel {
+    hasher: PrefixHasher,
+    state: RwLock<State>,
+    /// Held by the one write that runs, across its turns with the state's lock.
+    writing: Mutex<()>,
+}
+
+impl Kernel {
+    fn write<T>(&self, work: impl FnOnce(&mut Fold) -> T) -> T {
+        let _writing = self.writing.lock();
+        work(&mut Fold::new(&self.state, &self.hasher))
+    }
+
+    fn publisher_entries(&self, publisher: u64) -> u64 {
+        let state = self.state.read();
+        state.publishers.get(&publisher).map_or(0, |known| known.live_entries())
+    }
+
+    fn matches<'py>(
+        &self,
+        scope: &Bound<'py, PyAny>,
+        prompt: &Prompt<'_>,
+        instance_id: Option<&str>,
+        is_long: bool,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let py = scope.py();
+        let answer = with_scope(scope, |key| {
+            if key.block_size == 0 {
+                return Err(PyValueError::new_err("Expected a block_size above 0"));
+            }
+            Ok(detached_if(is_long, py, || {
+                let state = self.state.read();
+                let Some(&number) = state.index.scope_ids.get(&key) else {
+                    return Vec::new();
+                };
+                let scope = &state.index.scopes[number as usize];
+                walk::query(scope, state.index.placement, &self.hasher, prompt, instance_id)
+            }))
+        })?;
+        Classes::get(py)?.matches(&answer, py)
+    }
+}
+
+fn unknown(publisher: u64) -> impl Fn(UnknownPublisher) -> PyErr {
+    move |_| PyKeyError::new_err(publisher)
+}
+
+#[pymethods]
+impl Kernel {
+    #[new]
+    fn new(seed: u64) -> Self {
+        Self {
+            hasher: PrefixHasher::new(seed),
+            state: RwLock::new(State::new()),
+            writing: Mutex::new(()),
+        }
+    }
+
+    #[getter]
+    fn name(&self) -> &'static str {
+        "rust"
+    }
+
+    #[getter]
+    fn seed(&self) -> u64 {
+        self.hasher.seed()
+    }
+
+    #[pyo3(signature = (stream, dp_rank, /))]
+    fn open_publisher(&self, stream: &Bound<'_, PyAny>, dp_rank: u32) -> PyResult<u64> {
+        let stream = stream_key(stream)?;
+        Ok(self.write(|fold| fold.state().open_publisher(stream, dp_rank)))
+    }
+
+    #[pyo3(signature = (publisher, lora_name, routable, /))]
+    fn register(&self, publisher: u64, lora_name: &str, routable: bool) -> PyResult<()> {
+        let known = self.write(|fold| fold.state().register(publisher, lora_name, routable));
+        if known { Ok(()) } else { Err(PyKeyError::new_err(publisher)) }
+    }
+
+    #[pyo3(signature = (publisher, /))]
+    fn unregister(&self, publisher: u64, py: Python<'_>) -> PyResult<u64> {
+        let is_long = self.publisher_entries(publisher) > DETACHED_ENTRIES;
+        detached_if(is_long, py, || self.write(|fold| fold.unregister(publisher)))
+            .map_err(unknown(publisher))
+    }
+
+    #[pyo3(signature = (publisher, /))]
+    fn clear(&self, publisher: u64, py: Python<'_>) -> PyResult<u64> {
+        let is_long = self.publisher_entries(publisher) > DETACHED_ENTRIES;
+        detached_if(is_long, py, || self.write(|fold| fold.clear(publisher)))
+            .map_err(unknown(publisher))
+    }
+
+    #[pyo3(signature = (publisher, events, after, /))]
+    fn apply(&self, publisher: u64, events: &Bound<'_, PyAny>, after: i128) -> PyResult<()> {
+        let py = events.py();
+        let events = bytes_of(events)?;
+        let bytes = events.as_bytes();
+        if !self.state.read().publishers.contains_key(&publisher) {
+            return Err(PyKeyError::new_err(publisher));
+        }
+        let folded = detached_if(bytes.len() > DETACHED_EVENT_BYTES, py, || {
+            let events = read_events(bytes)?;
+            Ok(self.write(|fold| fold.apply(publisher, &events, after)))
+        });
+        match folded {
+            Ok(applied) => applied.map_err(unknown(publisher)),
+            Err(malformed) => Err(Classes::get(py)?.events_error(&malformed, py)),
+        }
+    }
+
+    fn take_changes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let taken = self.write(|fold| fold.state().index.changes.take());
+        let classes = Classes::get(py)?;
+        let lists = PyList::empty(py);
+        for (key, changes) in taken {
+            lists.append((classes.context(&key, py)?, PyBytes::new(py, &changes)))?;
+        }
+        Ok(lists)
+    }
+
+    fn pending_changes(&self) -> usize {
+        self.state.read().index.changes.pending()
+    }
+
+    #[pyo3(signature = (context, changes, /))]
+    fn load(&self, context: &Bound<'_, PyAny>, changes: &Bound<'_, PyAny>) -> PyResult<()> {
+        let key = context_key(context)?;
+        let encoded = bytes_of(changes)?;
+        let bytes = encoded.as_bytes();
+        let is_long = bytes.len() > DETACHED_EVENT_BYTES;
+        let loaded = detached_if(is_long, context.py(), || {
+            let changes = changes::decode(bytes)?;
+            Some(self.write(|fold| fold.load(&key, &changes)))
+        });
+        let text = || format!("Expected changes of {CHANGE_BYTES} bytes with op 0..1, tier 0..5");
+        let loaded = loaded.ok_or_else(|| PyValueError::new_err(text()))?;
+        // Only a second write could have dropped a publisher that this one opened, and there is none.
+        loaded.map_err(|_| PyKeyError::new_err("publisher"))
+    }
+
+    #[pyo3(signature = (context, entries_max, /))]
+    fn dump<'py>(
+        &self,
+        context: &Bound<'py, PyAny>,
+        entries_max: usize,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let py = context.py();
+        let key = context_key(context)?;
+        let chunk_bytes = CHANGE_BYTES.saturating_mul(entries_max);
+        if chunk_bytes == 0 {
+            return Err(PyValueError::new_err("Expected entries_max above 0, got: 0"));
+        }
+        let encoded = py.detach(|| views::dump(&self.state.read(), &key));
+        PyList::new(py, encoded.chunks(chunk_bytes).map(|chunk| PyBytes::new(py, chunk)))
+    }
+
+    #[pyo3(signature = (scope, tokens, first_key, instance_id, /))]
+    fn query<'py>(
+        &self,
+        scope: &Bound<'py, PyAny>,
+        tokens: &Bound<'py, PyAny>,
+        first_key: &Bound<'py, PyAny>,
+        instance_id: Option<&str>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let (tokens, first_key) = (bytes_of(tokens)?, bytes_of(first_key)?);
+        let is_long = tokens.as_bytes().len() > DETACHED_TOKEN_BYTES;
+        let prompt = Prompt::Tokens(tokens.as_bytes(), first_key.as_bytes());
+        self.matches(scope, &prompt, instance_id, is_long)
+    }
+
+    #[pyo3(signature = (scope, hashes, instance_id, /))]
+    fn query_by_hash<'py>(
+        &self,
+        scope: &Bound<'py, PyAny>,
+        hashes: &Bound<'py, PyAny>,
+        instance_id: Option<&str>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let hashes = bytes_of(hashes)?;
+        let (prefixes, _) = hashes.as_bytes().as_chunks();
+        let is_long = 8 * prefixes.len() > DETACHED_TOKEN_BYTES;
+        self.matches(scope, &Prompt::Hashes(prefixes), instance_id, is_long)
+    }
+
+    #[pyo3(signature = (scope, /))]
+    fn knows(&self, scope: &Bound<'_, PyAny>) -> PyResult<bool> {
+        with_scope(scope, |key| {
+            let state = self.state.read();
+            let number = state.index.scope_ids.get(&key);
+            Ok(number.is_some_and(|&n| !state.index.scopes[n as usize].roster.is_empty()))
+        })
+    }
+
+    #[pyo3(signature = (body, /))]
+    fn scan_query<'py>(&self, body: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let py = body.py();
+        let body = bytes_of(body)?;
+        let bytes = body.as_bytes();
+        let is_long = bytes.len() > DETACHED_JSON_BYTES;
+        match detached_if(is_long, py, || scan_query(bytes)) {
+            Some(scanned) => Ok(Some(Classes::get(py)?.scanned(&scanned, py)?)),
+            None => Ok(None),
+        }
+    }
+
+    fn scopes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let views = views::scopes(&self.state.read());
+        let classes = Classes::get(py)?;
+        let list = PyList::empty(py);
+        for view in &views {
+            list.append(classes.scope_view(view, py)?)?;
+        }
+        Ok(list)
+    }
+
+    fn contexts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let views = views::contexts(&self.state.read());
+        let classes = Classes::get(py)?;
+        let list = PyList::empty(py);
+        for view in &views {
+            list.append(classes.context_view(view, py)?)?;
+        }
+        Ok(list)
+    }
+
+    fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let counters = self.state.read().index.counters;
+        let dict = PyDict::new(py);
+        for (name, count) in COUNTER_NAMES.iter().zip(counters) {
+            dict.set_item(name, count)?;
+        }
+        Ok(dict)
+    }
+
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let stats = py.detach(|| views::stats(&self.state.read()));
+        let dict = PyDict::new(py);
+        for (name, size) in stats {
+            dict.set_item(name, size)?;
+        }
+        Ok(dict)
+    }
+}
+
+/// See `schemas.arrays.ArrayPacker`.
+#[pyclass(frozen, module = "streams.kernel._native")]
+pub struct ArrayPacker;
+
+#[pymethods]
+impl ArrayPacker {
+    #[new]
+    fn new() -> Self {
+        Self
+    }
+
+    fn pack_hashes<'py>(&self, encoded: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
+        packed(encoded, "hashes", arrays::pack_hashes)
+    }
+
+    fn pack_tokens<'py>(&self, encoded: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
+        packed(encoded, "tokens", arrays::pack_tokens)
+    }
+}
+
+fn packed<'py>(
+    encoded: &Bound<'py, PyAny>,
+    what: &str,
+    pack: fn(&[u8]) -> crate::msgpack::Result<Vec<u8>>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let py = encoded.py();
+    let bytes = bytes_of(encoded)?;
+    let bytes = bytes.as_bytes();
+    match detached_if(bytes.len() > DETACHED_ARRAY_BYTES, py, || pack(bytes)) {
+        Ok(packed) => Ok(PyBytes::new(py, &packed)),
+        Err(malformed) => Err(array_error(&malformed, what)),
+    }
+}

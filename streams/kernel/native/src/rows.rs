@@ -1,0 +1,158 @@
+//! The blocks of one scope: prefix hash and holder set of each, in chain order as far as possible.
+//!
+//! A chain takes the row after its previous block while that is free, else the start of an extent that is
+//! free altogether. So the blocks of a prompt lie side by side even after much churn, and a query finds
+//! the next block by looking at the next row.
+
+/// Rows of one free mask.
+const EXTENT_ROWS: u32 = 64;
+/// The pool grows by chunks of this many rows, which are never copied once full.
+const CHUNK_ROWS: u32 = 65_536;
+
+/// The set of a row that holds no block.
+pub const EMPTY_SET: u32 = 0;
+
+#[derive(Default)]
+struct Chunk {
+    prefixes: Vec<u64>,
+    sets: Vec<u32>,
+}
+
+#[derive(Default)]
+pub struct Rows {
+    chunks: Vec<Chunk>,
+    /// Per extent: bit i says that its row i is free.
+    free: Vec<u64>,
+    /// Extents that were free altogether when they were pushed; `queued` keeps each in here once.
+    empty: Vec<u32>,
+    queued: Vec<bool>,
+    live: usize,
+    /// Where the search for a partly free extent goes on.
+    cursor: usize,
+}
+
+impl Rows {
+    pub fn len(&self) -> usize {
+        self.live
+    }
+
+    fn capacity(&self) -> usize {
+        self.free.len() * EXTENT_ROWS as usize
+    }
+
+    /// Prefix and set of a row; None past the end. A free row has the set `EMPTY_SET`.
+    #[inline]
+    pub fn get(&self, row: u32) -> Option<(u64, u32)> {
+        let chunk = self.chunks.get((row / CHUNK_ROWS) as usize)?;
+        let at = (row % CHUNK_ROWS) as usize;
+        Some((*chunk.prefixes.get(at)?, *chunk.sets.get(at)?))
+    }
+
+    #[inline]
+    pub fn prefix(&self, row: u32) -> u64 {
+        self.chunks[(row / CHUNK_ROWS) as usize].prefixes[(row % CHUNK_ROWS) as usize]
+    }
+
+    #[inline]
+    pub fn set(&self, row: u32) -> u32 {
+        self.chunks[(row / CHUNK_ROWS) as usize].sets[(row % CHUNK_ROWS) as usize]
+    }
+
+    #[inline]
+    pub fn replace_set(&mut self, row: u32, set: u32) {
+        self.chunks[(row / CHUNK_ROWS) as usize].sets[(row % CHUNK_ROWS) as usize] = set;
+    }
+
+    /// A row for a new block, with `EMPTY_SET`; `after` is the row of the block before it.
+    pub fn allocate(&mut self, prefix: u64, after: Option<u32>) -> u32 {
+        let row = after
+            .and_then(|row| self.next_row(row))
+            .or_else(|| self.empty_extent())
+            .or_else(|| self.partly_free_row())
+            .unwrap_or_else(|| self.grow());
+        self.free[(row / EXTENT_ROWS) as usize] &= !(1 << (row % EXTENT_ROWS));
+        self.chunks[(row / CHUNK_ROWS) as usize].prefixes[(row % CHUNK_ROWS) as usize] = prefix;
+        self.live += 1;
+        row
+    }
+
+    /// Gives a row back. Its set must be `EMPTY_SET` already.
+    pub fn release(&mut self, row: u32) {
+        let extent = (row / EXTENT_ROWS) as usize;
+        self.free[extent] |= 1 << (row % EXTENT_ROWS);
+        self.live -= 1;
+        if self.live == 0 {
+            *self = Self::default();
+        } else if self.free[extent] == u64::MAX && !self.queued[extent] {
+            self.queued[extent] = true;
+            self.empty.push(extent as u32);
+        }
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        let chunks: usize = self
+            .chunks
+            .iter()
+            .map(|chunk| 8 * chunk.prefixes.capacity() + 4 * chunk.sets.capacity())
+            .sum();
+        chunks + 8 * self.free.capacity() + 4 * self.empty.capacity() + self.queued.capacity()
+    }
+
+    fn next_row(&mut self, row: u32) -> Option<u32> {
+        let next = row.checked_add(1)?;
+        match self.free.get((next / EXTENT_ROWS) as usize) {
+            Some(mask) => (mask >> (next % EXTENT_ROWS) & 1 == 1).then_some(next),
+            // The chain runs over the end of the pool: the extent that comes next continues it.
+            None => (next as usize == self.capacity()).then(|| self.grow()),
+        }
+    }
+
+    fn empty_extent(&mut self) -> Option<u32> {
+        while let Some(extent) = self.empty.pop() {
+            self.queued[extent as usize] = false;
+            if self.free[extent as usize] == u64::MAX {
+                return Some(extent * EXTENT_ROWS);
+            }
+        }
+        None
+    }
+
+    /// A free row in a used extent, if over half of the pool is free: many short chains would otherwise
+    /// take an extent each.
+    fn partly_free_row(&mut self) -> Option<u32> {
+        if self.live * 2 >= self.capacity() {
+            return None;
+        }
+        let extents = self.free.len();
+        for step in 0..extents {
+            let extent = (self.cursor + step) % extents;
+            if self.free[extent] != 0 {
+                // Next time further on, so that this chain can go on where it starts.
+                self.cursor = extent + 1;
+                return Some(extent as u32 * EXTENT_ROWS + self.free[extent].trailing_zeros());
+            }
+        }
+        None
+    }
+
+    /// One more extent; returns its first row.
+    fn grow(&mut self) -> u32 {
+        let first = self.capacity();
+        assert!(first < u32::MAX as usize - CHUNK_ROWS as usize, "rows are numbered by u32");
+        if first.is_multiple_of(CHUNK_ROWS as usize) {
+            self.chunks.push(Chunk::default());
+        }
+        let chunk = self.chunks.last_mut().expect("a chunk was pushed with the first extent");
+        let rows = chunk.prefixes.len() + EXTENT_ROWS as usize;
+        if rows > chunk.prefixes.capacity() {
+            let room = (2 * rows).min(CHUNK_ROWS as usize) - chunk.prefixes.len();
+            chunk.prefixes.reserve_exact(room);
+            chunk.sets.reserve_exact(room);
+        }
+        chunk.prefixes.resize(rows, 0);
+        chunk.sets.resize(rows, EMPTY_SET);
+        self.free.push(u64::MAX);
+        self.queued.push(false);
+        first as u32
+    }
+}

@@ -1,0 +1,201 @@
+//! The plain JSON body of `POST /query`, read in one pass. Anything unusual gives None, and the caller
+//! then parses in full; so what is accepted here must mean the same there.
+
+use crate::limits::{BLOCK_SIZE_MAX, JSON_TOKEN_MAX, NAME_BYTES_MAX, QUERY_TOKENS_MAX};
+
+const DEFAULT_TENANT: &str = "default";
+const ZEROS: u64 = 0x3030_3030_3030_3030;
+
+pub struct ScannedQuery<'a> {
+    pub model: &'a str,
+    pub lora_name: &'a str,
+    pub tenant_id: &'a str,
+    pub instance_id: Option<&'a str>,
+    pub block_size: u64,
+    pub cache_salt: &'a str,
+    /// u32 LE.
+    pub tokens: Vec<u8>,
+}
+
+#[derive(Default)]
+struct Fields<'a> {
+    model: Option<&'a str>,
+    lora_name: Option<&'a str>,
+    tenant_id: Option<&'a str>,
+    instance_id: Option<&'a str>,
+    block_size: Option<u64>,
+    cache_salt: Option<&'a str>,
+    tokens: Option<Vec<u8>>,
+}
+
+pub fn scan_query(body: &[u8]) -> Option<ScannedQuery<'_>> {
+    let mut scanner = Scanner { body, at: 0 };
+    let mut fields = Fields::default();
+    scanner.expect(b'{')?;
+    loop {
+        let key = scanner.string()?;
+        scanner.expect(b':')?;
+        match key {
+            "model" => once(&mut fields.model, scanner.string()?)?,
+            "lora_name" => once(&mut fields.lora_name, scanner.string()?)?,
+            "tenant_id" => once(&mut fields.tenant_id, scanner.string()?)?,
+            "instance_id" => once(&mut fields.instance_id, scanner.string()?)?,
+            "cache_salt" => once(&mut fields.cache_salt, scanner.string()?)?,
+            "block_size" => {
+                scanner.blanks();
+                once(&mut fields.block_size, scanner.number()?)?;
+            }
+            "token_ids" => once(&mut fields.tokens, scanner.tokens()?)?,
+            _ => return None,
+        }
+        scanner.blanks();
+        match scanner.byte()? {
+            b',' => {}
+            b'}' => break,
+            _ => return None,
+        }
+    }
+    scanner.blanks();
+    (scanner.at == body.len()).then_some(())?;
+    check(fields)
+}
+
+fn once<T>(field: &mut Option<T>, value: T) -> Option<()> {
+    field.replace(value).is_none().then_some(())
+}
+
+fn check(fields: Fields) -> Option<ScannedQuery> {
+    let block_size = fields.block_size?;
+    let query = ScannedQuery {
+        model: fields.model?,
+        lora_name: fields.lora_name.unwrap_or_default(),
+        tenant_id: fields.tenant_id.filter(|name| !name.is_empty()).unwrap_or(DEFAULT_TENANT),
+        instance_id: fields.instance_id,
+        block_size,
+        cache_salt: fields.cache_salt.unwrap_or_default(),
+        tokens: fields.tokens?,
+    };
+    let is_usual = !query.model.is_empty()
+        && query.instance_id != Some("")
+        && (1..=BLOCK_SIZE_MAX).contains(&block_size);
+    is_usual.then_some(query)
+}
+
+struct Scanner<'a> {
+    body: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Scanner<'a> {
+    #[inline]
+    fn byte(&mut self) -> Option<u8> {
+        let byte = *self.body.get(self.at)?;
+        self.at += 1;
+        Some(byte)
+    }
+
+    #[inline]
+    fn blanks(&mut self) {
+        while let Some(b' ' | b'\t' | b'\n' | b'\r') = self.body.get(self.at) {
+            self.at += 1;
+        }
+    }
+
+    fn expect(&mut self, wanted: u8) -> Option<()> {
+        self.blanks();
+        (self.byte()? == wanted).then_some(())
+    }
+
+    /// A string without escapes or control characters.
+    fn string(&mut self) -> Option<&'a str> {
+        self.expect(b'"')?;
+        let rest = &self.body[self.at..];
+        let len = rest.iter().position(|&byte| matches!(byte, b'"' | b'\\' | 0..0x20))?;
+        if rest[len] != b'"' || len > NAME_BYTES_MAX {
+            return None;
+        }
+        self.at += len + 1;
+        std::str::from_utf8(&rest[..len]).ok()
+    }
+
+    fn tokens(&mut self) -> Option<Vec<u8>> {
+        self.expect(b'[')?;
+        self.blanks();
+        if self.body.get(self.at) == Some(&b']') {
+            self.at += 1;
+            return Some(Vec::new());
+        }
+        // A token takes two bytes of text at least, and mostly six.
+        let mut tokens = Vec::with_capacity((self.body.len() - self.at) / 5 * 4 + 64);
+        loop {
+            let token = self.number()?;
+            if token > JSON_TOKEN_MAX || tokens.len() == 4 * QUERY_TOKENS_MAX {
+                return None;
+            }
+            tokens.extend_from_slice(&(token as u32).to_le_bytes());
+            let mut byte = self.byte()?;
+            if byte != b',' && byte != b']' {
+                self.at -= 1;
+                self.blanks();
+                byte = self.byte()?;
+            }
+            match byte {
+                b',' => {}
+                b']' => return Some(tokens),
+                _ => return None,
+            }
+            if self.body.get(self.at)? <= &b' ' {
+                self.blanks();
+            }
+        }
+    }
+
+    /// A plain integer of up to 15 digits.
+    #[inline]
+    fn number(&mut self) -> Option<u64> {
+        let (value, len) = leading_digits(self.word());
+        let starts_with_zero = self.body.get(self.at) == Some(&b'0');
+        if len == 0 || starts_with_zero && len > 1 {
+            return None;
+        }
+        self.at += len;
+        if len < 8 {
+            return Some(value);
+        }
+        let (low, more) = leading_digits(self.word());
+        self.at += more;
+        // Eight more digits are out of any range here.
+        (more < 8).then(|| value * 10_u64.pow(more as u32) + low)
+    }
+
+    /// The next eight bytes, zeros beyond the end.
+    #[inline]
+    fn word(&self) -> u64 {
+        let rest = &self.body[self.at..];
+        if let Some(word) = rest.first_chunk() {
+            return u64::from_le_bytes(*word);
+        }
+        let mut word = [0; 8];
+        word[..rest.len()].copy_from_slice(rest);
+        u64::from_le_bytes(word)
+    }
+}
+
+/// Value and number of the decimal digits at the start of eight bytes of text.
+#[inline]
+fn leading_digits(text: u64) -> (u64, usize) {
+    let digits = text ^ ZEROS;
+    // A byte's high bit is set where it is above 9. A carry comes only from such a byte, so the bits up to
+    // the first one are right.
+    let others = (digits.wrapping_add(0x7676_7676_7676_7676) | digits) & 0x8080_8080_8080_8080;
+    let len = (others.trailing_zeros() / 8) as usize;
+    if len == 0 {
+        return (0, 0);
+    }
+    // Shifted so that zeros lead, then pairs, fours and eights are joined.
+    let digits = digits << (64 - 8 * len as u32);
+    let pairs = digits.wrapping_mul(10).wrapping_add(digits >> 8);
+    let low = (pairs & 0x0000_00ff_0000_00ff).wrapping_mul(0x000f_4240_0000_0064);
+    let high = (pairs >> 16 & 0x0000_00ff_0000_00ff).wrapping_mul(0x0000_2710_0000_0001);
+    (low.wrapping_add(high) >> 32, len)
+}

@@ -1,0 +1,200 @@
+//! Interned holder sets: every distinct set of holders is stored once, and a block names it by number.
+//!
+//! A *slot* is one holder: a member of the scope on one tier. Bringing one holder to a block, or taking it
+//! away, is a transition between two sets, found in a memo. Sets that no block uses stay until they
+//! outnumber the others, so that a chain of blocks reuses one transition.
+
+use hashbrown::hash_table::Entry;
+use hashbrown::{HashMap, HashTable};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::masks::Masks;
+use crate::rows::EMPTY_SET;
+
+pub const TIERS: u32 = 6;
+/// Tiers from here on are shared pools.
+pub const SHARED: u32 = 3;
+
+const UNUSED_MIN: usize = 1024;
+
+pub fn slot_of(member: u32, tier: u32) -> u32 {
+    member * TIERS + tier
+}
+
+struct HolderSet {
+    slots: Box<[u32]>,
+    /// Blocks that have this set.
+    blocks: u32,
+}
+
+pub struct HolderSets {
+    sets: Vec<HolderSet>,
+    free: Vec<u32>,
+    unused: usize,
+    interned: HashTable<u32>,
+    memo: HashMap<(u32, u32), u32>,
+    /// The memo's last answer: consecutive blocks mostly make one and the same transition.
+    last: ((u32, u32), u32),
+    pub masks: Masks,
+}
+
+impl Default for HolderSets {
+    fn default() -> Self {
+        let empty = HolderSet { slots: Box::default(), blocks: 0 };
+        Self {
+            sets: vec![empty],
+            free: Vec::new(),
+            unused: 0,
+            interned: HashTable::new(),
+            memo: HashMap::new(),
+            last: ((EMPTY_SET, u32::MAX), EMPTY_SET),
+            masks: Masks::default(),
+        }
+    }
+}
+
+impl HolderSets {
+    /// The set with the slot; the same set where it has it already.
+    #[inline]
+    pub fn with(&mut self, set: u32, slot: u32) -> u32 {
+        self.transition(set, slot << 1 | 1)
+    }
+
+    /// The set without the slot.
+    #[inline]
+    pub fn without(&mut self, set: u32, slot: u32) -> u32 {
+        self.transition(set, slot << 1)
+    }
+
+    #[inline]
+    fn transition(&mut self, set: u32, step: u32) -> u32 {
+        if self.last.0 == (set, step) {
+            return self.last.1;
+        }
+        let next = match self.memo.get(&(set, step)) {
+            Some(&next) => next,
+            None => self.make_transition(set, step),
+        };
+        self.last = ((set, step), next);
+        next
+    }
+
+    fn make_transition(&mut self, set: u32, step: u32) -> u32 {
+        let (slot, adds) = (step >> 1, step & 1 == 1);
+        let slots = &self.sets[set as usize].slots;
+        let next = match (slots.binary_search(&slot), adds) {
+            (Ok(_), true) | (Err(_), false) => set,
+            (Err(at), true) => {
+                let grown = [&slots[..at], &[slot], &slots[at..]].concat();
+                self.intern(grown.into())
+            }
+            (Ok(at), false) => {
+                let shrunk = [&slots[..at], &slots[at + 1..]].concat();
+                self.intern(shrunk.into())
+            }
+        };
+        self.memo.insert((set, step), next);
+        next
+    }
+
+    fn intern(&mut self, slots: Box<[u32]>) -> u32 {
+        if slots.is_empty() {
+            return EMPTY_SET;
+        }
+        let sets = &mut self.sets;
+        let next = self.free.last().copied().unwrap_or(sets.len() as u32);
+        let found = self.interned.entry(
+            slots_hash(&slots),
+            |&set| sets[set as usize].slots == slots,
+            |&set| slots_hash(&sets[set as usize].slots),
+        );
+        let Entry::Vacant(vacant) = found else {
+            let Entry::Occupied(known) = found else { unreachable!() };
+            return *known.get();
+        };
+        vacant.insert(next);
+        self.masks.write(next, &slots);
+        let made = HolderSet { slots, blocks: 0 };
+        if self.free.pop().is_some() {
+            sets[next as usize] = made;
+        } else {
+            sets.push(made);
+        }
+        self.unused += 1;
+        next
+    }
+
+    /// One block goes from one set to another.
+    #[inline]
+    pub fn move_block(&mut self, from: u32, to: u32) {
+        if to != EMPTY_SET {
+            let blocks = &mut self.sets[to as usize].blocks;
+            self.unused -= usize::from(*blocks == 0);
+            *blocks += 1;
+        }
+        if from != EMPTY_SET {
+            let blocks = &mut self.sets[from as usize].blocks;
+            *blocks -= 1;
+            self.unused += usize::from(*blocks == 0);
+        }
+    }
+
+    /// Slots of each set that has blocks.
+    pub fn used(&self) -> impl Iterator<Item = &[u32]> {
+        self.sets.iter().filter(|set| set.blocks > 0).map(|set| &*set.slots)
+    }
+
+    pub fn used_len(&self) -> usize {
+        self.sets.len() - 1 - self.free.len() - self.unused
+    }
+
+    pub fn is_wasteful(&self) -> bool {
+        self.unused > UNUSED_MIN + self.used_len()
+    }
+
+    /// Drops the sets that no block uses; afterwards no set names a slot without blocks.
+    pub fn collect(&mut self) {
+        self.memo = HashMap::new();
+        self.last = ((EMPTY_SET, u32::MAX), EMPTY_SET);
+        let sets = &mut self.sets;
+        self.interned.retain(|&mut set| sets[set as usize].blocks > 0);
+        self.interned
+            .shrink_to(self.interned.len() * 2, |&set| slots_hash(&sets[set as usize].slots));
+        for (number, set) in sets.iter_mut().enumerate().skip(1) {
+            if set.blocks == 0 && !set.slots.is_empty() {
+                set.slots = Box::default();
+                self.free.push(number as u32);
+            }
+        }
+        self.unused = 0;
+    }
+
+    /// Makes the masks wide enough; they are then computed again.
+    pub fn widen(&mut self, instances: usize, members: usize) {
+        if !self.masks.widen(instances, members) {
+            return;
+        }
+        for (number, set) in self.sets.iter().enumerate() {
+            self.masks.write(number as u32, &set.slots);
+        }
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        let slots: usize = self.sets.iter().map(|set| 4 * set.slots.len()).sum();
+        slots
+            + self.sets.capacity() * size_of::<HolderSet>()
+            + 4 * self.free.capacity()
+            + self.interned.allocation_size()
+            + self.memo.allocation_size()
+            + self.masks.memory_bytes()
+    }
+}
+
+fn slots_hash(slots: &[u32]) -> u64 {
+    // Slots are the kernel's own numbers, so no adversary chooses them.
+    if let &[slot] = slots {
+        return xxh3_64(&slot.to_le_bytes());
+    }
+    let bytes: Vec<u8> = slots.iter().flat_map(|slot| slot.to_le_bytes()).collect();
+    xxh3_64(&bytes)
+}

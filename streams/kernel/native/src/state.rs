@@ -1,0 +1,229 @@
+//! All of a kernel's state: publishers, scopes, and how publishers join and leave scopes.
+
+use hashbrown::HashMap;
+
+use crate::changes::ChangeLists;
+use crate::hashing::Placement;
+use crate::names::{ContextKey, ScopeKey, StreamKey};
+use crate::publisher::{Membership, Publisher};
+use crate::scope::Scope;
+
+/// In the order of `COUNTERS` in `streams/kernel/interface.py`.
+#[derive(Clone, Copy)]
+pub enum Counter {
+    Stored,
+    Removed,
+    Cleared,
+    Repeated,
+    UnknownParent,
+    UnknownRemoved,
+    Unresolved,
+    BlockSizeMismatch,
+    TokenCountMismatch,
+    ExtraKeysMismatch,
+    SkippedGroup,
+    HashConflict,
+    HoldCountOverflow,
+}
+
+pub const COUNTER_NAMES: [&str; 13] = [
+    "stored",
+    "removed",
+    "cleared",
+    "repeated",
+    "unknown_parent",
+    "unknown_removed",
+    "unresolved",
+    "block_size_mismatch",
+    "token_count_mismatch",
+    "extra_keys_mismatch",
+    "skipped_group",
+    "hash_conflict",
+    "hold_count_overflow",
+];
+
+pub struct State {
+    pub publishers: HashMap<u64, Publisher>,
+    pub ids: HashMap<(StreamKey, u32), u64>,
+    next_id: u64,
+    pub index: Index,
+}
+
+/// What publishers share. Apart from them, so that both can be borrowed at once.
+pub struct Index {
+    pub placement: Placement,
+    pub scopes: Vec<Scope>,
+    vacant_scopes: Vec<u32>,
+    pub scope_ids: HashMap<ScopeKey, u32>,
+    pub changes: ChangeLists,
+    pub counters: [u64; COUNTER_NAMES.len()],
+    /// Scopes to settle before queries see them.
+    touched: Vec<u32>,
+}
+
+impl State {
+    pub fn new() -> Self {
+        Self {
+            publishers: HashMap::new(),
+            ids: HashMap::new(),
+            next_id: 0,
+            index: Index {
+                placement: Placement::random(),
+                scopes: Vec::new(),
+                vacant_scopes: Vec::new(),
+                scope_ids: HashMap::new(),
+                changes: ChangeLists::default(),
+                counters: [0; COUNTER_NAMES.len()],
+                touched: Vec::new(),
+            },
+        }
+    }
+
+    pub fn open_publisher(&mut self, stream: StreamKey, dp_rank: u32) -> u64 {
+        let key = (stream, dp_rank);
+        if let Some(&known) = self.ids.get(&key) {
+            return known;
+        }
+        let id = self.next_id;
+        self.next_id += 1;
+        self.publishers.insert(id, Publisher::new(id, key.0.clone(), dp_rank));
+        self.ids.insert(key, id);
+        id
+    }
+
+    /// False where the publisher is unknown.
+    pub fn register(&mut self, id: u64, lora_name: &str, routable: bool) -> bool {
+        let Some(publisher) = self.publishers.get_mut(&id) else {
+            return false;
+        };
+        let before = publisher.registered_lora.replace(lora_name.into());
+        publisher.routable = routable;
+        let before = before.and_then(|lora| publisher.by_lora.get(&lora).copied());
+        if let Some(number) = before {
+            self.index.set_registered(publisher, number, false);
+        }
+        if routable {
+            let number = self.index.join(publisher, lora_name);
+            self.index.set_registered(publisher, number, true);
+        }
+        if let Some(number) = before {
+            self.index.leave_if_unused(publisher, number);
+        }
+        true
+    }
+
+    /// The publisher must hold no entry any more.
+    pub fn forget(&mut self, id: u64) {
+        let Some(mut publisher) = self.publishers.remove(&id) else {
+            return;
+        };
+        for number in 0..publisher.memberships.len() as u32 {
+            self.index.set_registered(&mut publisher, number, false);
+            self.index.leave_if_unused(&mut publisher, number);
+        }
+        self.ids.remove(&(publisher.stream, publisher.dp_rank));
+    }
+}
+
+impl Index {
+    pub fn count(&mut self, counter: Counter, blocks: usize) {
+        self.counters[counter as usize] += blocks as u64;
+    }
+
+    /// The publisher's membership in the scope of `lora_name`, made where it is new.
+    pub fn join(&mut self, publisher: &mut Publisher, lora_name: &str) -> u32 {
+        if let Some(&known) = publisher.by_lora.get(lora_name) {
+            return known;
+        }
+        let key = publisher.stream.scope(lora_name);
+        let lora_name = key.lora_name.clone();
+        let instance_id = publisher.stream.instance_id.clone();
+        let context = ContextKey { scope: key.clone(), instance_id };
+        let scope = self.open_scope(key);
+        let membership = Membership {
+            lora_name: lora_name.clone(),
+            scope,
+            member: self.scopes[scope as usize].join(
+                publisher.id,
+                &publisher.stream.instance_id,
+                publisher.dp_rank,
+            ),
+            context: self.changes.join(context),
+            entries: 0,
+            own: 0,
+            digest: 0,
+            registered: false,
+        };
+        let free = publisher.memberships.iter().position(Option::is_none);
+        let number = free.unwrap_or_else(|| {
+            publisher.memberships.push(None);
+            publisher.memberships.len() - 1
+        });
+        assert!(number < 1 << 26, "an entry has 26 bits for its membership");
+        publisher.memberships[number] = Some(membership);
+        publisher.by_lora.insert(lora_name, number as u32);
+        number as u32
+    }
+
+    fn open_scope(&mut self, key: ScopeKey) -> u32 {
+        if let Some(&known) = self.scope_ids.get(&key) {
+            return known;
+        }
+        let scope = Scope::new(key.clone());
+        let number = self.vacant_scopes.pop().unwrap_or(self.scopes.len() as u32);
+        if number as usize == self.scopes.len() {
+            self.scopes.push(scope);
+        } else {
+            self.scopes[number as usize] = scope;
+        }
+        self.scope_ids.insert(key, number);
+        number
+    }
+
+    pub fn set_registered(&mut self, publisher: &mut Publisher, number: u32, registered: bool) {
+        if let Some(membership) = publisher.membership_mut(number) {
+            membership.registered = registered;
+            self.note_participation(membership);
+        }
+    }
+
+    pub fn note_participation(&mut self, membership: &Membership) {
+        let participates = membership.registered || membership.own > 0;
+        self.scopes[membership.scope as usize].set_participates(membership.member, participates);
+        self.touched.push(membership.scope);
+    }
+
+    pub fn leave_if_unused(&mut self, publisher: &mut Publisher, number: u32) {
+        let Some(place) = publisher.memberships.get_mut(number as usize) else {
+            return;
+        };
+        let unused = |part: &mut Membership| part.entries == 0 && !part.registered;
+        let Some(gone) = place.take_if(unused) else {
+            return;
+        };
+        publisher.by_lora.remove(&gone.lora_name);
+        self.changes.leave(gone.context);
+        let scope = &mut self.scopes[gone.scope as usize];
+        scope.leave(gone.member);
+        self.touched.push(gone.scope);
+        if scope.is_vacant() {
+            self.scope_ids.remove(&scope.key);
+            *scope = Scope::new(scope.key.clone());
+            self.vacant_scopes.push(gone.scope);
+        }
+    }
+
+    /// Scopes whose holder sets may have grown are to be settled too.
+    pub fn touch(&mut self, scope: u32) {
+        if self.touched.last() != Some(&scope) {
+            self.touched.push(scope);
+        }
+    }
+
+    /// To be done before the lock is given up.
+    pub fn settle(&mut self) {
+        while let Some(scope) = self.touched.pop() {
+            self.scopes[scope as usize].settle();
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! A hash table in shards, so that growing moves a small part at a time and shrinks again.
+
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
+
+const SHARDS: usize = 256;
+/// A table this long is split; below an eighth of it, the shards are joined again.
+const SPLIT_LEN: usize = 16_384;
+const SHRINK_CAPACITY_MIN: usize = 64;
+
+pub struct Sharded<T> {
+    shards: Vec<HashTable<T>>,
+    len: usize,
+}
+
+impl<T> Default for Sharded<T> {
+    fn default() -> Self {
+        Self { shards: vec![HashTable::new()], len: 0 }
+    }
+}
+
+impl<T> Sharded<T> {
+    /// hashbrown takes buckets from the low bits and tags from the top seven: these are neither.
+    #[inline]
+    fn shard_of(&self, hash: u64) -> usize {
+        (hash >> 40) as usize & (self.shards.len() - 1)
+    }
+
+    #[inline]
+    pub fn find(&self, hash: u64, same: impl FnMut(&T) -> bool) -> Option<&T> {
+        self.shards[self.shard_of(hash)].find(hash, same)
+    }
+
+    /// The value that is there, or the one that was made, and whether it was made.
+    #[inline]
+    pub fn find_or_insert(
+        &mut self,
+        hash: u64,
+        same: impl FnMut(&T) -> bool,
+        place: impl Fn(&T) -> u64,
+        make: impl FnOnce() -> T,
+    ) -> (&mut T, bool) {
+        if self.shards.len() == 1 && self.len >= SPLIT_LEN {
+            self.redistribute(SHARDS, &place);
+        }
+        let shard = self.shard_of(hash);
+        match self.shards[shard].entry(hash, same, place) {
+            Entry::Occupied(found) => (found.into_mut(), false),
+            Entry::Vacant(vacant) => {
+                self.len += 1;
+                (vacant.insert(make()).into_mut(), true)
+            }
+        }
+    }
+
+    #[inline]
+    pub fn find_mut(&mut self, hash: u64, same: impl FnMut(&T) -> bool) -> Option<&mut T> {
+        let shard = self.shard_of(hash);
+        self.shards[shard].find_mut(hash, same)
+    }
+
+    #[inline]
+    pub fn remove(
+        &mut self,
+        hash: u64,
+        same: impl FnMut(&T) -> bool,
+        place: impl Fn(&T) -> u64,
+    ) -> Option<T> {
+        let shard = self.shard_of(hash);
+        let table = &mut self.shards[shard];
+        let (value, _) = table.find_entry(hash, same).ok()?.remove();
+        self.len -= 1;
+        if table.len() * 8 < table.capacity() && table.capacity() > SHRINK_CAPACITY_MIN {
+            table.shrink_to(table.len() * 2, &place);
+        }
+        if self.shards.len() > 1 && self.len < SPLIT_LEN / 8 {
+            self.redistribute(1, &place);
+        }
+        Some(value)
+    }
+
+    /// Takes out the values that are `wanted`. Cost O(all values).
+    pub fn extract(
+        &mut self,
+        mut wanted: impl FnMut(&T) -> bool,
+        place: impl Fn(&T) -> u64,
+    ) -> Vec<T> {
+        let mut taken = Vec::new();
+        for table in &mut self.shards {
+            taken.extend(table.extract_if(|value| wanted(value)));
+            if table.len() * 8 < table.capacity() {
+                table.shrink_to(table.len() * 2, &place);
+            }
+        }
+        self.len -= taken.len();
+        if self.shards.len() > 1 && self.len < SPLIT_LEN / 8 {
+            self.redistribute(1, &place);
+        }
+        taken
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.shards.iter().flat_map(HashTable::iter)
+    }
+
+    pub fn into_values(self) -> impl Iterator<Item = T> {
+        self.shards.into_iter().flatten()
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        let tables: usize = self.shards.iter().map(HashTable::allocation_size).sum();
+        tables + self.shards.len() * size_of::<HashTable<T>>()
+    }
+
+    fn redistribute(&mut self, shards: usize, place: &impl Fn(&T) -> u64) {
+        let each = self.len / shards + self.len / shards / 4;
+        let fresh = (0..shards).map(|_| HashTable::with_capacity(each)).collect();
+        for value in std::mem::replace(&mut self.shards, fresh).into_iter().flatten() {
+            let hash = place(&value);
+            let shard = self.shard_of(hash);
+            self.shards[shard].insert_unique(hash, value, place);
+        }
+    }
+}

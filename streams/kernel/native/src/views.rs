@@ -1,0 +1,147 @@
+//! What the state looks like from outside: scopes, contexts, dumps and sizes.
+
+use std::collections::BTreeMap;
+
+use hashbrown::HashSet;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::changes::Change;
+use crate::names::{ContextKey, ScopeKey};
+use crate::publisher::Publisher;
+use crate::scope::Scope;
+use crate::sets::TIERS;
+use crate::state::State;
+
+pub struct ScopeView {
+    pub key: ScopeKey,
+    pub blocks: usize,
+    /// Instances with their ranks, sorted.
+    pub instances: Vec<(String, Vec<u32>)>,
+}
+
+pub struct ContextView {
+    pub key: ContextKey,
+    pub digest: u64,
+    pub entries: u64,
+}
+
+fn scope_is_shown(scope: &Scope) -> bool {
+    scope.rows.len() > 0 || !scope.roster.is_empty()
+}
+
+pub fn scopes(state: &State) -> Vec<ScopeView> {
+    let shown = state.index.scope_ids.values();
+    let shown = shown.map(|&number| &state.index.scopes[number as usize]);
+    let mut views: Vec<ScopeView> = shown
+        .filter(|scope| scope_is_shown(scope))
+        .map(|scope| {
+            let instances = scope.roster.iter().map(|entry| {
+                let ranks = entry.ranks.iter().map(|&(dp_rank, _)| dp_rank).collect();
+                (entry.name.to_string(), ranks)
+            });
+            ScopeView {
+                key: scope.key.clone(),
+                blocks: scope.rows.len(),
+                instances: instances.collect(),
+            }
+        })
+        .collect();
+    views.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+    views
+}
+
+pub fn contexts(state: &State) -> Vec<ContextView> {
+    let mut sums: BTreeMap<&ContextKey, (u64, u64)> = BTreeMap::new();
+    let memberships = state.publishers.values().flat_map(|publisher| &publisher.memberships);
+    for membership in memberships.flatten().filter(|membership| membership.entries > 0) {
+        if let Some(key) = state.index.changes.key(membership.context) {
+            let (digest, entries) = sums.entry(key).or_default();
+            *digest = digest.wrapping_add(membership.digest);
+            *entries += membership.entries;
+        }
+    }
+    let views = sums.into_iter().map(|(key, (digest, entries))| ContextView {
+        key: key.clone(),
+        digest,
+        entries,
+    });
+    views.collect()
+}
+
+/// All entries of a context as SET changes, in the order of the index's rows.
+pub fn dump(state: &State, context: &ContextKey) -> Vec<u8> {
+    let stream = context.stream();
+    let Some(&number) = state.index.scope_ids.get(&context.scope) else {
+        return Vec::new();
+    };
+    let scope = &state.index.scopes[number as usize];
+    let mut live = Vec::new();
+    for publisher in state.publishers.values().filter(|known| known.stream == stream) {
+        live_entries(publisher, scope, &context.scope.lora_name, &mut live);
+    }
+    live.sort_unstable_by_key(|(row, change)| (*row, change.dp_rank, change.key, change.tier));
+    live.iter().flat_map(|(_, change)| change.encode()).collect()
+}
+
+fn live_entries(
+    publisher: &Publisher,
+    scope: &Scope,
+    lora_name: &str,
+    live: &mut Vec<(u32, Change)>,
+) {
+    let Some(&number) = publisher.by_lora.get(lora_name) else {
+        return;
+    };
+    for entry in publisher.entries.iter().filter(|entry| entry.membership() == number) {
+        for tier in entry.tiers() {
+            let change = Change {
+                key: entry.key,
+                prefix: scope.rows.prefix(entry.row),
+                dp_rank: publisher.dp_rank,
+                tier,
+                clears: false,
+                count: publisher.counts.of(entry, tier),
+            };
+            live.push((entry.row, change));
+        }
+    }
+}
+
+pub fn stats(state: &State) -> [(&'static str, u64); 6] {
+    let index = &state.index;
+    let shown: Vec<&Scope> = index.scopes.iter().filter(|scope| scope_is_shown(scope)).collect();
+    let publishers = state.publishers.values();
+    let memory = publishers.clone().map(Publisher::memory_bytes).sum::<usize>()
+        + index.scopes.iter().map(Scope::memory_bytes).sum::<usize>()
+        + index.changes.memory_bytes();
+    [
+        ("blocks", shown.iter().map(|scope| scope.rows.len() as u64).sum()),
+        ("entries", publishers.map(Publisher::live_entries).sum()),
+        ("publishers", state.publishers.len() as u64),
+        ("scopes", shown.len() as u64),
+        ("holder_sets", holder_sets(&shown)),
+        ("memory_bytes", memory as u64),
+    ]
+}
+
+/// Distinct sets of (publisher, tier). The same set in two scopes counts once.
+fn holder_sets(scopes: &[&Scope]) -> u64 {
+    if let [scope] = scopes {
+        return scope.sets.used_len() as u64;
+    }
+    let mut distinct = HashSet::new();
+    let mut holders = Vec::new();
+    for scope in scopes {
+        for slots in scope.sets.used() {
+            holders.clear();
+            holders.extend(slots.iter().map(|slot| {
+                let publisher = scope.publisher_of(slot / TIERS);
+                publisher * u64::from(TIERS) + u64::from(slot % TIERS)
+            }));
+            holders.sort_unstable();
+            let bytes: Vec<u8> = holders.iter().flat_map(|holder| holder.to_le_bytes()).collect();
+            distinct.insert(xxh3_64(&bytes));
+        }
+    }
+    distinct.len() as u64
+}

@@ -1,0 +1,220 @@
+//! The query: how far each instance and rank holds a prompt.
+//!
+//! The prompt is hashed a few blocks ahead. Each block is looked for in the row after the one before it,
+//! and in the index only where it is not there. Who still holds all blocks so far is a row of bits
+//! (`masks`) that changes only where the holder set does.
+
+use std::sync::Arc;
+
+use crate::hashing::{Placement, PrefixHasher};
+use crate::rows::EMPTY_SET;
+use crate::scope::{RosterEntry, Scope};
+
+/// Blocks hashed at a time: a miss costs at most so many hashes in vain.
+const AHEAD: usize = 32;
+
+/// Depths in tokens, as `InstanceMatch` in `streams/kernel/interface.py` has them.
+pub struct InstanceDepths {
+    pub instance_id: Arc<str>,
+    /// longest, gpu, cpu, disk.
+    pub depths: [u64; 4],
+    pub ranks: Vec<RankDepths>,
+}
+
+pub struct RankDepths {
+    pub dp_rank: u32,
+    /// matched, gpu_walk, cpu_walk, disk_walk.
+    pub depths: [u64; 4],
+}
+
+/// What the prefix hashes of a query are made from.
+pub enum Prompt<'a> {
+    /// Tokens, and the extra key of the first block.
+    Tokens(&'a [u8], &'a [u8]),
+    Hashes(&'a [[u8; 8]]),
+}
+
+pub fn query(
+    scope: &Scope,
+    placement: Placement,
+    hasher: &PrefixHasher,
+    prompt: &Prompt,
+    instance_id: Option<&str>,
+) -> Vec<InstanceDepths> {
+    let roster = match instance_id {
+        None => &scope.roster[..],
+        Some(wanted) => match scope.roster.binary_search_by(|known| (*known.name).cmp(wanted)) {
+            Ok(at) => &scope.roster[at..=at],
+            Err(_) => &[],
+        },
+    };
+    if roster.is_empty() {
+        return Vec::new();
+    }
+    let mut alive = Alive::new(scope, roster);
+    let block_size = scope.key.block_size as usize;
+    match prompt {
+        Prompt::Tokens(tokens, first_key) => {
+            let mut previous = None;
+            let mut scratch = Vec::new();
+            let blocks = tokens.chunks_exact(4 * block_size).enumerate();
+            let prefixes = blocks.map(|(i, block)| {
+                let extra = if i == 0 { first_key } else { &[][..] };
+                let prefix = hasher.chain(previous, hasher.block(block, extra, &mut scratch));
+                previous = Some(prefix);
+                prefix
+            });
+            alive.walk(scope, placement, prefixes);
+        }
+        Prompt::Hashes(hashes) => {
+            let prefixes = hashes.iter().map(|&hash| u64::from_le_bytes(hash));
+            alive.walk(scope, placement, prefixes);
+        }
+    }
+    roster.iter().map(|entry| alive.answer(entry, block_size as u64)).collect()
+}
+
+/// Bits of those who hold all blocks so far, in the layout of `masks`, and the depths of those who do not.
+struct Alive {
+    instance_words: usize,
+    member_words: usize,
+    bits: Vec<u64>,
+    depths: Vec<u32>,
+}
+
+impl Alive {
+    fn new(scope: &Scope, roster: &[RosterEntry]) -> Self {
+        let masks = &scope.sets.masks;
+        let mut alive = Self {
+            instance_words: masks.instance_words,
+            member_words: masks.member_words,
+            bits: vec![0; masks.words()],
+            depths: vec![0; 64 * masks.words()],
+        };
+        for entry in roster {
+            for part in 0..4 {
+                alive.set(part * alive.instance_words, entry.instance);
+            }
+            for &(_, member) in &entry.ranks {
+                alive.set(alive.own(), member);
+                alive.set(alive.own() + alive.member_words, member);
+            }
+        }
+        alive
+    }
+
+    fn set(&mut self, start: usize, bit: u32) {
+        crate::masks::set_bit(&mut self.bits, start, bit);
+    }
+
+    /// Where the part of the ranks' own tiers starts; the three walk parts follow.
+    fn own(&self) -> usize {
+        4 * self.instance_words
+    }
+
+    fn walk(
+        &mut self,
+        scope: &Scope,
+        placement: Placement,
+        mut prefixes: impl Iterator<Item = u64>,
+    ) {
+        let mut row: Option<u32> = None;
+        let mut last_set = EMPTY_SET;
+        let mut depth = 0;
+        let mut ahead = [0; AHEAD];
+        loop {
+            let mut len = 0;
+            for (place, prefix) in ahead.iter_mut().zip(prefixes.by_ref()) {
+                *place = prefix;
+                len += 1;
+            }
+            for &prefix in &ahead[..len] {
+                let Some((at, set)) = find(scope, placement, row, prefix) else {
+                    return self.end(depth);
+                };
+                row = Some(at);
+                if set != last_set {
+                    last_set = set;
+                    self.narrow(scope.sets.masks.row(set), depth);
+                    if self.bits[..self.instance_words].iter().all(|&word| word == 0) {
+                        return self.end(depth);
+                    }
+                }
+                depth += 1;
+            }
+            if len < AHEAD {
+                return self.end(depth);
+            }
+        }
+    }
+
+    /// Those without a bit in `mask` have ended before the block at `depth`.
+    fn narrow(&mut self, mask: &[u64], depth: u32) {
+        let walk = self.own() + self.member_words;
+        for (at, &held) in mask.iter().enumerate().take(walk) {
+            self.keep(at, held, 0, depth);
+        }
+        for at in walk..walk + self.member_words {
+            // Where the GPU's part of the walk ends, the CPU's begins, and so on.
+            let from_gpu = self.keep(at, mask[at], 0, depth);
+            let cpu = at + self.member_words;
+            let from_cpu = self.keep(cpu, mask[cpu], from_gpu, depth);
+            let disk = cpu + self.member_words;
+            self.keep(disk, mask[disk], from_cpu, depth);
+        }
+    }
+
+    /// Adds `arrived` to a word and keeps what is `held`; returns what ended, with its depth noted.
+    #[inline]
+    fn keep(&mut self, at: usize, held: u64, arrived: u64, depth: u32) -> u64 {
+        let present = self.bits[at] | arrived;
+        let ended = present & !held;
+        self.bits[at] = present & held;
+        let mut left = ended;
+        while left != 0 {
+            self.depths[64 * at + left.trailing_zeros() as usize] = depth;
+            left &= left - 1;
+        }
+        ended
+    }
+
+    /// All who are left end here.
+    fn end(&mut self, depth: u32) {
+        let nobody = vec![0; self.bits.len()];
+        self.narrow(&nobody, depth);
+    }
+
+    fn answer(&self, entry: &RosterEntry, block_size: u64) -> InstanceDepths {
+        let tokens =
+            |start: usize, bit: u32| block_size * u64::from(self.depths[64 * start + bit as usize]);
+        let ranks = entry.ranks.iter().map(|&(dp_rank, member)| {
+            let part = |i| tokens(self.own() + i * self.member_words, member);
+            RankDepths { dp_rank, depths: [part(0), part(1), part(2), part(3)] }
+        });
+        let part = |i| tokens(i * self.instance_words, entry.instance);
+        InstanceDepths {
+            instance_id: entry.name.clone(),
+            depths: [part(0), part(1), part(2), part(3)],
+            ranks: ranks.collect(),
+        }
+    }
+}
+
+/// Row and set of a block, if it has holders; `previous` is the row of the block before it.
+#[inline]
+fn find(
+    scope: &Scope,
+    placement: Placement,
+    previous: Option<u32>,
+    prefix: u64,
+) -> Option<(u32, u32)> {
+    if let Some(next) = previous.and_then(|row| row.checked_add(1))
+        && let Some((known, set)) = scope.rows.get(next)
+        && known == prefix
+        && set != EMPTY_SET
+    {
+        return Some((next, set));
+    }
+    let row = scope.find(prefix, placement)?;
+    Some((row, scope.rows.set(row)))
+}

@@ -1,0 +1,168 @@
+"""The Rust kernel equals the reference: in every answer, change, count and digest."""
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from schemas.events import encode_events, extra_key
+from schemas.identities import ModelContext
+from streams.kernel import Kernel, native_available, open_kernel
+from streams.kernel.changes import Change
+from tests import strategies
+from tests.strategies import (
+    INSTANCES,
+    LORA_NAMES,
+    PUBLISHERS,
+    Apply,
+    Clear,
+    Load,
+    Operation,
+    Prompt,
+    Register,
+    Reload,
+    Take,
+    Unregister,
+    prompt_tokens,
+    scope_of,
+)
+
+pytestmark = pytest.mark.skipif(not native_available(), reason="the Rust kernel is not built")
+
+SEED = 2**64 - 5
+BOUNDED = settings(
+    max_examples=300,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+
+
+class Run:
+    """One kernel under a list of operations, with the changes it has given so far."""
+
+    def __init__(self, name: str) -> None:
+        self.kernel: Kernel = open_kernel(SEED, name=name)
+        self.taken: list[tuple[ModelContext, bytes]] = []
+
+    def do(self, operation: Operation) -> object:
+        """What the operation returned."""
+        kernel = self.kernel
+        match operation:
+            case Apply(number, events, after):
+                return kernel.apply(self.publisher(number), encode_events(events), after)
+            case Register(number, lora_name, routable):
+                return kernel.register(self.publisher(number), lora_name, routable)
+            case Clear(number):
+                return kernel.clear(self.publisher(number))
+            case Unregister(number):
+                return kernel.unregister(self.publisher(number))
+            case Reload(number):
+                if self.taken:
+                    kernel.load(*self.taken[number % len(self.taken)])
+                return None
+            case Load(context, changes):
+                return kernel.load(context, b"".join(map(self.encode, changes)))
+            case Take():
+                pending = kernel.pending_changes()
+                taken = sorted(kernel.take_changes())
+                assert pending == sum(len(changes) for _, changes in taken) // 24
+                assert kernel.pending_changes() == 0
+                self.taken += taken
+                return taken
+
+    def publisher(self, number: int) -> int:
+        return self.kernel.open_publisher(*PUBLISHERS[number])
+
+    @staticmethod
+    def encode(change: tuple[int, Prompt, int, int, int, int]) -> bytes:
+        key, prompt, dp_rank, tier, op, count = change
+        return Change(key, len(prompt), dp_rank, tier, op, count).encode()
+
+    def view(self) -> dict[str, object]:
+        """All that can be seen of the kernel."""
+        stats = self.kernel.stats()
+        del stats["memory_bytes"]
+        return {
+            "contexts": self.kernel.contexts(),
+            "scopes": self.kernel.scopes(),
+            "counters": self.kernel.counters(),
+            "stats": stats,
+            "pending": self.kernel.pending_changes(),
+        }
+
+
+def answers(kernel: Kernel, prompts: list[Prompt]) -> Iterator[object]:
+    for lora_name in LORA_NAMES:
+        scope = scope_of(lora_name)
+        yield kernel.knows(scope)
+        for prompt in prompts:
+            tokens = prompt_tokens(prompt)
+            for first_key in (b"", extra_key(["salt"])):
+                yield kernel.query(scope, tokens, first_key, None)
+            for instance in (*INSTANCES, "absent"):
+                yield kernel.query(scope, tokens + b"\0\0\0\0", b"", instance)
+
+
+def entries_of(kernel: Kernel) -> list[tuple[ModelContext, list[bytes]]]:
+    """Every context's dump as sorted changes."""
+    dumps = []
+    for view in kernel.contexts():
+        dumped = b"".join(kernel.dump(view.context, 3))
+        dumps.append((view.context, sorted(dumped[i : i + 24] for i in range(0, len(dumped), 24))))
+        assert len(dumped) == 24 * view.entries
+    return dumps
+
+
+def replayed(name: str, rows: list[tuple[ModelContext, bytes]]) -> Kernel:
+    kernel = open_kernel(SEED, name=name)
+    for context, changes in rows:
+        kernel.load(context, changes)
+    return kernel
+
+
+ASKED: list[Prompt] = [(0,), (1, 0), (0, 1, 2), (2, 2, 2, 2), (0, 0, 1, 0, 2), (1, 1, 2, 0, 0)]
+
+
+@BOUNDED
+@given(strategies.operation_lists)
+def test_both_kernels_agree_after_every_operation(operations: list[Operation]) -> None:
+    reference, rust = Run("reference"), Run("rust")
+    for operation in [*operations, Take()]:
+        assert rust.do(operation) == reference.do(operation)
+        assert rust.view() == reference.view()
+    assert list(answers(rust.kernel, ASKED)) == list(answers(reference.kernel, ASKED))
+    assert entries_of(rust.kernel) == entries_of(reference.kernel)
+
+
+@BOUNDED
+@given(strategies.operation_lists)
+def test_every_prompt_is_answered_alike_midway(operations: list[Operation]) -> None:
+    reference, rust = Run("reference"), Run("rust")
+    for operation in operations:
+        rust.do(operation)
+        reference.do(operation)
+        assert list(answers(rust.kernel, ASKED[2:4])) == list(answers(reference.kernel, ASKED[2:4]))
+
+
+@BOUNDED
+@given(strategies.operation_lists)
+def test_taken_changes_and_dumps_rebuild_the_same_table(operations: list[Operation]) -> None:
+    run = Run("rust")
+    for operation in operations:
+        # Loads leave no changes, so a table with loads is not the sum of its changes.
+        if not isinstance(operation, Load | Reload):
+            run.do(operation)
+    run.do(Take())
+    dumped = [
+        (view.context, chunk)
+        for view in run.kernel.contexts()
+        for chunk in run.kernel.dump(view.context, 2)
+    ]
+    for name in ("rust", "reference"):
+        for rows in (run.taken, run.taken + run.taken[-1:], dumped):
+            kernel = replayed(name, rows)
+            assert kernel.contexts() == run.kernel.contexts()
+            assert entries_of(kernel) == entries_of(run.kernel)
+            assert kernel.pending_changes() == 0

@@ -1,0 +1,200 @@
+"""Hypothesis strategies that several tests share: canonical events, and operations on a kernel.
+
+Prompts are made of three kinds of block, so that they overlap; engine hashes follow from the prompt, as
+engines' do, and now and then do not.
+"""
+
+from typing import NamedTuple
+
+import xxhash
+from hypothesis import strategies as st
+
+from schemas.events import BlockEvent, Cleared, Removed, Stored, extra_key
+from schemas.identities import Medium, ModelContext, PrefixScope, StreamKey
+
+BLOCK_SIZE = 2
+LORA_NAMES = ("", "adapter")
+INSTANCES = ("a", "b")
+TENANT, MODEL = "default", "m"
+
+Prompt = tuple[int, ...]
+"""A prompt as a path of block kinds."""
+
+
+class Apply(NamedTuple):
+    publisher: int
+    events: list[BlockEvent]
+    after: int
+
+
+class Register(NamedTuple):
+    publisher: int
+    lora_name: str
+    routable: bool
+
+
+class Clear(NamedTuple):
+    publisher: int
+
+
+class Unregister(NamedTuple):
+    publisher: int
+
+
+class Reload(NamedTuple):
+    """Loads one of the changes that were taken before into the same kernel, again."""
+
+    number: int
+
+
+class Load(NamedTuple):
+    """Loads changes that nobody took, some of which contradict what is there."""
+
+    context: ModelContext
+    changes: list[tuple[int, Prompt, int, int, int, int]]
+
+
+class Take(NamedTuple):
+    pass
+
+
+Operation = Apply | Register | Clear | Unregister | Reload | Load | Take
+
+PUBLISHERS = tuple(
+    (StreamKey(TENANT, MODEL, BLOCK_SIZE, "", instance), rank)
+    for instance in INSTANCES
+    for rank in range(2)
+)
+
+
+def scope_of(lora_name: str) -> PrefixScope:
+    return PrefixScope(TENANT, MODEL, lora_name, BLOCK_SIZE, "")
+
+
+def context_of(lora_name: str, instance: str) -> ModelContext:
+    return ModelContext(*scope_of(lora_name), instance)
+
+
+def u64s(values: list[int]) -> bytes:
+    return b"".join(value.to_bytes(8, "little") for value in values)
+
+
+def u32s(values: list[int]) -> bytes:
+    return b"".join(value.to_bytes(4, "little") for value in values)
+
+
+def prompt_tokens(prompt: Prompt, block_size: int = BLOCK_SIZE) -> bytes:
+    return u32s([100 * kind + i for kind in prompt for i in range(block_size)])
+
+
+def prompt_key(prompt: Prompt, lora_name: str = "") -> int:
+    """The engine hash of the last block of a prompt."""
+    return xxhash.xxh3_64_intdigest(repr((prompt, lora_name)).encode())
+
+
+def prompt_hashes(prompt: Prompt, lora_name: str = "", start: int = 0) -> bytes:
+    return u64s(
+        [prompt_key(prompt[: i + 1], lora_name) for i in range(start, len(prompt))]
+    )
+
+
+media = st.sampled_from(Medium)
+lora_names = st.sampled_from(("", "", LORA_NAMES[1]))
+groups = st.sampled_from((0, 0, 0, 0, 1, 64))
+prompts = st.lists(st.integers(0, 2), min_size=1, max_size=5).map(tuple)
+sequences = st.integers(0, 5)
+
+
+@st.composite
+def stored_events(draw: st.DrawFn) -> Stored:
+    """Mostly a chain that an engine could send; sometimes with one thing wrong with it."""
+    prompt = draw(prompts)
+    lora_name = draw(lora_names)
+    start = draw(st.integers(0, len(prompt) - 1))
+    hashes = prompt_hashes(prompt, lora_name, start)
+    parent = prompt_key(prompt[:start], lora_name) if start else None
+    tokens = prompt_tokens(prompt)[4 * BLOCK_SIZE * start :]
+    block_size, spec_kind = BLOCK_SIZE, ""
+    extra_keys: tuple[bytes, ...] = ()
+    blocks = len(prompt) - start
+    match draw(st.integers(0, 24)):
+        case 0:
+            tokens = tokens[4:]
+        case 1:
+            block_size = BLOCK_SIZE + 1
+        case 2:
+            spec_kind = draw(st.sampled_from(("sliding_window", "full_attention")))
+        case 3:
+            tokens, block_size = b"", 0
+        case 4:
+            extra_keys = tuple(
+                draw(st.sampled_from((b"", extra_key(["salt"]), b"x" * 300))) for _ in range(blocks)
+            )
+        case 5:
+            extra_keys = (b"x",) * (blocks + 1)
+        case 6:
+            hashes = prompt_hashes(draw(prompts), lora_name)[:8] * blocks
+        case 7:
+            parent = draw(st.integers(0, 2**64 - 1))
+        case 8:
+            hashes, tokens = b"", b""
+        case 9:
+            hashes = u64s(draw(st.lists(st.integers(0, 3), min_size=blocks, max_size=blocks)))
+    return Stored(
+        sequence=draw(sequences),
+        hashes=hashes,
+        tokens=tokens,
+        parent=parent,
+        block_size=block_size,
+        medium=draw(media),
+        shared=draw(st.sampled_from((False, False, True))),
+        lora_name=lora_name,
+        group=draw(groups),
+        spec_kind=spec_kind,
+        extra_keys=extra_keys,
+    )
+
+
+@st.composite
+def removed_events(draw: st.DrawFn) -> Removed:
+    prompt = draw(prompts)
+    return Removed(
+        sequence=draw(sequences),
+        hashes=prompt_hashes(prompt, draw(lora_names), draw(st.integers(0, len(prompt) - 1))),
+        medium=draw(media),
+        shared=draw(st.sampled_from((False, False, True))),
+        group=draw(groups),
+    )
+
+
+block_events: st.SearchStrategy[BlockEvent] = st.one_of(
+    stored_events(), stored_events(), removed_events(), st.builds(Cleared, sequence=sequences)
+)
+event_lists = st.lists(block_events, min_size=1, max_size=6)
+
+_numbers = st.integers(0, len(PUBLISHERS) - 1)
+
+_changes = st.lists(
+    st.tuples(
+        st.integers(0, 5), prompts, st.integers(0, 2), st.integers(0, 5),
+        st.sampled_from((0, 0, 0, 0, 1)), st.sampled_from((0, 1, 1, 2, 65_535)),
+    ),
+    max_size=6,
+)  # fmt: skip
+
+operations: st.SearchStrategy[Operation] = st.one_of(
+    st.builds(Apply, _numbers, event_lists, st.sampled_from((-1, -1, -1, 2))),
+    st.builds(Apply, _numbers, event_lists, st.just(-1)),
+    st.builds(Apply, _numbers, event_lists, st.just(-1)),
+    st.builds(Register, _numbers, st.sampled_from(LORA_NAMES), st.booleans()),
+    st.builds(Clear, _numbers),
+    st.builds(Unregister, _numbers),
+    st.builds(Reload, st.integers(0, 7)),
+    st.builds(
+        Load,
+        st.builds(context_of, st.sampled_from(LORA_NAMES), st.sampled_from(INSTANCES)),
+        _changes,
+    ),
+    st.just(Take()),
+)
+operation_lists = st.lists(operations, min_size=1, max_size=14)
