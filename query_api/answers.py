@@ -13,11 +13,8 @@ Conductor's, cumulative boundaries of its walk down the tiers, in tokens:
 
 import hashlib
 import pickle
-from collections.abc import Callable
-from typing import Final
 
-import msgspec
-
+from query_api.models import ConductorMatches, InstanceWalk, PublishedMatch, RankWalk
 from query_api.view import ServiceView
 from query_api.wire import Wire, encode
 from schemas.identities import PrefixScope
@@ -26,64 +23,34 @@ from streams.kernel.interface import InstanceMatch, ScopeView
 
 Document = dict[str, object]
 
-_KEYS_MAX: Final = 8192
-_encode_text: Final[Callable[[str], bytes]] = msgspec.json.Encoder().encode
-
-
-class _JsonKeys(dict[str, str]):
-    """Names as JSON object keys with their colon; a memo that starts over when it is full."""
-
-    def __missing__(self, name: str) -> str:
-        if len(self) >= _KEYS_MAX:
-            self.clear()
-        key = self[name] = _encode_text(name).decode() + ":"
-        return key
-
-
-_keys = _JsonKeys()
-
 
 def encode_matches(tenant_id: str, matches: list[InstanceMatch], wire: Wire) -> bytes:
     """The body of a query's answer. An unknown scope is an empty answer, not an error."""
-    if wire is Wire.JSON:
-        return published_matches(tenant_id, matches)
-    return encode({"instances": _walks(matches)}, wire)
-
-
-def published_matches(tenant_id: str, matches: list[InstanceMatch]) -> bytes:
-    """The published shape. Written by hand: half the cost of building a dict and encoding it."""
+    if wire is Wire.MSGPACK:
+        return encode(ConductorMatches(instances=_walks(matches)), wire)
     if not matches:
         return b"{}"
-    keys = _keys
-    instances = []
-    for name, longest, gpu, cpu, disk, ranks in matches:
-        by_rank = ",".join([f'"{rank[0]}":{rank[1]}' for rank in ranks])
-        instances.append(
-            f'{keys[name]}{{"longest_matched":{longest},"GPU":{gpu},"CPU":{cpu},"DISK":{disk},'
-            f'"DP":{{{by_rank}}}}}'
+    instances = {
+        name: PublishedMatch(
+            longest, gpu, cpu, disk, {str(dp_rank): matched for dp_rank, matched, *_ in ranks}
         )
-    return f"{{{keys[tenant_id]}{{{','.join(instances)}}}}}".encode()
+        for name, longest, gpu, cpu, disk, ranks in matches
+    }
+    return encode({tenant_id: instances}, wire)
 
 
-def _walks(matches: list[InstanceMatch]) -> Document:
-    instances: Document = {}
+def _walks(matches: list[InstanceMatch]) -> dict[str, InstanceWalk]:
+    instances = {}
     for name, _longest, _gpu, _cpu, _disk, ranks in matches:
         gpu = cpu = disk = 0
-        by_rank: dict[str, int] = {}
-        rank_matches: dict[str, dict[str, int]] = {}
+        by_rank = {}
+        rank_matches = {}
         for dp_rank, _matched, gpu_walk, cpu_walk, disk_walk in ranks:
             key = str(dp_rank)
             by_rank[key] = gpu_walk
-            rank_matches[key] = {"gpu": gpu_walk, "cpu": cpu_walk, "disk": disk_walk}
+            rank_matches[key] = RankWalk(gpu_walk, cpu_walk, disk_walk)
             gpu, cpu, disk = max(gpu, gpu_walk), max(cpu, cpu_walk), max(disk, disk_walk)
-        instances[name] = {
-            "longest_matched": disk,
-            "dp": by_rank,
-            "rank_matches": rank_matches,
-            "gpu": gpu,
-            "cpu": cpu,
-            "disk": disk,
-        }
+        instances[name] = InstanceWalk(disk, by_rank, rank_matches, gpu, cpu, disk)
     return instances
 
 

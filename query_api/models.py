@@ -72,7 +72,7 @@ class HashQueryRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     lora_id: int | None = None
 
 
-class PublishedMatch(msgspec.Struct, kw_only=True):
+class PublishedMatch(msgspec.Struct, gc=False):
     """What one instance holds, in tokens."""
 
     longest_matched: Annotated[
@@ -87,7 +87,7 @@ class PublishedMatch(msgspec.Struct, kw_only=True):
 PublishedMatches = dict[str, dict[str, PublishedMatch]]
 
 
-class RankWalk(msgspec.Struct, kw_only=True):
+class RankWalk(msgspec.Struct, gc=False):
     """One rank's cumulative boundaries: on its GPU, then on in CPU memory, then on disk."""
 
     gpu: Depth
@@ -95,7 +95,7 @@ class RankWalk(msgspec.Struct, kw_only=True):
     disk: Depth
 
 
-class InstanceWalk(msgspec.Struct, kw_only=True):
+class InstanceWalk(msgspec.Struct, gc=False):
     """Conductor's answer for one instance: the furthest of its ranks."""
 
     longest_matched: Depth

@@ -1,7 +1,7 @@
 """A query: its body checked as Conductor checks it, its scope, and the kernel's answer."""
 
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from query_api.fields import (
     INT64_MAX,
@@ -16,10 +16,8 @@ from query_api.http_errors import RequestError
 from query_api.wire import Field, Wire, split_fields
 from schemas.events import extra_key
 from schemas.identities import DEFAULT_TENANT, PrefixScope
-from schemas.limits import BLOCK_SIZE_MAX, NAME_BYTES_MAX, QUERY_TOKENS_MAX
-from streams.kernel.interface import InstanceMatch, Kernel, ScannedQuery
-
-_SCANNED_NAME_MAX: Final = NAME_BYTES_MAX // 4  # characters; longer ones are measured in full
+from schemas.limits import BLOCK_SIZE_MAX, NAME_BYTES_MAX
+from streams.kernel.interface import InstanceMatch, Kernel
 
 
 class Query(NamedTuple):
@@ -50,24 +48,14 @@ class Query(NamedTuple):
 
 
 def scan_query(kernel: Kernel, body: bytes) -> Query | None:
-    """A plain JSON body of `POST /query`, scanned; None where the full path must decide."""
-    scanned: ScannedQuery | None = kernel.scan_query(body)
+    """A plain JSON body of `POST /query`, scanned; None where the full path must decide.
+
+    The scanner takes only what the full path accepts, by the same bounds.
+    """
+    scanned = kernel.scan_query(body)
     if scanned is None:
         return None
     model, lora_name, tenant_id, instance_id, block_size, cache_salt, tokens = scanned
-    longest = max(
-        len(model), len(lora_name), len(tenant_id), len(cache_salt), len(instance_id or "")
-    )
-    plain = (
-        model
-        and longest <= _SCANNED_NAME_MAX
-        and 0 < block_size <= BLOCK_SIZE_MAX
-        and len(tokens) <= 4 * QUERY_TOKENS_MAX
-        and tokens[3::4].isascii()
-    )
-    if not plain:
-        return None
-    tenant_id = tenant_id or DEFAULT_TENANT
     return Query(model, block_size, tokens, tenant_id, lora_name, cache_salt, None, instance_id)
 
 

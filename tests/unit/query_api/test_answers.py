@@ -1,4 +1,4 @@
-"""The encoder that is written by hand equals a plain one."""
+"""Both shapes of a query's answer, from any match."""
 
 import msgspec
 from hypothesis import given
@@ -19,7 +19,7 @@ matches = st.builds(
 
 
 @given(tenant=st.text(), found=st.lists(matches, max_size=4, unique_by=lambda match: match[0]))
-def test_the_published_shape_equals_a_plain_encoders(
+def test_the_published_shape_says_what_the_match_says(
     tenant: str, found: list[InstanceMatch]
 ) -> None:
     plain = {
