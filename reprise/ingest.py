@@ -94,6 +94,7 @@ class IngestLoop:
             queue.SimpleQueue()
         )
         self._stopping = threading.Event()
+        self._disk_failing = False
         self._unflushed: TableChanges | None = None
         self.flushed_offset = self.fold.offset
         self._flush_at = 0.0
@@ -162,6 +163,7 @@ class IngestLoop:
         )
         for registered in list(self.fold.registrations.values()):
             self._follow_again(registered.registration)
+        self._note_disk_mended()
         self.problem = ""
         self.ready = True
 
@@ -236,13 +238,15 @@ class IngestLoop:
 
     def _note_disk_error(self, error: StorageError) -> None:
         self.disk_errors += 1
-        if not self.problem:
+        if not self._disk_failing:
             logger.error("Events wait in memory until the disk can be written again: %s", error)
-        self.problem = str(error)
+            self._disk_failing = True
+            self.problem = str(error)
 
     def _note_disk_mended(self) -> None:
-        if self.problem:
+        if self._disk_failing:
             logger.info("The disk can be written again")
+            self._disk_failing = False
             self.problem = ""
 
     # Commands

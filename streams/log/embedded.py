@@ -63,11 +63,13 @@ class EmbeddedLog:
         self._path = path
         self._segment_bytes = segment_bytes
         self._lock = threading.Lock()  # guards the handle against `reopen` while `sync` runs
+        self._opened = False
         self._dirty = True  # a process that died may have left appends that were never synced
         self._open()
 
     def _open(self) -> None:
         self._db = open_database(self._path, database_options())
+        self._opened = True
         with disk_errors("read the log", self._path):
             self._load_facts()
 
@@ -200,6 +202,9 @@ class EmbeddedLog:
                 self._close()
 
     def _close(self) -> None:
+        if not self._opened:
+            return  # an earlier reopening closed it and could not open it again
+        self._opened = False
         gc.collect()  # an iterator that is still referenced keeps the directory locked
         with disk_errors("close the log", self._path):
             self._db.close()
@@ -272,6 +277,7 @@ class ReadOnlyLog(EmbeddedLog):
             self._db = Rdict(
                 str(self._path), database_options(), access_type=AccessType.read_only(False)
             )
+            self._opened = True
             self._load_facts()
 
     def append(self, values: Sequence[bytes], *, now: float = 0.0) -> Offset:

@@ -56,6 +56,7 @@ class TableStore:
         self._path = path
         self._generation_min_bytes = generation_min_bytes
         self._db = open_database(path, database_options())
+        self._opened = True
         self._contexts: dict[ModelContext, _ContextRows] = {}
         self.flushed_rows = 0
         self.flushed_bytes = 0
@@ -247,6 +248,7 @@ class TableStore:
             shutil.rmtree(aside, ignore_errors=True)
             self._path.rename(aside)
         self._db = open_database(self._path, database_options())
+        self._opened = True
         self._contexts.clear()
         return aside
 
@@ -258,9 +260,13 @@ class TableStore:
         """
         self.close()
         self._db = open_database(self._path, database_options())
+        self._opened = True
 
     def close(self) -> None:
         """Closes the database; what was flushed stays."""
+        if not self._opened:
+            return  # an earlier reopening closed it and could not open it again
+        self._opened = False
         gc.collect()  # an iterator that is still referenced keeps the directory locked
         with disk_errors("close the table", self._path):
             self._db.close()

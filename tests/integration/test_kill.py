@@ -1,0 +1,208 @@
+"""`kill -9` of the service at random moments under load, and a disk that fills up.
+
+Afterwards the answers and the digests equal those of a fresh fold of the whole log, made in this
+process with the reference kernel, and once more by a service whose table was deleted.
+"""
+
+import os
+import random
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from replay.engine_cache import CacheSizes, EngineCache, Offload
+from replay.publisher import Publisher, PublisherOptions
+from reprise.settings import DEFAULT_SEED
+from streams.kernel import open_kernel
+from streams.log.embedded import ReadOnlyLog
+from streams.table.fold import Fold
+from streams.table.recovery import fresh_fold
+from tests.processes import Service, until
+
+KILLS = 22
+
+
+class Load:
+    """Two ranks of one engine with eviction and offloading, some hundred batches a second."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        sizes = CacheSizes(block_size=16, gpu_blocks=300, cpu_blocks=500)
+        self._caches = [EngineCache(sizes, offload=Offload.WRITE_THROUGH) for _ in range(2)]
+        self.publishers = [Publisher(PublisherOptions(), dp_rank=rank) for rank in range(2)]
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def prompt(self, number: int) -> list[int]:
+        return [number % 40] * 32 + [number] * (16 * (number % 9))
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.002):
+            prompt = self.prompt(self._random.randrange(400))
+            rank = self._random.randrange(2)
+            self.publishers[rank].publish(self._caches[rank].run(prompt).events)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def close(self) -> None:
+        self.stop()
+        for publisher in self.publishers:
+            publisher.close()
+
+
+@pytest.fixture
+def seed() -> int:
+    return int(os.environ.get("REPRISE_TEST_SEED", random.SystemRandom().randrange(2**32)))
+
+
+@pytest.fixture
+def load(seed: int) -> Iterator[Load]:
+    opened = Load(seed)
+    yield opened
+    opened.close()
+
+
+def quiet_position(service: Service) -> int:
+    """The position once nothing more arrives."""
+    seen = -1
+    while True:
+        time.sleep(0.5)
+        position = int(service.metric("reprise_table_folded_offset"))
+        if position == seen:
+            return position
+        seen = position
+
+
+def contexts_of(service: Service) -> dict[tuple[str, ...], str]:
+    return {
+        tuple(str(one[name]) for name in ("tenant_id", "model_name", "lora_name", "instance_id")): (
+            one["digest"]
+        )
+        for one in service.digest()["contexts"]
+    }
+
+
+def fresh_contexts(data: Path) -> dict[tuple[str, ...], str]:
+    """The digests of a fold of the whole log, by the reference kernel, in this process."""
+    log = ReadOnlyLog(data / "log")
+    fold = Fold(open_kernel(DEFAULT_SEED, name="reference"))
+    fresh_fold(fold, log)
+    log.close()
+    return {
+        (
+            view.context.tenant_id,
+            view.context.model_name,
+            view.context.lora_name,
+            view.context.instance_id,
+        ): f"{view.digest:016x}"
+        for view in fold.kernel.contexts()
+    }
+
+
+def answers(service: Service, load: Load) -> list[object]:
+    return [service.query(load.prompt(number)) for number in range(0, 400, 7)]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_kill_9_at_random_moments_loses_nothing_that_was_in_the_log(
+    tmp_path: Path, load: Load, seed: int
+) -> None:
+    moments = random.Random(seed)
+    with Service(tmp_path / "data") as service:
+        for rank, publisher in enumerate(load.publishers):
+            service.register(publisher.endpoint, dp_rank=rank)
+        load.start()
+        for _ in range(KILLS):
+            time.sleep(moments.random() * 0.6)
+            before = int(service.metric("reprise_table_folded_offset"))
+            service.restart()
+            position = int(service.metric("reprise_table_folded_offset"))
+            assert position >= before, f"seed {seed}: a record that was folded is gone"
+        load.stop()
+        position = quiet_position(service)
+        digests, said = contexts_of(service), answers(service, load)
+        assert digests == fresh_contexts(service.data), f"seed {seed}"
+        service.restart()
+        assert service.metric("reprise_table_folded_offset") == position, f"seed {seed}"
+        assert contexts_of(service) == digests, f"seed {seed}"
+        assert answers(service, load) == said, f"seed {seed}"
+        service.kill()
+        shutil.rmtree(service.data / "table")
+        service.start()
+        assert contexts_of(service) == digests, f"seed {seed}: table deleted"
+        assert answers(service, load) == said, f"seed {seed}: table deleted"
+
+
+def test_a_kill_before_the_table_was_ever_flushed_replays_the_log(
+    tmp_path: Path, load: Load
+) -> None:
+    with Service(tmp_path / "data") as service:
+        service.register(load.publishers[0].endpoint)
+        load.start()
+        until(lambda: contexts_of(service), what="first blocks")
+        service.kill()
+        shutil.rmtree(service.data / "table")
+        service.start()
+        load.stop()
+        quiet_position(service)
+        assert contexts_of(service) == fresh_contexts(service.data)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 48 MB; only root can make one."""
+    mount = tmp_path / "small"
+    mount.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(mount)]
+    if shutil.which("mount") is None or subprocess.run(command, check=False).returncode:
+        pytest.skip("mounting a small file system needs root; run the suite as root to include it")
+    yield mount
+    subprocess.run(["umount", "--lazy", str(mount)], check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_full_disk_stops_writing_not_answering_and_mends_by_itself(
+    small_disk: Path, load: Load
+) -> None:
+    ballast = small_disk / "ballast"
+    with Service(small_disk / "data") as service:
+        service.register(load.publishers[0].endpoint)
+        load.start()
+        until(lambda: contexts_of(service), what="first blocks")
+        free = shutil.disk_usage(small_disk).free
+        with ballast.open("wb") as file:
+            file.write(b"x" * (free - 64 * 1024))
+            file.flush()
+        until(
+            lambda: service.metric("reprise_disk_errors_total") > 0,
+            what="a full disk",
+            timeout_s=60,
+        )
+        position = int(service.metric("reprise_table_folded_offset"))
+        assert service.query(load.prompt(1)) != {}
+        until(lambda: "No space left" in str(service.get("/health")), what="the problem in /health")
+        ballast.unlink()
+        until(
+            lambda: service.metric("reprise_table_folded_offset") > position + 50,
+            what="writing again",
+        )
+        load.stop()
+        quiet_position(service)
+        assert contexts_of(service) == fresh_contexts(service.data)
+        assert service.metric("reprise_bridge_gaps_total") == 0.0
+        digests = contexts_of(service)
+        service.restart()
+        assert contexts_of(service) == digests
