@@ -21,8 +21,8 @@ CONNECT_TIMEOUT_MS: Final = 5_000
 KEEPALIVE_IDLE_S: Final = 30
 KEEPALIVE_INTERVAL_S: Final = 10
 KEEPALIVE_PROBES: Final = 3
-ADDRESS_FAMILY_S: Final = 4.0
-"""How long a host name is tried as IPv4 before it is tried as IPv6, and the other way round."""
+RETRY_S: Final = 5.0
+"""How long libzmq is left to connect by itself before it is told to begin anew."""
 
 _logger = logging.getLogger(__name__)
 _monitor_numbers = count()
@@ -31,9 +31,11 @@ _monitor_numbers = count()
 class Connection:
     """Keeps one publisher's socket connected, for as long as it takes.
 
-    libzmq looks a name up for one IP version only: with IPv6 on, `localhost` means `::1` wherever
-        that
-    exists, and an engine that listens on IPv4 is never found. So names are tried as both in turn.
+    libzmq reconnects by itself, but for two cases. After what it takes for a breach of protocol,
+    such as a message above the bound or another server on the port, it gives the endpoint up
+    without a word. And it looks a name up for one IP version only: with IPv6 on, `localhost` means
+    `::1` where that exists, and an engine that listens on IPv4 is never found. So a link that stays
+    away is made anew every RETRY_S, one by name with the other IP version.
 
     Args:
         context: of the socket.
@@ -118,7 +120,7 @@ class Connection:
 
     def _start_waiting(self, now: float) -> None:
         self._warn_at: float | None = now + SUBSCRIBE_WARN_S
-        self._switch_at = now + ADDRESS_FAMILY_S
+        self._retry_at = now + RETRY_S
 
     def _wait(self, now: float) -> None:
         if self._warn_at is not None and now >= self._warn_at:
@@ -129,10 +131,12 @@ class Connection:
                 SUBSCRIBE_WARN_S,
                 self.publisher,
             )
-        if self._by_name and now >= self._switch_at:
-            self._switch_at = now + ADDRESS_FAMILY_S
-            self.socket.disconnect(self.endpoint)
-            self.socket.ipv6 = not self.socket.ipv6
+        if now >= self._retry_at:
+            self._retry_at = now + RETRY_S
+            with suppress(zmq.ZMQError):  # libzmq has given it up already
+                self.socket.disconnect(self.endpoint)
+            if self._by_name:
+                self.socket.ipv6 = not self.socket.ipv6
             self._connect()
 
 

@@ -1,0 +1,61 @@
+"""Messages as engines send them, and the captured ones."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from schemas.registration import PublisherKind, Registration
+
+VECTORS = Path(__file__).parents[2] / "vectors"
+
+ENDPOINT = "tcp://127.0.0.1:5557"
+
+
+class Captured(NamedTuple):
+    """One live message of a released publisher, and what it meant."""
+
+    name: str
+    kind: PublisherKind
+    frames: list[bytes]
+    decoded: list[object]
+
+
+def captured_messages() -> Iterator[Captured]:
+    for prefix, kind in (("vllm", PublisherKind.VLLM), ("sglang", PublisherKind.SGLANG)):
+        for path in sorted(VECTORS.glob(f"{prefix}-*.jsonl")):
+            for line in path.read_text().splitlines():
+                vector = json.loads(line)
+                if vector["kind"] == "live":
+                    frames = [bytes.fromhex(frame) for frame in vector["frames_hex"]]
+                    name = f"{path.stem}/{vector['case']}"
+                    yield Captured(name, kind, frames, vector["decoded"])
+
+
+def registration(
+    *,
+    kind: PublisherKind = PublisherKind.VLLM,
+    dp_rank: int = 0,
+    lora_name: str = "",
+    instance_id: str = "w-1",
+    endpoint: str = ENDPOINT,
+) -> Registration:
+    return Registration(
+        endpoint=endpoint,
+        kind=kind,
+        model_name="m",
+        instance_id=instance_id,
+        block_size=4,
+        dp_rank=dp_rank,
+        lora_name=lora_name,
+    )
+
+
+def frames_of(batch: object, sequence: int = 0) -> list[bytes]:
+    return [b"topic", sequence.to_bytes(8, "big"), msgspec.msgpack.encode(batch)]
+
+
+def map_event(tag: str, **fields: object) -> Mapping[str, object]:
+    return {"type": tag, **fields}
