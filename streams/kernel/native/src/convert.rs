@@ -86,19 +86,20 @@ impl Classes {
         answer: &[InstanceDepths],
         py: Python<'py>,
     ) -> PyResult<Bound<'py, PyList>> {
-        let matches = PyList::empty(py);
+        let mut matches = Vec::with_capacity(answer.len());
         for instance in answer {
-            let ranks = PyList::empty(py);
+            let mut ranks = Vec::with_capacity(instance.ranks.len());
             for rank in &instance.ranks {
                 let [matched, gpu, cpu, disk] = rank.depths;
                 let fields = (rank.dp_rank, matched, gpu, cpu, disk);
-                ranks.append(self.make(&self.rank_match, fields, py)?)?;
+                ranks.push(self.make(&self.rank_match, fields, py)?);
             }
             let [longest, gpu, cpu, disk] = instance.depths;
+            let ranks = PyList::new(py, ranks)?;
             let fields = (&*instance.instance_id, longest, gpu, cpu, disk, ranks);
-            matches.append(self.make(&self.instance_match, fields, py)?)?;
+            matches.push(self.make(&self.instance_match, fields, py)?);
         }
-        Ok(matches)
+        PyList::new(py, matches)
     }
 
     pub fn scope_view<'py>(

@@ -25,6 +25,38 @@ struct Step {
 }
 
 impl Index {
+    /// Brings the blocks' places in the index into the cache.
+    #[inline]
+    pub fn touch_blocks(&self, publisher: &Publisher, number: u32, prefixes: &[u64]) {
+        if let Some(membership) = publisher.membership(number) {
+            let scope = &self.scopes[membership.scope as usize];
+            for &prefix in prefixes {
+                scope.touch(prefix, self.placement);
+            }
+        }
+    }
+
+    /// Brings the places of entries and of their blocks into the cache.
+    pub fn touch_entries(&self, publisher: &Publisher, hashes: &[[u8; 8]], mask: u64) {
+        for &hash in hashes {
+            publisher.touch(u64::from_le_bytes(hash) ^ mask, self.placement);
+        }
+        for &hash in hashes {
+            let key = u64::from_le_bytes(hash) ^ mask;
+            if let Some(entry) = publisher.find(key, self.placement) {
+                self.touch_row(publisher, &entry);
+            }
+        }
+    }
+
+    #[inline]
+    pub fn touch_row(&self, publisher: &Publisher, entry: &Entry) {
+        if let Some(membership) = publisher.membership(entry.membership()) {
+            let scope = &self.scopes[membership.scope as usize];
+            scope.touch(scope.rows.prefix(entry.row), self.placement);
+        }
+    }
+
     /// One more announcement of a block; `after` is the row of the block before it. Returns its row, or
     /// None where the key names another block.
     #[inline]

@@ -35,6 +35,20 @@ pub struct Removed<'a> {
     pub group: u32,
 }
 
+impl Stored<'_> {
+    /// The tokens of block `i`; the event must have as many as its blocks need.
+    #[inline]
+    pub fn block_tokens(&self, i: usize) -> &[u8] {
+        let size = 4 * self.block_size as usize;
+        &self.tokens[i * size..(i + 1) * size]
+    }
+
+    #[inline]
+    pub fn extra_key(&self, i: usize) -> &[u8] {
+        self.extra_keys.get(i).copied().unwrap_or_default()
+    }
+}
+
 impl Event<'_> {
     pub fn sequence(&self) -> i128 {
         match self {

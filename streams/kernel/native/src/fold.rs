@@ -19,6 +19,9 @@ use crate::state::{Counter, Index, State};
 #[derive(Debug)]
 pub struct UnknownPublisher;
 
+/// Blocks whose places in the tables are looked at together, so that cache misses overlap.
+const AHEAD: usize = 32;
+
 type Result<T> = std::result::Result<T, UnknownPublisher>;
 
 /// A write in progress.
@@ -125,17 +128,30 @@ impl<'a> Fold<'a> {
         if let Some(membership) = publisher.membership(chain.membership) {
             index.touch(membership.scope);
         }
-        let block_bytes = 4 * event.block_size as usize;
-        for i in blocks {
-            let tokens = &event.tokens[i * block_bytes..(i + 1) * block_bytes];
-            let extra = event.extra_keys.get(i).copied().unwrap_or_default();
-            let local = self.hasher.block(tokens, extra, &mut self.scratch);
-            let prefix = self.hasher.chain(chain.prefix, local);
-            let key = u64::from_le_bytes(event.hashes[i]) ^ mask;
-            let block = Block { key, prefix, tier: event.tier };
-            let row = index.hold(publisher, chain.membership, block, chain.row);
-            chain.prefix = Some(prefix);
-            chain.row = row.or(chain.row);
+        let mut keys = [0; AHEAD];
+        let mut prefixes = [0; AHEAD];
+        let mut start = blocks.start;
+        while start < blocks.end {
+            let len = AHEAD.min(blocks.end - start);
+            let (keys, prefixes) = (&mut keys[..len], &mut prefixes[..len]);
+            for (i, key) in (start..).zip(&mut *keys) {
+                *key = u64::from_le_bytes(event.hashes[i]) ^ mask;
+                publisher.touch(*key, index.placement);
+            }
+            for (i, place) in (start..).zip(&mut *prefixes) {
+                let local =
+                    self.hasher.block(event.block_tokens(i), event.extra_key(i), &mut self.scratch);
+                let prefix = self.hasher.chain(chain.prefix, local);
+                chain.prefix = Some(prefix);
+                *place = prefix;
+            }
+            index.touch_blocks(publisher, chain.membership, prefixes);
+            for (&key, &prefix) in keys.iter().zip(&*prefixes) {
+                let block = Block { key, prefix, tier: event.tier };
+                let row = index.hold(publisher, chain.membership, block, chain.row);
+                chain.row = row.or(chain.row);
+            }
+            start += len;
         }
         Ok(())
     }
@@ -170,7 +186,10 @@ impl<'a> Fold<'a> {
             let skipped =
                 event.group <= GROUP_MAX && publisher.skipped_groups >> event.group & 1 == 1;
             let unknown = if skipped { Counter::SkippedGroup } else { Counter::UnknownRemoved };
-            for &hash in hashes {
+            for (i, &hash) in hashes.iter().enumerate() {
+                if i % AHEAD == 0 {
+                    index.touch_entries(publisher, &hashes[i..hashes.len().min(i + AHEAD)], mask);
+                }
                 let key = u64::from_le_bytes(hash) ^ mask;
                 let Some(entry) = publisher.find(key, index.placement) else {
                     index.count(unknown, 1);
@@ -203,8 +222,7 @@ impl<'a> Fold<'a> {
                 emptied.push(number);
             }
         }
-        let entries: Vec<Entry> = entries.into_values().collect();
-        self.release(id, &entries)?;
+        self.release(id, entries.into_values())?;
         let (publisher, index) = self.publisher(id)?;
         for number in emptied {
             if let Some(membership) = publisher.membership(number) {
@@ -236,14 +254,21 @@ impl<'a> Fold<'a> {
             }
         }
         empty_membership(publisher, index, number);
-        self.release(id, &entries)
+        self.release(id, entries.into_iter())
     }
 
     /// Takes entries out of the index that are no longer the publisher's.
-    fn release(&mut self, id: u64, entries: &[Entry]) -> Result<()> {
-        for entries in entries.chunks(TURN_BLOCKS) {
+    fn release(&mut self, id: u64, mut entries: impl Iterator<Item = Entry>) -> Result<()> {
+        loop {
+            let turn: Vec<Entry> = entries.by_ref().take(TURN_BLOCKS).collect();
+            if turn.is_empty() {
+                return Ok(());
+            }
             let (publisher, index) = self.publisher(id)?;
-            for entry in entries {
+            for entry in &turn {
+                index.touch_row(publisher, entry);
+            }
+            for entry in &turn {
                 let Some(membership) = publisher.membership(entry.membership()) else { continue };
                 let (scope, member) = (membership.scope, membership.member);
                 index.touch(scope);
@@ -252,9 +277,8 @@ impl<'a> Fold<'a> {
                     index.scopes[scope as usize].release(entry.row, slot, index.placement);
                 }
             }
-            self.spend(entries.len());
+            self.spend(turn.len());
         }
-        Ok(())
     }
 
     // Loading

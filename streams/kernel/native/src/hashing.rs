@@ -6,15 +6,33 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_secret, xxh3_64_with_seed};
 /// Inputs up to this length mix the seed in directly; longer ones use a secret derived from it.
 const SEEDED_BYTES_MAX: usize = 240;
 
-/// XXH3-64 with one seed. The long-input secret is derived once: the library would do so on every call.
+const PRIME64_1: u64 = 0x9E37_79B1_85EB_CA87;
+const AVALANCHE: u64 = 0x1656_6791_9E37_79F9;
+
+/// XXH3-64 with one seed. What follows from the seed alone is computed once: the library would derive it on
+/// every call. Blocks of 64 bytes (16 tokens) and the links of a chain have their own short form, which
+/// halves the time of a query.
 pub struct PrefixHasher {
     seed: u64,
     secret: [u8; 192],
+    /// The first 64 bytes of the secret, which a 64-byte input is mixed with.
+    words: [u64; 8],
+    /// What both halves of a link are mixed with.
+    link: [u64; 2],
 }
 
 impl PrefixHasher {
     pub fn new(seed: u64) -> Self {
-        Self { seed, secret: const_custom_default_secret(seed) }
+        let secret = const_custom_default_secret(seed);
+        let words = std::array::from_fn(|i| word_at(&secret, i));
+        // A link is mixed with words of the secret without the seed, which the derived one has in it.
+        let plain = |i: usize| {
+            let word = word_at(&secret, i);
+            if i.is_multiple_of(2) { word.wrapping_sub(seed) } else { word.wrapping_add(seed) }
+        };
+        let link =
+            [(plain(3) ^ plain(4)).wrapping_add(seed), (plain(5) ^ plain(6)).wrapping_sub(seed)];
+        Self { seed, secret, words, link }
     }
 
     pub fn seed(&self) -> u64 {
@@ -23,6 +41,9 @@ impl PrefixHasher {
 
     #[inline]
     pub fn hash(&self, content: &[u8]) -> u64 {
+        if let Ok(block) = content.try_into() {
+            return self.hash64(block);
+        }
         if content.len() <= SEEDED_BYTES_MAX {
             xxh3_64_with_seed(content, self.seed)
         } else {
@@ -36,10 +57,24 @@ impl PrefixHasher {
         let Some(previous) = previous else {
             return local;
         };
-        let mut link = [0; 16];
-        link[..8].copy_from_slice(&previous.to_le_bytes());
-        link[8..].copy_from_slice(&local.to_le_bytes());
-        xxh3_64_with_seed(&link, self.seed)
+        // XXH3 of 9 to 16 bytes.
+        let low = previous ^ self.link[0];
+        let high = local ^ self.link[1];
+        let sum = 16_u64.wrapping_add(low.swap_bytes()).wrapping_add(high);
+        avalanche(sum.wrapping_add(fold_product(low, high)))
+    }
+
+    /// XXH3 of 17 to 128 bytes, for 64.
+    #[inline]
+    fn hash64(&self, block: &[u8; 64]) -> u64 {
+        let mix = |at: usize, key: usize| {
+            fold_product(
+                word_at(block, at) ^ self.words[key],
+                word_at(block, at + 1) ^ self.words[key + 1],
+            )
+        };
+        let sum = PRIME64_1.wrapping_mul(64).wrapping_add(mix(2, 4)).wrapping_add(mix(4, 6));
+        avalanche(sum.wrapping_add(mix(0, 0)).wrapping_add(mix(6, 2)))
     }
 
     /// The hash of one block: its tokens and what the engine adds to them.
@@ -53,6 +88,26 @@ impl PrefixHasher {
         scratch.extend_from_slice(extra);
         self.hash(scratch)
     }
+}
+
+#[inline]
+fn word_at(bytes: &[u8], index: usize) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(&bytes[8 * index..8 * index + 8]);
+    u64::from_le_bytes(word)
+}
+
+/// The halves of the 128-bit product, folded.
+#[inline]
+fn fold_product(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    (product as u64) ^ ((product >> 64) as u64)
+}
+
+#[inline]
+fn avalanche(sum: u64) -> u64 {
+    let mixed = (sum ^ sum >> 37).wrapping_mul(AVALANCHE);
+    mixed ^ mixed >> 32
 }
 
 /// What distinguishes the keys of one cache group from those of another; 0 for group 0.
@@ -80,8 +135,7 @@ impl Placement {
 
     #[inline]
     pub fn of(self, key: u64) -> u64 {
-        // High and low half folded: each bit of the place depends on each bit of the key.
-        let product = u128::from(key) * u128::from(self.0);
-        (product as u64) ^ ((product >> 64) as u64)
+        // Folded, each bit of the place depends on each bit of the key.
+        fold_product(key, self.0)
     }
 }

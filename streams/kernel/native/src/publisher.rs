@@ -134,6 +134,11 @@ impl Publisher {
         self.entries.find(placement.of(key), same).copied()
     }
 
+    #[inline]
+    pub fn touch(&self, key: u64, placement: Placement) {
+        self.entries.touch(placement.of(key), |entry| entry.key == key);
+    }
+
     pub fn membership(&self, number: u32) -> Option<&Membership> {
         self.memberships.get(number as usize)?.as_ref()
     }

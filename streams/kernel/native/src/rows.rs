@@ -63,6 +63,20 @@ impl Rows {
         self.chunks[(row / CHUNK_ROWS) as usize].sets[(row % CHUNK_ROWS) as usize] = set;
     }
 
+    /// How many of the prefixes are those of the rows after `row`, one by one, with this set.
+    #[inline]
+    pub fn run(&self, row: u32, prefixes: &[u64], set: u32) -> usize {
+        let at = (row % CHUNK_ROWS) as usize + 1;
+        let Some(chunk) = self.chunks.get((row / CHUNK_ROWS) as usize) else {
+            return 0;
+        };
+        let (Some(rows), Some(sets)) = (chunk.prefixes.get(at..), chunk.sets.get(at..)) else {
+            return 0;
+        };
+        let pairs = prefixes.iter().zip(rows).zip(sets);
+        pairs.take_while(|((wanted, prefix), known)| wanted == prefix && **known == set).count()
+    }
+
     /// A row for a new block, with `EMPTY_SET`; `after` is the row of the block before it.
     pub fn allocate(&mut self, prefix: u64, after: Option<u32>) -> u32 {
         let row = after

@@ -128,6 +128,12 @@ impl<'a> Scanner<'a> {
         // A token takes two bytes of text at least, and mostly six.
         let mut tokens = Vec::with_capacity((self.body.len() - self.at) / 5 * 4 + 64);
         loop {
+            if tokens.len() < 4 * QUERY_TOKENS_MAX
+                && let Some(token) = self.usual_token()
+            {
+                tokens.extend_from_slice(&token.to_le_bytes());
+                continue;
+            }
             let token = self.number()?;
             if token > JSON_TOKEN_MAX || tokens.len() == 4 * QUERY_TOKENS_MAX {
                 return None;
@@ -148,6 +154,23 @@ impl<'a> Scanner<'a> {
                 self.blanks();
             }
         }
+    }
+
+    /// A token of up to six digits with the comma and the blank after it, if that is what comes next.
+    #[inline]
+    fn usual_token(&mut self) -> Option<u32> {
+        let text = u64::from_le_bytes(*self.body[self.at..].first_chunk()?);
+        let (value, len) = leading_digits(text);
+        if !(1..=6).contains(&len) || len > 1 && text as u8 == b'0' {
+            return None;
+        }
+        let after = text >> (8 * len);
+        if after as u8 != b',' {
+            return None;
+        }
+        // `[1, ]` is left to the number that is then missing.
+        self.at += len + 1 + usize::from((after >> 8) as u8 == b' ');
+        Some(value as u32)
     }
 
     /// A plain integer of up to 15 digits.

@@ -170,6 +170,12 @@ impl Scope {
         self.index.find(placement.of(prefix), same).copied()
     }
 
+    #[inline]
+    pub fn touch(&self, prefix: u64, placement: Placement) {
+        let same = |&row: &u32| self.rows.prefix(row) == prefix;
+        self.index.touch(placement.of(prefix), same);
+    }
+
     /// The row of a block, made where it is new; `after` is the row of the block before it. A new row must
     /// be given a holder.
     #[inline]

@@ -128,11 +128,11 @@ impl Alive {
                 *place = prefix;
                 len += 1;
             }
-            for &prefix in &ahead[..len] {
-                let Some((at, set)) = find(scope, placement, row, prefix) else {
+            let mut left = &ahead[..len];
+            while let [prefix, rest @ ..] = left {
+                let Some((at, set)) = find(scope, placement, row, *prefix) else {
                     return self.end(depth);
                 };
-                row = Some(at);
                 if set != last_set {
                     last_set = set;
                     self.narrow(scope.sets.masks.row(set), depth);
@@ -140,7 +140,10 @@ impl Alive {
                         return self.end(depth);
                     }
                 }
-                depth += 1;
+                let run = scope.rows.run(at, rest, set);
+                row = Some(at + run as u32);
+                depth += 1 + run as u32;
+                left = &rest[run..];
             }
             if len < AHEAD {
                 return self.end(depth);
