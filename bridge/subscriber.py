@@ -22,7 +22,7 @@ from schemas.identities import PublisherKey
 from schemas.limits import PUBLISHERS_MAX, RECEIVE_BURST_MAX, SHUTDOWN_S
 from schemas.registration import Registration
 
-TURN_S: Final = 0.001
+TURN_S: Final = 0.005
 """A turn costs a look at every socket, so the next one waits until a few messages can share it."""
 
 WATCH_S: Final = 0.1

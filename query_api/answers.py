@@ -30,12 +30,12 @@ def encode_matches(tenant_id: str, matches: list[InstanceMatch], wire: Wire) -> 
         return encode(ConductorMatches(instances=_walks(matches)), wire)
     if not matches:
         return b"{}"
-    instances = {
-        name: PublishedMatch(
-            longest, gpu, cpu, disk, {str(dp_rank): matched for dp_rank, matched, *_ in ranks}
-        )
-        for name, longest, gpu, cpu, disk, ranks in matches
-    }
+    instances = {}
+    for name, longest, gpu, cpu, disk, ranks in matches:
+        by_rank = {}
+        for rank in ranks:
+            by_rank[str(rank[0])] = rank[1]
+        instances[name] = PublishedMatch(longest, gpu, cpu, disk, by_rank)
     return encode({tenant_id: instances}, wire)
 
 
@@ -49,7 +49,9 @@ def _walks(matches: list[InstanceMatch]) -> dict[str, InstanceWalk]:
             key = str(dp_rank)
             by_rank[key] = gpu_walk
             rank_matches[key] = RankWalk(gpu_walk, cpu_walk, disk_walk)
-            gpu, cpu, disk = max(gpu, gpu_walk), max(cpu, cpu_walk), max(disk, disk_walk)
+            gpu = gpu_walk if gpu_walk > gpu else gpu  # `max` costs four times as much
+            cpu = cpu_walk if cpu_walk > cpu else cpu
+            disk = disk_walk if disk_walk > disk else disk
         instances[name] = InstanceWalk(disk, by_rank, rank_matches, gpu, cpu, disk)
     return instances
 

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from starlette.types import Receive
+from starlette.types import Message, Receive
 
 from query_api.http_errors import ClientGoneError, body_too_large
 from query_api.wire import Headers, header
@@ -14,27 +14,41 @@ _DRAIN_BYTES_MAX: Final = 2 * BODY_BYTES_MAX
 async def read_body(receive: Receive, headers: Headers) -> bytes:
     """The whole body of a request.
 
-    What is too large is read on for a while and thrown away: most clients write all of their body
-    before they look for an answer, and a connection closed under them would hide it.
-
     Raises:
         RequestError: longer than the bound, by its Content-Length or by what came.
         ClientGoneError: the client left before the end.
     """
-    body, more = await _next_chunk(receive)
-    if more:
-        if _declared(headers) > BODY_BYTES_MAX:
-            await _drain(receive, len(body))
-            raise body_too_large()
-        return await _collect(receive, body)
-    if len(body) > BODY_BYTES_MAX:
+    return await complete_body(await receive(), receive, headers)
+
+
+def is_whole(message: Message) -> bool:
+    """Whether this first message is all of a body, and within the bound."""
+    return (
+        not message.get("more_body", False)
+        and message["type"] == "http.request"
+        and len(message.get("body", b"")) <= BODY_BYTES_MAX
+    )
+
+
+async def complete_body(first: Message, receive: Receive, headers: Headers) -> bytes:
+    """The body whose first message was received already; for the rest see `read_body`.
+
+    What is too large is read on for a while and thrown away: most clients write all of their body
+    before they look for an answer, and a connection closed under them would hide it.
+    """
+    if is_whole(first):
+        return _chunk(first)[0]
+    body, more = _chunk(first)
+    if not more:
         raise body_too_large()
-    return body
+    if _declared(headers) > BODY_BYTES_MAX:
+        await _drain(receive, len(body))
+        raise body_too_large()
+    return await _collect(receive, body)
 
 
-async def _next_chunk(receive: Receive) -> tuple[bytes, bool]:
-    """The next piece of the body, and whether more is to come."""
-    message = await receive()
+def _chunk(message: Message) -> tuple[bytes, bool]:
+    """One piece of the body, and whether more is to come."""
     if message["type"] != "http.request":
         raise ClientGoneError("the client left before its request was complete")
     return message.get("body", b""), message.get("more_body", False)
@@ -45,7 +59,7 @@ async def _collect(receive: Receive, first: bytes) -> bytes:
     size = len(first)
     more = True
     while more and size <= BODY_BYTES_MAX:
-        chunk, more = await _next_chunk(receive)
+        chunk, more = _chunk(await receive())
         chunks.append(chunk)
         size += len(chunk)
     if size <= BODY_BYTES_MAX:
@@ -59,7 +73,7 @@ async def _collect(receive: Receive, first: bytes) -> bytes:
 async def _drain(receive: Receive, size: int) -> None:
     more = True
     while more and size <= _DRAIN_BYTES_MAX:
-        chunk, more = await _next_chunk(receive)
+        chunk, more = _chunk(await receive())
         size += len(chunk)
 
 

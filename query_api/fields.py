@@ -43,8 +43,8 @@ class _Decoders:
 _DECODERS: Final = {wire: _Decoders(wire) for wire in Wire}
 
 
-def decode(decoder: Callable[[Raw], ValueT], field: Field, wire: Wire, message: str) -> ValueT:
-    """The value, or `invalid_type` with the message.
+def decode(decoder: Callable[[Raw], ValueT], field: Field, wire: Wire, rule: str) -> ValueT:
+    """The value, or `invalid_type` with what it "must be".
 
     Raises:
         RequestError: of another type, or not decodable at all.
@@ -52,6 +52,7 @@ def decode(decoder: Callable[[Raw], ValueT], field: Field, wire: Wire, message: 
     try:
         return decoder(field.raw)
     except msgspec.ValidationError as error:
+        message = f"{field.name} must be {rule}"
         if "Integer value out of range" in str(error):
             raise RequestError("out_of_range", message, field=field.name) from error
         raise RequestError("invalid_type", message, field=field.name) from error
@@ -61,7 +62,7 @@ def decode(decoder: Callable[[Raw], ValueT], field: Field, wire: Wire, message: 
 
 def read_text(field: Field, wire: Wire) -> str:
     """A string, maybe empty."""
-    text = decode(_DECODERS[wire].text, field, wire, f"{field.name} must be a string")
+    text = decode(_DECODERS[wire].text, field, wire, "a string")
     return _bounded(field.name, text)
 
 
@@ -75,20 +76,18 @@ def read_name(field: Field, wire: Wire) -> str:
 
 def read_optional_text(field: Field, wire: Wire) -> str:
     """A string or null; null is ""."""
-    message = f"{field.name} must be a string or null"
-    text = decode(_DECODERS[wire].optional_text, field, wire, message)
+    text = decode(_DECODERS[wire].optional_text, field, wire, "a string or null")
     return _bounded(field.name, text or "")
 
 
 def read_integer(field: Field, wire: Wire) -> int:
     """An integer of at most 64 bits; neither a bool nor a float."""
-    return decode(_DECODERS[wire].integer, field, wire, f"{field.name} must be an integer")
+    return decode(_DECODERS[wire].integer, field, wire, "an integer")
 
 
 def read_optional_integer(field: Field, wire: Wire) -> int | None:
     """An integer or null."""
-    message = f"{field.name} must be an integer or null"
-    return decode(_DECODERS[wire].optional_integer, field, wire, message)
+    return decode(_DECODERS[wire].optional_integer, field, wire, "an integer or null")
 
 
 def _bounded(name: str, text: str) -> str:

@@ -12,13 +12,14 @@ and only the second words errors.
 import logging
 import re
 from collections.abc import Callable
+from operator import attrgetter
 from time import perf_counter
 from typing import Final, NamedTuple
 
 from starlette.types import Receive, Scope, Send
 
 from query_api.answers import encode_matches
-from query_api.bodies import read_body
+from query_api.bodies import complete_body, is_whole
 from query_api.http_errors import (
     INTERNAL,
     ClientGoneError,
@@ -48,6 +49,7 @@ CLIENT_GONE: Final = 499
 _REQUEST_ID: Final = re.compile(rb"[\x20-\x7e]{1,256}")
 _TYPE_HEADERS: Final = {wire: (b"content-type", content_type_of(wire)) for wire in Wire}
 _STATE_HEADERS: Final = {state: (b"reprise-state", state.value.encode()) for state in AnswerState}
+_longest = attrgetter("longest")
 logger = logging.getLogger(__name__)
 
 
@@ -94,7 +96,11 @@ class HotRoutes:
         try:
             if wire is None:
                 raise unsupported_content_type()
-            body = await read_body(receive, scope["headers"])
+            message = await receive()
+            if is_whole(message):
+                body = message.get("body", b"")
+            else:
+                body = await complete_body(message, receive, scope["headers"])
             status = 200
             headers, answer = self._answer(route, wire, body)
         except ClientGoneError:
@@ -129,14 +135,13 @@ class HotRoutes:
         tokens = len(query.content) // 4
         if route.by_hash:
             tokens = len(query.content) // 8 * query.block_size
-        hit_tokens = max([match[1] for match in matches], default=0)
+        hit_tokens = max(map(_longest, matches), default=0)
         headers = [
             _TYPE_HEADERS[wire],
             self._position_header(view.position()),
             _STATE_HEADERS[view.state(scope)],
         ]
-        seconds = perf_counter() - started
-        route.metrics.count(seconds=seconds, tokens=tokens, hit_tokens=hit_tokens)
+        route.metrics.count((perf_counter() - started, tokens, hit_tokens))
         return headers, answer
 
     @staticmethod

@@ -181,7 +181,9 @@ def answer_query(kernel: Kernel, query: Query) -> tuple[PrefixScope, list[Instan
     it. Everywhere else it is the request's own salt, which engines hash into the first block. A
     request that names its namespace itself (`additional_salt`) means the latter.
     """
-    scope, salted = _namespace(kernel, query)
+    scope, salted = query.scope, False
+    if query.cache_salt:
+        scope, salted = _namespace(kernel, query)
     if query.block_size > BLOCK_SIZE_MAX:
         return scope, []
     first_key = extra_key([query.cache_salt]) if salted else b""
@@ -190,7 +192,9 @@ def answer_query(kernel: Kernel, query: Query) -> tuple[PrefixScope, list[Instan
 
 def answer_hash_query(kernel: Kernel, query: Query) -> tuple[PrefixScope, list[InstanceMatch]]:
     """As `answer_query`, for hashes; they hold a request's own salt, so only a namespace counts."""
-    scope, _ = _namespace(kernel, query)
+    scope = query.scope
+    if query.cache_salt:
+        scope, _ = _namespace(kernel, query)
     if query.block_size > BLOCK_SIZE_MAX:
         return scope, []
     return scope, kernel.query_by_hash(scope, query.content, query.instance_id)
@@ -199,8 +203,6 @@ def answer_hash_query(kernel: Kernel, query: Query) -> tuple[PrefixScope, list[I
 def _namespace(kernel: Kernel, query: Query) -> tuple[PrefixScope, bool]:
     """The scope, and whether the cache salt is the request's own."""
     scope = query.scope
-    if not query.cache_salt:
-        return scope, False
     if query.additional_salt is None and query.block_size <= BLOCK_SIZE_MAX:
         named = scope._replace(additional_salt=query.cache_salt)
         if kernel.knows(named):

@@ -5,7 +5,7 @@ to be wanted, so a small hostile body (deep nesting, a length of 2**32) cannot c
 """
 
 from collections.abc import Iterable, Iterator
-from enum import Enum
+from enum import StrEnum
 from typing import Final, NamedTuple
 
 import msgpack  # type: ignore[import-untyped]
@@ -18,7 +18,7 @@ from schemas.limits import BODY_BYTES_MAX
 Headers = Iterable[tuple[bytes, bytes]]
 
 
-class Wire(Enum):
+class Wire(StrEnum):
     """JSON: the published shape of answers. MSGPACK: Conductor's own (generation G3)."""
 
     JSON = "application/json"
@@ -37,6 +37,7 @@ _JSON_TYPE: Final = b"application/json"
 _MSGPACK_TYPE: Final = b"application/msgpack"
 _json_encode = msgspec.json.Encoder().encode
 _msgpack_encode = msgspec.msgpack.Encoder().encode
+_msgpack_fields = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
 _json_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -102,11 +103,25 @@ def split_fields(body: bytes, wire: Wire) -> list[Field]:
         RequestError: not a map with string keys.
     """
     if wire is Wire.MSGPACK:
-        return _split_msgpack(body)
+        return _split_plain_msgpack(body) or _split_msgpack(body)
     try:
         fields = _json_fields.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise malformed(wire) from error
+    return [Field(name, raw) for name, raw in fields.items()]
+
+
+def _split_plain_msgpack(body: bytes) -> list[Field]:
+    """The fields of a map of up to 15, each name once, nothing after it; [] for other bodies."""
+    head = body[0] if body else 0
+    if not 0x80 <= head <= 0x8F:
+        return []
+    try:
+        fields = _msgpack_fields.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return []
+    if len(fields) != head - 0x80:
+        return []
     return [Field(name, raw) for name, raw in fields.items()]
 
 

@@ -25,8 +25,8 @@ def test_buckets_equal_prometheus_clients() -> None:
 def test_a_query_counts_its_tokens_and_hits() -> None:
     registry = CollectorRegistry()
     metrics = HttpMetrics(registry)
-    metrics.queries("/query").count(seconds=3e-5, tokens=100, hit_tokens=64)
-    metrics.queries("/query").count(seconds=2.0, tokens=10, hit_tokens=0)
+    metrics.queries("/query").count((3e-5, 100, 64))
+    metrics.queries("/query").count((2.0, 10, 0))
 
     def value(name: str, **labels: str) -> float | None:
         return registry.get_sample_value(name, {"route": "/query", **labels})
