@@ -1,0 +1,114 @@
+"""Blocks through the whole embedded path, from a publisher over TCP until queries see them.
+
+Wall time runs from the first publish until `/services` shows the last batch as folded; it is looked
+at every 20 ms. CPU time is all of the service's process, until the table has been flushed too.
+"""
+
+import time
+from typing import Final
+
+from benchmarks.figures import Aim, Figure
+from benchmarks.publisher import Publisher
+from benchmarks.service import Service, until
+from benchmarks.sizes import BLOCK_SIZE, SEED, KernelName, Sizes
+from replay.load import LoadPlan
+
+POLL_S: Final = 0.02
+BOUND_SHARE: Final = 0.9
+"""Where sending took at least this share of the time, the publisher set the rate."""
+
+STORED_AIM: Final = Aim(at_least=0.8)
+PHASES: Final = ("stored", "removed")
+
+
+class Run:
+    """The figures of one service process, by phase: millions of blocks a second."""
+
+    def __init__(self) -> None:
+        self.wall: dict[str, float] = {}
+        self.cpu: dict[str, float] = {}
+        self.publisher_bound: set[str] = set()
+
+
+def plan_of(blocks: int, blocks_per_event: int) -> LoadPlan:
+    """The stream: one event a batch, prompts of 8 events, all of it removed in the end."""
+    return LoadPlan(
+        blocks=blocks,
+        blocks_per_event=blocks_per_event,
+        block_size=BLOCK_SIZE,
+        pattern="removed",
+        seed=SEED,
+    )
+
+
+def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
+    figures = []
+    for blocks, per_event in ((sizes.wide_blocks, 64), (sizes.single_blocks, 1)):
+        plan = plan_of(blocks - blocks % per_event, per_event)
+        runs = [run_once(kernel, plan) for _ in range(sizes.runs)]
+        for phase in PHASES:
+            figures += _figures(runs, phase, plan)
+    return figures
+
+
+def _figures(runs: list[Run], phase: str, plan: LoadPlan) -> list[Figure]:
+    shape = f"{phase}, {plan.blocks_per_event}-block events"
+    bound = sum(phase in run.publisher_bound for run in runs)
+    note = f"{plan.blocks:,} blocks, one event a message" if phase == "stored" else ""
+    if bound:
+        note += f"{'; ' if note else ''}the publisher set the rate in {bound} of {len(runs)} runs"
+    aim = STORED_AIM if phase == "stored" and plan.blocks_per_event > 1 else None
+    return [
+        Figure(
+            name=f"{shape}: wall",
+            unit="M blocks/s",
+            runs=[run.wall[phase] for run in runs],
+            note=note,
+            aim=aim,
+        ),
+        Figure(
+            name=f"{shape}: per CPU-second",
+            unit="M blocks",
+            runs=[run.cpu[phase] for run in runs],
+            aim=aim,
+        ),
+    ]
+
+
+def run_once(kernel: KernelName, plan: LoadPlan) -> Run:
+    """Publishes the plan into a new service.
+
+    Raises:
+        RuntimeError: something was lost, or the table is not what was published.
+    """
+    run = Run()
+    with Service(kernel) as service, Publisher(plan) as publisher:
+        publisher.connect(service)
+        for phase in PHASES:
+            cpu_s = service.cpu_s()
+            sent = publisher.send()
+            until(lambda: service.folded_sequence() >= sent.last_sequence, poll_s=POLL_S)  # noqa: B023
+            seconds = time.monotonic() - sent.started
+            service.wait_flushed()
+            run.wall[phase] = sent.blocks / seconds / 1e6
+            run.cpu[phase] = sent.blocks / (service.cpu_s() - cpu_s) / 1e6
+            if sent.seconds >= BOUND_SHARE * seconds:
+                run.publisher_bound.add(phase)
+            _check(service, sent.blocks if phase == "stored" else 0)
+    return run
+
+
+def _check(service: Service, entries: int) -> None:
+    metrics = service.metrics()
+    lost = {
+        name: metrics.get(name, 0.0)
+        for name in (
+            "reprise_bridge_gaps_total",
+            "reprise_bridge_dropped_total",
+            "reprise_bridge_duplicates_total",
+            "reprise_publisher_degraded",
+        )
+    }
+    found = service.entries()
+    if any(lost.values()) or found != entries:
+        raise RuntimeError(f"Expected {entries} entries and no loss, got {found} and {lost}")

@@ -1,0 +1,57 @@
+"""The handle of `publisher_process`."""
+
+import subprocess
+import sys
+from typing import Self, TypeVar
+
+import msgspec
+
+from benchmarks.publisher_process import Job, Sent
+from benchmarks.service import Service
+from replay.load import LoadPlan
+
+T = TypeVar("T")
+
+
+class Publisher:
+    """Publishers of one stream, in a process that ends with the block."""
+
+    def __init__(self, plan: LoadPlan, *, publishers: int = 1) -> None:
+        self._job = Job(plan=plan, publishers=publishers)
+
+    def __enter__(self) -> Self:
+        job = msgspec.json.encode(self._job).decode()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.publisher_process", job],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        self._endpoints = self._hear(list[str])
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+    def _hear(self, kind: type[T]) -> T:
+        assert self._process.stdout is not None
+        return msgspec.json.decode(self._process.stdout.readline(), type=kind)
+
+    def connect(self, service: Service) -> None:
+        """Has the service follow every publisher, as instances `i0`, `i1`...; returns once it
+        does.
+        """
+        self._hear(str)
+        for number, endpoint in enumerate(self._endpoints):
+            service.register(endpoint, f"i{number}")
+        self._hear(str)
+
+    def send(self) -> Sent:
+        """Sends the next phase; returns when ZeroMQ has all of it."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"\n")
+        self._process.stdin.flush()
+        return self._hear(Sent)

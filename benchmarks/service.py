@@ -1,0 +1,190 @@
+"""`reprise up` as a process of its own: started, asked, watched through `/proc`, ended by id."""
+
+import http.client
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Self
+from urllib.parse import urlsplit
+
+import msgspec
+
+from benchmarks.sizes import BLOCK_SIZE, KernelName
+
+START_S: Final = 120.0
+READY_POLL_S: Final = 0.01
+MODEL: Final = "bench"
+
+
+class _Publisher(msgspec.Struct, rename="pascal"):
+    sequence: int
+
+
+class _Services(msgspec.Struct):
+    services: list[_Publisher]
+
+
+class _Context(msgspec.Struct):
+    entries: int
+
+
+class _Digest(msgspec.Struct):
+    contexts: list[_Context]
+
+
+class Service:
+    """One data directory and, between `start` and `kill`, a process on it."""
+
+    def __init__(self, kernel: KernelName) -> None:
+        self._kernel = kernel
+        self._root = Path(tempfile.mkdtemp(prefix="reprise-bench-"))
+        self.data = self._root / "data"
+        self._process: subprocess.Popen[str] | None = None
+        self._connection: http.client.HTTPConnection | None = None
+        self.address = ("", 0)
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        shutil.rmtree(self._root, ignore_errors=True)
+
+    # Life
+
+    def start(self) -> tuple[float, float]:
+        """Starts the process and waits for `/ready`; returns wall and CPU seconds until then."""
+        started = time.monotonic()
+        command = [sys.executable, "-m", "reprise", "up", "--data", str(self.data)]
+        command += ["--port", "0", "--kernel", self._kernel]
+        environment = os.environ | {"CONDUCTOR_CONFIG_PATH": str(self._root / "none")}
+        with (self._root / "stderr").open("a") as log:
+            self._process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment
+            )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line.startswith("Reprise answers on "):
+            raise RuntimeError(f"Expected the service to start, got: {self.log()}")
+        url = urlsplit(line.split()[3])
+        self.address = (str(url.hostname), url.port or 0)
+        self._connection = http.client.HTTPConnection(*self.address, timeout=60)
+        until(lambda: self._request("GET", "/ready")[0] == 200, poll_s=READY_POLL_S)
+        return time.monotonic() - started, self.cpu_s()
+
+    def kill(self) -> None:
+        """Kill -9, and the connection closed."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait(START_S)
+            assert self._process.stdout is not None
+            self._process.stdout.close()
+            self._process = None
+
+    def log(self) -> str:
+        """The end of what it wrote to standard error."""
+        return (self._root / "stderr").read_text()[-4000:]
+
+    # What the system says of it
+
+    @property
+    def pid(self) -> int:
+        """Of the running process."""
+        assert self._process is not None
+        return self._process.pid
+
+    def cpu_s(self) -> float:
+        """User and system time of all its threads; the kernel counts them in ticks of 10 ms."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def rss_bytes(self) -> int:
+        """Resident memory."""
+        return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf(
+            "SC_PAGE_SIZE"
+        )
+
+    def disk_bytes(self, part: str) -> int:
+        """Bytes of the files of `log` or `table`."""
+        files = (self.data / part).rglob("*")
+        return sum(file.stat().st_size for file in files if file.is_file())
+
+    # HTTP, over one connection that is kept
+
+    def _request(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+        assert self._connection is not None
+        headers = {"Content-Type": "application/json"} if body else {}
+        self._connection.request(method, path, body, headers)
+        response = self._connection.getresponse()
+        return response.status, response.read()
+
+    def register(self, endpoint: str, instance_id: str) -> None:
+        """Follows one publisher."""
+        fields: dict[str, str | int] = {
+            "endpoint": endpoint,
+            "type": "vLLM",
+            "modelname": MODEL,
+            "instance_id": instance_id,
+            "block_size": BLOCK_SIZE,
+            "dp_rank": 0,
+        }
+        status, answer = self._request("POST", "/register", msgspec.json.encode(fields))
+        if status != 200:
+            raise RuntimeError(f"Expected a registration, got {status}: {answer.decode()}")
+
+    def folded_sequence(self) -> int:
+        """The lowest last sequence of all publishers; -1 before the first."""
+        known = msgspec.json.decode(self._request("GET", "/services")[1], type=_Services)
+        return min(publisher.sequence for publisher in known.services)
+
+    def entries(self) -> int:
+        """Entries of all contexts, from `/digest`."""
+        known = msgspec.json.decode(self._request("GET", "/digest")[1], type=_Digest)
+        return sum(context.entries for context in known.contexts)
+
+    def metrics(self) -> dict[str, float]:
+        """`/metrics`, summed over labels."""
+        found: dict[str, float] = {}
+        for line in self._request("GET", "/metrics")[1].decode().splitlines():
+            if line and not line.startswith("#"):
+                series, _, value = line.rpartition(" ")
+                name = series.partition("{")[0]
+                found[name] = found.get(name, 0.0) + float(value)
+        return found
+
+    def wait_flushed(self) -> None:
+        """Until the table covers all that is folded, and so the log is synced."""
+
+        def flushed() -> bool:
+            metrics = self.metrics()
+            folded = metrics["reprise_table_folded_offset"]
+            return metrics["reprise_table_flushed_offset"] == folded
+
+        until(flushed, poll_s=0.1)
+
+
+def until(holds: Callable[[], bool], *, poll_s: float, timeout_s: float = START_S) -> None:
+    """Waits until it holds.
+
+    Raises:
+        TimeoutError: it did not.
+    """
+    end = time.monotonic() + timeout_s
+    while not holds():
+        if time.monotonic() > end:
+            raise TimeoutError(f"Expected it within {timeout_s:.0f} s, gave up")
+        time.sleep(poll_s)

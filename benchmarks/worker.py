@@ -1,0 +1,43 @@
+"""One measurement in a process of its own: `python -m benchmarks.worker NAME KERNEL [quick]`.
+
+Prints its figures as one JSON line.
+"""
+
+import signal
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Final
+
+import msgspec
+
+from benchmarks import ingest, kernels, memory, query, recovery, stages
+from benchmarks.figures import Figure
+from benchmarks.sizes import KERNELS, KernelName, Sizes, sizes_of
+
+Measurement = Callable[[KernelName, Sizes], list[Figure]]
+
+MEASUREMENTS: Final[dict[str, Measurement]] = {
+    "ingest": ingest.measure,
+    "stages": stages.measure,
+    "query": query.measure,
+    "memory": memory.measure,
+    "recovery": recovery.measure,
+    "kernel": kernels.measure,
+}
+
+
+def main(name: str, kernel: str, *options: str) -> None:
+    # A killed worker would leave the processes behind that it started.
+    signal.signal(signal.SIGTERM, _exit)
+    assert kernel in KERNELS
+    figures = MEASUREMENTS[name](kernel, sizes_of(kernel, quick="quick" in options))
+    print(msgspec.json.encode(figures).decode(), flush=True)
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    sys.exit(128 + number)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
