@@ -18,7 +18,7 @@ from query_api.http_errors import (
     ErrorEnvelope,
 )
 from query_api.metrics import HttpMetrics
-from query_api.routes import query_routes, registration_routes, view_routes
+from query_api.routes import metrics_route, query_routes, registration_routes, view_routes
 from query_api.view import Registry, View
 from query_api.wire import encode, encode_error, reply_wire
 from schemas.errors import RepriseError
@@ -47,6 +47,7 @@ def create_app(view: View, registry: Registry) -> ASGIApp:
     app.include_router(query_routes(hot))
     app.include_router(registration_routes(registry))
     app.include_router(view_routes(view, app.version))
+    app.include_router(metrics_route(view))
     # FastAPI's own handler of last resort would answer in text, and raise again to be logged twice.
     app.add_exception_handler(Exception, _answer_unexpected)
     app.add_exception_handler(HTTPException, _answer_http_exception)

@@ -3,6 +3,7 @@
 from typing import Final
 
 from fastapi import APIRouter, Request, Response
+from fastapi.responses import PlainTextResponse
 from prometheus_client.exposition import choose_encoder
 from starlette.types import Receive, Scope, Send
 
@@ -126,7 +127,14 @@ def view_routes(view: View, version: str) -> APIRouter:
         status, document = ready_document(view)
         return respond(document, Wire.JSON, status)
 
-    @router.get("/metrics", summary="Prometheus metrics", response_class=Response)
+    return router
+
+
+def metrics_route(view: View) -> APIRouter:
+    """What Prometheus scrapes."""
+    router = APIRouter(tags=["views"])
+
+    @router.get("/metrics", summary="Prometheus metrics", response_class=PlainTextResponse)
     async def metrics(request: Request) -> Response:
         return _metrics(view, request.headers.get("accept", ""))
 

@@ -21,8 +21,8 @@ PATHS = {
     "/global_view": "get",
     "/health": "get",
     "/ready": "get",
-    "/metrics": "get",
     "/digest": "get",
+    "/metrics": "get",
 }
 
 
