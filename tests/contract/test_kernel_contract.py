@@ -1,0 +1,468 @@
+"""What every kernel does with events: who holds what, under which counts, and what is left out."""
+
+from collections.abc import Iterator
+
+import pytest
+import xxhash
+
+from schemas.errors import EventsFormatError
+from schemas.events import Cleared, Removed, Stored, encode_events, extra_key
+from schemas.identities import Medium, ModelContext, PrefixScope, StreamKey
+from schemas.limits import HOLD_COUNT_MAX
+from streams.kernel import Kernel, native_available, open_kernel
+from streams.kernel.changes import Change, Op, decode_changes, engine_key
+from streams.kernel.interface import COUNTERS
+from tests.strategies import (
+    BLOCK_SIZE,
+    Prompt,
+    context_of,
+    prompt_hashes,
+    prompt_key,
+    prompt_tokens,
+    scope_of,
+    u64s,
+)
+
+SEED = 17
+SCOPE = scope_of("")
+ABC: Prompt = (0, 1, 2)
+
+
+class Bench:
+    """A kernel with short ways to store, remove and ask. Depths are in blocks."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+
+    def publisher(self, instance: str = "a", rank: int = 0) -> int:
+        stream = StreamKey(SCOPE.tenant_id, SCOPE.model_name, BLOCK_SIZE, "", instance)
+        return self.kernel.open_publisher(stream, rank)
+
+    def apply(self, publisher: int, *events: Stored | Removed | Cleared, after: int = -1) -> None:
+        self.kernel.apply(publisher, encode_events(list(events)), after)
+
+    def store(self, publisher: int, prompt: Prompt, **fields: object) -> None:
+        self.apply(publisher, stored(prompt, **fields))
+
+    def remove(self, publisher: int, hashes: bytes, medium: Medium = Medium.GPU) -> None:
+        self.apply(publisher, Removed(sequence=1, hashes=hashes, medium=medium))
+
+    def ask(self, prompt: Prompt, scope: PrefixScope = SCOPE, key: bytes = b"") -> dict[str, int]:
+        """Longest match of each instance, in blocks."""
+        answer = self.kernel.query(scope, prompt_tokens(prompt), key, None)
+        return {match.instance_id: match.longest // BLOCK_SIZE for match in answer}
+
+    def ranks(self, prompt: Prompt) -> dict[tuple[str, int], tuple[int, int, int, int]]:
+        """(matched, gpu, cpu, disk walk) of each rank, in blocks."""
+        answer = self.kernel.query(SCOPE, prompt_tokens(prompt), b"", None)
+        found = {}
+        for match in answer:
+            for rank, *depths in match.ranks:
+                matched, gpu, cpu, disk = (depth // BLOCK_SIZE for depth in depths)
+                found[match.instance_id, rank] = (matched, gpu, cpu, disk)
+        return found
+
+    def counted(self) -> dict[str, int]:
+        """Counters that are not 0."""
+        return {name: count for name, count in self.kernel.counters().items() if count}
+
+    def blocks(self) -> int:
+        return self.kernel.stats()["blocks"]
+
+
+def stored(prompt: Prompt, *, start: int = 0, lora_name: str = "", **fields: object) -> Stored:
+    """The blocks of a prompt from `start` on, as an engine announces them."""
+    values: dict[str, object] = {
+        "sequence": 1,
+        "hashes": prompt_hashes(prompt, lora_name, start),
+        "tokens": prompt_tokens(prompt)[4 * BLOCK_SIZE * start :],
+        "parent": prompt_key(prompt[:start], lora_name) if start else None,
+        "block_size": BLOCK_SIZE,
+        "lora_name": lora_name,
+    }
+    return Stored(**(values | fields))  # type: ignore[arg-type]
+
+
+@pytest.fixture(params=["reference", "rust"])
+def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    if request.param == "rust" and not native_available():
+        pytest.skip("the Rust kernel is not built")
+    yield Bench(open_kernel(SEED, name=request.param))
+
+
+def test_prefix_hashes_are_chained_xxh3_with_the_seed(bench: Bench) -> None:
+    bench.store(bench.publisher(), ABC)
+    local = [xxhash.xxh3_64_intdigest(prompt_tokens((kind,)), SEED) for kind in ABC]
+    prefixes = [local[0]]
+    for value in local[1:]:
+        link = prefixes[-1].to_bytes(8, "little") + value.to_bytes(8, "little")
+        prefixes.append(xxhash.xxh3_64_intdigest(link, SEED))
+    [(context, changes)] = bench.kernel.take_changes()
+    assert context == context_of("", "a")
+    assert [change.prefix for change in decode_changes(changes)] == prefixes
+    answer = bench.kernel.query_by_hash(SCOPE, u64s(prefixes), None)
+    assert answer == bench.kernel.query(SCOPE, prompt_tokens(ABC), b"", None)
+    assert answer[0].longest == 3 * BLOCK_SIZE
+
+
+def test_a_digest_is_the_sum_over_live_entries(bench: Bench) -> None:
+    bench.store(bench.publisher(), ABC)
+    bench.store(bench.publisher(), ABC)
+    [(_, changes)] = bench.kernel.take_changes()
+    live = [change.encode() for change in decode_changes(changes)][3:]
+    [view] = bench.kernel.contexts()
+    assert (view.context, view.entries) == (context_of("", "a"), 3)
+    assert view.digest == sum(xxhash.xxh3_64_intdigest(change) for change in live) % 2**64
+
+
+def test_a_block_goes_with_its_last_announcement(bench: Bench) -> None:
+    publisher = bench.publisher()
+    bench.store(publisher, ABC)
+    bench.store(publisher, ABC)
+    bench.remove(publisher, prompt_hashes(ABC))
+    assert bench.ask(ABC) == {"a": 3}
+    bench.remove(publisher, prompt_hashes(ABC))
+    assert bench.ask(ABC) == {}
+    assert bench.counted() == {"stored": 6, "repeated": 3, "removed": 6}
+    [(_, changes)] = bench.kernel.take_changes()
+    assert [change.holds for change in decode_changes(changes)] == [1] * 3 + [2] * 3 + [1] * 3 + [
+        0
+    ] * 3
+
+
+def test_counting_stops_at_the_bound(bench: Bench) -> None:
+    publisher = bench.publisher()
+    prefix = xxhash.xxh3_64_intdigest(prompt_tokens((0,)), SEED)
+    full = Change(prompt_key((0,)), prefix, 0, 0, Op.SET, HOLD_COUNT_MAX).encode()
+    bench.kernel.load(context_of("", "a"), full)
+    bench.store(publisher, (0,))
+    assert bench.counted() == {"stored": 1, "hold_count_overflow": 1}
+    assert bench.kernel.pending_changes() == 0
+    bench.remove(publisher, prompt_hashes((0,)))
+    [(_, changes)] = bench.kernel.take_changes()
+    assert [change.holds for change in decode_changes(changes)] == [HOLD_COUNT_MAX - 1]
+
+
+def test_two_keys_of_one_block_hold_it_until_both_are_removed(bench: Bench) -> None:
+    publisher = bench.publisher()
+    bench.store(publisher, (0,))
+    bench.store(publisher, (0,), hashes=u64s([7]))
+    bench.remove(publisher, prompt_hashes((0,)))
+    assert (bench.ask((0,)), bench.blocks()) == ({"a": 1}, 1)
+    bench.remove(publisher, u64s([7]))
+    assert (bench.ask((0,)), bench.blocks()) == ({}, 0)
+
+
+def test_adapters_are_scopes_of_their_own(bench: Bench) -> None:
+    publisher = bench.publisher()
+    bench.store(publisher, ABC)
+    bench.store(publisher, (0, 1), lora_name="adapter")
+    assert bench.ask(ABC) == {"a": 3}
+    assert bench.ask(ABC, scope_of("adapter")) == {"a": 2}
+    assert [view.context.lora_name for view in bench.kernel.contexts()] == ["", "adapter"]
+    # A removal names no adapter: the key says which block it is.
+    bench.remove(publisher, prompt_hashes((0, 1), "adapter"))
+    assert bench.ask(ABC, scope_of("adapter")) == {}
+    assert bench.ask(ABC) == {"a": 3}
+
+
+def test_a_parent_of_another_adapter_is_unknown(bench: Bench) -> None:
+    publisher = bench.publisher()
+    bench.store(publisher, ABC)
+    child = stored((0, 1, 2, 0), start=3, lora_name="adapter", parent=prompt_key(ABC))
+    bench.apply(publisher, child)
+    assert bench.counted() == {"stored": 3, "unknown_parent": 1}
+
+
+def test_blocks_after_an_unknown_parent_are_left_out(bench: Bench) -> None:
+    bench.store(bench.publisher(), ABC, start=1)
+    assert bench.counted() == {"unknown_parent": 2}
+    assert bench.kernel.scopes() == []
+    assert bench.kernel.pending_changes() == 0
+
+
+def test_ranks_and_instances_are_told_apart(bench: Bench) -> None:
+    bench.store(bench.publisher("b", 1), (0,))
+    bench.store(bench.publisher("b", 0), (0, 1))
+    bench.store(bench.publisher("a", 3), ABC)
+    assert bench.ask(ABC) == {"a": 3, "b": 2}
+    assert {key: depths[0] for key, depths in bench.ranks(ABC).items()} == {
+        ("a", 3): 3,
+        ("b", 0): 2,
+        ("b", 1): 1,
+    }
+    [view] = bench.kernel.scopes()
+    assert (view.scope, view.blocks, view.instances) == (SCOPE, 3, {"a": [3], "b": [0, 1]})
+
+
+def test_media_are_told_apart(bench: Bench) -> None:
+    publisher = bench.publisher()
+    bench.store(publisher, ABC, medium=Medium.DISK)
+    bench.store(publisher, (0, 1), medium=Medium.CPU)
+    bench.store(publisher, (0,))
+    [match] = bench.kernel.query(SCOPE, prompt_tokens(ABC), b"", None)
+    assert match[1:5] == (3 * BLOCK_SIZE, BLOCK_SIZE, 2 * BLOCK_SIZE, 3 * BLOCK_SIZE)
+
+
+def test_ranks_of_an_instance_complete_each_other(bench: Bench) -> None:
+    bench.store(bench.publisher("a", 0), (0,))
+    bench.store(bench.publisher("a", 1), (0, 1))
+    bench.remove(bench.publisher("a", 1), prompt_hashes((0,)))
+    assert bench.ask(ABC) == {"a": 2}
+    assert {rank: depths[0] for (_, rank), depths in bench.ranks(ABC).items()} == {0: 1, 1: 0}
+
+
+def test_a_shared_pool_counts_for_every_instance_and_is_none_itself(bench: Bench) -> None:
+    pool = bench.publisher("pool")
+    bench.store(pool, ABC, medium=Medium.CPU, shared=True)
+    assert bench.ask(ABC) == {}
+    assert not bench.kernel.knows(SCOPE)
+    bench.kernel.register(bench.publisher("a"), "", True)
+    bench.kernel.register(pool, "", False)
+    bench.store(bench.publisher("b"), (0,))
+    assert bench.ask(ABC) == {"a": 3, "b": 3}
+    assert bench.ranks(ABC) == {("a", 0): (0, 0, 3, 3), ("b", 0): (1, 1, 3, 3)}
+
+
+def test_the_walk_goes_down_the_tiers_and_never_up(bench: Bench) -> None:
+    publisher = bench.publisher()
+    tiers = (Medium.GPU, Medium.DISK, Medium.CPU, Medium.DISK)
+    prompt = (0, 1, 2, 0)
+    for i, medium in enumerate(tiers):
+        bench.store(publisher, prompt[: i + 1], start=i, medium=medium)
+    # From the GPU's block on there is none on the CPU, and one on disk.
+    assert bench.ranks(prompt) == {("a", 0): (4, 1, 1, 2)}
+
+
+def test_a_walk_goes_on_in_a_shared_pool(bench: Bench) -> None:
+    bench.store(bench.publisher(), (0,))
+    bench.store(bench.publisher("pool"), (0, 1), medium=Medium.CPU, shared=True)
+    bench.store(bench.publisher("pool"), ABC, medium=Medium.DISK, shared=True)
+    assert bench.ranks(ABC)["a", 0] == (1, 1, 2, 3)
+
+
+def test_a_hole_ends_the_match_until_it_is_stored_again(bench: Bench) -> None:
+    publisher = bench.publisher()
+    bench.store(publisher, ABC)
+    bench.remove(publisher, prompt_hashes((0, 1))[8:])
+    assert bench.ask(ABC) == {"a": 1}
+    bench.store(publisher, (0, 1), start=1)
+    assert bench.ask(ABC) == {"a": 3}
+
+
+def test_a_partial_block_does_not_count(bench: Bench) -> None:
+    bench.store(bench.publisher(), ABC)
+    [match] = bench.kernel.query(SCOPE, prompt_tokens(ABC)[:-4], b"", None)
+    assert match.longest == 2 * BLOCK_SIZE
+    [match] = bench.kernel.query(SCOPE, b"", b"", None)
+    assert match.longest == 0
+
+
+def test_an_instance_can_be_asked_alone(bench: Bench) -> None:
+    for instance in ("a", "b"):
+        bench.store(bench.publisher(instance), ABC)
+    everyone = bench.kernel.query(SCOPE, prompt_tokens(ABC), b"", None)
+    assert bench.kernel.query(SCOPE, prompt_tokens(ABC), b"", "b") == everyone[1:]
+    assert bench.kernel.query(SCOPE, prompt_tokens(ABC), b"", "c") == []
+
+
+def test_a_registered_rank_is_part_of_answers_without_blocks(bench: Bench) -> None:
+    publisher = bench.publisher()
+    bench.kernel.register(publisher, "", True)
+    assert bench.ask(ABC) == {"a": 0}
+    assert bench.kernel.stats()["scopes"] == 1
+    bench.kernel.register(publisher, "adapter", True)
+    assert (bench.ask(ABC), bench.ask(ABC, scope_of("adapter"))) == ({}, {"a": 0})
+    bench.kernel.register(publisher, "adapter", False)
+    assert not bench.kernel.knows(scope_of("adapter"))
+    assert bench.kernel.stats()["scopes"] == 0
+
+
+def test_unknown_scopes_have_no_answer(bench: Bench) -> None:
+    assert bench.ask(ABC) == {}
+    assert not bench.kernel.knows(SCOPE)
+    assert bench.kernel.query_by_hash(SCOPE, u64s([1]), None) == []
+    assert bench.kernel.dump(context_of("", "a"), 5) == []
+
+
+def test_sparse_groups_are_counted_and_left_out(bench: Bench) -> None:
+    publisher = bench.publisher()
+    bench.store(publisher, ABC, spec_kind="sliding_window", group=1)
+    bench.store(publisher, ABC, spec_kind="mamba", group=64)
+    bench.apply(publisher, Removed(sequence=1, hashes=prompt_hashes(ABC), group=1))
+    bench.apply(publisher, Removed(sequence=1, hashes=prompt_hashes(ABC), group=64))
+    assert bench.counted() == {"skipped_group": 9, "unknown_removed": 3}
+    for kind in ("", "full_attention", "mla_attention", "sink_full_attention"):
+        bench.store(publisher, ABC, spec_kind=kind, group=2)
+    assert bench.counted()["stored"] == 12
+
+
+def test_one_hash_in_two_groups_is_two_entries_of_one_block(bench: Bench) -> None:
+    publisher = bench.publisher()
+    bench.store(publisher, (0,))
+    bench.store(publisher, (0,), group=3)
+    [(_, changes)] = bench.kernel.take_changes()
+    key = prompt_key((0,))
+    assert [change.engine_key for change in decode_changes(changes)] == [key, engine_key(key, 3)]
+    assert bench.kernel.stats()["entries"] == 2
+    assert bench.blocks() == 1
+
+
+def test_events_that_do_not_cover_their_blocks_are_left_out(bench: Bench) -> None:
+    publisher = bench.publisher()
+    bench.store(publisher, ABC, block_size=BLOCK_SIZE + 1)
+    bench.store(publisher, ABC, tokens=prompt_tokens((0, 1)))
+    bench.store(publisher, ABC, extra_keys=(b"x", b"y"))
+    assert bench.counted() == {
+        "block_size_mismatch": 3,
+        "token_count_mismatch": 3,
+        "extra_keys_mismatch": 3,
+    }
+
+
+def test_a_placeholder_brings_a_known_block_to_another_medium(bench: Bench) -> None:
+    publisher = bench.publisher()
+    bench.store(publisher, (0, 1))
+    bench.store(publisher, ABC, tokens=b"", block_size=0, medium=Medium.CPU)
+    [match] = bench.kernel.query(SCOPE, prompt_tokens(ABC), b"", None)
+    assert (match.gpu, match.cpu) == (2 * BLOCK_SIZE, 2 * BLOCK_SIZE)
+    assert bench.counted() == {"stored": 4, "unresolved": 1}
+
+
+def test_a_salt_separates_prompts_from_the_first_block_on(bench: Bench) -> None:
+    salt = extra_key(["salt"])
+    bench.store(bench.publisher(), ABC, extra_keys=(salt, b"", b""))
+    assert bench.ask(ABC) == {"a": 0}
+    assert bench.ask(ABC, key=salt) == {"a": 3}
+
+
+def test_long_keys_enter_the_hash_whole(bench: Bench) -> None:
+    keys = tuple(b"%d" % i * 400 for i in range(3))
+    bench.store(bench.publisher(), ABC, extra_keys=keys)
+    local = [
+        xxhash.xxh3_64_intdigest(prompt_tokens((kind,)) + key, SEED)
+        for kind, key in zip(ABC, keys, strict=True)
+    ]
+    [(_, changes)] = bench.kernel.take_changes()
+    first, second, _ = decode_changes(changes)
+    link = local[0].to_bytes(8, "little") + local[1].to_bytes(8, "little")
+    assert (first.prefix, second.prefix) == (local[0], xxhash.xxh3_64_intdigest(link, SEED))
+
+
+def test_a_key_that_names_another_block_keeps_the_first(bench: Bench) -> None:
+    publisher = bench.publisher()
+    bench.store(publisher, (0,))
+    bench.store(publisher, (1, 2), hashes=prompt_hashes((0,)) + u64s([9]))
+    assert bench.counted() == {"stored": 2, "hash_conflict": 1}
+    assert bench.ask((0,)) == {"a": 1}
+    # The chain goes on behind the block that was refused: its tail is there, its head is not.
+    assert bench.ask((1, 2)) == {"a": 0}
+
+
+def test_cleared_drops_all_tiers_and_writes_one_change(bench: Bench) -> None:
+    publisher = bench.publisher()
+    bench.store(publisher, ABC)
+    bench.store(publisher, ABC)
+    bench.store(publisher, ABC, medium=Medium.DISK)
+    bench.store(bench.publisher("b"), (0,))
+    bench.kernel.take_changes()
+    bench.apply(publisher, Cleared(sequence=2))
+    assert bench.ask(ABC) == {"b": 1}
+    assert bench.counted()["cleared"] == 6
+    [(_, changes)] = bench.kernel.take_changes()
+    assert changes == Change(0, 0, 0, 0, Op.CLEAR, 0).encode()
+    bench.apply(publisher, Cleared(sequence=3))
+    assert bench.kernel.pending_changes() == 0
+
+
+def test_unregister_voids_the_handle(bench: Bench) -> None:
+    publisher = bench.publisher()
+    bench.kernel.register(publisher, "", True)
+    bench.store(publisher, ABC)
+    assert bench.kernel.unregister(publisher) == 3
+    assert bench.ask(ABC) == {}
+    assert bench.kernel.stats()["publishers"] == 0
+    for call in (bench.kernel.clear, bench.kernel.unregister):
+        with pytest.raises(KeyError):
+            call(publisher)
+    with pytest.raises(KeyError):
+        bench.kernel.register(publisher, "", True)
+    with pytest.raises(KeyError):
+        bench.kernel.apply(publisher, b"no events at all", -1)
+    assert bench.publisher() != publisher
+
+
+def test_events_up_to_a_sequence_are_skipped(bench: Bench) -> None:
+    publisher = bench.publisher()
+    events = [stored((kind,), sequence=kind) for kind in range(3)]
+    bench.apply(publisher, *events, after=1)
+    assert [bench.ask((kind,))["a"] for kind in range(3)] == [0, 0, 1]
+
+
+def test_names_sort_by_code_point(bench: Bench) -> None:
+    names = ["z", "\u00e9", "\uffee", "\U0001f600", "", "a"]
+    for name in names:
+        bench.store(bench.publisher(name), (0,))
+    assert list(bench.ask((0,))) == sorted(names)
+    assert [view.context.instance_id for view in bench.kernel.contexts()] == sorted(names)
+
+
+def test_counters_are_those_of_the_interface(bench: Bench) -> None:
+    assert bench.kernel.counters() == dict.fromkeys(COUNTERS, 0)
+    assert bench.kernel.name in ("rust", "reference")
+    assert bench.kernel.seed == SEED
+
+
+def test_an_error_in_the_last_event_leaves_all_as_it_was(bench: Bench) -> None:
+    publisher = bench.publisher()
+    encoded = encode_events([stored(ABC), Removed(sequence=1, hashes=b"")])
+    for cut in range(len(encoded)):
+        with pytest.raises(EventsFormatError):
+            bench.kernel.apply(publisher, encoded[:cut], -1)
+    with pytest.raises(EventsFormatError):
+        bench.kernel.apply(publisher, encoded + b"\x00", -1)
+    assert bench.kernel.contexts() == []
+    assert bench.counted() == {}
+
+
+def test_changes_that_are_none_leave_all_as_it_was(bench: Bench) -> None:
+    good = Change(1, 2, 0, 0, Op.SET, 1).encode()
+    for bad in (b"\0" * 23, good[:20] + b"\x06" + good[21:], good[:21] + b"\x02" + good[22:]):
+        with pytest.raises(ValueError, match=r"Expected"):
+            bench.kernel.load(context_of("", "a"), good + bad)
+    assert bench.kernel.contexts() == []
+    assert bench.kernel.stats()["publishers"] == 0
+
+
+def test_a_table_is_rebuilt_from_its_changes_or_its_dump(bench: Bench) -> None:
+    for instance in ("a", "b"):
+        for rank in range(2):
+            bench.store(bench.publisher(instance, rank), ABC)
+    bench.store(bench.publisher(), ABC, lora_name="adapter")
+    bench.remove(bench.publisher("b", 1), prompt_hashes(ABC)[8:])
+    taken = bench.kernel.take_changes()
+    dumped: list[tuple[ModelContext, bytes]] = []
+    for view in bench.kernel.contexts():
+        chunks = bench.kernel.dump(view.context, 2)
+        assert all(len(chunk) == 48 for chunk in chunks[:-1])
+        dumped += [(view.context, chunk) for chunk in chunks]
+    for rows in (taken, dumped):
+        other = Bench(open_kernel(SEED, name=bench.kernel.name))
+        for context, changes in rows:
+            other.kernel.load(context, changes)
+        assert other.kernel.contexts() == bench.kernel.contexts()
+        assert other.kernel.scopes() == bench.kernel.scopes()
+        assert other.ranks(ABC) == bench.ranks(ABC)
+        assert other.kernel.pending_changes() == 0
+        assert other.counted() == {}
+
+
+def test_a_loaded_entry_replaces_one_of_another_block(bench: Bench) -> None:
+    bench.store(bench.publisher(), (0,))
+    change = Change(prompt_key((0,)), 5, 0, 1, Op.SET, 1)
+    bench.kernel.load(context_of("", "a"), change.encode())
+    assert bench.ask((0,)) == {"a": 0}
+    [view] = bench.kernel.contexts()
+    assert bench.kernel.dump(view.context, 9) == [change.encode()]
+    bench.kernel.load(context_of("", "a"), change._replace(prefix=6, holds=0).encode())
+    assert bench.kernel.contexts() == [view]
