@@ -134,24 +134,17 @@ impl<'a> Scanner<'a> {
                 tokens.extend_from_slice(&token.to_le_bytes());
                 continue;
             }
+            self.blanks();
             let token = self.number()?;
             if token > JSON_TOKEN_MAX || tokens.len() == 4 * QUERY_TOKENS_MAX {
                 return None;
             }
             tokens.extend_from_slice(&(token as u32).to_le_bytes());
-            let mut byte = self.byte()?;
-            if byte != b',' && byte != b']' {
-                self.at -= 1;
-                self.blanks();
-                byte = self.byte()?;
-            }
-            match byte {
+            self.blanks();
+            match self.byte()? {
                 b',' => {}
                 b']' => return Some(tokens),
                 _ => return None,
-            }
-            if self.body.get(self.at)? <= &b' ' {
-                self.blanks();
             }
         }
     }
