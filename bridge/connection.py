@@ -12,7 +12,7 @@ from zmq.utils.monitor import parse_monitor_message
 from bridge.endpoints import check_endpoint, names_host
 from bridge.messages import RawMessage
 from schemas.errors import EndpointError
-from schemas.limits import MESSAGE_BYTES_MAX, RECEIVE_BURST_MAX, SUBSCRIBE_WARN_S
+from schemas.limits import MESSAGE_BYTES_MAX, RECEIVE_BURST_MAX, RECONNECT_S, SUBSCRIBE_WARN_S
 from schemas.registration import Registration
 
 RECONNECT_MS: Final = 100
@@ -21,9 +21,6 @@ CONNECT_TIMEOUT_MS: Final = 5_000
 KEEPALIVE_IDLE_S: Final = 30
 KEEPALIVE_INTERVAL_S: Final = 10
 KEEPALIVE_PROBES: Final = 3
-RETRY_S: Final = 5.0
-"""How long libzmq is left to connect by itself before it is told to begin anew."""
-
 _logger = logging.getLogger(__name__)
 _monitor_numbers = count()
 
@@ -35,7 +32,7 @@ class Connection:
     such as a message above the bound or another server on the port, it gives the endpoint up
     without a word. And it looks a name up for one IP version only: with IPv6 on, `localhost` means
     `::1` where that exists, and an engine that listens on IPv4 is never found. So a link that stays
-    away is made anew every RETRY_S, one by name with the other IP version.
+    away is made anew every RECONNECT_S, one by name with the other IP version.
 
     Args:
         context: of the socket.
@@ -51,6 +48,7 @@ class Connection:
     ) -> None:
         check_endpoint(registration.endpoint)
         self.publisher = registration.publisher
+        self._name = f"{registration.service_key} ({registration.model_name})"
         self.endpoint = registration.endpoint
         self.connected = False
         self.socket = context.socket(zmq.SUB)
@@ -113,14 +111,14 @@ class Connection:
             return
         self.connected = connected
         if connected:
-            _logger.info("Connected to %s of %s", self.endpoint, self.publisher)
+            _logger.info("Connected to %s of %s", self.endpoint, self._name)
         else:
-            _logger.info("Disconnected from %s of %s", self.endpoint, self.publisher)
+            _logger.info("Disconnected from %s of %s", self.endpoint, self._name)
             self._start_waiting(time.monotonic())
 
     def _start_waiting(self, now: float) -> None:
         self._warn_at: float | None = now + SUBSCRIBE_WARN_S
-        self._retry_at = now + RETRY_S
+        self._retry_at = now + RECONNECT_S
 
     def _wait(self, now: float) -> None:
         if self._warn_at is not None and now >= self._warn_at:
@@ -129,10 +127,10 @@ class Connection:
                 "Expected a publisher at %s within %g s; still trying, for %s",
                 self.endpoint,
                 SUBSCRIBE_WARN_S,
-                self.publisher,
+                self._name,
             )
         if now >= self._retry_at:
-            self._retry_at = now + RETRY_S
+            self._retry_at = now + RECONNECT_S
             with suppress(zmq.ZMQError):  # libzmq has given it up already
                 self.socket.disconnect(self.endpoint)
             if self._by_name:

@@ -20,12 +20,8 @@ from array import array
 from enum import Enum
 from typing import Final, NamedTuple
 
+from schemas.limits import DUPLICATE_WINDOW
 from schemas.positions import NO_CURSOR, Cursor
-
-DUPLICATE_WINDOW: Final = 4096
-"""How many sequence numbers back a duplicate is recognised; 8 bytes each, per publisher."""
-
-SEQUENCE_MAX: Final = 2**63 - 1
 
 
 class Outcome(Enum):

@@ -19,14 +19,14 @@ from bridge.connection import Connection
 from bridge.inbox import Inbox
 from schemas.errors import RegistrationConflictError, RegistrationError
 from schemas.identities import PublisherKey
-from schemas.limits import PUBLISHERS_MAX, RECEIVE_BURST_MAX, SHUTDOWN_S
+from schemas.limits import (
+    LINK_WATCH_S,
+    PUBLISHERS_MAX,
+    RECEIVE_BURST_MAX,
+    SHUTDOWN_S,
+    SUBSCRIBER_TURN_S,
+)
 from schemas.registration import Registration
-
-TURN_S: Final = 0.005
-"""A turn costs a look at every socket, so the next one waits until a few messages can share it."""
-
-WATCH_S: Final = 0.1
-"""How often the links are looked at."""
 
 ERROR_PAUSE_S: Final = 0.1
 
@@ -86,7 +86,7 @@ class Subscriber:
         self._call(lambda: self._unfollow(publisher))
 
     def connected(self, publisher: PublisherKey) -> bool:
-        """Whether the link to the publisher was up when last looked at, every WATCH_S."""
+        """Whether the link to the publisher was up when last looked at, every LINK_WATCH_S."""
         connection = self._connections.get(publisher)
         return connection is not None and connection.connected
 
@@ -140,7 +140,7 @@ class Subscriber:
         self._close()
 
     def _turn(self) -> None:
-        ready = self._poller.poll(round(WATCH_S * 1000))
+        ready = self._poller.poll(round(LINK_WATCH_S * 1000))
         started = time.monotonic()
         longest = 0
         commanded = False
@@ -155,11 +155,11 @@ class Subscriber:
         if commanded:
             self._run_commands()
         if started >= self._watch_at:
-            self._watch_at = started + WATCH_S
+            self._watch_at = started + LINK_WATCH_S
             for connection in self._connections.values():
                 connection.watch()
         if 0 < longest < RECEIVE_BURST_MAX:
-            time.sleep(max(0.0, started + TURN_S - time.monotonic()))
+            time.sleep(max(0.0, started + SUBSCRIBER_TURN_S - time.monotonic()))
 
     def _run_commands(self) -> None:
         with suppress(zmq.Again):

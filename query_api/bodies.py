@@ -1,12 +1,13 @@
 """Reading of request bodies, bounded before they are in memory."""
 
+import asyncio
 from typing import Final
 
 from starlette.types import Message, Receive
 
 from query_api.http_errors import ClientGoneError, body_too_large
 from query_api.wire import Headers, header
-from schemas.limits import BODY_BYTES_MAX
+from schemas.limits import BODY_BYTES_MAX, BODY_READ_S
 
 _DRAIN_BYTES_MAX: Final = 2 * BODY_BYTES_MAX
 
@@ -38,6 +39,14 @@ async def complete_body(first: Message, receive: Receive, headers: Headers) -> b
     """
     if is_whole(first):
         return _chunk(first)[0]
+    try:
+        async with asyncio.timeout(BODY_READ_S):
+            return await _complete(first, receive, headers)
+    except TimeoutError as error:
+        raise ClientGoneError(f"the body took longer than {BODY_READ_S:.0f} s") from error
+
+
+async def _complete(first: Message, receive: Receive, headers: Headers) -> bytes:
     body, more = _chunk(first)
     if not more:
         raise body_too_large()

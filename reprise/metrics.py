@@ -97,6 +97,9 @@ class ServiceCollector(Collector):
             for reason, count in sorted(dict(counters.dropped).items()):
                 dropped.add_metric((*labels, reason), count)
             connected.add_metric(labels, float(subscriber.connected(publisher)))
+        if loop.intake.unregistered_messages:
+            nobody = ("", "", "", "", "unregistered")
+            dropped.add_metric(nobody, loop.intake.unregistered_messages)
         for publisher, count in inbox.dropped().items():
             dropped.add_metric((*_labels(publisher), "inbox_full"), count)
         yield from (*families.values(), dropped, connected)

@@ -1,6 +1,8 @@
 """Runs the service: binds the address, starts the write path, serves HTTP, stops in order."""
 
+import contextlib
 import logging
+import resource
 import signal
 import socket
 from collections.abc import Callable, Sequence
@@ -18,6 +20,16 @@ from schemas.registration import Registration
 logger = logging.getLogger(__name__)
 
 BACKLOG: Final = 2048
+OPEN_FILES_MAX: Final = 65_536
+
+
+def raise_open_files_limit() -> None:
+    """Lets this process open as many files as it may: a publisher takes about five descriptors."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES_MAX)
+    if soft < wanted:
+        with contextlib.suppress(ValueError, OSError):  # a system may allow less than it says
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -85,6 +97,7 @@ def serve(
         ConfigurationError: the address cannot be bound.
         StorageError: the data directory cannot be opened.
     """
+    raise_open_files_limit()
     listening = bind(settings.host, settings.port)
     try:
         service = EmbeddedService(settings)

@@ -24,6 +24,10 @@ DP_RANK_MAX: Final = 2**31 - 1
 MESSAGE_BYTES_MAX: Final = 64 * MIB  # reprise_bridge_dropped_total{reason="message_too_large"}
 BATCH_EVENTS_MAX: Final = 1_000_000
 EVENT_BLOCKS_MAX: Final = 1_000_000
+PACKED_BATCH_BYTES_MAX: Final = 32 * MIB  # reason="batch_too_large"; a batch is never split
+SEQUENCE_MAX: Final = 2**63 - 1  # reason="sequence_range"
+GROUP_NUMBER_MAX: Final = 2**31 - 1  # reason="bad_group"
+DUPLICATE_WINDOW: Final = 4096  # sequences back to which a duplicate can be proven; 32 KiB each
 
 # Between the bridge's sockets and the log: reprise_bridge_dropped_total{reason="inbox_full"}.
 INBOX_MESSAGES_MAX: Final = 262_144
@@ -54,9 +58,14 @@ RANKS_PER_INSTANCE_MAX: Final = 1024
 # Waits.
 SHUTDOWN_S: Final = 10.0
 SUBSCRIBE_WARN_S: Final = 5.0
+RECONNECT_S: Final = 5.0  # a link that has been down for this long is made anew
+SUBSCRIBER_TURN_S: Final = 0.005  # a turn looks at every socket, so some messages share one
+LINK_WATCH_S: Final = 0.1  # how often the state of the links is looked at
+BODY_READ_S: Final = 30.0  # a request whose body takes longer is ended
 
 assert BODY_BYTES_MAX >= 6 * QUERY_TOKENS_MAX, "the largest query must fit into a body"
 assert MESSAGE_BYTES_MAX <= INBOX_BYTES_MAX, "one message of the largest size must fit the inbox"
 assert LOG_SYNC_S <= TABLE_FLUSH_S, "a table row may not cover a record that is not yet durable"
 assert DUMP_CHUNK_ENTRIES_MAX <= TABLE_FLUSH_CHANGES_MAX, "a dump chunk is at most one flush"
+assert PACKED_BATCH_BYTES_MAX <= LOG_SEGMENT_BYTES, "a batch too large to split is one record"
 assert RECORD_BYTES_MAX <= LOG_SEGMENT_BYTES, "a record never spans segments"

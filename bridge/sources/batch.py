@@ -20,21 +20,18 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from bridge.reasons import DropReason
-from bridge.sequence import SEQUENCE_MAX
 from bridge.sources.fields import Origin
 from schemas.arrays import ArrayPacker
 from schemas.errors import BatchError, EventError, FrameError, WireError
 from schemas.events import BlockEvent, Cleared, Removed, Stored
 from schemas.limits import (
     BATCH_EVENTS_MAX,
-    LOG_SEGMENT_BYTES,
     MESSAGE_BYTES_MAX,
+    PACKED_BATCH_BYTES_MAX,
     RECORD_BYTES_MAX,
+    SEQUENCE_MAX,
 )
 from schemas.registration import Registration
-
-PACKED_BATCH_BYTES_MAX: Final = LOG_SEGMENT_BYTES // 2
-"""A batch is one record however large; packed, a hostile one can be eight times its message."""
 
 _EVENT_OVERHEAD_BYTES: Final = 128
 _DECODING_ERRORS: Final = (ValueError, RecursionError)  # msgspec's errors are ValueErrors

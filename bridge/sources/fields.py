@@ -12,9 +12,7 @@ from bridge.reasons import DropReason
 from schemas.arrays import ArrayPacker, hash_to_u64
 from schemas.errors import EventError
 from schemas.identities import Medium
-from schemas.limits import BLOCK_SIZE_MAX, EVENT_BLOCKS_MAX, NAME_BYTES_MAX
-
-GROUP_NUMBER_MAX: Final = 2**31 - 1
+from schemas.limits import BLOCK_SIZE_MAX, EVENT_BLOCKS_MAX, GROUP_NUMBER_MAX, NAME_BYTES_MAX
 
 NIL: Final = msgspec.Raw(b"\xc0")
 """The default of fields that stay encoded."""

@@ -1,4 +1,5 @@
-from bridge.sequence import DUPLICATE_WINDOW, Gap, Outcome, SequenceTracker, Verdict
+from bridge.sequence import Gap, Outcome, SequenceTracker, Verdict
+from schemas.limits import DUPLICATE_WINDOW
 from schemas.positions import NO_CURSOR, Cursor
 
 NEXT = Verdict(Outcome.NEXT)

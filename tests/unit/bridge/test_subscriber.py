@@ -232,7 +232,7 @@ def test_a_publisher_that_is_not_up_is_waited_for_and_named_once(
 def test_a_name_is_tried_in_both_versions_of_ip(
     subscriber: Subscriber, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection_module, "RETRY_S", 0.0)
+    monkeypatch.setattr(connection_module, "RECONNECT_S", 0.0)
     connect = Connection._connect
     tried: list[bool] = []
 
@@ -245,7 +245,7 @@ def test_a_name_is_tried_in_both_versions_of_ip(
     subscriber.follow(registration(endpoint=endpoint.replace("127.0.0.1", "localhost")))
     wait_until(lambda: len(tried) >= 4)
     assert tried[:4] == [False, True, False, True]
-    monkeypatch.setattr(connection_module, "RETRY_S", 1.0)
+    monkeypatch.setattr(connection_module, "RECONNECT_S", 1.0)
     late = Engine(endpoint)
     late.await_subscriber()
     late.send(b"up")
@@ -257,7 +257,7 @@ def test_an_oversized_message_costs_the_link_and_not_the_stream(
     subscriber: Subscriber, engine: Engine, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection_module, "MESSAGE_BYTES_MAX", 1000)
-    monkeypatch.setattr(connection_module, "RETRY_S", 0.1)
+    monkeypatch.setattr(connection_module, "RECONNECT_S", 0.1)
     follow(subscriber, engine)
     engine.send(b"", bytes(8), b"x" * 2000)
     engine.await_subscriber()
@@ -268,7 +268,7 @@ def test_an_oversized_message_costs_the_link_and_not_the_stream(
 def test_a_port_where_a_handshake_failed_is_tried_again(
     subscriber: Subscriber, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection_module, "RETRY_S", 0.1)
+    monkeypatch.setattr(connection_module, "RECONNECT_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as stranger:
         endpoint = f"tcp://127.0.0.1:{stranger.getsockname()[1]}"
         registered = registration(endpoint=endpoint)
