@@ -1,0 +1,212 @@
+"""Bytes of any kind: what the Rust code reads, it reads as the Python code does, or not at all."""
+
+import contextlib
+import json
+import random
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from schemas.arrays import PythonArrayPacker
+from schemas.errors import EventsFormatError
+from schemas.events import encode_events
+from schemas.limits import BLOCK_SIZE_MAX, NAME_BYTES_MAX
+from streams.kernel import Kernel, array_packer, native_available, open_kernel
+from streams.kernel.interface import ScannedQuery
+from tests import strategies
+from tests.strategies import PUBLISHERS, prompt_tokens, scope_of
+
+pytestmark = pytest.mark.skipif(not native_available(), reason="the Rust kernel is not built")
+
+BOUNDED = settings(
+    max_examples=300,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+
+
+def mutated(encoded: bytes, seed: int) -> bytes:
+    """The bytes with a few of them changed, left out, or doubled."""
+    choose = random.Random(seed)
+    result = bytearray(encoded)
+    for _ in range(choose.randrange(1, 4)):
+        at = choose.randrange(len(result) + 1)
+        match choose.randrange(5):
+            case 0:
+                result[at : at + 1] = bytes([choose.randrange(256)])
+            case 1:
+                del result[at : at + choose.randrange(1, 4)]
+            case 2:
+                result[at:at] = result[at : at + choose.randrange(1, 9)]
+            case 3:
+                del result[at:]
+            case 4:
+                result[at : at + 1] = choose.choice((b"\xc0", b"\xdd", b"\xff\xff", b"\xcf", b"0"))
+    return bytes(result)
+
+
+# Events
+
+
+def attempt(kernel: Kernel, encoded: bytes) -> bool:
+    """Whether the bytes were accepted."""
+    publisher = kernel.open_publisher(*PUBLISHERS[0])
+    try:
+        kernel.apply(publisher, encoded, -1)
+    except EventsFormatError:
+        return False
+    except (UnicodeDecodeError, RecursionError):
+        # The reference lets these two of the decoder's errors through.
+        assert kernel.name == "reference"
+        return False
+    return True
+
+
+@BOUNDED
+@given(strategies.event_lists, st.lists(st.integers(0, 2**32), min_size=8, max_size=8))
+def test_mutated_events_are_accepted_and_applied_alike(events: list[Any], seeds: list[int]) -> None:
+    encoded = encode_events(events)
+    reference, rust = (open_kernel(5, name=name) for name in ("reference", "rust"))
+    for seed in seeds:
+        changed = mutated(encoded, seed)
+        assert attempt(rust, changed) == attempt(reference, changed)
+        assert rust.counters() == reference.counters()
+        assert rust.contexts() == reference.contexts()
+    assert sorted(rust.take_changes()) == sorted(reference.take_changes())
+
+
+@BOUNDED
+@given(st.binary(max_size=60))
+def test_any_bytes_are_refused_or_applied(encoded: bytes) -> None:
+    kernel = open_kernel(5, name="rust")
+    with contextlib.suppress(ValueError):
+        kernel.load(strategies.context_of("", "a"), encoded)
+    attempt(kernel, encoded)
+    kernel.scan_query(encoded)
+    kernel.query(scope_of(""), encoded, encoded, None)
+    kernel.query_by_hash(scope_of(""), encoded, None)
+    assert kernel.query(scope_of(""), prompt_tokens((0,)), b"", "nobody") == []
+
+
+# Arrays
+
+numbers = st.one_of(
+    st.integers(0, 2**32 - 1), st.integers(0, 300), st.integers(-(2**63), 2**64 - 1)
+)
+elements = st.one_of(numbers, st.tuples(numbers, numbers), st.binary(max_size=12), st.booleans())
+arrays = st.one_of(
+    st.lists(st.integers(0, 200_000), max_size=20),
+    st.lists(st.tuples(st.integers(0, 200_000), numbers), max_size=8),
+    st.lists(st.one_of(numbers, st.binary(min_size=8, max_size=40)), max_size=8),
+    st.lists(elements, max_size=4),
+)
+
+
+def packed(packer: Any, name: str, encoded: bytes) -> bytes | None:
+    try:
+        result: bytes = getattr(packer, name)(encoded)
+    except ValueError:
+        return None
+    return result
+
+
+@BOUNDED
+@given(arrays, st.lists(st.integers(0, 2**32), min_size=8, max_size=8))
+def test_mutated_arrays_are_packed_alike(values: list[Any], seeds: list[int]) -> None:
+    encoded = msgpack.packb(values)
+    python, rust = PythonArrayPacker(), array_packer()
+    for changed in (encoded, *(mutated(encoded, seed) for seed in seeds)):
+        for name in ("pack_tokens", "pack_hashes"):
+            assert packed(rust, name, changed) == packed(python, name, changed)
+
+
+# The JSON of a query
+
+_NAMES = ("model", "lora_name", "tenant_id", "instance_id", "cache_salt")
+
+
+def parsed(body: bytes) -> ScannedQuery | None:
+    """What a scanner may say about the body at most, by way of Python objects."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(dict(pairs)) != len(pairs):
+            raise ValueError("a repeated key")
+        return dict(pairs)
+
+    try:
+        fields = json.loads(body.decode(), object_pairs_hook=unique)
+    except ValueError:
+        return None
+    if not isinstance(fields, dict) or not set(fields) <= {*_NAMES, "block_size", "token_ids"}:
+        return None
+    names = {name: fields.get(name, "") for name in _NAMES}
+    for name in names.values():
+        if not isinstance(name, str) or len(name.encode(errors="replace")) > NAME_BYTES_MAX:
+            return None
+    block_size, tokens = fields.get("block_size"), fields.get("token_ids")
+    if type(block_size) is not int or not 1 <= block_size <= BLOCK_SIZE_MAX:
+        return None
+    if not isinstance(tokens, list) or not names["model"]:
+        return None
+    if any(type(token) is not int or not 0 <= token < 2**31 for token in tokens):
+        return None
+    return ScannedQuery(
+        names["model"],
+        names["lora_name"],
+        names["tenant_id"] or "default",
+        names["instance_id"] or None,
+        block_size,
+        names["cache_salt"],
+        strategies.u32s(tokens),
+    )
+
+
+json_names = st.text(
+    st.characters(exclude_characters='"\\', exclude_categories=("Cc", "Cs")), min_size=1, max_size=9
+)
+bodies = st.fixed_dictionaries(
+    {
+        "model": json_names,
+        "block_size": st.integers(1, BLOCK_SIZE_MAX),
+        "token_ids": st.lists(
+            st.one_of(st.integers(0, 2**31 - 1), st.integers(0, 200_000)), max_size=30
+        ),
+    },
+    optional={name: json_names for name in _NAMES[1:]},
+)
+
+
+@BOUNDED
+@given(
+    bodies,
+    st.permutations(range(7)),
+    st.sampled_from((None, 0, 1)),
+    st.sampled_from(((",", ":"), (", ", ": "), (" \n,\t ", "\r: "))),
+)
+def test_plain_bodies_are_scanned_as_they_are_parsed(
+    fields: dict[str, Any], order: list[int], indent: int | None, separators: tuple[str, str]
+) -> None:
+    pairs = list(fields.items())
+    shuffled = dict(pairs[i] for i in order if i < len(pairs))
+    text = json.dumps(shuffled, ensure_ascii=False, indent=indent, separators=separators)
+    scanned = open_kernel(5, name="rust").scan_query(text.encode())
+    assert scanned is not None
+    assert scanned == parsed(text.encode())
+
+
+@BOUNDED
+@given(bodies, st.lists(st.integers(0, 2**32), min_size=12, max_size=12))
+def test_mutated_bodies_are_scanned_as_they_are_parsed_or_not_at_all(
+    fields: dict[str, Any], seeds: list[int]
+) -> None:
+    kernel = open_kernel(5, name="rust")
+    body = json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
+    for seed in seeds:
+        changed = mutated(body, seed)
+        scanned = kernel.scan_query(changed)
+        assert scanned is None or scanned == parsed(changed)
