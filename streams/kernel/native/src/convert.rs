@@ -8,24 +8,33 @@ use pyo3::types::{PyBytes, PyDict, PyInt, PyList, PyMemoryView, PyString, PyTupl
 use crate::msgpack::Malformed;
 use crate::names::{ContextKey, ScopeKey, ScopeRef, StreamKey};
 use crate::scan::ScannedQuery;
+use crate::tuples::TupleClass;
 use crate::views::{ContextView, ScopeView};
 use crate::walk::InstanceDepths;
 
 /// The Python classes that answers are made of.
 pub struct Classes {
-    /// `tuple.__new__`: makes a named tuple without running its Python-level constructor.
-    tuple_new: Py<PyAny>,
-    prefix_scope: Py<PyAny>,
-    model_context: Py<PyAny>,
-    instance_match: Py<PyAny>,
-    rank_match: Py<PyAny>,
-    scope_view: Py<PyAny>,
-    context_view: Py<PyAny>,
-    scanned_query: Py<PyAny>,
+    prefix_scope: TupleClass,
+    model_context: TupleClass,
+    instance_match: TupleClass,
+    rank_match: TupleClass,
+    scope_view: TupleClass,
+    context_view: TupleClass,
+    scanned_query: TupleClass,
     events_format_error: Py<PyAny>,
 }
 
 static CLASSES: PyOnceLock<Classes> = PyOnceLock::new();
+
+type Object<'py> = Bound<'py, PyAny>;
+
+fn text<'py>(py: Python<'py>, value: &str) -> Object<'py> {
+    PyString::new(py, value).into_any()
+}
+
+fn number(py: Python<'_>, value: u64) -> Object<'_> {
+    PyInt::new(py, value).into_any()
+}
 
 impl Classes {
     pub fn get(py: Python<'_>) -> PyResult<&Self> {
@@ -34,51 +43,40 @@ impl Classes {
             let interface = py.import("streams.kernel.interface")?;
             let errors = py.import("schemas.errors")?;
             Ok(Self {
-                tuple_new: py.get_type::<PyTuple>().getattr("__new__")?.unbind(),
-                prefix_scope: identities.getattr("PrefixScope")?.unbind(),
-                model_context: identities.getattr("ModelContext")?.unbind(),
-                instance_match: interface.getattr("InstanceMatch")?.unbind(),
-                rank_match: interface.getattr("RankMatch")?.unbind(),
-                scope_view: interface.getattr("ScopeView")?.unbind(),
-                context_view: interface.getattr("ContextView")?.unbind(),
-                scanned_query: interface.getattr("ScannedQuery")?.unbind(),
+                prefix_scope: TupleClass::import(&identities, "PrefixScope")?,
+                model_context: TupleClass::import(&identities, "ModelContext")?,
+                instance_match: TupleClass::import(&interface, "InstanceMatch")?,
+                rank_match: TupleClass::import(&interface, "RankMatch")?,
+                scope_view: TupleClass::import(&interface, "ScopeView")?,
+                context_view: TupleClass::import(&interface, "ContextView")?,
+                scanned_query: TupleClass::import(&interface, "ScannedQuery")?,
                 events_format_error: errors.getattr("EventsFormatError")?.unbind(),
             })
         })
     }
 
-    /// A named tuple of one of the classes.
-    fn make<'py>(
-        &self,
-        class: &Py<PyAny>,
-        fields: impl IntoPyObject<'py, Target = PyTuple, Output = Bound<'py, PyTuple>, Error = PyErr>,
-        py: Python<'py>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        self.tuple_new.bind(py).call1((class, fields.into_pyobject(py)?))
+    pub fn scope<'py>(&self, key: &ScopeKey, py: Python<'py>) -> PyResult<Object<'py>> {
+        let fields = [
+            text(py, &key.tenant_id),
+            text(py, &key.model_name),
+            text(py, &key.lora_name),
+            number(py, key.block_size.into()),
+            text(py, &key.additional_salt),
+        ];
+        self.prefix_scope.make(py, fields)
     }
 
-    pub fn scope<'py>(&self, key: &ScopeKey, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let fields = (
-            &*key.tenant_id,
-            &*key.model_name,
-            &*key.lora_name,
-            key.block_size,
-            &*key.additional_salt,
-        );
-        self.make(&self.prefix_scope, fields, py)
-    }
-
-    pub fn context<'py>(&self, key: &ContextKey, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+    pub fn context<'py>(&self, key: &ContextKey, py: Python<'py>) -> PyResult<Object<'py>> {
         let scope = &key.scope;
-        let fields = (
-            &*scope.tenant_id,
-            &*scope.model_name,
-            &*scope.lora_name,
-            scope.block_size,
-            &*scope.additional_salt,
-            &*key.instance_id,
-        );
-        self.make(&self.model_context, fields, py)
+        let fields = [
+            text(py, &scope.tenant_id),
+            text(py, &scope.model_name),
+            text(py, &scope.lora_name),
+            number(py, scope.block_size.into()),
+            text(py, &scope.additional_salt),
+            text(py, &key.instance_id),
+        ];
+        self.model_context.make(py, fields)
     }
 
     pub fn matches<'py>(
@@ -90,54 +88,44 @@ impl Classes {
         for instance in answer {
             let mut ranks = Vec::with_capacity(instance.ranks.len());
             for rank in &instance.ranks {
-                let [matched, gpu, cpu, disk] = rank.depths;
-                let fields = (rank.dp_rank, matched, gpu, cpu, disk);
-                ranks.push(self.make(&self.rank_match, fields, py)?);
+                let [matched, gpu, cpu, disk] = rank.depths.map(|depth| number(py, depth));
+                let fields = [number(py, rank.dp_rank.into()), matched, gpu, cpu, disk];
+                ranks.push(self.rank_match.make(py, fields)?);
             }
-            let [longest, gpu, cpu, disk] = instance.depths;
-            let ranks = PyList::new(py, ranks)?;
-            let fields = (&*instance.instance_id, longest, gpu, cpu, disk, ranks);
-            matches.push(self.make(&self.instance_match, fields, py)?);
+            let [longest, gpu, cpu, disk] = instance.depths.map(|depth| number(py, depth));
+            let ranks = PyList::new(py, ranks)?.into_any();
+            let fields = [text(py, &instance.instance_id), longest, gpu, cpu, disk, ranks];
+            matches.push(self.instance_match.make(py, fields)?);
         }
         PyList::new(py, matches)
     }
 
-    pub fn scope_view<'py>(
-        &self,
-        view: &ScopeView,
-        py: Python<'py>,
-    ) -> PyResult<Bound<'py, PyAny>> {
+    pub fn scope_view<'py>(&self, view: &ScopeView, py: Python<'py>) -> PyResult<Object<'py>> {
         let instances = PyDict::new(py);
         for (instance, ranks) in &view.instances {
             instances.set_item(instance, ranks)?;
         }
-        self.make(&self.scope_view, (self.scope(&view.key, py)?, view.blocks, instances), py)
+        let blocks = number(py, view.blocks as u64);
+        self.scope_view.make(py, [self.scope(&view.key, py)?, blocks, instances.into_any()])
     }
 
-    pub fn context_view<'py>(
-        &self,
-        view: &ContextView,
-        py: Python<'py>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let fields = (self.context(&view.key, py)?, view.digest, view.entries);
-        self.make(&self.context_view, fields, py)
+    pub fn context_view<'py>(&self, view: &ContextView, py: Python<'py>) -> PyResult<Object<'py>> {
+        let (digest, entries) = (number(py, view.digest), number(py, view.entries));
+        self.context_view.make(py, [self.context(&view.key, py)?, digest, entries])
     }
 
-    pub fn scanned<'py>(
-        &self,
-        query: &ScannedQuery,
-        py: Python<'py>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let fields = (
-            query.model,
-            query.lora_name,
-            query.tenant_id,
-            query.instance_id,
-            query.block_size,
-            query.cache_salt,
-            PyBytes::new(py, &query.tokens),
-        );
-        self.make(&self.scanned_query, fields, py)
+    pub fn scanned<'py>(&self, query: &ScannedQuery, py: Python<'py>) -> PyResult<Object<'py>> {
+        let instance = query.instance_id.map(|name| text(py, name));
+        let fields = [
+            text(py, query.model),
+            text(py, query.lora_name),
+            text(py, query.tenant_id),
+            instance.unwrap_or_else(|| py.None().into_bound(py)),
+            number(py, query.block_size),
+            text(py, query.cache_salt),
+            PyBytes::new(py, &query.tokens).into_any(),
+        ];
+        self.scanned_query.make(py, fields)
     }
 
     pub fn events_error(&self, malformed: &Malformed, py: Python<'_>) -> PyErr {

@@ -2,7 +2,7 @@
 //!
 //! `streams/kernel/reference.py` is its specification. From the outside in:
 //!
-//!     python, convert     the classes `Kernel` and `ArrayPacker`; Python values in and out
+//!     python, convert     the classes `Kernel` and `ArrayPacker`; Python values in and out (`tuples`)
 //!     fold, walk, views   writes in turns, queries, and what is shown
 //!     events, msgpack     canonical block events, borrowed from their bytes
 //!     scan, arrays        a query's JSON body; the engines' number arrays
@@ -12,7 +12,7 @@
 //!     tables, hashing     sharded hash tables; XXH3-64
 
 #![deny(clippy::all)]
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod arrays;
 mod changes;
@@ -33,6 +33,7 @@ mod scope;
 mod sets;
 mod state;
 mod tables;
+mod tuples;
 mod views;
 mod walk;
 
