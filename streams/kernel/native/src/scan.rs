@@ -5,6 +5,7 @@ use crate::limits::{BLOCK_SIZE_MAX, JSON_TOKEN_MAX, NAME_BYTES_MAX, QUERY_TOKENS
 
 const DEFAULT_TENANT: &str = "default";
 const ZEROS: u64 = 0x3030_3030_3030_3030;
+const HIGH_BITS: u64 = 0x8080_8080_8080_8080;
 
 pub struct ScannedQuery<'a> {
     pub model: &'a str,
@@ -128,12 +129,7 @@ impl<'a> Scanner<'a> {
         // A token takes two bytes of text at least, and mostly six.
         let mut tokens = Vec::with_capacity((self.body.len() - self.at) / 5 * 4 + 64);
         loop {
-            if tokens.len() < 4 * QUERY_TOKENS_MAX
-                && let Some(token) = self.usual_token()
-            {
-                tokens.extend_from_slice(&token.to_le_bytes());
-                continue;
-            }
+            self.usual_tokens(&mut tokens);
             self.blanks();
             let token = self.number()?;
             if token > JSON_TOKEN_MAX || tokens.len() == 4 * QUERY_TOKENS_MAX {
@@ -149,21 +145,44 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// A token of up to six digits with the comma and the blank after it, if that is what comes next.
-    #[inline]
-    fn usual_token(&mut self) -> Option<u32> {
-        let text = u64::from_le_bytes(*self.body[self.at..].first_chunk()?);
-        let (value, len) = leading_digits(text);
-        if !(1..=6).contains(&len) || len > 1 && text as u8 == b'0' {
-            return None;
+    /// Tokens of up to eight digits with the comma after each, as far as they come and 64 bytes at a time;
+    /// stops before anything else.
+    ///
+    /// Where the tokens of 64 bytes end is one mask, so no token waits for the length of the one before.
+    fn usual_tokens(&mut self, tokens: &mut Vec<u8>) {
+        let body = self.body;
+        let (mut base, mut at) = (self.at, self.at);
+        let mut block = [0; 4 * 64];
+        while let Some(text) = body[base..].first_chunk::<64>()
+            && tokens.len() + block.len() <= 4 * QUERY_TOKENS_MAX
+        {
+            let mut ends = others_mask(text);
+            let mut places = block.as_chunks_mut::<4>().0.iter_mut();
+            let mut found = 0;
+            let mut is_usual = true;
+            while ends != 0 {
+                let end = base + ends.trailing_zeros() as usize;
+                ends &= ends - 1;
+                let (byte, len) = (body[end], end - at);
+                if len == 0 && matches!(byte, b' ' | b'\n' | b'\r' | b'\t') {
+                    at += 1;
+                    continue;
+                }
+                let last = body[..end].last_chunk().copied().unwrap_or_default();
+                let (value, first) = last_digits(u64::from_le_bytes(last), len);
+                is_usual = byte == b',' && (1..=8).contains(&len) && (first != b'0' || len == 1);
+                let Some(place) = places.next().filter(|_| is_usual) else { break };
+                *place = (value as u32).to_le_bytes();
+                found += 4;
+                at = end + 1;
+            }
+            tokens.extend_from_slice(&block[..found]);
+            base += text.len();
+            if !is_usual {
+                break;
+            }
         }
-        let after = text >> (8 * len);
-        if after as u8 != b',' {
-            return None;
-        }
-        // `[1, ]` is left to the number that is then missing.
-        self.at += len + 1 + usize::from((after >> 8) as u8 == b' ');
-        Some(value as u32)
+        self.at = at;
     }
 
     /// A plain integer of up to 15 digits.
@@ -200,18 +219,41 @@ impl<'a> Scanner<'a> {
 /// Value and number of the decimal digits at the start of eight bytes of text.
 #[inline]
 fn leading_digits(text: u64) -> (u64, usize) {
+    let len = (others(text).trailing_zeros() / 8) as usize;
+    if len == 0 { (0, 0) } else { (joined((text ^ ZEROS) << (64 - 8 * len)), len) }
+}
+
+/// Value of the last `len` bytes of eight bytes of text, all of them digits, and the first of the digits.
+#[inline]
+fn last_digits(text: u64, len: usize) -> (u64, u8) {
+    let before = 64_u32.wrapping_sub(8 * len as u32) % 64;
+    (joined((text ^ ZEROS) >> before << before), (text >> before) as u8)
+}
+
+/// The high bit of every byte that is no digit.
+#[inline]
+fn others(text: u64) -> u64 {
     let digits = text ^ ZEROS;
-    // A byte's high bit is set where it is above 9. A carry comes only from such a byte, so the bits up to
-    // the first one are right.
-    let others = (digits.wrapping_add(0x7676_7676_7676_7676) | digits) & 0x8080_8080_8080_8080;
-    let len = (others.trailing_zeros() / 8) as usize;
-    if len == 0 {
-        return (0, 0);
-    }
-    // Shifted so that zeros lead, then pairs, fours and eights are joined.
-    let digits = digits << (64 - 8 * len as u32);
+    ((digits & !HIGH_BITS) + 0x7676_7676_7676_7676 | digits) & HIGH_BITS
+}
+
+/// Bit i: byte i is no digit.
+#[inline]
+fn others_mask(text: &[u8; 64]) -> u64 {
+    let (words, _) = text.as_chunks::<8>();
+    let masks = words.iter().map(|&word| {
+        // The multiplication gathers the high bits of eight bytes in the top one.
+        (others(u64::from_le_bytes(word)) >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56
+    });
+    masks.enumerate().fold(0, |all, (i, mask)| all | mask << (8 * i))
+}
+
+/// The number that eight digits make, the first one in the lowest byte.
+#[inline]
+fn joined(digits: u64) -> u64 {
+    // Pairs, fours and eights are joined.
     let pairs = digits.wrapping_mul(10).wrapping_add(digits >> 8);
     let low = (pairs & 0x0000_00ff_0000_00ff).wrapping_mul(0x000f_4240_0000_0064);
     let high = (pairs >> 16 & 0x0000_00ff_0000_00ff).wrapping_mul(0x0000_2710_0000_0001);
-    (low.wrapping_add(high) >> 32, len)
+    low.wrapping_add(high) >> 32
 }
