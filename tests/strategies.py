@@ -1,7 +1,7 @@
 """Hypothesis strategies that several tests share: canonical events, and operations on a kernel.
 
-Prompts are made of three kinds of block, so that they overlap; engine hashes follow from the prompt, as
-engines' do, and now and then do not.
+Prompts are made of three kinds of block, so that they overlap; engine hashes follow from the
+prompt, as engines' do, and now and then do not.
 """
 
 from typing import NamedTuple
@@ -93,9 +93,7 @@ def prompt_key(prompt: Prompt, lora_name: str = "") -> int:
 
 
 def prompt_hashes(prompt: Prompt, lora_name: str = "", start: int = 0) -> bytes:
-    return u64s(
-        [prompt_key(prompt[: i + 1], lora_name) for i in range(start, len(prompt))]
-    )
+    return u64s([prompt_key(prompt[: i + 1], lora_name) for i in range(start, len(prompt))])
 
 
 media = st.sampled_from(Medium)

@@ -1,6 +1,6 @@
 """What every kernel does with events: who holds what, under which counts, and what is left out."""
 
-from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import xxhash
@@ -11,7 +11,7 @@ from schemas.identities import Medium, ModelContext, PrefixScope, StreamKey
 from schemas.limits import HOLD_COUNT_MAX
 from streams.kernel import Kernel, native_available, open_kernel
 from streams.kernel.changes import Change, Op, decode_changes, engine_key
-from streams.kernel.interface import COUNTERS
+from streams.kernel.interface import COUNTERS, PublisherId
 from tests.strategies import (
     BLOCK_SIZE,
     Prompt,
@@ -34,17 +34,19 @@ class Bench:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
 
-    def publisher(self, instance: str = "a", rank: int = 0) -> int:
+    def publisher(self, instance: str = "a", rank: int = 0) -> PublisherId:
         stream = StreamKey(SCOPE.tenant_id, SCOPE.model_name, BLOCK_SIZE, "", instance)
         return self.kernel.open_publisher(stream, rank)
 
-    def apply(self, publisher: int, *events: Stored | Removed | Cleared, after: int = -1) -> None:
-        self.kernel.apply(publisher, encode_events(list(events)), after)
+    def apply(
+        self, publisher: PublisherId, *events: Stored | Removed | Cleared, after: int = -1
+    ) -> None:
+        self.kernel.apply(publisher, encode_events([*events]), after)
 
-    def store(self, publisher: int, prompt: Prompt, **fields: object) -> None:
+    def store(self, publisher: PublisherId, prompt: Prompt, **fields: Any) -> None:
         self.apply(publisher, stored(prompt, **fields))
 
-    def remove(self, publisher: int, hashes: bytes, medium: Medium = Medium.GPU) -> None:
+    def remove(self, publisher: PublisherId, hashes: bytes, medium: Medium = Medium.GPU) -> None:
         self.apply(publisher, Removed(sequence=1, hashes=hashes, medium=medium))
 
     def ask(self, prompt: Prompt, scope: PrefixScope = SCOPE, key: bytes = b"") -> dict[str, int]:
@@ -70,9 +72,9 @@ class Bench:
         return self.kernel.stats()["blocks"]
 
 
-def stored(prompt: Prompt, *, start: int = 0, lora_name: str = "", **fields: object) -> Stored:
+def stored(prompt: Prompt, *, start: int = 0, lora_name: str = "", **fields: Any) -> Stored:
     """The blocks of a prompt from `start` on, as an engine announces them."""
-    values: dict[str, object] = {
+    values: dict[str, Any] = {
         "sequence": 1,
         "hashes": prompt_hashes(prompt, lora_name, start),
         "tokens": prompt_tokens(prompt)[4 * BLOCK_SIZE * start :],
@@ -80,14 +82,14 @@ def stored(prompt: Prompt, *, start: int = 0, lora_name: str = "", **fields: obj
         "block_size": BLOCK_SIZE,
         "lora_name": lora_name,
     }
-    return Stored(**(values | fields))  # type: ignore[arg-type]
+    return Stored(**(values | fields))
 
 
 @pytest.fixture(params=["reference", "rust"])
-def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+def bench(request: pytest.FixtureRequest) -> Bench:
     if request.param == "rust" and not native_available():
         pytest.skip("the Rust kernel is not built")
-    yield Bench(open_kernel(SEED, name=request.param))
+    return Bench(open_kernel(SEED, name=request.param))
 
 
 def test_prefix_hashes_are_chained_xxh3_with_the_seed(bench: Bench) -> None:

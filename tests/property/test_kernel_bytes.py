@@ -5,7 +5,7 @@ import json
 import random
 from typing import Any
 
-import msgpack
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -118,7 +118,7 @@ def packed(packer: Any, name: str, encoded: bytes) -> bytes | None:
 @BOUNDED
 @given(arrays, st.lists(st.integers(0, 2**32), min_size=8, max_size=8))
 def test_mutated_arrays_are_packed_alike(values: list[Any], seeds: list[int]) -> None:
-    encoded = msgpack.packb(values)
+    encoded = msgspec.msgpack.encode(values)
     python, rust = PythonArrayPacker(), array_packer()
     for changed in (encoded, *(mutated(encoded, seed) for seed in seeds)):
         for name in ("pack_tokens", "pack_hashes"):

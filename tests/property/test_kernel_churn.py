@@ -1,4 +1,4 @@
-"""The Rust kernel after much churn: rows and holder sets that were given back are used again rightly."""
+"""The Rust kernel after much churn: rows and holder sets given back are used again rightly."""
 
 import random
 import threading
@@ -93,7 +93,7 @@ def assert_equal(rust: Kernel, reference: Kernel, prompts: list[list[int]]) -> N
 def test_both_kernels_agree_through_churn(seed: int) -> None:
     churn = Churn(seed)
     churn.prompt()
-    kernels = [open_kernel(9, name=name) for name in ("rust", "reference")]
+    kernels = (open_kernel(9, name="rust"), open_kernel(9, name="reference"))
     publishers = [opened(kernel) for kernel in kernels]
     sizes = []
     for turn in range(60):

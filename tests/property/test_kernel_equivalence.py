@@ -9,6 +9,7 @@ from schemas.events import encode_events, extra_key
 from schemas.identities import ModelContext
 from streams.kernel import Kernel, native_available, open_kernel
 from streams.kernel.changes import Change
+from streams.kernel.interface import PublisherId
 from tests import strategies
 from tests.strategies import (
     INSTANCES,
@@ -51,9 +52,9 @@ class Run:
         kernel = self.kernel
         match operation:
             case Apply(number, events, after):
-                return kernel.apply(self.publisher(number), encode_events(events), after)
+                kernel.apply(self.publisher(number), encode_events(events), after)
             case Register(number, lora_name, routable):
-                return kernel.register(self.publisher(number), lora_name, routable)
+                kernel.register(self.publisher(number), lora_name, routable)
             case Clear(number):
                 return kernel.clear(self.publisher(number))
             case Unregister(number):
@@ -61,9 +62,8 @@ class Run:
             case Reload(number):
                 if self.taken:
                     kernel.load(*self.taken[number % len(self.taken)])
-                return None
             case Load(context, changes):
-                return kernel.load(context, b"".join(map(self.encode, changes)))
+                kernel.load(context, b"".join(map(self.encode, changes)))
             case Take():
                 pending = kernel.pending_changes()
                 taken = sorted(kernel.take_changes())
@@ -71,8 +71,9 @@ class Run:
                 assert kernel.pending_changes() == 0
                 self.taken += taken
                 return taken
+        return None
 
-    def publisher(self, number: int) -> int:
+    def publisher(self, number: int) -> PublisherId:
         return self.kernel.open_publisher(*PUBLISHERS[number])
 
     @staticmethod

@@ -1,4 +1,5 @@
-//! Changes, 24 bytes each, as `streams/kernel/changes.py` defines them; and the lists not yet taken.
+//! Changes, 24 bytes each, as `streams/kernel/changes.py` defines them; and the lists not yet
+//! taken.
 
 use crate::names::ContextKey;
 

@@ -1,4 +1,5 @@
-//! Python values in and out: the named tuples of `schemas.identities` and `streams.kernel.interface`.
+//! Python values in and out: the named tuples of `schemas.identities` and
+//! `streams.kernel.interface`.
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;

@@ -57,8 +57,8 @@ impl Index {
         }
     }
 
-    /// One more announcement of a block; `after` is the row of the block before it. Returns its row, or
-    /// None where the key names another block.
+    /// One more announcement of a block; `after` is the row of the block before it. Returns its
+    /// row, or None where the key names another block.
     #[inline]
     pub fn hold(
         &mut self,
@@ -108,7 +108,8 @@ impl Index {
         }
     }
 
-    /// Brings an entry to the count of a change that was taken before. Returns its row, if it has one.
+    /// Brings an entry to the count of a change that was taken before. Returns its row, if it has
+    /// one.
     pub fn load(
         &mut self,
         publisher: &mut Publisher,

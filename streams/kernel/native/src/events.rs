@@ -79,7 +79,8 @@ enum Kind {
     Cleared,
 }
 
-/// The fields of any kind of event, with their defaults. Ranges are checked when all have been read.
+/// The fields of any kind of event, with their defaults. Ranges are checked when all have been
+/// read.
 struct Fields<'a> {
     sequence: Option<i128>,
     hashes: Option<&'a [u8]>,
@@ -127,7 +128,8 @@ fn read_event<'a>(reader: &mut Reader<'a>) -> Result<Event<'a>> {
     finish(reader, kind, fields)
 }
 
-/// The type of the event whose pairs come next; leaves the reader where it is. It mostly comes first.
+/// The type of the event whose pairs come next; leaves the reader where it is. It mostly comes
+/// first.
 fn find_kind(reader: &mut Reader<'_>, len: usize) -> Result<Kind> {
     let start = reader.at();
     for _ in 0..len {

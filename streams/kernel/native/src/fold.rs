@@ -1,7 +1,8 @@
 //! The writes: folding events, loading changes, clearing. Each takes the lock in turns of at most
 //! `TURN_BLOCKS` blocks, so that queries get in between.
 //!
-//! One write runs at a time (the caller holds a mutex), so what a write knows stays true across turns.
+//! One write runs at a time (the caller holds a mutex), so what a write knows stays true across
+//! turns.
 
 use parking_lot::{RwLock, RwLockWriteGuard};
 

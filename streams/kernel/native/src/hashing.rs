@@ -9,9 +9,9 @@ const SEEDED_BYTES_MAX: usize = 240;
 const PRIME64_1: u64 = 0x9E37_79B1_85EB_CA87;
 const AVALANCHE: u64 = 0x1656_6791_9E37_79F9;
 
-/// XXH3-64 with one seed. What follows from the seed alone is computed once: the library would derive it on
-/// every call. Blocks of 64 bytes (16 tokens) and the links of a chain have their own short form, which
-/// halves the time of a query.
+/// XXH3-64 with one seed. What follows from the seed alone is computed once: the library would
+/// derive it on every call. Blocks of 64 bytes (16 tokens) and the links of a chain have their own
+/// short form, which halves the time of a query.
 pub struct PrefixHasher {
     seed: u64,
     secret: [u8; 192],
@@ -25,7 +25,8 @@ impl PrefixHasher {
     pub fn new(seed: u64) -> Self {
         let secret = const_custom_default_secret(seed);
         let words = std::array::from_fn(|i| word_at(&secret, i));
-        // A link is mixed with words of the secret without the seed, which the derived one has in it.
+        // A link is mixed with words of the secret without the seed, which the derived one has in
+        // it.
         let plain = |i: usize| {
             let word = word_at(&secret, i);
             if i.is_multiple_of(2) { word.wrapping_sub(seed) } else { word.wrapping_add(seed) }
@@ -121,8 +122,8 @@ pub fn entry_digest(change: &[u8; 24]) -> u64 {
     xxh3_64(change)
 }
 
-/// Places a 64-bit key in a table. XXH3 with a public seed resists no adversary, so the place depends on
-/// a secret of this process; no answer does.
+/// Places a 64-bit key in a table. XXH3 with a public seed resists no adversary, so the place
+/// depends on a secret of this process; no answer does.
 #[derive(Clone, Copy)]
 pub struct Placement(u64);
 

@@ -2,7 +2,8 @@
 //!
 //! `streams/kernel/reference.py` is its specification. From the outside in:
 //!
-//!     python, convert     the classes `Kernel` and `ArrayPacker`; Python values in and out (`tuples`)
+//!     python              the classes `Kernel` and `ArrayPacker`
+//!     convert, tuples     Python values in and out
 //!     fold, walk, views   writes in turns, queries, and what is shown
 //!     events, msgpack     canonical block events, borrowed from their bytes
 //!     scan, arrays        a query's JSON body; the engines' number arrays

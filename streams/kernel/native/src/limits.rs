@@ -1,4 +1,5 @@
-//! The bounds that the kernel shares with `schemas/limits.py`; a contract test compares their effects.
+//! The bounds that the kernel shares with `schemas/limits.py`; a contract test compares their
+//! effects.
 
 /// How often one publisher may announce a block on a tier; the field in a change is a u16.
 pub const HOLD_COUNT_MAX: u16 = u16::MAX;

@@ -1,14 +1,15 @@
 //! Holder sets as bitmaps over what a query asks for, one row of words per set.
 //!
-//! A row has eight parts, the first four with a bit per instance, the others with a bit per member (rank):
+//! A row has eight parts, the first four with a bit per instance, the others with a bit per member
+//! (rank):
 //!
 //!     any | GPU | CPU | DISK   on any rank of the instance or in a shared pool
 //!     own                      the rank's own tiers, any of them
 //!     walk GPU                 the rank's GPU
 //!     walk CPU | walk DISK     the rank's own tier or a shared pool of that medium
 //!
-//! A pool sets the bits of all instances and members, present and future, so a member that joins changes
-//! no row.
+//! A pool sets the bits of all instances and members, present and future, so a member that joins
+//! changes no row.
 
 use crate::sets::{SHARED, TIERS};
 

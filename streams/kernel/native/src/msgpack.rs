@@ -1,5 +1,5 @@
-//! A strict reader of msgpack over borrowed bytes. Every length is checked against the bytes that are
-//! left before anything is made of it.
+//! A strict reader of msgpack over borrowed bytes. Every length is checked against the bytes that
+//! are left before anything is made of it.
 
 /// What was expected and where reading stopped.
 #[derive(Debug)]
@@ -75,7 +75,8 @@ impl<'a> Reader<'a> {
         Ok(self.number(bytes)? as usize)
     }
 
-    /// The number of elements of an array. Each takes a byte at least, so it is at most the bytes left.
+    /// The number of elements of an array. Each takes a byte at least, so it is at most the bytes
+    /// left.
     pub fn array(&mut self) -> Result<usize> {
         let len = match self.peek()? {
             tag @ 0x90..=0x9f => self.tagged(|_| Ok(usize::from(tag & 0x0f)))?,
@@ -168,7 +169,8 @@ impl<'a> Reader<'a> {
         Ok(is_nil)
     }
 
-    /// Skips one value with all that is in it. Counts what is left to skip, so nesting costs no stack.
+    /// Skips one value with all that is in it. Counts what is left to skip, so nesting costs no
+    /// stack.
     pub fn skip(&mut self) -> Result<()> {
         let mut left: usize = 1;
         while left > 0 {

@@ -1,4 +1,5 @@
-//! The names that lead to a scope, a publisher or a change list, as `schemas/identities.py` defines them.
+//! The names that lead to a scope, a publisher or a change list, as `schemas/identities.py` defines
+//! them.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! The classes that Python sees. `streams/kernel/interface.py` documents every method.
 //!
-//! Order of locks: the writer's mutex, then the state. Neither is held while waiting for the GIL, so a
-//! thread with the GIL may wait for them.
+//! Order of locks: the writer's mutex, then the state. Neither is held while waiting for the GIL,
+//! so a thread with the GIL may wait for them.
 
 use parking_lot::{Mutex, RwLock};
 use pyo3::exceptions::{PyKeyError, PyValueError};
@@ -166,7 +166,8 @@ impl Kernel {
         });
         let text = || format!("Expected changes of {CHANGE_BYTES} bytes with op 0..1, tier 0..5");
         let loaded = loaded.ok_or_else(|| PyValueError::new_err(text()))?;
-        // Only a second write could have dropped a publisher that this one opened, and there is none.
+        // Only a second write could have dropped a publisher that this one opened, and there is
+        // none.
         loaded.map_err(|_| PyKeyError::new_err("publisher"))
     }
 

@@ -1,8 +1,8 @@
 //! The blocks of one scope: prefix hash and holder set of each, in chain order as far as possible.
 //!
-//! A chain takes the row after its previous block while that is free, else the start of an extent that is
-//! free altogether. So the blocks of a prompt lie side by side even after much churn, and a query finds
-//! the next block by looking at the next row.
+//! A chain takes the row after its previous block while that is free, else the start of an extent
+//! that is free altogether. So the blocks of a prompt lie side by side even after much churn, and a
+//! query finds the next block by looking at the next row.
 
 /// Rows of one free mask.
 const EXTENT_ROWS: u32 = 64;
@@ -131,8 +131,8 @@ impl Rows {
         None
     }
 
-    /// A free row in a used extent, if over half of the pool is free: many short chains would otherwise
-    /// take an extent each.
+    /// A free row in a used extent, if over half of the pool is free: many short chains would
+    /// otherwise take an extent each.
     fn partly_free_row(&mut self) -> Option<u32> {
         if self.live * 2 >= self.capacity() {
             return None;

@@ -1,5 +1,5 @@
-//! The plain JSON body of `POST /query`, read in one pass. Anything unusual gives None, and the caller
-//! then parses in full; so what is accepted here must mean the same there.
+//! The plain JSON body of `POST /query`, read in one pass. Anything unusual gives None, and the
+//! caller then parses in full; so what is accepted here must mean the same there.
 
 use crate::limits::{BLOCK_SIZE_MAX, JSON_TOKEN_MAX, NAME_BYTES_MAX, QUERY_TOKENS_MAX};
 
@@ -145,10 +145,11 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Tokens of up to eight digits with the comma after each, as far as they come and 64 bytes at a time;
-    /// stops before anything else.
+    /// Tokens of up to eight digits with the comma after each, as far as they come and 64 bytes at
+    /// a time; stops before anything else.
     ///
-    /// Where the tokens of 64 bytes end is one mask, so no token waits for the length of the one before.
+    /// Where the tokens of 64 bytes end is one mask, so no token waits for the length of the one
+    /// before.
     fn usual_tokens(&mut self, tokens: &mut Vec<u8>) {
         let body = self.body;
         let (mut base, mut at) = (self.at, self.at);
@@ -223,7 +224,8 @@ fn leading_digits(text: u64) -> (u64, usize) {
     if len == 0 { (0, 0) } else { (joined((text ^ ZEROS) << (64 - 8 * len)), len) }
 }
 
-/// Value of the last `len` bytes of eight bytes of text, all of them digits, and the first of the digits.
+/// Value of the last `len` bytes of eight bytes of text, all of them digits, and the first of the
+/// digits.
 #[inline]
 fn last_digits(text: u64, len: usize) -> (u64, u8) {
     let before = 64_u32.wrapping_sub(8 * len as u32) % 64;
@@ -234,7 +236,7 @@ fn last_digits(text: u64, len: usize) -> (u64, u8) {
 #[inline]
 fn others(text: u64) -> u64 {
     let digits = text ^ ZEROS;
-    ((digits & !HIGH_BITS) + 0x7676_7676_7676_7676 | digits) & HIGH_BITS
+    (((digits & !HIGH_BITS) + 0x7676_7676_7676_7676) | digits) & HIGH_BITS
 }
 
 /// Bit i: byte i is no digit.

@@ -176,8 +176,8 @@ impl Scope {
         self.index.touch(placement.of(prefix), same);
     }
 
-    /// The row of a block, made where it is new; `after` is the row of the block before it. A new row must
-    /// be given a holder.
+    /// The row of a block, made where it is new; `after` is the row of the block before it. A new
+    /// row must be given a holder.
     #[inline]
     pub fn place(&mut self, prefix: u64, after: Option<u32>, placement: Placement) -> u32 {
         if let Some(next) = after.and_then(|row| row.checked_add(1)) {

@@ -1,8 +1,9 @@
-//! Interned holder sets: every distinct set of holders is stored once, and a block names it by number.
+//! Interned holder sets: every distinct set of holders is stored once, and a block names it by
+//! number.
 //!
-//! A *slot* is one holder: a member of the scope on one tier. Bringing one holder to a block, or taking it
-//! away, is a transition between two sets, found in a memo. Sets that no block uses stay until they
-//! outnumber the others, so that a chain of blocks reuses one transition.
+//! A *slot* is one holder: a member of the scope on one tier. Bringing one holder to a block, or
+//! taking it away, is a transition between two sets, found in a memo. Sets that no block uses stay
+//! until they outnumber the others, so that a chain of blocks reuses one transition.
 
 use hashbrown::hash_table::Entry;
 use hashbrown::{HashMap, HashTable};

@@ -22,15 +22,15 @@ impl<T> Default for Sharded<T> {
 impl<T> Sharded<T> {
     /// hashbrown takes buckets from the low bits and tags from the top seven: these are neither.
     ///
-    /// The shares of the shards are uneven on purpose, up to 1 : 2. Even ones would all double at the same
-    /// number of values, and the table would be half empty and its growth a stall.
+    /// The shares of the shards are uneven on purpose, up to 1 : 2. Even ones would all double at
+    /// the same number of values, and the table would be half empty and its growth a stall.
     #[inline]
     fn shard_of(&self, hash: u64) -> usize {
         if self.shards.len() == 1 {
             return 0;
         }
         let even = (hash >> 40) as u32 & 0xffff;
-        let uneven = even + (even * (0xffff - even) >> 16) / 3;
+        let uneven = even + ((even * (0xffff - even)) >> 16) / 3;
         (uneven >> 8) as usize % SHARDS
     }
 

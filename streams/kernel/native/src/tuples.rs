@@ -1,7 +1,8 @@
 //! Named tuples made without their constructor. The one place with `unsafe` code.
 //!
-//! An answer for 256 instances is 512 named tuples. Through `tuple.__new__` each takes three tuples more,
-//! and making the answer took ten times as long as finding it; this way it takes half of that.
+//! An answer for 256 instances is 512 named tuples. Through `tuple.__new__` each takes three tuples
+//! more, and making the answer took ten times as long as finding it; this way it takes half of
+//! that.
 
 #![allow(unsafe_code)]
 
@@ -31,9 +32,9 @@ impl TupleClass {
         fields: [Bound<'py, PyAny>; N],
     ) -> PyResult<Bound<'py, PyAny>> {
         let class = self.0.bind(py).as_type_ptr();
-        // SAFETY: `import` checked that the class is a tuple's with nothing added, so this allocates a
-        // tuple of N empty places, as `tuple.__new__` does. Nobody else refers to it yet, which
-        // `PyTuple_SetItem` demands; it takes over each field, also where it fails.
+        // SAFETY: `import` checked that the class is a tuple's with nothing added, so this
+        // allocates a tuple of N empty places, as `tuple.__new__` does. Nobody else refers to it
+        // yet, which `PyTuple_SetItem` demands; it takes over each field, also where it fails.
         unsafe {
             let made = ffi::PyType_GenericAlloc(class, N as ffi::Py_ssize_t);
             let made = Bound::from_owned_ptr_or_err(py, made)?;

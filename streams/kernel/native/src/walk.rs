@@ -1,8 +1,8 @@
 //! The query: how far each instance and rank holds a prompt.
 //!
-//! The prompt is hashed a few blocks ahead. Each block is looked for in the row after the one before it,
-//! and in the index only where it is not there. Who still holds all blocks so far is a row of bits
-//! (`masks`) that changes only where the holder set does.
+//! The prompt is hashed a few blocks ahead. Each block is looked for in the row after the one
+//! before it, and in the index only where it is not there. Who still holds all blocks so far is a
+//! row of bits (`masks`) that changes only where the holder set does.
 
 use std::sync::Arc;
 
@@ -74,7 +74,8 @@ pub fn query(
     roster.iter().map(|entry| alive.answer(entry, block_size as u64)).collect()
 }
 
-/// Bits of those who hold all blocks so far, in the layout of `masks`, and the depths of those who do not.
+/// Bits of those who hold all blocks so far, in the layout of `masks`, and the depths of those who
+/// do not.
 struct Alive {
     instance_words: usize,
     member_words: usize,
