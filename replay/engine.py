@@ -1,7 +1,8 @@
 """One simulated engine: `python -m replay.engine`. A cache and a publisher for each rank, and HTTP.
 
 It prints one JSON line when it is ready (`EngineReady`), and ends on SIGTERM, SIGINT, or when the
-process that started it is gone.
+process that started it is gone: at once, or after a grace time within which another may adopt it
+(`replay.life`).
 
     POST /generate  {"token_ids": [...], "answer_ids": [...], "dp_rank": n} -> Generated
                     `answer_ids` are the tokens that the "model" says; without `dp_rank` the engine
@@ -12,6 +13,9 @@ process that started it is gone.
                     longest prefix held, in tokens
     POST /clear     forget everything, announce it
     POST /lose      {"batches": n}: the next n batches of each rank are not sent live
+    GET  /ready     EngineState: who it is, and how far it has come
+    POST /repeat    {"dp_rank": n, "first": sequence}: send batches live again, from that one on
+    POST /adopt, POST /stop: see `replay.life`
 """
 
 import argparse
@@ -19,23 +23,28 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Final
 
 import msgspec
 import zmq
 
 from replay.engine_cache import CacheSizes, EngineCache, Offload
 from replay.engine_http import EngineServer, JsonRoute, RequestError
+from replay.life import Life
 from replay.publisher import BUFFER_BATCHES, HIGH_WATER_MARK, Publisher, PublisherOptions
 from replay.wire import CPU, GPU, NEWEST_WIRE, EngineEvent
 
-PARENT_POLL_S: Final = 0.5
 DP_RANKS_MAX: Final = 64
 
 
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What one engine is. `publisher.endpoint` is rank 0's."""
+    """What one engine is. `publisher.endpoint` is rank 0's.
+
+    Attributes:
+        owner: whose it is; who would adopt it must know the same text.
+        orphan_grace_s: how long it goes on when its parent is gone.
+    """
 
     instance_id: str
     model: str = "demo"
@@ -45,6 +54,8 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     publisher: PublisherOptions = PublisherOptions()
     http_host: str = "127.0.0.1"
     http_port: int = 0
+    owner: str = ""
+    orphan_grace_s: float = 0.0
 
 
 class RankReady(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +76,20 @@ class EngineReady(msgspec.Struct, frozen=True, kw_only=True):
     http_host: str
     http_port: int
     ranks: list[RankReady]
+
+
+class EngineState(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer of `GET /ready`.
+
+    Attributes:
+        requests: served so far.
+        batches: published so far, by rank: the next one's sequence.
+    """
+
+    ready: EngineReady
+    options: EngineOptions
+    requests: int
+    batches: list[int]
 
 
 class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,6 +121,13 @@ class LoseRequest(msgspec.Struct, frozen=True, kw_only=True):
     batches: int
 
 
+class RepeatRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Body of `POST /repeat`."""
+
+    dp_rank: Annotated[int, msgspec.Meta(ge=0)]
+    first: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+
 class _Rank:
     """One data-parallel rank. Events leave in the order in which the cache made them."""
 
@@ -103,6 +135,7 @@ class _Rank:
         self.lock = threading.Lock()
         self.cache = EngineCache(options.sizes, offload=options.offload)
         self.publisher = Publisher(options.publisher, dp_rank=dp_rank)
+        self.requests = 0
         self.computed_tokens = 0
         self.batches_to_lose = 0
 
@@ -110,6 +143,7 @@ class _Rank:
         """Serve it; the prompt's cached tokens."""
         with self.lock:
             run = self.cache.run(request.token_ids, request.answer_ids)
+            self.requests += 1
             self.computed_tokens += len(request.token_ids) - run.cached_tokens
             if run.events:
                 self.publish(run.events)
@@ -125,8 +159,14 @@ class _Rank:
 class Engine:
     """A running engine, in this process."""
 
-    def __init__(self, options: EngineOptions) -> None:
+    def __init__(
+        self, options: EngineOptions, *, routes: Mapping[tuple[str, str], JsonRoute] | None = None
+    ) -> None:
         """Bind and serve.
+
+        Args:
+            options: what it is.
+            routes: to serve beside its own.
 
         Raises:
             ValueError: the options make no engine.
@@ -142,7 +182,7 @@ class Engine:
             self._server = EngineServer(
                 options.http_host,
                 options.http_port,
-                routes=self._routes(),
+                routes={**self._routes(), **(routes or {})},
                 any_port_if_taken=options.publisher.any_port_if_taken,
             )
         except (OSError, zmq.ZMQError):
@@ -169,6 +209,16 @@ class Engine:
             ],
         )
 
+    @property
+    def state(self) -> EngineState:
+        """Who the engine is, and how far it has come."""
+        return EngineState(
+            ready=self.ready,
+            options=self.options,
+            requests=sum(rank.requests for rank in self._ranks),
+            batches=[rank.publisher.published for rank in self._ranks],
+        )
+
     def close(self) -> None:
         """Stop serving; batches that are queued are sent first."""
         self._server.close()
@@ -182,10 +232,8 @@ class Engine:
         """
         if request.dp_rank is None:
             chosen = min(range(len(self._ranks)), key=lambda n: self._ranks[n].computed_tokens)
-        elif 0 <= request.dp_rank < len(self._ranks):
-            chosen = request.dp_rank
         else:
-            raise RequestError(f"Expected dp_rank below {len(self._ranks)}, got: {request.dp_rank}")
+            chosen = self._checked(request.dp_rank)
         return Generated(
             instance_id=self.options.instance_id,
             dp_rank=chosen,
@@ -193,16 +241,24 @@ class Engine:
             prompt_tokens=len(request.token_ids),
         )
 
+    def _checked(self, dp_rank: int) -> int:
+        if not 0 <= dp_rank < len(self._ranks):
+            raise RequestError(f"Expected dp_rank below {len(self._ranks)}, got: {dp_rank}")
+        return dp_rank
+
     def _routes(self) -> dict[tuple[str, str], JsonRoute]:
         generate = msgspec.json.Decoder(GenerateRequest)
         truth = msgspec.json.Decoder(TruthRequest)
         lose = msgspec.json.Decoder(LoseRequest)
+        repeat = msgspec.json.Decoder(RepeatRequest)
         return {
             ("POST", "/generate"): lambda body: self.generate(generate.decode(body)),
             ("GET", "/truth"): lambda _: self._truth(),
             ("POST", "/truth"): lambda body: self._longest_held(truth.decode(body).token_ids),
             ("POST", "/clear"): lambda _: self._clear(),
             ("POST", "/lose"): lambda body: self._lose(lose.decode(body).batches),
+            ("GET", "/ready"): lambda _: self.state,
+            ("POST", "/repeat"): lambda body: self._repeat(repeat.decode(body)),
         }
 
     def _truth(self) -> object:
@@ -238,6 +294,10 @@ class Engine:
                 rank.batches_to_lose = max(batches, 0)
         return {"status": "losing", "batches": batches}
 
+    def _repeat(self, request: RepeatRequest) -> object:
+        self._ranks[self._checked(request.dp_rank)].publisher.repeat(request.first)
+        return {"status": "repeating", "first": request.first}
+
     def _close_publishers(self) -> None:
         for rank in self._ranks:
             rank.publisher.close()
@@ -263,7 +323,9 @@ def parse_options(arguments: Sequence[str]) -> tuple[EngineOptions, int]:
     parser.add_argument("--http-host", default="127.0.0.1")
     parser.add_argument("--http-port", type=int, default=0)
     parser.add_argument("--any-port-if-taken", action="store_true")
+    parser.add_argument("--owner", default="", help="who adopts it must know the same")
     parser.add_argument("--parent-pid", type=int, default=os.getppid(), help="ends with it")
+    parser.add_argument("--orphan-grace-s", type=float, default=0.0, help="or so long after it")
     given = parser.parse_args(arguments)
     options = EngineOptions(
         instance_id=given.instance_id,
@@ -282,28 +344,38 @@ def parse_options(arguments: Sequence[str]) -> tuple[EngineOptions, int]:
         ),
         http_host=given.http_host,
         http_port=given.http_port,
+        owner=given.owner,
+        orphan_grace_s=given.orphan_grace_s,
     )
     return options, given.parent_pid
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one engine until it is told to stop or its parent is gone."""
+    """Run one engine until it is told to stop, or its parent is gone and nobody adopts it."""
     options, parent_pid = parse_options(arguments)
-    stop = threading.Event()
+    life = Life(parent_pid, orphan_grace_s=options.orphan_grace_s, when_orphaned=_let_go_of_output)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, lambda *_: life.stop())
     try:
-        engine = Engine(options)
+        engine = Engine(options, routes=life.routes())
     except (OSError, ValueError, zmq.ZMQError) as error:
-        print(f"replay.engine: {error}", file=sys.stderr)
+        # One write: several engines may have the same to say.
+        sys.stderr.write(f"replay.engine: {error}\n")
         return 1
     try:
         print(msgspec.json.encode(engine.ready).decode(), flush=True)
-        while not stop.wait(PARENT_POLL_S) and os.getppid() == parent_pid:
-            pass
+        life.last()
     finally:
         engine.close()
     return 0
+
+
+def _let_go_of_output() -> None:
+    """Whoever reads the dead parent's output through a pipe must see it end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for output in (sys.stdout.fileno(), sys.stderr.fileno()):
+        os.dup2(nowhere, output)
+    os.close(nowhere)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """HTTP of a simulated engine: JSON in, JSON out, connections kept open, a thread for each."""
 
 import socketserver
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -71,6 +72,11 @@ class _Server(ThreadingHTTPServer):
         socketserver.TCPServer.server_bind(self)
         host, self.server_port = self.server_address[:2]
         self.server_name = str(host)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        # A client that was killed is no fault of ours.
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
 
 
 class _Handler(BaseHTTPRequestHandler):

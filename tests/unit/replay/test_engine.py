@@ -1,7 +1,10 @@
 import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,9 +14,16 @@ import msgspec
 import pytest
 import zmq
 
-from replay.engine import Engine, EngineOptions, EngineReady, Generated, parse_options
+from replay.engine import Engine, EngineOptions, EngineReady, EngineState, Generated, parse_options
 from replay.engine_cache import CacheSizes, Offload
-from replay.engine_process import EngineProcess, EngineStartError, arguments, stop_engines
+from replay.engine_http import EngineServer
+from replay.engine_process import (
+    EngineProcess,
+    EngineStartError,
+    adopt_engine,
+    arguments,
+    stop_engines,
+)
 from replay.http_json import JsonConnection
 from replay.publisher import PublisherOptions
 from replay.wire import EventBatch
@@ -98,6 +108,19 @@ def test_truth_is_what_the_publishers_said() -> None:
         assert ranks["1"]["any"] == 0
 
 
+def test_ready_tells_who_it_is_and_how_far_it_has_come() -> None:
+    with engine() as opened, calls(opened.ready) as connection:
+        generate(connection, [1, 2, 3, 4], 1)
+        generate(connection, [5, 6], 1)
+
+        def state() -> EngineState:
+            return msgspec.json.decode(connection.request("GET", "/ready").body, type=EngineState)
+
+        while state().batches != [0, 2]:
+            continue
+        assert (state().ready, state().options, state().requests) == (opened.ready, OPTIONS, 2)
+
+
 def test_clear_forgets_and_announces() -> None:
     with engine() as opened, calls(opened.ready) as connection:
         generate(connection, [1, 2, 3, 4], 0)
@@ -117,6 +140,10 @@ def test_clear_forgets_and_announces() -> None:
         ("POST", "/generate", None, 400),
         ("GET", "/generate", None, 404),
         ("POST", "/lose", {"batches": 3}, 200),
+        ("POST", "/repeat", {"dp_rank": 1, "first": 0}, 200),
+        ("POST", "/repeat", {"dp_rank": 2, "first": 0}, 400),
+        ("POST", "/repeat", {"dp_rank": 0, "first": -1}, 400),
+        ("POST", "/adopt", {"pid": 1}, 404),
     ],
 )
 def test_bad_requests_are_answered_and_the_connection_lives(
@@ -145,6 +172,8 @@ def test_options_survive_the_command_line() -> None:
         dp_ranks=3,
         publisher=publisher,
         http_port=7100,
+        owner="/a directory",
+        orphan_grace_s=2.5,
     )
     assert parse_options(arguments(options)) == (options, os.getpid())
 
@@ -178,14 +207,15 @@ def test_process_that_cannot_bind_says_so(capfd: pytest.CaptureFixture[str]) -> 
         assert "replay.engine:" in capfd.readouterr().err
 
 
-def test_engine_ends_when_its_parent_is_gone() -> None:
+def orphan(grace_s: float) -> EngineReady:
+    """An engine whose parent has ended."""
     script = (
-        "import os\n"
+        "import os, msgspec\n"
         "from replay.engine import EngineOptions\n"
         "from replay.engine_process import EngineProcess\n"
-        "process = EngineProcess(EngineOptions(instance_id='orphan'))\n"
-        "process.await_ready()\n"
-        "print(process.pid, flush=True)\n"
+        f"options = EngineOptions(instance_id='orphan', orphan_grace_s={grace_s})\n"
+        "process = EngineProcess(options)\n"
+        "print(msgspec.json.encode(process.await_ready()).decode(), flush=True)\n"
         "os._exit(0)\n"
     )
     parent = subprocess.run(
@@ -194,9 +224,53 @@ def test_engine_ends_when_its_parent_is_gone() -> None:
         cwd=Path(__file__).parents[3],
         check=True,
     )
-    pid = int(parent.stdout)
+    return msgspec.json.decode(parent.stdout, type=EngineReady)
+
+
+def test_engine_ends_when_its_parent_is_gone() -> None:
+    pid = orphan(0).pid
     while _runs(pid):
         time.sleep(0.02)
+
+
+def test_orphan_is_adopted_and_ended_by_who_adopted_it() -> None:
+    ready = orphan(60)
+    options = EngineOptions(instance_id="orphan", http_port=ready.http_port)
+    adopted = adopt_engine(options)
+    assert adopted is not None
+    try:
+        assert (adopted.pid, adopted.ready, adopted.alive) == (ready.pid, ready, True)
+        assert adopted.state.options.orphan_grace_s == 60
+        assert adopted.batches() == [0]
+    finally:
+        stop_engines([adopted])
+    assert not adopted.alive
+    assert adopt_engine(options) is None
+    assert adopted.batches() == [0], "the last that is known"
+    adopted.repeat(0, first=0)
+    stop_engines([adopted])
+
+
+def test_what_is_no_engine_is_not_adopted() -> None:
+    server = EngineServer("127.0.0.1", 0, routes={("GET", "/ready"): lambda _: {"ready": True}})
+    try:
+        assert adopt_engine(EngineOptions(instance_id="e", http_port=server.port)) is None
+        assert adopt_engine(EngineOptions(instance_id="e")) is None
+    finally:
+        server.close()
+
+
+def test_client_that_was_killed_leaves_no_trace(capfd: pytest.CaptureFixture[str]) -> None:
+    with engine() as opened:
+        with socket.create_connection(("127.0.0.1", opened.ready.http_port)) as client:
+            client.sendall(b"POST /truth HTTP/1.1\r\nContent-Length: 9\r\n\r\n")
+            # Closing resets the connection.
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        with calls(opened.ready) as connection:
+            generate(connection, [1, 2])
+        while any("process_request_thread" in one.name for one in threading.enumerate()):
+            time.sleep(0.01)
+    assert capfd.readouterr().err == ""
 
 
 def _runs(pid: int) -> bool:
