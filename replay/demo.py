@@ -1,29 +1,38 @@
 """The demonstration: four simulated engines, a router, and one line that says what it is worth.
 
 It runs against a Reprise that is already up, and leaves nothing behind: engines are ended and their
-registrations taken back. Ports are fixed where they are free, so that a second run finds what the
-first one registered, should that one have been killed.
+registrations taken back. Where it cannot, as after Reprise was stopped first, the next one does.
+
+Engines outlive a demonstration that was killed, for a while, as real ones outlive the index. Ports
+are fixed where they are free, so the next demonstration finds them there and adopts them, and the
+traffic goes on where it stopped.
 """
 
 import json
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
 from replay.conversations import Conversations, Traffic
-from replay.engine import EngineOptions, EngineReady
+from replay.engine import EngineOptions
 from replay.engine_cache import CacheSizes, Offload
-from replay.engine_process import EngineProcess, stop_engines
+from replay.fleet import Fleet
 from replay.publisher import PublisherOptions
 from replay.router import IndexClient, RandomRouting, Router, ServiceError
 
 BASE_PORT: Final = 15_557
 PORTS_PER_ENGINE: Final = 20
 CURL_TOKENS: Final = 48
-_SERVICE_RETRY_S: Final = 0.5
+TURNS_SKIPPED_MAX: Final = 4_000
+"""A run that follows a killed one passes over this many turns at most: engines forget sooner."""
+
+SHADOW_TURNS: Final = 1_000
+"""So many turns fill the shadows' caches."""
+
+_SERVICE_RETRY_S: Final = 0.1
 
 
 class DemoOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +44,11 @@ class DemoOptions(msgspec.Struct, frozen=True, kw_only=True):
         requests_per_s: at most; a request takes one or two milliseconds.
         base_port: engine n takes 20 ports from `base_port + 20 * n` on; 0: the system chooses.
         line_every_s, curl_after_s: when to say something.
-        service_wait_s: how long to wait for Reprise at the start.
+        service_wait_s: how long to wait for Reprise to answer at all at the start.
+        owner: what a run must have in common with a killed one to adopt its engines: the data
+            directory.
+        orphan_grace_s: how long engines wait for that.
+        hold_s: no traffic for so long after engines were adopted, to compare answers by hand.
     """
 
     model: str = "demo"
@@ -49,6 +62,9 @@ class DemoOptions(msgspec.Struct, frozen=True, kw_only=True):
     line_every_s: float = 3.0
     curl_after_s: float = 6.0
     service_wait_s: float = 15.0
+    owner: str = ""
+    orphan_grace_s: float = 60.0
+    hold_s: float = 5.0
 
 
 class Demo:
@@ -75,7 +91,8 @@ class Demo:
         self._say = say
         self._options = DemoOptions() if options is None else options
         self._conversations = Conversations(self._options.seed, self._options.traffic)
-        self._processes: list[EngineProcess] = []
+        self._fleet = Fleet(self.engine_options())
+        self._curl_said = False
 
     def run(self) -> None:
         """Start the engines, route until `stop` is set or Ctrl-C, end the engines.
@@ -86,20 +103,23 @@ class Demo:
             ServiceError: it refused the registrations.
         """
         index = IndexClient(self._base_url)
-        engines: list[EngineReady] = []
         try:
-            engines = self._start_engines()
-            if self._register(index, engines):
-                self._route_until_stopped(index, engines)
+            if self._await_service(index):
+                self._fleet.gather(index)
+                self._route_until_stopped(index)
+        except (OSError, ServiceError):
+            # A service that is stopping with us is no failure.
+            if not self.stop.is_set():
+                raise
         except KeyboardInterrupt:
             self.stop.set()
         finally:
-            self._finish(index, engines)
+            self._finish(index)
 
     @property
     def pids(self) -> list[int]:
-        """Of the engines that were started."""
-        return [process.pid for process in self._processes]
+        """Of the engines, adopted ones included."""
+        return self._fleet.pids
 
     def curl_command(self) -> str:
         """A query that works as pasted: the head of the most popular system prompt."""
@@ -112,7 +132,7 @@ class Demo:
         return f"curl -s {self._base_url}/query -H 'Content-Type: application/json' -d '{text}'"
 
     def engine_options(self) -> list[EngineOptions]:
-        """The engines to start."""
+        """The engines to have."""
         options = self._options
         engines = []
         for number, dp_ranks in enumerate(options.dp_ranks):
@@ -132,50 +152,65 @@ class Demo:
                         any_port_if_taken=True,
                     ),
                     http_port=first + PORTS_PER_ENGINE - 1 if first else 0,
+                    owner=options.owner,
+                    orphan_grace_s=options.orphan_grace_s,
                 )
             )
         return engines
 
-    def _start_engines(self) -> list[EngineReady]:
-        for options in self.engine_options():
-            self._processes.append(EngineProcess(options))
-        return [process.await_ready() for process in self._processes]
-
-    def _register(self, index: IndexClient, engines: Sequence[EngineReady]) -> bool:
-        """Register, waiting for a service that is still starting; False when stopped meanwhile."""
+    def _await_service(self, index: IndexClient) -> bool:
+        """Wait for a service that is still starting; False when stopped meanwhile."""
         deadline = time.monotonic() + self._options.service_wait_s
         while not self.stop.is_set():
             try:
-                # These engines are new and empty: what a killed run's are said to hold is not so.
-                index.unregister(engines)
-                index.register(engines)
+                if index.ready():
+                    return True
             except OSError:
                 if time.monotonic() >= deadline:
                     raise
-                self.stop.wait(_SERVICE_RETRY_S)
-            else:
-                return True
+            self.stop.wait(_SERVICE_RETRY_S)
         return False
 
-    def _route_until_stopped(self, index: IndexClient, engines: Sequence[EngineReady]) -> None:
+    def _route_until_stopped(self, index: IndexClient) -> None:
         options = self._options
         shadow = RandomRouting(sum(options.dp_ranks), options.sizes, offload=options.offload)
-        router = Router(index, engines, shadow=shadow)
+        if self._fleet.adopted:
+            self._resume(index, shadow)
+        router = Router(index, self._fleet.engines, shadow=shadow)
         start = next_request = time.monotonic()
-        next_line, curl_said = start + options.line_every_s, False
+        next_line = start + options.line_every_s
         try:
             while not self.stop.wait(max(next_request - time.monotonic(), 0)):
                 router.route(next(self._conversations))
                 now = time.monotonic()
                 # What could not be kept up with is not caught up with.
                 next_request = max(next_request + 1 / options.requests_per_s, now)
+                if not self._curl_said and now >= start + options.curl_after_s:
+                    self._say_curl(index)
                 if now >= next_line:
                     next_line = now + options.line_every_s
                     self._say_line(index, router)
-                if not curl_said and now >= start + options.curl_after_s:
-                    curl_said = self._say_curl(index)
         finally:
             router.close()
+
+    def _resume(self, index: IndexClient, shadow: RandomRouting) -> None:
+        """Hold the traffic for a while, and begin where that of the killed run ended."""
+        adopted, hold_s = self._fleet.adopted, self._options.hold_s
+        which = "the" if len(adopted) == len(self._fleet.engines) else f"{len(adopted)}"
+        self._say(f"Found {which} engines of the killed run; traffic goes on in {hold_s:.0f} s.")
+        self._say_curl(index)
+        goes_on_at = time.monotonic() + hold_s
+        # Without this the engines would be asked again what they hold already, and the shadows
+        # would begin empty: a comparison in favour of the index.
+        turns = sum(engine.state.requests for engine in adopted) % TURNS_SKIPPED_MAX
+        for turns_left, turn in zip(range(turns, 0, -1), self._conversations, strict=False):
+            if self.stop.is_set():
+                return
+            if turns_left <= SHADOW_TURNS:
+                shadow.run(turn)
+        self.stop.wait(max(goes_on_at - time.monotonic(), 0))
+        for name, batches in self._fleet.repeat_unheard(index, self.stop).items():
+            self._say(f"{name} repeats what was under way at the kill, batches: {batches}")
 
     def _say_line(self, index: IndexClient, router: Router) -> None:
         try:
@@ -184,7 +219,7 @@ class Demo:
             router.stats.blocks_indexed = None
         self._say(router.stats.line())
 
-    def _say_curl(self, index: IndexClient) -> bool:
+    def _say_curl(self, index: IndexClient) -> None:
         """Say the command once it has something to show."""
         options = self._options
         try:
@@ -192,22 +227,22 @@ class Demo:
                 self._popular_head(), model=options.model, block_size=options.sizes.block_size
             )
         except (OSError, ServiceError):
-            return False
+            return
         if not any(match.longest_matched for match in matches.values()):
-            return False
+            return
+        self._curl_said = True
         self._say("Ask it yourself, who holds the start of the most popular prompt:")
         self._say(self.curl_command())
-        return True
 
     def _popular_head(self) -> list[int]:
         return self._conversations.system_prompts[0][:CURL_TOKENS]
 
-    def _finish(self, index: IndexClient, engines: Sequence[EngineReady]) -> None:
+    def _finish(self, index: IndexClient) -> None:
         try:
-            index.unregister(engines)
+            index.unregister(self._fleet.engines)
         except OSError:
-            # The service has ended first. It finds these engines again when both start again.
+            # The service has ended first. The next demonstration takes these back before it begins.
             pass
         finally:
             index.close()
-            stop_engines(self._processes)
+            self._fleet.close()

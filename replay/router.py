@@ -38,6 +38,26 @@ class _GlobalView(msgspec.Struct, frozen=True, kw_only=True):
     contexts: list[_Context] = []
 
 
+class FollowedRank(msgspec.Struct, frozen=True, kw_only=True):
+    """What `/services` says of one registration.
+
+    Attributes:
+        sequence: of the last batch in the table; -1 before the first.
+    """
+
+    tenant_id: str = msgspec.field(name="TenantID")
+    instance_id: str = msgspec.field(name="InstanceID")
+    model: str = msgspec.field(name="ModelName")
+    block_size: int = msgspec.field(name="BlockSize")
+    dp_rank: int = msgspec.field(name="DPRank")
+    endpoint: str = msgspec.field(name="Endpoint")
+    sequence: int = msgspec.field(name="Sequence")
+
+
+class _Services(msgspec.Struct, frozen=True, kw_only=True):
+    services: list[FollowedRank]
+
+
 class ServiceError(Exception):
     """The service refused a request that should have succeeded."""
 
@@ -50,6 +70,31 @@ class IndexClient:
         self._connection = JsonConnection(base_url)
         self._matches = msgspec.json.Decoder(dict[str, dict[str, InstanceMatch]])
         self._view = msgspec.json.Decoder(_GlobalView)
+        self._services = msgspec.json.Decoder(_Services)
+
+    def ready(self) -> bool:
+        """Whether it has recovered and answers queries.
+
+        Raises:
+            OSError: the service cannot be reached.
+        """
+        return self._connection.request("GET", "/ready").status == 200
+
+    def followed(self) -> list[FollowedRank]:
+        """The registrations of this tenant.
+
+        Raises:
+            OSError: the service cannot be reached.
+            ServiceError: it refused, or its answer is not of the published shape.
+        """
+        answer = self._connection.request("GET", "/services")
+        if answer.status != 200:
+            raise ServiceError(f"GET /services: {answer.status} {answer.body.decode()}")
+        try:
+            services = self._services.decode(answer.body).services
+        except msgspec.MsgspecError as error:
+            raise ServiceError(f"GET /services: {error}") from error
+        return [rank for rank in services if rank.tenant_id == self.tenant_id]
 
     def register(self, engines: Sequence[EngineReady]) -> None:
         """Register every rank. Registrations that stand in the way are those of an earlier run with

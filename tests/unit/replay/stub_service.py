@@ -47,13 +47,14 @@ class NaiveFollower:
 
 
 class StubService:
-    """Serves /register, /unregister, /query and /global_view on loopback."""
+    """Serves the routes on loopback. Until `recovered` is set it is alive and not ready."""
 
     def __init__(self) -> None:
         self.registered: dict[RankKey, Mapping[str, object]] = {}
         self.unregistered: list[RankKey] = []
         self.sequences: dict[RankKey, list[int]] = {}
         self.failing = False
+        self.recovered = True
         self._followers: dict[RankKey, NaiveFollower] = {}
         self._lock = threading.Lock()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -63,6 +64,8 @@ class StubService:
             "127.0.0.1",
             0,
             routes={
+                ("GET", "/ready"): self._ready,
+                ("GET", "/services"): self._services,
                 ("POST", "/register"): self._register,
                 ("POST", "/unregister"): self._unregister,
                 ("POST", "/query"): self._query,
@@ -77,6 +80,27 @@ class StubService:
         for thread in self._threads:
             thread.join()
         self._context.term()
+
+    def _ready(self, _: bytes) -> object:
+        if not self.recovered:
+            raise RequestError("recovering")
+        return {"ready": True}
+
+    def _services(self, _: bytes) -> object:
+        with self._lock:
+            services = [
+                {
+                    "TenantID": wanted["tenant_id"],
+                    "InstanceID": instance_id,
+                    "ModelName": wanted["modelname"],
+                    "BlockSize": wanted["block_size"],
+                    "DPRank": dp_rank,
+                    "Endpoint": wanted["endpoint"],
+                    "Sequence": self.sequences.get((instance_id, dp_rank), [-1])[-1],
+                }
+                for (instance_id, dp_rank), wanted in self.registered.items()
+            ]
+        return {"count": len(services), "services": services}
 
     def _register(self, body: bytes) -> object:
         wanted = msgspec.json.decode(body, type=dict[str, str | int])

@@ -174,3 +174,29 @@ def test_shadow_is_the_same_for_the_same_turns() -> None:
     turns = list(islice(Conversations(5, TRAFFIC), 60))
     first, second = shadow(3), shadow(3)
     assert [first.run(turn) for turn in turns] == [second.run(turn) for turn in turns]
+
+
+def test_client_tells_what_the_service_follows() -> None:
+    with rig(2) as (service, index, engines):
+        assert index.ready()
+        service.recovered = False
+        assert not index.ready()
+        index.register(ready(engines))
+        followed = index.followed()
+        assert [(rank.instance_id, rank.dp_rank) for rank in followed] == [("e0", 0), ("e0", 1)]
+        assert followed[1].endpoint == ready(engines)[0].ranks[1].endpoint
+        assert followed[1].sequence == -1
+        index.tenant_id = "another"
+        assert index.followed() == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [(HttpAnswer(503, b"no"), "503 no"), (HttpAnswer(200, b"{}"), "services")],
+)
+def test_services_of_another_shape_are_an_error(
+    monkeypatch: pytest.MonkeyPatch, answer: HttpAnswer, text: str
+) -> None:
+    monkeypatch.setattr(JsonConnection, "request", lambda *_: answer)
+    with pytest.raises(ServiceError, match=f"GET /services: .*{text}"):
+        IndexClient("http://127.0.0.1:1").followed()
