@@ -93,6 +93,7 @@ def up(
     \b
     CONDUCTOR_LOG_LEVEL    DEBUG, INFO, WARNING or ERROR      [default: INFO]
     CONDUCTOR_SEED         seed of the prefix hash            [default: 1337]
+    REPRISE_DEMO_BASE_PORT first of the 80 ports of --demo    [default: 15557]
     """  # noqa: D301
     # Imported here: the web framework takes half a second that `--help` does not need.
     from reprise.demo import run_beside

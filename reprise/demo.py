@@ -2,23 +2,33 @@
 answers.
 """
 
+import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 import click
 
-from replay.demo import Demo
+from replay.demo import BASE_PORT, PORTS_PER_ENGINE, Demo, DemoOptions
+from replay.engine_process import EngineStartError
+from replay.router import ServiceError
 from reprise.server import serve
 from reprise.settings import Settings
+from schemas.errors import ConfigurationError
 from schemas.registration import Registration
+
+BASE_PORT_VARIABLE: Final = "REPRISE_DEMO_BASE_PORT"
 
 
 def run_beside(settings: Settings, registrations: Sequence[Registration]) -> None:
     """Serves until SIGINT or SIGTERM, with the demo's processes running as long.
 
+    Where the demo cannot start or go on it says so, and the service runs without it.
+
     Raises:
         ConfigurationError, StorageError: see `reprise.server.serve`.
     """
+    options = DemoOptions(base_port=base_port_from(os.environ), owner=str(settings.data.resolve()))
     stop = threading.Event()
     thread: list[threading.Thread] = []
 
@@ -26,8 +36,8 @@ def run_beside(settings: Settings, registrations: Sequence[Registration]) -> Non
         click.echo(
             f"Reprise answers on {base_url} (OpenAPI: {base_url}/docs). Ctrl-C stops it all."
         )
-        demo = Demo(base_url=base_url, say=click.echo, stop=stop)
-        thread.append(threading.Thread(target=demo.run, name="demo"))
+        demo = Demo(base_url=base_url, say=click.echo, stop=stop, options=options)
+        thread.append(threading.Thread(target=_run, args=(demo,), name="demo"))
         thread[0].start()
 
     try:
@@ -36,3 +46,27 @@ def run_beside(settings: Settings, registrations: Sequence[Registration]) -> Non
         stop.set()
         for one in thread:
             one.join()
+
+
+def base_port_from(environment: Mapping[str, str]) -> int:
+    """REPRISE_DEMO_BASE_PORT, or the default: engines take ports from there on, 0 for any.
+
+    Raises:
+        ConfigurationError: it is no port that leaves room for the engines'.
+    """
+    text = environment.get(BASE_PORT_VARIABLE, "")
+    if not text:
+        return BASE_PORT
+    highest = 65_536 - PORTS_PER_ENGINE * len(DemoOptions().dp_ranks)
+    if not text.isascii() or not text.isdigit() or int(text) > highest:
+        raise ConfigurationError(
+            f"Expected {BASE_PORT_VARIABLE} to be a port up to {highest}, got: {text}"
+        )
+    return int(text)
+
+
+def _run(demo: Demo) -> None:
+    try:
+        demo.run()
+    except (EngineStartError, OSError, ServiceError) as error:
+        click.echo(f"The demo has ended, the service goes on without it: {error}", err=True)

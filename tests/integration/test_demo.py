@@ -1,0 +1,234 @@
+"""`reprise up --demo` as a newcomer meets it: run it, ask it, kill it, start it again, stop it."""
+
+import json
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reprise.demo import BASE_PORT_VARIABLE
+from tests.processes import START_S, Service, until
+
+ENGINES = 4
+PORTS = 20 * ENGINES
+CLEAN_LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (INFO   |WARNING) \S+: .+")
+
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/cmdline").exists(), reason="processes are counted in /proc"
+)
+
+
+def free_ports() -> int:
+    """The first of as many ports in a row as a demo and its service need.
+
+    Below those that the system gives away, and by chance, so that parallel runs do not meet.
+    """
+    for first in random.SystemRandom().sample(range(18_000, 32_000, PORTS + 1), 100):
+        try:
+            for port in range(first, first + PORTS + 1):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", port))
+        except OSError:
+            continue
+        return first
+    raise AssertionError("no free ports")
+
+
+@pytest.fixture
+def base_port() -> Iterator[int]:
+    first = free_ports()
+    yield first
+    for pid in engine_pids(first):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def demo(tmp_path: Path, base_port: int) -> Iterator[Service]:
+    service = Service(
+        tmp_path / "data",
+        *("--demo", "--port", str(base_port + PORTS)),
+        environment={BASE_PORT_VARIABLE: str(base_port)},
+    )
+    yield service
+    service.kill()
+
+
+def engine_pids(base_port: int) -> set[int]:
+    """The engine processes of this demo, by their command lines."""
+    ports = {f"--http-port={base_port + 20 * n + 19}".encode() for n in range(ENGINES)}
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if ports & set(path.read_bytes().split(b"\0")):
+                found.add(int(path.parent.name))
+    return found
+
+
+def said(demo: Service, begin: str) -> str:
+    """The next line that begins so; the demo always says something after a few seconds."""
+    assert demo.process is not None
+    assert demo.process.stdout is not None
+    for line in demo.process.stdout:
+        if line.startswith(begin):
+            return line.rstrip("\n")
+    raise AssertionError(f"the demo ended without a line `{begin}`:\n{demo.log()}")
+
+
+def paste(command: str) -> dict[str, Any]:
+    run = subprocess.run(["bash", "-c", command], capture_output=True, check=True, timeout=START_S)
+    found: dict[str, Any] = json.loads(run.stdout)
+    return found
+
+
+def longest(answer: dict[str, Any]) -> int:
+    return max((one["longest_matched"] for one in answer["default"].values()), default=0)
+
+
+def verified(data: Path) -> tuple[str, dict[str, str]]:
+    """The position and each engine's digest, of a fold of the log in another process."""
+    run = subprocess.run(
+        [sys.executable, "-m", "reprise", "verify", "--data", str(data)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=START_S,
+    )
+    first, *contexts = run.stdout.splitlines()
+    return first.split()[1], {line.split()[-1]: line.split()[0] for line in contexts}
+
+
+def told(demo: Service) -> tuple[str, dict[str, str]]:
+    """The same of the running service."""
+    digest = demo.digest()
+    return digest["position"], {one["instance_id"]: one["digest"] for one in digest["contexts"]}
+
+
+def quiet(demo: Service) -> None:
+    """Return when nothing is folded any more."""
+    position = ""
+    while position != (position := told(demo)[0]):
+        time.sleep(0.5)
+
+
+def interrupt(demo: Service) -> int:
+    """Ctrl-C; the exit code."""
+    assert demo.process is not None
+    demo.process.send_signal(signal.SIGINT)
+    return demo._reap()
+
+
+def unclean_lines(demo: Service) -> list[str]:
+    return [line for line in demo._log_path.read_text().splitlines() if not CLEAN_LINE.match(line)]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_a_killed_demo_that_is_started_again_gives_the_same_answer_and_goes_on(
+    demo: Service, base_port: int
+) -> None:
+    demo.start()
+    command = said(demo, "curl")
+    assert longest(paste(command)) > 0
+
+    # The engines stand still, with a request under way, so that before and after can be compared.
+    engines = engine_pids(base_port)
+    assert len(engines) == ENGINES
+    for pid in engines:
+        os.kill(pid, signal.SIGSTOP)
+    quiet(demo)
+    answer, table = paste(command), told(demo)
+    demo.kill()
+    for pid in engines:
+        os.kill(pid, signal.SIGCONT)
+    assert verified(demo.data) == table
+
+    demo.start()
+    assert paste(command) == answer
+    assert told(demo) == table
+    assert said(demo, "Found").startswith("Found the engines of the killed run")
+    assert said(demo, "curl") == command
+    assert "repeats what was under way at the kill" in said(demo, "engine-")
+    assert said(demo, "requests")
+    until(lambda: told(demo)[0] != table[0], what="traffic")
+    assert demo.metric("reprise_bridge_gaps_total") == 0
+    assert demo.metric("reprise_publisher_degraded") == 0
+    assert demo.metric("reprise_publisher_incarnation") == 5, "one life of each rank"
+    assert engine_pids(base_port) == engines
+
+    assert interrupt(demo) == 0
+    assert engine_pids(base_port) == set()
+    assert unclean_lines(demo) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_an_engine_that_died_meanwhile_is_started_anew_and_forgotten_first(
+    demo: Service, base_port: int
+) -> None:
+    demo.start()
+    said(demo, "curl")
+    demo.kill()
+    engines = engine_pids(base_port)
+    os.kill(min(engines), signal.SIGKILL)
+    demo.start()
+    assert said(demo, "Found").startswith("Found 3 engines of the killed run")
+    said(demo, "requests")
+    assert len(engine_pids(base_port) - engines) == 1
+    assert demo.metric("reprise_bridge_gaps_total") == 0
+    assert demo.metric("reprise_publisher_degraded") == 0
+    assert demo.stop() == 0
+    assert engine_pids(base_port) == set()
+
+
+def test_ctrl_c_before_the_engines_are_up_leaves_nothing(demo: Service, base_port: int) -> None:
+    demo.start()
+    until(lambda: engine_pids(base_port), what="a first engine")
+    assert interrupt(demo) == 0
+    assert engine_pids(base_port) == set()
+    assert unclean_lines(demo) == []
+
+
+def test_a_service_goes_on_without_the_demo_that_cannot_start(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys\nif 'replay.engine' in sys.orig_argv:\n    os._exit(1)\n"
+    )
+    with Service(
+        tmp_path / "data",
+        "--demo",
+        environment={"PYTHONPATH": str(tmp_path), BASE_PORT_VARIABLE: "0"},
+    ) as service:
+        until(lambda: "The demo has ended" in service.log(), what="a line")
+        lines = service.log().splitlines()
+        assert (
+            "The demo has ended, the service goes on without it:"
+            " Expected engine `engine-0` to be ready, but it ended"
+        ) in lines
+        assert "Traceback" not in service.log()
+        assert service.get("/ready")[0] == 200
+        assert service.stop() == 0
+
+
+@pytest.mark.parametrize("value", ["x", "-1", "65457", "٣"])
+def test_a_base_port_that_leaves_no_room_is_refused(tmp_path: Path, value: str) -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "reprise", "up", "--demo", "--data", str(tmp_path / "data")],
+        env=os.environ | {BASE_PORT_VARIABLE: value},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=START_S,
+    )
+    assert run.returncode == 1
+    assert f"Expected {BASE_PORT_VARIABLE} to be a port up to 65456, got: {value}" in run.stderr
+    assert not (tmp_path / "data").exists()
