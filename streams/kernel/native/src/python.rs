@@ -123,7 +123,7 @@ impl Kernel {
     }
 
     #[pyo3(signature = (publisher, events, after, /))]
-    fn apply(&self, publisher: u64, events: &Bound<'_, PyAny>, after: i128) -> PyResult<()> {
+    fn apply(&self, publisher: u64, events: &Bound<'_, PyAny>, after: i64) -> PyResult<()> {
         let py = events.py();
         let events = bytes_of(events)?;
         let bytes = events.as_bytes();
@@ -132,7 +132,7 @@ impl Kernel {
         }
         let folded = detached_if(bytes.len() > DETACHED_EVENT_BYTES, py, || {
             let events = read_events(bytes)?;
-            Ok(self.write(|fold| fold.apply(publisher, &events, after)))
+            Ok(self.write(|fold| fold.apply(publisher, &events, after.into())))
         });
         match folded {
             Ok(applied) => applied.map_err(unknown(publisher)),
