@@ -35,11 +35,11 @@ from query_api.queries import (
     read_query,
     scan_query,
 )
-from query_api.view import View
+from query_api.view import Positions, View, positions_text
 from query_api.wire import Wire, body_wire, content_type_of, encode, encode_error
 from schemas.errors import RepriseError
 from schemas.identities import PrefixScope
-from schemas.positions import AnswerState, Position
+from schemas.positions import AnswerState
 from streams.kernel.interface import InstanceMatch, Kernel
 
 HttpHeaders = list[tuple[bytes, bytes]]
@@ -75,7 +75,7 @@ class HotRoutes:
                 ("/query_by_hash", True, answer_hash_query),
             )
         }
-        self._position = (Position(-1, -1), (b"reprise-position", b""))
+        self._position: tuple[Positions, tuple[bytes, bytes]] = ((), (b"reprise-position", b""))
 
     @property
     def paths(self) -> frozenset[str]:
@@ -129,6 +129,7 @@ class HotRoutes:
         if not health.ready:
             raise recovering(health.problem)
         kernel = view.kernel
+        position = self._position_header(view.positions())  # before it is asked: at least this
         query = self._read(route, kernel, wire, body)
         scope, matches = route.answer(kernel, query)
         answer = encode_matches(query.tenant_id, matches, wire)
@@ -138,7 +139,7 @@ class HotRoutes:
         hit_tokens = max(map(_longest, matches), default=0)
         headers = [
             _TYPE_HEADERS[wire],
-            self._position_header(view.position()),
+            position,
             _STATE_HEADERS[view.state(scope)],
         ]
         route.metrics.count((perf_counter() - started, tokens, hit_tokens))
@@ -154,9 +155,9 @@ class HotRoutes:
                 return scanned
         return read_query(body, wire)
 
-    def _position_header(self, position: Position) -> tuple[bytes, bytes]:
+    def _position_header(self, positions: Positions) -> tuple[bytes, bytes]:
         known, header = self._position
-        if position != known:
-            header = (b"reprise-position", str(position).encode())
-            self._position = (position, header)
+        if positions != known:
+            header = (b"reprise-position", positions_text(positions).encode())
+            self._position = (positions, header)
         return header

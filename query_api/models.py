@@ -183,7 +183,9 @@ class Service(msgspec.Struct, kw_only=True):
     Incarnation: Annotated[int, Meta(description="Life of the publisher's process, from 1.")]
     Sequence: Annotated[int, Meta(description="Last batch folded; -1 for none.")]
     DegradedSince: Annotated[int | None, Meta(description="First batch lost for good, or null.")]
-    Connected: bool
+    Connected: Annotated[
+        bool | None, Meta(description="null on a replica, where a bridge elsewhere follows it.")
+    ]
 
 
 class Services(msgspec.Struct, kw_only=True):
@@ -213,7 +215,16 @@ class GlobalView(msgspec.Struct, kw_only=True):
     contexts: list[GlobalContext]
 
 
-class Alive(msgspec.Struct, kw_only=True):
+class LagDocument(msgspec.Struct, kw_only=True):
+    """How far a replica is behind."""
+
+    table_records: Annotated[int, Meta(description="Rows of the table log not yet applied.")]
+    source_records: Annotated[int, Meta(description="Records that no applied row covers.")]
+    seconds: Annotated[float, Meta(description="It holds all that the logs held this long ago.")]
+    reachable: Annotated[bool, Meta(description="Whether Kafka answered when last asked.")]
+
+
+class Alive(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The process answers."""
 
     status: Literal["alive"]
@@ -222,7 +233,10 @@ class Alive(msgspec.Struct, kw_only=True):
     kernel: str
     seed: int
     version: str
-    position: Annotated[str, Meta(description="`partition:offset` of the last record folded.")]
+    position: Annotated[
+        str, Meta(description="`partition:offset` of the last record folded, of each partition.")
+    ]
+    lag: Annotated[LagDocument | None, Meta(description="Replicas only.")] = None
 
 
 class Ready(msgspec.Struct, kw_only=True, omit_defaults=True):

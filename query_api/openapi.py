@@ -23,7 +23,8 @@ _PUBLISHED: Final = {
 }
 _ANSWER_HEADERS: Final = {
     "Reprise-Position": {
-        "description": "`partition:offset` of the last record that the answer knows of.",
+        "description": "`partition:offset` of the last record that the answer knows of, of each"
+        " partition, with commas between.",
         "schema": {"type": "string"},
     },
     "Reprise-State": {

@@ -6,7 +6,7 @@ import msgspec
 
 from query_api.answers import Document
 from query_api.http_errors import RequestError, recovering
-from query_api.view import View
+from query_api.view import Lag, View, positions_text
 from streams.kernel.interface import ContextView
 
 _encode_context = msgspec.msgpack.Encoder().encode
@@ -26,15 +26,20 @@ def check_ready(view: View) -> None:
 def health_document(view: View, version: str) -> Document:
     """The answer of `GET /health`: 200 as long as the process can say it."""
     health = view.health()
-    return {
+    document: Document = {
         "status": "alive",
         "ready": health.ready,
         "problem": health.problem,
         "kernel": health.kernel,
         "seed": view.kernel.seed,
         "version": version,
-        "position": str(health.position),
+        "position": positions_text(health.positions),
     }
+    return document if health.lag is None else document | {"lag": _lag(health.lag)}
+
+
+def _lag(lag: Lag) -> Document:
+    return lag._asdict() | {"seconds": round(lag.seconds, 3)}
 
 
 def ready_document(view: View) -> tuple[int, Document]:
@@ -44,15 +49,15 @@ def ready_document(view: View) -> tuple[int, Document]:
         check_ready(view)
     except RequestError as error:
         document: Document = {"ready": False, "error": error.message, "reason": error.reason}
-        return error.status, document | {"position": str(health.position)}
-    return 200, {"ready": True, "position": str(health.position)}
+        return error.status, document | {"position": positions_text(health.positions)}
+    return 200, {"ready": True, "position": positions_text(health.positions)}
 
 
 def digest_document(view: View) -> Document:
     """The answer of `GET /digest`; tables that folded the same records have the same `digest`."""
     contexts = sorted(context for context in view.kernel.contexts() if context.entries)
     return {
-        "position": str(view.position()),
+        "position": positions_text(view.positions()),
         "kernel": view.kernel.name,
         "seed": view.kernel.seed,
         "digest": total_digest(contexts),

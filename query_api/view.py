@@ -11,24 +11,54 @@ from schemas.positions import AnswerState, Position, PublisherState
 from schemas.registration import Registration
 from streams.kernel.interface import Kernel
 
+Positions = tuple[Position, ...]
+"""What a table has folded of each partition of the log; the embedded log is one partition."""
+
+
+def positions_text(positions: Positions) -> str:
+    """`partition:offset` of each, with commas between: how HTTP spells it."""
+    return ",".join(map(str, positions))
+
 
 class ServiceView(NamedTuple):
     """One registered publisher for `/services`: as registered, what is folded, whether it is
-    connected.
+    connected; None where this process cannot know, because another one's bridge follows it.
     """
 
     registration: Registration
     state: PublisherState
-    connected: bool
+    connected: bool | None
+
+
+class Lag(NamedTuple):
+    """How far a table is behind the logs that it is made from.
+
+    Attributes:
+        table_records: rows of the table log that are not applied.
+        source_records: records of the event log that no applied row covers.
+        seconds: the table holds all that the logs held this long ago; 0.0 where it holds all of it.
+        reachable: whether the log answered when it was last asked.
+    """
+
+    table_records: int
+    source_records: int
+    seconds: float
+    reachable: bool
 
 
 class Health(NamedTuple):
-    """What `/health` and `/ready` tell. `problem` is "" or says why the service is not ready."""
+    """What `/health` and `/ready` tell.
+
+    Attributes:
+        problem: "", or why the service is not ready, or why its answers do not get newer.
+        lag: None where the process itself writes the log.
+    """
 
     ready: bool
     problem: str
     kernel: str
-    position: Position
+    positions: Positions
+    lag: Lag | None = None
 
 
 class View(Protocol):
@@ -48,8 +78,8 @@ class View(Protocol):
         """Readiness, and why not."""
         ...
 
-    def position(self) -> Position:
-        """What the table has folded."""
+    def positions(self) -> Positions:
+        """What the table has folded, by rising partition."""
         ...
 
     def state(self, scope: PrefixScope) -> AnswerState:

@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 from bridge.inbox import Inbox
 from bridge.intake import Intake
 from bridge.subscriber import Subscriber
-from query_api.view import Health, ServiceView
+from query_api.view import Health, Positions, ServiceView
 from reprise.ingest import IngestLoop
 from reprise.metrics import ServiceCollector
 from reprise.settings import Settings
@@ -104,11 +104,11 @@ class EmbeddedService:
     def health(self) -> Health:
         """See `View`."""
         loop = self.loop
-        return Health(loop.ready, loop.problem, self.kernel.name, self.position())
+        return Health(loop.ready, loop.problem, self.kernel.name, self.positions())
 
-    def position(self) -> Position:
+    def positions(self) -> Positions:
         """See `View`."""
-        return Position(0, self.loop.fold.offset)
+        return (Position(0, self.loop.fold.offset),)
 
     def state(self, scope: PrefixScope) -> AnswerState:
         """See `View`."""

@@ -10,7 +10,7 @@ import msgspec
 from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp, Message
 
-from query_api.view import Health, ServiceView
+from query_api.view import Health, Lag, Positions, ServiceView
 from schemas.errors import EndpointError, NotRegisteredError, RegistrationConflictError
 from schemas.events import BlockEvent, Stored, encode_events
 from schemas.identities import Medium, PrefixScope, PublisherKey
@@ -71,7 +71,8 @@ class FakeTable:
         self._metrics = CollectorRegistry()
         self.ready = True
         self.problem = ""
-        self.at = Position(0, 1234)
+        self.at: Positions = (Position(0, 1234),)
+        self.lag: Lag | None = None
         self.answer_state = AnswerState.EXACT
         self.states: dict[PublisherKey, PublisherState] = {}
         self.registrations: dict[PublisherKey, Registration] = {}
@@ -90,9 +91,9 @@ class FakeTable:
 
     def health(self) -> Health:
         """See `View`."""
-        return Health(self.ready, self.problem, self._kernel.name, self.at)
+        return Health(self.ready, self.problem, self._kernel.name, self.at, self.lag)
 
-    def position(self) -> Position:
+    def positions(self) -> Positions:
         """See `View`."""
         return self.at
 

@@ -274,7 +274,7 @@ def test_headers_tell_position_state_and_request(table: FakeTable, client: AsgiC
     assert reply.headers["reprise-state"] == "exact"
     assert reply.headers["x-request-id"] == "id-1"
     assert int(reply.headers["content-length"]) == len(reply.body)
-    table.at, table.answer_state = Position(3, 9), AnswerState.DEGRADED
+    table.at, table.answer_state = (Position(3, 9),), AnswerState.DEGRADED
     hashes = query(token_ids=..., seq_hashes=[])
     later = client.post_json("/query_by_hash", hashes, x_request_id="bad\nid")
     assert later.headers["reprise-position"] == "3:9"

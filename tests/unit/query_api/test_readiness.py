@@ -27,7 +27,7 @@ def test_health_is_200_whether_ready_or_not(table: FakeTable, client: AsgiClient
 
 
 def test_ready_is_503_with_the_reason_until_recovered(table: FakeTable, client: AsgiClient) -> None:
-    table.ready, table.problem, table.at = False, "replaying 7 records", Position(0, -1)
+    table.ready, table.problem, table.at = False, "replaying 7 records", (Position(0, -1),)
     reply = client.get("/ready")
     assert reply.status == 503
     assert reply.document() == {
