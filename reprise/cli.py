@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from reprise import __version__, conductor_config
+from reprise import __version__
 from reprise.settings import (
     DEFAULT_HOST,
     Settings,
@@ -96,6 +96,7 @@ def up(
     REPRISE_DEMO_BASE_PORT first of the 80 ports of --demo    [default: 15557]
     """  # noqa: D301
     # Imported here: the web framework takes half a second that `--help` does not need.
+    from reprise import conductor_config
     from reprise.demo import run_beside
     from reprise.server import serve
 

@@ -157,7 +157,7 @@ class ReferenceKernel:
         owner = self._publishers[publisher]
         try:
             decoded = decode_events(events)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise EventsFormatError(f"Expected an array of block events: {error}") from error
         for event in decoded:
             _check(event)
