@@ -16,7 +16,7 @@ NATIVE := streams/kernel/native
 NATIVE_SOURCES := $(wildcard $(NATIVE)/Cargo.toml $(NATIVE)/src/*.rs $(NATIVE)/src/*/*.rs)
 ARGS ?=
 
-.PHONY: help run install test check fmt bench clean
+.PHONY: help run install test check fmt bench kafka clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -48,6 +48,9 @@ endif
 
 bench: .make/dev ## measure throughput, query cost, memory and recovery, for both kernels
 	$(BIN)/python -m benchmarks $(ARGS)
+
+kafka: .make/dev ## start a real Kafka broker on 127.0.0.1:9092 (needs Java 17 and, once, Maven)
+	@exec $(BIN)/python -m devtools.broker $(ARGS)
 
 clean: ## remove what the other targets made
 	rm -rf $(VENV) .make build ./*.egg-info $(NATIVE)/target $(NATIVE)/Cargo.lock streams/kernel/_native*.so

@@ -11,6 +11,8 @@ from streams.log.embedded import EmbeddedLog
 from streams.table.fold import Fold
 from streams.table.store import TableStore
 
+pytest_plugins = ["tests.kafka_fixtures"]
+
 settings.register_profile(
     "reprise",
     deadline=None,  # the machines are shared: time says nothing about correctness

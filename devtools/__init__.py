@@ -1,0 +1,1 @@
+"""What development and tests need and the product does not."""

@@ -1,0 +1,171 @@
+"""The broker of the tests: a real Apache Kafka, chosen by REPRISE_TEST_KAFKA.
+
+    unset        a broker of the tests' own, from Maven's artifacts (`devtools.broker`)
+    docker       a container of the official image, by testcontainers
+    HOST:PORT    that one; topics that a test makes there are deleted after it
+
+Where there is none, the tests that ask for one are skipped and say why; with CI=true they fail.
+"""
+
+import asyncio
+import contextlib
+import os
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from aiokafka.admin import AIOKafkaAdminClient  # type: ignore[import-untyped]
+from aiokafka.errors import KafkaError  # type: ignore[import-untyped]
+
+from devtools.broker import Broker, is_answering
+from devtools.kafka_jars import (
+    BrokerUnavailableError,
+    fetch_jars,
+    find_java,
+    have_jars,
+    kafka_version,
+)
+from schemas.kafka import KafkaSettings
+from tests.processes import until
+
+HOW = (
+    "the tests on Kafka need Java 17 and Maven on the PATH, or REPRISE_TEST_KAFKA=docker, or"
+    " REPRISE_TEST_KAFKA=HOST:PORT of a running broker"
+)
+_FIXTURES = {"kafka", "own_broker"}
+
+
+@dataclass(frozen=True)
+class Kafka:
+    """The session's broker.
+
+    `broker` is the process behind it where it is ours; a test that kills it starts it again.
+    """
+
+    bootstrap: str
+    broker: Broker | None
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Fetches the jars before the first test, whose time is bounded."""
+    wanted = any(_FIXTURES & set(getattr(item, "fixturenames", ())) for item in session.items)
+    listing = session.config.getoption("collectonly")
+    if wanted and not listing and not _choice() and not have_jars():
+        print("==> fetching the jars of Apache Kafka for the tests (54 MB, once)", flush=True)
+        with contextlib.suppress(BrokerUnavailableError):  # the fixtures say it
+            find_java()
+            fetch_jars()
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+    choice = _choice()
+    if choice == "docker":
+        yield from _container()
+    elif choice:
+        if not is_answering(choice):
+            pytest.fail(f"no broker answers at REPRISE_TEST_KAFKA={choice}")
+        yield Kafka(choice, None)
+    else:
+        yield from (
+            Kafka(broker.bootstrap, broker) for broker in _started(tmp_path_factory.mktemp("kafka"))
+        )
+
+
+@pytest.fixture
+def own_broker(tmp_path: Path) -> Iterator[Broker]:
+    """A started broker for one test, which may kill it."""
+    yield from _started(tmp_path / "broker")
+
+
+@pytest.fixture
+def topic_prefix(kafka: Kafka) -> Iterator[str]:
+    prefix = f"test-{uuid.uuid4().hex[:12]}"
+    yield prefix
+    with contextlib.suppress(KafkaError, OSError, TimeoutError):
+        asyncio.run(_delete_topics(kafka.bootstrap, f"{prefix}."))
+
+
+@pytest.fixture
+def kafka_settings(kafka: Kafka, topic_prefix: str) -> KafkaSettings:
+    """Settings for topics of the test's own, of few partitions."""
+    return KafkaSettings(
+        bootstrap=kafka.bootstrap,
+        topic_prefix=topic_prefix,
+        events_partitions=2,
+        registry_partitions=2,
+    )
+
+
+def unavailable(reason: object) -> None:
+    """Skips the test, or fails it where it has to run."""
+    text = f"{HOW}; {reason}"
+    if os.environ.get("CI", "").lower() in ("true", "1"):
+        pytest.fail(text, pytrace=False)
+    pytest.skip(text)
+
+
+def _choice() -> str:
+    return os.environ.get("REPRISE_TEST_KAFKA", "")
+
+
+def _started(directory: Path) -> Iterator[Broker]:
+    broker = Broker(directory)
+    try:
+        broker.start()
+    except BrokerUnavailableError as error:
+        unavailable(error)
+    try:
+        yield broker
+    finally:
+        broker.kill()
+
+
+def _container() -> Iterator[Kafka]:
+    # The image tells clients where to connect before Docker has chosen a port, so it is chosen here.
+    from testcontainers.core.container import DockerContainer
+
+    from devtools.broker import HOST, free_ports
+
+    (port,) = free_ports(1)
+    settings = {
+        "KAFKA_PROCESS_ROLES": "broker,controller",
+        "KAFKA_NODE_ID": "1",
+        "KAFKA_LISTENERS": "PLAINTEXT://:9092,CONTROLLER://:9093",
+        "KAFKA_ADVERTISED_LISTENERS": f"PLAINTEXT://{HOST}:{port}",
+        "KAFKA_CONTROLLER_LISTENER_NAMES": "CONTROLLER",
+        "KAFKA_LISTENER_SECURITY_PROTOCOL_MAP": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "KAFKA_CONTROLLER_QUORUM_VOTERS": "1@localhost:9093",
+        "KAFKA_OFFSETS_TOPIC_REPLICATION_FACTOR": "1",
+        "KAFKA_TRANSACTION_STATE_LOG_REPLICATION_FACTOR": "1",
+        "KAFKA_TRANSACTION_STATE_LOG_MIN_ISR": "1",
+        "KAFKA_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
+        "KAFKA_GROUP_MIN_SESSION_TIMEOUT_MS": "1000",
+        "KAFKA_AUTO_CREATE_TOPICS_ENABLE": "false",
+    }
+    container = DockerContainer(f"apache/kafka:{kafka_version()}").with_bind_ports(9092, port)
+    for name, value in settings.items():
+        container = container.with_env(name, value)
+    try:
+        container.start()
+    except Exception as error:  # noqa: BLE001 -- Docker's client has no one base of its errors
+        unavailable(f"Docker cannot run it: {error}")
+    try:
+        bootstrap = f"{HOST}:{port}"
+        until(lambda: is_answering(bootstrap), what=f"an answer of the container at {bootstrap}")
+        yield Kafka(bootstrap, None)
+    finally:
+        container.stop()
+
+
+async def _delete_topics(bootstrap: str, prefix: str) -> None:
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap, request_timeout_ms=5_000)
+    try:
+        await admin.start()
+        names = [name for name in await admin.list_topics() if name.startswith(prefix)]
+        if names:
+            await admin.delete_topics(names)
+    finally:
+        await admin.close()
