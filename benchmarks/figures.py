@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from statistics import median
-from time import process_time, thread_time
+from time import thread_time
 from typing import Final
 
 import msgspec
@@ -62,10 +62,3 @@ def thread_seconds(work: Callable[[], object]) -> float:
     started = thread_time()
     work()
     return thread_time() - started
-
-
-def process_seconds(work: Callable[[], object]) -> float:
-    """CPU seconds of all threads of this process for one call."""
-    started = process_time()
-    work()
-    return process_time() - started

@@ -1,12 +1,19 @@
-"""`POST /query` of a real service, over one raw connection that is kept alive.
+"""`POST /query` of a real service over raw connections that are kept alive.
 
-Eight instances hold every prompt whole. The client is one loop over a blocking socket with bodies
-made before, so that p50 and p99 are the service's; its CPU is that of the service's process,
-divided by the requests.
+Eight instances hold every prompt whole. The client is one loop over blocking sockets with bodies
+made before. p50 and p99 are those of one connection, as a router's thread sees them; CPU is that of
+the server's process divided by the requests, with eight connections, so that it always has work,
+and with one, where each request also wakes it up. The same requests to a server that only answers
+`{}` (`empty_server`) give the floor.
 """
 
 import socket
+import subprocess
+import sys
 from array import array
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import cycle, islice
 from time import perf_counter
 from typing import Final, NamedTuple
@@ -15,12 +22,13 @@ import msgspec
 
 from benchmarks.figures import Aim, Figure, percentile
 from benchmarks.publisher import Publisher
-from benchmarks.service import MODEL, Service, until
+from benchmarks.service import MODEL, Service, cpu_seconds, until
 from benchmarks.sizes import BLOCK_SIZE, CHAIN_BLOCKS, SEED, KernelName, Sizes
 from replay.load import LoadPlan, plan_events
 from replay.wire import BlockStored
 
 INSTANCES: Final = 8
+CONNECTIONS: Final = 8
 EVENT_BLOCKS: Final = 64
 AIMS: Final = {("JSON", 8192): Aim(at_most=150.0)}
 REQUESTS_MIN: Final = 40
@@ -31,24 +39,29 @@ class Timing(NamedTuple):
     """One pass over one kind of request, in microseconds."""
 
     cpu: float
+    floor: float
+    single_cpu: float
     p50: float
     p99: float
 
 
 class Client:
-    """One kept-alive connection that knows no more of HTTP than the service's answers need."""
+    """One kept-alive connection that knows no more of HTTP than the servers' answers need."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self._socket = socket.create_connection(address, timeout=60)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    def ask(self, request: bytes) -> bytes:
-        """Sends a whole request; returns the answer's body.
+    def send(self, request: bytes) -> None:
+        """Sends a whole request."""
+        self._socket.sendall(request)
+
+    def receive(self) -> bytes:
+        """The body of the next answer.
 
         Raises:
             RuntimeError: the answer is not 200.
         """
-        self._socket.sendall(request)
         answer = self._receive(b"")
         head, found, body = answer.partition(b"\r\n\r\n")
         while not found:
@@ -72,6 +85,48 @@ class Client:
         self._socket.close()
 
 
+class Server:
+    """A server's process and connections to it."""
+
+    def __init__(self, address: tuple[str, int], pid: int) -> None:
+        self._pid = pid
+        self._clients = [Client(address) for _ in range(CONNECTIONS)]
+
+    def ask(self, request: bytes) -> bytes:
+        """One request over the first connection."""
+        client = self._clients[0]
+        client.send(request)
+        return client.receive()
+
+    def single(self, requests: list[bytes]) -> tuple[float, list[float]]:
+        """One after the other; CPU microseconds for each, and the seconds of each."""
+        seconds = []
+        cpu_s = cpu_seconds(self._pid)
+        for request in requests:
+            started = perf_counter()
+            self.ask(request)
+            seconds.append(perf_counter() - started)
+        return 1e6 * (cpu_seconds(self._pid) - cpu_s) / len(requests), seconds
+
+    def busy(self, requests: list[bytes]) -> float:
+        """Over all connections, each with a request under way; CPU microseconds for each."""
+        cpu_s = cpu_seconds(self._pid)
+        waiting: deque[Client] = deque()
+        for request, client in zip(requests, cycle(self._clients), strict=False):
+            if len(waiting) == CONNECTIONS:
+                waiting.popleft().receive()
+            client.send(request)
+            waiting.append(client)
+        for client in waiting:
+            client.receive()
+        return 1e6 * (cpu_seconds(self._pid) - cpu_s) / len(requests)
+
+    def close(self) -> None:
+        """Closes the connections."""
+        for client in self._clients:
+            client.close()
+
+
 def request_of(form: str, tokens: list[int]) -> bytes:
     """The bytes of one `POST /query`."""
     if form == "JSON":
@@ -88,22 +143,41 @@ def request_of(form: str, tokens: list[int]) -> bytes:
 
 def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
     plan = _plan(sizes)
-    with Service(kernel) as service, Publisher(plan, publishers=INSTANCES) as publisher:
+    figures = []
+    with (
+        Service(kernel) as service,
+        Publisher(plan, publishers=INSTANCES) as publisher,
+        empty_server() as empty,
+    ):
         publisher.connect(service)
         prompts = prompts_of(plan)
         sent = publisher.send()
         until(lambda: service.folded_sequence() >= sent.last_sequence, poll_s=0.05)
         service.wait_flushed()
-        client = Client(service.address)
-        figures = []
+        server = Server(service.address, service.pid)
         for tokens in sizes.prompt_tokens:
             for form in FORMS:
                 requests = [request_of(form, prompt[:tokens]) for prompt in prompts]
-                _check(client.ask(requests[0]), form, tokens)
-                passes = _measure_passes(service, client, requests, sizes)
+                _check(server, requests[0], form, tokens)
+                passes = _measure_passes(server, empty, requests, sizes)
                 figures += _figures(form, tokens, passes, len(requests))
-        client.close()
+        server.close()
     return figures
+
+
+@contextmanager
+def empty_server() -> Iterator[Server]:
+    """The server that is the floor."""
+    command = [sys.executable, "-m", "benchmarks.empty_server"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            port = int(process.stdout.readline())
+            server = Server(("127.0.0.1", port), process.pid)
+            yield server
+            server.close()
+        finally:
+            process.kill()
 
 
 def _plan(sizes: Sizes) -> LoadPlan:
@@ -129,7 +203,8 @@ def prompts_of(plan: LoadPlan) -> list[list[int]]:
     return prompts
 
 
-def _check(answer: bytes, form: str, tokens: int) -> None:
+def _check(server: Server, request: bytes, form: str, tokens: int) -> None:
+    answer = server.ask(request)
     decoded = (msgspec.json if form == "JSON" else msgspec.msgpack).decode(answer)
     instances = decoded["default" if form == "JSON" else "instances"]
     longest = [instance["longest_matched"] for instance in instances.values()]
@@ -138,39 +213,40 @@ def _check(answer: bytes, form: str, tokens: int) -> None:
 
 
 def _measure_passes(
-    service: Service, client: Client, requests: list[bytes], sizes: Sizes
+    server: Server, empty: Server, requests: list[bytes], sizes: Sizes
 ) -> list[Timing]:
-    trial = _measure_pass(service, client, requests)
-    wanted = int(1e6 * sizes.query_cpu_s / max(trial.p50, 1.0))
+    _, trial = server.single(requests)
+    wanted = int(sizes.query_cpu_s / percentile(trial, 50))
     count = max(REQUESTS_MIN, len(requests), wanted)
     rotating = list(islice(cycle(requests), count))
-    return [_measure_pass(service, client, rotating) for _ in range(sizes.runs)]
+    return [_measure_pass(server, empty, rotating) for _ in range(sizes.runs)]
 
 
-def _measure_pass(service: Service, client: Client, requests: list[bytes]) -> Timing:
-    seconds = []
-    cpu_s = service.cpu_s()
-    for request in requests:
-        started = perf_counter()
-        client.ask(request)
-        seconds.append(perf_counter() - started)
-    cpu_s = service.cpu_s() - cpu_s
+def _measure_pass(server: Server, empty: Server, requests: list[bytes]) -> Timing:
+    cpu, floor = server.busy(requests), empty.busy(requests)
+    single_cpu, seconds = server.single(requests)
     return Timing(
-        1e6 * cpu_s / len(requests), 1e6 * percentile(seconds, 50), 1e6 * percentile(seconds, 99)
+        cpu, floor, single_cpu, 1e6 * percentile(seconds, 50), 1e6 * percentile(seconds, 99)
     )
 
 
 def _figures(form: str, tokens: int, passes: list[Timing], bodies: int) -> list[Figure]:
     name = f"{form}, {tokens // 1024}K tokens"
-    note = f"{bodies} bodies rotate, {INSTANCES} instances hold each"
+    rows = {
+        "CPU per request, 8 connections": [one.cpu for one in passes],
+        "CPU of an empty answer, 8 connections": [one.floor for one in passes],
+        "CPU per request, one connection": [one.single_cpu for one in passes],
+        "p50, one connection": [one.p50 for one in passes],
+        "p99, one connection": [one.p99 for one in passes],
+    }
+    first = next(iter(rows))
     return [
         Figure(
-            name=f"{name}: CPU per request",
+            name=f"{name}: {row}",
             unit="us",
-            runs=[one.cpu for one in passes],
-            note=note,
-            aim=AIMS.get((form, tokens)),
-        ),
-        Figure(name=f"{name}: p50", unit="us", runs=[one.p50 for one in passes]),
-        Figure(name=f"{name}: p99", unit="us", runs=[one.p99 for one in passes]),
+            runs=runs,
+            note=f"{bodies} bodies rotate, {INSTANCES} instances hold each" if row == first else "",
+            aim=AIMS.get((form, tokens)) if row == first else None,
+        )
+        for row, runs in rows.items()
     ]

@@ -108,15 +108,8 @@ class Service:
         return self._process.pid
 
     def cpu_s(self) -> float:
-        """User and system time of all its threads; the kernel counts them in ticks of 10 ms."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    def rss_bytes(self) -> int:
-        """Resident memory."""
-        return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf(
-            "SC_PAGE_SIZE"
-        )
+        """See `cpu_seconds`."""
+        return cpu_seconds(self.pid)
 
     def disk_bytes(self, part: str) -> int:
         """Bytes of the files of `log` or `table`."""
@@ -175,6 +168,12 @@ class Service:
             return metrics["reprise_table_flushed_offset"] == folded
 
         until(flushed, poll_s=0.1)
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of all threads of a process; Linux counts them in ticks of 10 ms."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def until(holds: Callable[[], bool], *, poll_s: float, timeout_s: float = START_S) -> None:
