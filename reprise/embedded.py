@@ -13,6 +13,7 @@ import logging
 from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
+from operator import methodcaller
 from typing import Final
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
@@ -27,7 +28,7 @@ from reprise.settings import Settings
 from schemas.errors import RowCorruptError, StorageError
 from schemas.identities import PrefixScope, PublisherKey
 from schemas.positions import AnswerState, Position, PublisherState
-from schemas.registration import Registration
+from schemas.registration import Registration, service_key
 from streams.kernel import Kernel, array_packer, open_kernel
 from streams.log.embedded import EmbeddedLog
 from streams.table.fold import Fold
@@ -147,16 +148,16 @@ class EmbeddedService:
         block_size: int | None,
     ) -> list[Registration]:
         """See `Registry`."""
-
-        def matches(one: Registration) -> bool:
-            return (
-                (one.tenant_id, one.instance_id, one.dp_rank) == (tenant_id, instance_id, dp_rank)
-                and model_name in (None, one.model_name)
-                and block_size in (None, one.block_size)
-            )
-
-        service_key = f"{instance_id}|{tenant_id}|{dp_rank}"
-        future = self.loop.submit_unregister(matches, service_key)
+        matches = methodcaller(
+            "matches",
+            tenant_id=tenant_id,
+            instance_id=instance_id,
+            dp_rank=dp_rank,
+            model_name=model_name,
+            block_size=block_size,
+        )
+        target = service_key(tenant_id, instance_id, dp_rank)
+        future = self.loop.submit_unregister(matches, target)
         return await _within(asyncio.wrap_future(future))
 
     def register_configured(self, registrations: Sequence[Registration]) -> None:

@@ -31,20 +31,18 @@ from reprise.settings import Settings
 from schemas.errors import (
     DiskError,
     NotRegisteredError,
-    RegistrationConflictError,
     RegistrationError,
     RepriseError,
     StorageError,
 )
 from schemas.identities import Offset, PublisherKey
 from schemas.limits import (
-    PUBLISHERS_MAX,
     SHUTDOWN_S,
     TABLE_FLUSH_CHANGES_MAX,
 )
 from schemas.positions import NO_CURSOR, Cursor
 from schemas.records import Record, RegisteredRecord, UnregisteredRecord, encode_record
-from schemas.registration import Registration
+from schemas.registration import Registration, is_new
 from streams.log.embedded import EmbeddedLog
 from streams.table.fold import Fold, TableChanges
 from streams.table.recovery import recover
@@ -287,7 +285,8 @@ class IngestLoop:
                 future.set_exception(StorageError(self.problem or "the service is stopping"))
 
     def _register(self, registration: Registration) -> list[Registration]:
-        if not self._is_new(registration):
+        known = {key: one.registration for key, one in self.fold.registrations.items()}
+        if not is_new(registration, known):
             return []
         self._subscriber.follow(registration)
         record = RegisteredRecord(
@@ -304,24 +303,6 @@ class IngestLoop:
             raise
         self.intake.add(registration, self._cursor(registration.publisher))
         return [registration]
-
-    def _is_new(self, registration: Registration) -> bool:
-        """Whether it is not registered yet; raises where it contradicts one that is."""
-        known = self.fold.registrations.get(registration.publisher)
-        if known is not None and known.registration == registration:
-            return False
-        if known is not None:
-            raise RegistrationConflictError(
-                f"conflicting registration for service key: {registration.service_key}"
-            )
-        for other in self.fold.registrations.values():
-            if other.registration.endpoint == registration.endpoint:
-                raise RegistrationConflictError(
-                    f"conflicting active registration for endpoint: {registration.endpoint}"
-                )
-        if len(self.fold.registrations) >= PUBLISHERS_MAX:
-            raise RegistrationError(f"Expected at most {PUBLISHERS_MAX} publishers, got one more")
-        return True
 
     def _unregister(
         self, matches: Callable[[Registration], bool], service_key: str

@@ -55,6 +55,18 @@ HOLD_COUNT_MAX: Final = 65_535  # kernel counter `hold_count_overflow`
 GROUP_MAX: Final = 63  # cache groups above it are not remembered as skipped
 RANKS_PER_INSTANCE_MAX: Final = 1024
 
+# Replicas: an answer is `stale` where the table is further behind its logs than either of these,
+# or where Kafka cannot be reached.
+STALE_RECORDS: Final = 100_000  # table rows and source records together
+STALE_S: Final = 5.0
+LAG_CHECK_S: Final = 0.5  # how often the ends of the logs are asked for
+LAG_CHECK_WAIT_S: Final = 3.0  # without an answer for this long, Kafka is away
+LAG_NOTES_MAX: Final = 1024  # ends remembered until they are reached
+REPLICA_FETCH_BYTES_MAX: Final = 16 * MIB  # read from Kafka and not applied yet
+REPLICA_ROWS_PER_TURN_MAX: Final = 512
+REPLICA_STALL_S: Final = 30.0  # behind for this long without one row: the consumer is made anew
+REPLICA_AWAY_S: Final = 12 * 3600.0  # after so long a deletion may be compacted away: read anew
+
 # Waits.
 SHUTDOWN_S: Final = 10.0
 SUBSCRIBE_WARN_S: Final = 5.0
@@ -67,5 +79,6 @@ assert BODY_BYTES_MAX >= 6 * QUERY_TOKENS_MAX, "the largest query must fit into 
 assert MESSAGE_BYTES_MAX <= INBOX_BYTES_MAX, "one message of the largest size must fit the inbox"
 assert LOG_SYNC_S <= TABLE_FLUSH_S, "a table row may not cover a record that is not yet durable"
 assert DUMP_CHUNK_ENTRIES_MAX <= TABLE_FLUSH_CHANGES_MAX, "a dump chunk is at most one flush"
+assert LAG_CHECK_S + LAG_CHECK_WAIT_S < STALE_S, "one late check makes no answer stale"
 assert PACKED_BATCH_BYTES_MAX <= LOG_SEGMENT_BYTES, "a batch too large to split is one record"
 assert RECORD_BYTES_MAX <= LOG_SEGMENT_BYTES, "a record never spans segments"

@@ -1,10 +1,15 @@
-"""A registered publisher: what `/register`, the configuration file and the log say of it."""
+"""A registered publisher: what `/register`, the configuration file and the log say of it, and the
+rules by which one may join the others.
+"""
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 import msgspec
 
+from schemas.errors import RegistrationConflictError, RegistrationError
 from schemas.identities import DEFAULT_TENANT, PublisherKey, StreamKey
+from schemas.limits import PUBLISHERS_MAX
 
 
 class PublisherKind(StrEnum):
@@ -62,4 +67,48 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     @property
     def service_key(self) -> str:
         """Conductor's name for a service, `instance|tenant|rank`: what `/unregister` reports."""
-        return f"{self.instance_id}|{self.tenant_id}|{self.dp_rank}"
+        return service_key(self.tenant_id, self.instance_id, self.dp_rank)
+
+    def matches(
+        self,
+        *,
+        tenant_id: str,
+        instance_id: str,
+        dp_rank: int,
+        model_name: str | None,
+        block_size: int | None,
+    ) -> bool:
+        """Whether `/unregister` of these means this one; None matches any."""
+        return (
+            (self.tenant_id, self.instance_id, self.dp_rank) == (tenant_id, instance_id, dp_rank)
+            and model_name in (None, self.model_name)
+            and block_size in (None, self.block_size)
+        )
+
+
+def service_key(tenant_id: str, instance_id: str, dp_rank: int) -> str:
+    """Conductor's name for a service."""
+    return f"{instance_id}|{tenant_id}|{dp_rank}"
+
+
+def is_new(registration: Registration, known: Mapping[PublisherKey, Registration]) -> bool:
+    """Whether the publisher is not registered yet. Cost O(known).
+
+    Raises:
+        RegistrationConflictError: its name or its endpoint is that of a different registration.
+        RegistrationError: one more than the bound.
+    """
+    same = known.get(registration.publisher)
+    if same == registration:
+        return False
+    if same is not None:
+        raise RegistrationConflictError(
+            f"conflicting registration for service key: {registration.service_key}"
+        )
+    if any(other.endpoint == registration.endpoint for other in known.values()):
+        raise RegistrationConflictError(
+            f"conflicting active registration for endpoint: {registration.endpoint}"
+        )
+    if len(known) >= PUBLISHERS_MAX:
+        raise RegistrationError(f"Expected at most {PUBLISHERS_MAX} publishers, got one more")
+    return True
