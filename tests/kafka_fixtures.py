@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient  # type: ignore[import-untyped]
@@ -75,9 +76,9 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
 
 
 @pytest.fixture
-def own_broker(tmp_path: Path) -> Iterator[Broker]:
-    """A started broker for one test, which may kill it."""
-    yield from _started(tmp_path / "broker")
+def own_broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Broker]:
+    """A started broker for one test, which may kill it; indirect parameters are `Broker`'s."""
+    yield from _started(tmp_path / "broker", **getattr(request, "param", {}))
 
 
 @pytest.fixture
@@ -111,8 +112,8 @@ def _choice() -> str:
     return os.environ.get("REPRISE_TEST_KAFKA", "")
 
 
-def _started(directory: Path) -> Iterator[Broker]:
-    broker = Broker(directory)
+def _started(directory: Path, **options: Any) -> Iterator[Broker]:
+    broker = Broker(directory, **options)
     try:
         broker.start()
     except BrokerUnavailableError as error:
@@ -124,7 +125,7 @@ def _started(directory: Path) -> Iterator[Broker]:
 
 
 def _container() -> Iterator[Kafka]:
-    # The image tells clients where to connect before Docker has chosen a port, so it is chosen here.
+    # The image must be told what to advertise before Docker would choose a port.
     from testcontainers.core.container import DockerContainer
 
     from devtools.broker import HOST, free_ports

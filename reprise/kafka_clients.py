@@ -1,0 +1,185 @@
+"""Reaching Kafka: the clients' options from the settings, and waiting for a broker that is away.
+
+No role needs a broker to start: it waits, and says so now and then. Only what waiting cannot mend
+ends it: refused credentials, a certificate that cannot be trusted, a mechanism that is not spoken.
+"""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Final, TypeVar
+
+from aiokafka.conn import collect_hosts, create_conn  # type: ignore[import-untyped]
+from aiokafka.errors import (  # type: ignore[import-untyped]
+    AuthenticationFailedError,
+    IllegalSaslStateError,
+    KafkaError,
+    SaslAuthenticationFailed,
+    UnsupportedSaslMechanismError,
+)
+
+from schemas.errors import ConfigurationError
+from schemas.kafka import KafkaSettings
+from schemas.kafka_clients import ClientOptions
+
+logger = logging.getLogger(__name__)
+
+ATTEMPT_MS: Final = 5_000
+"""How long one connection or request of the start may take."""
+
+_SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+_SAY_EVERY_S: Final = 10.0
+_PAUSE_FIRST_S: Final = 0.1
+_PAUSE_MAX_S: Final = 2.0
+_CAUSES_MAX: Final = 8
+
+T = TypeVar("T")
+
+
+def client_options(settings: KafkaSettings) -> ClientOptions:
+    """The keyword arguments of every aiokafka client; reads the TLS files.
+
+    Raises:
+        ConfigurationError: a TLS file cannot be used, or the SASL settings are not ones that the
+            client can use.
+    """
+    sasl = settings.security_protocol.startswith("SASL_")
+    if sasl and settings.sasl_mechanism not in _SASL_MECHANISMS:
+        raise ConfigurationError(
+            f"Expected a SASL mechanism of {', '.join(_SASL_MECHANISMS)},"
+            f" got: {settings.sasl_mechanism}"
+        )
+    if sasl != bool(settings.sasl_username and settings.sasl_password):
+        raise ConfigurationError(
+            "Expected a SASL username and password with security protocol SASL_..."
+            f" {'' if sasl else 'only'}, got {'none or one of them' if sasl else 'them'}"
+            f" with: {settings.security_protocol}"
+        )
+    return ClientOptions(
+        bootstrap_servers=settings.servers,
+        security_protocol=settings.security_protocol,
+        ssl_context=_ssl_context(settings) if settings.uses_tls else None,
+        sasl_mechanism=settings.sasl_mechanism or "PLAIN",
+        sasl_plain_username=settings.sasl_username if sasl else None,
+        sasl_plain_password=settings.sasl_password if sasl else None,
+    )
+
+
+def _ssl_context(settings: KafkaSettings) -> ssl.SSLContext:
+    named = settings.ssl_cafile or "the system's certificates"
+    try:
+        context = ssl.create_default_context(cafile=settings.ssl_cafile or None)
+        if settings.ssl_certfile:
+            named = f"{settings.ssl_certfile} and {settings.ssl_keyfile}"
+            # An encrypted key would have OpenSSL ask on the terminal.
+            context.load_cert_chain(
+                settings.ssl_certfile, settings.ssl_keyfile, password=_refuse_password
+            )
+    except (OSError, ValueError) as error:  # an SSLError is an OSError
+        raise ConfigurationError(f"Expected TLS files in PEM, got {named}: {error}") from error
+    return context
+
+
+def _refuse_password() -> str:
+    raise ValueError("the key is encrypted: give one without a passphrase")
+
+
+async def until_reached(
+    attempt: Callable[[], Awaitable[T]], *, servers: str, patience_s: float | None = None
+) -> T:
+    """Repeats the attempt while brokers are away or not ready; the pauses grow to two seconds.
+
+    Args:
+        attempt: what to do; each of its requests is bounded by `ATTEMPT_MS`.
+        servers: named in the log, which gets one line now and one every ten seconds.
+        patience_s: after that the attempt's own failure is raised; None for never.
+
+    Raises:
+        ConfigurationError: what came cannot be mended by waiting, or the patience is over.
+    """
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    say_at, pause_s = begun, _PAUSE_FIRST_S
+    while True:
+        try:
+            return await attempt()
+        except (KafkaError, OSError, TimeoutError) as error:
+            failure = error
+        refusal = _refusal(failure)
+        if refusal:
+            raise ConfigurationError(
+                f"Expected Kafka at {servers} to accept us, but {refusal}: {describe(failure)}"
+            ) from failure
+        now = loop.time()
+        if patience_s is not None and now - begun >= patience_s:
+            raise ConfigurationError(
+                f"Expected Kafka to answer at {servers}, got: {describe(failure)}"
+            ) from failure
+        if now >= say_at:
+            logger.warning("Waiting for Kafka at %s: %s", servers, describe(failure))
+            say_at = now + _SAY_EVERY_S
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+
+
+async def knock(options: ClientOptions) -> None:
+    """Connects to the bootstrap servers until one lets us in, TLS and SASL included.
+
+    A client of aiokafka would say only that it failed; here the reason comes out.
+
+    Raises:
+        KafkaError, OSError, TimeoutError: none did; the last refusal where there was one.
+    """
+    failure: Exception | None = None
+    settings: dict[str, Any] = {**options}
+    for host, port, _ in collect_hosts(settings.pop("bootstrap_servers")):
+        try:
+            connection = await create_conn(host, port, request_timeout_ms=ATTEMPT_MS, **settings)
+        except (KafkaError, OSError, TimeoutError) as error:
+            if failure is None or _refusal(error):
+                failure = error
+        else:
+            await connection.close()
+            return
+    if failure is not None:
+        raise failure
+
+
+def describe(error: BaseException) -> str:
+    """One line with the error's first cause, which says more than what it led to."""
+    cause = list(_causes(error))[-1]
+    text = str(cause) or str(error)
+    hint = ""
+    if isinstance(cause, asyncio.IncompleteReadError | ConnectionResetError | ssl.SSLEOFError):
+        text = "it closed the connection"
+        hint = " (is the security protocol that of its listener?)"
+    elif isinstance(cause, TimeoutError):
+        text = "no answer in time"
+    return " ".join(text.split())[:500] + hint or type(cause).__name__
+
+
+def _refusal(error: Exception) -> str:
+    """What makes waiting pointless, or ""."""
+    for cause in _causes(error):
+        if isinstance(cause, SaslAuthenticationFailed | AuthenticationFailedError):
+            return "it refused the SASL username or password"
+        if isinstance(cause, UnsupportedSaslMechanismError):
+            return "it does not offer the SASL mechanism"
+        if isinstance(cause, IllegalSaslStateError):
+            return "its listener does not use SASL"
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return "its certificate cannot be trusted (see --kafka-ssl-cafile)"
+        # A connection that ends within the handshake may be a broker that is going down.
+        if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError):
+            return "TLS failed"
+    return ""
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    cause: BaseException | None = error
+    for _ in range(_CAUSES_MAX):
+        if cause is None:
+            return
+        yield cause
+        cause = cause.__cause__

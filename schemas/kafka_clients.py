@@ -1,0 +1,25 @@
+"""What every client of Kafka is opened with, in the words of aiokafka.
+
+The composition root makes it from `KafkaSettings`, because a TLS context is made of files; the
+roles take it and pass it on: `AIOKafkaProducer(**options, acks="all", ...)`.
+"""
+
+from typing import TYPE_CHECKING, TypedDict
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
+
+class ClientOptions(TypedDict):
+    """Keyword arguments that aiokafka's producer, consumer and admin client have in common.
+
+    `ssl_context` is None without TLS. `sasl_mechanism` means something only where
+    `security_protocol` begins with SASL.
+    """
+
+    bootstrap_servers: list[str]
+    security_protocol: str
+    ssl_context: "SSLContext | None"
+    sasl_mechanism: str
+    sasl_plain_username: str | None
+    sasl_plain_password: str | None

@@ -1,0 +1,204 @@
+"""Topics on a real broker: made, made by several at once, checked, and waited for."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+import pytest
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic  # type: ignore[import-untyped]
+from aiokafka.admin.config_resource import (  # type: ignore[import-untyped]
+    ConfigResource,
+    ConfigResourceType,
+)
+
+from devtools.broker import HOST, Broker, free_ports
+from reprise.kafka_topics import ensure_topics
+from schemas.errors import ConfigurationError
+from schemas.kafka import KafkaSettings
+
+BOUND_S = 40.0
+
+
+def ensure(settings: KafkaSettings) -> None:
+    asyncio.run(asyncio.wait_for(ensure_topics(settings), BOUND_S))
+
+
+def ask(settings: KafkaSettings, question: Callable[[Any], Awaitable[Any]]) -> Any:
+    async def asked() -> Any:
+        admin = AIOKafkaAdminClient(bootstrap_servers=settings.bootstrap)
+        await admin.start()
+        try:
+            return await question(admin)
+        finally:
+            await admin.close()
+
+    return asyncio.run(asked())
+
+
+def make_topic(settings: KafkaSettings, name: str, partitions: int, **configs: str) -> None:
+    named = {key.replace("_", "."): value for key, value in configs.items()}
+    topic = NewTopic(name, partitions, 1, topic_configs=named)
+    response = ask(settings, lambda admin: admin.create_topics([topic]))
+    assert [code for _, code, _ in response.topic_errors] == [0]
+
+
+def partitions_of(settings: KafkaSettings) -> dict[str, int]:
+    topics = ask(settings, lambda admin: admin.describe_topics())
+    return {
+        topic["topic"].removeprefix(f"{settings.topic_prefix}."): len(topic["partitions"])
+        for topic in topics
+        if topic["topic"].startswith(f"{settings.topic_prefix}.")
+    }
+
+
+def configs_of(settings: KafkaSettings, name: str) -> dict[str, str]:
+    resource = ConfigResource(ConfigResourceType.TOPIC, name)
+    (response,) = ask(settings, lambda admin: admin.describe_configs([resource]))
+    return {entry[0]: entry[1] for entry in response.resources[0][4]}
+
+
+def test_missing_topics_are_made_as_they_must_be(kafka_settings: KafkaSettings) -> None:
+    settings = msgspec.structs.replace(kafka_settings, events_partitions=3)
+    ensure(settings)
+    assert partitions_of(settings) == {"registry": 2, "cursors": 2, "events": 3, "table": 3}
+    for spec in settings.topics:
+        got = configs_of(settings, spec.name)
+        assert got["cleanup.policy"] == spec.cleanup
+        assert {key: got[key] for key in spec.configs} == spec.configs
+
+
+def test_topics_that_are_there_are_left_as_they_are(kafka_settings: KafkaSettings) -> None:
+    name = kafka_settings.topics.events.name
+    make_topic(kafka_settings, name, 2, retention_ms="1234567", max_message_bytes=str(16 * 2**20))
+    ensure(kafka_settings)
+    ensure(kafka_settings)
+    assert configs_of(kafka_settings, name)["retention.ms"] == "1234567"
+    assert len(partitions_of(kafka_settings)) == 4
+
+
+@pytest.mark.parametrize(
+    ("topic", "flag"), [("table", "--events-partitions"), ("cursors", "--registry-partitions")]
+)
+def test_a_wrong_partition_count_says_what_to_do(
+    kafka_settings: KafkaSettings, topic: str, flag: str
+) -> None:
+    name = f"{kafka_settings.topic_prefix}.{topic}"
+    make_topic(kafka_settings, name, 5, cleanup_policy="compact")
+    with pytest.raises(ConfigurationError) as raised:
+        ensure(kafka_settings)
+    assert f"Expected `2` partitions, got `5` in topic: {name}." in str(raised.value)
+    assert f"{flag} 5" in str(raised.value)
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact,delete"])
+def test_a_wrong_cleanup_policy_says_what_to_do(kafka_settings: KafkaSettings, policy: str) -> None:
+    name = kafka_settings.topics.registry.name
+    make_topic(kafka_settings, name, 2, cleanup_policy=policy)
+    with pytest.raises(ConfigurationError) as raised:
+        ensure(kafka_settings)
+    assert f"Expected cleanup.policy `compact`, got `{policy}`" in str(raised.value)
+    assert f"in topic: {name}. Mend it with" in str(raised.value)
+
+
+def test_a_topic_that_takes_only_small_messages_is_refused(kafka_settings: KafkaSettings) -> None:
+    name = kafka_settings.topics.events.name
+    make_topic(kafka_settings, name, 2, max_message_bytes="1000000")
+    with pytest.raises(ConfigurationError, match=r"max\.message\.bytes of at least `8388608`"):
+        ensure(kafka_settings)
+
+
+def test_several_at_once_make_the_topics_once(kafka_settings: KafkaSettings) -> None:
+    async def together() -> None:
+        await asyncio.gather(*(ensure_topics(kafka_settings) for _ in range(6)))
+
+    asyncio.run(asyncio.wait_for(together(), BOUND_S))
+    assert partitions_of(kafka_settings) == dict.fromkeys(
+        ("registry", "cursors", "events", "table"), 2
+    )
+
+
+def test_too_few_brokers_for_the_copies_are_waited_for(
+    kafka_settings: KafkaSettings, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = msgspec.structs.replace(kafka_settings, replication=3)
+    with pytest.raises(TimeoutError):
+        asyncio.run(asyncio.wait_for(ensure_topics(settings), 2.0))
+    assert "Waiting for Kafka" in caplog.text
+    assert "replication factor" in caplog.text.lower()
+    assert partitions_of(settings) == {}
+
+
+def test_a_broker_that_comes_later_is_waited_for(
+    own_broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    own_broker.kill()
+    settings = KafkaSettings(
+        bootstrap=own_broker.bootstrap, events_partitions=2, registry_partitions=2
+    )
+    waiting = threading.Event()
+
+    class Watch(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            waiting.set()
+
+    watch = Watch()
+    logging.getLogger("reprise.kafka_clients").addHandler(watch)
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            ensure(settings)
+        except BaseException as error:  # noqa: BLE001 -- looked at below
+            failures.append(error)
+
+    role = threading.Thread(target=run)
+    role.start()
+    try:
+        assert waiting.wait(BOUND_S)
+        own_broker.start()
+    finally:
+        role.join(BOUND_S)
+        logging.getLogger("reprise.kafka_clients").removeHandler(watch)
+    assert not role.is_alive()
+    assert not failures
+    assert len(partitions_of(settings)) == 4
+    lines = [line for line in caplog.text.splitlines() if "Waiting for Kafka" in line]
+    assert len(lines) <= 6, "a line now and every ten seconds"
+
+
+def test_waiting_ends_when_it_is_cancelled(caplog: pytest.LogCaptureFixture) -> None:
+    (port,) = free_ports(1)
+    settings = KafkaSettings(bootstrap=f"{HOST}:{port}")
+
+    async def give_up() -> None:
+        role = asyncio.create_task(ensure_topics(settings))
+        await asyncio.sleep(0.5)
+        role.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await role
+
+    asyncio.run(asyncio.wait_for(give_up(), BOUND_S))
+    (line,) = [record.getMessage() for record in caplog.records if record.name.startswith("repr")]
+    assert line.startswith(f"Waiting for Kafka at {HOST}:{port}: ")
+    assert "refused" in line or "Connect call failed" in line
+
+
+def test_one_answering_server_of_several_is_enough(kafka_settings: KafkaSettings) -> None:
+    (port,) = free_ports(1)
+    servers = f"{HOST}:{port},{kafka_settings.bootstrap}"
+    ensure(msgspec.structs.replace(kafka_settings, bootstrap=servers))
+    assert len(partitions_of(kafka_settings)) == 4
+
+
+@pytest.mark.parametrize(
+    "own_broker", [{"settings": {"auto.create.topics.enable": "true"}}], indirect=True
+)
+def test_a_broker_that_creates_on_demand_makes_no_topic_by_being_asked(own_broker: Broker) -> None:
+    settings = KafkaSettings(
+        bootstrap=own_broker.bootstrap, events_partitions=2, registry_partitions=2
+    )
+    ensure(settings)
+    assert partitions_of(settings) == dict.fromkeys(("registry", "cursors", "events", "table"), 2)
