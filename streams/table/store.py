@@ -1,6 +1,6 @@
 """The table on disk: rows in RocksDB, and the log offset that they cover, always in one write.
 
-A flush writes, in this order:
+A flush writes the rows that `streams.table.writing` names, in this order:
 
     Step 1. nothing: the caller has made the log durable up to the offset that the flush will cover.
     Step 2. one WriteBatch: a delta row for each changed context, the changed publishers and
@@ -11,11 +11,14 @@ A flush writes, in this order:
 
 So a crash anywhere leaves the table exactly as of some flush, and replaying the log from the
 covered offset on brings it to where it was.
+
+A worker's store is a copy of its partition of the table topic: rows go to the topic first, then
+here, unchanged, with facts that only this disk has (`Local`) under keys that no row has.
 """
 
 import gc
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -24,23 +27,30 @@ from rocksdict import WriteBatch
 
 from schemas.errors import RowCorruptError
 from schemas.identities import ModelContext, Offset, PublisherKey
-from schemas.limits import DUMP_CHUNK_ENTRIES_MAX, GENERATION_MIN_BYTES
+from schemas.limits import GENERATION_MIN_BYTES
 from schemas.positions import PublisherState
 from streams.database import database_options, disk_errors, open_database
-from streams.kernel.changes import CHANGE_BYTES
 from streams.table import rows
 from streams.table.fold import Fold, Registered, TableChanges
-from streams.table.rows import Place, RowKind
+from streams.table.loading import ContextRow, by_stream, load_rows
+from streams.table.rows import RowKind
+from streams.table.writing import ContextRows, RowWrite, TableWriter
 
 _BATCH_BYTES_MAX: Final = 8 * 2**20
+_LOCAL_KEY: Final = b"L"
+"""Sorts among the rows' first bytes, but none of them has it."""
 
 
-class _ContextRows(msgspec.Struct):
-    """Where a context's next row goes, and how much its generation has grown since its dump."""
+class Local(msgspec.Struct, frozen=True):
+    """What a worker's store remembers of its copy of the topic.
 
-    generation: int = 0
-    next_n: int = 0
-    delta_bytes: int = 0
+    Attributes:
+        position: the topic's offset of the last `covered` row that is here.
+        written_at: Unix seconds of the last write: older copies may have missed tombstones.
+    """
+
+    position: int
+    written_at: float
 
 
 class TableStore:
@@ -57,7 +67,7 @@ class TableStore:
         self._generation_min_bytes = generation_min_bytes
         self._db = open_database(path, database_options())
         self._opened = True
-        self._contexts: dict[ModelContext, _ContextRows] = {}
+        self.writer = TableWriter(generation_min_bytes=generation_min_bytes)
         self.flushed_rows = 0
         self.flushed_bytes = 0
         self.generations = 0
@@ -97,45 +107,75 @@ class TableStore:
             rows.parse_mark_key(key): int.from_bytes(row.body, "little")
             for key, row in self._scan(rows.MARK)
         }
-        for key, row in self._scan(rows.CONTEXT):
-            self._load_row(fold, rows.parse_row_key(key), row, marks, key)
+        self.writer = TableWriter(generation_min_bytes=self._generation_min_bytes)
+        self.writer.table = self.table()
+        self.writer.seed_written = self.seed() is not None
         for context, generation in marks.items():
-            self._contexts.setdefault(context, _ContextRows(generation=generation))
+            self.writer.contexts[context] = ContextRows(generation, 0, 0, generation)
+        for stream_contexts in by_stream(self._contexts() | marks.keys()).values():
+            self._load_stream(fold, stream_contexts)
         fold.restore(
             covered,
             dict(self._structs(rows.PUBLISHER, PublisherState)),
             dict(self._structs(rows.REGISTRATION, Registered)),
         )
 
-    def _load_row(
-        self,
-        fold: Fold,
-        place: Place,
-        row: rows.Row,
-        marks: dict[ModelContext, int],
-        key: bytes,
-    ) -> None:
-        generation = marks.get(place.context, 0)
-        if place.generation != generation:
+    def table(self) -> bytes:
+        """The name of the table that the rows belong to; see `TableWriter.table`."""
+        row = self._get(rows.COVERED_KEY)
+        return b"" if row is None else row.body
+
+    def _contexts(self) -> set[ModelContext]:
+        """Contexts that have rows. Cost O(contexts) seeks."""
+        found: set[ModelContext] = set()
+        with disk_errors("read the table", self._path):
+            cursor = self._db.iter()
+            cursor.seek(rows.CONTEXT)
+            while cursor.valid() and cursor.key()[:1] == rows.CONTEXT:
+                context = rows.parse_row_key(cursor.key()).context
+                found.add(context)
+                cursor.seek(rows.end_of(rows.context_prefix(context)))
+        return found
+
+    def _load_stream(self, fold: Fold, contexts: list[ModelContext]) -> None:
+        """Loads one by one where the stream has one context; else the order between them counts."""
+        if len(contexts) == 1:
+            for row in self._context_rows(contexts[0]):
+                self._load(fold, [row])
             return
-        state = self._contexts.setdefault(place.context, _ContextRows(generation=generation))
-        if place.n != state.next_n:
-            raise RowCorruptError(
-                key=key, detail=f"row `{state.next_n}` of its context is missing before it"
-            )
-        state.next_n = place.n + 1
-        if row.kind == RowKind.DELTA:
-            state.delta_bytes += len(row.body)
-        try:
-            fold.kernel.load(place.context, row.body)
-        except ValueError as error:
-            raise RowCorruptError(key=key, detail=str(error)) from error
+        self._load(fold, [row for context in contexts for row in self._context_rows(context)])
+
+    @staticmethod
+    def _load(fold: Fold, loaded: list[ContextRow]) -> None:
+        for refused in load_rows(fold.kernel, loaded):
+            if refused is not None:
+                raise RowCorruptError(
+                    key=rows.context_prefix(refused.context), detail="its changes do not load"
+                )
+
+    def _context_rows(self, context: ModelContext) -> Iterator[ContextRow]:
+        """The rows that count, in order; notes where the next one goes, and which are astray."""
+        state = self.writer.contexts.setdefault(context, ContextRows())
+        for key, row in self._scan(rows.context_prefix(context)):
+            place = rows.parse_row_key(key)
+            if place.generation != state.generation:
+                state.last_generation = max(state.last_generation, place.generation)
+                self.writer.strays.append(key)
+                continue
+            if place.n != state.next_n:
+                raise RowCorruptError(
+                    key=key, detail=f"row `{state.next_n}` of its context is missing before it"
+                )
+            state.next_n = place.n + 1
+            if row.kind == RowKind.DELTA:
+                state.delta_bytes += self.writer.weight(row.body)
+            yield ContextRow(row.covers, context, place.n, row.body)
 
     def _scan(self, prefix: bytes) -> Iterator[tuple[bytes, rows.Row]]:
         with disk_errors("read the table", self._path):
             cursor = self._db.iter()
             cursor.seek(prefix)
-            while cursor.valid() and cursor.key()[:1] == prefix:
+            while cursor.valid() and cursor.key().startswith(prefix):
                 key = cursor.key()
                 yield key, rows.decode_row(key, cursor.value())
                 cursor.next()
@@ -156,84 +196,75 @@ class TableStore:
             DiskError: step 2 failed, the store covers what it covered before; call again with the
                 same changes. A failure of step 3 loses nothing and is tried again at a later flush.
         """
-        batch = WriteBatch(raw_mode=True)
-        covers = int(changes.offset)
-        grown: dict[ModelContext, _ContextRows] = {}
-        for context, body in changes.contexts:
-            before = self._contexts.get(context, _ContextRows())
-            place = Place(context, before.generation, before.next_n)
-            batch.put(rows.row_key(place), rows.encode_row(RowKind.DELTA, covers, body))
-            grown[context] = _ContextRows(
-                before.generation, before.next_n + 1, before.delta_bytes + len(body)
-            )
-        for publisher, state in changes.publishers.items():
-            self._put_struct(batch, rows.PUBLISHER, publisher, state, covers)
-        for publisher, registered in changes.registrations.items():
-            self._put_struct(batch, rows.REGISTRATION, publisher, registered, covers)
-        batch.put(rows.COVERED_KEY, rows.encode_row(RowKind.DELTA, covers, b""))
-        batch.put(rows.SEED_KEY, self._seed_row(fold, covers))
+        flush = self.writer.flush(fold, changes)
         with disk_errors("write the table", self._path):
-            self._db.write(batch)
-        self._contexts.update(grown)
-        self.flushed_rows += len(grown)
+            self._db.write(_batch_of(flush.rows))
+        self.writer.note(flush)
+        self.flushed_rows += len(flush.grown)
         self.flushed_bytes += sum(len(body) for _, body in changes.contexts)
-        self._rewrite_grown(fold, grown, covers)
+        for rewrite in self.writer.rewrites(fold, flush):
+            self.write(rewrite.chunks)
+            with disk_errors("rewrite a context of the table", self._path):
+                self._db.write(_batch_of(rewrite.switch))
+            self.writer.note_rewritten(rewrite)
+            self.generations += 1
 
-    @staticmethod
-    def _seed_row(fold: Fold, covers: int) -> bytes:
-        return rows.encode_row(RowKind.DELTA, covers, fold.kernel.seed.to_bytes(8, "little"))
+    def write(self, written: Iterable[RowWrite]) -> None:
+        """Puts rows as they are, in as many batches as it takes.
 
-    @staticmethod
-    def _put_struct(
-        batch: WriteBatch,
-        prefix: bytes,
-        publisher: PublisherKey,
-        value: PublisherState | Registered | None,
-        covers: int,
-    ) -> None:
-        key = rows.publisher_key(prefix, publisher)
-        if value is None:
-            batch.delete(key)
-        else:
-            batch.put(key, rows.encode_row(RowKind.DELTA, covers, msgspec.msgpack.encode(value)))
-
-    # Generations
-
-    def _rewrite_grown(
-        self, fold: Fold, grown: dict[ModelContext, _ContextRows], covers: int
-    ) -> None:
-        heavy = [c for c, state in grown.items() if state.delta_bytes > self._generation_min_bytes]
-        if not heavy:
-            return
-        live = {view.context: view.entries for view in fold.kernel.contexts()}
-        for context in heavy:
-            if grown[context].delta_bytes > 2 * CHANGE_BYTES * live.get(context, 0):
-                self._rewrite(fold, context, covers)
-
-    def _rewrite(self, fold: Fold, context: ModelContext, covers: int) -> None:
-        generation = self._contexts[context].generation + 1
-        # Rows that an unfinished rewriting left under this number may be more than the new ones.
+        Raises:
+            DiskError: some of them may have been written.
+        """
         batch = WriteBatch(raw_mode=True)
-        batch.delete_range(
-            rows.generation_key(context, generation), rows.end_of(rows.context_prefix(context))
-        )
-        n = 0
-        with disk_errors("rewrite a context of the table", self._path):
-            for body in fold.kernel.dump(context, DUMP_CHUNK_ENTRIES_MAX):
-                row = rows.encode_row(RowKind.CHUNK, covers, body)
-                batch.put(rows.row_key(Place(context, generation, n)), row)
-                n += 1
+        with disk_errors("write the table", self._path):
+            for write in written:
+                _add(batch, write)
                 if batch.size_in_bytes() > _BATCH_BYTES_MAX:
                     self._db.write(batch)
                     batch = WriteBatch(raw_mode=True)
-            mark = rows.encode_row(RowKind.CHUNK, covers, generation.to_bytes(4, "little"))
-            batch.put(rows.mark_key(context), mark)
-            batch.delete_range(
-                rows.generation_key(context, 0), rows.generation_key(context, generation)
-            )
             self._db.write(batch)
-        self._contexts[context] = _ContextRows(generation, n, 0)
-        self.generations += 1
+
+    # A copy of a topic's partition
+
+    def local(self) -> Local | None:
+        """What is remembered of the topic, or None where this is no complete copy of one."""
+        with disk_errors("read the table", self._path):
+            value = self._db.get(_LOCAL_KEY)
+        try:
+            return None if value is None else msgspec.msgpack.decode(value, type=Local)
+        except msgspec.MsgspecError as error:
+            raise RowCorruptError(key=_LOCAL_KEY, detail=str(error)) from error
+
+    def copy(self, written: Iterable[RowWrite], local: Local | None) -> None:
+        """Takes over rows of the topic in one WriteBatch; None while more of them are to come.
+
+        Raises:
+            DiskError: none of them was written.
+        """
+        batch = _batch_of(written)
+        if local is None:
+            batch.delete(_LOCAL_KEY)
+        else:
+            batch.put(_LOCAL_KEY, msgspec.msgpack.encode(local))
+        with disk_errors("write the table", self._path):
+            self._db.write(batch)
+
+    def all_rows(self) -> Iterator[RowWrite]:
+        """Every row, in the order in which a flush would write them: `covered` is the last."""
+        covered = None
+        for prefix in (rows.CONTEXT, rows.MARK, rows.PUBLISHER, rows.REGISTRATION, rows.FACT):
+            with disk_errors("read the table", self._path):
+                cursor = self._db.iter()
+                cursor.seek(prefix)
+                while cursor.valid() and cursor.key()[:1] == prefix:
+                    write = RowWrite(cursor.key(), cursor.value())
+                    if write.key == rows.COVERED_KEY:
+                        covered = write
+                    else:
+                        yield write
+                    cursor.next()
+        if covered is not None:
+            yield covered
 
     # Life
 
@@ -249,7 +280,7 @@ class TableStore:
             self._path.rename(aside)
         self._db = open_database(self._path, database_options())
         self._opened = True
-        self._contexts.clear()
+        self.writer = TableWriter(generation_min_bytes=self._generation_min_bytes)
         return aside
 
     def reopen(self) -> None:
@@ -270,3 +301,17 @@ class TableStore:
         gc.collect()  # an iterator that is still referenced keeps the directory locked
         with disk_errors("close the table", self._path):
             self._db.close()
+
+
+def _batch_of(written: Iterable[RowWrite]) -> WriteBatch:
+    batch = WriteBatch(raw_mode=True)
+    for write in written:
+        _add(batch, write)
+    return batch
+
+
+def _add(batch: WriteBatch, write: RowWrite) -> None:
+    if write.value is None:
+        batch.delete(write.key)
+    else:
+        batch.put(write.key, write.value)
