@@ -2,19 +2,25 @@
 
 One bad event never costs its batch, one bad batch never its stream; whatever is left out is counted
 under its publisher and a `DropReason`.
+
+A publisher that can replay is held at a gap: its live batches wait, decoded and bounded, while
+`bridge.repair` asks for what is missing; `accept` takes the replayed batches, `resume` the ones
+that waited. Whatever is still missing then becomes a `gap` record. The others go on meanwhile.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
+from bridge.bounds import HELD_BATCHES_MAX, HELD_BYTES_MAX
 from bridge.messages import RawMessage
+from bridge.reasons import DropReason
 from bridge.sequence import Outcome, SequenceTracker
-from bridge.sources import Source, open_source
+from bridge.sources import DecodedBatch, Source, open_source
 from bridge.window import Window
 from schemas.arrays import ArrayPacker, PythonArrayPacker
-from schemas.errors import RegistrationConflictError, WireError
+from schemas.errors import BatchError, RegistrationConflictError, WireError
 from schemas.identities import PublisherKey
 from schemas.positions import NO_CURSOR, Cursor
 from schemas.records import SequencedRecord
@@ -56,26 +62,66 @@ class PublisherCounters:
         self.last_drop = str(error)
 
 
+class Anchor(NamedTuple):
+    """A batch that is in the log, with the time by which its life is known again.
+
+    Attributes:
+        cursor: of the batch.
+        engine_time: its own timestamp, Unix seconds; 0 where it is not known.
+    """
+
+    cursor: Cursor
+    engine_time: float
+
+
+NO_ANCHOR: Final = Anchor(NO_CURSOR, 0.0)
+
+
+class _Held(NamedTuple):
+    batch: DecodedBatch
+    size_bytes: int
+
+
 class _Lane:
     """All that is known of one publisher."""
 
-    __slots__ = ("counters", "engine_time", "source", "tracker")
+    __slots__ = (
+        "counters",
+        "engine_time",
+        "held",
+        "held_bytes",
+        "repairs",
+        "source",
+        "tracker",
+    )
 
-    def __init__(self, source: Source, cursor: Cursor) -> None:
+    def __init__(self, source: Source, cursor: Cursor, repairs: bool) -> None:
         self.source = source
         self.tracker = SequenceTracker(cursor)
         self.counters = PublisherCounters()
         self.engine_time = 0.0
+        self.repairs = repairs
+        self.held: deque[_Held] | None = None
+        self.held_bytes = 0
 
-    def receive(self, message: RawMessage, window: Window) -> None:
-        """Appends what the message says to the window."""
-        counters = self.counters
-        counters.messages += 1
+    def decode(self, message: RawMessage) -> DecodedBatch | None:
+        """The message's batch, or None, counted, where it has no place in the stream."""
+        self.counters.messages += 1
         try:
-            batch = self.source.decode(message.frames)
+            return self.source.decode(message.frames)
         except WireError as error:
-            counters.count_drop(error)
-            return
+            self.counters.count_drop(error)
+            return None
+
+    def needs_repair(self, batch: DecodedBatch) -> bool:
+        """Whether batches before this one are missing that the publisher may still have."""
+        if not self.repairs or batch.sequence == self.tracker.sequence + 1:
+            return False
+        return self.tracker.peek(batch.sequence, batch.digest).gap is not None
+
+    def accept(self, batch: DecodedBatch, window: Window) -> None:
+        """Appends what the batch says to the window."""
+        counters = self.counters
         tracker = self.tracker
         verdict = tracker.observe(batch.sequence, batch.digest)
         if verdict.outcome is Outcome.DUPLICATE:
@@ -103,6 +149,17 @@ class _Lane:
             events=batch.events,
         )
 
+    def is_older(self, batch: DecodedBatch) -> bool:
+        """Whether a batch that waited is one that the log has: not above the cursor, nor later.
+
+        The numbers alone could be those of a new life; its clock has gone on.
+        """
+        return (
+            batch.sequence <= self.tracker.sequence
+            and batch.engine_time is not None
+            and batch.engine_time <= self.engine_time
+        )
+
 
 class Intake:
     """Folds messages of many publishers into records; one owner.
@@ -114,10 +171,19 @@ class Intake:
     def __init__(self, packer: ArrayPacker | None = None) -> None:
         self._packer = packer or PythonArrayPacker()
         self._lanes: dict[PublisherKey, _Lane] = {}
+        self._gaps: list[PublisherKey] = []
+        self.held_bytes = 0
         self.unregistered_messages = 0
 
-    def add(self, registration: Registration, cursor: Cursor = NO_CURSOR) -> None:
+    def add(
+        self, registration: Registration, cursor: Cursor = NO_CURSOR, *, repairs: bool = False
+    ) -> None:
         """Follows a publisher from its last batch in the log on.
+
+        Args:
+            registration: the publisher.
+            cursor: that batch.
+            repairs: hold the publisher at a gap, for whoever calls `take_gaps`, until `resume`.
 
         Raises:
             RegistrationConflictError: it is followed already.
@@ -125,11 +191,14 @@ class Intake:
         publisher = registration.publisher
         if publisher in self._lanes:
             raise RegistrationConflictError(f"Expected a new publisher, got: {publisher}")
-        self._lanes[publisher] = _Lane(open_source(registration, self._packer), cursor)
+        source = open_source(registration, self._packer)
+        self._lanes[publisher] = _Lane(source, cursor, repairs)
 
     def remove(self, publisher: PublisherKey) -> None:
         """Forgets a publisher; messages of it that are still under way are counted and left out."""
-        self._lanes.pop(publisher, None)
+        lane = self._lanes.pop(publisher, None)
+        if lane is not None:
+            self.held_bytes -= lane.held_bytes
 
     def process(self, messages: Iterable[RawMessage], now: float) -> list[SequencedRecord]:
         """The records of one window.
@@ -152,8 +221,142 @@ class Intake:
                     self.unregistered_messages += 1
                     continue
                 open_window = windows[publisher] = (lane, Window(publisher, now))
-            open_window[0].receive(message, open_window[1])
+            lane, window = open_window
+            batch = lane.decode(message)
+            if batch is None:
+                continue
+            if lane.held is None and lane.needs_repair(batch):
+                lane.held = deque()
+                self._gaps.append(publisher)
+            if lane.held is None:
+                lane.accept(batch, window)
+            else:
+                self._hold(lane, batch, message.size_bytes)
         return [record for _, window in windows.values() for record in window.close()]
+
+    def _hold(self, lane: _Lane, batch: DecodedBatch, size_bytes: int) -> None:
+        assert lane.held is not None
+        if len(lane.held) >= HELD_BATCHES_MAX or self.held_bytes + size_bytes > HELD_BYTES_MAX:
+            lane.counters.count_drop(
+                BatchError(DropReason.HELD_FULL, f"Expected room for batch: {batch.sequence}")
+            )
+            return
+        lane.held.append(_Held(batch, size_bytes))
+        lane.held_bytes += size_bytes
+        self.held_bytes += size_bytes
+
+    # Holding and repairing one publisher
+
+    def take_gaps(self) -> list[PublisherKey]:
+        """The publishers that have been held at a gap since the last call."""
+        gaps, self._gaps = self._gaps, []
+        return gaps
+
+    def hold(self, publisher: PublisherKey) -> None:
+        """Lets the publisher's batches wait from now on, until `resume`.
+
+        Raises:
+            KeyError: it is not followed; so for all below.
+        """
+        lane = self._lanes[publisher]
+        if lane.held is None:
+            lane.held = deque()
+
+    def is_held(self, publisher: PublisherKey) -> bool:
+        """Whether the publisher's batches wait."""
+        lane = self._lanes.get(publisher)
+        return lane is not None and lane.held is not None
+
+    def place(self, publisher: PublisherKey, anchor: Anchor) -> None:
+        """Sets the publisher's last batch in the log; what was seen before is no evidence more."""
+        lane = self._lanes[publisher]
+        if lane.tracker.cursor != anchor.cursor:
+            lane.tracker = SequenceTracker(anchor.cursor)
+        lane.engine_time = anchor.engine_time
+
+    def anchor(self, publisher: PublisherKey) -> Anchor:
+        """The publisher's last accepted batch."""
+        lane = self._lanes[publisher]
+        return Anchor(lane.tracker.cursor, lane.engine_time)
+
+    def first_waiting(self, publisher: PublisherKey) -> DecodedBatch | None:
+        """The first batch that waits and that the log has not."""
+        lane = self._lanes[publisher]
+        return next((one.batch for one in lane.held or () if not lane.is_older(one.batch)), None)
+
+    def decode(self, message: RawMessage) -> DecodedBatch | None:
+        """The batch of a replayed message; None, counted, where it is none."""
+        return self._lanes[message.publisher].decode(message)
+
+    def accept(
+        self, publisher: PublisherKey, batches: Iterable[DecodedBatch], now: float
+    ) -> list[SequencedRecord]:
+        """The records of replayed batches, in order; gaps between them are lost for good."""
+        lane = self._lanes[publisher]
+        window = Window(publisher, now)
+        for batch in batches:
+            lane.accept(batch, window)
+        return window.close()
+
+    def release(
+        self, publisher: PublisherKey, before_time: float, now: float
+    ) -> list[SequencedRecord]:
+        """The records of the batches that wait and are older than `before_time`, an engine time."""
+        lane = self._lanes[publisher]
+        window = Window(publisher, now)
+        while lane.held:
+            batch = lane.held[0].batch
+            if batch.engine_time is not None and batch.engine_time >= before_time:
+                break
+            self._pop(lane)
+            if not lane.is_older(batch):
+                lane.accept(batch, window)
+        return window.close()
+
+    def begin_incarnation(
+        self, publisher: PublisherKey, now: float, reason: str = RESTARTED
+    ) -> list[SequencedRecord]:
+        """The record that withdraws all that the publisher announced in the life before."""
+        lane = self._lanes[publisher]
+        lane.counters.restarts += 1
+        lane.tracker.begin_incarnation()
+        window = Window(publisher, now)
+        window.add_reset(incarnation=lane.tracker.incarnation, reason=reason)
+        return window.close()
+
+    def resume(self, publisher: PublisherKey, now: float) -> list[SequencedRecord]:
+        """Ends the wait: the records of what waited, in order; what is missing before it is a gap.
+
+        A further gap among the batches that waited holds the publisher again: see `take_gaps`.
+        """
+        lane = self._lanes[publisher]
+        window = Window(publisher, now)
+        first = True
+        while lane.held:
+            batch = lane.held[0].batch
+            if lane.is_older(batch):
+                lane.counters.duplicates += 1
+                self._pop(lane)
+                continue
+            if not first and lane.needs_repair(batch):
+                self._gaps.append(publisher)
+                return window.close()
+            first = False
+            self._pop(lane)
+            lane.accept(batch, window)
+        lane.held = None
+        return window.close()
+
+    def _pop(self, lane: _Lane) -> None:
+        assert lane.held
+        size_bytes = lane.held.popleft().size_bytes
+        lane.held_bytes -= size_bytes
+        self.held_bytes -= size_bytes
+
+    # Reading
+
+    def __contains__(self, publisher: object) -> bool:
+        return publisher in self._lanes
 
     def cursor(self, publisher: PublisherKey) -> Cursor:
         """The publisher's last accepted batch.

@@ -11,6 +11,7 @@ class DropReason(StrEnum):
     SEQUENCE_LENGTH = "sequence_length"
     SEQUENCE_RANGE = "sequence_range"
     INBOX_FULL = "inbox_full"
+    HELD_FULL = "held_full"
     UNREGISTERED = "unregistered"
     # The batch; its sequence counts as received.
     MESSAGE_TOO_LARGE = "message_too_large"

@@ -44,8 +44,7 @@ class Verdict(NamedTuple):
     """What to do with one batch.
 
     All but a duplicate are accepted: after a restart write a reset, then the gap if there is one,
-        then the
-    batch.
+    then the batch.
     """
 
     outcome: Outcome
@@ -77,6 +76,24 @@ class SequenceTracker:
         """The last accepted batch; sequence -1 before the first one of the incarnation."""
         return Cursor(self.incarnation, self.sequence)
 
+    def peek(self, sequence: int, payload_digest: int) -> Verdict:
+        """What `observe` would say; moves nothing."""
+        expected = self.sequence + 1
+        if sequence == expected:
+            return _NEXT
+        if sequence > expected:
+            return Verdict(Outcome.GAP, Gap(expected, sequence - 1))
+        fingerprint = hash((sequence, payload_digest))
+        if self._fingerprints[sequence % DUPLICATE_WINDOW] == fingerprint:
+            return _DUPLICATE
+        return Verdict(Outcome.RESTART, Gap(0, sequence - 1)) if sequence else _RESTART
+
+    def begin_incarnation(self) -> None:
+        """Starts the next life of the publisher, of which nothing is known yet."""
+        self.incarnation += 1
+        self.sequence = -1
+        self._fingerprints = array("q", bytes(8 * DUPLICATE_WINDOW))
+
     def observe(self, sequence: int, payload_digest: int) -> Verdict:
         """The batch's place in the stream; moves the cursor to it unless it is a duplicate.
 
@@ -100,6 +117,5 @@ class SequenceTracker:
         return verdict
 
     def _restart(self, sequence: int) -> Verdict:
-        self.incarnation += 1
-        self._fingerprints = array("q", bytes(8 * DUPLICATE_WINDOW))
+        self.begin_incarnation()
         return Verdict(Outcome.RESTART, Gap(0, sequence - 1)) if sequence else _RESTART
