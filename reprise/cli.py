@@ -1,5 +1,5 @@
-"""The command line: `reprise up`, `reprise verify`. Flags win over the environment, that over
-files.
+"""The command line: `reprise up`, `reprise verify`, `reprise tail`. Flags win over the
+environment, that over files.
 """
 
 import logging
@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from reprise import __version__
+from reprise.kafka_options import data_option, kafka_options
 from reprise.settings import (
     DEFAULT_HOST,
     Settings,
@@ -19,6 +21,7 @@ from reprise.settings import (
 )
 from schemas import limits
 from schemas.errors import RepriseError
+from schemas.kafka import KafkaSettings
 from streams.kernel import native_available
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -32,7 +35,9 @@ def main() -> None:
     \b
     reprise up --demo                try it: four simulated engines and a router
     reprise up --data DIR            run it; register engines by POST /register
+    reprise serve --kafka HOST:PORT  a replica that answers from the tables in Kafka
     reprise verify --data DIR        prove the table: fold its log afresh
+    reprise tail --data DIR          print the log as JSON lines
     """  # noqa: D301 -- click's \\b keeps the lines apart
 
 
@@ -143,6 +148,132 @@ def verify(data: Path) -> None:
     try:
         for line in verify_log(data, seed_from(os.environ)):
             click.echo(line)
+    except RepriseError as error:
+        raise click.ClickException(str(error)) from error
+
+
+@main.command()
+@kafka_options(required=False, makes_topics=False)
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="In place of --kafka: a data directory of `reprise up`, which may be running.",
+)
+@click.option("--tenant", help="Only records of this tenant.")
+@click.option("--model", help="Only records of this model.")
+@click.option("--instance", help="Only records of this instance.")
+@click.option("--follow", is_flag=True, help="Begin at the end and go on until Ctrl-C.")
+@click.option("--from-beginning", is_flag=True, help="With --follow: begin at the beginning.")
+@click.option("--limit", type=click.IntRange(min=1), help="Stop after so many lines.")
+@click.option("--compact", is_flag=True, help="Say how many hashes and tokens, not which.")
+@click.pass_context
+def tail(
+    context: click.Context,
+    kafka: KafkaSettings | None,
+    data: Path | None,
+    tenant: str | None,
+    model: str | None,
+    instance: str | None,
+    follow: bool,
+    from_beginning: bool,
+    limit: int | None,
+    compact: bool,
+) -> None:
+    """Print the log's records as JSON lines, from the oldest to the newest.
+
+    What is not a record is printed with its place and the reason, whatever the filters. Partitions
+    of Kafka are read side by side; within each the order is that of the log.
+
+    \b
+    reprise tail --data DIR --limit 5
+    reprise tail --kafka HOST:PORT --follow --compact --instance worker-3
+    """  # noqa: D301
+    from reprise.record_lines import StreamFilter
+    from reprise.tail import TailOptions, quiet_output, tail_embedded, tail_kafka
+
+    kafka_by_flag = context.get_parameter_source("kafka") is ParameterSource.COMMANDLINE
+    if (data is None and kafka is None) or (data is not None and kafka_by_flag):
+        raise click.UsageError("Expected one of --kafka and --data")
+    options = TailOptions(
+        wanted=StreamFilter(tenant, model, instance),
+        follow=follow,
+        from_beginning=from_beginning or not follow,
+        limit=limit,
+        compact=compact,
+    )
+    try:
+        with quiet_output() as write:
+            if data is not None:
+                tail_embedded(data, options, write)
+            elif kafka is not None:
+                tail_kafka(kafka, options, write)
+    except RepriseError as error:
+        raise click.ClickException(str(error)) from error
+
+
+@main.command()
+@kafka_options()
+@data_option("Accepted by every role; a replica keeps nothing on disk.")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Mooncake Conductor's configuration file: its publishers are put into the registry where"
+    " they are missing.  [env: CONDUCTOR_CONFIG_PATH; default: ~/.mooncake/conductor_config.json]",
+)
+@click.option(
+    "--host",
+    envvar="REPRISE_HOST",
+    show_envvar=True,
+    default=DEFAULT_HOST,
+    show_default=True,
+    help="Address to listen on.",
+)
+@click.option(
+    "--port",
+    envvar="REPRISE_PORT",
+    show_envvar=True,
+    type=click.IntRange(0, 65_535),
+    help="Port to listen on, 0 for any.  [default: the configuration file's, or 13333]",
+)
+@click.option(
+    "--kernel",
+    type=click.Choice(["rust", "reference"]),
+    help="The index to use.  [default: rust where it is built]",
+)
+def serve(
+    kafka: KafkaSettings,
+    data: Path,
+    config: Path | None,
+    host: str,
+    port: int | None,
+    kernel: str | None,
+) -> None:
+    """Answer queries from the tables in Kafka: one replica of any number.
+
+    It needs nothing but the brokers, and goes on answering while they or the workers are away;
+    /health, /metrics and the headers of each answer say how old the table is.
+
+    \b
+    CONDUCTOR_LOG_LEVEL    DEBUG, INFO, WARNING or ERROR      [default: INFO]
+    CONDUCTOR_SEED         seed of the prefix hash            [default: 1337]
+    """  # noqa: D301
+    from reprise import conductor_config
+    from reprise.serve_role import ServeSettings, serve_replica
+
+    try:
+        configuration = conductor_config.load(
+            config or config_path_from(os.environ), required=config is not None
+        )
+        settings = ServeSettings(
+            kafka=kafka,
+            host=host,
+            port=configuration.port if port is None else port,
+            seed=seed_from(os.environ),
+            kernel=kernel,
+        )
+        _start_logging(log_level_from(os.environ))
+        _warn_without_native(kernel)
+        serve_replica(settings, configuration.registrations, when_serving=_say_ready)
     except RepriseError as error:
         raise click.ClickException(str(error)) from error
 

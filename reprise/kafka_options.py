@@ -28,13 +28,13 @@ def _option(flag: str, variable: str, help_text: str, **attributes: Any) -> Call
     )
 
 
-_OPTIONS: Final = (
-    _option(
-        "--topic-prefix",
-        "REPRISE_TOPIC_PREFIX",
-        "The topics are PREFIX.events and so on; one deployment has one prefix.",
-        default="reprise",
-    ),
+_PREFIX_OPTION: Final = _option(
+    "--topic-prefix",
+    "REPRISE_TOPIC_PREFIX",
+    "The topics are PREFIX.events and so on; one deployment has one prefix.",
+    default="reprise",
+)
+_SHAPE_OPTIONS: Final = (
     _option(
         "--events-partitions",
         "REPRISE_EVENTS_PARTITIONS",
@@ -56,6 +56,9 @@ _OPTIONS: Final = (
         type=click.IntRange(min=1),
         default=1,
     ),
+)
+
+_CLIENT_OPTIONS: Final = (
     _option(
         "--kafka-security-protocol",
         "REPRISE_KAFKA_SECURITY_PROTOCOL",
@@ -100,11 +103,14 @@ _OPTIONS: Final = (
 )
 
 
-def kafka_options(*, required: bool = True) -> Callable[[Command[R]], Command[R]]:
+def kafka_options(
+    *, required: bool = True, makes_topics: bool = True
+) -> Callable[[Command[R]], Command[R]]:
     """Adds the options and calls the command with `kafka`: its `KafkaSettings`.
 
     Args:
         required: False for a command that has other sources: `kafka` is None without `--kafka`.
+        makes_topics: False for a command that only reads what is there.
     """
     servers = _option(
         "--kafka",
@@ -113,6 +119,8 @@ def kafka_options(*, required: bool = True) -> Callable[[Command[R]], Command[R]
         required=required,
         metavar="HOST:PORT[,...]",
     )
+    shape = _SHAPE_OPTIONS if makes_topics else ()
+    options = (servers, _PREFIX_OPTION, *shape, *_CLIENT_OPTIONS)
 
     def decorate(command: Command[R]) -> Command[R]:
         @wraps(command)
@@ -120,11 +128,8 @@ def kafka_options(*, required: bool = True) -> Callable[[Command[R]], Command[R]
             settings = _take_settings(arguments)
             return command(kafka=settings, **arguments)
 
-        return reduce(
-            lambda decorated, option: option(decorated),
-            reversed((servers, *_OPTIONS)),
-            with_settings,
-        )
+        # The last option added comes first in the help.
+        return reduce(lambda decorated, option: option(decorated), options[::-1], with_settings)
 
     return decorate
 

@@ -71,6 +71,23 @@ async def ensure_topics(settings: KafkaSettings) -> None:
     await until_reached(partial(_ensure, settings, options), servers=settings.bootstrap)
 
 
+async def count_partitions(options: ClientOptions, topic: str) -> int:
+    """How many partitions a topic has, which is not made by asking.
+
+    Raises:
+        ConfigurationError: there is no such topic.
+        KafkaError, OSError, TimeoutError: the brokers do not answer.
+    """
+    async with _admin(options) as admin:
+        found = (await _describe(admin)).get(topic)
+    if found is None:
+        raise ConfigurationError(
+            f"Expected a topic that is there, got: {topic}. The roles make it when they start;"
+            " see also --topic-prefix"
+        )
+    return found.total
+
+
 async def _ensure(settings: KafkaSettings, options: ClientOptions) -> None:
     await knock(options)
     async with _admin(options) as admin:

@@ -1,0 +1,121 @@
+"""Log records as JSON lines for people and for `jq`.
+
+    {"partition", "offset", "kind", "version", "stream": {...}, "dp_rank", "bridge_time", ...}
+    {"partition", "offset", "error"}                         what is not a record
+
+Engine hashes are decimal strings, since many readers of JSON would round a 64-bit number; tokens
+are numbers. Extra keys are shown as what they are made of, bytes in them as hex.
+"""
+
+import struct
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from schemas.errors import RecordError
+from schemas.events import BlockEvent, Stored
+from schemas.identities import StreamKey
+from schemas.records import EventsRecord, Record, RegisteredRecord, decode_record
+
+_encoder: Final = msgspec.json.Encoder()
+
+
+class Entry(NamedTuple):
+    """A record where it stands; `value` is None for a message without one."""
+
+    partition: int
+    offset: int
+    value: bytes | None
+
+
+class StreamFilter(NamedTuple):
+    """Which streams' records are wanted; None for any."""
+
+    tenant: str | None = None
+    model: str | None = None
+    instance: str | None = None
+
+    def matches(self, stream: StreamKey) -> bool:
+        """Whether the stream is wanted."""
+        return (
+            self.tenant in (None, stream.tenant_id)
+            and self.model in (None, stream.model_name)
+            and self.instance in (None, stream.instance_id)
+        )
+
+
+def record_line(entry: Entry, wanted: StreamFilter, *, compact: bool = False) -> bytes | None:
+    """The entry as one line of JSON, without its end; None where the filter leaves it out.
+
+    What cannot be decoded says nothing of its stream, so no filter leaves it out.
+
+    Args:
+        entry: the record.
+        wanted: the filter.
+        compact: how many hashes, tokens and extra keys there are, in place of them.
+    """
+    fields: dict[str, Any] = {"partition": entry.partition, "offset": entry.offset}
+    try:
+        if entry.value is None:
+            raise ValueError("Expected a log record, got a message without a value")
+        record = decode_record(entry.value)
+    except (RecordError, ValueError) as error:
+        return _encoder.encode(fields | {"error": str(error)})
+    if not wanted.matches(record.stream):
+        return None
+    return _encoder.encode(fields | _record_fields(record, compact=compact))
+
+
+def _record_fields(record: Record, *, compact: bool) -> dict[str, Any]:
+    config = record.__struct_config__
+    fields: dict[str, Any] = {"kind": config.tag, "version": record.version}
+    fields |= {"stream": record.stream._asdict(), "dp_rank": record.dp_rank}
+    for name in record.__struct_fields__:
+        if name not in ("version", "stream", "dp_rank", "registration", "events"):
+            fields[name] = getattr(record, name)
+    if isinstance(record, RegisteredRecord):
+        fields["registration"] = msgspec.to_builtins(record.registration)
+    if isinstance(record, EventsRecord):
+        try:
+            events = record.decoded_events()
+            fields["events"] = [_event_fields(event, compact=compact) for event in events]
+        except (msgspec.MsgspecError, struct.error) as error:
+            fields["error"] = f"Expected an array of block events, got: {error}"
+    return fields
+
+
+def _event_fields(event: BlockEvent, *, compact: bool) -> dict[str, Any]:
+    # Bytes would come out as base64; they are taken out here and put in below as what they are.
+    fields: dict[str, Any] = {"type": event.__struct_config__.tag}
+    fields |= msgspec.to_builtins(event, builtin_types=(bytes,))
+    if "hashes" in fields:
+        hashes = _numbers("Q", fields["hashes"])
+        fields["hashes"] = len(hashes) if compact else [str(number) for number in hashes]
+    if isinstance(event, Stored):
+        tokens = _numbers("I", event.tokens)
+        fields["tokens"] = len(tokens) if compact else tokens
+        if event.parent is not None:
+            fields["parent"] = str(event.parent)
+        if event.extra_keys:
+            keys = event.extra_keys
+            fields["extra_keys"] = len(keys) if compact else [_extra_key(key) for key in keys]
+    return fields
+
+
+def _numbers(code: str, encoded: bytes) -> list[int]:
+    return [number for (number,) in struct.iter_unpack(f"<{code}", encoded)]
+
+
+def _extra_key(key: bytes) -> Any:
+    if not key:
+        return None
+    try:
+        return _readable(msgspec.msgpack.decode(key))
+    except msgspec.MsgspecError:
+        return key.hex()
+
+
+def _readable(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.hex()
+    return [_readable(item) for item in value] if isinstance(value, list) else value
