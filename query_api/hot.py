@@ -125,9 +125,8 @@ class HotRoutes:
     def _answer(self, route: _Route, wire: Wire, body: bytes) -> tuple[HttpHeaders, bytes]:
         started = perf_counter()
         view = self._view
-        health = view.health()
-        if not health.ready:
-            raise recovering(health.problem)
+        if not view.ready:
+            raise recovering(view.health().problem)
         kernel = view.kernel
         position = self._position_header(view.positions())  # before it is asked: at least this
         query = self._read(route, kernel, wire, body)

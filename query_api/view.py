@@ -74,6 +74,11 @@ class View(Protocol):
         """What `/metrics` exposes."""
         ...
 
+    @property
+    def ready(self) -> bool:
+        """Whether queries may be answered."""
+        ...
+
     def health(self) -> Health:
         """Readiness, and why not."""
         ...

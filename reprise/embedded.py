@@ -102,6 +102,11 @@ class EmbeddedService:
         """See `View`."""
         return self.loop.fold.kernel
 
+    @property
+    def ready(self) -> bool:
+        """See `View`."""
+        return self.loop.ready
+
     def health(self) -> Health:
         """See `View`."""
         loop = self.loop

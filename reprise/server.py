@@ -1,4 +1,4 @@
-"""Runs the service: binds the address, starts the write path, serves HTTP, stops in order."""
+"""Runs a service: binds the address, starts what is beside it, serves HTTP, stops in order."""
 
 import contextlib
 import logging
@@ -7,9 +7,10 @@ import signal
 import socket
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Final
+from typing import Final, Protocol
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from query_api.app import create_app
 from reprise.embedded import EmbeddedService
@@ -78,6 +79,79 @@ class _Server(uvicorn.Server):
             self._when_serving()
 
 
+class Service(Protocol):
+    """What is run beside the HTTP server."""
+
+    def start(self) -> None:
+        """Starts what the service does besides answering; returns at once."""
+        ...
+
+    def stop(self) -> None:
+        """Ends it, in order, within a bound."""
+        ...
+
+
+class Server:
+    """One HTTP server over one service: binds at once, serves until SIGINT or SIGTERM."""
+
+    def __init__(self, host: str, port: int) -> None:
+        """Raises ConfigurationError where the address cannot be bound."""
+        raise_open_files_limit()
+        self._listening = bind(host, port)
+        self._server: _Server | None = None
+        bound_host, bound_port = self._listening.getsockname()[:2]
+        authority = f"[{bound_host}]" if ":" in bound_host else bound_host
+        self.base_url = f"http://{authority}:{bound_port}"
+
+    def close(self) -> None:
+        """Gives the address up; for a service that could not be made."""
+        self._listening.close()
+
+    def run(
+        self,
+        app: ASGIApp,
+        service: Service,
+        *,
+        when_serving: Callable[[str], None] = lambda base_url: None,
+        when_stopping: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Starts the service, serves the app, stops the service.
+
+        Args:
+            app: the HTTP application.
+            service: what runs beside it.
+            when_serving: called with the base URL once requests are accepted.
+            when_stopping: called as soon as a signal comes, before requests are refused.
+        """
+        config = uvicorn.Config(
+            app,
+            loop="uvloop",
+            http="httptools",
+            lifespan="off",
+            ws="none",
+            access_log=False,
+            server_header=False,
+            log_config=None,
+            backlog=BACKLOG,
+            timeout_graceful_shutdown=3,
+        )
+        self._server = _Server(config, lambda: when_serving(self.base_url), when_stopping)
+        service.start()
+        # uvicorn raises a signal again once it has stopped: by then these are the handlers.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._server.handle_exit)
+        try:
+            self._server.run(sockets=[self._listening])
+        finally:
+            service.stop()
+            self._listening.close()
+
+    def end(self) -> None:
+        """Has `run` stop and return, as a signal would; may be called from any thread."""
+        if self._server is not None:
+            self._server.should_exit = True
+
+
 def serve(
     settings: Settings,
     registrations: Sequence[Registration] = (),
@@ -85,7 +159,7 @@ def serve(
     when_serving: Callable[[str], None] = lambda base_url: None,
     when_stopping: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serves until SIGINT or SIGTERM.
+    """Serves the embedded service until SIGINT or SIGTERM.
 
     Args:
         settings: what to run with.
@@ -97,38 +171,22 @@ def serve(
         ConfigurationError: the address cannot be bound.
         StorageError: the data directory cannot be opened.
     """
-    raise_open_files_limit()
-    listening = bind(settings.host, settings.port)
+    server = Server(settings.host, settings.port)
     try:
         service = EmbeddedService(settings)
     except BaseException:
-        listening.close()
+        server.close()
         raise
-    host, port = listening.getsockname()[:2]
-    base_url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    config = uvicorn.Config(
-        create_app(service, service),
-        loop="uvloop",
-        http="httptools",
-        lifespan="off",
-        ws="none",
-        access_log=False,
-        server_header=False,
-        log_config=None,
-        backlog=BACKLOG,
-        timeout_graceful_shutdown=3,
-    )
-    server = _Server(config, lambda: when_serving(base_url), when_stopping)
-    service.start()
     service.register_configured(registrations)
     logger.info(
-        "Listening on %s, data in %s, %s kernel", base_url, settings.data, service.kernel.name
+        "Listening on %s, data in %s, %s kernel",
+        server.base_url,
+        settings.data,
+        service.kernel.name,
     )
-    # uvicorn raises a signal again once it has stopped: by then these are the handlers.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, server.handle_exit)
-    try:
-        server.run(sockets=[listening])
-    finally:
-        service.stop()
-        listening.close()
+    server.run(
+        create_app(service, service),
+        service,
+        when_serving=when_serving,
+        when_stopping=when_stopping,
+    )
