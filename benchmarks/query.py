@@ -86,45 +86,53 @@ class Client:
 
 
 class Server:
-    """A server's process and connections to it."""
+    """A server's process, and connections to it."""
 
     def __init__(self, address: tuple[str, int], pid: int) -> None:
+        self._address = address
         self._pid = pid
-        self._clients = [Client(address) for _ in range(CONNECTIONS)]
+
+    @contextmanager
+    def _connected(self, connections: int) -> Iterator[list[Client]]:
+        """New connections, as the server closes those that have been idle for some seconds."""
+        clients = [Client(self._address) for _ in range(connections)]
+        try:
+            yield clients
+        finally:
+            for client in clients:
+                client.close()
 
     def ask(self, request: bytes) -> bytes:
-        """One request over the first connection."""
-        client = self._clients[0]
-        client.send(request)
-        return client.receive()
+        """One request over a connection of its own."""
+        with self._connected(1) as (client,):
+            client.send(request)
+            return client.receive()
 
     def single(self, requests: list[bytes]) -> tuple[float, list[float]]:
         """One after the other; CPU microseconds for each, and the seconds of each."""
         seconds = []
-        cpu_s = cpu_seconds(self._pid)
-        for request in requests:
-            started = perf_counter()
-            self.ask(request)
-            seconds.append(perf_counter() - started)
-        return 1e6 * (cpu_seconds(self._pid) - cpu_s) / len(requests), seconds
+        with self._connected(1) as (client,):
+            cpu_s = cpu_seconds(self._pid)
+            for request in requests:
+                started = perf_counter()
+                client.send(request)
+                client.receive()
+                seconds.append(perf_counter() - started)
+            return 1e6 * (cpu_seconds(self._pid) - cpu_s) / len(requests), seconds
 
     def busy(self, requests: list[bytes]) -> float:
         """Over all connections, each with a request under way; CPU microseconds for each."""
-        cpu_s = cpu_seconds(self._pid)
         waiting: deque[Client] = deque()
-        for request, client in zip(requests, cycle(self._clients), strict=False):
-            if len(waiting) == CONNECTIONS:
-                waiting.popleft().receive()
-            client.send(request)
-            waiting.append(client)
-        for client in waiting:
-            client.receive()
-        return 1e6 * (cpu_seconds(self._pid) - cpu_s) / len(requests)
-
-    def close(self) -> None:
-        """Closes the connections."""
-        for client in self._clients:
-            client.close()
+        with self._connected(CONNECTIONS) as clients:
+            cpu_s = cpu_seconds(self._pid)
+            for request, client in zip(requests, cycle(clients), strict=False):
+                if len(waiting) == CONNECTIONS:
+                    waiting.popleft().receive()
+                client.send(request)
+                waiting.append(client)
+            for client in waiting:
+                client.receive()
+            return 1e6 * (cpu_seconds(self._pid) - cpu_s) / len(requests)
 
 
 def request_of(form: str, tokens: list[int]) -> bytes:
@@ -161,7 +169,6 @@ def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
                 _check(server, requests[0], form, tokens)
                 passes = _measure_passes(server, empty, requests, sizes)
                 figures += _figures(form, tokens, passes, len(requests))
-        server.close()
     return figures
 
 
@@ -173,9 +180,7 @@ def empty_server() -> Iterator[Server]:
         try:
             assert process.stdout is not None
             port = int(process.stdout.readline())
-            server = Server(("127.0.0.1", port), process.pid)
-            yield server
-            server.close()
+            yield Server(("127.0.0.1", port), process.pid)
         finally:
             process.kill()
 

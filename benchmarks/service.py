@@ -19,6 +19,9 @@ from benchmarks.sizes import BLOCK_SIZE, KernelName
 
 START_S: Final = 120.0
 READY_POLL_S: Final = 0.01
+KEPT_ALIVE_S: Final = 3.0
+"""The server closes connections that were idle for five seconds."""
+
 MODEL: Final = "bench"
 
 
@@ -47,6 +50,7 @@ class Service:
         self.data = self._root / "data"
         self._process: subprocess.Popen[str] | None = None
         self._connection: http.client.HTTPConnection | None = None
+        self._idle_since = 0.0
         self.address = ("", 0)
 
     def __enter__(self) -> Self:
@@ -121,8 +125,11 @@ class Service:
     def _request(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
         assert self._connection is not None
         headers = {"Content-Type": "application/json"} if body else {}
+        if time.monotonic() > self._idle_since + KEPT_ALIVE_S:
+            self._connection.close()  # it opens again by itself
         self._connection.request(method, path, body, headers)
         response = self._connection.getresponse()
+        self._idle_since = time.monotonic()
         return response.status, response.read()
 
     def register(self, endpoint: str, instance_id: str) -> None:
