@@ -278,6 +278,85 @@ def serve(
         raise click.ClickException(str(error)) from error
 
 
+@main.command()
+@kafka_options()
+@data_option("Directory of this worker's copies of its tables; one for each worker.")
+@click.option(
+    "--metrics-host",
+    envvar="REPRISE_METRICS_HOST",
+    show_envvar=True,
+    default="127.0.0.1",
+    show_default=True,
+    help="Address of /metrics and /health.",
+)
+@click.option(
+    "--metrics-port",
+    envvar="REPRISE_METRICS_PORT",
+    show_envvar=True,
+    type=click.IntRange(0, 65_535),
+    help="Port of /metrics and /health, 0 for any.  [default: none]",
+)
+@click.option(
+    "--flush-ms",
+    envvar="REPRISE_FLUSH_MS",
+    show_envvar=True,
+    type=click.IntRange(1, 10_000),
+    default=50,
+    show_default=True,
+    help="How long records are gathered before their rows are written.",
+)
+@click.option(
+    "--session-timeout-s",
+    envvar="REPRISE_SESSION_TIMEOUT_S",
+    show_envvar=True,
+    type=click.FloatRange(1, 300),
+    default=10.0,
+    show_default=True,
+    help="A worker without a sign of life for this long is replaced by the others.",
+)
+@click.option(
+    "--kernel",
+    type=click.Choice(["rust", "reference"]),
+    help="The index to use.  [default: rust where it is built]",
+)
+def streams(
+    kafka: KafkaSettings,
+    data: Path,
+    metrics_host: str,
+    metrics_port: int | None,
+    flush_ms: int,
+    session_timeout_s: float,
+    kernel: str | None,
+) -> None:
+    """Fold the events in Kafka into tables: one worker of any number, sharing the partitions.
+
+    It needs nothing but the brokers. A lost --data is read again from the table topic, a lost table
+    topic is folded again from the events.
+
+    \b
+    CONDUCTOR_LOG_LEVEL    DEBUG, INFO, WARNING or ERROR      [default: INFO]
+    CONDUCTOR_SEED         seed of the prefix hash            [default: 1337]
+    """  # noqa: D301
+    from reprise.streams_role import StreamsSettings, work
+
+    try:
+        settings = StreamsSettings(
+            kafka=kafka,
+            data=data,
+            seed=seed_from(os.environ),
+            kernel=kernel,
+            metrics_host=metrics_host,
+            metrics_port=metrics_port,
+            flush_s=flush_ms / 1000,
+            session_timeout_s=session_timeout_s,
+        )
+        _start_logging(log_level_from(os.environ))
+        _warn_without_native(kernel)
+        work(settings)
+    except RepriseError as error:
+        raise click.ClickException(str(error)) from error
+
+
 def _say_ready(base_url: str) -> None:
     click.echo(f"Reprise answers on {base_url} (OpenAPI: {base_url}/docs). Ctrl-C stops it.")
 

@@ -14,6 +14,9 @@ point by then: superseded rows are gone, so is the order between rows of differe
 Rows that are corrupt or of a newer version are skipped, counted and named; what they belong to is
 degraded until a whole row replaces them: the next generation does for a context.
 
+The topic is to be read with `isolation_level="read_committed"`: a flush is a transaction, and what
+a dying worker wrote of one was never there.
+
 No I/O, clock or logging: the reader of the topic asks `take_skipped` what to say.
 """
 
@@ -273,15 +276,13 @@ class TableFollower:
         for context in commit.context_rows.keys() | commit.generations.keys():
             for row in self._ready_rows(partition, known, commit, context, before):
                 ready.setdefault(context.stream, []).append(row)
-        loaded_bytes = 0
         for stream_rows in ready.values():
-            for row, refused in zip(stream_rows, load_rows(self.kernel, stream_rows), strict=True):
+            loaded_bytes = sum(len(row.body) for row in stream_rows)
+            for refused in load_rows(self.kernel, stream_rows):
                 if refused is not None:
                     key = rows.row_key(Place(refused.context, 0, refused.n))
                     self._damage(partition, known, refused.context, key, "corrupt_rows")
-                loaded_bytes += len(row.body)
                 if loaded_bytes >= _STEP_BYTES:
-                    loaded_bytes = 0
                     yield
 
     def _ready_rows(

@@ -8,6 +8,7 @@ one flush, between which no order is written down, are first reduced to what the
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from itertools import groupby
 from typing import NamedTuple
 
 from schemas.identities import ModelContext, StreamKey
@@ -44,18 +45,26 @@ def load_rows(kernel: Kernel, rows: list[ContextRow]) -> Iterator[ContextRow | N
     """Loads rows of one stream; rows of one context must come in order of n. Cost O(changes).
 
     Yields:
-        After each row None, or the row where the kernel refuses it: it is left out then.
+        After each row, or after those of one context in one flush, None; or a row where the kernel
+        refuses it: it is left out then.
     """
-    several = len({row.context for row in rows}) > 1
-    if several:
-        rows = sorted(rows, key=lambda row: row.covers)
+    if len({row.context for row in rows}) > 1:
+        rows = list(_flushes(rows))
     for row in rows:
         try:
-            kernel.load(row.context, net(row.body) if several else row.body)
+            kernel.load(row.context, row.body)
         except ValueError:
             yield row
         else:
             yield None
+
+
+def _flushes(rows: list[ContextRow]) -> Iterator[ContextRow]:
+    """Flush by flush, what each context's rows of it end in."""
+    ordered = sorted(rows, key=lambda row: (row.covers, row.context, row.n))
+    for _, group in groupby(ordered, key=lambda row: (row.covers, row.context)):
+        parts = list(group)
+        yield parts[0]._replace(body=net(b"".join(part.body for part in parts)))
 
 
 def net(changes: bytes) -> bytes:

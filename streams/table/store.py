@@ -156,9 +156,10 @@ class TableStore:
     def _context_rows(self, context: ModelContext) -> Iterator[ContextRow]:
         """The rows that count, in order; notes where the next one goes, and which are astray."""
         state = self.writer.contexts.setdefault(context, ContextRows())
+        covered = self.covered() or 0
         for key, row in self._scan(rows.context_prefix(context)):
             place = rows.parse_row_key(key)
-            if place.generation != state.generation:
+            if place.generation != state.generation or row.covers > covered:
                 state.last_generation = max(state.last_generation, place.generation)
                 self.writer.strays.append(key)
                 continue
@@ -235,17 +236,24 @@ class TableStore:
         except msgspec.MsgspecError as error:
             raise RowCorruptError(key=_LOCAL_KEY, detail=str(error)) from error
 
-    def copy(self, written: Iterable[RowWrite], local: Local | None) -> None:
-        """Takes over rows of the topic in one WriteBatch; None while more of them are to come.
+    def copy(
+        self, written: Iterable[RowWrite], local: Local | None = None, *, keep_local: bool = False
+    ) -> None:
+        """Takes over rows of the topic in one WriteBatch, and notes how far they reach.
+
+        Args:
+            written: in the topic's order.
+            local: what to remember; None for a copy that is not complete yet.
+            keep_local: let stand what was remembered: rows from there on may be copied again.
 
         Raises:
             DiskError: none of them was written.
         """
         batch = _batch_of(written)
-        if local is None:
-            batch.delete(_LOCAL_KEY)
-        else:
+        if local is not None:
             batch.put(_LOCAL_KEY, msgspec.msgpack.encode(local))
+        elif not keep_local:
+            batch.delete(_LOCAL_KEY)
         with disk_errors("write the table", self._path):
             self._db.write(batch)
 

@@ -27,6 +27,7 @@ from streams.table.fold import Fold, Registered, TableChanges
 from streams.table.rows import Place, RowKind
 
 _ROW_BYTES: Final = 128  # what a row takes beside its body: key, header, the log's own framing
+_DELTA_BYTES_MAX: Final = DUMP_CHUNK_ENTRIES_MAX * CHANGE_BYTES
 
 
 class RowWrite(NamedTuple):
@@ -94,16 +95,14 @@ class TableWriter:
         written = [RowWrite(key, None) for key in self.strays]
         grown: dict[ModelContext, ContextRows] = {}
         for context, body in changes.contexts:
-            before = self.contexts.get(context) or ContextRows()
-            place = Place(context, before.generation, before.next_n)
-            row = rows.encode_row(RowKind.DELTA, covers, body)
-            written.append(RowWrite(rows.row_key(place), row))
-            grown[context] = ContextRows(
-                before.generation,
-                before.next_n + 1,
-                before.delta_bytes + self.weight(body),
-                before.last_generation,
-            )
+            state = msgspec.structs.replace(self.contexts.get(context) or ContextRows())
+            for start in range(0, len(body), _DELTA_BYTES_MAX):
+                part = body[start : start + _DELTA_BYTES_MAX]
+                key = rows.row_key(Place(context, state.generation, state.next_n))
+                written.append(RowWrite(key, rows.encode_row(RowKind.DELTA, covers, part)))
+                state.next_n += 1
+                state.delta_bytes += self.weight(part)
+            grown[context] = state
         written += _structs(rows.PUBLISHER, changes.publishers.items(), covers)
         written += _structs(rows.REGISTRATION, changes.registrations.items(), covers)
         if not self.seed_written:
