@@ -65,6 +65,13 @@ _SETTINGS: Final = {
     "log.retention.check.interval.ms": "1000",
 }
 
+_SMALL_JAVA: Final = (
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-XX:MaxDirectMemorySize=128m",
+    "-XX:ActiveProcessorCount=2",
+)
+
 _LOGGING: Final = """\
 rootLogger.level=WARN
 rootLogger.appenderRef.console.ref=console
@@ -241,8 +248,9 @@ class Broker:
         if (self._directory / "data" / "meta.properties").exists():
             return
         tool = ["kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", _CLUSTER_ID]
+        tool += ["-c", str(self._directory / "server.properties")]
         done = subprocess.run(
-            [*command, *tool, "-c", str(self._directory / "server.properties")],
+            [command[0], *_SMALL_JAVA, *command[1:], *tool],
             capture_output=True,
             text=True,
             timeout=START_S,
@@ -254,9 +262,7 @@ class Broker:
             )
 
     def _run(self, command: list[str]) -> bool:
-        flags = [f"-Xms{self._heap_mib}m", f"-Xmx{self._heap_mib}m", "-XX:+UseSerialGC"]
-        flags += ["-XX:TieredStopAtLevel=1", "-XX:MaxDirectMemorySize=128m"]
-        flags += ["-XX:ActiveProcessorCount=2"]
+        flags = [*_SMALL_JAVA, f"-Xms{self._heap_mib}m", f"-Xmx{self._heap_mib}m"]
         flags += [f"-Dlog4j2.configurationFile={self._directory / 'log4j2.properties'}"]
         settings = str(self._directory / "server.properties")
         with (self._directory / "broker.log").open("ab") as log:

@@ -18,6 +18,7 @@ from aiokafka.errors import (  # type: ignore[import-untyped]
     SaslAuthenticationFailed,
     UnsupportedSaslMechanismError,
 )
+from aiokafka.protocol.metadata import MetadataRequest  # type: ignore[import-untyped]
 
 from schemas.errors import ConfigurationError
 from schemas.kafka import KafkaSettings
@@ -136,11 +137,15 @@ async def knock(options: ClientOptions) -> None:
     for host, port, _ in collect_hosts(settings.pop("bootstrap_servers")):
         try:
             connection = await create_conn(host, port, request_timeout_ms=ATTEMPT_MS, **settings)
+            try:
+                # A listener that wants SASL lets anyone connect, and no one ask.
+                await connection.send(MetadataRequest([]))
+            finally:
+                await connection.close()
         except (KafkaError, OSError, TimeoutError) as error:
             if failure is None or _refusal(error):
                 failure = error
         else:
-            await connection.close()
             return
     if failure is not None:
         raise failure
@@ -182,4 +187,5 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         if cause is None:
             return
         yield cause
-        cause = cause.__cause__
+        # A time-out is a cancellation beneath, which says nothing.
+        cause = None if isinstance(cause, TimeoutError) else cause.__cause__

@@ -35,7 +35,7 @@ HOW = (
     "the tests on Kafka need Java 17 and Maven on the PATH, or REPRISE_TEST_KAFKA=docker, or"
     " REPRISE_TEST_KAFKA=HOST:PORT of a running broker"
 )
-_FIXTURES = {"kafka", "own_broker"}
+_FIXTURES = {"kafka", "own_broker", "secured"}
 
 
 @dataclass(frozen=True)
@@ -71,14 +71,15 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
         yield Kafka(choice, None)
     else:
         yield from (
-            Kafka(broker.bootstrap, broker) for broker in _started(tmp_path_factory.mktemp("kafka"))
+            Kafka(broker.bootstrap, broker)
+            for broker in started_broker(tmp_path_factory.mktemp("kafka"))
         )
 
 
 @pytest.fixture
 def own_broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Broker]:
     """A started broker for one test, which may kill it; indirect parameters are `Broker`'s."""
-    yield from _started(tmp_path / "broker", **getattr(request, "param", {}))
+    yield from started_broker(tmp_path / "broker", **getattr(request, "param", {}))
 
 
 @pytest.fixture
@@ -112,7 +113,8 @@ def _choice() -> str:
     return os.environ.get("REPRISE_TEST_KAFKA", "")
 
 
-def _started(directory: Path, **options: Any) -> Iterator[Broker]:
+def started_broker(directory: Path, **options: Any) -> Iterator[Broker]:
+    """A started broker; skips or fails where none can run here."""
     broker = Broker(directory, **options)
     try:
         broker.start()
