@@ -35,6 +35,7 @@ HOW = (
     "the tests on Kafka need Java 17 and Maven on the PATH, or REPRISE_TEST_KAFKA=docker, or"
     " REPRISE_TEST_KAFKA=HOST:PORT of a running broker"
 )
+_no_broker: list[BrokerUnavailableError] = []  # why, where fetching the jars has failed already
 _FIXTURES = {"kafka", "own_broker", "secured"}
 
 
@@ -55,9 +56,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     listing = session.config.getoption("collectonly")
     if wanted and not listing and not _choice() and not have_jars():
         print("==> fetching the jars of Apache Kafka for the tests (54 MB, once)", flush=True)
-        with contextlib.suppress(BrokerUnavailableError):  # the fixtures say it
+        try:
             find_java()
             fetch_jars()
+        except BrokerUnavailableError as error:
+            _no_broker.append(error)
 
 
 @pytest.fixture(scope="session")
@@ -115,6 +118,8 @@ def _choice() -> str:
 
 def started_broker(directory: Path, **options: Any) -> Iterator[Broker]:
     """A started broker; skips or fails where none can run here."""
+    if _no_broker:
+        unavailable(_no_broker[0])
     broker = Broker(directory, **options)
     try:
         broker.start()
