@@ -1,0 +1,185 @@
+"""A worker's table through crashes, lost disks and lost topics; its followers at any compaction."""
+
+import asyncio
+import random
+import shutil
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schemas.identities import Offset
+from streams.log.interface import LogEntry
+from streams.table.fold import Fold
+from streams.table.follower import TableFollower
+from streams.table.partition import Action, LogBounds, PartitionTable, TableLostError
+from tests.property.test_recovery_equals_never_crashing import (
+    MEMORY,
+    Step,
+    histories,
+    straight,
+)
+from tests.unit.streams.table_topic import MemoryTopic
+
+pytestmark = pytest.mark.timeout(240)
+
+T = TypeVar("T")
+FAULTS = [
+    "flush",
+    "flush",
+    "abort",
+    "disk",
+    "topic",
+    "both",
+    "takeover",
+    "before",
+    "after",
+    "clean",
+]
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(coroutine)
+
+
+def state(one: Fold | TableFollower) -> object:
+    return (
+        one.kernel.contexts(),
+        one.kernel.scopes(),
+        one.publishers,
+        one.registrations,
+    )
+
+
+class World:
+    """A log of events, a table topic, a worker and a follower that never rests."""
+
+    def __init__(self, directory: Path, make_fold: Callable[[], Fold], seed: int) -> None:
+        self.directory = directory
+        self.make_fold = make_fold
+        self.rng = random.Random(seed)
+        self.events: list[bytes] = []
+        self.topic = MemoryTopic()
+        self.names = 0
+        self.disk = 0
+        self.live = TableFollower(make_fold().kernel)
+        self.followed = 0
+        self.open()
+        self.live.caught_up(0)
+
+    def open(self) -> None:
+        self.owned = self.topic.take()
+        self.table = PartitionTable(
+            self.directory / f"disk-{self.disk}",
+            self.owned,
+            self.make_fold,
+            make_name=self.name,
+            generation_min_bytes=0,
+        )
+        bounds = LogBounds(0, len(self.events))
+        self.plan = run(self.table.open(bounds, now=0.0))
+        self.fold()
+
+    def name(self) -> bytes:
+        self.names += 1
+        return bytes([self.names])
+
+    def fold(self) -> None:
+        start = self.table.next_offset
+        entries = [
+            LogEntry(Offset(start + place), value)
+            for place, value in enumerate(self.events[start:])
+        ]
+        self.table.apply(entries)
+
+    def flush(self) -> None:
+        run(self.table.flush(now=0.0))
+        self.followed = self.topic.follow(self.live, self.followed)
+
+    def fault(self, name: str) -> None:
+        match name:
+            case "flush":
+                return self.flush()
+            case "clean":
+                return self.topic.compact(self.rng)
+            case "before" | "after":
+                self.owned.fails = name
+                if self.table.fold.offset != self.table.flushed:
+                    with pytest.raises(TableLostError):
+                        run(self.table.flush(now=0.0))
+        old = self.table
+        if name == "takeover":
+            self.disk += 1
+            self.open()
+            if old.fold.offset != old.flushed:
+                with pytest.raises(TableLostError):
+                    run(old.flush(now=0.0))
+            old.close()
+            return None
+        old.close()
+        if name in ("disk", "both"):
+            shutil.rmtree(self.directory / f"disk-{self.disk}")
+        if name in ("topic", "both"):
+            self.topic.lose()
+            self.followed = 0
+        self.open()
+        return None
+
+
+@settings(max_examples=60)
+@given(histories(), st.lists(st.sampled_from(FAULTS), max_size=12), st.integers(0, 2**32))
+def test_any_faults_give_the_fresh_fold_to_worker_and_followers(
+    make_fold: Callable[[], Fold], history: list[bytes | Step], faults: list[str], seed: int
+) -> None:
+    records = [item for item in history if isinstance(item, bytes)]
+    truth = straight(records, make_fold)
+    with TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as directory:
+        world = World(Path(directory), make_fold, seed)
+        due = {world.rng.randrange(len(records)): fault for fault in faults}
+        for place, record in enumerate(records):
+            world.events.append(record)
+            world.fold()
+            if place in due:
+                world.fault(due[place])
+        world.flush()
+        assert state(world.table.fold) == state(truth)
+        assert state(world.live) == state(truth)
+        for _ in range(3):
+            cold = TableFollower(make_fold().kernel)
+            world.topic.follow(cold)
+            cold.caught_up(0)
+            assert state(cold) == state(truth)
+            assert cold.covered(0) == len(records) - 1
+            assert not cold.take_skipped()
+            world.topic.compact(world.rng)
+        world.table.close()
+
+
+@settings(max_examples=30)
+@given(histories())
+def test_the_three_recoveries_give_one_table(
+    make_fold: Callable[[], Fold], history: list[bytes | Step]
+) -> None:
+    records = [item for item in history if isinstance(item, bytes)]
+    with TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as directory:
+        world = World(Path(directory), make_fold, 0)
+        for record in records:
+            world.events.append(record)
+            world.fold()
+            world.flush()
+        expected = state(world.table.fold)
+        for fault, action in [
+            ("abort", Action.RESUME),
+            ("disk", Action.RESUME),
+            ("topic", Action.PUBLISH),
+            ("both", Action.REBUILD),
+        ]:
+            world.fault(fault)
+            assert world.plan.action is action
+            assert state(world.table.fold) == expected
+            world.flush()
+        world.table.close()

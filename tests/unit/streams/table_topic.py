@@ -1,0 +1,81 @@
+"""A partition of the table topic in memory: transactions, owners, and the cleaner."""
+
+import random
+from collections.abc import AsyncIterator
+
+from streams.table.follower import TableFollower
+from streams.table.partition import TableLostError, TopicRow
+from streams.table.writing import RowWrite
+
+
+class MemoryTopic:
+    """What the brokers hold. Offsets have holes: each transaction's mark takes one."""
+
+    def __init__(self) -> None:
+        self.rows: list[TopicRow] = []
+        self.next_offset = 0
+        self.owner = 0
+
+    def take(self) -> "OwnedTopic":
+        """A new owner; whoever had it before can write no more."""
+        self.owner += 1
+        return OwnedTopic(self, self.owner)
+
+    def lose(self) -> None:
+        """The topic is deleted and made anew."""
+        self.rows = []
+        self.next_offset = 0
+
+    def compact(self, rng: random.Random) -> None:
+        """What the cleaner may have done at some point of its work.
+
+        Up to a random offset some superseded rows are gone, and some tombstones before which
+        nothing of their key is left.
+        """
+        dirty_from = rng.randint(0, self.next_offset)
+        last = {row.key: row.offset for row in self.rows if row.offset < dirty_from}
+        kept: list[TopicRow] = []
+        seen: set[bytes] = set()
+        for row in self.rows:
+            superseded = row.offset < last.get(row.key, -1)
+            done = row.value is None and row.key not in seen and row.offset < dirty_from
+            if (superseded or done) and rng.random() < 0.8:
+                continue
+            seen.add(row.key)
+            kept.append(row)
+        self.rows = kept
+
+    def follow(self, follower: TableFollower, start: int = 0) -> int:
+        """Puts the rows from `start` on; returns where to go on."""
+        for row in self.rows:
+            if row.offset >= start:
+                follower.put(0, row.key, row.value)
+        return self.next_offset
+
+
+class OwnedTopic:
+    """Implements `TableTopic`; `fails` lets the next write fail before or after it counts."""
+
+    def __init__(self, topic: MemoryTopic, owner: int) -> None:
+        self._topic = topic
+        self._owner = owner
+        self.fails = ""
+
+    async def end(self) -> int:
+        return self._topic.next_offset
+
+    async def read(self, start: int) -> AsyncIterator[list[TopicRow]]:
+        rows = [row for row in self._topic.rows if row.offset >= start]
+        for begin in range(0, len(rows), 3):
+            yield rows[begin : begin + 3]
+
+    async def write(self, written: list[RowWrite]) -> list[int]:
+        topic = self._topic
+        if self._owner != topic.owner or self.fails == "before":
+            raise TableLostError("fenced or failed")
+        first = topic.next_offset
+        topic.rows += [TopicRow(first + place, *row) for place, row in enumerate(written)]
+        topic.next_offset += len(written) + 1
+        if self.fails == "after":
+            raise TableLostError("the answer was lost")
+        return list(range(first, first + len(written)))
