@@ -98,7 +98,7 @@ def _query_figures(index: Kernel, resident: list[Chain], tokens: int) -> list[Fi
             name=f"query, {_size(tokens)} tokens, cold",
             unit="us",
             runs=cold,
-            note=f"{len(prompts)} prompts rotate, {len(prompts) * blocks:,} blocks and their tokens",
+            note=f"{len(prompts)} prompts rotate, {len(prompts) * blocks:,} blocks in all",
         ),
     ]
 
