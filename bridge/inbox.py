@@ -6,7 +6,7 @@ as `inbox_full`; the next message of the publisher then shows a gap, so the loss
 
 import threading
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 
 from bridge.messages import RawMessage
@@ -20,13 +20,19 @@ class Inbox:
     Args:
         messages_max: bound on waiting messages.
         bytes_max: bound on the bytes of their frames.
+        when_filled: called, on the thread that puts, when there is something to take again.
     """
 
     def __init__(
-        self, *, messages_max: int = INBOX_MESSAGES_MAX, bytes_max: int = INBOX_BYTES_MAX
+        self,
+        *,
+        messages_max: int = INBOX_MESSAGES_MAX,
+        bytes_max: int = INBOX_BYTES_MAX,
+        when_filled: Callable[[], None] = lambda: None,
     ) -> None:
         self._messages_max = messages_max
         self._bytes_max = bytes_max
+        self._when_filled = when_filled
         self._queue: deque[RawMessage] = deque()
         self._size_bytes = 0
         self._dropped: Counter[PublisherKey] = Counter()
@@ -36,6 +42,7 @@ class Inbox:
     def put(self, messages: Sequence[RawMessage]) -> None:
         """Appends the messages, as many as fit; never waits. Cost O(messages)."""
         with self._changed:
+            was_empty = not self._queue
             for message in messages:
                 size_bytes = message.size_bytes
                 if (
@@ -47,6 +54,9 @@ class Inbox:
                 self._queue.append(message)
                 self._size_bytes += size_bytes
             self._changed.notify()
+            filled = was_empty and bool(self._queue)
+        if filled:
+            self._when_filled()
 
     def take(self, messages_max: int, timeout_s: float) -> list[RawMessage]:
         """The oldest messages; waits until there is one, the time is over, or `wake` is called.

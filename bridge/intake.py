@@ -324,6 +324,26 @@ class Intake:
         window.add_reset(incarnation=lane.tracker.incarnation, reason=reason)
         return window.close()
 
+    def lose(
+        self, publisher: PublisherKey, cursor: Cursor, now: float, *, reason: str
+    ) -> list[SequencedRecord]:
+        """The records that say that everything up to `cursor` is lost; none where it is known."""
+        lane = self._lanes[publisher]
+        window = Window(publisher, now)
+        if cursor <= lane.tracker.cursor:
+            return []
+        if cursor.incarnation > lane.tracker.incarnation:
+            window.add_reset(incarnation=cursor.incarnation, reason=reason)
+            lane.tracker = SequenceTracker(Cursor(cursor.incarnation, -1))
+        first, last = lane.tracker.sequence + 1, cursor.sequence
+        if first <= last:
+            lane.counters.gaps += 1
+            lane.counters.lost_batches += last - first + 1
+            window.add_gap(incarnation=cursor.incarnation, first=first, last=last, reason=reason)
+        lane.tracker = SequenceTracker(cursor)
+        lane.engine_time = 0.0
+        return window.close()
+
     def resume(self, publisher: PublisherKey, now: float) -> list[SequencedRecord]:
         """Ends the wait: the records of what waited, in order; what is missing before it is a gap.
 

@@ -136,7 +136,7 @@ class Spool:
         return self.size_bytes + size_bytes <= self.bytes_max
 
     def delete(self, publisher: PublisherKey, records: Iterable[SpooledRecord]) -> None:
-        """Deletes records that `read` gave.
+        """Deletes records that `read` gave, those that are still there.
 
         Raises:
             DiskError: nothing was deleted.
@@ -145,9 +145,12 @@ class Spool:
         if lane is None:
             return
         batch = WriteBatch(raw_mode=True)
-        deleted = list(records)
-        for record in deleted:
-            batch.delete(_RECORD_KEY.pack(_RECORD, lane.number, record.number))
+        deleted: list[SpooledRecord] = []
+        for record in records:
+            key = _RECORD_KEY.pack(_RECORD, lane.number, record.number)
+            if record.number >= lane.head and self._db.get(key) is not None:
+                batch.delete(key)
+                deleted.append(record)
         emptied = len(deleted) == lane.records
         if emptied:
             batch.delete(_LANE_KEY.pack(_LANE, lane.number))

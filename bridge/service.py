@@ -1,0 +1,344 @@
+"""The bridge as a service: registry -> sockets -> intake -> writer -> log. One loop.
+
+startup     opens the spool; needs no broker, and waits for one for as long as it takes
+main loop   a turn for each window: what the sockets received becomes records; beside it the
+registry is followed, records are sent, and every HOUSE_S the rest is looked after
+drain       stop receiving; write what was received; note the cursors; leave the group
+"""
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from bridge.bounds import (
+    FLUSH_S,
+    INTAKE_TURN_MESSAGES_MAX,
+    LEAVE_S,
+    NOTE_S,
+    REGISTERED_AGAIN_S,
+    RETRY_S,
+    SESSION_S,
+    SPOOL_BYTES_MAX,
+    WINDOW_MS,
+)
+from bridge.clients import Clients, KafkaError
+from bridge.cursors import Cursors
+from bridge.inbox import Inbox
+from bridge.intake import Intake, PublisherCounters
+from bridge.ownership import Ownership
+from bridge.registry import Registry
+from bridge.replay import Replayer
+from bridge.spool import Spool
+from bridge.subscriber import Subscriber
+from bridge.writer import Writer
+from schemas.arrays import ArrayPacker
+from schemas.errors import ConfigurationError
+from schemas.identities import PublisherKey
+from schemas.kafka import KafkaSettings
+from schemas.kafka_clients import ClientOptions
+from schemas.registration import Registration
+
+HOUSE_S: Final = 0.25
+_logger = logging.getLogger(__name__)
+
+
+class BridgeSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a bridge runs with.
+
+    Attributes:
+        kafka: the brokers and the topics.
+        options: of the clients, made of `kafka`.
+        data: directory of the spool; each bridge has its own.
+        window_ms: how long batches are collected for one record, 0 for not at all.
+        spool_bytes: bound on the spool.
+        session_s: a bridge that is not heard of for so long loses its publishers to the others.
+    """
+
+    kafka: KafkaSettings
+    options: ClientOptions
+    data: Path
+    window_ms: int = WINDOW_MS
+    spool_bytes: int = SPOOL_BYTES_MAX
+    session_s: float = SESSION_S
+
+    def __post_init__(self) -> None:
+        """Raises ConfigurationError where a value cannot be used."""
+        if self.window_ms < 0 or self.spool_bytes < 0 or self.session_s < 1:
+            raise ConfigurationError(
+                "Expected a window and a spool of at least 0 and a session of at least 1 s, got:"
+                f" {self.window_ms} ms, {self.spool_bytes} bytes, {self.session_s:g} s"
+            )
+
+
+class PublisherStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One publisher of this bridge, for `/health` and `/metrics`."""
+
+    registration: Registration
+    state: str
+    connected: bool
+    incarnation: int
+    sequence: int
+
+
+class BridgeStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What a bridge says of itself.
+
+    Attributes:
+        problem: what keeps records from the log, or "".
+        partitions: of the registry, that this bridge owns.
+        queue_bytes: of records that are neither acknowledged nor in the spool.
+    """
+
+    problem: str
+    partitions: list[int]
+    publishers: list[PublisherStatus]
+    spool_records: int
+    spool_bytes: int
+    queue_bytes: int
+
+
+class Bridge:
+    """See the module.
+
+    Args:
+        settings: what to run with.
+        packer: of hashes and tokens; the kernel's where there is one.
+
+    Raises:
+        StorageError: the spool cannot be opened.
+    """
+
+    def __init__(self, settings: BridgeSettings, packer: ArrayPacker | None = None) -> None:
+        clients = Clients(settings.kafka, settings.options, settings.session_s)
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self._arrived = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self.faults = 0
+        self.inbox = Inbox(when_filled=self._wake)
+        self.subscriber = Subscriber(self.inbox)
+        self.intake = Intake(packer)
+        self.replayer = Replayer(self.intake)
+        self.cursors = Cursors(clients)
+        self.spool = Spool(settings.data / "spool", bytes_max=settings.spool_bytes)
+        self.writer = Writer(
+            topic=settings.kafka.topics.events,
+            make_producer=clients.producer,
+            spool=self.spool,
+            on_written=self.cursors.written,
+            may_write=lambda: self.registry.has_lease,
+        )
+        self.ownership = Ownership(
+            intake=self.intake,
+            subscriber=self.subscriber,
+            writer=self.writer,
+            cursors=self.cursors,
+            replayer=self.replayer,
+            registry_partitions=settings.kafka.registry_partitions,
+        )
+        self.registry = Registry(clients, self.ownership)
+        self._noting: asyncio.Task[None] | None = None
+        self._note_at = 0.0
+        self._registered_at = time.monotonic()
+
+    def _wake(self) -> None:
+        """Called by the socket thread."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._arrived.set)
+
+    # Life
+
+    async def run(self, prepare: Callable[[], Coroutine[None, None, None]]) -> None:
+        """Runs until `stop` is called, then drains, within SHUTDOWN_S; once.
+
+        Args:
+            prepare: done first, for as long as that takes; its errors end the run.
+        """
+        self.subscriber.start()
+        try:
+            if await self._prepared(prepare):
+                await self._run()
+        finally:
+            await asyncio.to_thread(self.subscriber.stop)
+            self.replayer.close()
+            self.spool.close()
+
+    async def _prepared(self, prepare: Callable[[], Coroutine[None, None, None]]) -> bool:
+        """False where `stop` was called before."""
+        preparing = asyncio.create_task(prepare())
+        stopping = asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait({preparing, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not preparing.done():
+                return False
+            await preparing
+            return True
+        finally:
+            preparing.cancel()
+            stopping.cancel()
+
+    async def _run(self) -> None:
+        sending = asyncio.create_task(self._keep(self.writer.run))
+        following = asyncio.create_task(self._keep(self.registry.run))
+        turning = asyncio.create_task(self._keep(self._turn_until_cancelled))
+        keeping = asyncio.create_task(self._keep(self._keep_house))
+        try:
+            await self._stopping.wait()
+            await _cancel(turning, keeping)
+            await self._drain()
+            await _cancel(following)
+        finally:
+            await self.ownership.stop()
+            await _cancel(turning, keeping, following, sending)
+
+    def stop(self) -> None:
+        """Asks `run` to end; from the loop's thread, signal handlers included."""
+        self._stopping.set()
+
+    async def _keep(self, part: Callable[[], Awaitable[None]]) -> None:
+        """Runs a part of the bridge again where it ends by an error that nobody thought of."""
+        while True:
+            try:
+                await part()
+            except Exception:
+                self.faults += 1
+                _logger.exception("Expected no error; going on")
+            await asyncio.sleep(RETRY_S)
+
+    async def _drain(self) -> None:
+        """See the module; each step is bounded."""
+        await asyncio.to_thread(self.subscriber.stop)
+        await self.ownership.stop()
+        while self._turn():
+            pass
+        if not await self.writer.flush(FLUSH_S):
+            _logger.warning("Kafka is away: what was received waits in the spool")
+            return
+        try:
+            await asyncio.wait_for(self._write_notes(), LEAVE_S)
+        except TimeoutError:
+            _logger.info("The cursors could not be noted; the next owner reads the log for them")
+
+    # The main loop
+
+    async def _turn_until_cancelled(self) -> None:
+        window_s = self._settings.window_ms / 1000
+        while True:
+            await self._arrived.wait()
+            if window_s:
+                await asyncio.sleep(window_s)
+            self._arrived.clear()
+            while self._turn():  # noqa: ASYNC110 -- it yields to others, it waits for nothing
+                await asyncio.sleep(0)
+
+    def _turn(self) -> bool:
+        """Turns what was received into records; False where that was all."""
+        messages = self.inbox.take(INTAKE_TURN_MESSAGES_MAX, 0.0)
+        if messages:
+            try:
+                records = self.intake.process(messages, time.time())
+            except Exception:
+                # The intake answers for bad input itself: this is a fault of ours.
+                self.faults += 1
+                _logger.exception("Dropped %d messages that could not be processed", len(messages))
+                return True
+            self.writer.append(records)
+            self.ownership.repair_gaps()
+        return len(messages) == INTAKE_TURN_MESSAGES_MAX
+
+    async def _keep_house(self) -> None:
+        while True:
+            await asyncio.sleep(HOUSE_S)
+            self.writer.check()
+            self.ownership.watch_links()
+            self.ownership.end_losses()
+            now = time.monotonic()
+            if now >= self._note_at and (self._noting is None or self._noting.done()):
+                self._note_at = now + NOTE_S
+                self._noting = asyncio.create_task(self._write_notes())
+            if now - self._registered_at > REGISTERED_AGAIN_S:
+                self._registered_at = now
+                for followed in self.ownership.followed.values():
+                    self.ownership.write_registered(followed.registration)
+
+    async def _write_notes(self) -> None:
+        if self.writer.is_late or not self.registry.has_lease:
+            return
+        self.cursors.advance(self.writer.ends())
+        for home, notes in self.cursors.take_notes().items():
+            publishers = [publisher for publisher, _, _ in notes]
+            try:
+                await self.writer.send(
+                    self.cursors.topic, home, [(key, value) for _, key, value in notes]
+                )
+            except (KafkaError, OSError, TimeoutError) as error:
+                self.cursors.renote(publishers)
+                _logger.debug("Cannot note cursors: %r", error)
+            else:
+                self.cursors.noted(publishers)
+
+    # State
+
+    def status(self) -> BridgeStatus:
+        """For `/health`; may be called on the loop's thread only."""
+        problem = ""
+        if not self.registry.connected:
+            problem = "the registry cannot be followed: Kafka is away"
+        elif self.writer.losses:
+            problem = "the spool is full: records are dropped"
+        elif self.writer.is_late or not self.registry.has_lease:
+            problem = "records wait in the spool: Kafka is away or slow"
+        return BridgeStatus(
+            problem=problem,
+            partitions=self.registry.partitions,
+            publishers=[self._status_of(publisher) for publisher in self.ownership.followed],
+            spool_records=self.spool.records,
+            spool_bytes=self.spool.size_bytes,
+            queue_bytes=self.writer.queue_bytes,
+        )
+
+    def _status_of(self, publisher: PublisherKey) -> PublisherStatus:
+        followed = self.ownership.followed[publisher]
+        cursor = self.intake.cursor(publisher)
+        state = "live"
+        if not followed.live:
+            state = "taking over"
+        elif followed.repair is not None:
+            state = "repairing"
+        elif publisher in self.writer.losses:
+            state = "dropping"
+        elif publisher in self.spool:
+            state = "spooling"
+        return PublisherStatus(
+            registration=followed.registration,
+            state=state,
+            connected=self.subscriber.connected(publisher),
+            incarnation=cursor.incarnation,
+            sequence=cursor.sequence,
+        )
+
+    def counters(self) -> dict[PublisherKey, PublisherCounters]:
+        """Of the publishers that are followed; live, so read them only."""
+        return self.intake.counters()
+
+    def dropped(self) -> Counter[tuple[PublisherKey, str]]:
+        """What was left out, by publisher and reason."""
+        dropped = Counter(self.writer.dropped)
+        for publisher, counters in self.counters().items():
+            for reason, count in counters.dropped.items():
+                dropped[publisher, reason] += count
+        for publisher, count in self.inbox.dropped().items():
+            dropped[publisher, "inbox_full"] += count
+        return dropped
+
+
+async def _cancel(*tasks: "asyncio.Task[None]") -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
