@@ -340,7 +340,8 @@ def main() -> int:
     if is_answering(f"{HOST}:{arguments.port}"):
         print(f"A broker answers on {HOST}:{arguments.port} already; --port for another one.")
         return 1
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for stopping in (signal.SIGINT, signal.SIGTERM):  # a background shell has SIGINT ignored
+        signal.signal(stopping, signal.default_int_handler)
     broker = Broker(arguments.data.expanduser(), port=arguments.port, heap_mib=arguments.heap_mib)
     try:
         if not have_jars():
