@@ -35,6 +35,7 @@ def main() -> None:
     \b
     reprise up --demo                try it: four simulated engines and a router
     reprise up --data DIR            run it; register engines by POST /register
+    reprise bridge --kafka HOST:PORT the engines' events, into Kafka
     reprise serve --kafka HOST:PORT  a replica that answers from the tables in Kafka
     reprise verify --data DIR        prove the table: fold its log afresh
     reprise tail --data DIR          print the log as JSON lines
@@ -207,6 +208,86 @@ def tail(
                 tail_embedded(data, options, write)
             elif kafka is not None:
                 tail_kafka(kafka, options, write)
+    except RepriseError as error:
+        raise click.ClickException(str(error)) from error
+
+
+@main.command()
+@kafka_options()
+@data_option("Directory of the spool, which no other bridge uses; made where it is missing.")
+@click.option(
+    "--metrics-host",
+    envvar="REPRISE_METRICS_HOST",
+    show_envvar=True,
+    default="127.0.0.1",
+    show_default=True,
+    help="Address of /metrics and /health.",
+)
+@click.option(
+    "--metrics-port",
+    envvar="REPRISE_METRICS_PORT",
+    show_envvar=True,
+    type=click.IntRange(0, 65_535),
+    help="Port of /metrics and /health, 0 for any.  [default: none]",
+)
+@click.option(
+    "--window-ms",
+    envvar="REPRISE_WINDOW_MS",
+    show_envvar=True,
+    type=click.IntRange(0, 10_000),
+    default=50,
+    show_default=True,
+    help="How long a publisher's batches are collected for one record, 0 for not at all.",
+)
+@click.option(
+    "--spool-gib",
+    envvar="REPRISE_SPOOL_GIB",
+    show_envvar=True,
+    type=click.FloatRange(min=0),
+    default=1.0,
+    show_default=True,
+    help="How much may wait on disk while Kafka is away.",
+)
+@click.option(
+    "--session-timeout-s",
+    envvar="REPRISE_SESSION_TIMEOUT_S",
+    show_envvar=True,
+    type=click.FloatRange(1, 300),
+    default=10.0,
+    show_default=True,
+    help="A bridge without a sign of life for this long is replaced by the others.",
+)
+def bridge(
+    kafka: KafkaSettings,
+    data: Path,
+    metrics_host: str,
+    metrics_port: int | None,
+    window_ms: int,
+    spool_gib: float,
+    session_timeout_s: float,
+) -> None:
+    """Receive the engines' events and append them to Kafka: one bridge of any number.
+
+    The bridges share the registered publishers. One needs nothing but the brokers, and spools to
+    --data while they are away.
+
+    \b
+    CONDUCTOR_LOG_LEVEL    DEBUG, INFO, WARNING or ERROR      [default: INFO]
+    """  # noqa: D301
+    from reprise.bridge_role import BridgeOptions, run_bridge
+
+    try:
+        options = BridgeOptions(
+            kafka=kafka,
+            data=data,
+            window_ms=window_ms,
+            spool_bytes=int(spool_gib * limits.GIB),
+            session_s=session_timeout_s,
+            metrics_host=metrics_host,
+            metrics_port=metrics_port,
+        )
+        _start_logging(log_level_from(os.environ))
+        run_bridge(options)
     except RepriseError as error:
         raise click.ClickException(str(error)) from error
 
