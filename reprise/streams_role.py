@@ -11,11 +11,13 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Final
 
 import msgspec
+from aiokafka.errors import KafkaError  # type: ignore[import-untyped]
 from prometheus_client import (
     CollectorRegistry,
     GCCollector,
@@ -29,10 +31,15 @@ from prometheus_client.registry import Collector
 from reprise.kafka_clients import client_options
 from reprise.kafka_topics import ensure_topics
 from reprise.settings import DEFAULT_SEED
-from schemas.errors import ConfigurationError, DataDirectoryInUseError, RowVersionError
+from schemas.errors import (
+    ConfigurationError,
+    DataDirectoryInUseError,
+    RepriseError,
+    RowVersionError,
+)
 from schemas.kafka import KafkaSettings
-from streams.agents import PartitionTables
-from streams.app import make_app, quiet_logs, run_app
+from streams.agents import EventsReader, PartitionTables
+from streams.app import quiet_logs, run_app
 from streams.kernel import open_kernel
 from streams.table.fold import Fold
 
@@ -103,9 +110,10 @@ class Worker:
                 return
             except _FATAL:
                 raise
-            except Exception as error:  # noqa: BLE001 -- Faust crashes with whatever came up
+            except Exception as error:
                 self.problem = f"{type(error).__name__}: {error}"
-                logger.warning("Beginning anew: %s", self.problem)
+                foreseen = isinstance(error, RepriseError | KafkaError | OSError)
+                logger.warning("Beginning anew: %s", self.problem, exc_info=not foreseen)
             self.restarts += 1
             if time.monotonic() - started > SETTLED_S:
                 pause_s = RETRY_FIRST_S
@@ -136,18 +144,21 @@ class Worker:
             table_topic=topics.table.name,
             make_fold=lambda: Fold(open_kernel(settings.seed, name=settings.kernel)),
         )
-        app = make_app(
+        reader = EventsReader(
+            tables,
             self._options,
             group=settings.kafka.group("streams"),
-            events_topic=topics.events.name,
-            events_partitions=topics.events.partitions,
-            tables=tables,
+            topic=topics.events.name,
             flush_s=settings.flush_s,
             session_timeout_s=settings.session_timeout_s,
         )
         self.tables, self.problem = tables, ""
         try:
-            await run_app(app, tables, self._stopping)
+            await run_app(
+                self._options,
+                group=settings.kafka.group("streams"),
+                work=partial(reader.run, self._stopping),
+            )
         finally:
             await tables.close()
 

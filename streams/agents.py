@@ -1,9 +1,10 @@
-"""The agent that folds: records of one partition in, rows of its table out. No rules are here.
+"""The tables of a worker's partitions, and the reader that folds records into them. No rules here.
 
-Faust says which partitions are this worker's (`assign`), where to read on (`next_offset`), and
-brings records in batches (`fold`). Each batch is folded and flushed before its body returns, so
-whatever offset Faust commits, the table topic covers it. The committed offset only informs: a
-partition is always read on from the offset that its table covers.
+The group gives partitions (`assign`), and each is read on from the offset that its table covers,
+whatever the group has committed: that offset only informs. Records are gathered for a flush time,
+folded, and written, all partitions side by side; a turn ends when all of it is in the table topic.
+
+The hot topic is read by a bare consumer, not by a Faust agent: see `streams.app`.
 """
 
 import asyncio
@@ -13,14 +14,21 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-import faust
+from aiokafka import (  # type: ignore[import-untyped]
+    AIOKafkaConsumer,
+    ConsumerRebalanceListener,
+    TopicPartition,
+)
+from aiokafka.coordinator.assignors.sticky.sticky_assignor import (  # type: ignore[import-untyped]
+    StickyPartitionAssignor,
+)
 from aiokafka.errors import KafkaError  # type: ignore[import-untyped]
-from faust.types import EventT
 
 from schemas.errors import RepriseError
 from schemas.identities import Offset
+from schemas.kafka import MESSAGE_MAX
 from schemas.kafka_clients import ClientOptions
 from schemas.limits import TABLE_FLUSH_CHANGES_MAX
 from streams.log.interface import LogEntry
@@ -30,7 +38,11 @@ from streams.table.partition import LogBounds, PartitionTable, TableLostError
 
 logger = logging.getLogger(__name__)
 
-BATCH_RECORDS_MAX: Final = 1_000
+TURN_RECORDS_MAX: Final = 4_096
+POLL_MS: Final = 200
+COMMIT_S: Final = 2.0
+REBALANCE_MS: Final = 300_000
+"""How long the members of a group may take to open their tables."""
 
 
 class Owned(NamedTuple):
@@ -46,7 +58,6 @@ class PartitionTables:
 
     Attributes:
         owned: by partition.
-        failure: set once a table cannot go on; the worker then begins anew.
         counters: `records`, `skipped_*`, `jumps`, `not_owned`.
     """
 
@@ -60,10 +71,8 @@ class PartitionTables:
         make_fold: Callable[[], Fold],
     ) -> None:
         self.owned: dict[int, Owned] = {}
-        self.failure: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self.counters: Counter[str] = Counter()
         self._assigning = asyncio.Lock()
-        self._assigned: set[int] = set()
         self._data = data
         self._options = options
         self._events_topic = events_topic
@@ -85,9 +94,6 @@ class PartitionTables:
             await self._assign(wanted)
 
     async def _assign(self, wanted: set[int]) -> None:
-        if wanted == self._assigned:
-            return
-        self._assigned = set()
         for partition in list(self.owned):
             if partition not in wanted or not await self._take_again(partition):
                 await self._close(partition)
@@ -95,7 +101,6 @@ class PartitionTables:
         if missing:
             bounds = await log_bounds(self._options, self._events_topic, missing)
             await asyncio.gather(*(self._open(one, bounds[one]) for one in missing))
-        self._assigned = wanted
 
     async def _take_again(self, partition: int) -> bool:
         owned = self.owned[partition]
@@ -150,42 +155,30 @@ class PartitionTables:
             await self._close(partition)
 
     async def settle(self) -> None:
-        """Returns once no flush is under way; the next `assign` looks at every table again."""
-        self._assigned = set()
+        """Returns once no flush is under way."""
         for owned in list(self.owned.values()):
             async with owned.lock:
                 pass
 
-    def next_offset(self, partition: int) -> int | None:
-        """Where to read on, or None for a partition that is not open here."""
-        owned = self.owned.get(partition)
-        return None if owned is None else owned.table.next_offset
+    def next_offset(self, partition: int) -> int:
+        """Where to read on."""
+        return self.owned[partition].table.next_offset
 
     # Records
 
     async def fold(self, partition: int, entries: Sequence[LogEntry]) -> None:
         """Folds records and flushes; on return the table topic covers them.
 
-        Goes on to the end of its flush where the caller is cancelled.
+        Raises:
+            TableLostError, DiskError, KafkaError: the table has to be opened anew.
         """
-        task = asyncio.ensure_future(self._fold(partition, entries))
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError:
-            task.add_done_callback(_retrieve)
-            raise
-
-    async def _fold(self, partition: int, entries: Sequence[LogEntry]) -> None:
         owned = self.owned.get(partition)
         if owned is None:
             self.counters["not_owned"] += len(entries)
             return
-        try:
-            async with owned.lock:
-                if self.owned.get(partition) is owned:
-                    await self._fold_owned(partition, owned.table, entries)
-        except (RepriseError, KafkaError, OSError) as error:
-            self.fail(error)
+        async with owned.lock:
+            if self.owned.get(partition) is owned:
+                await self._fold_owned(partition, owned.table, entries)
 
     async def _fold_owned(
         self, partition: int, table: PartitionTable, entries: Sequence[LogEntry]
@@ -208,31 +201,131 @@ class PartitionTables:
             self.counters["jumps"] += 1
             raise TableLostError(f"expected record {partition}:{expected}, got {partition}:{got}")
 
-    def fail(self, error: BaseException) -> None:
-        """Notes that the worker has to begin anew; the first reason stays."""
-        if not self.failure.done():
-            self.failure.set_result(error)
+
+class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
+    """Opens and closes tables as the group says, and sets where each partition is read on."""
+
+    def __init__(self, reader: "EventsReader") -> None:
+        self._reader = reader
+
+    async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
+        await self._reader.release()
+
+    async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
+        await self._reader.take(assigned)
 
 
-def _retrieve(task: "asyncio.Task[None]") -> None:
-    if not task.cancelled():
-        task.exception()
+class EventsReader:
+    """A member of the group that folds what it is given. To be used once.
 
-
-def add_agent(
-    app: faust.App, topic: Any, tables: Callable[[], PartitionTables], *, flush_s: float
-) -> None:
-    """Lets the app fold the topic: one instance of the agent a partition, batches of up to
-    `flush_s`.
+    Attributes:
+        generation: how often partitions came or went. What was fetched in another one is dropped:
+            its partitions have been sought anew, or are another worker's.
     """
 
-    async def fold_records(stream: Any) -> None:
-        async for batch in stream.take_events(BATCH_RECORDS_MAX, within=flush_s):
-            partition = batch[0].message.partition
-            await tables().fold(partition, [_entry(event) for event in batch])
+    def __init__(
+        self,
+        tables: PartitionTables,
+        options: ClientOptions,
+        *,
+        group: str,
+        topic: str,
+        flush_s: float,
+        session_timeout_s: float,
+    ) -> None:
+        self.generation = 0
+        self._tables = tables
+        self._flush_s = flush_s
+        self._failure: Exception | None = None
+        self._commit_at = 0.0
+        self._consumer = AIOKafkaConsumer(
+            **options,
+            group_id=group,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            isolation_level="read_committed",
+            partition_assignment_strategy=[StickyPartitionAssignor],
+            session_timeout_ms=int(session_timeout_s * 1000),
+            heartbeat_interval_ms=int(session_timeout_s * 250),
+            rebalance_timeout_ms=REBALANCE_MS,
+            max_poll_interval_ms=2 * REBALANCE_MS,
+            request_timeout_ms=max(40_000, int(2000 * session_timeout_s)),
+            max_partition_fetch_bytes=MESSAGE_MAX,
+            fetch_max_bytes=4 * MESSAGE_MAX,
+        )
+        self._topic = topic
 
-    app.agent(topic, name="fold", isolated_partitions=True)(fold_records)
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Folds until stopped; then leaves the group, everything that was folded being written.
+
+        Raises:
+            RepriseError, KafkaError, OSError: why it cannot go on.
+        """
+        self._consumer.subscribe([self._topic], listener=_Listener(self))
+        try:
+            await self._consumer.start()
+            while not stopping.is_set() and self._failure is None:
+                await self._turn(stopping)
+            await self._commit()
+        finally:
+            await self._consumer.stop()
+        if self._failure is not None:
+            raise self._failure
+
+    async def _turn(self, stopping: asyncio.Event) -> None:
+        began = time.monotonic()
+        generation = self.generation
+        batches = await self._consumer.getmany(timeout_ms=POLL_MS, max_records=TURN_RECORDS_MAX)
+        if batches and generation == self.generation:
+            folding = [
+                self._tables.fold(part.partition, [_entry(record) for record in records])
+                for part, records in batches.items()
+            ]
+            for outcome in await asyncio.gather(*folding, return_exceptions=True):
+                if isinstance(outcome, BaseException):
+                    raise outcome
+            await self._rest(stopping, began + self._flush_s - time.monotonic())
+        if time.monotonic() >= self._commit_at:
+            self._commit_at = time.monotonic() + COMMIT_S
+            await self._commit()
+
+    @staticmethod
+    async def _rest(stopping: asyncio.Event, rest_s: float) -> None:
+        if rest_s > 0:
+            try:
+                await asyncio.wait_for(stopping.wait(), rest_s)
+            except TimeoutError:
+                return
+
+    async def _commit(self) -> None:
+        """Tells the group how far it is; whoever measures lag reads it, nothing else does."""
+        offsets = {
+            part: self._tables.owned[part.partition].table.flushed + 1
+            for part in self._consumer.assignment()
+            if part.partition in self._tables.owned
+        }
+        if not offsets:
+            return
+        try:
+            await self._consumer.commit(offsets)
+        except KafkaError as error:  # a rebalance is under way; the next one will do
+            logger.debug("Could not commit: %s", error)
+
+    async def release(self) -> None:
+        """No partition is ours until `take` says so; returns once nothing is being written."""
+        self.generation += 1
+        await self._tables.settle()
+
+    async def take(self, assigned: set[TopicPartition]) -> None:
+        """These are ours: opens their tables and reads on from what they cover."""
+        try:
+            await self._tables.assign(part.partition for part in assigned)
+            for part in assigned:
+                self._consumer.seek(part, self._tables.next_offset(part.partition))
+        except (RepriseError, KafkaError, OSError) as error:
+            self._failure = error
+        self.generation += 1
 
 
-def _entry(event: EventT[bytes]) -> LogEntry:
-    return LogEntry(Offset(event.message.offset), event.message.value or b"")
+def _entry(record: object) -> LogEntry:
+    return LogEntry(Offset(record.offset), record.value or b"")  # type: ignore[attr-defined]
