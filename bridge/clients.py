@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol, cast
 from aiokafka import (  # type: ignore[import-untyped]
     AIOKafkaConsumer,
     AIOKafkaProducer,
+    ConsumerRebalanceListener,
     TopicPartition,
 )
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import (  # type: ignore[import-untyped]
@@ -117,8 +118,8 @@ class Consumer(Protocol):
         """Leaves the group and disconnects."""
         ...
 
-    def subscribe(self, topics: Sequence[str], *, listener: RebalanceListener) -> None:
-        """Joins the group's sharing of the topics."""
+    def subscribe(self, topics: Sequence[str], *, listener: object) -> None:
+        """Joins the group's sharing of the topics; see `subscribe`."""
         ...
 
     def assign(self, partitions: Sequence[object]) -> None:
@@ -216,6 +217,22 @@ class Clients:
                 metadata_max_age_ms=60_000,
             ),
         )
+
+
+class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
+    def __init__(self, listener: RebalanceListener) -> None:
+        self._listener = listener
+
+    async def on_partitions_revoked(self, revoked: set[Partition]) -> None:
+        await self._listener.on_partitions_revoked(revoked)
+
+    async def on_partitions_assigned(self, assigned: set[Partition]) -> None:
+        await self._listener.on_partitions_assigned(assigned)
+
+
+def subscribe(consumer: Consumer, topic: str, listener: RebalanceListener) -> None:
+    """Joins the group's sharing of the topic."""
+    consumer.subscribe([topic], listener=_Listener(listener))
 
 
 def topic_partition(topic: str, partition: int) -> object:

@@ -74,13 +74,22 @@ class Connection:
         size_bytes = 0
         while len(messages) < RECEIVE_BURST_MAX and size_bytes < MESSAGE_BYTES_MAX:
             try:
-                frames = self.socket.recv_multipart(zmq.NOBLOCK)
+                frames = self._receive_frames()
             except zmq.Again:
                 break
             message = RawMessage(self.publisher, frames, received_at)
             messages.append(message)
             size_bytes += message.size_bytes
         return messages
+
+    def _receive_frames(self) -> list[bytes]:
+        """One message. A frame knows whether more follow; asking the socket costs twice as much."""
+        frame = self.socket.recv(zmq.NOBLOCK, copy=False)
+        frames = [frame.bytes]
+        while frame.more:
+            frame = self.socket.recv(zmq.NOBLOCK, copy=False)
+            frames.append(frame.bytes)
+        return frames
 
     def watch(self) -> None:
         """Follows the link's state, and says once when it changes or stays away; never waits."""

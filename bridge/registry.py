@@ -25,6 +25,7 @@ from bridge.clients import (
     KafkaError,
     Message,
     Partition,
+    subscribe,
     topic_partition,
 )
 from schemas.identities import PublisherKey
@@ -105,12 +106,15 @@ class Registry:
             consumer = self._consumer = self._clients.member(self._clients.settings.group("bridge"))
             try:
                 await consumer.start()
-                consumer.subscribe([self._topic], listener=self)
+                subscribe(consumer, self._topic, self)
                 while True:
                     await self._turn(consumer)
             except (KafkaError, OSError, TimeoutError) as error:
                 self.connected = False
                 _logger.warning("Cannot follow %s, trying again: %r", self._topic, error)
+            except Exception:
+                await self.on_partitions_revoked(set())
+                raise
             finally:
                 await self._leave(consumer)
             await self.on_partitions_revoked(set())

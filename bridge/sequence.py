@@ -99,7 +99,7 @@ class SequenceTracker:
 
         Args:
             sequence: 0..SEQUENCE_MAX.
-            payload_digest: 64 bits; equal payloads have equal digests, within this process.
+            payload_digest: 64 bits; equal payloads have equal digests.
         """
         fingerprint = hash((sequence, payload_digest))
         slot = sequence % DUPLICATE_WINDOW

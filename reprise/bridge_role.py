@@ -64,6 +64,9 @@ def run_bridge(options: BridgeOptions) -> None:
         StorageError: the spool cannot be opened.
     """
     raise_open_files_limit()
+    if logger.getEffectiveLevel() > logging.DEBUG:
+        # The client says each failed attempt to connect, several times a second; we say it once.
+        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     asyncio.run(_run(options))
 
 

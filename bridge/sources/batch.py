@@ -18,6 +18,7 @@ from math import isfinite
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
+from xxhash import xxh3_64_intdigest
 
 from bridge.reasons import DropReason
 from bridge.sources.fields import Origin
@@ -182,7 +183,7 @@ class BatchDecoder:
             FrameError: it has no place in the stream; whatever else is wrong stands in `dropped`.
         """
         sequence, payload = read_frames(frames)
-        digest = hash(payload)
+        digest = xxh3_64_intdigest(payload)
         events: list[BlockEvent] = []
         dropped: list[WireError] = []
         try:
