@@ -1,16 +1,16 @@
-"""The write path of the embedded service: one thread that reads, packs, appends, folds and flushes.
+"""The write path of the embedded service: what happens to a message, in which order.
 
-Each turn, in this order; the order is the guarantee:
+The order is the guarantee:
 
     Step 1. take what the sockets have received, and turn it into records (the bridge's intake).
     Step 2. append the records to the log: one write. From here on they survive `kill -9`.
     Step 3. fold them into the table in memory. From here on queries see them.
     Step 4. carry out commands (register, unregister), each of which appends and folds records too.
-    Step 5. now and then: sync the log, then write the table's changes with the offset that they
-    cover.
+    Step 5. now and then: sync the log, then write the table's changes with the offset they cover.
 
 A record is folded only after it was appended, and a table row covers it only after it was synced.
-When the disk is full, the turn stops in step 2 and tries again until it succeeds: nothing is folded
+Steps 1, 2 and 4 run on the thread of this module, 3 and 5 on that of `reprise.folding`, behind a
+bounded queue. When the disk is full, step 2 is tried again until it succeeds: nothing is folded
 that is not in the log, queries go on from memory, and what the sockets receive meanwhile waits in
 the bounded inbox.
 """
@@ -27,6 +27,7 @@ from bridge.inbox import Inbox
 from bridge.intake import Intake
 from bridge.messages import RawMessage
 from bridge.subscriber import Subscriber
+from reprise.folding import FoldLoop
 from reprise.settings import Settings
 from schemas.errors import (
     DiskError,
@@ -38,13 +39,12 @@ from schemas.errors import (
 from schemas.identities import Offset, PublisherKey
 from schemas.limits import (
     SHUTDOWN_S,
-    TABLE_FLUSH_CHANGES_MAX,
 )
 from schemas.positions import NO_CURSOR, Cursor
 from schemas.records import Record, RegisteredRecord, UnregisteredRecord, encode_record
 from schemas.registration import Registration, is_new
 from streams.log.embedded import EmbeddedLog
-from streams.table.fold import Fold, TableChanges
+from streams.table.fold import Fold
 from streams.table.recovery import recover
 from streams.table.store import TableStore
 
@@ -52,14 +52,14 @@ logger = logging.getLogger(__name__)
 
 MESSAGES_PER_TURN_MAX: Final = 1024
 RETRY_S: Final = 0.5
+IDLE_S: Final = 0.25
 RETENTION_CHECK_S: Final = 10.0
 
 Command = Callable[[], list[Registration]]
 
 
 class IngestLoop:
-    """Owns the log, the store and the fold; runs on a thread of its own. See the module for the
-    order.
+    """Reads, appends, commands; owns the log. See the module for the order.
 
     Other threads may read `fold`, `ready` and `problem`, and call `submit_*` and `stop`.
     """
@@ -79,7 +79,7 @@ class IngestLoop:
         self.store = store
         self.intake = intake
         self.inbox = inbox
-        self.fold = make_fold()
+        self.folding = self._make_folding(make_fold(), store, log, settings)
         self.ready = False
         self.problem = "recovering"
         self.disk_errors = 0
@@ -93,12 +93,25 @@ class IngestLoop:
         )
         self._stopping = threading.Event()
         self._disk_failing = False
-        self._unflushed: TableChanges | None = None
-        self.flushed_offset = self.fold.offset
-        self._flush_at = 0.0
         self._retain_at = 0.0
         self._thread = threading.Thread(target=self._run, name="ingest", daemon=True)
         self._syncer = threading.Thread(target=self._sync_often, name="log-sync", daemon=True)
+
+    def _make_folding(
+        self, fold: Fold, store: TableStore, log: EmbeddedLog, settings: Settings
+    ) -> FoldLoop:
+        return FoldLoop(
+            fold,
+            store,
+            log,
+            flush_s=settings.table_flush_s,
+            note_disk_error=self._note_disk_error,
+        )
+
+    @property
+    def fold(self) -> Fold:
+        """The table's state; empty until recovery is done."""
+        return self.folding.fold
 
     # Life
 
@@ -121,6 +134,7 @@ class IngestLoop:
         try:
             self._recover_until_stopped()
             if self.ready:
+                self.folding.start()
                 self._syncer.start()
             while not self._stopping.is_set():
                 self._turn()
@@ -147,7 +161,7 @@ class IngestLoop:
     def _recover(self) -> None:
         started = time.monotonic()
         recovered = recover(self.store, self.log, self._make_fold)
-        self.fold = recovered.fold
+        self.folding = self._make_folding(recovered.fold, self.store, self.log, self._settings)
         self.recovery_s = time.monotonic() - started
         for skipped in recovered.skipped:
             logger.warning("Skipped the record at offset %d (%s): %s", *skipped)
@@ -181,12 +195,14 @@ class IngestLoop:
     # A turn
 
     def _turn(self) -> None:
-        wait_s = min(max(self._flush_at - time.monotonic(), 0.0), self._settings.table_flush_s)
-        messages = self.inbox.take(MESSAGES_PER_TURN_MAX, wait_s)
+        messages = self.inbox.take(MESSAGES_PER_TURN_MAX, IDLE_S)
         if messages:
             self._ingest(messages)
         self._run_commands()
-        self._keep_house()
+        now = time.monotonic()
+        if now >= self._retain_at:
+            self._retain_at = now + RETENTION_CHECK_S
+            self._retain()
 
     def _ingest(self, messages: Sequence[RawMessage]) -> None:
         now = time.time()
@@ -201,13 +217,13 @@ class IngestLoop:
             self._commit(records, now)
 
     def _commit(self, records: Sequence[Record], now: float) -> None:
-        """Steps 2 and 3; returns only when the records are in the log."""
+        """Step 2, and hands on to step 3; returns only when the records are in the log."""
         encoded = [encode_record(record) for record in records]
-        offset = self._append(encoded, now)
-        for place, value in enumerate(encoded):
-            skipped = self.fold.apply(Offset(offset + place), value)
-            if skipped is not None:
-                logger.warning("Skipped the record at offset %d (%s): %s", *skipped)
+        self.folding.submit(self._append(encoded, now), encoded)
+
+    def _await_fold(self) -> None:
+        """Returns once everything that was appended is folded: commands look at the table."""
+        self.folding.wait_until(Offset(self.log.end_offset - 1))
 
     def _append(self, encoded: Sequence[bytes], now: float) -> Offset:
         first = self.log.end_offset
@@ -285,6 +301,7 @@ class IngestLoop:
                 future.set_exception(StorageError(self.problem or "the service is stopping"))
 
     def _register(self, registration: Registration) -> list[Registration]:
+        self._await_fold()
         known = {key: one.registration for key, one in self.fold.registrations.items()}
         if not is_new(registration, known):
             return []
@@ -298,6 +315,7 @@ class IngestLoop:
         try:
             self._commit([record], record.bridge_time)
             self.log.sync()
+            self._await_fold()
         except StorageError:
             self._subscriber.unfollow(registration.publisher)
             raise
@@ -307,6 +325,7 @@ class IngestLoop:
     def _unregister(
         self, matches: Callable[[Registration], bool], service_key: str
     ) -> list[Registration]:
+        self._await_fold()
         gone = [
             known.registration
             for known in self.fold.registrations.values()
@@ -326,34 +345,10 @@ class IngestLoop:
             now,
         )
         self.log.sync()
+        self._await_fold()
         return gone
 
-    # Step 5
-
-    def _keep_house(self) -> None:
-        now = time.monotonic()
-        if now >= self._flush_at or self.fold.kernel.pending_changes() >= TABLE_FLUSH_CHANGES_MAX:
-            self._flush_at = now + self._settings.table_flush_s
-            self._flush()
-        if now >= self._retain_at:
-            self._retain_at = now + RETENTION_CHECK_S
-            self._retain()
-
-    def _flush(self) -> None:
-        if self._unflushed is None and self.fold.offset == self.flushed_offset:
-            return
-        try:
-            self.log.sync()
-            if self._unflushed is not None:
-                self.store.reopen()
-            else:
-                self._unflushed = self.fold.take_changes()
-            self.store.flush(self.fold, self._unflushed)
-        except StorageError as error:
-            self._note_disk_error(error)
-            return
-        self.flushed_offset = self._unflushed.offset
-        self._unflushed = None
+    # Retention, sync, end
 
     def _retain(self) -> None:
         settings = self._settings
@@ -363,7 +358,7 @@ class IngestLoop:
                 bytes_max=settings.log_retention_bytes,
                 age_max_s=settings.log_retention_s,
                 now=time.time(),
-                floor=Offset(self.flushed_offset + 1),
+                floor=Offset(self.folding.flushed_offset + 1),
                 exempt=exempt,
             )
         except DiskError as error:
@@ -378,8 +373,7 @@ class IngestLoop:
 
     def _close(self) -> None:
         try:
-            if self.ready:
-                self._flush()
+            self.folding.stop()
             self.store.close()
             self.log.close()
         except StorageError as error:

@@ -76,8 +76,8 @@ class ServiceCollector(Collector):
         inbox = loop.inbox
         yield _gauge("reprise_inbox_messages", "Messages that wait to be read.", len(inbox))
         yield _gauge("reprise_inbox_bytes", "Bytes of them.", inbox.size_bytes)
-        faults = loop.intake_faults + subscriber.unexpected_errors
-        yield _counter("reprise_bridge_faults", "Errors nobody thought of.", faults)
+        faults = loop.intake_faults + subscriber.unexpected_errors + loop.folding.faults
+        yield _counter("reprise_faults", "Errors nobody thought of; the log has them.", faults)
         families = {
             name: CounterMetricFamily(f"reprise_bridge_{name}", text, labels=_PUBLISHER_LABELS)
             for name, text in _BRIDGE_COUNTERS.items()
@@ -110,7 +110,9 @@ class ServiceCollector(Collector):
         yield _gauge("reprise_log_complete_from_offset", "Older ones retired.", log.complete_from)
         yield _gauge("reprise_log_size_bytes", "Bytes of records kept.", log.size_bytes)
         yield _gauge("reprise_table_folded_offset", "Last folded offset.", self._loop.fold.offset)
-        yield _gauge("reprise_table_flushed_offset", "Last flushed one.", self._loop.flushed_offset)
+        yield _gauge(
+            "reprise_table_flushed_offset", "Last flushed one.", self._loop.folding.flushed_offset
+        )
         yield _counter("reprise_table_flushed_rows", "Rows written.", store.flushed_rows)
         yield _counter("reprise_table_flushed_bytes", "Bytes of changes.", store.flushed_bytes)
         yield _counter("reprise_table_generations", "Contexts rewritten.", store.generations)

@@ -6,7 +6,6 @@ HTTP from the kernel that the other one loads.
 
 import asyncio
 import logging
-import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -33,9 +32,6 @@ from streams.kernel import open_kernel
 from streams.table.follower import TableFollower
 
 logger = logging.getLogger(__name__)
-
-SWITCH_INTERVAL_S: Final = 0.0005
-"""A query waits at most about this long for a thread that loads rows, once it could go on."""
 
 _REGISTER_PAUSE_S: Final = 1.0
 
@@ -144,7 +140,6 @@ def serve_replica(
     Raises:
         ConfigurationError: the address cannot be bound, or Kafka or its topics cannot be used.
     """
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
     if not logger.isEnabledFor(logging.DEBUG):
         # The reader says once that Kafka is away, and once that it is back; its library says it
         # for each attempt of each connection.

@@ -93,7 +93,8 @@ class KafkaSettings(msgspec.Struct, frozen=True, kw_only=True):
         """Raises ConfigurationError where settings cannot be used or contradict each other."""
         for server in self.servers:
             host, colon, port = server.rpartition(":")
-            if not (host and colon and port.isascii() and port.isdigit()):
+            digits = port.isascii() and port.isdigit() and len(port) < 6
+            if not (host and colon and digits and int(port) < 65_536):
                 raise ConfigurationError(
                     f"Expected Kafka servers as host:port[,...], got: {server}"
                 )

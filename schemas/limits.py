@@ -32,6 +32,7 @@ DUPLICATE_WINDOW: Final = 4096  # sequences back to which a duplicate can be pro
 # Between the bridge's sockets and the log: reprise_bridge_dropped_total{reason="inbox_full"}.
 INBOX_MESSAGES_MAX: Final = 262_144
 INBOX_BYTES_MAX: Final = 512 * MIB
+FOLD_QUEUE_BYTES_MAX: Final = 64 * MIB  # appended and not yet folded; appending waits above it
 RECEIVE_BURST_MAX: Final = 512  # messages taken from one socket before the next one's turn
 
 # Records: a window's batches of one publisher.

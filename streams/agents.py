@@ -219,8 +219,8 @@ class EventsReader:
     """A member of the group that folds what it is given. To be used once.
 
     Attributes:
-        generation: how often partitions came or went. What was fetched in another one is dropped:
-            its partitions have been sought anew, or are another worker's.
+        generation: how often partitions came or went. What was fetched in another one, or between
+            two, is dropped: partitions that are ours are sought anew.
     """
 
     def __init__(
@@ -234,6 +234,7 @@ class EventsReader:
         session_timeout_s: float,
     ) -> None:
         self.generation = 0
+        self._settled = False
         self._tables = tables
         self._flush_s = flush_s
         self._failure: Exception | None = None
@@ -276,7 +277,7 @@ class EventsReader:
         began = time.monotonic()
         generation = self.generation
         batches = await self._consumer.getmany(timeout_ms=POLL_MS, max_records=TURN_RECORDS_MAX)
-        if batches and generation == self.generation:
+        if batches and self._settled and generation == self.generation:
             folding = [
                 self._tables.fold(part.partition, [_entry(record) for record in records])
                 for part, records in batches.items()
@@ -313,7 +314,7 @@ class EventsReader:
 
     async def release(self) -> None:
         """No partition is ours until `take` says so; returns once nothing is being written."""
-        self.generation += 1
+        self._settled = False
         await self._tables.settle()
 
     async def take(self, assigned: set[TopicPartition]) -> None:
@@ -325,6 +326,7 @@ class EventsReader:
         except (RepriseError, KafkaError, OSError) as error:
             self._failure = error
         self.generation += 1
+        self._settled = True
 
 
 def _entry(record: object) -> LogEntry:

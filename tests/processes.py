@@ -47,14 +47,14 @@ class Service:
         """Starts the process and waits until it has recovered."""
         command = [*self._prefix, sys.executable, "-m", "reprise", "up", "--data", str(self.data)]
         command += ["--port", "0", *self._options]
-        environment = os.environ | {"CONDUCTOR_CONFIG_PATH": str(self.data / "none")}
+        environment = dict(os.environ) | {"CONDUCTOR_CONFIG_PATH": str(self.data / "none")}
         with self._log_path.open("a") as log:
             self.process = subprocess.Popen(
                 command,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                env=environment | self._environment,
+                env=environment | dict(self._environment),
             )
         assert self.process.stdout is not None
         for line in self.process.stdout:

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from rocksdict import AccessType, Rdict, WriteBatch
+from rocksdict import AccessType, DBCompressionType, Options, Rdict, WriteBatch
 
 from schemas.errors import StorageError
 from schemas.identities import Offset
@@ -38,6 +38,13 @@ _U64: Final = struct.Struct("<Q")
 _RECORD, _SEGMENT = b"r", b"s"
 _FORMAT_KEY, _COMPLETE_KEY, _NEXT_KEY = b"mformat", b"mcomplete_from", b"mnext_offset"
 _END: Final = 2**64 - 1
+
+
+def _log_options() -> Options:
+    """Hashes and tokens hardly compress, and trying costs a third of what writing them does."""
+    options = database_options()
+    options.set_compression_type(DBCompressionType.none())
+    return options
 
 
 class Segment(NamedTuple):
@@ -68,7 +75,7 @@ class EmbeddedLog:
         self._open()
 
     def _open(self) -> None:
-        self._db = open_database(self._path, database_options())
+        self._db = open_database(self._path, _log_options())
         self._opened = True
         with disk_errors("read the log", self._path):
             self._load_facts()
@@ -275,7 +282,7 @@ class ReadOnlyLog(EmbeddedLog):
             raise StorageError(f"Expected a log at {self._path}, got no such directory")
         with disk_errors("read the log", self._path):
             self._db = Rdict(
-                str(self._path), database_options(), access_type=AccessType.read_only(False)
+                str(self._path), _log_options(), access_type=AccessType.read_only(False)
             )
             self._opened = True
             self._load_facts()
