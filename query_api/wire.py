@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-import msgpack  # type: ignore[import-untyped]
+import msgpack
 import msgspec
 
 from query_api.http_errors import RequestError, describe

@@ -147,7 +147,8 @@ def test_a_lost_log_leaves_the_table_and_goes_on_behind_it(disk: Disk) -> None:
     disk.write(events_record(5, 5, [stored(5, [9], range(4, 8), parent=1)]))
     assert disk.fold.offset == 5
     disk.reopen()
-    assert disk.recovered.plan.action is Action.RESUME
+    action: Action = disk.recovered.plan.action
+    assert action is Action.RESUME
     assert len(disk.fold.kernel.contexts()) == 1
     disk.close()
 
@@ -183,6 +184,11 @@ def test_another_seed_rebuilds_the_table(disk: Disk, kernel_name: str) -> None:
     disk.close()
 
 
+def context_keys(database: Rdict) -> list[bytes]:
+    keys = [key for key, _ in database.items()]
+    return [key for key in keys if isinstance(key, bytes) and key[:1] == rows.CONTEXT]
+
+
 def corrupt(disk: Disk, prefix: bytes, change: Callable[[bytes], bytes]) -> None:
     """Changes the first row under the prefix behind the store's back."""
     disk.close()
@@ -216,7 +222,7 @@ def test_a_missing_row_is_noticed(disk: Disk) -> None:
         disk.flush()
     disk.close()
     database = Rdict(str(disk.path / "table"), Options(raw_mode=True))
-    keys = [key for key, _ in database.items() if key[:1] == rows.CONTEXT]
+    keys = context_keys(database)
     if len(keys) > 1:
         database.delete(keys[0])
     database.close()
@@ -243,7 +249,7 @@ def test_churn_begins_new_generations_and_drops_the_old_rows(disk: Disk) -> None
     assert disk.store.generations > 10
     disk.close()
     database = Rdict(str(disk.path / "table"), Options(raw_mode=True))
-    kept = [key for key, _ in database.items() if key[:1] == rows.CONTEXT]
+    kept = context_keys(database)
     database.close()
     assert len(kept) < 20
     disk.open()
