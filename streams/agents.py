@@ -220,7 +220,7 @@ class EventsReader:
 
     Attributes:
         generation: how often partitions came or went. What was fetched in another one, or between
-            two, is dropped: partitions that are ours are sought anew.
+            two, is dropped and read again where its partition is ours.
     """
 
     def __init__(
@@ -277,7 +277,9 @@ class EventsReader:
         began = time.monotonic()
         generation = self.generation
         batches = await self._consumer.getmany(timeout_ms=POLL_MS, max_records=TURN_RECORDS_MAX)
-        if batches and self._settled and generation == self.generation:
+        if not self._settled or generation != self.generation:
+            self._read_again(batches)
+        elif batches:
             folding = [
                 self._tables.fold(part.partition, [_entry(record) for record in records])
                 for part, records in batches.items()
@@ -289,6 +291,12 @@ class EventsReader:
         if time.monotonic() >= self._commit_at:
             self._commit_at = time.monotonic() + COMMIT_S
             await self._commit()
+
+    def _read_again(self, dropped: Iterable[TopicPartition]) -> None:
+        """Some of what is dropped may have been fetched after `take` sought its partition."""
+        if self._settled:
+            for part in self._consumer.assignment().intersection(dropped):
+                self._consumer.seek(part, self._tables.next_offset(part.partition))
 
     @staticmethod
     async def _rest(stopping: asyncio.Event, rest_s: float) -> None:
