@@ -28,7 +28,9 @@ COMMAND_S: Final = 10.0
 """How long a request waits for the log."""
 
 _WRITE_MS: Final = 8_000
-"""An entry that is not written by then never will be: a request is not answered before."""
+"""The producer gives an entry up after it, so that a request that was refused seldom takes effect
+later.
+"""
 
 assert _WRITE_MS / 1000 < COMMAND_S
 

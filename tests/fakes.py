@@ -13,11 +13,13 @@ from starlette.types import ASGIApp, Message
 from query_api.view import Health, Lag, Positions, ServiceView
 from schemas.errors import EndpointError, NotRegisteredError, RegistrationConflictError
 from schemas.events import BlockEvent, Stored, encode_events
-from schemas.identities import Medium, PrefixScope, PublisherKey
+from schemas.identities import Medium, Offset, PrefixScope, PublisherKey
 from schemas.positions import AnswerState, Position, PublisherState
 from schemas.registration import PublisherKind, Registration
 from streams.kernel.interface import Kernel, PublisherId
 from streams.kernel.reference import ReferenceKernel
+from streams.table.fold import Fold
+from streams.table.writing import RowWrite, TableWriter
 
 SEED = 1337
 
@@ -199,6 +201,23 @@ class FakeTable:
             extra_keys=extra_keys,
         )
         self.apply(publisher, event)
+
+
+class FlushingWorker:
+    """Folds records as a stream worker does, and gives the rows of each flush."""
+
+    def __init__(self, fold: Fold, *, table: bytes = b"") -> None:
+        self.fold = fold
+        self._writer = TableWriter()
+        self._writer.table = table
+
+    def flush(self, *records: bytes) -> list[RowWrite]:
+        """The rows of one flush, after the records were folded."""
+        for record in records:
+            assert self.fold.apply(Offset(self.fold.offset + 1), record) is None
+        flush = self._writer.flush(self.fold, self.fold.take_changes())
+        self._writer.note(flush)
+        return flush.rows
 
 
 class Reply(NamedTuple):

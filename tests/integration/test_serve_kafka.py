@@ -17,14 +17,15 @@ from devtools.broker import Broker
 from query_api.readiness import total_digest
 from query_api.registry import encode_registration
 from reprise.kafka_topics import ensure_topics
-from schemas.identities import Offset, StreamKey
+from schemas.identities import StreamKey
 from schemas.kafka import KafkaSettings, TopicSpec, decode_publisher, encode_publisher
 from schemas.registration import Registration
 from streams.kernel import open_kernel
 from streams.table import rows
 from streams.table.fold import Fold
-from streams.table.writing import RowWrite, TableWriter
+from streams.table.writing import RowWrite
 from tests.building import events_record, gap_record, registered_record, registration, stored
+from tests.fakes import FlushingWorker
 from tests.processes import Service, until
 
 TOKENS = list(range(16))
@@ -96,27 +97,17 @@ class ReplicaProcess(Service):
         until(lambda: text in self.log(), what=f"in the log: {text}")
 
 
-class Worker:
-    """Stands in for the stream worker of one partition: folds records, writes the rows."""
+class Worker(FlushingWorker):
+    """Stands in for the stream worker of one partition."""
 
-    def __init__(self, settings: KafkaSettings, partition: int, table: bytes = b"t1") -> None:
+    def __init__(self, settings: KafkaSettings, partition: int, *, table: bytes = b"t1") -> None:
+        super().__init__(Fold(open_kernel(1337)), table=table)
         self._settings = settings
         self._partition = partition
-        self.fold = Fold(open_kernel(1337))
-        self._writer = TableWriter()
-        self._writer.table = table
-
-    def fold_records(self, *records: bytes) -> list[RowWrite]:
-        """The rows of one flush; they are not written yet."""
-        for record in records:
-            assert self.fold.apply(Offset(self.fold.offset + 1), record) is None
-        flush = self._writer.flush(self.fold, self.fold.take_changes())
-        self._writer.note(flush)
-        return flush.rows
 
     def write(self, *records: bytes) -> None:
         """One flush."""
-        self.write_rows(self.fold_records(*records))
+        self.write_rows(self.flush(*records))
 
     def write_rows(self, written: list[RowWrite]) -> None:
         entries = [(row.key, row.value) for row in written]
@@ -389,10 +380,8 @@ def test_corrupt_rows_and_entries_are_skipped_counted_and_named(
         ],
     )
     worker = Worker(settings, 0)
-    flush = worker.fold_records(
-        registered_record(one), events_record(0, 0, [stored(0, [1], TOKENS[:4])])
-    )
-    broken = worker.fold_records(events_record(0, 0, [stored(0, [1], TOKENS[:4])], stream=OTHER))
+    flush = worker.flush(registered_record(one), events_record(0, 0, [stored(0, [1], TOKENS[:4])]))
+    broken = worker.flush(events_record(0, 0, [stored(0, [1], TOKENS[:4])], stream=OTHER))
     kinds = [row.key[:1] for row in broken]
     at = kinds.index(rows.CONTEXT)
     broken[at] = broken[at]._replace(value=(broken[at].value or b"")[:-1] + b"?")

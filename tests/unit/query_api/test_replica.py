@@ -9,16 +9,14 @@ from query_api.copy import Place, Topic
 from query_api.registry import encode_registration
 from query_api.replica import Replica
 from query_api.replica_metrics import ReplicaCollector
-from schemas.identities import Offset
 from schemas.kafka import encode_publisher
 from schemas.limits import STALE_S
 from schemas.positions import AnswerState
 from schemas.registration import Registration
 from streams.table.fold import Fold
 from streams.table.follower import TableFollower
-from streams.table.writing import RowWrite, TableWriter
 from tests.building import SCOPE, events_record, registered_record, registration, stored
-from tests.fakes import AsgiClient, FakeTable
+from tests.fakes import AsgiClient, FakeTable, FlushingWorker
 
 TOKENS = list(range(12))
 QUERY = {"model": "m", "block_size": 4, "token_ids": TOKENS}
@@ -61,29 +59,14 @@ class Reader:
         self.topics[REGISTRY].append((encode_publisher(one.publisher), encode_registration(one)))
 
 
-class Worker:
-    """Folds records and gives the rows of one flush."""
-
-    def __init__(self, make_fold: Callable[[], Fold]) -> None:
-        self.fold = make_fold()
-        self._writer = TableWriter()
-
-    def flush(self, *records: bytes) -> list[RowWrite]:
-        for record in records:
-            self.fold.apply(Offset(self.fold.offset + 1), record)
-        flush = self._writer.flush(self.fold, self.fold.take_changes())
-        self._writer.note(flush)
-        return flush.rows
-
-
 @pytest.fixture
 def reader(make_fold: Callable[[], Fold]) -> Reader:
     return Reader(make_fold)
 
 
 @pytest.fixture
-def worker(make_fold: Callable[[], Fold]) -> Worker:
-    return Worker(make_fold)
+def worker(make_fold: Callable[[], Fold]) -> FlushingWorker:
+    return FlushingWorker(make_fold())
 
 
 @pytest.fixture
@@ -99,7 +82,7 @@ SECOND = events_record(1, 1, [stored(1, [3], TOKENS[8:], parent=2)])
 
 
 def test_a_replica_is_not_ready_until_every_partition_has_caught_up(
-    reader: Reader, worker: Worker, replica_client: AsgiClient
+    reader: Reader, worker: FlushingWorker, replica_client: AsgiClient
 ) -> None:
     reply = replica_client.get("/ready")
     assert (reply.status, reply.document()["reason"]) == (503, "recovering")
@@ -122,7 +105,9 @@ def test_a_replica_is_not_ready_until_every_partition_has_caught_up(
     assert replica_client.post_json("/query", QUERY).document()["default"]["a"]["GPU"] == 8
 
 
-def test_rows_that_came_after_the_start_are_not_waited_for(reader: Reader, worker: Worker) -> None:
+def test_rows_that_came_after_the_start_are_not_waited_for(
+    reader: Reader, worker: FlushingWorker
+) -> None:
     reader.check()
     reader.topics[TABLE_0] += worker.flush(*FIRST)
     reader.check()
@@ -138,7 +123,7 @@ def test_rows_that_came_after_the_start_are_not_waited_for(reader: Reader, worke
 
 
 def test_answers_tell_the_position_of_every_partition(
-    reader: Reader, worker: Worker, replica_client: AsgiClient
+    reader: Reader, worker: FlushingWorker, replica_client: AsgiClient
 ) -> None:
     reader.topics[TABLE_1] += worker.flush(*FIRST)
     reader.check()
@@ -155,7 +140,7 @@ def test_answers_tell_the_position_of_every_partition(
 
 
 def test_every_document_has_the_same_form_as_over_the_fold_itself(
-    reader: Reader, worker: Worker, replica_client: AsgiClient
+    reader: Reader, worker: FlushingWorker, replica_client: AsgiClient
 ) -> None:
     reader.topics[TABLE_0] += worker.flush(*FIRST, SECOND)
     reader.register(registration("a"))
@@ -178,7 +163,7 @@ def test_every_document_has_the_same_form_as_over_the_fold_itself(
 
 
 def test_answers_are_stale_without_an_answer_of_kafka_and_exact_once_it_is_back(
-    reader: Reader, worker: Worker
+    reader: Reader, worker: FlushingWorker
 ) -> None:
     replica = reader.replica
     reader.topics[TABLE_0] += worker.flush(*FIRST)
@@ -198,7 +183,7 @@ def test_answers_are_stale_without_an_answer_of_kafka_and_exact_once_it_is_back(
 
 
 def test_answers_become_stale_by_themselves_where_nobody_checks_any_more(
-    reader: Reader, worker: Worker
+    reader: Reader, worker: FlushingWorker
 ) -> None:
     reader.check()
     reader.read()
@@ -209,7 +194,7 @@ def test_answers_become_stale_by_themselves_where_nobody_checks_any_more(
 
 
 def test_records_that_no_row_covers_make_answers_stale_in_time(
-    reader: Reader, worker: Worker
+    reader: Reader, worker: FlushingWorker
 ) -> None:
     reader.topics[TABLE_0] += worker.flush(*FIRST)
     reader.events[Place(Topic.EVENTS, 0)] = 2
@@ -232,12 +217,12 @@ def test_records_that_no_row_covers_make_answers_stale_in_time(
 def test_while_another_copy_is_made_the_old_one_answers_stale(
     reader: Reader, make_fold: Callable[[], Fold]
 ) -> None:
-    reader.topics[TABLE_0] += Worker(make_fold).flush(*FIRST)
+    reader.topics[TABLE_0] += FlushingWorker(make_fold()).flush(*FIRST)
     reader.check()
     reader.read()
     replica = reader.replica
     reader.replica.begin_again()
-    reader.topics[TABLE_0] = [*Worker(make_fold).flush(*FIRST, SECOND)]
+    reader.topics[TABLE_0] = [*FlushingWorker(make_fold()).flush(*FIRST, SECOND)]
     reader.check()
     assert replica.ready
     assert replica.state(SCOPE) is AnswerState.STALE
@@ -263,7 +248,7 @@ def test_a_written_entry_that_was_read_already_changes_nothing(reader: Reader) -
 
 
 def test_metrics_tell_lag_rows_and_publishers(
-    reader: Reader, worker: Worker, replica_client: AsgiClient
+    reader: Reader, worker: FlushingWorker, replica_client: AsgiClient
 ) -> None:
     reader.replica.metrics.register(ReplicaCollector(reader.replica))
     reader.topics[TABLE_0] += worker.flush(*FIRST)
