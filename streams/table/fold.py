@@ -168,9 +168,10 @@ class Fold:
         """Replaces the state whole, so that readers on other threads never see half of a change."""
         was = before.degraded_since is not None
         now = state is not None and state.degraded_since is not None
-        self._degraded[publisher.stream] += now - was
-        if not self._degraded[publisher.stream]:
-            del self._degraded[publisher.stream]
+        if now != was:  # an entry that comes and goes at once would be seen by other threads
+            self._degraded[publisher.stream] += now - was
+            if not self._degraded[publisher.stream]:
+                del self._degraded[publisher.stream]
         if state is None:
             self.publishers.pop(publisher, None)
         else:

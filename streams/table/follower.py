@@ -357,6 +357,8 @@ class TableFollower:
     def _note_degraded(self, publisher: PublisherKey, state: PublisherState) -> None:
         before = self.publishers.get(publisher, PublisherState())
         change = (state.degraded_since is not None) - (before.degraded_since is not None)
+        if not change:  # an entry that comes and goes at once would be seen by other threads
+            return
         self._degraded[publisher.stream] += change
         if not self._degraded[publisher.stream]:
             del self._degraded[publisher.stream]
