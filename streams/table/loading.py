@@ -82,8 +82,8 @@ def net(changes: bytes) -> bytes:
             last = {key: kept for key, kept in last.items() if kept[_RANK] != rank}
             last[b"clear" + rank] = change
         else:
-            # Engine key, rank and tier name an entry; removals go first, see above.
-            key = change[:8] + change[16:21]
+            # A key may have named another block before: its removal has to stay.
+            key = change[:_OP_AT]
             last.pop(key, None)
             last[key] = change
     return b"".join(last.values())
