@@ -108,6 +108,8 @@ class Repair:
     def end(self, *, complete: bool) -> Answer:
         """The reply has ended: by its marker, or by silence where it is not `complete`."""
         if not complete:
+            if self._verified and self._is_joined():
+                return Answer.DONE
             if not self._verified:
                 self._barren += 1  # not one reply: nobody may be there at all
             return Answer.ASK
@@ -126,6 +128,10 @@ class Repair:
         waiting = self._intake.first_waiting(self._publisher)
         next_sequence = self._intake.cursor(self._publisher).sequence + 1
         return waiting is not None and waiting.sequence > next_sequence
+
+    def _is_joined(self) -> bool:
+        """Whether nothing is missing before what the engine has sent live."""
+        return self._intake.first_waiting(self._publisher) is not None and not self._is_short()
 
     def _is_of_this_life(self, batch: DecodedBatch) -> bool:
         """Step 1, for the first batch of a reply."""
