@@ -1,0 +1,53 @@
+# One image for every role: `docker run reprise bridge --help`. Bases are build arguments; whatever
+# `docker build` there is takes this file, with BuildKit or without.
+ARG PYTHON_IMAGE=python:3.11-slim-bookworm
+ARG RUST_IMAGE=rust:1-slim-bookworm
+
+# The wheel, with the Rust kernel in it. The kernel is bound to Python's stable ABI, so that this
+# stage's Python need not be that of the image.
+FROM ${RUST_IMAGE} AS wheel
+RUN apt-get update -qq \
+    && apt-get install -y -qq --no-install-recommends python3 python3-venv \
+    && rm -rf /var/lib/apt/lists/* \
+    && python3 -m venv /opt/build
+WORKDIR /src
+COPY constraints.txt ./
+RUN /opt/build/bin/pip install --no-cache-dir -c constraints.txt setuptools setuptools-rust wheel
+# The kernel alone first: Cargo finds it built when only Python has changed.
+COPY pyproject.toml ./
+COPY streams/kernel/native streams/kernel/native
+RUN touch README.md \
+    && /opt/build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /tmp/kernel . \
+    && rm -r README.md build /tmp/kernel
+COPY . .
+RUN /opt/build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels \
+    --config-settings=--build-option=--py-limited-api=cp311 .
+
+# What it depends on: built anew only when the list or a version has changed.
+FROM ${PYTHON_IMAGE} AS dependencies
+RUN python3 -m venv /opt/reprise
+COPY constraints.txt pyproject.toml /tmp/
+RUN python3 -c 'import tomllib; \
+    print(*tomllib.load(open("/tmp/pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")' \
+    > /tmp/requirements.txt \
+    && /opt/reprise/bin/pip install --no-cache-dir -c /tmp/constraints.txt -r /tmp/requirements.txt
+
+FROM ${PYTHON_IMAGE}
+RUN groupadd --system --gid 10001 reprise \
+    && useradd --system --uid 10001 --gid reprise --home-dir /var/lib/reprise reprise \
+    && install -d -o reprise -g reprise -m 0750 /var/lib/reprise
+COPY --from=dependencies /opt/reprise /opt/reprise
+COPY --from=wheel /wheels /tmp/wheels
+# The kernel is optional to the package, not to the image.
+RUN /opt/reprise/bin/pip install --no-cache-dir --no-deps --no-index /tmp/wheels/*.whl \
+    && /opt/reprise/bin/python -c \
+    'import streams.kernel, sys; streams.kernel.native_available() or sys.exit("no Rust kernel")'
+ENV PATH=/opt/reprise/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    REPRISE_DATA=/var/lib/reprise
+USER reprise
+WORKDIR /var/lib/reprise
+VOLUME /var/lib/reprise
+# The process is number 1 and handles SIGTERM itself: it needs no init.
+ENTRYPOINT ["reprise"]
+CMD ["--help"]
