@@ -1,0 +1,80 @@
+"""The roles of the distributed form as processes, to be killed and started again."""
+
+import json
+import re
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from schemas.kafka import KafkaSettings
+from tests.processes import START_S, until
+
+_ADDRESS = re.compile(r"(?:Reprise answers on|Metrics on) (http://[^\s/]+)")
+
+
+class Role:
+    """`reprise bridge|streams|serve` with a data directory of its own.
+
+    `base_url` serves the API for `serve`, and /metrics and /health for the others.
+    """
+
+    def __init__(self, role: str, data: Path, kafka: KafkaSettings, *options: str) -> None:
+        self.name = data.name
+        self._data = data
+        self._command = [sys.executable, "-m", "reprise", role, "--data", str(data)]
+        self._command += ["--kafka", kafka.bootstrap, "--topic-prefix", kafka.topic_prefix]
+        self._command += ["--events-partitions", str(kafka.events_partitions)]
+        self._command += ["--registry-partitions", str(kafka.registry_partitions)]
+        self._command += ["--port", "0"] if role == "serve" else ["--metrics-port", "0"]
+        self._command += options
+        self._output = data.with_name(data.name + ".output")
+        self.process: subprocess.Popen[bytes] | None = None
+        self.base_url = ""
+
+    def start(self) -> None:
+        """Starts it; returns when it answers HTTP, ready or not."""
+        begin = len(self.output()) if self._output.exists() else 0
+        with self._output.open("a") as output:
+            self.process = subprocess.Popen(self._command, stdout=output, stderr=output)
+        process = self.process
+
+        def answers() -> bool:
+            assert process.poll() is None, f"{self.name} has ended:\n{self.output()[-3000:]}"
+            found = _ADDRESS.findall(self.output()[begin:])
+            self.base_url = found[-1] if found else ""
+            return bool(found)
+
+        until(answers, what=f"{self.name} answers:\n{self.output()[-2000:]}", timeout_s=60)
+
+    def kill(self) -> None:
+        """kill -9."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait(START_S)
+            self.process = None
+
+    def output(self) -> str:
+        return self._output.read_text()
+
+    def get(self, path: str) -> Any:
+        """The JSON document at the path; raises OSError for an error status too."""
+        with urllib.request.urlopen(self.base_url + path, timeout=20) as response:
+            return json.loads(response.read())
+
+    def post(self, path: str, fields: object) -> Any:
+        request = urllib.request.Request(
+            self.base_url + path,
+            json.dumps(fields).encode(),
+            {"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=20) as response:
+            return json.loads(response.read())
+
+    def is_ready(self) -> bool:
+        try:
+            self.get("/ready")
+        except OSError:
+            return False
+        return True
