@@ -423,7 +423,7 @@ class Writer:
                 spooled.setdefault(publisher, []).append(
                     SpooledRecord(pending.number, pending.encoded)
                 )
-        channel.end = offset + len(written)
+        channel.end = max(channel.end, offset + len(written))
         for publisher, records in spooled.items():
             with contextlib.suppress(StorageError):  # they will be written once more
                 self.spool.delete(publisher, records)
