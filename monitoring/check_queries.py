@@ -1,0 +1,84 @@
+"""Asks a real Prometheus every query of the dashboard, and how it fared with the alert rules.
+
+    python monitoring/check_queries.py --prometheus http://127.0.0.1:9090
+
+A query that is refused fails the check; so does a query without any series, unless all its metrics
+are of those that begin with the first event of their kind, or of the other form of Reprise.
+"""
+
+import argparse
+import json
+import re
+import sys
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+DASHBOARDS: Final = Path(__file__).parent / "grafana" / "dashboards"
+SOMETIMES: Final = frozenset(
+    {
+        "reprise_bridge_dropped_total",  # once something was dropped
+        "reprise_worker_records_total",  # once a record was not folded in its turn
+        "reprise_log_size_bytes",  # embedded
+        "reprise_kernel_blocks_total",  # once blocks were folded
+        "reprise_http_requests_total",  # here asked for other answers than 2xx
+    }
+)
+_METRIC: Final = re.compile(r"\b(?:reprise|process)_[a-z_]+\b|\bup\b")
+
+
+def queries() -> Iterator[tuple[str, str]]:
+    """Panel and PromQL, with Grafana's variables filled in."""
+    for path in sorted(DASHBOARDS.glob("*.json")):
+        for panel in json.loads(path.read_text())["panels"]:
+            for target in panel["targets"]:
+                yield panel["title"], target["expr"].replace("$__rate_interval", "1m")
+
+
+def metrics(query: str) -> set[str]:
+    """The names of the metrics that a query reads."""
+    return set(_METRIC.findall(query))
+
+
+def _get(url: str) -> Any:
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        return json.load(error)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Returns 1 where a query fails."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--prometheus", default="http://127.0.0.1:9090")
+    base = parser.parse_args(arguments).prometheus.rstrip("/")
+    failures = 0
+    for panel, query in queries():
+        answer = _get(f"{base}/api/v1/query?{urllib.parse.urlencode({'query': query})}")
+        if answer["status"] != "success":
+            outcome = f"REFUSED {answer['error']}"
+        elif answer["data"]["result"]:
+            series = answer["data"]["result"]
+            outcome = f"ok {len(series)} series, the first: {series[0]['value'][1]}"
+        else:
+            outcome = "ok none yet" if metrics(query) <= SOMETIMES else "EMPTY"
+        failures += not outcome.startswith("ok")
+        print(f"{panel}: {query}\n    {outcome}")
+    known = set(_get(f"{base}/api/v1/label/__name__/values")["data"]) | SOMETIMES
+    for group in _get(f"{base}/api/v1/rules")["data"]["groups"]:
+        for rule in group["rules"]:
+            missing = metrics(rule["query"]) - known
+            fine = rule["health"] == "ok" and not missing
+            failures += not fine
+            print(f"{rule['name']}: {rule['health']}, {rule['state']}", *sorted(missing))
+    print(f"{failures} failed")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,141 @@
+"""The image, the compose file and the dashboard agree with each other and with the code."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from replay.compose_demo import Replicas, reachable
+from replay.engine import EngineOptions, EngineReady, EngineState, RankReady
+from streams.kernel import open_kernel
+from tests.unit.replay.stub_service import StubService
+
+ROOT = Path(__file__).parents[2]
+COMPOSE = (ROOT / "docker-compose.yml").read_text()
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+DASHBOARD = json.loads((ROOT / "monitoring/grafana/dashboards/reprise.json").read_text())
+ALERTS = (ROOT / "monitoring/alerts.yml").read_text()
+
+SUFFIXES = re.compile(r"_(?:total|bucket|count|sum)$")
+METRIC = re.compile(r"\breprise_[a-z_]+\b")
+
+
+def expressions() -> list[str]:
+    return [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
+
+
+def metrics_of_the_code() -> set[str]:
+    """Names as the collectors write them: whole, or a prefix and a key of a table beside it."""
+    names: set[str] = set()
+    for module in ("reprise", "query_api"):
+        for path in (ROOT / module).glob("*.py"):
+            text = path.read_text()
+            names.update(re.findall(r'"(reprise_[a-z_]+)"', text))
+            keys = re.findall(r'"([a-z_]+)":', text)
+            for prefix in re.findall(r'f"(reprise_[a-z]+_)\{name\}"', text):
+                names.update(prefix + key for key in keys)
+    return names | {f"reprise_index_{name}" for name in open_kernel(1).stats()}
+
+
+@pytest.mark.parametrize("text", [*expressions(), ALERTS])
+def test_queries_name_metrics_that_the_code_has(text: str) -> None:
+    known = metrics_of_the_code()
+    for name in METRIC.findall(text):
+        if not name.startswith("reprise_") or name in known:
+            continue
+        assert SUFFIXES.sub("", name) in known
+
+
+def test_panels_have_ids_of_their_own_and_the_provisioned_datasource() -> None:
+    panels = DASHBOARD["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    provisioned = (ROOT / "monitoring/grafana/provisioning/datasources/prometheus.yml").read_text()
+    for panel in panels:
+        for target in panel["targets"]:
+            assert f"uid: {target['datasource']['uid']}\n" in provisioned
+
+
+def test_panels_do_not_overlap() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        at = panel["gridPos"]
+        cells = {(at["x"] + x, at["y"] + y) for x in range(at["w"]) for y in range(at["h"])}
+        assert at["x"] + at["w"] <= 24
+        assert not cells & taken
+        taken |= cells
+
+
+def test_ports_are_published_on_loopback_only() -> None:
+    published = re.findall(r"ports: (\[.*\])", COMPOSE)
+    assert len(published) == 5
+    for ports in published:
+        assert ports.startswith('["127.0.0.1:')
+        assert ports.count('"') == 2
+
+
+def test_every_file_that_is_mounted_is_there() -> None:
+    mounted = re.findall(r"- \./(\S+?):/", COMPOSE)
+    assert mounted
+    for path in mounted:
+        assert (ROOT / path).exists()
+
+
+def test_every_role_is_scraped() -> None:
+    prometheus = (ROOT / "monitoring/prometheus.yml").read_text()
+    for role in ("bridge", "streams", "serve"):
+        for number in (1, 2):
+            assert f"  {role}-{number}:\n" in COMPOSE
+            assert f'"{role}-{number}:' in prometheus
+
+
+def test_older_builders_and_compose_take_the_files() -> None:
+    assert "--mount" not in DOCKERFILE
+    assert "<<" not in DOCKERFILE
+    assert not re.search(r"^version:", COMPOSE, re.MULTILINE)
+    assert not re.search(r"^(?:configs|name):", COMPOSE, re.MULTILINE)
+
+
+def test_what_the_image_copies_is_in_the_build_context() -> None:
+    allowed = set(re.findall(r"^!(\S+)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE))
+    pyproject = (ROOT / "pyproject.toml").read_text()
+    packages = re.search(r"^include = \[(.*)\]$", pyproject, re.MULTILINE)
+    assert packages
+    for package in re.findall(r'"(\w+)\*"', packages[1]):
+        assert package in allowed
+    assert {"constraints.txt", "pyproject.toml", "README.md"} <= allowed
+
+
+def test_an_engine_is_reachable_under_its_service_name() -> None:
+    bound = EngineReady(
+        instance_id="engine-1",
+        model="demo",
+        block_size=16,
+        pid=1,
+        http_host="0.0.0.0",
+        http_port=8000,
+        ranks=[
+            RankReady(
+                dp_rank=0, endpoint="tcp://0.0.0.0:5557", replay_endpoint="tcp://0.0.0.0:5657"
+            ),
+            RankReady(dp_rank=1, endpoint="tcp://0.0.0.0:5558", replay_endpoint=""),
+        ],
+    )
+    state = EngineState(
+        ready=bound, options=EngineOptions(instance_id="engine-1"), requests=0, batches=[0, 0]
+    )
+    seen = reachable(state, "engine-1")
+    assert seen.http_host == "engine-1"
+    assert [rank.endpoint for rank in seen.ranks] == ["tcp://engine-1:5557", "tcp://engine-1:5558"]
+    assert [rank.replay_endpoint for rank in seen.ranks] == ["tcp://engine-1:5657", ""]
+
+
+def test_a_query_goes_to_the_next_replica_when_one_is_away() -> None:
+    service = StubService()
+    replicas = Replicas(["http://127.0.0.1:9", service.url])
+    try:
+        for _ in range(4):
+            assert replicas.query([1] * 16, model="demo", block_size=16) == {}
+    finally:
+        replicas.close()
+        service.close()
