@@ -51,6 +51,7 @@ class Connection:
         self._name = f"{registration.service_key} ({registration.model_name})"
         self.endpoint = registration.endpoint
         self.connected = False
+        self.links = 0
         self.socket = context.socket(zmq.SUB)
         self._monitor: zmq.Socket[bytes] | None = None
         try:
@@ -120,6 +121,7 @@ class Connection:
             return
         self.connected = connected
         if connected:
+            self.links += 1
             _logger.info("Connected to %s of %s", self.endpoint, self._name)
         else:
             _logger.info("Disconnected from %s of %s", self.endpoint, self._name)

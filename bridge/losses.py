@@ -27,6 +27,11 @@ class Loss:
     last: int
     reset: bool = False
 
+    @classmethod
+    def beginning(cls, before: Anchor, record: SequencedRecord) -> "Loss":
+        """A loss that begins with this record, which is yet to be added."""
+        return cls(before, record.incarnation, record.first_sequence, record.last_sequence)
+
     def add(self, record: SequencedRecord) -> None:
         """Loses one more record."""
         if isinstance(record, ResetRecord) or record.incarnation > self.incarnation:

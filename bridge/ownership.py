@@ -27,13 +27,15 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from bridge.bounds import FLUSH_S, RETRY_S
 from bridge.clients import KafkaError, partition_of
-from bridge.cursors import UNREGISTERED, Cursors, LogState, fingerprint
+from bridge.cursors import Cursors, LogState, fingerprint
+from bridge.followed import Followed
 from bridge.intake import Anchor, Intake
+from bridge.leftovers import prune, resolve
 from bridge.losses import SPOOL_FULL
 from bridge.registry import Entries
 from bridge.replay import Replayer
-from bridge.spool import SpooledRecord
 from bridge.subscriber import Subscriber
+from bridge.transport import Transport
 from bridge.writer import Writer
 from schemas.errors import RegistrationError
 from schemas.identities import PublisherKey
@@ -41,29 +43,13 @@ from schemas.kafka import encode_publisher
 from schemas.limits import PUBLISHERS_MAX
 from schemas.positions import Cursor
 from schemas.records import (
-    EventsRecord,
-    GapRecord,
     RegisteredRecord,
-    ResetRecord,
     SequencedRecord,
     UnregisteredRecord,
 )
 from schemas.registration import Registration
 
 _logger = logging.getLogger(__name__)
-
-
-class Followed:
-    """One publisher of ours."""
-
-    __slots__ = ("home", "linked", "live", "registration", "repair")
-
-    def __init__(self, registration: Registration, home: int) -> None:
-        self.registration = registration
-        self.home = home
-        self.live = False  # its cursor is known, and step 4 has begun
-        self.linked = False
-        self.repair: asyncio.Task[None] | None = None
 
 
 class Ownership:
@@ -75,6 +61,7 @@ class Ownership:
         intake: Intake,
         subscriber: Subscriber,
         writer: Writer,
+        transport: Transport,
         cursors: Cursors,
         replayer: Replayer,
         registry_partitions: int,
@@ -86,6 +73,7 @@ class Ownership:
         self._intake = intake
         self._subscriber = subscriber
         self._writer = writer
+        self._transport = transport
         self._cursors = cursors
         self._replayer = replayer
         self._registry_partitions = registry_partitions
@@ -104,7 +92,7 @@ class Ownership:
         await self._stop_running()
         for publisher, followed in self.followed.items():
             followed.live = False
-            _cancel(followed)
+            followed.cancel_repair()
             self._intake.hold(publisher)
         await self._writer.flush(FLUSH_S)
         self._writer.spill()
@@ -184,7 +172,7 @@ class Ownership:
 
     async def _unfollow(self, publishers: Iterable[PublisherKey]) -> None:
         for publisher in publishers:
-            _cancel(self.followed.pop(publisher))
+            self.followed.pop(publisher).cancel_repair()
             self._intake.remove(publisher)
             self._writer.forget(publisher)
             await asyncio.to_thread(self._subscriber.unfollow, publisher)
@@ -214,7 +202,8 @@ class Ownership:
                 await self._follow(registration, home)
         homes = {one: wanted[one][1] for one in wanted if one in self.followed}
         states = await self._recover(homes)  # Step 2.
-        anchors = {one: self._resolve(one, state) for one, state in states.items()}
+        spool = self._writer.spool
+        anchors = {one: resolve(spool, one, state) for one, state in states.items()}
         await self._note([one for one, state in states.items() if not state.noted])  # Step 3.
         for publisher, anchor in anchors.items():
             self._begin(publisher, states[publisher], anchor, kept=publisher in kept)
@@ -243,30 +232,11 @@ class Ownership:
             except (KafkaError, OSError, TimeoutError) as error:
                 await _wait_for_kafka(error)
 
-    def _resolve(self, publisher: PublisherKey, state: LogState) -> Anchor:
-        """What the log and the spool have, together; drops from the spool what the log has."""
-        spool = self._writer.spool
-        if state.registered == UNREGISTERED and state.cursor.incarnation:
-            spool.discard(publisher)
-            state.begin_registration()
-        anchor = state.anchor
-        written: list[SpooledRecord] = []
-        for spooled, record in spool.decoded(publisher):
-            if isinstance(record, RegisteredRecord | UnregisteredRecord):
-                continue
-            reached = _reached(record)
-            if reached.cursor <= state.cursor:
-                written.append(spooled)
-            else:
-                anchor = max(anchor, reached)
-        spool.delete(publisher, written)
-        return anchor
-
     async def _note(self, publishers: Sequence[PublisherKey]) -> None:
         for home, notes in self._cursors.take_notes(publishers).items():
             while True:
                 try:
-                    await self._writer.send(
+                    await self._transport.send(
                         self._cursors.topic, home, [(key, value) for _, key, value in notes]
                     )
                     break
@@ -358,9 +328,11 @@ class Ownership:
     def watch_links(self) -> None:
         """Asks again where a link has come up: what was sent meanwhile may show no gap."""
         for publisher, followed in self.followed.items():
-            linked = self._subscriber.connected(publisher)
-            came, followed.linked = linked and not followed.linked, linked
-            if came and followed.live and followed.registration.replay_endpoint:
+            links = self._subscriber.links(publisher)
+            if links == followed.links or not followed.live or followed.repair is not None:
+                continue
+            followed.links = links
+            if followed.registration.replay_endpoint:
                 self.repair(publisher)
 
     def end_losses(self) -> None:
@@ -397,58 +369,20 @@ class Ownership:
         finally:
             self._cursors.forget(set(homes.values()))
         for publisher, state in states.items():
-            self._prune(publisher, state)
+            prune(self._writer.spool, publisher, state)
             self._writer.release(publisher)
-
-    def _prune(self, publisher: PublisherKey, state: LogState) -> None:
-        """Leaves in the spool what continues the log without a hole."""
-        cursor = state.cursor
-        gone: list[SpooledRecord] = []
-        broken = state.registered == UNREGISTERED
-        for spooled, record in self._writer.spool.decoded(publisher):
-            if isinstance(record, RegisteredRecord | UnregisteredRecord):
-                gone.append(spooled)
-                continue
-            reached = _reached(record).cursor
-            broken = broken or not _continues(record, cursor)
-            if broken or reached <= cursor:
-                gone.append(spooled)
-            else:
-                cursor = reached
-        if gone:
-            _logger.info("Dropped %d spooled records of %s", len(gone), publisher)
-        self._writer.spool.delete(publisher, gone)
 
     async def stop(self) -> None:
         """Ends takeovers and repairs; what waits for them is the next owner's."""
         await self._stop_running()
         for followed in self.followed.values():
             followed.live = False
-            _cancel(followed)
-
-
-def _reached(record: SequencedRecord) -> Anchor:
-    engine_time = record.engine_time if isinstance(record, EventsRecord) else 0.0
-    return Anchor(Cursor(record.incarnation, record.last_sequence), engine_time)
-
-
-def _continues(record: SequencedRecord, cursor: Cursor) -> bool:
-    if isinstance(record, GapRecord):
-        return False
-    if isinstance(record, ResetRecord):
-        return record.incarnation <= cursor.incarnation + 1
-    return record.incarnation <= cursor.incarnation and record.first_sequence <= cursor.sequence + 1
+            followed.cancel_repair()
 
 
 def _same(one: Cursor, other: Cursor) -> bool:
     """Whether the cursors are equal; before its first batch, a publisher is in life 0 or 1."""
     return one == other or (one.sequence == other.sequence == -1 and other.incarnation == 0)
-
-
-def _cancel(followed: Followed) -> None:
-    if followed.repair is not None:
-        followed.repair.cancel()
-        followed.repair = None
 
 
 async def _wait_for_kafka(error: BaseException) -> None:

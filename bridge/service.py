@@ -36,6 +36,7 @@ from bridge.registry import Registry
 from bridge.replay import Replayer
 from bridge.spool import Spool
 from bridge.subscriber import Subscriber
+from bridge.transport import Transport
 from bridge.writer import Writer
 from schemas.arrays import ArrayPacker
 from schemas.errors import ConfigurationError
@@ -127,9 +128,10 @@ class Bridge:
         self.replayer = Replayer(self.intake)
         self.cursors = Cursors(clients)
         self.spool = Spool(settings.data / "spool", bytes_max=settings.spool_bytes)
+        transport = self._transport = Transport(clients.producer)
         self.writer = Writer(
             topic=settings.kafka.topics.events,
-            make_producer=clients.producer,
+            transport=transport,
             spool=self.spool,
             on_written=self.cursors.written,
             may_write=lambda: self.registry.has_lease,
@@ -138,6 +140,7 @@ class Bridge:
             intake=self.intake,
             subscriber=self.subscriber,
             writer=self.writer,
+            transport=transport,
             cursors=self.cursors,
             replayer=self.replayer,
             registry_partitions=settings.kafka.registry_partitions,
@@ -274,7 +277,7 @@ class Bridge:
         for home, notes in self.cursors.take_notes().items():
             publishers = [publisher for publisher, _, _ in notes]
             try:
-                await self.writer.send(
+                await self._transport.send(
                     self.cursors.topic, home, [(key, value) for _, key, value in notes]
                 )
             except (KafkaError, OSError, TimeoutError) as error:

@@ -90,6 +90,11 @@ class Subscriber:
         connection = self._connections.get(publisher)
         return connection is not None and connection.connected
 
+    def links(self, publisher: PublisherKey) -> int:
+        """How often the link to the publisher has come up, also between two looks at it."""
+        connection = self._connections.get(publisher)
+        return 0 if connection is None else connection.links
+
     def stop(self) -> None:
         """Closes all sockets and ends the thread, within SHUTDOWN_S; may be called again."""
         self._stopping = True

@@ -22,21 +22,27 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Final, cast
+from typing import Final
 
 from bridge.bounds import (
     KAFKA_BATCH_BYTES,
-    LEAVE_S,
     QUEUE_BYTES_MAX,
     RECORD_SEND_MAX,
     RETRY_S,
     SPOOL_REOPEN,
 )
 from bridge.channel import Channel, Pending, is_control
-from bridge.clients import Batch, KafkaError, MessageSizeTooLargeError, Producer, partition_of
+from bridge.clients import (
+    Batch,
+    KafkaError,
+    MessageSizeTooLargeError,
+    Producer,
+    partition_of,
+)
 from bridge.intake import NO_ANCHOR, Anchor
 from bridge.losses import DISK_ERROR, RECORD_TOO_LARGE, SPOOL_FULL, Loss, gap_of
 from bridge.spool import Spool, SpooledRecord
+from bridge.transport import Transport
 from schemas.errors import RecordError, StorageError
 from schemas.identities import PublisherKey, StreamKey
 from schemas.kafka import TopicSpec, encode_stream
@@ -59,7 +65,7 @@ class Writer:
 
     Args:
         topic: `events`.
-        make_producer: called again where a producer has failed for good.
+        transport: of the bridge.
         spool: this writer's own.
         on_written: told of each acknowledged record, with its offset.
         may_write: False while another bridge may own our publishers: nothing is sent then.
@@ -69,7 +75,7 @@ class Writer:
         self,
         *,
         topic: TopicSpec,
-        make_producer: Callable[[], Producer],
+        transport: Transport,
         spool: Spool,
         on_written: Callable[[PublisherKey, Record, int], None],
         may_write: Callable[[], bool],
@@ -82,16 +88,13 @@ class Writer:
         self.queue_bytes = 0
         self.losses: dict[PublisherKey, Loss] = {}
         self._topic = topic
-        self._make_producer = make_producer
+        self._transport = transport
         self._on_written = on_written
         self._may_write = may_write
         self._channels = [Channel(number) for number in range(topic.partitions)]
         self._partitions: dict[StreamKey, tuple[bytes, int]] = {}
         self._withheld = set(spool.publishers())
         self._last: dict[PublisherKey, Anchor] = {}
-        self._producer: Producer | None = None
-        self._starting = asyncio.Lock()
-        self._ended: asyncio.Event = asyncio.Event()
 
     # Appending
 
@@ -99,12 +102,10 @@ class Writer:
         """Takes records, in order for each publisher. Cost O(bytes)."""
         now = time.monotonic()
         for record in records:
-            encoded = encode_record(record)
-            if len(encoded) > RECORD_SEND_MAX and isinstance(record, EventsRecord):
-                self.dropped[record.publisher, RECORD_TOO_LARGE] += 1
-                record = gap_of(record, RECORD_TOO_LARGE)
-                encoded = encode_record(record)
-            self._append(Pending(record, encoded), now)
+            pending = Pending(record, encode_record(record))
+            if len(pending.encoded) > RECORD_SEND_MAX and isinstance(record, EventsRecord):
+                pending = self._shrink(record)
+            self._append(pending, now)
 
     def _append(self, pending: Pending, now: float) -> None:
         publisher = pending.record.publisher
@@ -161,14 +162,9 @@ class Writer:
             return
         loss = self.losses.get(publisher)
         if loss is None:
-            _logger.warning("The spool is full: records of %s are dropped", publisher)
+            _logger.warning("Records of %s are dropped: %s", publisher, reason)
             before = self._last.get(publisher, NO_ANCHOR)
-            loss = self.losses[publisher] = Loss(
-                before,
-                incarnation=record.incarnation,
-                first=record.first_sequence,
-                last=record.last_sequence,
-            )
+            loss = self.losses[publisher] = Loss.beginning(before, record)
         loss.add(record)
 
     def _spill(self, channel: Channel) -> bool:
@@ -186,7 +182,7 @@ class Writer:
         except StorageError as error:
             _logger.error("Expected to write the spool: %s", error)
             for one, number in zip(moved, numbers, strict=False):
-                self._forget(one._replace(number=number))
+                self._unspool(one.record.publisher, [SpooledRecord(number, one.encoded)])
             return False
         self.queue_bytes -= sum(len(one.encoded) for one in channel.queue)
         channel.queue.clear()
@@ -196,12 +192,6 @@ class Writer:
             for one in channel.in_flight
         ]
         return True
-
-    def _forget(self, pending: Pending) -> None:
-        publisher = pending.record.publisher
-        self.spool.delete(publisher, [SpooledRecord(pending.number, pending.encoded)])
-        if publisher not in self.spool:
-            self._channel(publisher).lanes.discard(publisher)
 
     def _channel(self, publisher: PublisherKey) -> Channel:
         return self._channels[self._place(publisher.stream)[1]]
@@ -302,26 +292,27 @@ class Writer:
             await asyncio.gather(*tasks, return_exceptions=True)
             for channel in self._channels:
                 self._spill(channel)
-            if self._producer is not None:
-                await self._replace(self._producer)
+            await self._transport.replace()
 
     async def _run_channel(self, channel: Channel) -> None:
         while True:
             if not self._may_write():
                 await asyncio.sleep(_PAUSE_S)
                 continue
+            producer: Producer | None = None
             try:
-                producer = await self._started()
+                producer = await self._transport.started()
                 batch = producer.create_batch()
                 if not self._fill(channel, batch):
                     await channel.changed.wait()
                     channel.changed.clear()
                     continue
-                offset = await self._send(producer, batch, self._topic.name, channel.partition)
+                place = (self._topic.name, channel.partition)
+                offset = await self._transport.send_batch(producer, batch, *place)
             except (KafkaError, OSError, TimeoutError) as error:
                 self._note_failure(channel, error)
-                if self._producer is not None:
-                    await self._replace(self._producer)
+                if producer is not None:
+                    await self._transport.replace(producer)
                 await asyncio.sleep(RETRY_S)
             except StorageError as error:
                 _logger.error("Expected to read the spool: %s", error)
@@ -380,36 +371,6 @@ class Writer:
         key = self._place(pending.record.stream)[0]
         return batch.append(key=key, value=pending.encoded, timestamp=None) is not None
 
-    async def send(
-        self, topic: str, partition: int, messages: Iterable[tuple[bytes, bytes]]
-    ) -> None:
-        """Writes keys and values elsewhere, in order; waits for the broker.
-
-        Raises:
-            KafkaError, OSError: they may not have been written.
-        """
-        producer = await self._started()
-        batch = producer.create_batch()
-        for key, value in messages:
-            if batch.append(key=key, value=value, timestamp=None) is None:
-                await self._send(producer, batch, topic, partition)
-                batch = producer.create_batch()
-                batch.append(key=key, value=value, timestamp=None)
-        await self._send(producer, batch, topic, partition)
-
-    async def _send(self, producer: Producer, batch: Batch, topic: str, partition: int) -> int:
-        """Returns the first offset; waits for as long as the broker is away."""
-        ended: asyncio.Future[object] = asyncio.ensure_future(self._ended.wait())
-        try:
-            sent = await producer.send_batch(batch, topic, partition=partition)
-            waited = cast("asyncio.Future[object]", sent)
-            await asyncio.wait({waited, ended}, return_when=asyncio.FIRST_COMPLETED)
-            if not sent.done():
-                raise KafkaError("the producer was closed")
-            return sent.result().offset
-        finally:
-            ended.cancel()
-
     def _finish(self, channel: Channel, offset: int) -> None:
         written, channel.in_flight = channel.in_flight, []
         channel.since = time.monotonic()
@@ -425,37 +386,22 @@ class Writer:
                 )
         channel.end = max(channel.end, offset + len(written))
         for publisher, records in spooled.items():
-            with contextlib.suppress(StorageError):  # they will be written once more
-                self.spool.delete(publisher, records)
+            self._unspool(publisher, records)
+
+    def _unspool(self, publisher: PublisherKey, records: list[SpooledRecord]) -> None:
+        with contextlib.suppress(StorageError):  # they will be written once more
+            self.spool.delete(publisher, records)
 
     def _note_failure(self, channel: Channel, error: BaseException) -> None:
         self.produce_errors += 1
         place = (self._topic.name, channel.partition)
         _logger.warning("Cannot write to %s, partition %d: %r", *place, error)
         if isinstance(error, MessageSizeTooLargeError) and len(channel.in_flight) == 1:
-            pending = channel.in_flight[0]
-            if isinstance(pending.record, EventsRecord):  # the topic takes less than it should
-                self.dropped[pending.record.publisher, RECORD_TOO_LARGE] += 1
-                record = gap_of(pending.record, RECORD_TOO_LARGE)
-                channel.in_flight[0] = Pending(record, encode_record(record), pending.number)
+            (pending,) = channel.in_flight  # the topic takes less than it should
+            if isinstance(pending.record, EventsRecord):
+                channel.in_flight = [self._shrink(pending.record, pending.number)]
 
-    async def _started(self) -> Producer:
-        async with self._starting:
-            if self._producer is None:
-                producer = self._make_producer()
-                try:
-                    await producer.start()
-                except BaseException:
-                    await producer.stop()
-                    raise
-                self._producer = producer
-                self._ended = asyncio.Event()
-            return self._producer
-
-    async def _replace(self, producer: Producer) -> None:
-        if self._producer is not producer:
-            return
-        self._producer = None
-        self._ended.set()
-        with contextlib.suppress(KafkaError, OSError, TimeoutError):
-            await asyncio.wait_for(producer.stop(), LEAVE_S)
+    def _shrink(self, record: EventsRecord, number: int = -1) -> Pending:
+        self.dropped[record.publisher, RECORD_TOO_LARGE] += 1
+        gap = gap_of(record, RECORD_TOO_LARGE)
+        return Pending(gap, encode_record(gap), number)

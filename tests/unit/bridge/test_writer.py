@@ -13,6 +13,7 @@ from bridge.clients import Batch, KafkaError, MessageSizeTooLargeError, SentBatc
 from bridge.intake import Anchor
 from bridge.losses import RECORD_TOO_LARGE, SPOOL_FULL
 from bridge.spool import Spool
+from bridge.transport import Transport
 from bridge.writer import Writer
 from schemas.events import Removed, encode_events
 from schemas.identities import PublisherKey
@@ -112,7 +113,7 @@ class Run:
         self.spool = Spool(path, bytes_max=spool_bytes)
         self.writer = Writer(
             topic=TOPIC,
-            make_producer=self.broker.producer,
+            transport=Transport(self.broker.producer),
             spool=self.spool,
             on_written=lambda *written: self.written.append(written),
             may_write=lambda: self.leased,
