@@ -71,7 +71,7 @@ def state(incarnation: int, sequence: int, *, registered: int = 1) -> LogState:
 
 
 def test_our_spool_goes_on_where_the_log_ends_and_is_the_cursor(spool: Spool) -> None:
-    records = [events(1, 0, 4), events(1, 5, 7), gap(1, 8, 9), events(1, 10, 12)]
+    records: list[Record] = [events(1, 0, 4), events(1, 5, 7), gap(1, 8, 9), events(1, 10, 12)]
     fill(spool, *records)
     assert resolve(spool, ONE, state(1, 4)) == Anchor(Cursor(1, 12), 12.0)
     assert left(spool) == records[1:]
