@@ -149,7 +149,12 @@ class KafkaSettings(msgspec.Struct, frozen=True, kw_only=True):
             return f"{self.topic_prefix}.{suffix}"
 
         # A tombstone may go only after every reader that was reading when it came has seen it.
-        compacted = {"min.cleanable.dirty.ratio": "0.3", "delete.retention.ms": "86400000"}
+        # Only closed segments are compacted, and little is written: so they are closed by time.
+        compacted = {
+            "min.cleanable.dirty.ratio": "0.3",
+            "delete.retention.ms": "86400000",
+            "segment.ms": "600000",
+        }
         return Topics(
             TopicSpec(name("registry"), self.registry_partitions, Cleanup.COMPACT, compacted),
             TopicSpec(name("cursors"), self.registry_partitions, Cleanup.COMPACT, compacted),
@@ -163,7 +168,7 @@ class KafkaSettings(msgspec.Struct, frozen=True, kw_only=True):
                 name("table"),
                 self.events_partitions,
                 Cleanup.COMPACT,
-                compacted | {"segment.ms": "600000", "max.message.bytes": str(MESSAGE_MAX)},
+                compacted | {"max.message.bytes": str(MESSAGE_MAX)},
             ),
         )
 
