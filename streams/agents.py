@@ -1,8 +1,8 @@
 """The tables of a worker's partitions, and the reader that folds records into them. No rules here.
 
 The group gives partitions (`assign`), and each is read on from the offset that its table covers,
-whatever the group has committed: that offset only informs. Records are gathered for a flush time,
-folded, and written, all partitions side by side; a turn ends when all of it is in the table topic.
+whatever the group has committed: that offset only informs. Records are folded as they come, and
+what they changed is written once a flush time, all partitions side by side.
 
 The hot topic is read by a bare consumer, not by a Faust agent: see `streams.app`.
 """
@@ -12,7 +12,7 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -167,7 +167,7 @@ class PartitionTables:
     # Records
 
     async def fold(self, partition: int, entries: Sequence[LogEntry]) -> None:
-        """Folds records and flushes; on return the table topic covers them.
+        """Folds records, and flushes where they have changed much.
 
         Raises:
             TableLostError, DiskError, KafkaError: the table has to be opened anew.
@@ -192,7 +192,19 @@ class PartitionTables:
             self.counters["records"] += 1
             if table.fold.kernel.pending_changes() >= TABLE_FLUSH_CHANGES_MAX:
                 await table.flush(now=time.time())
-        await table.flush(now=time.time())
+
+    async def flush(self) -> None:
+        """Writes what was folded, all partitions side by side; the table topic covers it then.
+
+        Raises:
+            TableLostError, DiskError: the table has to be opened anew.
+        """
+        await _all_of(self._flush(owned) for owned in list(self.owned.values()))
+
+    async def _flush(self, owned: Owned) -> None:
+        async with owned.lock:
+            if owned in self.owned.values():
+                await owned.table.flush(now=time.time())
 
     async def _pass_over(self, partition: int, expected: int, got: int) -> None:
         """Raises TableLostError where the records between are in the log, and were not brought."""
@@ -238,7 +250,7 @@ class EventsReader:
         self._tables = tables
         self._flush_s = flush_s
         self._failure: Exception | None = None
-        self._commit_at = 0.0
+        self._commit_at = self._flush_at = 0.0
         self._consumer = AIOKafkaConsumer(
             **options,
             group_id=group,
@@ -257,7 +269,7 @@ class EventsReader:
         self._topic = topic
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Folds until stopped; then leaves the group, everything that was folded being written.
+        """Folds until stopped; then writes what was folded, commits and leaves the group.
 
         Raises:
             RepriseError, KafkaError, OSError: why it cannot go on.
@@ -266,30 +278,34 @@ class EventsReader:
         try:
             await self._consumer.start()
             while not stopping.is_set() and self._failure is None:
-                await self._turn(stopping)
-            await self._commit()
+                await self._turn()
+            if self._settled and self._failure is None:
+                await self._tables.flush()
+                await self._commit()
         finally:
             await self._consumer.stop()
         if self._failure is not None:
             raise self._failure
 
-    async def _turn(self, stopping: asyncio.Event) -> None:
-        began = time.monotonic()
+    async def _turn(self) -> None:
         generation = self.generation
-        batches = await self._consumer.getmany(timeout_ms=POLL_MS, max_records=TURN_RECORDS_MAX)
+        wait_s = min(max(self._flush_at - time.monotonic(), 0.001), POLL_MS / 1000)
+        batches = await self._consumer.getmany(
+            timeout_ms=int(1000 * wait_s) + 1, max_records=TURN_RECORDS_MAX
+        )
         if not self._settled or generation != self.generation:
             self._read_again(batches)
-        elif batches:
-            folding = [
-                self._tables.fold(part.partition, [_entry(record) for record in records])
-                for part, records in batches.items()
-            ]
-            for outcome in await asyncio.gather(*folding, return_exceptions=True):
-                if isinstance(outcome, BaseException):
-                    raise outcome
-            await self._rest(stopping, began + self._flush_s - time.monotonic())
-        if time.monotonic() >= self._commit_at:
-            self._commit_at = time.monotonic() + COMMIT_S
+            return
+        await _all_of(
+            self._tables.fold(part.partition, [_entry(record) for record in records])
+            for part, records in batches.items()
+        )
+        now = time.monotonic()
+        if now >= self._flush_at:
+            self._flush_at = now + self._flush_s
+            await self._tables.flush()
+        if now >= self._commit_at:
+            self._commit_at = now + COMMIT_S
             await self._commit()
 
     def _read_again(self, dropped: Iterable[TopicPartition]) -> None:
@@ -297,14 +313,6 @@ class EventsReader:
         if self._settled:
             for part in self._consumer.assignment().intersection(dropped):
                 self._consumer.seek(part, self._tables.next_offset(part.partition))
-
-    @staticmethod
-    async def _rest(stopping: asyncio.Event, rest_s: float) -> None:
-        if rest_s > 0:
-            try:
-                await asyncio.wait_for(stopping.wait(), rest_s)
-            except TimeoutError:
-                return
 
     async def _commit(self) -> None:
         """Tells the group how far it is; whoever measures lag reads it, nothing else does."""
@@ -335,6 +343,13 @@ class EventsReader:
             self._failure = error
         self.generation += 1
         self._settled = True
+
+
+async def _all_of(tasks: Iterable[Coroutine[None, None, None]]) -> None:
+    """Lets all of them end, then raises the first one's error."""
+    for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(outcome, BaseException):
+            raise outcome
 
 
 def _entry(record: object) -> LogEntry:
