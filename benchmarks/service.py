@@ -158,13 +158,7 @@ class Service:
 
     def metrics(self) -> dict[str, float]:
         """`/metrics`, summed over labels."""
-        found: dict[str, float] = {}
-        for line in self._request("GET", "/metrics")[1].decode().splitlines():
-            if line and not line.startswith("#"):
-                series, _, value = line.rpartition(" ")
-                name = series.partition("{")[0]
-                found[name] = found.get(name, 0.0) + float(value)
-        return found
+        return parse_metrics(self._request("GET", "/metrics")[1].decode())
 
     def wait_flushed(self) -> None:
         """Until the table covers all that is folded, and so the log is synced."""
@@ -175,6 +169,17 @@ class Service:
             return metrics["reprise_table_flushed_offset"] == folded
 
         until(flushed, poll_s=0.1)
+
+
+def parse_metrics(text: str) -> dict[str, float]:
+    """Prometheus' text form, summed over labels."""
+    found: dict[str, float] = {}
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            series, _, value = line.rpartition(" ")
+            name = series.partition("{")[0]
+            found[name] = found.get(name, 0.0) + float(value)
+    return found
 
 
 def cpu_seconds(pid: int) -> float:
