@@ -28,6 +28,14 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
         recovery_blocks: in table and log.
         resident_blocks: in the kernel before its calls are timed.
         apply_blocks: stored and removed on top of them, in each timed pass.
+        pipeline_shapes: publishers and partitions of each run of the distributed form.
+        pipeline_blocks: published in 64-block events by all publishers together.
+        pipeline_single_blocks: published one a message.
+        latency_rates: blocks/s, in 64-block events.
+        latency_s: how long each rate is kept.
+        cold_blocks: tables that a replica and a worker start on.
+        churn_live_blocks: that stay live while others come and go.
+        churn_turns: how often all of them are replaced.
     """
 
     runs: int = 3
@@ -41,6 +49,21 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     recovery_blocks: int = 1_000_000
     resident_blocks: int = 1_000_000
     apply_blocks: int = 262_144
+    pipeline_shapes: tuple[tuple[int, int], ...] = (
+        (1, 4),
+        (10, 4),
+        (100, 4),
+        (1000, 4),
+        (10, 1),
+        (10, 16),
+    )
+    pipeline_blocks: int = 640_000
+    pipeline_single_blocks: int = 40_000
+    latency_rates: tuple[int, ...] = (1_000, 10_000, 50_000)
+    latency_s: float = 15.0
+    cold_blocks: tuple[int, ...] = (1_000_000, 10_000_000)
+    churn_live_blocks: int = 1_000_000
+    churn_turns: int = 6
 
 
 FULL: Final[dict[KernelName, Sizes]] = {
@@ -67,6 +90,14 @@ _QUICK: Final = Sizes(
     recovery_blocks=100_000,
     resident_blocks=100_000,
     apply_blocks=65_536,
+    pipeline_shapes=((1, 1), (10, 4)),
+    pipeline_blocks=128_000,
+    pipeline_single_blocks=10_000,
+    latency_rates=(1_000, 10_000),
+    latency_s=4.0,
+    cold_blocks=(200_000,),
+    churn_live_blocks=200_000,
+    churn_turns=4,
 )
 
 QUICK: Final[dict[KernelName, Sizes]] = {

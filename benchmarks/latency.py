@@ -1,0 +1,137 @@
+"""From an event's publish until the replica shows it, at rates that the roles keep up with.
+
+Ten publishers send the load. One more sends a single-block event every 10 ms; each answer of the
+replica's `/services`, asked every 2 ms, makes all sequences up to that publisher's last one visible
+then. Times are those of one process on the system's monotonic clock.
+"""
+
+import threading
+import time
+from typing import Final
+
+from benchmarks.cluster import Cluster, Role
+from benchmarks.figures import Aim, Figure, percentile
+from benchmarks.fleet import Fleet
+from benchmarks.fleet_process import LATE_S, FleetJob, FleetSent
+from benchmarks.pipeline import start_roles
+from benchmarks.service import until
+from benchmarks.sizes import BLOCK_SIZE, SEED, KernelName, Sizes
+from replay.load import LoadPlan, LoadPublisher, encode_load
+
+PARTITIONS: Final = 4
+PUBLISHERS: Final = 10
+EVENT_BLOCKS: Final = 64
+MARK_S: Final = 0.01
+POLL_S: Final = 0.002
+WARM_S: Final = 1.0
+MARKER: Final = "marker"
+WINDOWS_MS: Final = ((50, 50), (0, 1))
+"""The bridge's --window-ms and the worker's --flush-ms: the defaults, and the least there is."""
+
+AIMS: Final = {50: Aim(at_most=250), 0: Aim(at_most=50)}
+
+
+def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
+    figures = []
+    with Cluster(kernel) as cluster:
+        for window_ms, flush_ms in WINDOWS_MS:
+            for rate in sizes.latency_rates:
+                cluster.deploy(partitions=PARTITIONS)
+                roles = start_roles(
+                    cluster,
+                    bridge=("--window-ms", str(window_ms)),
+                    worker=("--flush-ms", str(flush_ms)),
+                )
+                sent, waits_ms = run_once(roles["replica"], rate=rate, seconds=sizes.latency_s)
+                name = f"window {window_ms} ms, flush {flush_ms} ms, {rate:,} blocks/s"
+                figures += _figures(name, sent, waits_ms, window_ms=window_ms)
+    return figures
+
+
+def _figures(name: str, sent: FleetSent, waits_ms: list[float], *, window_ms: int) -> list[Figure]:
+    note = f"{len(waits_ms):,} events watched"
+    if sent.late_s > LATE_S:
+        note += f"; the publishers did not keep the rate, {sent.late_s * 1000:.0f} ms late"
+    p50, p99 = percentile(waits_ms, 50), percentile(waits_ms, 99)
+    return [
+        Figure(name=f"{name}: p50", unit="ms", runs=[p50], note=note),
+        Figure(name=f"{name}: p99", unit="ms", runs=[p99], aim=AIMS[window_ms]),
+    ]
+
+
+def run_once(replica: Role, *, rate: int, seconds: float) -> tuple[FleetSent, list[float]]:
+    """What the load sent, and the milliseconds until each marker was visible."""
+    events = max(1, round(rate * seconds / EVENT_BLOCKS / PUBLISHERS))
+    plan = LoadPlan(
+        blocks=events * EVENT_BLOCKS,
+        blocks_per_event=EVENT_BLOCKS,
+        block_size=BLOCK_SIZE,
+        seed=SEED,
+    )
+    job = FleetJob(plan=plan, publishers=PUBLISHERS, rate_blocks_per_s=rate)
+    with Fleet(job, name="load") as fleet:
+        fleet.connect(replica.register)
+        marker = _Marker(round((seconds - WARM_S) / MARK_S))
+        try:
+            replica.register(marker.endpoint, MARKER)
+            marker.wait_for_subscriber()
+            until(lambda: MARKER in replica.sequences(), poll_s=POLL_S)
+            fleet.begin()
+            time.sleep(WARM_S)
+            waits_ms = _watch(replica, marker)
+            return fleet.finish(), waits_ms
+        finally:
+            marker.close()
+
+
+def _watch(replica: Role, marker: "_Marker") -> list[float]:
+    waits_ms: list[float] = []
+    marker.start()
+
+    def seen() -> bool:
+        sequence = replica.sequences()[MARKER]
+        now = time.monotonic()
+        for place in range(len(waits_ms), sequence + 1):
+            waits_ms.append(1000 * (now - marker.sent_at[place]))
+        return len(waits_ms) == marker.count
+
+    until(seen, poll_s=POLL_S)
+    return waits_ms
+
+
+class _Marker:
+    """A publisher whose every message is an event to watch; sends on a thread of its own."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.sent_at: list[float] = []
+        self._publisher = LoadPublisher()
+        self._load = encode_load(
+            LoadPlan(blocks=count, blocks_per_event=1, block_size=BLOCK_SIZE, seed=SEED - 1)
+        )
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.endpoint = self._publisher.endpoint
+        self._stop = threading.Event()
+
+    def wait_for_subscriber(self) -> None:
+        if not self._publisher.wait_for_subscriber(60):
+            raise TimeoutError("Expected a subscriber within 60 s")
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._publisher.close(0)
+
+    def _run(self) -> None:
+        began = time.monotonic()
+        for number, payload in enumerate(self._load.payloads):
+            if self._stop.wait(max(0.0, began + number * MARK_S - time.monotonic())):
+                return
+            # Noted first: it may be visible before `send` returns.
+            self.sent_at.append(time.monotonic())
+            one = type(self._load)(payloads=[payload], events=1, stored_blocks=1, removed_blocks=0)
+            self._publisher.send(one)
