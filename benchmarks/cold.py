@@ -1,0 +1,113 @@
+"""Start of a cold replica until ready, and of a worker with a lost disk until its tables are open.
+
+The table topic is filled with the rows that workers would have written, 4,096 blocks to a flush and
+nothing removed, in as many transactions. An empty deployment is started beside it: what is above it
+is the reading and loading.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from benchmarks.blocks import chains, stored_events
+from benchmarks.cluster import Cluster, Role
+from benchmarks.figures import Aim, Figure
+from benchmarks.service import until
+from benchmarks.sizes import SEED, KernelName, Sizes
+from benchmarks.table_rows import TableRows, fill_events, opened_topic
+
+PARTITIONS: Final = 4
+EVENT_BLOCKS: Final = 64
+FLUSH_BLOCKS: Final = 4_096
+POLL_S: Final = 0.02
+START_S: Final = 240.0
+AIM_BLOCKS: Final = 10_000_000
+AIM: Final = Aim(at_most=20)
+BYTES_PER_BLOCK: Final = 600
+"""What a machine must have free for each block: log, page cache, and two copies in memory."""
+
+
+def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
+    figures = []
+    with Cluster(kernel) as cluster:
+        for blocks in (0, *sizes.cold_blocks):
+            if blocks * BYTES_PER_BLOCK > available_bytes():
+                break
+            cluster.deploy(partitions=PARTITIONS)
+            filled_s = asyncio.run(_fill(cluster, kernel, blocks))
+            size = cluster.topic_bytes(cluster.kafka.topics.table.name)
+            note = f"{PARTITIONS} partitions, {size / 1e6:,.0f} MB, written in {filled_s:.0f} s"
+            replicas = [_start_replica(cluster, blocks) for _ in range(sizes.runs)]
+            workers = [_start_worker(cluster, blocks) for _ in range(sizes.runs)]
+            aim = AIM if blocks >= AIM_BLOCKS else None
+            name = f"{blocks:,} blocks" if blocks else "empty"
+            figures += [
+                _figure(f"replica, {name}: until ready", [one[0] for one in replicas], note, aim),
+                _figure(f"replica, {name}: CPU", [one[1] for one in replicas]),
+                _figure(f"worker, {name}: until open", [one[0] for one in workers], "", aim),
+                _figure(f"worker, {name}: CPU", [one[1] for one in workers]),
+            ]
+    return figures
+
+
+def _figure(name: str, runs: list[float], note: str = "", aim: Aim | None = None) -> Figure:
+    return Figure(name=name, unit="s", runs=runs, note=note, aim=aim)
+
+
+async def _fill(cluster: Cluster, kernel: KernelName, blocks: int) -> float:
+    """Fills one partition after the other, so that only one table is in memory; seconds of it."""
+    started = time.monotonic()
+    for partition in range(PARTITIONS if blocks else 0):
+        table = TableRows(kernel, partition)
+        async with opened_topic(cluster.kafka, partition) as topic:
+            for chain in chains(blocks // PARTITIONS, SEED + partition, FLUSH_BLOCKS):
+                await topic.write(table.flush(stored_events(chain, EVENT_BLOCKS)))
+        await fill_events(cluster.kafka, partition, table.records)
+    return time.monotonic() - started
+
+
+def _start_replica(cluster: Cluster, blocks: int) -> tuple[float, float]:
+    """Wall and CPU seconds until `/ready`.
+
+    Raises:
+        RuntimeError: it does not hold the blocks.
+    """
+    started = time.monotonic()
+    replica = cluster.start("serve")
+    until(replica.is_ready, poll_s=POLL_S, timeout_s=START_S)
+    return _finish(cluster, replica, started, found=replica.entries, wanted=blocks)
+
+
+def _start_worker(cluster: Cluster, blocks: int) -> tuple[float, float]:
+    """Wall and CPU seconds until it has every partition."""
+    started = time.monotonic()
+    worker = cluster.start("streams")
+    cluster.wait_settled(worker, timeout_s=START_S)
+    return _finish(
+        cluster,
+        worker,
+        started,
+        found=lambda: int(worker.metrics()["reprise_table_entries"]),
+        wanted=blocks,
+    )
+
+
+def _finish(
+    cluster: Cluster, role: Role, started: float, *, found: Callable[[], int], wanted: int
+) -> tuple[float, float]:
+    seconds, cpu_s = time.monotonic() - started, role.cpu_s()
+    entries = found()
+    if entries != wanted // PARTITIONS * PARTITIONS:
+        raise RuntimeError(f"Expected {wanted} entries, got {entries}: {role.log()[-1000:]}")
+    cluster.end(role)
+    return seconds, cpu_s
+
+
+def available_bytes() -> int:
+    """Memory that could be used without swapping."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return 1024 * int(line.split()[1])
+    return 0
