@@ -15,6 +15,12 @@ from benchmarks.figures import Figure
 from benchmarks.machine import describe_machine
 from benchmarks.report import Report, Result, head_lines, section_lines
 from benchmarks.sizes import KERNELS, KernelName
+from devtools.kafka_jars import (
+    BrokerUnavailableError,
+    find_java,
+    have_jars,
+    jars_directory,
+)
 from streams.kernel import native_available
 
 MODULES: Final = {
@@ -24,8 +30,16 @@ MODULES: Final = {
     "memory": "memory",
     "recovery": "recovery",
     "kernel": "kernels",
+    "pipeline": "pipeline",
+    "latency": "latency",
+    "cold": "cold",
+    "table-topic": "table_topic",
 }
+DISTRIBUTED: Final = ("pipeline", "latency", "cold", "table-topic")
+"""Those that need a Kafka broker; `distributed` names all of them."""
+
 MEASUREMENT_S: Final = 300.0
+DISTRIBUTED_S: Final = 1200.0
 END_S: Final = 20.0
 
 
@@ -38,7 +52,9 @@ END_S: Final = 20.0
     help="Which index to measure; the Rust one is left out where it is not built.",
 )
 @click.option(
-    "--only", metavar="NAME[,..]", help=f"Only these measurements, of {', '.join(MODULES)}."
+    "--only",
+    metavar="NAME[,..]",
+    help=f"Only these measurements, of {', '.join(MODULES)}; `distributed` for the last four.",
 )
 @click.option("--quick", is_flag=True, help="Small sizes, one run each: whether it works at all.")
 @click.option(
@@ -48,11 +64,13 @@ END_S: Final = 20.0
     help="Also write all runs of all figures to this file.",
 )
 def main(kernel: str, only: str | None, quick: bool, json_path: Path | None) -> None:
-    """Measures ingest, queries, memory and recovery of the service, and the kernel alone."""
-    names = list(MODULES) if only is None else only.split(",")
-    unknown = [name for name in names if name not in MODULES]
-    if unknown:
-        raise click.BadParameter(f"Expected some of {', '.join(MODULES)}, got: {unknown[0]}")
+    """Measures ingest, queries, memory and recovery of the service, the kernel alone, and the
+    distributed form where a Kafka broker can be run.
+    """
+    names = _chosen(only)
+    missing = _missing_broker() if only is None else ""
+    if missing:
+        names = [name for name in names if name not in DISTRIBUTED]
     kernels = [one for one in KERNELS if kernel in (one, "both")]
     if "rust" in kernels and not native_available():
         if kernel == "rust":
@@ -62,9 +80,12 @@ def main(kernel: str, only: str | None, quick: bool, json_path: Path | None) -> 
     _say(head_lines(machine, quick=quick))
     results: list[Result] = []
     for name in names:
-        measured = [run_worker(name, one, quick=quick) for one in kernels]
+        columns = kernels[:1] if name in DISTRIBUTED else kernels
+        measured = [run_worker(name, one, quick=quick) for one in columns]
         _say(section_lines(import_module(f"benchmarks.{MODULES[name]}"), measured))
         results += measured
+    if missing:
+        click.echo(f"\n== {', '.join(DISTRIBUTED)}: skipped. {missing}")
     click.echo(f"\n{sum(result.seconds for result in results):.0f} s in all")
     if json_path is not None:
         report = Report(machine=machine, quick=quick, results=results)
@@ -73,9 +94,38 @@ def main(kernel: str, only: str | None, quick: bool, json_path: Path | None) -> 
         sys.exit(1)
 
 
+def _chosen(only: str | None) -> list[str]:
+    if only is None:
+        return list(MODULES)
+    names: list[str] = []
+    for name in only.split(","):
+        names += DISTRIBUTED if name == "distributed" else [name]
+    unknown = [name for name in names if name not in MODULES]
+    if unknown:
+        raise click.BadParameter(
+            f"Expected some of {', '.join(MODULES)}, distributed, got: {unknown[0]}"
+        )
+    return names
+
+
+def _missing_broker() -> str:
+    """Why the distributed form is left out of a run of everything, and how to have it; or ""."""
+    try:
+        find_java()
+    except BrokerUnavailableError as error:
+        return str(error)
+    if have_jars():
+        return ""
+    return (
+        f"Expected the jars of Apache Kafka in {jars_directory()}, found none:"
+        " `make kafka` fetches them once, and so does `--only distributed`"
+    )
+
+
 def run_worker(name: str, kernel: KernelName, *, quick: bool) -> Result:
     """One measurement in its own process, which is ended if it takes too long."""
     command = [sys.executable, "-m", "benchmarks.worker", name, kernel]
+    limit_s = DISTRIBUTED_S if name in DISTRIBUTED else MEASUREMENT_S
     started = time.monotonic()
     with subprocess.Popen(
         [*command, "quick"] if quick else command,
@@ -84,12 +134,12 @@ def run_worker(name: str, kernel: KernelName, *, quick: bool) -> Result:
         text=True,
     ) as process:
         try:
-            output, errors = process.communicate(timeout=MEASUREMENT_S)
+            output, errors = process.communicate(timeout=limit_s)
             problem = errors.strip().splitlines()[-1:] if process.returncode else []
         except subprocess.TimeoutExpired:
             process.terminate()
             output, _ = process.communicate(timeout=END_S)
-            problem = [f"took longer than {MEASUREMENT_S:.0f} s"]
+            problem = [f"took longer than {limit_s:.0f} s"]
         except BaseException:
             process.terminate()
             raise

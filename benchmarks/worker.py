@@ -11,7 +11,18 @@ from typing import Final
 
 import msgspec
 
-from benchmarks import ingest, kernels, memory, query, recovery, stages
+from benchmarks import (
+    cold,
+    ingest,
+    kernels,
+    latency,
+    memory,
+    pipeline,
+    query,
+    recovery,
+    stages,
+    table_topic,
+)
 from benchmarks.figures import Figure
 from benchmarks.sizes import KERNELS, KernelName, Sizes, sizes_of
 
@@ -24,6 +35,10 @@ MEASUREMENTS: Final[dict[str, Measurement]] = {
     "memory": memory.measure,
     "recovery": recovery.measure,
     "kernel": kernels.measure,
+    "pipeline": pipeline.measure,
+    "latency": latency.measure,
+    "cold": cold.measure,
+    "table-topic": table_topic.measure,
 }
 
 
