@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from benchmarks.blocks import chains, stored_events
 from benchmarks.cluster import Cluster, Role
 from benchmarks.figures import Aim, Figure
@@ -25,18 +27,24 @@ POLL_S: Final = 0.02
 START_S: Final = 240.0
 AIM_BLOCKS: Final = 10_000_000
 AIM: Final = Aim(at_most=20)
+FILL_S_MAX: Final = 400.0
 BYTES_PER_BLOCK: Final = 600
 """What a machine must have free for each block: log, page cache, and two copies in memory."""
 
 
 def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
-    figures = []
+    figures: list[Figure] = []
+    fill_s_per_block = 0.0
     with Cluster(kernel) as cluster:
         for blocks in (0, *sizes.cold_blocks):
-            if blocks * BYTES_PER_BLOCK > available_bytes():
+            obstacle = _obstacle(blocks, fill_s_per_block)
+            if obstacle:
+                left_out = f"{figures[-1].note}{blocks:,} blocks left out: {obstacle}"
+                figures[-1] = msgspec.structs.replace(figures[-1], note=left_out)
                 break
             cluster.deploy(partitions=PARTITIONS)
             filled_s = asyncio.run(_fill(cluster, kernel, blocks))
+            fill_s_per_block = filled_s / max(1, blocks)
             size = cluster.topic_bytes(cluster.kafka.topics.table.name)
             note = f"{PARTITIONS} partitions, {size / 1e6:,.0f} MB, written in {filled_s:.0f} s"
             replicas = [_start_replica(cluster, blocks) for _ in range(sizes.runs)]
@@ -50,6 +58,17 @@ def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
                 _figure(f"worker, {name}: CPU", [one[1] for one in workers]),
             ]
     return figures
+
+
+def _obstacle(blocks: int, fill_s_per_block: float) -> str:
+    """Why a table of so many blocks is not measured here; "" where it is."""
+    free, wanted = available_bytes(), blocks * BYTES_PER_BLOCK
+    if wanted > free:
+        return f"it takes {wanted / 2**30:.1f} GiB of memory, {free / 2**30:.1f} are free"
+    expected_s = blocks * fill_s_per_block
+    if expected_s > FILL_S_MAX:
+        return f"writing its rows would take {expected_s:.0f} s here"
+    return ""
 
 
 def _figure(name: str, runs: list[float], note: str = "", aim: Aim | None = None) -> Figure:

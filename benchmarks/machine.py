@@ -10,8 +10,18 @@ from typing import Final
 import msgspec
 
 from benchmarks.sizes import SEED
+from devtools.kafka_jars import kafka_version
 
-_PACKAGES: Final = ("reprise", "msgspec", "pyzmq", "rocksdict", "uvicorn", "uvloop", "httptools")
+_PACKAGES: Final = (
+    "reprise",
+    "msgspec",
+    "pyzmq",
+    "rocksdict",
+    "uvicorn",
+    "uvloop",
+    "httptools",
+    "aiokafka",
+)
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +48,7 @@ def describe_machine() -> Machine:
         memory_gib=round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         load=round(os.getloadavg()[0], 2),
         python=f"{platform.python_implementation()} {platform.python_version()}",
-        packages={name: version(name) for name in _PACKAGES},
+        packages={name: version(name) for name in _PACKAGES} | {"kafka": kafka_version()},
         seed=SEED,
     )
 
