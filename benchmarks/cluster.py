@@ -26,10 +26,14 @@ from schemas.kafka import KafkaSettings
 
 ROLES: Final = ("bridge", "streams", "serve")
 REGISTRY_PARTITIONS: Final = 4
+HEAP_MIB: Final = 512
 START_S: Final = 120.0
 STOP_S: Final = 30.0
 POLL_S: Final = 0.01
 
+# Kafka's own defaults. On a busy machine the shorter ones of tests have the only broker declared
+# dead.
+_PATIENT: Final = {"broker.session.timeout.ms": "9000", "broker.heartbeat.interval.ms": "2000"}
 _ADDRESS: Final = re.compile(r"(?:Reprise answers on|Metrics on) (http://[^\s/]+)")
 
 
@@ -152,7 +156,7 @@ class Cluster:
     def __init__(self, kernel: KernelName) -> None:
         self._kernel = kernel
         self.root = Path(tempfile.mkdtemp(prefix="reprise-bench-kafka-"))
-        self.broker = Broker(self.root / "broker", heap_mib=512)
+        self.broker = Broker(self.root / "broker", heap_mib=HEAP_MIB, settings=_PATIENT)
         self._roles: list[Role] = []
         self._started = 0
         self._deployments = 0
