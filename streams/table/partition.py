@@ -303,6 +303,9 @@ class PartitionTable:
             written = written + rewrite.chunks + rewrite.switch
             self.writer.note_rewritten(rewrite)
             self.generations += 1
+        if written is not flush.rows:
+            # A follower lets rows count at a `covered` row: what it has gathered then is empty.
+            written.append(flush.rows[-1])
         await self._write(written, now)
         self.flushed = changes.offset
         return len(written)
@@ -311,8 +314,8 @@ class PartitionTable:
         # Step 1.
         offsets = await self._topic.write(written)
         # Step 2.
-        keys = [row.key for row in written]
-        position = offsets[keys.index(rows.COVERED_KEY)]
+        assert written[-1].key == rows.COVERED_KEY, "a flush ends in the row that commits it"
+        position = offsets[-1]
         self._store.copy(written, Local(position, now))
         self.end = offsets[-1] + 1
         self.written_rows += len(written)

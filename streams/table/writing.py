@@ -8,6 +8,8 @@ A flush is these rows, in this order:
     Step 3. for each context whose deltas outweigh its live entries, a new generation: chunks of a
             full dump, the mark that makes it the current one, and the removal of the old rows.
 
+In a topic the `covered` row comes once more after step 3, so that every flush ends in it.
+
 A reader lets a row count once `covered` has reached the offset that the row covers, so a flush
 that ends anywhere leaves what the one before left, or the whole of step 2. Rows of a generation
 without a mark never count; a number that was begun is never used again.

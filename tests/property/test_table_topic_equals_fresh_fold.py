@@ -17,6 +17,7 @@ from streams.log.interface import LogEntry
 from streams.table.fold import Fold
 from streams.table.follower import TableFollower
 from streams.table.partition import Action, LogBounds, PartitionTable, TableLostError
+from tests.building import cleared, events_record, stored
 from tests.property.test_recovery_equals_never_crashing import (
     MEMORY,
     Step,
@@ -183,3 +184,25 @@ def test_the_three_recoveries_give_one_table(
             assert state(world.table.fold) == expected
             world.flush()
         world.table.close()
+
+
+def test_a_rebuilt_topic_takes_nothing_from_a_generation_of_the_lost_one(
+    make_fold: Callable[[], Fold], tmp_path: Path
+) -> None:
+    world = World(tmp_path, make_fold, 0)
+    history = [
+        events_record(0, 0, [stored(0, [3], range(12, 16))]),
+        events_record(1, 1, [stored(1, [3], range(12, 16)) for _ in range(20)]),
+        events_record(2, 2, [cleared(2)]),
+    ]
+    for record in history[:2]:
+        world.events.append(record)
+        world.fold()
+        world.flush()
+    assert world.table.generations
+    world.events.append(history[2])
+    world.fault("both")
+    world.flush()
+    assert state(world.live) == state(straight(history, make_fold))
+    assert world.live.counters["resets"] == 1
+    world.table.close()
