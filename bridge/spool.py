@@ -95,6 +95,7 @@ class Spool:
                 _, lane_number, number = _RECORD_KEY.unpack(key)
                 self._count(by_number[lane_number], number, len(value))
             cursor.next()
+        cursor.status()  # what cannot be read would else look like the end
 
     def _count(self, lane: _SpoolLane, number: int, size_bytes: int) -> None:
         if not lane.records:
@@ -208,6 +209,8 @@ class Spool:
             if bytes_max is not None and size_bytes >= bytes_max:
                 return
             cursor.next()
+        if not cursor.valid():
+            cursor.status()  # what cannot be read would else look like the end
 
     def last_number(self, publisher: PublisherKey) -> int:
         """The number of the publisher's last record, -1 where it has none."""

@@ -115,7 +115,7 @@ class Subscriber:
         def run() -> None:
             try:
                 command()
-            except (RegistrationError, zmq.ZMQError) as error:
+            except Exception as error:  # noqa: BLE001 -- whoever waits is told, whatever it is
                 done.set_exception(error)
             else:
                 done.set_result(None)

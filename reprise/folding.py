@@ -8,9 +8,10 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from reprise.troubles import Part, Troubles
 from schemas.errors import StorageError
 from schemas.identities import Offset
 from schemas.limits import FOLD_QUEUE_BYTES_MAX, SHUTDOWN_S, TABLE_FLUSH_CHANGES_MAX
@@ -35,7 +36,7 @@ class FoldLoop:
     Args:
         fold: recovered; folds go on behind its offset.
         flush_s: how often the table's changes are written.
-        note_disk_error: told of a flush that failed; it is tried again with the next one.
+        troubles: told of a flush that failed, which is tried again, and of the thread's end.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class FoldLoop:
         log: EmbeddedLog,
         *,
         flush_s: float,
-        note_disk_error: Callable[[StorageError], None],
+        troubles: Troubles,
     ) -> None:
         self.fold = fold
         self.flushed_offset = fold.offset
@@ -53,11 +54,13 @@ class FoldLoop:
         self._store = store
         self._log = log
         self._flush_s = flush_s
-        self._note_disk_error = note_disk_error
+        self._troubles = troubles
         self._queue: deque[_Appended] = deque()
         self._queued_bytes = 0
         self._changed = threading.Condition()
         self._stopping = False
+        self._ended = False
+        self._pending = 0  # batches of records queued or being folded
         self._unflushed: TableChanges | None = None
         self._flush_at = 0.0
         self._thread = threading.Thread(target=self._run, name="fold", daemon=True)
@@ -75,20 +78,51 @@ class FoldLoop:
             self._thread.join(SHUTDOWN_S)
 
     def submit(self, first: Offset, encoded: Sequence[bytes]) -> None:
-        """Queues records that were appended from `first` on; waits while the queue is full."""
+        """Queues records that were appended from `first` on; waits while the queue is full.
+
+        Raises:
+            StorageError: the thread has ended; the records are in the log.
+        """
         appended = _Appended(first, encoded, sum(map(len, encoded)))
         with self._changed:
-            self._changed.wait_for(lambda: self._queued_bytes <= FOLD_QUEUE_BYTES_MAX)
+            self._changed.wait_for(
+                lambda: self._ended or self._queued_bytes <= FOLD_QUEUE_BYTES_MAX
+            )
+            self._check_running()
             self._queue.append(appended)
             self._queued_bytes += appended.size_bytes
+            self._pending += 1
             self._changed.notify_all()
 
-    def wait_until(self, offset: Offset) -> None:
-        """Returns once the record at `offset` has been folded."""
+    def wait(self) -> None:
+        """Returns once everything that was submitted is folded.
+
+        Raises:
+            StorageError: the thread has ended.
+        """
         with self._changed:
-            self._changed.wait_for(lambda: self.fold.offset >= offset)
+            self._changed.wait_for(lambda: self._ended or not self._pending)
+            self._check_running()
+
+    def _check_running(self) -> None:
+        if self._ended:
+            raise StorageError("Expected the fold to run, but it has ended: restart the service")
 
     def _run(self) -> None:
+        try:
+            self._fold_until_stopped()
+        except BaseException as error:
+            # Even a panic of the kernel is told: answers must not go on as if they were exact.
+            logger.exception("The fold has ended; queries go on with what is folded")
+            self._troubles.begin(Part.THREAD, f"the fold has ended: {error!r}")
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            with self._changed:
+                self._ended = True
+                self._changed.notify_all()
+
+    def _fold_until_stopped(self) -> None:
         while True:
             appended = self._take()
             if appended is not None:
@@ -120,15 +154,18 @@ class FoldLoop:
                 # The fold itself skips what cannot be used: this is a fault of ours.
                 logger.exception("The record at offset %d could not be folded", offset)
                 self.faults += 1
+                self._troubles.begin(Part.THREAD, f"the record at {offset} could not be folded")
                 continue
             if skipped is not None:
                 logger.warning("Skipped the record at offset %d (%s): %s", *skipped)
         with self._changed:
+            self._pending -= 1
             self._changed.notify_all()
 
     def _is_flush_due(self) -> bool:
         now = time.monotonic()
-        if now < self._flush_at and self.fold.kernel.pending_changes() < TABLE_FLUSH_CHANGES_MAX:
+        many = self.fold.kernel.pending_changes() >= TABLE_FLUSH_CHANGES_MAX
+        if now < self._flush_at and (not many or self._unflushed is not None):
             return False
         self._flush_at = now + self._flush_s
         return True
@@ -144,7 +181,8 @@ class FoldLoop:
                 self._unflushed = self.fold.take_changes()
             self._store.flush(self.fold, self._unflushed)
         except StorageError as error:
-            self._note_disk_error(error)
+            self._troubles.note(Part.TABLE, error)
             return
+        self._troubles.end(Part.TABLE)
         self.flushed_offset = self._unflushed.offset
         self._unflushed = None

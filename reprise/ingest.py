@@ -15,6 +15,7 @@ that is not in the log, queries go on from memory, and what the sockets receive 
 the bounded inbox.
 """
 
+import contextlib
 import logging
 import queue
 import threading
@@ -29,9 +30,11 @@ from bridge.messages import RawMessage
 from bridge.subscriber import Subscriber
 from reprise.folding import FoldLoop
 from reprise.settings import Settings
+from reprise.troubles import Part, Troubles
 from schemas.errors import (
     DiskError,
     NotRegisteredError,
+    RegistrationConflictError,
     RegistrationError,
     RepriseError,
     StorageError,
@@ -79,10 +82,10 @@ class IngestLoop:
         self.store = store
         self.intake = intake
         self.inbox = inbox
+        self.troubles = Troubles()
+        self.troubles.begin(Part.RECOVERY, "recovering")
         self.folding = self._make_folding(make_fold(), store, log, settings)
         self.ready = False
-        self.problem = "recovering"
-        self.disk_errors = 0
         self.intake_faults = 0
         self.recovery_s = 0.0
         self._settings = settings
@@ -92,7 +95,6 @@ class IngestLoop:
             queue.SimpleQueue()
         )
         self._stopping = threading.Event()
-        self._disk_failing = False
         self._retain_at = 0.0
         self._thread = threading.Thread(target=self._run, name="ingest", daemon=True)
         self._syncer = threading.Thread(target=self._sync_often, name="log-sync", daemon=True)
@@ -105,8 +107,13 @@ class IngestLoop:
             store,
             log,
             flush_s=settings.table_flush_s,
-            note_disk_error=self._note_disk_error,
+            troubles=self.troubles,
         )
+
+    @property
+    def problem(self) -> str:
+        """Why newer events may be missing from answers, or ""."""
+        return self.troubles.problem
 
     @property
     def fold(self) -> Fold:
@@ -138,8 +145,9 @@ class IngestLoop:
                 self._syncer.start()
             while not self._stopping.is_set():
                 self._turn()
+            self._drain()
         except Exception as error:
-            self.problem = f"the write path has ended: {error}"
+            self.troubles.begin(Part.THREAD, f"the write path has ended: {error!r}")
             if not self._stopping.is_set():
                 logger.exception("The write path has ended; queries go on with what is folded")
         finally:
@@ -153,7 +161,7 @@ class IngestLoop:
                 self._recover()
                 return
             except DiskError as error:
-                self._note_disk_error(error)
+                self.troubles.note(Part.LOG, error)
             if not self._stopping.wait(RETRY_S):
                 self._reopen(self.log)
                 self._reopen(self.store)
@@ -175,8 +183,8 @@ class IngestLoop:
         )
         for registered in list(self.fold.registrations.values()):
             self._follow_again(registered.registration)
-        self._note_disk_mended()
-        self.problem = ""
+        self.troubles.end(Part.LOG)
+        self.troubles.end(Part.RECOVERY)
         self.ready = True
 
     def _follow_again(self, registration: Registration) -> None:
@@ -186,11 +194,22 @@ class IngestLoop:
             logger.warning(
                 "Cannot follow the registered publisher %s: %s", registration.service_key, error
             )
+        except Exception:
+            logger.exception("Cannot follow the publisher %s", registration.service_key)
         self.intake.add(registration, self._cursor(registration.publisher))
 
     def _cursor(self, publisher: PublisherKey) -> Cursor:
         state = self.fold.publishers.get(publisher)
         return NO_CURSOR if state is None else state.cursor
+
+    def _drain(self) -> None:
+        """What had been received when the stop came, within a bound."""
+        deadline = time.monotonic() + SHUTDOWN_S / 2
+        while self.ready and time.monotonic() < deadline:
+            messages = self.inbox.take(MESSAGES_PER_TURN_MAX, 0.0)
+            if not messages:
+                return
+            self._ingest(messages)
 
     # A turn
 
@@ -223,7 +242,7 @@ class IngestLoop:
 
     def _await_fold(self) -> None:
         """Returns once everything that was appended is folded: commands look at the table."""
-        self.folding.wait_until(Offset(self.log.end_offset - 1))
+        self.folding.wait()
 
     def _append(self, encoded: Sequence[bytes], now: float) -> Offset:
         first = self.log.end_offset
@@ -231,37 +250,24 @@ class IngestLoop:
             try:
                 offset = self.log.append(encoded, now=now)
             except StorageError as error:
-                self._note_disk_error(error)
+                self.troubles.note(Part.LOG, error)
             else:
-                self._note_disk_mended()
+                self.troubles.end(Part.LOG)
                 return offset
             self._refuse_commands()
             if self._stopping.wait(RETRY_S):
                 raise StorageError("stopping; what could not be appended is lost")
             if self._reopen(self.log) and self.log.end_offset > first:
-                self._note_disk_mended()  # the write had reached the disk before its error was told
+                self.troubles.end(Part.LOG)  # the write had reached the disk before its error
                 return first
 
     def _reopen(self, database: EmbeddedLog | TableStore) -> bool:
         try:
             database.reopen()
         except StorageError as error:
-            self._note_disk_error(error)
+            self.troubles.note(Part.LOG, error)
             return False
         return True
-
-    def _note_disk_error(self, error: StorageError) -> None:
-        self.disk_errors += 1
-        if not self._disk_failing:
-            logger.error("Events wait in memory until the disk can be written again: %s", error)
-            self._disk_failing = True
-            self.problem = str(error)
-
-    def _note_disk_mended(self) -> None:
-        if self._disk_failing:
-            logger.info("The disk can be written again")
-            self._disk_failing = False
-            self.problem = ""
 
     # Commands
 
@@ -291,6 +297,9 @@ class IngestLoop:
                 result = command()
             except RepriseError as error:
                 future.set_exception(error)
+            except Exception as error:
+                logger.exception("A command failed")
+                future.set_exception(StorageError(f"the command failed: {error!r}"))
             else:
                 future.set_result(result)
 
@@ -304,6 +313,7 @@ class IngestLoop:
         self._await_fold()
         known = {key: one.registration for key, one in self.fold.registrations.items()}
         if not is_new(registration, known):
+            self._ensure_followed(registration)
             return []
         self._subscriber.follow(registration)
         record = RegisteredRecord(
@@ -314,13 +324,19 @@ class IngestLoop:
         )
         try:
             self._commit([record], record.bridge_time)
-            self.log.sync()
-            self._await_fold()
         except StorageError:
             self._subscriber.unfollow(registration.publisher)
             raise
+        # It is in the log now, so it is followed, whatever becomes of the sync.
+        self._await_fold()
         self.intake.add(registration, self._cursor(registration.publisher))
+        self.log.sync()
         return [registration]
+
+    def _ensure_followed(self, registration: Registration) -> None:
+        """A registration of an earlier life whose endpoint could not be followed then."""
+        with contextlib.suppress(RegistrationConflictError):
+            self._subscriber.follow(registration)
 
     def _unregister(
         self, matches: Callable[[Registration], bool], service_key: str
@@ -362,14 +378,18 @@ class IngestLoop:
                 exempt=exempt,
             )
         except DiskError as error:
-            self._note_disk_error(error)
+            self.troubles.note(Part.RETENTION, error)
+        else:
+            self.troubles.end(Part.RETENTION)
 
     def _sync_often(self) -> None:
         while not self._stopping.wait(self._settings.log_sync_s):
             try:
                 self.log.sync()
             except StorageError as error:
-                self._note_disk_error(error)
+                self.troubles.note(Part.SYNC, error)
+            else:
+                self.troubles.end(Part.SYNC)
 
     def _close(self) -> None:
         try:

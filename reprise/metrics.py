@@ -66,7 +66,9 @@ class ServiceCollector(Collector):
         loop = self._loop
         yield _gauge("reprise_ready", "1 once recovered.", float(loop.ready))
         yield _gauge("reprise_recovery_seconds", "Duration of the last recovery.", loop.recovery_s)
-        yield _counter("reprise_disk_errors", "Failed reads, writes and syncs.", loop.disk_errors)
+        yield _counter(
+            "reprise_disk_errors", "Failed reads, writes and syncs.", loop.troubles.disk_errors
+        )
         info = GaugeMetricFamily("reprise_kernel_info", "The kernel in use.", labels=["kernel"])
         info.add_metric([loop.fold.kernel.name], 1.0)
         yield info

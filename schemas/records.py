@@ -122,7 +122,7 @@ def decode_record(encoded: bytes) -> Record:
     """
     try:
         record = _decoder.decode(encoded)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         version = _version_of(encoded)
         if version is not None and version > RECORD_VERSION:
             raise RecordVersionError(version=version, supported=RECORD_VERSION) from error
@@ -135,5 +135,5 @@ def decode_record(encoded: bytes) -> Record:
 def _version_of(encoded: bytes) -> int | None:
     try:
         return _version_decoder.decode(encoded).version
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         return None

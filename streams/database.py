@@ -49,6 +49,28 @@ def open_database(path: Path, options: Options) -> Rdict:
         ) from error
 
 
+def scan(database: Rdict, start: bytes, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Keys from `start` on that begin with `prefix`, in order, with their values.
+
+    Raises:
+        Exception: a block could not be read; without asking, RocksDB's iterator just ends there.
+    """
+    cursor = database.iter()
+    cursor.seek(start)
+    while cursor.valid():
+        key = cursor.key()
+        if not key.startswith(prefix):
+            return
+        yield key, cursor.value()
+        cursor.next()
+    cursor.status()
+
+
+def says_corruption(error: Exception) -> bool:
+    """Whether the database itself found that what it reads is not what was written."""
+    return "Corruption" in str(error)
+
+
 @contextmanager
 def disk_errors(action: str, path: Path) -> Iterator[None]:
     """Turns an error of a write, a sync or a read into `DiskError`, naming what was tried where."""

@@ -28,7 +28,7 @@ from rocksdict import AccessType, DBCompressionType, Options, Rdict, WriteBatch
 from schemas.errors import StorageError
 from schemas.identities import Offset
 from schemas.limits import LOG_SEGMENT_BYTES
-from streams.database import database_options, disk_errors, open_database
+from streams.database import database_options, disk_errors, open_database, scan
 from streams.log.interface import LogEntry
 
 _FORMAT: Final = 1
@@ -101,17 +101,16 @@ class EmbeddedLog:
         return default if value is None else int(_U64.unpack(value)[0])
 
     def _read_segments(self) -> Iterator[Segment]:
-        cursor = self._db.iter()
-        cursor.seek(_KEY.pack(_SEGMENT, 0))
-        while cursor.valid() and cursor.key()[:1] == _SEGMENT:
-            _, first_offset = _KEY.unpack(cursor.key())
-            yield Segment(first_offset, *_MARK.unpack(cursor.value()))
-            cursor.next()
+        for key, value in scan(self._db, _KEY.pack(_SEGMENT, 0), _SEGMENT):
+            yield Segment(_KEY.unpack(key)[1], *_MARK.unpack(value))
 
     def _last_record_offset(self) -> int:
         cursor = self._db.iter()
         cursor.seek_for_prev(_KEY.pack(_RECORD, _END))
-        if not cursor.valid() or cursor.key()[:1] != _RECORD:
+        if not cursor.valid():
+            cursor.status()
+            return -1
+        if cursor.key()[:1] != _RECORD:
             return -1
         return int(_KEY.unpack(cursor.key())[1])
 
@@ -133,14 +132,14 @@ class EmbeddedLog:
         return self._size - (self._segments[0].bytes_before if self._segments else 0)
 
     def read(self, start: Offset) -> Iterator[LogEntry]:
-        """See `ReadableLog`. Cost O(entries read); holds a snapshot while it runs."""
+        """See `ReadableLog`. Cost O(entries read); holds a snapshot while it runs.
+
+        Raises:
+            DiskError: a record cannot be read; those before it have been yielded.
+        """
         with disk_errors("read the log", self._path):
-            cursor = self._db.iter()
-            cursor.seek(_KEY.pack(_RECORD, start))
-            while cursor.valid() and cursor.key()[:1] == _RECORD:
-                _, offset = _KEY.unpack(cursor.key())
-                yield LogEntry(Offset(offset), cursor.value())
-                cursor.next()
+            for key, value in scan(self._db, _KEY.pack(_RECORD, start), _RECORD):
+                yield LogEntry(Offset(_KEY.unpack(key)[1]), value)
 
     # Writing
 

@@ -90,12 +90,14 @@ class Fold:
         if offset <= self.offset:
             self.counters["offset_replayed"] += 1
             return None
-        self.offset = offset
         try:
             self._apply_record(offset, decode_record(encoded))
         except RecordError as error:
             self.counters[error.reason] += 1
             return SkippedRecord(offset, error.reason, str(error))
+        finally:
+            # Only now: other threads take it for what queries see.
+            self.offset = offset
         self.counters["records"] += 1
         return None
 
@@ -231,6 +233,18 @@ class Fold:
             self.registrations[publisher] = registered
         self._changed_publishers.clear()
 
+    def degrade_older_than(self, offset: Offset) -> None:
+        """Degrades publishers that were registered before: records of them may be missing.
+
+        For a fold of a log whose beginning was retired, which cannot tell what it has not seen.
+        """
+        for publisher, registered in self.registrations.items():
+            if registered.offset < offset:
+                before = self.publishers.get(publisher, PublisherState())
+                state = msgspec.structs.replace(before)
+                _degrade(state, 0)
+                self._put(publisher, before, state)
+
     # Reading
 
     def is_degraded(self, scope: PrefixScope) -> bool:
@@ -251,6 +265,6 @@ def _last_clear(events: bytes) -> int | None:
         return None
     try:
         cleared = [event.sequence for event in decode_events(events) if isinstance(event, Cleared)]
-    except msgspec.MsgspecError as error:  # the kernel has taken them, so the kernels disagree
+    except (msgspec.MsgspecError, ValueError) as error:  # the kernel took them: kernels disagree
         raise EventsFormatError(str(error)) from error
     return cleared[-1] if cleared else None

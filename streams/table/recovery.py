@@ -86,7 +86,7 @@ def recover(store: TableStore, log: WritableLog, make_fold: Callable[[], Fold]) 
     """Brings a table up to the end of the log, from whatever the store and the log still have.
 
     Args:
-        store: open; on return it covers the end of the log, but for less than one flush.
+        store: open; on return it covers the end of the log.
         log: open for writing.
         make_fold: an empty fold with a kernel of its own; called again when the rows prove corrupt.
 
@@ -94,6 +94,7 @@ def recover(store: TableStore, log: WritableLog, make_fold: Callable[[], Fold]) 
         RowVersionError: a newer Reprise wrote the rows; nothing was changed.
         DiskError: the disk failed; call again with both opened anew.
     """
+    log.sync()  # a row may cover only what is durable
     fold = make_fold()
     plan = _load(store, log, fold)
     if plan.action is Action.REBUILD and (fold.offset != NO_OFFSET or fold.kernel.contexts()):
@@ -101,6 +102,10 @@ def recover(store: TableStore, log: WritableLog, make_fold: Callable[[], Fold]) 
     if plan.action is Action.ADOPT:
         log.advance_to(plan.start)
     records, skipped = replay(fold, log, plan.start, store)
+    if plan.action is Action.REBUILD and log.complete_from > 0:
+        fold.degrade_older_than(log.complete_from)
+    if fold.offset not in (NO_OFFSET, store.covered()):
+        store.flush(fold, fold.take_changes())
     return Recovered(fold, plan, records, skipped)
 
 
@@ -131,6 +136,9 @@ def replay(
 
     Returns:
         How many records there were, and the first `SKIPPED_NAMED_MAX` that could not be folded.
+
+    Raises:
+        DiskError: the log cannot be read to its end.
     """
     records = 0
     skipped: list[SkippedRecord] = []

@@ -134,7 +134,7 @@ def _parse(key: bytes, decoder: "msgspec.msgpack.Decoder[T]", *, rest_bytes: int
         raise RowCorruptError(key=key, detail="its key has another length than it says")
     try:
         return decoder.decode(key[3:end])
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, ValueError) as error:
         raise RowCorruptError(key=key, detail=f"its key does not decode: {error}") from error
 
 

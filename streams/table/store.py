@@ -19,17 +19,24 @@ here, unchanged, with facts that only this disk has (`Local`) under keys that no
 import gc
 import shutil
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 import msgspec
 from rocksdict import WriteBatch
 
-from schemas.errors import RowCorruptError
+from schemas.errors import DiskError, RowCorruptError
 from schemas.identities import ModelContext, Offset, PublisherKey
 from schemas.limits import GENERATION_MIN_BYTES
 from schemas.positions import PublisherState
-from streams.database import database_options, disk_errors, open_database
+from streams.database import (
+    database_options,
+    disk_errors,
+    open_database,
+    says_corruption,
+    scan,
+)
 from streams.table import rows
 from streams.table.fold import Fold, Registered, TableChanges
 from streams.table.loading import ContextRow, by_stream, load_rows
@@ -89,7 +96,7 @@ class TableStore:
         return None if row is None else int.from_bytes(row.body, "little")
 
     def _get(self, key: bytes) -> rows.Row | None:
-        with disk_errors("read the table", self._path):
+        with self._reading(key):
             value = self._db.get(key)
         return None if value is None else rows.decode_row(key, value)
 
@@ -128,13 +135,14 @@ class TableStore:
     def _contexts(self) -> set[ModelContext]:
         """Contexts that have rows. Cost O(contexts) seeks."""
         found: set[ModelContext] = set()
-        with disk_errors("read the table", self._path):
+        with self._reading(rows.CONTEXT):
             cursor = self._db.iter()
             cursor.seek(rows.CONTEXT)
             while cursor.valid() and cursor.key()[:1] == rows.CONTEXT:
                 context = rows.parse_row_key(cursor.key()).context
                 found.add(context)
                 cursor.seek(rows.end_of(rows.context_prefix(context)))
+            cursor.status()
         return found
 
     def _load_stream(self, fold: Fold, contexts: list[ModelContext]) -> None:
@@ -173,19 +181,29 @@ class TableStore:
             yield ContextRow(row.covers, context, place.n, row.body)
 
     def _scan(self, prefix: bytes) -> Iterator[tuple[bytes, rows.Row]]:
-        with disk_errors("read the table", self._path):
-            cursor = self._db.iter()
-            cursor.seek(prefix)
-            while cursor.valid() and cursor.key().startswith(prefix):
-                key = cursor.key()
-                yield key, rows.decode_row(key, cursor.value())
-                cursor.next()
+        for key, value in self._read(prefix):
+            yield key, rows.decode_row(key, value)
+
+    def _read(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        with self._reading(prefix):
+            yield from scan(self._db, prefix, prefix)
+
+    @contextmanager
+    def _reading(self, key: bytes) -> Iterator[None]:
+        """What RocksDB finds corrupt is as a corrupt row: the table can be built again."""
+        try:
+            with disk_errors("read the table", self._path):
+                yield
+        except DiskError as error:
+            if says_corruption(error):
+                raise RowCorruptError(key=key, detail=str(error)) from error
+            raise
 
     def _structs(self, prefix: bytes, kind: type[rows.T]) -> Iterator[tuple[PublisherKey, rows.T]]:
         for key, row in self._scan(prefix):
             try:
                 yield rows.parse_publisher_key(key), msgspec.msgpack.decode(row.body, type=kind)
-            except msgspec.MsgspecError as error:
+            except (msgspec.MsgspecError, ValueError) as error:
                 raise RowCorruptError(key=key, detail=str(error)) from error
 
     # Writing
@@ -203,6 +221,8 @@ class TableStore:
         self.writer.note(flush)
         self.flushed_rows += len(flush.grown)
         self.flushed_bytes += sum(len(body) for _, body in changes.contexts)
+        if fold.offset != changes.offset:
+            return  # a flush that is tried again: a dump would hold more than its rows may claim
         for rewrite in self.writer.rewrites(fold, flush):
             self.write(rewrite.chunks)
             with disk_errors("rewrite a context of the table", self._path):
@@ -229,7 +249,7 @@ class TableStore:
 
     def local(self) -> Local | None:
         """What is remembered of the topic, or None where this is no complete copy of one."""
-        with disk_errors("read the table", self._path):
+        with self._reading(_LOCAL_KEY):
             value = self._db.get(_LOCAL_KEY)
         try:
             return None if value is None else msgspec.msgpack.decode(value, type=Local)
@@ -261,16 +281,11 @@ class TableStore:
         """Every row, in the order in which a flush would write them: `covered` is the last."""
         covered = None
         for prefix in (rows.CONTEXT, rows.MARK, rows.PUBLISHER, rows.REGISTRATION, rows.FACT):
-            with disk_errors("read the table", self._path):
-                cursor = self._db.iter()
-                cursor.seek(prefix)
-                while cursor.valid() and cursor.key()[:1] == prefix:
-                    write = RowWrite(cursor.key(), cursor.value())
-                    if write.key == rows.COVERED_KEY:
-                        covered = write
-                    else:
-                        yield write
-                    cursor.next()
+            for key, value in self._read(prefix):
+                if key == rows.COVERED_KEY:
+                    covered = RowWrite(key, value)
+                else:
+                    yield RowWrite(key, value)
         if covered is not None:
             yield covered
 
