@@ -121,9 +121,12 @@ class Registry:
             await asyncio.sleep(RETRY_S)
 
     async def _leave(self, consumer: Consumer) -> None:
-        try:
-            await asyncio.wait_for(consumer.stop(), LEAVE_S)
-        except (KafkaError, OSError, TimeoutError):
+        # As a task: its fetcher may end the call with the cancellation of a fetch of its own.
+        stopping = asyncio.ensure_future(consumer.stop())
+        done, _ = await asyncio.wait((stopping,), timeout=LEAVE_S)
+        if not done:
+            stopping.cancel()
+        if not done or stopping.cancelled() or stopping.exception() is not None:
             _logger.info("Left the group without its coordinator; it will notice")
 
     async def on_partitions_revoked(self, revoked: set[Partition]) -> None:

@@ -100,6 +100,7 @@ class KafkaFeed:
         self._answered_at = monotonic()
         self._loop = asyncio.new_event_loop()
         self._closers: list[Callable[[], Awaitable[None]]] = []
+        self._stopping = False
         self._thread = threading.Thread(target=self._run_loop, name="kafka", daemon=True)
 
     # Life
@@ -110,6 +111,7 @@ class KafkaFeed:
 
     def stop(self) -> None:
         """Ends reading and what was handed in; waits for it within a bound."""
+        self._stopping = True
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._cancel)
             self._thread.join(SHUTDOWN_S)
@@ -133,7 +135,8 @@ class KafkaFeed:
         try:
             self._loop.run_until_complete(self._live())
         except asyncio.CancelledError:
-            logger.debug("The reader of Kafka was stopped")
+            if not self._stopping:
+                logger.error("The reader of Kafka was cancelled unasked; start the replica again")
         finally:
             self._loop.close()
 
@@ -193,7 +196,7 @@ class KafkaFeed:
             await self._note_ends(consumer, copy)
             await _first_of(self._read(consumer, copy), self._check(consumer, copy))
         finally:
-            await consumer.stop()
+            await _stop(consumer)
 
     async def _seek(self, consumer: AIOKafkaConsumer, copy: Copy) -> None:
         """To where the copy stands, or to the beginning where it is a new one."""
@@ -302,3 +305,11 @@ async def _first_of(*works: Coroutine[Any, Any, None]) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _stop(consumer: AIOKafkaConsumer) -> None:
+    """Stops it; its fetcher may end the call with the cancellation of a fetch of its own."""
+    stopping = asyncio.ensure_future(consumer.stop())
+    await asyncio.wait((stopping,))
+    if not stopping.cancelled() and stopping.exception() is not None:
+        logger.debug("A consumer did not stop in order: %r", stopping.exception())

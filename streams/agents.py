@@ -32,7 +32,7 @@ from schemas.kafka import MESSAGE_MAX
 from schemas.kafka_clients import ClientOptions
 from schemas.limits import TABLE_FLUSH_CHANGES_MAX
 from streams.log.interface import LogEntry
-from streams.log.kafka import KafkaTableTopic, first_offset_from, log_bounds
+from streams.log.kafka import KafkaTableTopic, first_offset_from, log_bounds, stop_consumer
 from streams.table.fold import Fold
 from streams.table.partition import LogBounds, PartitionTable, TableLostError
 
@@ -283,7 +283,7 @@ class EventsReader:
                 await self._tables.flush()
                 await self._commit()
         finally:
-            await self._consumer.stop()
+            await stop_consumer(self._consumer)
         if self._failure is not None:
             raise self._failure
 

@@ -56,7 +56,15 @@ async def opened_reader(
         await consumer.start()
         yield consumer
     finally:
-        await consumer.stop()
+        await stop_consumer(consumer)
+
+
+async def stop_consumer(consumer: AIOKafkaConsumer) -> None:
+    """Stops it; as a task, since its fetcher may end the call with a cancellation of its own."""
+    stopping = asyncio.ensure_future(consumer.stop())
+    await asyncio.wait((stopping,))
+    if not stopping.cancelled() and stopping.exception() is not None:
+        logger.debug("A consumer did not stop in order: %r", stopping.exception())
 
 
 async def log_bounds(
