@@ -39,7 +39,7 @@ class Step(Enum):
 
 MEMORY = Path("/dev/shm")  # many databases are opened, and a process that dies needs no disk
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 
 KINDS = ["events"] * 6 + ["gap", "reset", "again", "flush", "abort", "un"]
 

@@ -26,7 +26,7 @@ from tests.property.test_recovery_equals_never_crashing import (
 )
 from tests.unit.streams.table_topic import MemoryTopic
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 
 T = TypeVar("T")
 FAULTS = [
