@@ -8,6 +8,7 @@ A publisher that can replay is held at a gap: its live batches wait, decoded and
 that waited. Whatever is still missing then becomes a `gap` record. The others go on meanwhile.
 """
 
+import logging
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -30,12 +31,15 @@ RESTARTED: Final = "restarted"
 JOINED_LATE: Final = "joined_late"
 MISSED: Final = "missed"
 
+_logger = logging.getLogger(__name__)
+
 
 @dataclass(slots=True)
 class PublisherCounters:
     """What one publisher's messages came to since it was added; all but `dropped` only rise.
 
     Attributes:
+        publisher: its name in the log, `instance|tenant|rank`.
         messages: received, of any use or none.
         batches: accepted into records, those without any usable event included.
         events: accepted into records.
@@ -43,9 +47,9 @@ class PublisherCounters:
         gaps: places where batches are missing; lost_batches: how many are.
         restarts: new incarnations found.
         dropped: messages, batches and events left out, by `DropReason`.
-        last_drop: the text of the last of them, for whoever looks into it.
     """
 
+    publisher: str = ""
     messages: int = 0
     batches: int = 0
     events: int = 0
@@ -54,12 +58,14 @@ class PublisherCounters:
     lost_batches: int = 0
     restarts: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
-    last_drop: str = ""
 
     def count_drop(self, error: WireError) -> None:
-        """Counts one thing left out."""
+        """Counts one thing left out, and says the first of each kind."""
+        if not self.dropped[error.reason]:
+            _logger.warning(
+                "Left out what %s sent, as all of its kind from here on: %s", self.publisher, error
+            )
         self.dropped[error.reason] += 1
-        self.last_drop = str(error)
 
 
 class Anchor(NamedTuple):
@@ -95,10 +101,10 @@ class _Lane:
         "tracker",
     )
 
-    def __init__(self, source: Source, cursor: Cursor, repairs: bool) -> None:
+    def __init__(self, name: str, source: Source, cursor: Cursor, repairs: bool) -> None:
         self.source = source
         self.tracker = SequenceTracker(cursor)
-        self.counters = PublisherCounters()
+        self.counters = PublisherCounters(name)
         self.engine_time = 0.0
         self.repairs = repairs
         self.held: deque[_Held] | None = None
@@ -192,7 +198,7 @@ class Intake:
         if publisher in self._lanes:
             raise RegistrationConflictError(f"Expected a new publisher, got: {publisher}")
         source = open_source(registration, self._packer)
-        self._lanes[publisher] = _Lane(source, cursor, repairs)
+        self._lanes[publisher] = _Lane(registration.service_key, source, cursor, repairs)
 
     def remove(self, publisher: PublisherKey) -> None:
         """Forgets a publisher; messages of it that are still under way are counted and left out."""
