@@ -149,11 +149,12 @@ class KafkaSettings(msgspec.Struct, frozen=True, kw_only=True):
             return f"{self.topic_prefix}.{suffix}"
 
         # A tombstone may go only after every reader that was reading when it came has seen it.
-        # Only closed segments are compacted, and little is written: so they are closed by time.
+        # Only closed segments are compacted: so they are closed early, by size and by time.
         compacted = {
             "min.cleanable.dirty.ratio": "0.3",
             "delete.retention.ms": "86400000",
             "segment.ms": "600000",
+            "segment.bytes": "67108864",
         }
         return Topics(
             TopicSpec(name("registry"), self.registry_partitions, Cleanup.COMPACT, compacted),
