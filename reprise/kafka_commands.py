@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from reprise.kafka_options import data_option, kafka_options
+from reprise.kafka_options import data_option, kafka_options, metrics_options
 from reprise.settings import DEFAULT_HOST, config_path_from, log_level_from, seed_from
 from reprise.terminal import say_ready, start_logging, warn_without_native
 from schemas import limits
@@ -76,21 +76,7 @@ def tail(
 @click.command()
 @kafka_options()
 @data_option("Directory of the spool, which no other bridge uses; made where it is missing.")
-@click.option(
-    "--metrics-host",
-    envvar="REPRISE_METRICS_HOST",
-    show_envvar=True,
-    default="127.0.0.1",
-    show_default=True,
-    help="Address of /metrics and /health.",
-)
-@click.option(
-    "--metrics-port",
-    envvar="REPRISE_METRICS_PORT",
-    show_envvar=True,
-    type=click.IntRange(0, 65_535),
-    help="Port of /metrics and /health, 0 for any.  [default: none]",
-)
+@metrics_options
 @click.option(
     "--window-ms",
     envvar="REPRISE_WINDOW_MS",
@@ -223,21 +209,7 @@ def serve(
 @click.command()
 @kafka_options()
 @data_option("Directory of this worker's copies of its tables; one for each worker.")
-@click.option(
-    "--metrics-host",
-    envvar="REPRISE_METRICS_HOST",
-    show_envvar=True,
-    default="127.0.0.1",
-    show_default=True,
-    help="Address of /metrics and /health.",
-)
-@click.option(
-    "--metrics-port",
-    envvar="REPRISE_METRICS_PORT",
-    show_envvar=True,
-    type=click.IntRange(0, 65_535),
-    help="Port of /metrics and /health, 0 for any.  [default: none]",
-)
+@metrics_options
 @click.option(
     "--flush-ms",
     envvar="REPRISE_FLUSH_MS",

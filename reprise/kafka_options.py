@@ -167,3 +167,23 @@ def _is_field(name: str) -> bool:
         "registry_partitions",
         "replication",
     )
+
+
+def metrics_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The options of roles that serve nothing else: passes `metrics_host` and `metrics_port`."""
+    port = click.option(
+        "--metrics-port",
+        envvar="REPRISE_METRICS_PORT",
+        show_envvar=True,
+        type=click.IntRange(0, 65_535),
+        help="Port of /metrics and /health, 0 for any.  [default: none]",
+    )
+    host = click.option(
+        "--metrics-host",
+        envvar="REPRISE_METRICS_HOST",
+        show_envvar=True,
+        default="127.0.0.1",
+        show_default=True,
+        help="Address of /metrics and /health.",
+    )
+    return host(port(command))
