@@ -16,7 +16,7 @@ from schemas.kafka import KafkaSettings
 from schemas.records import EventsRecord, RegisteredRecord, encode_record
 from schemas.registration import PublisherKind, Registration
 from streams.kernel import open_kernel
-from streams.log.kafka import KafkaTableTopic
+from streams.log.kafka_table import KafkaTableTopic
 from streams.table.fold import Fold
 from streams.table.writing import RowWrite, TableWriter
 
@@ -96,7 +96,7 @@ async def opened_topic(kafka: KafkaSettings, partition: int) -> AsyncIterator[Ka
     topic = KafkaTableTopic(
         client_options(kafka), name, partition, transactional_id=f"{name}.{partition}"
     )
-    await topic.start()
+    await topic.take()
     try:
         yield topic
     finally:

@@ -183,7 +183,7 @@ class KafkaFeed:
             group_id=None,
             enable_auto_commit=False,
             auto_offset_reset="none",
-            isolation_level="read_committed",  # a flush of a worker is a transaction
+            isolation_level="read_committed",  # a large flush of a worker is a transaction
             request_timeout_ms=_REQUEST_MS,
             max_partition_fetch_bytes=REPLICA_FETCH_BYTES_MAX // 8,
             fetch_max_bytes=REPLICA_FETCH_BYTES_MAX,

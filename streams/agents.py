@@ -32,7 +32,8 @@ from schemas.kafka import MESSAGE_MAX
 from schemas.kafka_clients import ClientOptions
 from schemas.limits import TABLE_FLUSH_CHANGES_MAX
 from streams.log.interface import LogEntry
-from streams.log.kafka import KafkaTableTopic, first_offset_from, log_bounds, stop_consumer
+from streams.log.kafka import first_offset_from, log_bounds, stop_consumer
+from streams.log.kafka_table import KafkaTableTopic
 from streams.table.fold import Fold
 from streams.table.partition import LogBounds, PartitionTable, TableLostError
 
@@ -105,8 +106,7 @@ class PartitionTables:
     async def _take_again(self, partition: int) -> bool:
         owned = self.owned[partition]
         async with owned.lock:
-            await owned.topic.start()
-            return await owned.table.is_current()
+            return await owned.table.take_again()
 
     async def _open(self, partition: int, bounds: LogBounds) -> None:
         started = time.monotonic()
@@ -116,17 +116,12 @@ class PartitionTables:
             partition,
             transactional_id=f"{self._table_topic}.{partition}",
         )
-        await topic.start()
-        try:
-            table = PartitionTable(
-                self._data / f"table-{partition}",
-                topic,
-                self._make_fold,
-                make_name=lambda: os.urandom(8),
-            )
-        except BaseException:
-            await topic.stop()
-            raise
+        table = PartitionTable(
+            self._data / f"table-{partition}",
+            topic,
+            self._make_fold,
+            make_name=lambda: os.urandom(8),
+        )
         try:
             plan = await table.open(bounds, now=time.time())
         except BaseException:

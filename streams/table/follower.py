@@ -14,8 +14,8 @@ point by then: superseded rows are gone, so is the order between rows of differe
 Rows that are corrupt or of a newer version are skipped, counted and named; what they belong to is
 degraded until a whole row replaces them: the next generation does for a context.
 
-The topic is to be read with `isolation_level="read_committed"`: a flush is a transaction, and what
-a dying worker wrote of one was never there.
+The topic is to be read with `isolation_level="read_committed"`: a large flush is a transaction, and
+what a dying worker wrote of one was never there.
 
 No I/O, clock or logging: the reader of the topic asks `take_skipped` what to say.
 """

@@ -63,10 +63,14 @@ class TopicRow(NamedTuple):
 
 
 class TableTopic(Protocol):
-    """One partition of the table topic, owned by this worker alone."""
+    """One partition of the table topic. To be taken before anything else."""
 
-    async def end(self) -> int:
-        """The offset after the last committed row."""
+    async def take(self) -> bool:
+        """Makes this the only writer: nothing that an owner before sends from now on is written.
+
+        Returns:
+            Whether nobody else took it since this object did, and wrote what it wrote last.
+        """
         ...
 
     def read(self, start: int) -> AsyncIterator[list[TopicRow]]:
@@ -77,7 +81,8 @@ class TableTopic(Protocol):
         """Writes the rows, all or none of them; returns their offsets.
 
         Raises:
-            TableLostError: another worker owns the partition now, or what was written is unknown.
+            TableLostError: another worker owns the partition now, or what was written is unknown:
+                all of the rows or none.
         """
         ...
 
@@ -136,7 +141,6 @@ class PartitionTable:
     Attributes:
         fold: the state in memory; its offset is the last event folded.
         flushed: the last offset that the topic covers.
-        end: the topic's offset after the last row that is known here.
     """
 
     def __init__(
@@ -161,7 +165,6 @@ class PartitionTable:
         self.fold = make_fold()
         self._start = 0
         self.flushed = NO_OFFSET
-        self.end = 0
         self.written_rows = 0
         self.written_bytes = 0
         self.generations = 0
@@ -179,7 +182,7 @@ class PartitionTable:
             RowVersionError: a newer Reprise wrote the table.
             DiskError, TableLostError: close it, and open it anew.
         """
-        self.end = await self._topic.end()
+        await self._topic.take()
         copied, reason = await self._copy(now)
         try:
             self._load()
@@ -219,8 +222,8 @@ class PartitionTable:
         if local is None:
             await self._copy_all(now)
             return True, ""
-        if self.end <= local.position:
-            if await _is_empty(self._topic):
+        if await _is_empty(self._topic, local.position):
+            if await _is_empty(self._topic, 0):
                 return False, ""
             await self._copy_all(now)
             return True, "the topic was made anew"
@@ -237,7 +240,7 @@ class PartitionTable:
         await self._copy_from(0, now, table=None)
 
     async def _copy_from(self, start: int, now: float, *, table: bytes | None) -> bool:
-        """Copies rows from `start` on; False as soon as they are those of another table."""
+        """Copies rows from `start` on; False where they are not those of the table named."""
         position = None
         async for batch in self._topic.read(start):
             for row in batch:
@@ -249,7 +252,7 @@ class PartitionTable:
             self._store.copy([RowWrite(row.key, row.value) for row in batch], keep_local=True)
         if position is not None:
             self._store.copy([], Local(position, now))
-        return True
+        return table is None or position is not None
 
     def _load(self) -> None:
         self.fold = self._make_fold()
@@ -317,22 +320,20 @@ class PartitionTable:
         assert written[-1].key == rows.COVERED_KEY, "a flush ends in the row that commits it"
         position = offsets[-1]
         self._store.copy(written, Local(position, now))
-        self.end = offsets[-1] + 1
         self.written_rows += len(written)
         self.written_bytes += sum(len(row.key) + len(row.value or b"") for row in written)
 
-    async def is_current(self) -> bool:
-        """Whether nobody else has written the table since this object did."""
-        end = await self._topic.end()
-        return end - self.end in (0, 1)  # a transaction ends in a mark that takes one offset
+    async def take_again(self) -> bool:
+        """Whether nobody else had the table since this object did; if so it may go on."""
+        return await self._topic.take()
 
     def close(self) -> None:
         """Closes this disk's copy; what was flushed stays."""
         self._store.close()
 
 
-async def _is_empty(topic: TableTopic) -> bool:
-    async for batch in topic.read(0):
+async def _is_empty(topic: TableTopic, start: int) -> bool:
+    async for batch in topic.read(start):
         if batch:
             return False
     return True

@@ -38,6 +38,8 @@ ROW_FORMAT: Final = 1
 CONTEXT, MARK, PUBLISHER, REGISTRATION, FACT = b"C", b"G", b"P", b"R", b"M"
 COVERED_KEY: Final = FACT + b"covered"
 SEED_KEY: Final = FACT + b"seed"
+OWNER_KEY: Final = FACT + b"owner"
+"""A tombstone of it in a topic marks where a worker took the partition; no row has this key."""
 
 _HEADER: Final = struct.Struct("<BBHIq")
 _COVERS_AT: Final = 8

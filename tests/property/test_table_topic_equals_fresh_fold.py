@@ -40,6 +40,7 @@ FAULTS = [
     "before",
     "after",
     "clean",
+    "again",
 ]
 
 
@@ -73,7 +74,7 @@ class World:
         self.live.caught_up(0)
 
     def open(self) -> None:
-        self.owned = self.topic.take()
+        self.owned = self.topic.open()
         self.table = PartitionTable(
             self.directory / f"disk-{self.disk}",
             self.owned,
@@ -107,6 +108,9 @@ class World:
                 return self.flush()
             case "clean":
                 return self.topic.compact(self.rng)
+            case "again":
+                assert run(self.table.take_again())
+                return None
             case "before" | "after":
                 self.owned.fails = name
                 if self.table.fold.offset != self.table.flushed:

@@ -9,17 +9,16 @@ from streams.table.writing import RowWrite
 
 
 class MemoryTopic:
-    """What the brokers hold. Offsets have holes: each transaction's mark takes one."""
+    """What the brokers hold. Offsets have holes: marks of transactions and owners take one."""
 
     def __init__(self) -> None:
         self.rows: list[TopicRow] = []
         self.next_offset = 0
         self.owner = 0
 
-    def take(self) -> "OwnedTopic":
-        """A new owner; whoever had it before can write no more."""
-        self.owner += 1
-        return OwnedTopic(self, self.owner)
+    def open(self) -> "OwnedTopic":
+        """For a worker that has yet to take it."""
+        return OwnedTopic(self)
 
     def lose(self) -> None:
         """The topic is deleted and made anew."""
@@ -56,13 +55,19 @@ class MemoryTopic:
 class OwnedTopic:
     """Implements `TableTopic`; `fails` lets the next write fail before or after it counts."""
 
-    def __init__(self, topic: MemoryTopic, owner: int) -> None:
+    def __init__(self, topic: MemoryTopic) -> None:
         self._topic = topic
-        self._owner = owner
+        self._owner = 0
+        self._next = -1
         self.fails = ""
 
-    async def end(self) -> int:
-        return self._topic.next_offset
+    async def take(self) -> bool:
+        topic = self._topic
+        topic.owner += 1
+        followed = topic.next_offset == self._next
+        topic.next_offset += 1
+        self._owner, self._next = topic.owner, topic.next_offset
+        return followed
 
     async def read(self, start: int) -> AsyncIterator[list[TopicRow]]:
         rows = [row for row in self._topic.rows if row.offset >= start]
@@ -76,6 +81,7 @@ class OwnedTopic:
         first = topic.next_offset
         topic.rows += [TopicRow(first + place, *row) for place, row in enumerate(written)]
         topic.next_offset += len(written) + 1
+        self._next = topic.next_offset
         if self.fails == "after":
             raise TableLostError("the answer was lost")
         return list(range(first, first + len(written)))

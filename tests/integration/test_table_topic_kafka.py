@@ -1,0 +1,133 @@
+"""Who may write a partition of the table topic, on a real broker: the owner that took it last."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import pytest
+
+from reprise.kafka_clients import client_options
+from reprise.kafka_topics import ensure_topics
+from schemas.kafka import KafkaSettings
+from streams.log import kafka_table
+from streams.log.kafka_table import KafkaTableTopic
+from streams.table.partition import TableLostError, TopicRow
+from streams.table.writing import RowWrite
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+T = TypeVar("T")
+
+
+def owner(kafka: KafkaSettings) -> KafkaTableTopic:
+    name = kafka.topics.table.name
+    return KafkaTableTopic(client_options(kafka), name, 0, transactional_id=f"{name}.0")
+
+
+def flush(name: str, rows: int = 3, size: int = 10) -> list[RowWrite]:
+    return [RowWrite(f"{name}-{n}".encode(), bytes(size)) for n in range(rows)]
+
+
+async def read(topic: KafkaTableTopic, start: int = 0) -> list[TopicRow]:
+    return [row async for batch in topic.read(start) for row in batch]
+
+
+def run(kafka: KafkaSettings, work: Coroutine[Any, Any, T]) -> T:
+    asyncio.run(ensure_topics(kafka))
+    return asyncio.run(work)
+
+
+def test_flushes_are_read_back_where_they_were_written(kafka_settings: KafkaSettings) -> None:
+    async def work() -> None:
+        topic = owner(kafka_settings)
+        await topic.take()
+        written = [*flush("a"), RowWrite(b"a-0", None), *flush("b", rows=1)]
+        offsets = await topic.write(written[:4]) + await topic.write(written[4:])
+        assert [tuple(row) for row in await read(topic)] == [
+            (offset, *row) for offset, row in zip(offsets, written, strict=True)
+        ]
+        assert await read(topic, offsets[-1] + 1) == []
+        await topic.stop()
+
+    run(kafka_settings, work())
+
+
+def test_a_flush_beyond_one_batch_is_a_transaction_and_the_next_one_goes_on(
+    kafka_settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_table, "BATCH_BYTES_MAX", 20_000)
+
+    async def work() -> None:
+        topic = owner(kafka_settings)
+        await topic.take()
+        offsets = await topic.write(flush("a"))
+        offsets += await topic.write(flush("large", rows=30, size=1_000))
+        offsets += await topic.write(flush("b"))
+        assert [row.offset for row in await read(topic)] == offsets
+        assert await topic.take(), "nobody else has written"
+        await topic.stop()
+
+    run(kafka_settings, work())
+
+
+@pytest.mark.parametrize("size", [10, 1_000], ids=["one batch", "a transaction"])
+def test_an_owner_that_was_replaced_writes_nothing_more(
+    kafka_settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr(kafka_table, "BATCH_BYTES_MAX", 20_000)
+
+    async def work() -> None:
+        old, new = owner(kafka_settings), owner(kafka_settings)
+        await old.take()
+        before = await old.write(flush("old"))
+        await new.take()
+        with pytest.raises(TableLostError):
+            await old.write(flush("late", rows=30, size=size))
+        # A refused transaction has taken the partition; the new owner is told, and takes it again.
+        try:
+            after = await new.write(flush("new"))
+        except TableLostError:
+            assert size == 1_000
+            assert not await new.take()
+            after = await new.write(flush("new"))
+        assert [row.offset for row in await read(new)] == before + after
+        await old.stop()
+        await new.stop()
+
+    run(kafka_settings, work())
+
+
+def test_an_owner_is_told_that_another_had_the_partition_meanwhile(
+    kafka_settings: KafkaSettings,
+) -> None:
+    async def work() -> None:
+        first, second = owner(kafka_settings), owner(kafka_settings)
+        await first.take()
+        await first.write(flush("a"))
+        assert await first.take(), "it is still alone"
+        await second.take()
+        await second.stop()
+        assert not await first.take()
+        await first.stop()
+
+    run(kafka_settings, work())
+
+
+def test_an_owner_renews_its_claim_before_the_broker_forgets_it(
+    kafka_settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        first, second = owner(kafka_settings), owner(kafka_settings)
+        await first.take()
+        offsets = await first.write(flush("a"))
+        monkeypatch.setattr(kafka_table, "RENEW_S", -1.0)
+        offsets += await first.write(flush("b"))
+        assert offsets[3] == offsets[2] + 2, "a mark stands between"
+        await second.take()
+        with pytest.raises(TableLostError):
+            await first.write(flush("late"))
+        assert [row.offset for row in await read(second)] == offsets
+        await first.stop()
+        await second.stop()
+
+    run(kafka_settings, work())
