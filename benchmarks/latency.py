@@ -25,8 +25,12 @@ MARK_S: Final = 0.01
 POLL_S: Final = 0.002
 WARM_S: Final = 1.0
 MARKER: Final = "marker"
-WINDOWS_MS: Final = ((50, 50), (0, 1))
-"""The bridge's --window-ms and the worker's --flush-ms: the defaults, and the least there is."""
+WINDOWS_MS: Final = ((50, 50), (0, 10))
+"""The bridge's --window-ms and the worker's --flush-ms: the defaults, and those for low latency.
+
+A shorter flush time comes later where processors are few: each flush of each partition is a request
+of its own to the broker.
+"""
 
 AIMS: Final = {50: Aim(at_most=250), 0: Aim(at_most=50)}
 
