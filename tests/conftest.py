@@ -1,5 +1,7 @@
 """Fixtures that several suites share, and the settings under which properties are tried."""
 
+import os
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,7 +13,7 @@ from streams.log.embedded import EmbeddedLog
 from streams.table.fold import Fold
 from streams.table.store import TableStore
 
-pytest_plugins = ["tests.kafka_fixtures"]
+pytest_plugins = ["tests.deployment", "tests.kafka_fixtures"]
 
 settings.register_profile(
     "reprise",
@@ -56,3 +58,9 @@ def store(tmp_path: Path) -> Iterator[TableStore]:
     opened = TableStore(tmp_path / "table")
     yield opened
     opened.close()
+
+
+@pytest.fixture
+def seed() -> int:
+    """Of whatever a test of faults does at random; REPRISE_TEST_SEED repeats a failure's."""
+    return int(os.environ.get("REPRISE_TEST_SEED", random.SystemRandom().randrange(2**32)))

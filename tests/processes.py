@@ -153,12 +153,17 @@ class Service:
     def metric(self, name: str, **labels: str) -> float:
         """The sum of a metric's samples that have these labels."""
         _, body, _ = self.request("GET", "/metrics")
-        return sum(
-            sample.value
-            for family in text_string_to_metric_families(body.decode())
-            for sample in family.samples
-            if sample.name == name and labels.items() <= sample.labels.items()
-        )
+        return sum_of_samples(body, name, labels)
+
+
+def sum_of_samples(metrics: bytes, name: str, labels: Mapping[str, str]) -> float:
+    """The sum of the samples of /metrics that have this name and these labels."""
+    return sum(
+        sample.value
+        for family in text_string_to_metric_families(metrics.decode())
+        for sample in family.samples
+        if sample.name == name and labels.items() <= sample.labels.items()
+    )
 
 
 def until(holds: Callable[[], object], *, what: str, timeout_s: float = START_S) -> None:

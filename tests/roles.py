@@ -2,14 +2,18 @@
 
 import json
 import re
+import signal
 import subprocess
 import sys
+import urllib.error
 import urllib.request
+from collections.abc import Sequence
+from email.message import Message
 from pathlib import Path
 from typing import Any
 
 from schemas.kafka import KafkaSettings
-from tests.processes import START_S, until
+from tests.processes import START_S, sum_of_samples, until
 
 _ADDRESS = re.compile(r"(?:Reprise answers on|Metrics on) (http://[^\s/]+)")
 
@@ -20,10 +24,18 @@ class Role:
     `base_url` serves the API for `serve`, and /metrics and /health for the others.
     """
 
-    def __init__(self, role: str, data: Path, kafka: KafkaSettings, *options: str) -> None:
+    def __init__(
+        self,
+        role: str,
+        data: Path,
+        kafka: KafkaSettings,
+        *options: str,
+        program: Sequence[str] = ("-m", "reprise"),
+    ) -> None:
+        """Starts nothing yet. `program` is what Python runs."""
         self.name = data.name
-        self._data = data
-        self._command = [sys.executable, "-m", "reprise", role, "--data", str(data)]
+        self.data = data
+        self._command = [sys.executable, *program, role, "--data", str(data)]
         self._command += ["--kafka", kafka.bootstrap, "--topic-prefix", kafka.topic_prefix]
         self._command += ["--events-partitions", str(kafka.events_partitions)]
         self._command += ["--registry-partitions", str(kafka.registry_partitions)]
@@ -55,6 +67,16 @@ class Role:
             self.process.wait(START_S)
             self.process = None
 
+    def pause(self) -> None:
+        """SIGSTOP: its connections stay open and it says nothing."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Ends `pause`."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGCONT)
+
     def output(self) -> str:
         return self._output.read_text()
 
@@ -63,14 +85,34 @@ class Role:
         with urllib.request.urlopen(self.base_url + path, timeout=20) as response:
             return json.loads(response.read())
 
+    def health(self) -> dict[str, Any]:
+        """The document at /health, that of a role which says that it is not well included."""
+        try:
+            found: dict[str, Any] = self.get("/health")
+        except urllib.error.HTTPError as error:
+            found = json.loads(error.read())
+        return found
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of a metric's samples that have these labels."""
+        with urllib.request.urlopen(self.base_url + "/metrics", timeout=20) as response:
+            return sum_of_samples(response.read(), name, labels)
+
     def post(self, path: str, fields: object) -> Any:
+        return json.loads(self._post(path, fields)[0])
+
+    def state(self, query: object) -> str:
+        """What an answer to the query says of itself: `exact`, `degraded` or `stale`."""
+        return self._post("/query", query)[1]["Reprise-State"]
+
+    def _post(self, path: str, fields: object) -> tuple[bytes, Message]:
         request = urllib.request.Request(
             self.base_url + path,
             json.dumps(fields).encode(),
             {"Content-Type": "application/json"},
         )
         with urllib.request.urlopen(request, timeout=20) as response:
-            return json.loads(response.read())
+            return response.read(), response.headers
 
     def is_ready(self) -> bool:
         try:

@@ -4,71 +4,31 @@ Afterwards the answers and the digests equal those of a fresh fold of the whole 
 process with the reference kernel, and once more by a service whose table was deleted.
 """
 
-import os
 import random
 import shutil
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from replay.engine_cache import CacheSizes, EngineCache, Offload
-from replay.publisher import Publisher, PublisherOptions
 from reprise.settings import DEFAULT_SEED
 from streams.kernel import open_kernel
 from streams.log.embedded import ReadOnlyLog
 from streams.table.fold import Fold
 from streams.table.recovery import fresh_fold
+from tests.load import Engine, Load
 from tests.processes import Service, until
 
 KILLS = 22
 
 
-class Load:
-    """Two ranks of one engine with eviction and offloading, some hundred batches a second."""
-
-    def __init__(self, seed: int) -> None:
-        self._random = random.Random(seed)
-        sizes = CacheSizes(block_size=16, gpu_blocks=300, cpu_blocks=500)
-        self._caches = [EngineCache(sizes, offload=Offload.WRITE_THROUGH) for _ in range(2)]
-        self.publishers = [Publisher(PublisherOptions(), dp_rank=rank) for rank in range(2)]
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def prompt(self, number: int) -> list[int]:
-        return [number % 40] * 32 + [number] * (16 * (number % 9))
-
-    def _run(self) -> None:
-        while not self._stop.wait(0.002):
-            prompt = self.prompt(self._random.randrange(400))
-            rank = self._random.randrange(2)
-            self.publishers[rank].publish(self._caches[rank].run(prompt).events)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stop.set()
-        if self._thread.ident is not None:
-            self._thread.join()
-
-    def close(self) -> None:
-        self.stop()
-        for publisher in self.publishers:
-            publisher.close()
-
-
-@pytest.fixture
-def seed() -> int:
-    return int(os.environ.get("REPRISE_TEST_SEED", random.SystemRandom().randrange(2**32)))
-
-
 @pytest.fixture
 def load(seed: int) -> Iterator[Load]:
-    opened = Load(seed)
+    """Two ranks of one engine."""
+    ranks = [Engine("a", dp_rank=rank, gpu_blocks=300, cpu_blocks=500) for rank in range(2)]
+    opened = Load(seed, ranks, prompts=400, pause_s=0.002)
     yield opened
     opened.close()
 
@@ -111,7 +71,7 @@ def fresh_contexts(data: Path) -> dict[tuple[str, ...], str]:
 
 
 def answers(service: Service, load: Load) -> list[object]:
-    return [service.query(load.prompt(number)) for number in range(0, 400, 7)]
+    return [service.query(prompt) for prompt in load.sample()]
 
 
 @pytest.mark.slow
@@ -121,8 +81,8 @@ def test_kill_9_at_random_moments_loses_nothing_that_was_in_the_log(
 ) -> None:
     moments = random.Random(seed)
     with Service(tmp_path / "data") as service:
-        for rank, publisher in enumerate(load.publishers):
-            service.register(publisher.endpoint, dp_rank=rank)
+        for rank, engine in enumerate(load.engines):
+            service.register(engine.publisher.endpoint, dp_rank=rank)
         load.start()
         for _ in range(KILLS):
             time.sleep(moments.random() * 0.6)
@@ -149,7 +109,7 @@ def test_a_kill_before_the_table_was_ever_flushed_replays_the_log(
     tmp_path: Path, load: Load
 ) -> None:
     with Service(tmp_path / "data") as service:
-        service.register(load.publishers[0].endpoint)
+        service.register(load.engines[0].publisher.endpoint)
         load.start()
         until(lambda: contexts_of(service), what="first blocks")
         service.kill()
@@ -179,7 +139,7 @@ def test_a_full_disk_stops_writing_not_answering_and_mends_by_itself(
 ) -> None:
     ballast = small_disk / "ballast"
     with Service(small_disk / "data") as service:
-        service.register(load.publishers[0].endpoint)
+        service.register(load.engines[0].publisher.endpoint)
         load.start()
         until(lambda: contexts_of(service), what="first blocks")
         free = shutil.disk_usage(small_disk).free
