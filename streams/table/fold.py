@@ -3,9 +3,9 @@
 Rules, in the order in which they are applied to a record:
 
 1. It cannot be decoded, or a newer Reprise wrote it: skipped and counted; the fold goes on.
-2. Its (incarnation, last sequence) is not above the publisher's cursor: skipped and counted. So a
-   log that delivers a record twice gives the state of one that delivers it once. Where only the
-   record's beginning has been folded, the kernel skips those events.
+2. Its (incarnation, last sequence) is not above the publisher's cursor: it came again, or late;
+   skipped and counted. So a log that delivers a record twice gives the state of one that delivers
+   it once. Where only the record's beginning has been folded, the kernel skips those events.
 3. Its incarnation is newer: whatever the publisher held is dropped first, `reset` record or none.
 4. Its first sequence is not the one after the cursor, and no `gap` record said so: the log itself
    has a hole (old records retired, the table lost). Counted, and the publisher is degraded.
@@ -22,6 +22,7 @@ import msgspec
 from schemas.errors import EventsFormatError, RecordError
 from schemas.events import Cleared, decode_events
 from schemas.identities import ModelContext, Offset, PrefixScope, PublisherKey, StreamKey
+from schemas.limits import SEQUENCE_MAX
 from schemas.positions import Cursor, PublisherState
 from schemas.records import (
     EventsRecord,
@@ -38,6 +39,9 @@ from streams.kernel.interface import Kernel, PublisherId
 
 NO_OFFSET = Offset(-1)
 """The position of a table that has folded nothing."""
+
+DUPLICATE = "duplicate_record"
+"""Reason of a record whose batches were all folded before; the others are those of errors."""
 
 
 class Registered(msgspec.Struct, frozen=True):
@@ -57,7 +61,7 @@ class TableChanges(NamedTuple):
 
 
 class SkippedRecord(NamedTuple):
-    """A record that could not be folded: where it is, and why."""
+    """A record that was not folded: where it is, and why."""
 
     offset: Offset
     reason: str
@@ -83,7 +87,7 @@ class Fold:
     # Records
 
     def apply(self, offset: Offset, encoded: bytes) -> SkippedRecord | None:
-        """Folds the record at `offset`; returns it where it had to be skipped for its form.
+        """Folds the record at `offset`; returns it where it was skipped, by rule 1 or 2.
 
         Records at or below the fold's own offset are ignored: they are part of it.
         """
@@ -91,7 +95,7 @@ class Fold:
             self.counters["offset_replayed"] += 1
             return None
         try:
-            self._apply_record(offset, decode_record(encoded))
+            duplicate = self._apply_record(offset, decode_record(encoded))
         except RecordError as error:
             self.counters[error.reason] += 1
             return SkippedRecord(offset, error.reason, str(error))
@@ -99,26 +103,35 @@ class Fold:
             # Only now: other threads take it for what queries see.
             self.offset = offset
         self.counters["records"] += 1
-        return None
+        return SkippedRecord(offset, DUPLICATE, duplicate) if duplicate else None
 
-    def _apply_record(self, offset: Offset, record: Record) -> None:
+    def _apply_record(self, offset: Offset, record: Record) -> str:
+        """Returns why the record is a duplicate, or ""."""
         match record:
             case RegisteredRecord():
                 self._register(offset, record)
             case UnregisteredRecord():
                 self._unregister(record.publisher)
             case _:
-                self._apply_sequenced(record)
+                return self._apply_sequenced(record)
+        return ""
 
-    def _apply_sequenced(self, record: SequencedRecord) -> None:
+    def _apply_sequenced(self, record: SequencedRecord) -> str:
         publisher = record.publisher
         before = self.publishers.get(publisher, PublisherState())
         state = msgspec.structs.replace(before)
         if record.incarnation > state.incarnation:
+            if isinstance(record, EventsRecord) and state.incarnation:
+                # Folds none of them: what is no array of events may not drop anything either.
+                self.kernel.apply(self._handle(publisher), bytes(record.events), SEQUENCE_MAX)
             self._begin_incarnation(publisher, state, record.incarnation)
         elif Cursor(record.incarnation, record.last_sequence) <= state.cursor:
             self.counters["duplicate_records"] += 1
-            return
+            return (
+                f"Expected batches after {before.incarnation}:{before.sequence}, got"
+                f" {record.incarnation}:{record.first_sequence} to {record.last_sequence}"
+                f" of publisher: {publisher}"
+            )
         match record:
             case ResetRecord():
                 self.counters["resets"] += 1
@@ -128,10 +141,10 @@ class Fold:
                 self._expect(state, record.first_sequence)
                 _degrade(state, record.first_sequence)
             case EventsRecord():
-                self._expect(state, record.first_sequence)
                 self._apply_events(publisher, state, record)
         state.sequence = max(state.sequence, record.last_sequence)
         self._put(publisher, before, state)
+        return ""
 
     def _begin_incarnation(
         self, publisher: PublisherKey, state: PublisherState, incarnation: int
@@ -152,6 +165,7 @@ class Fold:
     ) -> None:
         events = bytes(record.events)
         self.kernel.apply(self._handle(publisher), events, state.sequence)
+        self._expect(state, record.first_sequence)  # only of events that were folded
         state.engine_time = record.engine_time
         if state.degraded_since is not None:
             cleared = _last_clear(events)

@@ -2,9 +2,10 @@ from collections.abc import Callable
 
 import pytest
 
+from schemas.events import BlockEvent, Removed
 from schemas.identities import Offset, PublisherKey
 from schemas.positions import PublisherState
-from streams.table.fold import Fold
+from streams.table.fold import DUPLICATE, Fold
 from tests.building import (
     SCOPE,
     STREAM,
@@ -99,6 +100,20 @@ def test_a_new_incarnation_drops_the_old_ones_blocks_without_a_reset_record(fold
     assert fold.publishers[PUBLISHER] == PublisherState(incarnation=2, sequence=0, engine_time=0.0)
 
 
+def test_a_record_that_came_again_or_late_is_skipped_counted_and_named(fold: Fold) -> None:
+    late = events_record(0, 0, [stored(0, [1], range(4))])
+    last = events_record(1, 2, [stored(1, [2], range(4, 8))])
+    feed(fold, late, last)
+    before = fold.kernel.contexts()
+    for offset, record, batches in ((7, last, "1:1 to 2"), (9, late, "1:0 to 0")):
+        skipped = fold.apply(Offset(offset), record)
+        assert skipped is not None
+        assert (skipped.offset, skipped.reason) == (offset, DUPLICATE)
+        assert f"Expected batches after 1:2, got {batches} of publisher" in skipped.detail
+    assert fold.counters["duplicate_records"] == 2
+    assert fold.kernel.contexts() == before
+
+
 def test_records_of_a_past_incarnation_are_skipped(fold: Fold) -> None:
     feed(fold, reset_record(2), events_record(5, 5, [stored(5, [1], range(4))]))
     assert matched(fold, list(range(4))) == 0
@@ -151,6 +166,18 @@ def test_malformed_events_change_nothing_and_show_as_a_hole(fold: Fold) -> None:
     assert fold.kernel.contexts() == []
     feed(fold, events_record(1, 1, [stored(1, [2], range(4))]))
     assert fold.is_degraded(SCOPE)
+
+
+def test_malformed_events_of_a_new_incarnation_change_nothing(fold: Fold) -> None:
+    feed(fold, events_record(0, 0, [stored(0, [1], range(4))]))
+    before = fold.kernel.contexts()
+    bad: list[BlockEvent] = [stored(7, [2], range(4)), Removed(sequence=7, hashes=b"no hash")]
+    skipped = fold.apply(Offset(1), events_record(7, 7, bad, incarnation=2))
+    assert skipped is not None
+    assert skipped.reason == "malformed_events"
+    assert fold.kernel.contexts() == before
+    assert fold.counters["log_holes"] == 0
+    assert not fold.is_degraded(SCOPE)
 
 
 def test_changes_are_taken_once(fold: Fold) -> None:
