@@ -26,7 +26,7 @@ from aiokafka.coordinator.assignors.sticky.sticky_assignor import (  # type: ign
 )
 from aiokafka.errors import KafkaError  # type: ignore[import-untyped]
 
-from schemas.errors import RepriseError
+from schemas.errors import DiskError, RepriseError
 from schemas.identities import Offset
 from schemas.kafka import MESSAGE_MAX
 from schemas.kafka_clients import ClientOptions
@@ -141,7 +141,10 @@ class PartitionTables:
     async def _close(self, partition: int) -> None:
         owned = self.owned.pop(partition)
         async with owned.lock:
-            owned.table.close()
+            try:
+                owned.table.close()
+            except DiskError as error:  # what was flushed is in the topic; the others close, too
+                logger.warning("Gave up the copy of partition %d: %s", partition, error)
             await owned.topic.stop()
 
     async def close(self) -> None:
