@@ -47,6 +47,7 @@ from schemas.limits import (
     REPLICA_STALL_S,
     SHUTDOWN_S,
 )
+from streams.table.follower import MISSING_ROWS
 
 RETRY_S: Final = 1.0
 _POLL_MS: Final = 250
@@ -230,6 +231,7 @@ class KafkaFeed:
                 raise _StalledError(f"nothing came for {REPLICA_STALL_S:.0f} s, but there is more")
 
     async def _apply(self, copy: Copy, place: Place, records: Sequence[ConsumerRecord]) -> None:
+        was_complete = copy.complete
         for record in records:
             if place.topic is Topic.TABLE:
                 age_s = max(time() - record.timestamp / 1000, 0.0)
@@ -244,6 +246,9 @@ class KafkaFeed:
                 skipped.partition,
                 skipped.key.hex(),
             )
+            if skipped.reason == MISSING_ROWS and was_complete:
+                # Read without a break a topic has no holes: this is another one of the same name.
+                raise _OffsetsLostError("rows are missing between those that were read")
 
     def _put_entry(self, copy: Copy, place: Place, record: ConsumerRecord) -> None:
         reason = copy.registry.put(record.offset, record.key or b"", record.value)

@@ -42,6 +42,9 @@ SKIPPED_NAMED_MAX: Final = 100
 
 _STEP_BYTES: Final = 4 * 2**20
 
+MISSING_ROWS: Final = "missing_rows"
+"""Reason where a row does not follow on those before it."""
+
 
 class SkippedRow(NamedTuple):
     """A row that could not be used: where it is, and why."""
@@ -317,7 +320,7 @@ class TableFollower:
                 continue
             if place.n > state.next_n:
                 key = rows.row_key(place._replace(n=state.next_n))
-                self._damage(partition, known, context, key, "missing_rows")
+                self._damage(partition, known, context, key, MISSING_ROWS)
             state.next_n = place.n + 1
             applied = row.covers <= before
             if row.kind == RowKind.CHUNK and (heals or not applied):
