@@ -225,10 +225,12 @@ class Cursors:
             self.recovered_records += 1
             try:
                 record = decode_record(message.value or b"")
-            except RecordError as error:
+                state = wanted.get(record.publisher)
+                if state is not None and isinstance(record, EventsRecord):
+                    record.decoded_events()  # the fold skips it else: its batches are not there
+            except (RecordError, msgspec.MsgspecError, ValueError, RecursionError) as error:
                 self._skip(topic, message, error)
                 return
-            state = wanted.get(record.publisher)
             if state is not None:
                 state.take(record, message.offset)
 

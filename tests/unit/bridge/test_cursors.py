@@ -210,6 +210,15 @@ def test_unreadable_messages_are_counted_and_a_bad_note_costs_a_reading() -> Non
     assert made.unreadable == 3
 
 
+def test_a_record_whose_events_are_none_was_not_written() -> None:
+    topics = Topics()
+    broken = msgspec.structs.replace(events(ONE, 1, 5, 9), events=msgspec.Raw(b"\x91\x01"))
+    topics.record(events(ONE, 1, 0, 4), broken)
+    made, states = recover(topics, 0)
+    assert states[ONE.publisher].cursor == Cursor(1, 4)
+    assert made.unreadable == 1
+
+
 def test_a_note_beyond_the_end_or_before_the_beginning_reads_what_there_is() -> None:
     topics = Topics()
     made, _ = recover(topics, 0)
