@@ -51,6 +51,7 @@ class Replica:
         self.reachable = False
         self.failed_checks = 0
         self._problem = ""
+        self._events_ends: dict[int, int] = {}
         self._stale_at = -NEVER
         self.metrics = CollectorRegistry()
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
@@ -70,6 +71,9 @@ class Replica:
         """Kafka has answered: the topics end there."""
         now = self._clock()
         self.reachable, self._problem = True, ""
+        self._events_ends = {
+            place.partition: end for place, end in ends.items() if place.topic is Topic.EVENTS
+        }
         if self.loading.begun:
             self.loading.note_ends(now, ends)
         else:
@@ -83,8 +87,9 @@ class Replica:
         self._stale_at = -NEVER
 
     def note_progress(self) -> None:
-        """Something was applied: changes over to a copy that is complete now."""
-        if self.loading.complete and not (self.ready and self.copy is self.loading):
+        """Something was applied: changes over to a copy that is complete and as far."""
+        new = self.copy is not self.loading or not self.ready
+        if new and self.loading.complete and self._is_as_far():
             self.recovery_s = self._clock() - self._begun_at
             self.copy, self.ready = self.loading, True
             logger.info(
@@ -96,6 +101,19 @@ class Replica:
         # While another copy is made, nothing new comes into the one that there is.
         current = self.copy is self.loading and self.reachable
         self._stale_at = self.copy.stale_at(reachable=current)
+
+    def _is_as_far(self) -> bool:
+        """Whether what is loaded covers what is answered from, as far as the events still go.
+
+        A table topic that was lost is empty until a worker has written it again.
+        """
+        if not self.ready:
+            return True
+        loaded = {partition: offset for partition, offset in self.loading.positions}
+        return all(
+            loaded[partition] >= min(offset, self._events_ends.get(partition, 0) - 1)
+            for partition, offset in self.copy.positions
+        )
 
     # View
 
@@ -109,6 +127,8 @@ class Replica:
         problem = self._problem
         if not problem and not self.loading.complete:
             problem = self.loading.progress()
+        elif not problem and self.copy is not self.loading:
+            problem = "the table topic was lost: waiting for the workers to write it again"
         copy = self.copy
         lag = copy.lag(self._clock(), reachable=self.reachable)
         return Health(self.ready, problem, copy.table.kernel.name, copy.positions, lag)

@@ -234,6 +234,46 @@ def test_while_another_copy_is_made_the_old_one_answers_stale(
     assert replica.rebuilds == 1
 
 
+def test_a_table_topic_that_was_lost_is_not_answered_from_before_it_is_written_again(
+    reader: Reader, worker: FlushingWorker, make_fold: Callable[[], Fold]
+) -> None:
+    reader.topics[TABLE_0] += worker.flush(*FIRST)
+    reader.events[Place(Topic.EVENTS, 0)] = 2
+    reader.check()
+    reader.read()
+    replica = reader.replica
+    before = replica.copy
+    reader.topics[TABLE_0] = []
+    replica.begin_again()
+    reader.check()
+    reader.read()
+    assert replica.copy is before
+    assert replica.state(SCOPE) is AnswerState.STALE
+    assert "waiting for the workers" in replica.health().problem
+    reader.topics[TABLE_0] += FlushingWorker(make_fold()).flush(*FIRST)
+    reader.check()
+    reader.read()
+    assert replica.copy is not before
+    assert replica.state(SCOPE) is AnswerState.EXACT
+    assert replica.health().problem == ""
+
+
+def test_where_the_events_were_lost_too_nothing_more_is_waited_for(
+    reader: Reader, worker: FlushingWorker
+) -> None:
+    reader.topics[TABLE_0] += worker.flush(*FIRST)
+    reader.events[Place(Topic.EVENTS, 0)] = 2
+    reader.check()
+    reader.read()
+    before = reader.replica.copy
+    reader.topics[TABLE_0] = []
+    reader.events[Place(Topic.EVENTS, 0)] = 0
+    reader.replica.begin_again()
+    reader.check()
+    reader.read()
+    assert reader.replica.copy is not before
+
+
 def test_a_written_entry_that_was_read_already_changes_nothing(reader: Reader) -> None:
     one, moved = registration("a"), registration("a", port=6000)
     reader.register(one)
