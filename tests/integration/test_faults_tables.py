@@ -1,0 +1,129 @@
+"""What a table is made of lost under load: a worker's RocksDB, and the table topic.
+
+Neither is the truth: a worker has its disk again from the topic, and both from the events.
+"""
+
+import asyncio
+import random
+import shutil
+import time
+
+import pytest
+from aiokafka.admin import AIOKafkaAdminClient  # type: ignore[import-untyped]
+
+from reprise.kafka_topics import ensure_topics
+from tests.deployment import SESSION_S, Deployment, check_once_quiet
+from tests.load import Load
+from tests.roles import Role
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def lose_disk(worker: Role) -> None:
+    """Deletes every table of the worker, open or not."""
+    found = list(worker.data.glob("table-*"))
+    assert found, f"{worker.name} has tables in {worker.data}"
+    for path in found:
+        shutil.rmtree(path)
+
+
+def until_shared(deployment: Deployment) -> None:
+    """Waits until each worker has partitions and none of them is missing."""
+
+    def is_shared() -> bool:
+        shares = [set(worker.health()["partitions"]) for worker in deployment.workers]
+        everything = {str(number) for number in range(deployment.kafka.events_partitions)}
+        return all(shares) and set.union(*shares) == everything
+
+    deployment.until(is_shared, what="the workers share the partitions")
+
+
+def pause_past_session(deployment: Deployment, worker: Role) -> None:
+    """The other worker has to open what this one had, and this one to open it again."""
+    (other,) = [one for one in deployment.workers if one is not worker]
+    worker.pause()
+    try:
+        deployment.until(
+            lambda: len(other.health()["partitions"]) == deployment.kafka.events_partitions,
+            what=f"{other.name} takes over from {worker.name}",
+        )
+    finally:
+        worker.resume()
+
+
+def test_a_rocksdb_deleted_beneath_a_dead_or_a_running_worker_costs_nothing(
+    deployment: Deployment, load: Load, seed: int
+) -> None:
+    rng = random.Random(seed)
+    deployment.start()
+    deployment.follow(load)
+    until_shared(deployment)
+    for worker in rng.sample(deployment.workers, 2):
+        worker.kill()
+        lose_disk(worker)
+        time.sleep(rng.random() * SESSION_S)
+        worker.start()
+        deployment.until_moving()
+    until_shared(deployment)
+    for worker in rng.sample(deployment.workers, 2):
+        lose_disk(worker)
+        deployment.until_moving()  # its open files serve it on
+        pause_past_session(deployment, worker)
+        deployment.until_moving()
+        until_shared(deployment)
+    check_once_quiet(deployment, load, seed=seed)
+    for worker in deployment.workers:
+        assert worker.process is not None
+        assert worker.process.poll() is None
+
+
+async def delete_table_topic(deployment: Deployment) -> None:
+    """Returns once it is gone, or was made anew meanwhile by a role."""
+    name = deployment.kafka.topics.table.name
+    admin = AIOKafkaAdminClient(bootstrap_servers=deployment.kafka.bootstrap)
+    await admin.start()
+    try:
+        response = await admin.delete_topics([name])
+        assert [code for _, code in response.topic_error_codes] == [0]
+    finally:
+        await admin.close()
+
+
+def lose_table_topic(deployment: Deployment) -> None:
+    asyncio.run(delete_table_topic(deployment))
+
+
+def test_a_table_topic_lost_with_the_workers_disks_is_rebuilt_from_the_events(
+    deployment: Deployment, load: Load, seed: int
+) -> None:
+    rng = random.Random(seed)
+    deployment.start()
+    deployment.follow(load)
+    until_shared(deployment)
+    for worker in deployment.workers:
+        worker.kill()
+        lose_disk(worker)
+    deployment.replicas[0].kill()
+    lose_table_topic(deployment)
+    time.sleep(rng.random())
+    for role in (*deployment.workers, deployment.replicas[0]):
+        role.start()
+    deployment.until_moving()
+    check_once_quiet(deployment, load, seed=seed)
+    for worker in deployment.workers:
+        opened = worker.output().rpartition("Metrics on ")[2]
+        assert "rebuild (there is no table" in opened
+
+
+@pytest.mark.parametrize("made_anew", ["by a role", "at once"])
+def test_a_table_topic_lost_beneath_running_workers_is_written_again(
+    deployment: Deployment, load: Load, seed: int, made_anew: str
+) -> None:
+    deployment.start()
+    deployment.follow(load)
+    until_shared(deployment)
+    lose_table_topic(deployment)
+    if made_anew == "at once":
+        asyncio.run(ensure_topics(deployment.kafka))
+    deployment.until_moving()
+    check_once_quiet(deployment, load, seed=seed)
