@@ -211,6 +211,10 @@ class Broker:
         assert self._process is not None, "the broker is running"
         return self._process.wait()
 
+    def segments(self, topic: str) -> list[Path]:
+        """The files with the messages of a topic, each in the directory of its partition."""
+        return sorted((self._directory / "data").glob(f"{topic}-*/*.log"))
+
     def log(self) -> str:
         """The end of what it wrote."""
         path = self._directory / "broker.log"

@@ -24,7 +24,7 @@ from aiokafka import (  # type: ignore[import-untyped]
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import (  # type: ignore[import-untyped]
     StickyPartitionAssignor,
 )
-from aiokafka.errors import KafkaError  # type: ignore[import-untyped]
+from aiokafka.errors import CorruptRecordException, KafkaError  # type: ignore[import-untyped]
 
 from schemas.errors import DiskError, RepriseError
 from schemas.identities import Offset
@@ -32,7 +32,12 @@ from schemas.kafka import MESSAGE_MAX
 from schemas.kafka_clients import ClientOptions
 from schemas.limits import TABLE_FLUSH_CHANGES_MAX
 from streams.log.interface import LogEntry
-from streams.log.kafka import first_offset_from, log_bounds, stop_consumer
+from streams.log.kafka import (
+    first_offset_from,
+    log_bounds,
+    read_past_corruption,
+    stop_consumer,
+)
 from streams.log.kafka_table import KafkaTableTopic
 from streams.table.fold import Fold
 from streams.table.partition import LogBounds, PartitionTable, TableLostError
@@ -245,6 +250,7 @@ class EventsReader:
     ) -> None:
         self.generation = 0
         self._settled = False
+        self._options = options
         self._tables = tables
         self._flush_s = flush_s
         self._failure: Exception | None = None
@@ -288,10 +294,15 @@ class EventsReader:
     async def _turn(self) -> None:
         generation = self.generation
         wait_s = min(max(self._flush_at - time.monotonic(), 0.001), POLL_MS / 1000)
-        batches = await self._consumer.getmany(
-            timeout_ms=int(1000 * wait_s) + 1, max_records=TURN_RECORDS_MAX
-        )
-        if not self._settled or generation != self.generation:
+        try:
+            batches = await self._consumer.getmany(
+                timeout_ms=int(1000 * wait_s) + 1, max_records=TURN_RECORDS_MAX
+            )
+        except CorruptRecordException as error:
+            logger.error("Reading past records that are corrupt: %s", error)
+            await self._read_past(generation)
+            return
+        if not self._is_settled(generation):
             self._read_again(batches)
             return
         await _all_of(
@@ -311,6 +322,22 @@ class EventsReader:
         if self._settled:
             for part in self._consumer.assignment().intersection(dropped):
                 self._consumer.seek(part, self._tables.next_offset(part.partition))
+
+    async def _read_past(self, generation: int) -> None:
+        """Folds each partition on from where it stands, past what fails its checksum."""
+        for part in self._consumer.assignment():
+            if not self._is_settled(generation):
+                return  # whoever has the partition now meets it again
+            topic, partition = part
+            start = self._tables.next_offset(partition)
+            entries = await read_past_corruption(self._options, topic, partition, start)
+            if self._is_settled(generation):
+                await self._tables.fold(partition, entries)
+                self._consumer.seek(part, self._tables.next_offset(partition))
+
+    def _is_settled(self, generation: int) -> bool:
+        """Whether the partitions are those of then, and ours."""
+        return self._settled and generation == self.generation
 
     async def _commit(self) -> None:
         """Tells the group how far it is; whoever measures lag reads it, nothing else does."""

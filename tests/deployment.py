@@ -281,16 +281,22 @@ def check_once_quiet(
         return all(digests_of(replica) == expected for replica in deployment.replicas)
 
     deployment.until(replicas_agree, what=f"replicas equal a fresh fold, seed {seed}")
-    for prompt in load.sample():
-        held = {engine.instance_id: engine.cache.longest_held(prompt) for engine in load.engines}
-        for replica in deployment.replicas:
-            answer = replica.post("/query", query_for(prompt))["default"]
-            found_there = {name: answer[name]["longest_matched"] for name in held}
-            assert found_there == held, f"{replica.name}, seed {seed}"
+    assert answers_are_right(deployment, load), f"seed {seed}\n{deployment.report()}"
     deployment.until(
         lambda: states_of(deployment, load) == {"exact"}, what=f"answers are exact, seed {seed}"
     )
     return fresh
+
+
+def answers_are_right(deployment: Deployment, load: Load) -> bool:
+    """Whether every replica says of every engine how much of a prompt it holds."""
+    for prompt in load.sample():
+        held = {engine.instance_id: engine.cache.longest_held(prompt) for engine in load.engines}
+        for replica in deployment.replicas:
+            answer = replica.post("/query", query_for(prompt))["default"]
+            if {name: answer[name]["longest_matched"] for name in held} != held:
+                return False
+    return True
 
 
 def states_of(deployment: Deployment, load: Load) -> set[str]:

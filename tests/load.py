@@ -33,6 +33,11 @@ class Engine:
         self.publisher.publish(self.cache.run(prompt).events)
         self.published += 1
 
+    def clear(self) -> None:
+        """Forgets everything, and says so."""
+        self.publisher.publish(self.cache.clear())
+        self.published += 1
+
     def held(self) -> set[tuple[int, str]]:
         """(engine hash, medium) of every block that it holds."""
         return set(self.cache.snapshot().held)

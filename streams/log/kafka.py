@@ -10,9 +10,12 @@ from aiokafka import (  # type: ignore[import-untyped]
     AIOKafkaConsumer,
     TopicPartition,
 )
+from aiokafka.errors import CorruptRecordException  # type: ignore[import-untyped]
 
+from schemas.identities import Offset
 from schemas.kafka import MESSAGE_MAX
 from schemas.kafka_clients import ClientOptions
+from streams.log.interface import LogEntry
 from streams.table.partition import LogBounds
 
 logger = logging.getLogger(__name__)
@@ -21,6 +24,7 @@ REQUEST_MS: Final = 15_000
 """How long a request may take before the broker counts as away."""
 
 POLL_MS: Final = 1_000
+_CAREFUL_RECORDS_MAX: Final = 4_096
 
 
 @asynccontextmanager
@@ -80,3 +84,39 @@ async def first_offset_from(options: ClientOptions, topic: str, partition: int, 
         consumer.seek(part, start)
         batches = await consumer.getmany(part, timeout_ms=POLL_MS, max_records=1)
     return next((batch[0].offset for batch in batches.values()), start)
+
+
+async def read_past_corruption(
+    options: ClientOptions, topic: str, partition: int, start: int
+) -> list[LogEntry]:
+    """The records from `start` on, up to and with the first batch that fails its checksum.
+
+    Its records have an empty value: whoever folds them skips, counts and names them as what is no
+    record. One after the other, since the client says neither where such a batch begins nor where
+    it ends, and drops what it read before it; at most `_CAREFUL_RECORDS_MAX`.
+
+    Raises:
+        KafkaError: the broker is away.
+    """
+    part = TopicPartition(topic, partition)
+    entries: list[LogEntry] = []
+    corrupt = False
+    async with opened_reader(options, committed=True) as consumer:
+        consumer.assign([part])
+        consumer.seek(part, start)
+        end = (await consumer.end_offsets([part]))[part]
+        while start < end and len(entries) < _CAREFUL_RECORDS_MAX:
+            try:
+                batches = await consumer.getmany(part, timeout_ms=POLL_MS, max_records=1)
+            except CorruptRecordException:
+                corrupt = True
+                entries.append(LogEntry(Offset(start), b""))
+                start += 1
+                consumer.seek(part, start)
+                continue
+            if corrupt or not batches:
+                break
+            (record,) = batches[part]
+            entries.append(LogEntry(Offset(record.offset), record.value or b""))
+            start = record.offset + 1
+    return entries

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from aiokafka import AIOKafkaProducer  # type: ignore[import-untyped]
 
+from devtools.broker import Broker
 from schemas.errors import RecordError
 from schemas.kafka import KafkaSettings
 from schemas.records import EventsRecord, decode_record, encode_record
@@ -23,8 +24,10 @@ from tests.deployment import (
     Deployment,
     Logged,
     Place,
+    answers_are_right,
     check_once_quiet,
     read_events,
+    states_of,
 )
 from tests.load import Load
 from tests.roles import Role
@@ -233,3 +236,47 @@ def test_duplicated_late_and_corrupt_records_are_skipped_counted_and_named(
     fresh = check_once_quiet(deployment, load, corrupt=injector.corrupt, seed=seed)
     assert {fresh.skipped[place] for place in injector.duplicates} == {DUPLICATE}
     assert set(named(workers)) == set(fresh.skipped.items()), f"seed {seed}"
+
+
+def damage_a_batch(broker: Broker, topic: str) -> int:
+    """Changes a byte in the fullest partition's file, as a disk may; returns the partition."""
+    broker.stop()  # in order: what it has to recover it would look through, and cut off
+    segments = broker.segments(topic)
+    path = max(segments, key=lambda path: path.stat().st_size)
+    content = bytearray(path.read_bytes())
+    content[len(content) * 2 // 3] ^= 0xFF
+    path.write_bytes(content)
+    broker.start()
+    return int(path.parent.name.rpartition("-")[2])
+
+
+def test_a_batch_that_fails_its_checksum_is_passed_over_and_told(
+    deployment: Deployment, load: Load
+) -> None:
+    deployment.start()
+    deployment.follow(load)
+    for worker in deployment.workers:
+        worker.kill()
+    goal = load.published() + 300
+    deployment.until(lambda: load.published() > goal, what="more batches")
+    load.stop()
+    deployment.until(lambda: not any(map(spooled, deployment.bridges)), what="all is written")
+    partition = damage_a_batch(deployment.broker, deployment.kafka.topics.events.name)
+    for worker in deployment.workers:
+        worker.start()
+    deployment.until(
+        lambda: {place.partition for place, _ in named(deployment.workers)} == {partition},
+        what="the records of the batch are named",
+    )
+    assert {reason for _, reason in named(deployment.workers)} == {"malformed_record"}
+    deployment.until(
+        lambda: "degraded" in states_of(deployment, load), what="what is missing is told"
+    )
+    for engine in load.engines:
+        engine.clear()
+    deployment.until(lambda: states_of(deployment, load) == {"exact"}, what="exact answers")
+    deployment.until(lambda: answers_are_right(deployment, load), what="right answers")
+
+
+def spooled(bridge: Role) -> bool:
+    return bool(bridge.health()["spool_records"] or bridge.health()["queue_bytes"])
