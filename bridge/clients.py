@@ -17,6 +17,7 @@ from aiokafka.coordinator.assignors.sticky.sticky_assignor import (  # type: ign
     StickyPartitionAssignor,
 )
 from aiokafka.errors import (  # type: ignore[import-untyped]
+    CorruptRecordException,
     KafkaError,
     MessageSizeTooLargeError,
 )
@@ -142,7 +143,7 @@ class Consumer(Protocol):
         ...
 
     async def getmany(
-        self, *partitions: object, timeout_ms: int
+        self, *partitions: object, timeout_ms: int, max_records: int | None = None
     ) -> Mapping[Partition, Sequence[Message]]:
         """What has arrived."""
         ...
@@ -257,6 +258,7 @@ async def read_to_end(
     topic: str,
     starts: Mapping[int, int | None],
     take: Callable[[Message], None],
+    corrupt: Callable[[int, int], None] | None = None,
 ) -> dict[int, int]:
     """Gives `take` every message of the partitions up to where they end now, in order for each.
 
@@ -266,31 +268,67 @@ async def read_to_end(
         starts: by partition, the offset to begin at, None for the end; where nothing is kept that
             old, and where it is beyond the end (the topic was made anew), everything is read.
         take: called for each message.
+        corrupt: called with the partition and the offset of each message that fails its checksum,
+            which is passed over then.
 
     Returns:
         The ends.
 
     Raises:
-        KafkaError: the broker went away.
+        KafkaError: the broker went away, or a checksum fails that may not.
     """
     partitions = {number: topic_partition(topic, number) for number in starts}
     reader.assign(list(partitions.values()))
     begins = await reader.beginning_offsets(list(partitions.values()))
     ends = await reader.end_offsets(list(partitions.values()))
     remaining: dict[object, int] = {}
+    nexts: dict[int, int] = {}
     for number, partition in partitions.items():
         key = Partition(topic, number)
         begin, end, start = begins[key], ends[key], starts[number]
         if start is None or start == end or begin == end:
             continue
-        reader.seek(partition, start if begin <= start < end else begin)
+        nexts[number] = start if begin <= start < end else begin
+        reader.seek(partition, nexts[number])
         remaining[partition] = end
     while remaining:
-        batches = await reader.getmany(*remaining, timeout_ms=500)
+        try:
+            batches = await reader.getmany(*remaining, timeout_ms=500)
+        except CorruptRecordException:
+            if corrupt is None:
+                raise
+            for number, partition in partitions.items():
+                if partition in remaining:
+                    reader.seek(partition, nexts[number])
+                    await _read_one_by_one(reader, partition, remaining[partition], take, corrupt)
+            break
         for messages in batches.values():
             for message in messages:
                 take(message)
+                nexts[message.partition] = message.offset + 1
         for partition, end in list(remaining.items()):
             if await reader.position(partition) >= end:
                 del remaining[partition]
     return {number: ends[Partition(topic, number)] for number in starts}
+
+
+async def _read_one_by_one(
+    reader: Consumer,
+    partition: object,
+    end: int,
+    take: Callable[[Message], None],
+    corrupt: Callable[[int, int], None],
+) -> None:
+    """Reads on to the end where the client says of a corrupt batch neither its begin nor its end,
+    and drops what it read before it.
+    """
+    while (offset := await reader.position(partition)) < end:
+        try:
+            batches = await reader.getmany(partition, timeout_ms=500, max_records=1)
+        except CorruptRecordException:
+            corrupt(cast(Partition, partition).partition, offset)
+            reader.seek(partition, offset + 1)
+            continue
+        for messages in batches.values():
+            for message in messages:
+                take(message)

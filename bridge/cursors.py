@@ -170,13 +170,13 @@ class Cursors:
         try:
             publisher = decode_publisher(message.key or b"")
         except msgspec.MsgspecError as error:
-            self._skip(self._topics.cursors.name, message, error)
+            self._skip(self._topics.cursors.name, message.partition, message.offset, error)
             return
         self._homes[publisher] = message.partition
         try:
             note = _decoder.decode(message.value or b"")
         except msgspec.MsgspecError as error:
-            self._skip(self._topics.cursors.name, message, error)
+            self._skip(self._topics.cursors.name, message.partition, message.offset, error)
             self._states[publisher] = LogState(partition=self.partition(publisher))
             return
         self._states[publisher] = LogState(
@@ -229,27 +229,30 @@ class Cursors:
                 if state is not None and isinstance(record, EventsRecord):
                     record.decoded_events()  # the fold skips it else: its batches are not there
             except (RecordError, msgspec.MsgspecError, ValueError, RecursionError) as error:
-                self._skip(topic, message, error)
+                self._skip(topic, message.partition, message.offset, error)
                 return
             if state is not None:
                 state.take(record, message.offset)
 
+        def corrupt(partition: int, offset: int) -> None:
+            self._skip(topic, partition, offset, "it fails its checksum")
+
         reader = self._clients.reader()
         try:
             await reader.start()
-            ends = await read_to_end(reader, topic, starts, take)
+            ends = await read_to_end(reader, topic, starts, take, corrupt)
         finally:
             await reader.stop()
         for state in wanted.values():
             state.offset = ends[state.partition]
 
-    def _skip(self, topic: str, message: Message, error: Exception) -> None:
+    def _skip(self, topic: str, partition: int, offset: int, error: object) -> None:
         self.unreadable += 1
         _logger.warning(
             "Skipped an unreadable message in %s, partition %d, offset %d: %s",
             topic,
-            message.partition,
-            message.offset,
+            partition,
+            offset,
             error,
         )
 

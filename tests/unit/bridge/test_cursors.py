@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import msgspec
 import pytest
+from aiokafka.errors import CorruptRecordException  # type: ignore[import-untyped]
 
 from bridge import cursors
 from bridge.clients import Clients, Partition
@@ -37,6 +38,7 @@ class Topics:
     def __init__(self) -> None:
         self.logs: dict[tuple[str, int], list[tuple[bytes, bytes | None]]] = {}
         self.begins: dict[tuple[str, int], int] = {}
+        self.damaged: set[int] = set()  # offsets of events whose checksum fails
         self.read = 0
         self.settings = SETTINGS
 
@@ -75,11 +77,17 @@ class Reader:
     async def end_offsets(self, partitions: Sequence[Any]) -> Mapping[Partition, int]:
         return {Partition(*one): len(self._topics.logs.get(tuple(one), ())) for one in partitions}
 
-    async def getmany(self, *partitions: Any, timeout_ms: int) -> Mapping[Any, Sequence[Any]]:
+    async def getmany(
+        self, *partitions: Any, timeout_ms: int, max_records: int | None = None
+    ) -> Mapping[Any, Sequence[Any]]:
         found = {}
         for one in partitions:
             start = self._positions[one]
-            messages = self._topics.logs.get(tuple(one), [])[start : start + 3]
+            messages = self._topics.logs.get(tuple(one), [])[start : start + (max_records or 3)]
+            if one.topic == TOPICS.events.name and self._topics.damaged.intersection(
+                range(start, start + len(messages))
+            ):
+                raise CorruptRecordException("Invalid CRC")
             self._positions[one] += len(messages)
             self._topics.read += len(messages)
             found[one] = [
@@ -208,6 +216,15 @@ def test_unreadable_messages_are_counted_and_a_bad_note_costs_a_reading() -> Non
     made, states = recover(topics, 0)
     assert states[ONE.publisher].cursor == Cursor(1, 4)
     assert made.unreadable == 3
+
+
+def test_events_that_fail_their_checksum_are_passed_over_and_counted() -> None:
+    topics = Topics()
+    topics.record(*(events(ONE, 1, number, number) for number in range(9)))
+    topics.damaged = {4, 5}
+    made, states = recover(topics, 0)
+    assert states[ONE.publisher].cursor == Cursor(1, 8)
+    assert made.unreadable == 2
 
 
 def test_a_record_whose_events_are_none_was_not_written() -> None:
