@@ -5,12 +5,14 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 import pytest
+from aiokafka.admin import AIOKafkaAdminClient  # type: ignore[import-untyped]
 
 from reprise.kafka_clients import client_options
 from reprise.kafka_topics import ensure_topics
 from schemas.kafka import KafkaSettings
 from streams.log import kafka_table
 from streams.log.kafka_table import KafkaTableTopic
+from streams.table import rows
 from streams.table.partition import TableLostError, TopicRow
 from streams.table.writing import RowWrite
 
@@ -129,5 +131,26 @@ def test_an_owner_renews_its_claim_before_the_broker_forgets_it(
         assert [row.offset for row in await read(second)] == offsets
         await first.stop()
         await second.stop()
+
+    run(kafka_settings, work())
+
+
+def test_a_flush_into_a_topic_that_was_made_anew_beneath_its_owner_does_not_count(
+    kafka_settings: KafkaSettings,
+) -> None:
+    async def work() -> None:
+        topic = owner(kafka_settings)
+        await topic.take()
+        await topic.write(flush("a"))
+        admin = AIOKafkaAdminClient(bootstrap_servers=kafka_settings.servers)
+        await admin.start()
+        await admin.delete_topics([kafka_settings.topics.table.name])
+        await admin.close()
+        await ensure_topics(kafka_settings)
+        with pytest.raises(TableLostError, match="made anew"):
+            await topic.write(flush("b"))
+        *_, covered = await read(topic)
+        assert (covered.key, covered.value) == (rows.COVERED_KEY, b"")
+        await topic.stop()
 
     run(kafka_settings, work())
