@@ -83,11 +83,18 @@ def events_record(
     )
 
 
-def gap_record(first: int, last: int, *, incarnation: int = 1) -> bytes:
+def gap_record(
+    first: int,
+    last: int,
+    *,
+    incarnation: int = 1,
+    stream: StreamKey = STREAM,
+    dp_rank: int = 0,
+) -> bytes:
     return encode_record(
         GapRecord(
-            stream=STREAM,
-            dp_rank=0,
+            stream=stream,
+            dp_rank=dp_rank,
             bridge_time=0.0,
             incarnation=incarnation,
             first_sequence=first,
@@ -97,11 +104,11 @@ def gap_record(first: int, last: int, *, incarnation: int = 1) -> bytes:
     )
 
 
-def reset_record(incarnation: int) -> bytes:
+def reset_record(incarnation: int, *, stream: StreamKey = STREAM, dp_rank: int = 0) -> bytes:
     return encode_record(
         ResetRecord(
-            stream=STREAM,
-            dp_rank=0,
+            stream=stream,
+            dp_rank=dp_rank,
             bridge_time=0.0,
             incarnation=incarnation,
             first_sequence=-1,
