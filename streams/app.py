@@ -43,6 +43,15 @@ class WorkerApp(faust.App):
         """There are no tables of Faust's that a task would have to wait for."""
         return False
 
+    def _create_directories(self) -> None:
+        """Nor any that would have to be kept.
+
+        Faust makes `<id>-data` in the working directory otherwise, which in a container may be
+        read-only. A `datadir` of ours is no way out: it is made without its parents, before the
+        first partition makes `--data`, so that the app would fail whenever that is missing; and
+        Faust formats it, so that a brace in its name would be an error.
+        """
+
 
 async def run_app(
     options: ClientOptions, *, group: str, work: Callable[[], Coroutine[None, None, None]]

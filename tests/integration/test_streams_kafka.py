@@ -46,6 +46,8 @@ class Worker:
 
     def __init__(self, settings: KafkaSettings, data: Path) -> None:
         self.data = data
+        self.directory = data.with_name(data.name + ".cwd")  # the working directory
+        self.directory.mkdir()
         self._settings = settings
         self._log = data.with_name(data.name + ".stderr")
         self.process: subprocess.Popen[bytes] | None = None
@@ -58,7 +60,7 @@ class Worker:
         command += ["--registry-partitions", str(settings.registry_partitions)]
         command += ["--session-timeout-s", "3", "--metrics-port", "0", *options]
         with self._log.open("a") as log:
-            self.process = subprocess.Popen(command, stderr=log)
+            self.process = subprocess.Popen(command, stderr=log, cwd=self.directory)
 
     def kill(self) -> None:
         if self.process is not None:
@@ -247,6 +249,7 @@ def test_records_become_rows_and_a_follower_has_the_digests_of_a_fresh_fold(
     lines = worker.log().splitlines()
     lines = [line for line in lines if "GroupCoordinatorNotAvailable" not in line]  # a new broker's
     assert not [line for line in lines if " ERROR " in line or "Trace" in line]
+    assert list(worker.directory.iterdir()) == []
 
 
 def test_corrupt_and_newer_records_are_skipped_and_named_by_partition_and_offset(
