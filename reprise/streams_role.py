@@ -30,6 +30,7 @@ from prometheus_client.registry import Collector
 
 from reprise.kafka_clients import client_options
 from reprise.kafka_topics import ensure_topics
+from reprise.metrics import outcome_families
 from reprise.settings import DEFAULT_SEED
 from schemas.errors import (
     ConfigurationError,
@@ -219,7 +220,8 @@ def _partition_metrics(tables: PartitionTables) -> Iterator[Metric]:
         name: CounterMetricFamily(f"reprise_table_{name}", text, labels=["partition"])
         for name, text in _COUNTERS.items()
     }
-    for partition, owned in sorted(tables.owned.items()):
+    every = sorted(dict(tables.owned).items())
+    for partition, owned in every:
         table, labels = owned.table, [str(partition)]
         stats = table.fold.kernel.stats()
         gauges["folded_offset"].add_metric(labels, table.fold.offset)
@@ -230,6 +232,8 @@ def _partition_metrics(tables: PartitionTables) -> Iterator[Metric]:
         counters["flushed_bytes"].add_metric(labels, table.written_bytes)
         counters["generations"].add_metric(labels, table.generations)
     yield from (*gauges.values(), *counters.values())
+    folds = [([str(partition)], owned.table.fold) for partition, owned in every]
+    yield from outcome_families(folds, labels=["partition"])
 
 
 def serve_metrics(worker: Worker, host: str, port: int) -> ThreadingHTTPServer:

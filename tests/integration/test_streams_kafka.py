@@ -78,11 +78,12 @@ class Worker:
     def log(self) -> str:
         return self._log.read_text()
 
-    def metric(self, name: str) -> float:
-        """The metric's sum over partitions."""
+    def metric(self, name: str, label: str = "") -> float:
+        """The sum over partitions of the metric's samples with the label."""
         with urllib.request.urlopen(self.metrics_url(), timeout=5) as response:
             lines = response.read().decode().splitlines()
-        return sum(float(line.split()[-1]) for line in lines if line.startswith(name + "{"))
+        samples = [line for line in lines if line.startswith(name + "{") and label in line]
+        return sum(float(line.split()[-1]) for line in samples)
 
     def metrics_url(self) -> str:
         line = next(line for line in self.log().splitlines() if "Metrics on" in line)
@@ -240,8 +241,9 @@ def test_records_become_rows_and_a_follower_has_the_digests_of_a_fresh_fold(
     worker = deployment.worker()
     follower = deployment.check()
     assert [known.registration for known in follower.registrations.values()] == [one]
-    with urllib.request.urlopen(worker.metrics_url(), timeout=5) as response:
-        assert b"reprise_table_folded_offset{" in response.read()
+    assert worker.metric("reprise_table_entries") > 0
+    assert worker.metric("reprise_fold_records_total", 'outcome="records"') == 50 * INSTANCES + 1
+    assert worker.metric("reprise_kernel_blocks_total", 'outcome="stored"') > 0
     health = worker.metrics_url().replace("/metrics", "/health")
     with urllib.request.urlopen(health, timeout=5) as response:
         assert msgspec.json.decode(response.read())["ready"] is True
