@@ -29,6 +29,7 @@ class Channel:
     lanes: set[PublisherKey] = field(default_factory=set)  # spooled, and to be drained
     end: int = 0  # the offset after the last acknowledged record
     drained_last: bool = False
+    failing: bool = False  # and that has been said
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property

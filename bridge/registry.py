@@ -14,7 +14,7 @@ import asyncio
 import logging
 import time
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -48,6 +48,14 @@ class Entries:
 
     publishers: dict[PublisherKey, Registration] = field(default_factory=dict)
     unusable: set[PublisherKey] = field(default_factory=set)
+
+
+class _Renewal(NamedTuple):
+    """A commit under way."""
+
+    commit: "asyncio.Future[None]"
+    asked_at: float
+    partition: int
 
 
 class Owner(Protocol):
@@ -89,6 +97,8 @@ class Registry:
         self._told = False
         self._lease_until = 0.0
         self._renew_at = 0.0
+        self._renewal: _Renewal | None = None
+        self._failing = False  # said already
 
     @property
     def partitions(self) -> list[int]:
@@ -110,8 +120,9 @@ class Registry:
                 while True:
                     await self._turn(consumer)
             except (KafkaError, OSError, TimeoutError) as error:
-                self.connected = False
-                _logger.warning("Cannot follow %s, trying again: %r", self._topic, error)
+                level = logging.DEBUG if self._failing else logging.WARNING
+                self.connected, self._failing = False, True
+                _logger.log(level, "Cannot follow %s, trying again: %r", self._topic, error)
             except Exception:
                 await self.on_partitions_revoked(set())
                 raise
@@ -121,6 +132,7 @@ class Registry:
             await asyncio.sleep(RETRY_S)
 
     async def _leave(self, consumer: Consumer) -> None:
+        self._renewal = None
         # As a task: its fetcher may end the call with the cancellation of a fetch of its own.
         stopping = asyncio.ensure_future(consumer.stop())
         done, _ = await asyncio.wait((stopping,), timeout=LEAVE_S)
@@ -150,7 +162,7 @@ class Registry:
 
     async def _turn(self, consumer: Consumer) -> None:
         batches = await consumer.getmany(timeout_ms=_POLL_MS)
-        self.connected = True
+        self.connected, self._failing = True, False
         for messages in batches.values():
             for message in messages:
                 if message.partition in self._entries:
@@ -209,19 +221,40 @@ class Registry:
 
     async def _renew(self, consumer: Consumer) -> None:
         """Proves, four times a session, that we are a member."""
+        renewal = self._renewal or await self._ask(consumer)
+        if renewal is None:
+            return
+        commit, asked_at, number = renewal
+        # Never cancelled, however long it takes: the client's own task beneath would fail with
+        # nobody to hear of it, and the interpreter would complain.
+        await asyncio.wait((commit,), timeout=self._clients.session_s / 2)
+        self._renewal = None if commit.done() else renewal
+        if not commit.done():
+            return
+        if commit.cancelled() or commit.exception() is not None:
+            _logger.debug("Cannot renew the lease: %r", commit)
+        elif number in self._entries:
+            self._lease_until = asked_at + self._clients.session_s
+
+    async def _ask(self, consumer: Consumer) -> _Renewal | None:
+        """Begins a commit; None where it is not time for one, or it cannot be begun."""
         asked_at = time.monotonic()
         if asked_at < self._renew_at:
-            return
+            return None
         self._renew_at = asked_at + self._clients.session_s / 4
         number = min(self._entries)
         partition = topic_partition(self._topic, number)
         try:
             position = await consumer.position(partition)
-            await asyncio.wait_for(
-                consumer.commit({partition: position}), self._clients.session_s / 2
-            )
         except (KafkaError, OSError, TimeoutError) as error:
             _logger.debug("Cannot renew the lease: %r", error)
-        else:
-            if number in self._entries:
-                self._lease_until = asked_at + self._clients.session_s
+            return None
+        commit = asyncio.ensure_future(consumer.commit({partition: position}))
+        commit.add_done_callback(_retrieve)
+        return _Renewal(commit, asked_at, number)
+
+
+def _retrieve(commit: "asyncio.Future[None]") -> None:
+    """Hears of the error of a commit that nobody waits for any more."""
+    if not commit.cancelled():
+        commit.exception()

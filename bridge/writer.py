@@ -373,6 +373,7 @@ class Writer:
 
     def _finish(self, channel: Channel, offset: int) -> None:
         written, channel.in_flight = channel.in_flight, []
+        channel.failing = False
         channel.since = time.monotonic()
         spooled: dict[PublisherKey, list[SpooledRecord]] = {}
         for place, pending in enumerate(written):
@@ -395,7 +396,9 @@ class Writer:
     def _note_failure(self, channel: Channel, error: BaseException) -> None:
         self.produce_errors += 1
         place = (self._topic.name, channel.partition)
-        _logger.warning("Cannot write to %s, partition %d: %r", *place, error)
+        level = logging.DEBUG if channel.failing else logging.WARNING
+        _logger.log(level, "Cannot write to %s, partition %d: %r", *place, error)
+        channel.failing = True
         if isinstance(error, MessageSizeTooLargeError) and len(channel.in_flight) == 1:
             (pending,) = channel.in_flight  # the topic takes less than it should
             if isinstance(pending.record, EventsRecord):

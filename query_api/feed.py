@@ -171,7 +171,9 @@ class KafkaFeed:
                     return
             except (KafkaError, OSError, TimeoutError, _StalledError) as error:
                 problem = f"{type(error).__name__}: {error}"
-                logger.warning("Reading from Kafka at %s failed: %s", self._servers, problem)
+                # While Kafka is away that has been said already.
+                level = logging.WARNING if self._replica.reachable else logging.DEBUG
+                logger.log(level, "Reading from Kafka at %s failed: %s", self._servers, problem)
             except Exception as error:
                 problem = f"unexpected error: {error}"
                 logger.exception("Reading from Kafka failed for a reason that nobody thought of")
@@ -277,7 +279,12 @@ class KafkaFeed:
                 answered_at = monotonic()
             except (KafkaError, OSError, TimeoutError) as error:
                 if self._replica.reachable:
-                    logger.warning("Kafka at %s does not answer: %r", self._servers, error)
+                    logger.warning(
+                        "Waiting for Kafka at %s: %r; until it answers the table stays as it is,"
+                        " and answers say `stale`",
+                        self._servers,
+                        error,
+                    )
                 problem = f"Kafka at {self._servers} does not answer"
                 self._replica.note_unreachable(f"{problem}; the table is as it was before")
             if monotonic() - answered_at > REPLICA_STALL_S:

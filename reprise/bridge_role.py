@@ -16,12 +16,14 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from bridge.service import Bridge, BridgeSettings
-from reprise.kafka_clients import client_options
+from reprise.kafka_clients import client_options, watch
 from reprise.kafka_topics import ensure_topics
+from reprise.outages import Outage
 from reprise.server import raise_open_files_limit
 from schemas.errors import ConfigurationError
 from schemas.identities import PublisherKey
 from schemas.kafka import KafkaSettings
+from schemas.kafka_clients import ClientOptions
 from streams.kernel import array_packer
 
 logger = logging.getLogger(__name__)
@@ -65,7 +67,8 @@ def run_bridge(options: BridgeOptions) -> None:
     """
     raise_open_files_limit()
     if logger.getEffectiveLevel() > logging.DEBUG:
-        # The client says each failed attempt to connect, several times a second; we say it once.
+        # The clients say each failed attempt to connect, several times a second; the role says
+        # once that Kafka is away, and once that it is back.
         logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     asyncio.run(_run(options))
 
@@ -86,8 +89,20 @@ async def _run(options: BridgeOptions) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, bridge.stop)
         logger.info("Bridging to Kafka at %s, spool in %s", options.kafka.bootstrap, options.data)
-        await bridge.run(partial(ensure_topics, options.kafka))
+        async with contextlib.AsyncExitStack() as beside:
+            await bridge.run(partial(_prepare, options, settings.options, beside))
         logger.info("Stopped")
+
+
+async def _prepare(
+    options: BridgeOptions, clients: ClientOptions, beside: contextlib.AsyncExitStack
+) -> None:
+    """Waits for the topics; from then on Kafka is watched for as long as `beside` is open."""
+    servers = options.kafka.bootstrap
+    await ensure_topics(options.kafka, Outage(servers, "no engine is followed"))
+    outage = Outage(servers, f"records wait in the spool, in {options.data}")
+    watching = asyncio.create_task(watch(clients, outage))
+    beside.callback(watching.cancel)
 
 
 class _Monitor:

@@ -1,7 +1,7 @@
 """Reaching Kafka: the clients' options from the settings, and waiting for a broker that is away.
 
-No role needs a broker to start: it waits, and says so now and then. Only what waiting cannot mend
-ends it: refused credentials, a certificate that cannot be trusted, a mechanism that is not spoken.
+No role needs a broker to start: it waits, and says so. Only what waiting cannot mend ends it:
+refused credentials, a certificate that cannot be trusted, a mechanism that is not spoken.
 """
 
 import asyncio
@@ -10,7 +10,11 @@ import ssl
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final, TypeVar
 
-from aiokafka.conn import collect_hosts, create_conn  # type: ignore[import-untyped]
+from aiokafka.conn import (  # type: ignore[import-untyped]
+    AIOKafkaConnection,
+    collect_hosts,
+    create_conn,
+)
 from aiokafka.errors import (  # type: ignore[import-untyped]
     AuthenticationFailedError,
     IllegalSaslStateError,
@@ -20,6 +24,7 @@ from aiokafka.errors import (  # type: ignore[import-untyped]
 )
 from aiokafka.protocol.metadata import MetadataRequest  # type: ignore[import-untyped]
 
+from reprise.outages import Outage
 from schemas.errors import ConfigurationError
 from schemas.kafka import KafkaSettings
 from schemas.kafka_clients import ClientOptions
@@ -30,7 +35,7 @@ ATTEMPT_MS: Final = 5_000
 """How long one connection or request of the start may take."""
 
 _SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-_SAY_EVERY_S: Final = 10.0
+_ASK_S: Final = 1.0
 _PAUSE_FIRST_S: Final = 0.1
 _PAUSE_MAX_S: Final = 2.0
 _CAUSES_MAX: Final = 8
@@ -87,41 +92,82 @@ def _refuse_password() -> str:
 
 
 async def until_reached(
-    attempt: Callable[[], Awaitable[T]], *, servers: str, patience_s: float | None = None
+    attempt: Callable[[], Awaitable[T]],
+    *,
+    servers: str,
+    outage: Outage | None = None,
+    patience_s: float | None = None,
 ) -> T:
     """Repeats the attempt while brokers are away or not ready; the pauses grow to two seconds.
 
     Args:
         attempt: what to do; each of its requests is bounded by `ATTEMPT_MS`.
-        servers: named in the log, which gets one line now and one every ten seconds.
+        servers: named in errors.
+        outage: what says so in the log; one of this call's own where it is None.
         patience_s: after that the attempt's own failure is raised; None for never.
 
     Raises:
         ConfigurationError: what came cannot be mended by waiting, or the patience is over.
     """
+    outage = outage or Outage(servers)
     loop = asyncio.get_running_loop()
-    begun = loop.time()
-    say_at, pause_s = begun, _PAUSE_FIRST_S
+    begun, pause_s = loop.time(), _PAUSE_FIRST_S
     while True:
         try:
-            return await attempt()
+            reached = await attempt()
         except (KafkaError, OSError, TimeoutError) as error:
             failure = error
+        else:
+            outage.end()
+            return reached
         refusal = _refusal(failure)
         if refusal:
             raise ConfigurationError(
                 f"Expected Kafka at {servers} to accept us, but {refusal}: {describe(failure)}"
             ) from failure
-        now = loop.time()
-        if patience_s is not None and now - begun >= patience_s:
+        if patience_s is not None and loop.time() - begun >= patience_s:
             raise ConfigurationError(
                 f"Expected Kafka to answer at {servers}, got: {describe(failure)}"
             ) from failure
-        if now >= say_at:
-            logger.warning("Waiting for Kafka at %s: %s", servers, describe(failure))
-            say_at = now + _SAY_EVERY_S
+        outage.note(describe(failure))
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+
+
+async def watch(options: ClientOptions, outage: Outage) -> None:
+    """Asks Kafka once a second whether it is there, over a connection that is kept, until it is
+    cancelled.
+
+    The clients of a role mend their connections by themselves and tell nobody but their log, where
+    they say it for each attempt of each connection.
+    """
+    connection: AIOKafkaConnection | None = None
+    try:
+        while True:
+            try:
+                connection = await _asked(options, connection)
+            except (KafkaError, OSError, TimeoutError) as error:
+                connection = None
+                outage.note(describe(error))
+            else:
+                outage.end()
+            await asyncio.sleep(_ASK_S)
+    finally:
+        await _close(connection)
+
+
+async def _asked(
+    options: ClientOptions, connection: AIOKafkaConnection | None
+) -> AIOKafkaConnection:
+    """A connection over which a broker has just answered: this one, or a new one."""
+    if connection is not None:
+        try:
+            await connection.send(MetadataRequest([]))
+        except (KafkaError, OSError, TimeoutError):
+            await connection.close()  # that broker may be away and others not
+        else:
+            return connection
+    return await _connected(options)
 
 
 async def knock(options: ClientOptions) -> None:
@@ -132,23 +178,33 @@ async def knock(options: ClientOptions) -> None:
     Raises:
         KafkaError, OSError, TimeoutError: none did; the last refusal where there was one.
     """
-    failure: Exception | None = None
+    await (await _connected(options)).close()
+
+
+async def _connected(options: ClientOptions) -> AIOKafkaConnection:
+    failure: Exception = KafkaError("there is no server to ask")
     settings: dict[str, Any] = {**options}
-    for host, port, _ in collect_hosts(settings.pop("bootstrap_servers")):
+    for place, (host, port, _) in enumerate(collect_hosts(settings.pop("bootstrap_servers"))):
+        connection: AIOKafkaConnection | None = None
         try:
             connection = await create_conn(host, port, request_timeout_ms=ATTEMPT_MS, **settings)
-            try:
-                # A listener that wants SASL lets anyone connect, and no one ask.
-                await connection.send(MetadataRequest([]))
-            finally:
-                await connection.close()
+            # A listener that wants SASL lets anyone connect, and no one ask.
+            await connection.send(MetadataRequest([]))
         except (KafkaError, OSError, TimeoutError) as error:
-            if failure is None or _refusal(error):
+            if not place or _refusal(error):
                 failure = error
+        except BaseException:
+            await _close(connection)
+            raise
         else:
-            return
-    if failure is not None:
-        raise failure
+            return connection
+        await _close(connection)
+    raise failure
+
+
+async def _close(connection: AIOKafkaConnection | None) -> None:
+    if connection is not None:
+        await connection.close()
 
 
 def describe(error: BaseException) -> str:

@@ -30,6 +30,7 @@ from aiokafka.errors import (  # type: ignore[import-untyped]
 )
 
 from reprise.kafka_clients import ATTEMPT_MS, client_options, knock, until_reached
+from reprise.outages import Outage
 from schemas.errors import ConfigurationError
 from schemas.kafka import KafkaSettings, TopicSpec
 from schemas.kafka_clients import ClientOptions
@@ -57,18 +58,22 @@ class _Partitions(NamedTuple):
     led: int  # how many of them have a leader, that is, can be used
 
 
-async def ensure_topics(settings: KafkaSettings) -> None:
+async def ensure_topics(settings: KafkaSettings, outage: Outage | None = None) -> None:
     """Returns once all four topics exist, can be used, and are as they must be.
 
-    Waits for brokers that are away for as long as it takes, saying so every ten seconds; cancel it
-    to give up.
+    Waits for brokers that are away for as long as it takes; cancel it to give up.
+
+    Args:
+        settings: of the deployment.
+        outage: what says that it waits, and what for.
 
     Raises:
         ConfigurationError: a topic has another shape than it must have or may not be made, or the
             brokers refuse the credentials.
     """
     options = client_options(settings)
-    await until_reached(partial(_ensure, settings, options), servers=settings.bootstrap)
+    attempt = partial(_ensure, settings, options)
+    await until_reached(attempt, servers=settings.bootstrap, outage=outage)
 
 
 async def count_partitions(options: ClientOptions, topic: str) -> int:

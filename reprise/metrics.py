@@ -1,20 +1,20 @@
 """What `/metrics` tells of the write path, read from its plain counters at each scrape.
 
 Names follow Prometheus: `reprise_<part>_<what>_<unit>`, counters end in `_total`. The query side
-    keeps its
-own metrics (`query_api`).
+keeps its own metrics (`query_api`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from bridge.subscriber import Subscriber
 from schemas.identities import PublisherKey
+from streams.table.fold import Fold
 
 if TYPE_CHECKING:
+    from bridge.subscriber import Subscriber
     from reprise.ingest import IngestLoop
 
 _PUBLISHER_LABELS = ("tenant", "instance", "model", "dp_rank")
@@ -43,10 +43,33 @@ def _counter(name: str, text: str, value: float) -> CounterMetricFamily:
     return CounterMetricFamily(name, text, value=value)
 
 
+def outcome_families(
+    folds: Iterable[tuple[Sequence[str], Fold]], *, labels: Sequence[str] = ()
+) -> Iterator[Metric]:
+    """What became of records and of the blocks in them; docs/architecture.md has the outcomes.
+
+    Args:
+        folds: each with its values of the labels.
+        labels: what tells the folds apart.
+    """
+    records = CounterMetricFamily(
+        "reprise_fold_records", "Records by outcome.", labels=[*labels, "outcome"]
+    )
+    blocks = CounterMetricFamily(
+        "reprise_kernel_blocks", "Blocks by outcome of their event.", labels=[*labels, "outcome"]
+    )
+    for values, fold in folds:
+        for outcome, count in sorted(dict(fold.counters).items()):
+            records.add_metric([*values, outcome], count)
+        for outcome, count in fold.kernel.counters().items():
+            blocks.add_metric([*values, outcome], count)
+    yield from (records, blocks)
+
+
 class ServiceCollector(Collector):
     """Collects from an ingest loop and its subscriber. Cost O(publishers + contexts) a scrape."""
 
-    def __init__(self, loop: "IngestLoop", subscriber: Subscriber) -> None:
+    def __init__(self, loop: "IngestLoop", subscriber: "Subscriber") -> None:
         self._loop = loop
         self._subscriber = subscriber
 
@@ -121,12 +144,7 @@ class ServiceCollector(Collector):
 
     def _fold(self) -> Iterator[Metric]:
         fold = self._loop.fold
-        family = CounterMetricFamily(
-            "reprise_fold_records", "Records by outcome.", labels=["outcome"]
-        )
-        for outcome, count in sorted(dict(fold.counters).items()):
-            family.add_metric([outcome], count)
-        yield family
+        yield from outcome_families([((), fold)])
         degraded = GaugeMetricFamily(
             "reprise_publisher_degraded", "1 after lost batches.", labels=_PUBLISHER_LABELS
         )
@@ -144,12 +162,5 @@ class ServiceCollector(Collector):
         yield from (degraded, sequence, incarnation)
 
     def _kernel(self) -> Iterator[Metric]:
-        kernel = self._loop.fold.kernel
-        family = CounterMetricFamily(
-            "reprise_kernel_blocks", "Blocks by outcome of their event.", labels=["outcome"]
-        )
-        for outcome, count in kernel.counters().items():
-            family.add_metric([outcome], count)
-        yield family
-        for name, value in kernel.stats().items():
+        for name, value in self._loop.fold.kernel.stats().items():
             yield _gauge(f"reprise_index_{name}", f"The index: {name.replace('_', ' ')}.", value)

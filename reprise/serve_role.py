@@ -23,6 +23,7 @@ from query_api.replica import Replica
 from query_api.replica_metrics import ReplicaCollector
 from reprise.kafka_clients import client_options
 from reprise.kafka_topics import ensure_topics
+from reprise.outages import Outage
 from reprise.server import Server
 from reprise.settings import DEFAULT_HOST, DEFAULT_PORT, DEFAULT_SEED
 from schemas.errors import ConfigurationError, RegistrationError, RepriseError, StorageError
@@ -75,11 +76,12 @@ class ReplicaService:
 
         self.replica = Replica(make_table, partitions)
         self.replica.metrics.register(ReplicaCollector(self.replica))
+        self._outage = Outage(kafka.bootstrap, "nothing is answered")
         self._feed = KafkaFeed(
             kafka,
             options,
             self.replica,
-            prepare=partial(ensure_topics, kafka),
+            prepare=partial(self._prepare, kafka),
             when_refused=when_refused,
         )
         self.registry = KafkaRegistry(
@@ -97,6 +99,11 @@ class ReplicaService:
     def stop(self) -> None:
         """See `reprise.server.Service`."""
         self._feed.stop()
+
+    async def _prepare(self, kafka: KafkaSettings) -> None:
+        """Waits for the topics. Once they were there, the feed says when Kafka goes and comes."""
+        await ensure_topics(kafka, self._outage)
+        self._outage = Outage(kafka.bootstrap, level=logging.DEBUG)
 
     async def _register(self, registration: Registration) -> None:
         """Writes a registration where it is missing, however long Kafka is away."""

@@ -28,8 +28,10 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from reprise.kafka_clients import client_options
+from reprise.kafka_clients import client_options, watch
 from reprise.kafka_topics import ensure_topics
+from reprise.metrics import outcome_families
+from reprise.outages import Outage
 from reprise.settings import DEFAULT_SEED
 from schemas.errors import (
     ConfigurationError,
@@ -38,6 +40,7 @@ from schemas.errors import (
     RowVersionError,
 )
 from schemas.kafka import KafkaSettings
+from schemas.limits import SHUTDOWN_S
 from streams.agents import EventsReader, PartitionTables
 from streams.app import quiet_logs, run_app
 from streams.kernel import open_kernel
@@ -51,6 +54,9 @@ RETRY_FIRST_S: Final = 0.5
 RETRY_MAX_S: Final = 5.0
 SETTLED_S: Final = 30.0
 """An app that ran for this long has not failed at its start: the next pause is short again."""
+
+STOP_S: Final = SHUTDOWN_S - 2.0
+"""For the last flush and commit, and for leaving the group."""
 
 _FATAL: Final = (ConfigurationError, DataDirectoryInUseError, RowVersionError)
 """Waiting does not mend these."""
@@ -88,6 +94,7 @@ class Worker:
         self.restarts = 0
         self.records = 0
         self._options = client_options(settings.kafka)
+        self._outage = Outage(settings.kafka.bootstrap, "the tables stay as they are")
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
@@ -113,7 +120,8 @@ class Worker:
             except Exception as error:
                 self.problem = f"{type(error).__name__}: {error}"
                 foreseen = isinstance(error, RepriseError | KafkaError | OSError)
-                logger.warning("Beginning anew: %s", self.problem, exc_info=not foreseen)
+                level = logging.INFO if self._outage.is_on and foreseen else logging.WARNING
+                logger.log(level, "Beginning anew: %s", self.problem, exc_info=not foreseen)
             self.restarts += 1
             if time.monotonic() - started > SETTLED_S:
                 pause_s = RETRY_FIRST_S
@@ -124,7 +132,7 @@ class Worker:
 
     async def _ensure_topics(self) -> bool:
         """Whether the topics are there; False where it was told to stop before."""
-        ensuring = asyncio.ensure_future(ensure_topics(self.settings.kafka))
+        ensuring = asyncio.ensure_future(ensure_topics(self.settings.kafka, self._outage))
         stopped = asyncio.ensure_future(self._stopping.wait())
         await asyncio.wait((ensuring, stopped), return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
@@ -153,14 +161,37 @@ class Worker:
             session_timeout_s=settings.session_timeout_s,
         )
         self.tables, self.problem = tables, ""
+        watching = asyncio.create_task(watch(self._options, self._outage))
+        app = run_app(
+            self._options,
+            group=settings.kafka.group("streams"),
+            work=partial(reader.run, self._stopping),
+        )
         try:
-            await run_app(
-                self._options,
-                group=settings.kafka.group("streams"),
-                work=partial(reader.run, self._stopping),
-            )
-        finally:
+            if await _ended_in_time(asyncio.ensure_future(app), self._stopping):
+                await tables.close()
+        except BaseException:
             await tables.close()
+            raise
+        finally:
+            watching.cancel()
+
+
+async def _ended_in_time(app: "asyncio.Future[None]", stopping: asyncio.Event) -> bool:
+    """Waits for the app; False where it was told to stop and did not, as while Kafka is away.
+
+    What it has not flushed then is folded again by the next owner, as after a kill.
+    """
+    stopped = asyncio.ensure_future(stopping.wait())
+    await asyncio.wait((app, stopped), return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    done, _ = await asyncio.wait((app,), timeout=STOP_S)
+    if not done:
+        logger.warning("Leaving the group without its coordinator; it will notice")
+        app.cancel()
+        return False
+    app.result()
+    return True
 
 
 async def _wait(stopping: asyncio.Event, timeout_s: float) -> None:
@@ -219,7 +250,8 @@ def _partition_metrics(tables: PartitionTables) -> Iterator[Metric]:
         name: CounterMetricFamily(f"reprise_table_{name}", text, labels=["partition"])
         for name, text in _COUNTERS.items()
     }
-    for partition, owned in sorted(tables.owned.items()):
+    every = sorted(dict(tables.owned).items())
+    for partition, owned in every:
         table, labels = owned.table, [str(partition)]
         stats = table.fold.kernel.stats()
         gauges["folded_offset"].add_metric(labels, table.fold.offset)
@@ -230,6 +262,8 @@ def _partition_metrics(tables: PartitionTables) -> Iterator[Metric]:
         counters["flushed_bytes"].add_metric(labels, table.written_bytes)
         counters["generations"].add_metric(labels, table.generations)
     yield from (*gauges.values(), *counters.values())
+    folds = [([str(partition)], owned.table.fold) for partition, owned in every]
+    yield from outcome_families(folds, labels=["partition"])
 
 
 def serve_metrics(worker: Worker, host: str, port: int) -> ThreadingHTTPServer:

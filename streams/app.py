@@ -43,6 +43,15 @@ class WorkerApp(faust.App):
         """There are no tables of Faust's that a task would have to wait for."""
         return False
 
+    def _create_directories(self) -> None:
+        """Nor any that would have to be kept.
+
+        Faust makes `<id>-data` in the working directory otherwise, which in a container may be
+        read-only. A `datadir` of ours is no way out: it is made without its parents, before the
+        first partition makes `--data`, so that the app would fail whenever that is missing; and
+        Faust formats it, so that a brace in its name would be an error.
+        """
+
 
 async def run_app(
     options: ClientOptions, *, group: str, work: Callable[[], Coroutine[None, None, None]]
@@ -79,6 +88,12 @@ async def run_app(
 
 
 def quiet_logs(level: int) -> None:
-    """Lets the libraries say what is wrong, and nothing in the steady state."""
-    for name in ("aiokafka", "faust", "mode", __name__):  # an app logs under its module
+    """Lets the libraries say what is wrong, and nothing in the steady state.
+
+    Kafka's client says each failed attempt of each of its connections, some eighty lines a second
+    for as long as Kafka is away: whoever runs the app says that once.
+    """
+    for name in ("faust", "mode", __name__):  # an app logs under its module
         logging.getLogger(name).setLevel(max(level, logging.ERROR))
+    if level > logging.DEBUG:
+        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)

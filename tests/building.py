@@ -4,6 +4,7 @@ import struct
 from collections.abc import Sequence
 
 import msgspec
+import xxhash
 
 from schemas.events import BlockEvent, Cleared, Removed, Stored, encode_events
 from schemas.identities import Medium, PrefixScope, StreamKey
@@ -28,6 +29,17 @@ def u64s(values: Sequence[int]) -> bytes:
 
 def u32s(values: Sequence[int]) -> bytes:
     return struct.pack(f"<{len(values)}I", *values)
+
+
+def prefix_hashes(tokens: Sequence[int], block_size: int = BLOCK, *, seed: int = 1337) -> list[int]:
+    """The published hashing standard, written out."""
+    found: list[int] = []
+    for start in range(0, len(tokens) - block_size + 1, block_size):
+        local = xxhash.xxh3_64_intdigest(u32s(tokens[start : start + block_size]), seed)
+        if found:
+            local = xxhash.xxh3_64_intdigest(struct.pack("<QQ", found[-1], local), seed)
+        found.append(local)
+    return found
 
 
 def stored(
@@ -83,11 +95,18 @@ def events_record(
     )
 
 
-def gap_record(first: int, last: int, *, incarnation: int = 1) -> bytes:
+def gap_record(
+    first: int,
+    last: int,
+    *,
+    incarnation: int = 1,
+    stream: StreamKey = STREAM,
+    dp_rank: int = 0,
+) -> bytes:
     return encode_record(
         GapRecord(
-            stream=STREAM,
-            dp_rank=0,
+            stream=stream,
+            dp_rank=dp_rank,
             bridge_time=0.0,
             incarnation=incarnation,
             first_sequence=first,
@@ -97,11 +116,11 @@ def gap_record(first: int, last: int, *, incarnation: int = 1) -> bytes:
     )
 
 
-def reset_record(incarnation: int) -> bytes:
+def reset_record(incarnation: int, *, stream: StreamKey = STREAM, dp_rank: int = 0) -> bytes:
     return encode_record(
         ResetRecord(
-            stream=STREAM,
-            dp_rank=0,
+            stream=stream,
+            dp_rank=dp_rank,
             bridge_time=0.0,
             incarnation=incarnation,
             first_sequence=-1,

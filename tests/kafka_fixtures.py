@@ -52,7 +52,7 @@ class Kafka:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Fetches the jars before the first test, whose time is bounded."""
-    wanted = any(_FIXTURES & set(getattr(item, "fixturenames", ())) for item in session.items)
+    wanted = any(_asks_for_broker(item) for item in session.items)
     listing = session.config.getoption("collectonly")
     if wanted and not listing and not _choice() and not have_jars():
         print("==> fetching the jars of Apache Kafka for the tests (54 MB, once)", flush=True)
@@ -61,6 +61,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             fetch_jars()
         except BrokerUnavailableError as error:
             _no_broker.append(error)
+
+
+def _asks_for_broker(item: pytest.Item) -> bool:
+    """By a fixture, or by the name of a parameter, whose fixture asks for the broker then."""
+    if _FIXTURES & set(getattr(item, "fixturenames", ())):
+        return True
+    call = getattr(item, "callspec", None)
+    return call is not None and "kafka" in call.params.values()
 
 
 @pytest.fixture(scope="session")
@@ -85,8 +93,9 @@ def own_broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Broke
     yield from started_broker(tmp_path / "broker", **getattr(request, "param", {}))
 
 
-@pytest.fixture
-def topic_prefix(kafka: Kafka) -> Iterator[str]:
+@contextlib.contextmanager
+def own_topics(kafka: Kafka) -> Iterator[str]:
+    """A prefix that nobody else uses; its topics are deleted at the end."""
     prefix = f"test-{uuid.uuid4().hex[:12]}"
     yield prefix
     with contextlib.suppress(KafkaError, OSError, TimeoutError):
@@ -94,8 +103,18 @@ def topic_prefix(kafka: Kafka) -> Iterator[str]:
 
 
 @pytest.fixture
+def topic_prefix(kafka: Kafka) -> Iterator[str]:
+    with own_topics(kafka) as prefix:
+        yield prefix
+
+
+@pytest.fixture
 def kafka_settings(kafka: Kafka, topic_prefix: str) -> KafkaSettings:
     """Settings for topics of the test's own, of few partitions."""
+    return settings_for(kafka, topic_prefix)
+
+
+def settings_for(kafka: Kafka, topic_prefix: str) -> KafkaSettings:
     return KafkaSettings(
         bootstrap=kafka.bootstrap,
         topic_prefix=topic_prefix,

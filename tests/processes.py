@@ -1,4 +1,4 @@
-"""Real processes for tests: the service, driven over HTTP, killed and started again."""
+"""Real processes for tests: the HTTP interface, and a service to kill and to start again."""
 
 import http.client
 import json
@@ -17,85 +17,13 @@ from prometheus_client.parser import text_string_to_metric_families
 START_S = 30.0
 
 
-class Service:
-    """`reprise up` on a data directory, on a port of the system's choice."""
+class Api:
+    """The HTTP interface at `base_url`, in the words of the tests."""
 
-    def __init__(
-        self,
-        data: Path,
-        *options: str,
-        environment: Mapping[str, str] | None = None,
-        prefix: Sequence[str] = (),
-    ) -> None:
-        self.data = data
-        self._options = options
-        self._environment = environment or {}
-        self._prefix = prefix
-        self.process: subprocess.Popen[str] | None = None
-        self.base_url = ""
-        data.parent.mkdir(parents=True, exist_ok=True)
-        self._log_path = data.with_name(data.name + ".stderr")
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.kill()
-
-    def start(self) -> None:
-        """Starts the process and waits until it has recovered."""
-        command = [*self._prefix, sys.executable, "-m", "reprise", "up", "--data", str(self.data)]
-        command += ["--port", "0", *self._options]
-        environment = dict(os.environ) | {"CONDUCTOR_CONFIG_PATH": str(self.data / "none")}
-        with self._log_path.open("a") as log:
-            self.process = subprocess.Popen(
-                command,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                env=environment | dict(self._environment),
-            )
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.startswith("Reprise answers on "):
-                self.base_url = line.split()[3]
-                break
-        else:
-            raise AssertionError(f"the service did not start:\n{self.log()}")
-        until(self.is_ready, what=f"readiness:\n{self.log()}")
+    base_url = ""
 
     def is_ready(self) -> bool:
         return self.get("/ready")[0] == 200
-
-    def kill(self) -> None:
-        """kill -9; nothing that the process had in memory only survives."""
-        if self.process is not None:
-            self.process.kill()
-            self._reap()
-
-    def stop(self) -> int:
-        """SIGTERM; returns the exit code."""
-        assert self.process is not None
-        self.process.send_signal(signal.SIGTERM)
-        return self._reap()
-
-    def _reap(self) -> int:
-        assert self.process is not None
-        assert self.process.stdout is not None
-        code = self.process.wait(START_S)
-        self.process.stdout.close()
-        self.process = None
-        return code
-
-    def restart(self) -> None:
-        self.kill()
-        self.start()
-
-    def log(self) -> str:
-        return self._log_path.read_text()[-4000:]
-
-    # HTTP
 
     def request(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] = {}
@@ -114,11 +42,15 @@ class Service:
         status, body, _ = self.request("GET", path)
         return status, json.loads(body)
 
+    def exchange(self, path: str, fields: object) -> tuple[int, Any, Mapping[str, str]]:
+        """A POST of JSON: status, document and headers."""
+        content = {"Content-Type": "application/json"}
+        status, body, headers = self.request("POST", path, json.dumps(fields).encode(), content)
+        return status, json.loads(body), headers
+
     def post(self, path: str, fields: object) -> tuple[int, Any]:
-        status, body, _ = self.request(
-            "POST", path, json.dumps(fields).encode(), {"Content-Type": "application/json"}
-        )
-        return status, json.loads(body)
+        status, document, _ = self.exchange(path, fields)
+        return status, document
 
     def register(self, endpoint: str, **fields: object) -> None:
         body = {
@@ -164,6 +96,81 @@ def sum_of_samples(metrics: bytes, name: str, labels: Mapping[str, str]) -> floa
         for sample in family.samples
         if sample.name == name and labels.items() <= sample.labels.items()
     )
+
+
+class Service(Api):
+    """`reprise up` on a data directory, on a port of the system's choice."""
+
+    def __init__(
+        self,
+        data: Path,
+        *options: str,
+        environment: Mapping[str, str] | None = None,
+        prefix: Sequence[str] = (),
+    ) -> None:
+        self.data = data
+        self._options = options
+        self._environment = environment or {}
+        self._prefix = prefix
+        self.process: subprocess.Popen[str] | None = None
+        data.parent.mkdir(parents=True, exist_ok=True)
+        self._log_path = data.with_name(data.name + ".stderr")
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        """Starts the process and waits until it has recovered."""
+        command = [*self._prefix, sys.executable, "-m", "reprise", "up", "--data", str(self.data)]
+        command += ["--port", "0", *self._options]
+        environment = dict(os.environ) | {"CONDUCTOR_CONFIG_PATH": str(self.data / "none")}
+        with self._log_path.open("a") as log:
+            self.process = subprocess.Popen(
+                command,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=environment | dict(self._environment),
+            )
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("Reprise answers on "):
+                self.base_url = line.split()[3]
+                break
+        else:
+            raise AssertionError(f"the service did not start:\n{self.log()}")
+        until(self.is_ready, what=f"readiness:\n{self.log()}")
+
+    def kill(self) -> None:
+        """kill -9; nothing that the process had in memory only survives."""
+        if self.process is not None:
+            self.process.kill()
+            self._reap()
+
+    def stop(self) -> int:
+        """SIGTERM; returns the exit code."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        return self._reap()
+
+    def _reap(self) -> int:
+        assert self.process is not None
+        assert self.process.stdout is not None
+        code = self.process.wait(START_S)
+        self.process.stdout.close()
+        self.process = None
+        return code
+
+    def restart(self) -> None:
+        self.kill()
+        self.start()
+
+    def log(self) -> str:
+        return self._log_path.read_text()[-4000:]
 
 
 def until(holds: Callable[[], object], *, what: str, timeout_s: float = START_S) -> None:

@@ -46,6 +46,8 @@ class Worker:
 
     def __init__(self, settings: KafkaSettings, data: Path) -> None:
         self.data = data
+        self.directory = data.with_name(data.name + ".cwd")  # the working directory
+        self.directory.mkdir()
         self._settings = settings
         self._log = data.with_name(data.name + ".stderr")
         self.process: subprocess.Popen[bytes] | None = None
@@ -58,7 +60,7 @@ class Worker:
         command += ["--registry-partitions", str(settings.registry_partitions)]
         command += ["--session-timeout-s", "3", "--metrics-port", "0", *options]
         with self._log.open("a") as log:
-            self.process = subprocess.Popen(command, stderr=log)
+            self.process = subprocess.Popen(command, stderr=log, cwd=self.directory)
 
     def kill(self) -> None:
         if self.process is not None:
@@ -76,11 +78,12 @@ class Worker:
     def log(self) -> str:
         return self._log.read_text()
 
-    def metric(self, name: str) -> float:
-        """The metric's sum over partitions."""
+    def metric(self, name: str, label: str = "") -> float:
+        """The sum over partitions of the metric's samples with the label."""
         with urllib.request.urlopen(self.metrics_url(), timeout=5) as response:
             lines = response.read().decode().splitlines()
-        return sum(float(line.split()[-1]) for line in lines if line.startswith(name + "{"))
+        samples = [line for line in lines if line.startswith(name + "{") and label in line]
+        return sum(float(line.split()[-1]) for line in samples)
 
     def metrics_url(self) -> str:
         line = next(line for line in self.log().splitlines() if "Metrics on" in line)
@@ -238,8 +241,9 @@ def test_records_become_rows_and_a_follower_has_the_digests_of_a_fresh_fold(
     worker = deployment.worker()
     follower = deployment.check()
     assert [known.registration for known in follower.registrations.values()] == [one]
-    with urllib.request.urlopen(worker.metrics_url(), timeout=5) as response:
-        assert b"reprise_table_folded_offset{" in response.read()
+    assert worker.metric("reprise_table_entries") > 0
+    assert worker.metric("reprise_fold_records_total", 'outcome="records"') == 50 * INSTANCES + 1
+    assert worker.metric("reprise_kernel_blocks_total", 'outcome="stored"') > 0
     health = worker.metrics_url().replace("/metrics", "/health")
     with urllib.request.urlopen(health, timeout=5) as response:
         assert msgspec.json.decode(response.read())["ready"] is True
@@ -247,6 +251,7 @@ def test_records_become_rows_and_a_follower_has_the_digests_of_a_fresh_fold(
     lines = worker.log().splitlines()
     lines = [line for line in lines if "GroupCoordinatorNotAvailable" not in line]  # a new broker's
     assert not [line for line in lines if " ERROR " in line or "Trace" in line]
+    assert list(worker.directory.iterdir()) == []
 
 
 def test_corrupt_and_newer_records_are_skipped_and_named_by_partition_and_offset(

@@ -1,12 +1,10 @@
 """`POST /query` and `POST /query_by_hash` over a real kernel, through the whole app."""
 
-import struct
 from functools import cache
 from typing import Any
 
 import msgspec
 import pytest
-import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +17,7 @@ from schemas.positions import AnswerState, Position
 from streams.kernel import native_available, open_kernel
 from streams.kernel.interface import InstanceMatch
 from streams.kernel.reference import ReferenceKernel
+from tests.building import prefix_hashes
 from tests.fakes import SEED, AsgiClient, FakeTable, pack_hashes, pack_tokens, registration
 
 needs_rust = pytest.mark.skipif(not native_available(), reason="the Rust kernel is not built")
@@ -35,17 +34,6 @@ def fill_walk(table: FakeTable) -> None:
     table.store(publisher, range(8), hashes=[1, 2])
     table.store(publisher, range(8, 12), hashes=[3], parent=2, medium=Medium.CPU)
     table.store(publisher, range(12, 16), hashes=[4], parent=3, medium=Medium.DISK)
-
-
-def prefixes(tokens: list[int], block_size: int = 4) -> list[int]:
-    """The published hashing standard, written out."""
-    found: list[int] = []
-    for start in range(0, len(tokens) - block_size + 1, block_size):
-        local = xxhash.xxh3_64_intdigest(pack_tokens(tokens[start : start + block_size]), SEED)
-        if found:
-            local = xxhash.xxh3_64_intdigest(struct.pack("<QQ", found[-1], local), SEED)
-        found.append(local)
-    return found
 
 
 def test_conductors_walk_down_the_tiers_is_answered_in_msgpack(
@@ -232,7 +220,7 @@ def test_hashes_find_what_their_tokens_find(
     table: FakeTable, client: AsgiClient, name: str
 ) -> None:
     fill_walk(table)
-    hashes = prefixes(list(range(18)))
+    hashes = prefix_hashes(list(range(18)))
     assert max(hashes) > 2**53
     signed = [value - 2**64 if value >= 2**63 else value for value in hashes]
     by_tokens = client.post_json("/query", query())
@@ -251,7 +239,7 @@ def test_a_salt_beside_hashes_can_only_name_a_namespace(
     fill_walk(table)
     namespaced = table.add(registration("b", additional_salt="w8a8"))
     table.store(namespaced, range(4), hashes=[1])
-    hashes = query(token_ids=..., seq_hashes=prefixes(list(range(16))))
+    hashes = query(token_ids=..., seq_hashes=prefix_hashes(list(range(16))))
     plain = client.post_json("/query_by_hash", hashes)
     assert client.post_json("/query_by_hash", {**hashes, "cache_salt": "x"}).body == plain.body
     salted = client.post_json("/query_by_hash", {**hashes, "cache_salt": "w8a8"}).document()

@@ -1,0 +1,409 @@
+"""The whole service, as engines and routers meet it: what both of its forms must do alike."""
+
+import json
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgpack
+import pytest
+
+from bridge.intake import Intake
+from bridge.messages import RawMessage
+from replay.engine_cache import CacheSizes, EngineCache, Offload
+from replay.publisher import Publisher, PublisherOptions
+from replay.wire import AllBlocksCleared, BlockRemoved, BlockStored
+from schemas.identities import Offset
+from schemas.records import encode_record
+from schemas.registration import PublisherKind, Registration
+from streams.kernel import open_kernel
+from streams.table.fold import Fold
+from tests.building import prefix_hashes
+from tests.contract.deployments import Deployment, Distributed, Embedded, Tenant, tenant_of
+from tests.kafka_fixtures import own_topics, settings_for
+
+pytestmark = pytest.mark.timeout(180)
+
+TOKENS = list(range(1000, 1064))
+MSGPACK = {"Content-Type": "application/msgpack"}
+
+
+@pytest.fixture(scope="module", params=["embedded", pytest.param("kafka", marks=pytest.mark.slow)])
+def deployment(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Deployment]:
+    directory = tmp_path_factory.mktemp(request.param)
+    if request.param == "embedded":
+        yield from closing(Embedded(directory))
+        return
+    kafka = request.getfixturevalue("kafka")
+    with own_topics(kafka) as prefix:
+        yield from closing(Distributed.round(settings_for(kafka, prefix), directory))
+
+
+def closing(opened: Deployment) -> Iterator[Deployment]:
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+@pytest.fixture
+def tenant(deployment: Deployment) -> Iterator[Tenant]:
+    with tenant_of(deployment, f"t-{uuid.uuid4().hex[:8]}") as tenant:
+        yield tenant
+
+
+@pytest.fixture
+def publisher() -> Iterator[Publisher]:
+    opened = Publisher(PublisherOptions())
+    yield opened
+    opened.close()
+
+
+def chain(first: int, tokens: list[int], parent: int | None = None) -> BlockStored:
+    """Blocks with hashes first, first + 1, ... for the tokens, 16 a block."""
+    return BlockStored(
+        block_hashes=list(range(first, first + len(tokens) // 16)),
+        parent_block_hash=parent,
+        token_ids=tokens,
+        block_size=16,
+        lora_id=None,
+        medium="GPU",
+        lora_name=None,
+    )
+
+
+# Events and answers
+
+
+def test_events_become_answers_and_answers_follow_removals(
+    tenant: Tenant, publisher: Publisher
+) -> None:
+    tenant.connect(publisher)
+    tenant.await_longest(TOKENS, 0)
+    publisher.publish([chain(1, TOKENS)])
+    tenant.await_longest(TOKENS, 64)
+    assert tenant.longest([*TOKENS, 1, 2, 3]) == 64
+    assert tenant.longest(TOKENS[:40]) == 32
+    assert tenant.longest(list(range(64))) == 0
+    publisher.publish([BlockRemoved(block_hashes=[3], medium="GPU")])
+    tenant.await_longest(TOKENS, 32)
+    publisher.publish([AllBlocksCleared()])
+    tenant.await_longest(TOKENS, 0)
+
+
+def test_hashes_find_what_their_tokens_find(tenant: Tenant, publisher: Publisher) -> None:
+    tenant.connect(publisher)
+    publisher.publish([chain(1, TOKENS)])
+    tenant.await_longest(TOKENS, 64)
+    fields = {"model": "m", "block_size": 16, "tenant_id": tenant.tenant_id}
+    found = tenant.api.post("/query_by_hash", fields | {"seq_hashes": prefix_hashes(TOKENS, 16)})
+    assert found == tenant.api.post("/query", fields | {"token_ids": TOKENS})
+
+
+def test_one_instance_hosts_several_models_and_ranks(tenant: Tenant) -> None:
+    ranks = [Publisher(PublisherOptions(), dp_rank=rank) for rank in (0, 1)]
+    other = Publisher(PublisherOptions())
+    tenant.connect(*ranks)
+    tenant.connect(other, modelname="n")
+    ranks[0].publish([chain(1, TOKENS[:32])])
+    ranks[1].publish([chain(1, TOKENS)])
+    other.publish([chain(1, TOKENS[:16])])
+    tenant.await_longest(TOKENS, 64)
+    tenant.await_longest(TOKENS, 16, model="n")
+    tenant.until(lambda: tenant.query(TOKENS)["a"]["DP"] == {"0": 32, "1": 64}, "both ranks")
+    status, answer = tenant.unregister(dp_rank=1)
+    assert (status, answer["removed_instances"]) == (200, [f"a|{tenant.tenant_id}|1"])
+    tenant.await_longest(TOKENS, 32)
+    assert tenant.longest(TOKENS, model="n") == 16
+    for one in (*ranks, other):
+        one.close()
+
+
+def test_the_answers_name_each_instance_and_no_other_tenant_sees_them(
+    tenant: Tenant, publisher: Publisher
+) -> None:
+    other = Publisher(PublisherOptions())
+    tenant.connect(publisher)
+    tenant.connect(other, instance_id="b")
+    publisher.publish([chain(1, TOKENS[:48])])
+    other.publish([chain(1, TOKENS)])
+    tenant.await_longest(TOKENS, 48)
+    tenant.await_longest(TOKENS, 64, instance_id="b")
+    assert tenant.query(TOKENS).keys() == {"a", "b"}
+    assert tenant.query(TOKENS, tenant_id="nobody") == {}
+    assert tenant.query(TOKENS, model="none") == {}
+    assert tenant.query(TOKENS, block_size=32) == {}
+    other.close()
+
+
+def digest_of(publisher: Publisher, registration: Registration) -> tuple[str, int]:
+    """Digest and entries of a fold, made here, of all that the engine published."""
+    intake, fold = Intake(), Fold(open_kernel(1337))
+    intake.add(registration)
+    messages = [
+        RawMessage(registration.publisher, [b"", number.to_bytes(8, "big"), payload], 0.0)
+        for number, payload in list(publisher._buffer)
+    ]
+    for offset, record in enumerate(intake.process(messages, 0.0)):
+        assert fold.apply(Offset(offset), encode_record(record)) is None
+    (view,) = fold.kernel.contexts()
+    return f"{view.digest:016x}", view.entries
+
+
+def test_answers_and_digest_are_the_engines_own_truth_under_eviction_and_offloading(
+    tenant: Tenant, publisher: Publisher
+) -> None:
+    tenant.connect(publisher)
+    sizes = CacheSizes(block_size=16, gpu_blocks=40, cpu_blocks=60)
+    cache = EngineCache(sizes, offload=Offload.WRITE_THROUGH)
+    prompts = [[7 * n + i // 48 for i in range(16 * (1 + n % 7))] for n in range(120)]
+    for prompt in prompts:
+        publisher.publish(cache.run(prompt).events)
+    publisher.publish([])
+    tenant.until(lambda: tenant.services()[0]["Sequence"] == len(prompts), "all batches folded")
+    for prompt in prompts:
+        answer = tenant.query(prompt)["a"]
+        assert answer["longest_matched"] == cache.longest_held(prompt)
+        assert answer["GPU"] == cache.longest_held(prompt, "GPU")
+        assert answer["CPU"] == cache.longest_held(prompt, "CPU")
+    registration = Registration(
+        endpoint=publisher.endpoint,
+        kind=PublisherKind.VLLM,
+        model_name="m",
+        instance_id="a",
+        block_size=16,
+        tenant_id=tenant.tenant_id,
+    )
+    assert tenant.digests() == {("m", "a"): digest_of(publisher, registration)}
+
+
+# What the engines do
+
+
+def test_a_restart_of_the_engine_leaves_no_ghosts(tenant: Tenant) -> None:
+    first = Publisher(PublisherOptions())
+    tenant.connect(first)
+    first.publish([chain(1, TOKENS)])
+    tenant.await_longest(TOKENS, 64)
+    first.close()
+    tenant.until(
+        lambda: not tenant.deployment.followed(tenant.tenant_id), "the end of the first engine"
+    )
+    second = Publisher(PublisherOptions(endpoint=first.endpoint))
+    tenant.await_links(second)
+    other = list(range(5000, 5032))
+    second.publish([chain(9, other)])
+    tenant.await_longest(other, 32)
+    assert tenant.longest(TOKENS) == 0
+    assert tenant.services()[0]["Incarnation"] == 2
+    second.close()
+
+
+def test_a_lost_batch_is_told_in_every_answer_until_a_clear(
+    tenant: Tenant, publisher: Publisher
+) -> None:
+    tenant.connect(publisher)
+    publisher.publish([chain(1, TOKENS)])
+    tenant.await_longest(TOKENS, 64)
+    tenant.until(lambda: tenant.state() == "exact", "exact answers")
+    publisher.publish([chain(50, TOKENS)], lost=True)
+    publisher.publish([chain(70, list(range(16)))])
+    tenant.until(lambda: tenant.state() == "degraded", "the gap")
+    assert tenant.longest(TOKENS) == 64
+    assert tenant.metric("reprise_bridge_lost_batches_total") == 1.0
+    assert tenant.services()[0]["DegradedSince"] == 1
+    publisher.publish([AllBlocksCleared()])
+    tenant.until(lambda: tenant.state() == "exact", "the clear")
+    assert tenant.services()[0]["DegradedSince"] is None
+
+
+def test_an_engine_that_is_not_up_yet_is_followed_when_it_comes(tenant: Tenant) -> None:
+    early = Publisher(PublisherOptions())
+    early.close()
+    assert tenant.register(early)[0] == 200
+    late = Publisher(PublisherOptions(endpoint=early.endpoint))
+    tenant.await_links(late)
+    late.publish([chain(1, TOKENS)])
+    tenant.await_longest(TOKENS, 64)
+    late.close()
+
+
+# Registrations
+
+
+def test_a_registration_is_shown_and_the_same_one_again_changes_nothing(
+    tenant: Tenant, publisher: Publisher
+) -> None:
+    assert tenant.services() == []
+    for _ in range(2):
+        assert tenant.register(publisher) == (
+            200,
+            {"status": "registered successfully", "instance_id": "a"},
+        )
+    (service,) = tenant.services()
+    shown = ("Endpoint", "Type", "ModelName", "InstanceID", "BlockSize", "DPRank")
+    assert [service[name] for name in shown] == [publisher.endpoint, "vLLM", "m", "a", 16, 0]
+    status, answer = tenant.register(publisher, instance_id="b")
+    assert (status, answer["error"]) == (
+        400,
+        f"conflicting active registration for endpoint: {publisher.endpoint}",
+    )
+    status, answer = tenant.register(publisher, block_size=0)
+    assert (status, answer["field"]) == (400, "block_size")
+    assert tenant.services() == [service]
+
+
+def test_an_unregistered_publisher_is_forgotten_with_its_blocks(
+    tenant: Tenant, publisher: Publisher
+) -> None:
+    tenant.connect(publisher)
+    publisher.publish([chain(1, TOKENS)])
+    tenant.await_longest(TOKENS, 64)
+    assert tenant.digests()[("m", "a")][1] == 4
+    status, answer = tenant.unregister()
+    assert (status, answer["removed_instances"]) == (200, [f"a|{tenant.tenant_id}|0"])
+    assert tenant.services() == []
+    tenant.until(lambda: tenant.query(TOKENS) == {}, "no answer of it")
+    assert not any(entries for _, entries in tenant.digests().values())
+    status, answer = tenant.unregister()
+    assert (status, answer["error"]) == (404, f"service not found: a|{tenant.tenant_id}|0")
+    tenant.connect(publisher)
+    tenant.await_longest(TOKENS, 0)
+    publisher.publish([chain(9, TOKENS[:16])])
+    tenant.await_longest(TOKENS, 16)
+
+
+def test_publishers_of_conductors_configuration_file_are_followed(
+    tenant: Tenant, publisher: Publisher, tmp_path: Path
+) -> None:
+    config = tmp_path / "conductor_config.json"
+    entry = {"type": "vLLM", "modelname": "m", "block_size": 16, "tenant_id": tenant.tenant_id}
+    entries = {
+        "node1": entry | {"endpoint": publisher.endpoint, "unknown": 1},
+        "bad": entry | {"endpoint": "tcp://127.0.0.1:1", "block_size": 0},
+    }
+    config.write_text(json.dumps({"http_server_port": 1, "kvevent_instance": entries}))
+    configured = tenant.deployment.configured(config, tmp_path)
+    try:
+        with tenant_of(configured, tenant.tenant_id) as here:
+            here.await_links(publisher)
+            publisher.publish([chain(1, TOKENS)])
+            here.await_longest(TOKENS, 64, instance_id="node1")
+            assert [one["InstanceID"] for one in here.services()] == ["node1"]
+            assert "Left out the publisher `bad`" in configured.log()
+    finally:
+        configured.close()
+
+
+# The interface
+
+
+def test_a_conductor_client_that_speaks_msgpack_works_unchanged(
+    tenant: Tenant, publisher: Publisher
+) -> None:
+    registration = {
+        "endpoint": publisher.endpoint,
+        "type": "vLLM",
+        "modelname": "m",
+        "instance_id": "a",
+        "block_size": 16,
+        "dp_rank": 0,
+        "tenant_id": tenant.tenant_id,
+        "hash_profile": {
+            "strategy": "vllm_v1",
+            "algorithm": "sha256_cbor",
+            "python_hash_seed": "0",
+            "index_projection": "low64_be",
+        },
+    }
+    for _ in range(2):
+        status, body, _headers = tenant.api.request(
+            "POST", "/register", msgpack.packb(registration), MSGPACK
+        )
+        assert (status, msgpack.unpackb(body)) == (
+            200,
+            {"status": "registered successfully", "instance_id": "a"},
+        )
+    tenant.await_links(publisher)
+    publisher.publish([chain(1, TOKENS)])
+    query = msgpack.packb(
+        {
+            "model": "m",
+            "block_size": 16,
+            "tenant_id": tenant.tenant_id,
+            "token_ids": b"".join(token.to_bytes(4, "little") for token in TOKENS),
+        }
+    )
+
+    def instances() -> dict[str, dict[str, object]]:
+        status, body, _ = tenant.api.request("POST", "/query", query, MSGPACK)
+        assert status == 200
+        found: dict[str, dict[str, object]] = msgpack.unpackb(body)["instances"]
+        return found
+
+    tenant.until(lambda: instances().get("a", {}).get("longest_matched") == 64, "the stored blocks")
+    assert instances()["a"] == {
+        "longest_matched": 64,
+        "dp": {"0": 64},
+        "rank_matches": {"0": {"gpu": 64, "cpu": 64, "disk": 64}},
+        "gpu": 64,
+        "cpu": 64,
+        "disk": 64,
+    }
+
+
+def test_a_bad_query_is_refused_in_conductors_envelope(tenant: Tenant) -> None:
+    assert tenant.api.post("/query", {"model": "m", "block_size": 16, "token_ids": [1, 2.5]}) == (
+        400,
+        {
+            "error": "token_ids element must be a JSON integer",
+            "reason": "invalid_type",
+            "field": "token_ids",
+            "index": 1,
+        },
+    )
+
+
+def test_health_readiness_and_answers_say_how_much_of_the_log_they_know(
+    tenant: Tenant, publisher: Publisher
+) -> None:
+    tenant.connect(publisher)
+    publisher.publish([chain(1, TOKENS)])
+    tenant.await_longest(TOKENS, 64)
+    tenant.until(lambda: tenant.state() == "exact", "exact answers")
+
+    def positions() -> list[str]:
+        health, ready = (tenant.api.get(path) for path in ("/health", "/ready"))
+        assert (health[0], health[1]["ready"], health[1]["problem"]) == (200, True, "")
+        assert (ready[0], ready[1]["ready"]) == (200, True)
+        digest = tenant.api.digest()["position"]
+        return [health[1]["position"], ready[1]["position"], digest, tenant.position()]
+
+    tenant.until(lambda: len(set(positions())) == 1, "one position, at rest")
+    contexts = tenant.api.get("/global_view")[1]["contexts"]
+    (context,) = [one for one in contexts if one["tenant_id"] == tenant.tenant_id]
+    assert (context["model_name"], context["prefix_count"]) == ("m", 4)
+    assert context["instances"] == {"a": [0]}
+
+
+# Restarts of the service
+
+
+def test_a_restarted_service_answers_as_before_and_goes_on_by_itself(
+    tenant: Tenant, publisher: Publisher
+) -> None:
+    tenant.connect(publisher)
+    publisher.publish([chain(1, TOKENS)])
+    tenant.await_longest(TOKENS, 64)
+    before = tenant.digests()
+    tenant.deployment.restart()
+    assert tenant.longest(TOKENS) == 64
+    assert tenant.digests() == before
+    tenant.await_links(publisher)
+    more = list(range(16))
+    publisher.publish([chain(5, more, parent=4)])
+    tenant.await_longest([*TOKENS, *more], 80)
+    assert tenant.metric("reprise_bridge_gaps_total") == 0.0
+    tenant.until(lambda: tenant.state() == "exact", "exact answers")

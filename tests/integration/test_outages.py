@@ -1,0 +1,135 @@
+"""What the roles say, and whether they can be stopped, while Kafka is away."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from devtools.broker import Broker
+from replay.publisher import Publisher, PublisherOptions
+from schemas.kafka import KafkaSettings
+from tests.processes import until
+from tests.roles import Role
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+BEGUN = "Waiting for Kafka at"
+ENDED = "answers again"
+WAIT_S = 60.0
+MEANWHILE = {
+    "bridge": "records wait in the spool",
+    "streams": "the tables stay as they are",
+    "serve": "answers say `stale`",
+}
+_LOUD = re.compile(r" (WARNING|ERROR|CRITICAL) |Traceback|never retrieved")
+
+
+@pytest.fixture
+def kafka(own_broker: Broker) -> KafkaSettings:
+    return KafkaSettings(bootstrap=own_broker.bootstrap, events_partitions=2, registry_partitions=2)
+
+
+@pytest.fixture
+def roles(kafka: KafkaSettings, tmp_path: Path) -> Iterator[dict[str, Role]]:
+    """One of each; not started."""
+    session = ("--session-timeout-s", "2")
+    roles = {
+        "bridge": Role("bridge", tmp_path / "bridge", kafka, *session),
+        "streams": Role("streams", tmp_path / "streams", kafka, *session),
+        "serve": Role("serve", tmp_path / "serve", kafka),
+    }
+    yield roles
+    for role in roles.values():
+        role.kill()
+
+
+def start(roles: dict[str, Role]) -> Publisher:
+    """All at work for one engine."""
+    for role in roles.values():
+        role.start()
+    until(roles["serve"].is_ready, what="readiness", timeout_s=WAIT_S)
+    engine = Publisher(PublisherOptions())
+    fields = {"type": "vLLM", "modelname": "m", "instance_id": "a", "block_size": 16, "dp_rank": 0}
+    roles["serve"].post("/register", fields | {"endpoint": engine.endpoint})
+    engine.publish([])
+
+    def at_work() -> bool:
+        followed = roles["bridge"].get("/health")["publishers"]
+        owned = roles["streams"].get("/health")["partitions"]
+        return [one["state"] for one in followed] == ["live"] and len(owned) == 2
+
+    until(at_work, what="the roles are at work", timeout_s=WAIT_S)
+    return engine
+
+
+def test_each_role_says_once_that_kafka_is_away_and_once_that_it_is_back(
+    own_broker: Broker, roles: dict[str, Role]
+) -> None:
+    engine = start(roles)
+    begin = {name: len(role.output()) for name, role in roles.items()}
+
+    def said(name: str) -> str:
+        return roles[name].output()[begin[name] :]
+
+    def sending(text: str) -> bool:
+        engine.publish([])  # so that there is something that cannot be written
+        return all(text in said(name) for name in roles)
+
+    own_broker.kill()
+    until(lambda: sending(BEGUN), what=f"each says: {BEGUN}", timeout_s=WAIT_S)
+    own_broker.start()
+    until(lambda: sending(ENDED), what=f"each says: {ENDED}", timeout_s=WAIT_S)
+    until(
+        lambda: not roles["bridge"].get("/health")["problem"],
+        what="the spool is drained",
+        timeout_s=WAIT_S,
+    )
+    for name in roles:
+        lines = said(name).splitlines()
+        (first,) = [line for line in lines if _LOUD.search(line)]
+        assert f"{BEGUN} {own_broker.bootstrap}: " in first
+        assert MEANWHILE[name] in first
+        (last,) = [line for line in lines if ENDED in line]
+        assert own_broker.bootstrap in last
+        assert " INFO " in last
+    engine.close()
+
+
+def test_a_role_that_starts_without_kafka_says_so_once_and_what_it_waits_for(
+    own_broker: Broker, roles: dict[str, Role]
+) -> None:
+    own_broker.kill()
+    for role in roles.values():
+        role.start()
+    for name, role in roles.items():
+        until(lambda role=role: BEGUN in role.output(), what=f"{name} says so")  # type: ignore[misc]
+    own_broker.start()
+    for name, role in roles.items():
+        until(
+            lambda role=role: ENDED in role.output(),  # type: ignore[misc]
+            what=f"{name} goes on",
+            timeout_s=WAIT_S,
+        )
+        lines = role.output().splitlines()
+        assert sum(ENDED in line for line in lines) == 1, role.output()
+        reasons = [line.partition(BEGUN)[2] for line in lines if BEGUN in line]
+        assert len(reasons) == len(set(reasons)), role.output()  # while it starts it may tell more
+
+
+def test_every_role_can_be_stopped_while_kafka_is_away(
+    own_broker: Broker, roles: dict[str, Role]
+) -> None:
+    engine = start(roles)
+    own_broker.kill()
+    until(
+        lambda: all(BEGUN in role.output() for role in roles.values()),
+        what="each knows",
+        timeout_s=WAIT_S,
+    )
+    for name, role in roles.items():
+        assert role.process is not None
+        role.process.terminate()
+        assert role.process.wait(WAIT_S) == 0, f"{name}:\n{role.output()[-2000:]}"
+        assert "Traceback" not in role.output(), name
+    engine.close()
