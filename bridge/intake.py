@@ -1,7 +1,9 @@
 """From received messages to log records, for a set of publishers. No I/O, no clock, no threads.
 
 One bad event never costs its batch, one bad batch never its stream; whatever is left out is counted
-under its publisher and a `DropReason`.
+under its publisher and a `DropReason`. A batch of which nothing can be used may have removed
+blocks, so a `gap` stands for it. One is enough: while the publisher is degraded by an earlier one,
+such batches are empty ones, lest an engine that we do not understand fill the log with gaps.
 
 A publisher that can replay is held at a gap: its live batches wait, decoded and bounded, while
 `bridge.repair` asks for what is missing; `accept` takes the replayed batches, `resume` the ones
@@ -22,6 +24,7 @@ from bridge.sources import DecodedBatch, Source, open_source
 from bridge.window import Window
 from schemas.arrays import ArrayPacker, PythonArrayPacker
 from schemas.errors import BatchError, RegistrationConflictError, WireError
+from schemas.events import Cleared
 from schemas.identities import PublisherKey
 from schemas.positions import NO_CURSOR, Cursor
 from schemas.records import SequencedRecord
@@ -93,6 +96,7 @@ class _Lane:
 
     __slots__ = (
         "counters",
+        "degraded",
         "engine_time",
         "held",
         "held_bytes",
@@ -106,6 +110,7 @@ class _Lane:
         self.tracker = SequenceTracker(cursor)
         self.counters = PublisherCounters(name)
         self.engine_time = 0.0
+        self.degraded = False  # a gap was written, and no reset or clear since; not what was before
         self.repairs = repairs
         self.held: deque[_Held] | None = None
         self.held_bytes = 0
@@ -135,18 +140,25 @@ class _Lane:
             return
         if verdict.outcome is Outcome.RESTART:
             counters.restarts += 1
+            self.degraded = False
             window.add_reset(incarnation=tracker.incarnation, reason=RESTARTED)
         if verdict.gap is not None:
             first, last = verdict.gap
             counters.gaps += 1
             counters.lost_batches += last - first + 1
             reason = MISSED if first else JOINED_LATE
-            window.add_gap(incarnation=tracker.incarnation, first=first, last=last, reason=reason)
+            self.add_gap(window, first, last, reason)
         for dropped in batch.dropped:
             counters.count_drop(dropped)
+        counters.batches += 1
+        if batch.engine_time is None and not self.degraded:
+            (unusable,) = batch.dropped
+            self.add_gap(window, batch.sequence, batch.sequence, unusable.reason)
+            return
         if batch.engine_time is not None:
             self.engine_time = batch.engine_time
-        counters.batches += 1
+        if self.degraded and any(isinstance(event, Cleared) for event in batch.events):
+            self.degraded = False
         counters.events += len(batch.events)
         window.add_batch(
             incarnation=tracker.incarnation,
@@ -154,6 +166,12 @@ class _Lane:
             engine_time=self.engine_time,
             events=batch.events,
         )
+
+    def add_gap(self, window: Window, first: int, last: int, reason: str) -> None:
+        """Says that these batches are lost; the fold degrades the publisher by it."""
+        self.degraded = True
+        incarnation = self.tracker.incarnation
+        window.add_gap(incarnation=incarnation, first=first, last=last, reason=reason)
 
     def is_older(self, batch: DecodedBatch) -> bool:
         """Whether a batch that waited is one that the log has: not above the cursor, nor later.
@@ -325,6 +343,7 @@ class Intake:
         """The record that withdraws all that the publisher announced in the life before."""
         lane = self._lanes[publisher]
         lane.counters.restarts += 1
+        lane.degraded = False
         lane.tracker.begin_incarnation()
         window = Window(publisher, now)
         window.add_reset(incarnation=lane.tracker.incarnation, reason=reason)
@@ -340,12 +359,13 @@ class Intake:
             return []
         if cursor.incarnation > lane.tracker.incarnation:
             window.add_reset(incarnation=cursor.incarnation, reason=reason)
+            lane.degraded = False
             lane.tracker = SequenceTracker(Cursor(cursor.incarnation, -1))
         first, last = lane.tracker.sequence + 1, cursor.sequence
         if first <= last:
             lane.counters.gaps += 1
             lane.counters.lost_batches += last - first + 1
-            window.add_gap(incarnation=cursor.incarnation, first=first, last=last, reason=reason)
+            lane.add_gap(window, first, last, reason)
         lane.tracker = SequenceTracker(cursor)
         lane.engine_time = 0.0
         return window.close()

@@ -13,7 +13,7 @@ class DropReason(StrEnum):
     INBOX_FULL = "inbox_full"
     HELD_FULL = "held_full"
     UNREGISTERED = "unregistered"
-    # The batch; its sequence counts as received.
+    # The batch; a gap stands for it, unless the publisher is degraded by an earlier one.
     MESSAGE_TOO_LARGE = "message_too_large"
     UNDECODABLE = "undecodable"
     BAD_TIMESTAMP = "bad_timestamp"

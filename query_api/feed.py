@@ -47,6 +47,7 @@ from schemas.limits import (
     REPLICA_STALL_S,
     SHUTDOWN_S,
 )
+from streams.log.kafka import stop_consumer
 from streams.table.follower import MISSING_ROWS
 
 RETRY_S: Final = 1.0
@@ -199,7 +200,7 @@ class KafkaFeed:
             await self._note_ends(consumer, copy)
             await _first_of(self._read(consumer, copy), self._check(consumer, copy))
         finally:
-            await _stop(consumer)
+            await stop_consumer(consumer)
 
     async def _seek(self, consumer: AIOKafkaConsumer, copy: Copy) -> None:
         """To where the copy stands, or to the beginning where it is a new one."""
@@ -317,11 +318,3 @@ async def _first_of(*works: Coroutine[Any, Any, None]) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _stop(consumer: AIOKafkaConsumer) -> None:
-    """Stops it; its fetcher may end the call with the cancellation of a fetch of its own."""
-    stopping = asyncio.ensure_future(consumer.stop())
-    await asyncio.wait((stopping,))
-    if not stopping.cancelled() and stopping.exception() is not None:
-        logger.debug("A consumer did not stop in order: %r", stopping.exception())

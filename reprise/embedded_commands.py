@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from reprise.amounts import GIB_MAX, HOURS_MAX, Amount
 from reprise.settings import DEFAULT_HOST, Settings, config_path_from, log_level_from, seed_from
 from reprise.terminal import say_ready, start_logging, warn_without_native
 from schemas import limits
@@ -34,14 +35,14 @@ from schemas.errors import RepriseError
 )
 @click.option(
     "--log-retention-gib",
-    type=click.FloatRange(min=limits.LOG_SEGMENT_BYTES / limits.GIB),
+    type=Amount(limits.LOG_SEGMENT_BYTES / limits.GIB, GIB_MAX),
     default=limits.LOG_RETENTION_BYTES / limits.GIB,
     show_default=True,
     help="How much of the log to keep.",
 )
 @click.option(
     "--log-retention-hours",
-    type=click.FloatRange(min=0),
+    type=Amount(0, HOURS_MAX),
     default=limits.LOG_RETENTION_S / 3600,
     show_default=True,
     help="How long to keep it.",

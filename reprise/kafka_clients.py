@@ -27,7 +27,7 @@ from aiokafka.protocol.metadata import MetadataRequest  # type: ignore[import-un
 from reprise.outages import Outage
 from schemas.errors import ConfigurationError
 from schemas.kafka import KafkaSettings
-from schemas.kafka_clients import ClientOptions
+from schemas.kafka_clients import ClientOptions, Secret
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ def client_options(settings: KafkaSettings) -> ClientOptions:
         ssl_context=_ssl_context(settings) if settings.uses_tls else None,
         sasl_mechanism=settings.sasl_mechanism or "PLAIN",
         sasl_plain_username=settings.sasl_username if sasl else None,
-        sasl_plain_password=settings.sasl_password if sasl else None,
+        sasl_plain_password=Secret(settings.sasl_password) if sasl else None,
     )
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
+from reprise.amounts import GIB_MAX, Amount
 from reprise.kafka_options import data_option, kafka_options, metrics_options
 from reprise.settings import DEFAULT_HOST, config_path_from, log_level_from, seed_from
 from reprise.terminal import say_ready, start_logging, warn_without_native
@@ -90,7 +91,7 @@ def tail(
     "--spool-gib",
     envvar="REPRISE_SPOOL_GIB",
     show_envvar=True,
-    type=click.FloatRange(min=0),
+    type=Amount(0, GIB_MAX),
     default=1.0,
     show_default=True,
     help="How much may wait on disk while Kafka is away.",
@@ -99,7 +100,7 @@ def tail(
     "--session-timeout-s",
     envvar="REPRISE_SESSION_TIMEOUT_S",
     show_envvar=True,
-    type=click.FloatRange(1, 300),
+    type=Amount(1, 300),
     default=10.0,
     show_default=True,
     help="A bridge without a sign of life for this long is replaced by the others.",
@@ -223,7 +224,7 @@ def serve(
     "--session-timeout-s",
     envvar="REPRISE_SESSION_TIMEOUT_S",
     show_envvar=True,
-    type=click.FloatRange(1, 300),
+    type=Amount(1, 300),
     default=10.0,
     show_default=True,
     help="A worker without a sign of life for this long is replaced by the others.",

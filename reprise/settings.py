@@ -2,6 +2,7 @@
 file.
 """
 
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +17,9 @@ DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 13333
 DEFAULT_SEED: Final = 1337
 """Dynamo's seed, so that `/query_by_hash` takes its hashes as they are."""
+
+_SEED_DIGITS_MAX: Final = len(str(2**64 - 1))
+_SHOWN_MAX: Final = 40
 
 LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 
@@ -52,6 +56,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         if self.log_level not in LOG_LEVELS:
             expected = ", ".join(LOG_LEVELS)
             raise ConfigurationError(f"Expected a log level of {expected}, got: {self.log_level}")
+        if not 0 <= self.log_retention_s < math.inf:  # false for NaN, too
+            raise ConfigurationError(
+                f"Expected a log retention of at least 0 seconds, got: {self.log_retention_s}"
+            )
         if self.log_retention_bytes < limits.LOG_SEGMENT_BYTES:
             raise ConfigurationError(
                 f"Expected a log retention of at least {limits.LOG_SEGMENT_BYTES} bytes,"
@@ -63,14 +71,21 @@ def seed_from(environment: Mapping[str, str]) -> int:
     """CONDUCTOR_SEED, or the default.
 
     Raises:
-        ConfigurationError: it is not a decimal number.
+        ConfigurationError: it is not a decimal number, or too large for a seed.
     """
     text = environment.get("CONDUCTOR_SEED", "")
     if not text:
         return DEFAULT_SEED
-    if not text.isascii() or not text.isdigit():
-        raise ConfigurationError(f"Expected CONDUCTOR_SEED to be a decimal number, got: {text}")
-    return int(text)
+    digits = text.lstrip("0") or "0"
+    # Python refuses to convert numbers of some thousand digits.
+    if text.isascii() and text.isdigit() and len(digits) <= _SEED_DIGITS_MAX:
+        seed = int(digits)
+        if seed < 2**64:
+            return seed
+    shown = text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}... ({len(text)} characters)"
+    raise ConfigurationError(
+        f"Expected CONDUCTOR_SEED to be a decimal number from 0 to 2**64-1, got: {shown}"
+    )
 
 
 def log_level_from(environment: Mapping[str, str]) -> str:

@@ -25,6 +25,7 @@ from schemas.kafka import KafkaSettings
 from schemas.kafka_clients import ClientOptions
 from streams.database import database_options, disk_errors
 from streams.log.embedded import ReadOnlyLog
+from streams.log.kafka import stop_consumer
 
 _INTERRUPTED: Final = 130  # the exit code of a command that Ctrl-C ended
 _PATIENCE_S: Final = 10.0
@@ -109,8 +110,8 @@ async def _kafka_batches(
     consumer = AIOKafkaConsumer(
         **clients, group_id=None, enable_auto_commit=False, auto_offset_reset="earliest"
     )
-    await consumer.start()
     try:
+        await consumer.start()
         consumer.assign(places)
         ends: dict[TopicPartition, int] = await consumer.end_offsets(places)
         begins = await consumer.beginning_offsets(places) if options.from_beginning else ends
@@ -127,7 +128,7 @@ async def _kafka_batches(
                 if options.follow or message.offset < ends[place]
             ]
     finally:
-        await consumer.stop()
+        await stop_consumer(consumer)
 
 
 def tail_embedded(data: Path, options: TailOptions, write: Write) -> None:

@@ -13,12 +13,13 @@ fields.
 """
 
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from schemas.errors import ConfigurationError
 from schemas.identities import PublisherKey, StreamKey
+from schemas.kafka_clients import Secret
 
 EVENTS_PARTITIONS: Final = 8
 REGISTRY_PARTITIONS: Final = 16
@@ -88,6 +89,17 @@ class KafkaSettings(msgspec.Struct, frozen=True, kw_only=True):
     ssl_cafile: str = ""
     ssl_certfile: str = ""
     ssl_keyfile: str = ""
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """What `repr` shows: settings get into logs and tracebacks, and the password must not."""
+        shown = {name: getattr(self, name) for name in self.__struct_fields__}
+        if self.sasl_password:
+            shown["sasl_password"] = Secret(self.sasl_password)
+        return list(shown.items())
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={value!r}" for name, value in self.__rich_repr__())
+        return f"{type(self).__name__}({shown})"
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError where settings cannot be used or contradict each other."""

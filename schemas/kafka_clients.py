@@ -10,6 +10,15 @@ if TYPE_CHECKING:
     from ssl import SSLContext
 
 
+class Secret(str):
+    """Text that `repr` does not show, since options get into logs and tracebacks."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "'...'"
+
+
 class ClientOptions(TypedDict):
     """Keyword arguments that aiokafka's producer, consumer and admin client have in common.
 

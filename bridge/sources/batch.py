@@ -128,7 +128,7 @@ class DecodedBatch(NamedTuple):
         engine_time: the engine's timestamp, Unix seconds; None where the batch was unusable.
         events: what could be used, in order.
         dropped: an `EventError` for each event that could not, or one `BatchError`: the batch then
-            has no events, but it was received, so its sequence counts and its loss is no gap.
+            has no events, but it was received, so its sequence counts.
     """
 
     sequence: int

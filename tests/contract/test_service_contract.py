@@ -219,6 +219,21 @@ def test_a_lost_batch_is_told_in_every_answer_until_a_clear(
     assert tenant.services()[0]["DegradedSince"] is None
 
 
+def test_a_batch_that_cannot_be_decoded_is_told_in_every_answer_until_a_clear(
+    tenant: Tenant, publisher: Publisher
+) -> None:
+    tenant.connect(publisher)
+    publisher.publish([chain(1, TOKENS)])
+    tenant.await_longest(TOKENS, 64)
+    tenant.until(lambda: tenant.state() == "exact", "exact answers")
+    publisher._inlet.send_multipart([b"send", b"\xc1 no batch"])
+    tenant.until(lambda: tenant.state() == "degraded", "the batch")
+    assert tenant.longest(TOKENS) == 64
+    assert tenant.metric("reprise_bridge_dropped_total", reason="undecodable") == 1.0
+    publisher.publish([AllBlocksCleared()])
+    tenant.until(lambda: tenant.state() == "exact", "the clear")
+
+
 def test_an_engine_that_is_not_up_yet_is_followed_when_it_comes(tenant: Tenant) -> None:
     early = Publisher(PublisherOptions())
     early.close()

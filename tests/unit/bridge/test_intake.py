@@ -11,9 +11,17 @@ from bridge.messages import RawMessage
 from bridge.reasons import DropReason
 from schemas.errors import RegistrationConflictError
 from schemas.events import BlockEvent, Removed
-from schemas.identities import PublisherKey
+from schemas.identities import Offset, PublisherKey
 from schemas.positions import NO_CURSOR, Cursor
-from schemas.records import EventsRecord, GapRecord, ResetRecord, SequencedRecord
+from schemas.records import (
+    EventsRecord,
+    GapRecord,
+    ResetRecord,
+    SequencedRecord,
+    encode_record,
+)
+from streams.kernel import open_kernel
+from streams.table.fold import Fold
 from tests.unit.bridge.wire import frames_of, registration
 
 ONE = registration()
@@ -106,11 +114,27 @@ def test_a_duplicate_is_left_out_and_counted() -> None:
     assert built.counters()[ONE.publisher].duplicates == 1
 
 
-def test_a_bad_batch_costs_its_events_and_is_no_gap(caplog: pytest.LogCaptureFixture) -> None:
+def bad_message(sequence: int, payload: bytes = b"\xc1") -> RawMessage:
+    return RawMessage(ONE.publisher, [b"", sequence.to_bytes(8, "big"), payload], 0.0)
+
+
+def cleared_message(sequence: int) -> RawMessage:
+    batch = [1.0, [["AllBlocksCleared"]], 0]
+    return RawMessage(ONE.publisher, frames_of(batch, sequence), 0.0)
+
+
+def gaps(records: Sequence[SequencedRecord]) -> list[tuple[str, int, int]]:
+    return [
+        (record.reason, record.first_sequence, record.last_sequence)
+        for record in records
+        if isinstance(record, GapRecord)
+    ]
+
+
+def test_a_bad_batch_is_a_gap_and_costs_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
     built = intake()
-    bad = RawMessage(ONE.publisher, [b"", (1).to_bytes(8, "big"), b"\xc1"], 0.0)
-    records = built.process([message(0, 1, ts=7.0), bad, message(2, 3, ts=8.0)], 9.0)
-    assert told(records) == [removed(0, 1), removed(2, 3)]
+    records = built.process([message(0, 1, ts=7.0), bad_message(1), message(2, 3, ts=8.0)], 9.0)
+    assert told(records) == [removed(0, 1), (DropReason.UNDECODABLE, 1, 1, 1), removed(2, 3)]
     assert built.cursor(ONE.publisher) == Cursor(1, 2)
     counters = built.counters()[ONE.publisher]
     assert counters.dropped == Counter({DropReason.UNDECODABLE: 1})
@@ -118,13 +142,48 @@ def test_a_bad_batch_costs_its_events_and_is_no_gap(caplog: pytest.LogCaptureFix
     assert "undecodable" in caplog.text
 
 
-def test_a_bad_batch_alone_keeps_the_engine_time_of_the_one_before() -> None:
+def test_a_bad_batch_of_a_degraded_publisher_keeps_the_engine_time_of_the_one_before() -> None:
     built = intake()
-    built.process([message(0, 1, ts=7.0)], 9.0)
-    bad = RawMessage(ONE.publisher, [b"", (1).to_bytes(8, "big"), b"\xc1"], 0.0)
-    (record,) = built.process([bad], 9.0)
+    built.process([message(0, 1, ts=7.0), bad_message(1)], 9.0)
+    (record,) = built.process([bad_message(2)], 9.0)
     assert isinstance(record, EventsRecord)
-    assert (record.engine_time, record.last_sequence) == (7.0, 1)
+    assert (record.engine_time, record.last_sequence) == (7.0, 2)
+
+
+def test_bad_batches_without_end_are_one_gap_and_share_their_records() -> None:
+    built = intake()
+    records = built.process([bad_message(number) for number in range(1000)], 9.0)
+    assert gaps(records) == [(DropReason.UNDECODABLE, 0, 0)]
+    assert len(records) == 2
+    assert gaps(built.process([bad_message(number) for number in range(1000, 2000)], 9.0)) == []
+    assert built.counters()[ONE.publisher].dropped == Counter({DropReason.UNDECODABLE: 2000})
+
+
+def test_a_bad_batch_after_missed_ones_needs_no_gap_of_its_own() -> None:
+    records = intake().process([message(0, 1), bad_message(3)], 9.0)
+    assert gaps(records) == [(MISSED, 1, 2)]
+    assert records[-1].last_sequence == 3
+
+
+def test_a_bad_batch_is_a_gap_again_after_a_clear_and_in_a_new_life() -> None:
+    built = intake()
+    messages = [bad_message(0), cleared_message(1), bad_message(2), message(0, 1), bad_message(1)]
+    assert gaps(built.process(messages, 9.0)) == [
+        (DropReason.UNDECODABLE, 0, 0),
+        (DropReason.UNDECODABLE, 2, 2),
+        (DropReason.UNDECODABLE, 1, 1),
+    ]
+    assert built.cursor(ONE.publisher) == Cursor(2, 1)
+
+
+def test_the_fold_is_degraded_by_a_bad_batch_and_folds_what_follows() -> None:
+    built, fold = intake(), Fold(open_kernel(1337))
+    records = built.process([message(0, 1), bad_message(1), message(2, 3)], 9.0)
+    for offset, record in enumerate(records):
+        assert fold.apply(Offset(offset), encode_record(record)) is None
+    state = fold.publishers[ONE.publisher]
+    assert (state.sequence, state.degraded_since) == (2, 1)
+    assert fold.counters["log_holes"] == 0
 
 
 def test_a_message_without_a_place_leaves_the_cursor_where_it_is() -> None:

@@ -2,6 +2,8 @@
 
 import pytest
 
+from reprise.kafka_clients import client_options
+from reprise.serve_role import ServeSettings
 from schemas.errors import ConfigurationError
 from schemas.identities import PublisherKey, StreamKey
 from schemas.kafka import (
@@ -78,3 +80,21 @@ def test_a_publisher_key_survives_the_wire() -> None:
     publisher = PublisherKey(StreamKey("t", "m", 16, "", "i"), 3)
     assert decode_publisher(encode_publisher(publisher)) == publisher
     assert encode_stream(publisher.stream) in encode_publisher(publisher)
+
+
+def test_the_password_is_in_no_representation() -> None:
+    secured = settings(
+        security_protocol="SASL_PLAINTEXT",
+        sasl_mechanism="PLAIN",
+        sasl_username="reader",
+        sasl_password="swordfish",
+    )
+    options = client_options(secured)
+    assert options["sasl_plain_password"] == "swordfish"
+    role = ServeSettings(kafka=secured)
+    for shown in (repr(secured), str(secured), repr(role), f"{options}", str([secured])):
+        assert "swordfish" not in shown
+        assert "reader" in shown
+    assert "sasl_password='...'" in repr(secured)
+    assert "sasl_password=''" in repr(settings())
+    assert repr(settings()).startswith("KafkaSettings(bootstrap='b:9092', topic_prefix=")

@@ -1,0 +1,153 @@
+"""Settings that cannot be used are named, with what was expected and what came."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from reprise.cli import main
+from reprise.settings import (
+    DEFAULT_SEED,
+    LOG_LEVELS,
+    Settings,
+    config_path_from,
+    log_level_from,
+    seed_from,
+)
+from schemas.errors import ConfigurationError
+from schemas.limits import LOG_SEGMENT_BYTES
+
+MANY_DIGITS = "7" * 5000
+
+
+def test_the_defaults_can_be_used_and_cannot_be_changed() -> None:
+    settings = Settings()
+    assert (settings.host, settings.port, settings.seed) == ("127.0.0.1", 13333, DEFAULT_SEED)
+    with pytest.raises(AttributeError):
+        settings.port = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("field", "good"),
+    [
+        ("port", [0, 65_535]),
+        ("seed", [0, 2**64 - 1]),
+        ("log_level", list(LOG_LEVELS)),
+        ("log_retention_bytes", [LOG_SEGMENT_BYTES]),
+        ("log_retention_s", [0.0, 1e9]),
+    ],
+)
+def test_values_at_the_bounds_can_be_used(field: str, good: list[object]) -> None:
+    for value in good:
+        assert getattr(msgspec.structs.replace(Settings(), **{field: value}), field) == value
+
+
+@pytest.mark.parametrize(
+    ("field", "bad", "expected"),
+    [
+        ("port", -1, "Expected a port from 0 to 65535, got: -1"),
+        ("port", 65_536, "Expected a port from 0 to 65535, got: 65536"),
+        ("seed", -1, r"Expected a seed from 0 to 2\*\*64-1, got: -1"),
+        ("seed", 2**64, r"Expected a seed from 0 to 2\*\*64-1, got: 18446744073709551616"),
+        ("log_level", "LOUD", "Expected a log level of DEBUG, INFO, WARNING, ERROR, got: LOUD"),
+        ("log_retention_bytes", LOG_SEGMENT_BYTES - 1, "Expected a log retention of at least"),
+        ("log_retention_s", -1.0, "Expected a log retention of at least 0 seconds, got: -1.0"),
+        ("log_retention_s", float("nan"), "Expected a log retention of at least 0 .* got: nan"),
+        ("log_retention_s", float("inf"), "Expected a log retention of at least 0 .* got: inf"),
+    ],
+)
+def test_values_beyond_them_are_refused(field: str, bad: object, expected: str) -> None:
+    with pytest.raises(ConfigurationError, match=expected):
+        Settings(**{field: bad})  # type: ignore[arg-type]
+
+
+# The environment
+
+
+@pytest.mark.parametrize(
+    ("text", "seed"),
+    [
+        ("", DEFAULT_SEED),
+        ("0", 0),
+        ("0042", 42),
+        ("0" * 6000 + "7", 7),
+        (str(2**64 - 1), 2**64 - 1),
+    ],
+)
+def test_a_seed_is_a_decimal_number(text: str, seed: int) -> None:
+    assert seed_from({"CONDUCTOR_SEED": text}) == seed
+    assert seed_from({}) == DEFAULT_SEED
+
+
+@pytest.mark.parametrize("text", ["-1", "1.5", "0x10", "1_000", " 1", "\u0663", str(2**64), "nan"])
+def test_another_seed_is_refused_by_the_name_of_its_variable(text: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        seed_from({"CONDUCTOR_SEED": text})
+    assert str(raised.value) == (
+        f"Expected CONDUCTOR_SEED to be a decimal number from 0 to 2**64-1, got: {text}"
+    )
+
+
+def test_a_seed_of_thousands_of_digits_is_refused_without_repeating_it() -> None:
+    with pytest.raises(ConfigurationError, match=r"got: 7{40}\.\.\. \(5000 characters\)$"):
+        seed_from({"CONDUCTOR_SEED": MANY_DIGITS})
+
+
+@pytest.mark.parametrize(
+    ("text", "level"),
+    [
+        ("", "INFO"),
+        ("debug", "DEBUG"),
+        ("Warn", "WARNING"),
+        ("trace", "DEBUG"),
+        ("critical", "ERROR"),
+        ("FATAL", "ERROR"),
+        ("loud", "LOUD"),
+    ],
+)
+def test_a_log_level_is_taken_in_any_case_and_by_other_names(text: str, level: str) -> None:
+    assert log_level_from({"CONDUCTOR_LOG_LEVEL": text}) == level
+
+
+def test_the_configuration_file_is_where_the_variable_or_mooncake_has_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert config_path_from({"CONDUCTOR_CONFIG_PATH": "/etc/c.json"}) == Path("/etc/c.json")
+    expected = Path("/home/someone/.mooncake/conductor_config.json")
+    assert config_path_from({}) == config_path_from({"CONDUCTOR_CONFIG_PATH": ""}) == expected
+
+
+# The command line
+
+
+BRIDGE = ["bridge", "--kafka", "127.0.0.1:1"]
+
+
+@pytest.mark.parametrize(
+    ("command", "flag"),
+    [
+        (["up"], "--log-retention-gib"),
+        (["up"], "--log-retention-hours"),
+        (BRIDGE, "--spool-gib"),
+        (BRIDGE, "--session-timeout-s"),
+        (["streams", "--kafka", "127.0.0.1:1"], "--session-timeout-s"),
+    ],
+)
+@pytest.mark.parametrize("value", ["nan", "-nan", "inf", "1e+308", "-1", "many"])
+def test_an_amount_that_is_none_is_refused_by_the_name_of_its_flag(
+    command: list[str], flag: str, value: str
+) -> None:
+    done = CliRunner().invoke(main, [*command, f"{flag}={value}"])
+    assert done.exit_code == 2
+    assert f"Invalid value for '{flag}'" in done.output
+    assert value.strip("-") in done.output
+
+
+@pytest.mark.parametrize("command", [["up"], ["streams", "--kafka", "127.0.0.1:1"]])
+def test_a_seed_that_is_none_ends_the_start_in_one_line(command: list[str]) -> None:
+    done = CliRunner().invoke(main, command, env={"CONDUCTOR_SEED": MANY_DIGITS})
+    assert done.exit_code == 1
+    assert done.output.startswith("Error: Expected CONDUCTOR_SEED to be a decimal number")
+    assert len(done.output.splitlines()) == 1
