@@ -19,7 +19,7 @@ here, unchanged, with facts that only this disk has (`Local`) under keys that no
 import gc
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -294,9 +294,12 @@ class TableStore:
     def set_aside(self) -> Path:
         """Moves rows that cannot be used out of the way, beside the store, and begins an empty one.
 
-        An earlier set of them is replaced: at most one is kept.
+        An earlier set of them is replaced: at most one is kept. A store without rows stays.
         """
         aside = self._path.with_name(self._path.name + ".corrupt")
+        if self._is_empty():
+            self.writer = TableWriter(generation_min_bytes=self._generation_min_bytes)
+            return aside
         self.close()
         with disk_errors("move the corrupt table", self._path):
             shutil.rmtree(aside, ignore_errors=True)
@@ -305,6 +308,11 @@ class TableStore:
         self._opened = True
         self.writer = TableWriter(generation_min_bytes=self._generation_min_bytes)
         return aside
+
+    def _is_empty(self) -> bool:
+        with suppress(RowCorruptError, DiskError):
+            return not any(True for _ in self._read(b""))
+        return False
 
     def reopen(self) -> None:
         """Closes and opens again, which is how RocksDB leaves the state after a failed write.
