@@ -166,7 +166,7 @@ class KafkaSettings(msgspec.Struct, frozen=True, kw_only=True):
             "min.cleanable.dirty.ratio": "0.3",
             "delete.retention.ms": "86400000",
             "segment.ms": "600000",
-            "segment.bytes": "67108864",
+            "segment.bytes": "16777216",
         }
         return Topics(
             TopicSpec(name("registry"), self.registry_partitions, Cleanup.COMPACT, compacted),
