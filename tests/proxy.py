@@ -45,7 +45,9 @@ class Proxy:
         self._delay_s = 0.0
         self._bytes_per_s = float("inf")
         self._pairs: set[_Pair] = set()
-        self._server: asyncio.Server | None = None
+        self._connecting: set[asyncio.Task[None]] = set()
+        self._listening: socket.socket | None = None
+        self._accepting: asyncio.Task[None] | None = None
         self._loop = asyncio.new_event_loop()
         self._flowing = asyncio.Event()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -98,15 +100,17 @@ class Proxy:
 
     async def _heal(self) -> None:
         self._flowing.set()
-        if self._server is None:
-            self._server = await asyncio.start_server(
-                self._connect, HOST, self.port, reuse_address=True
-            )
+        if self._listening is None:
+            self._listening = socket.create_server((HOST, self.port))
+            self._listening.setblocking(False)
+            self._accepting = asyncio.create_task(self._accept(self._listening))
 
     async def _cut(self) -> None:
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        if self._listening is not None and self._accepting is not None:
+            self._accepting.cancel()
+            await asyncio.gather(self._accepting, return_exceptions=True)
+            self._listening.close()
+            self._listening = None
         for pair in list(self._pairs):
             self.resets += 1
             for end in pair:
@@ -114,21 +118,34 @@ class Proxy:
 
     async def _close(self) -> None:
         await self._cut()
-        tasks = [one for one in asyncio.all_tasks() if one is not asyncio.current_task()]
-        for task in tasks:
+        for task in self._connecting:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._connecting, return_exceptions=True)
+        await asyncio.sleep(0)  # transports end one turn after they were closed
 
-    async def _connect(self, reader: asyncio.StreamReader, near: asyncio.StreamWriter) -> None:
+    async def _accept(self, listening: socket.socket) -> None:
+        # No `asyncio.Server`: closed at the wrong moment, it forgets the connection of that moment.
+        while True:
+            connection, _ = await self._loop.sock_accept(listening)
+            task = asyncio.create_task(self._connect(connection))
+            self._connecting.add(task)
+            task.add_done_callback(self._connecting.discard)
+
+    async def _connect(self, connection: socket.socket) -> None:
+        near_reader, near = await asyncio.open_connection(sock=connection)
         try:
             far_reader, far = await asyncio.open_connection(HOST, self._target_port)
-        except OSError:  # the broker is away: so are we
+        except (OSError, asyncio.CancelledError):  # the broker is away: so are we
             _reset(near)
             return
         pair = _Pair(near, far)
+        if self._listening is None:  # cut meanwhile
+            for end in pair:
+                _reset(end)
+            return
         self._pairs.add(pair)
         try:
-            await asyncio.gather(self._forward(reader, far), self._forward(far_reader, near))
+            await asyncio.gather(self._forward(near_reader, far), self._forward(far_reader, near))
         except (OSError, asyncio.CancelledError):
             pass
         finally:

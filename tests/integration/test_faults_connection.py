@@ -63,7 +63,7 @@ def deployment(
 
 
 def is_held_up(bridge: Role) -> bool:
-    """Whether it says that Kafka is away; in the middle of a rebalance it owns nothing to say so."""
+    """Whether it says that Kafka is away, or owns nothing, as in the middle of a rebalance."""
     health = bridge.health()
     return bool(health["problem"]) or not health["partitions"]
 
@@ -91,8 +91,10 @@ class Faults:
         before = [(one.resets, one.frozen_bytes, one.slowed_bytes) for one in proxies]
         for proxy in proxies:
             if fault == "slow":
-                delay_s = self._rng.uniform(0.02, 0.2)
-                proxy.slow(delay_s=delay_s, bytes_per_s=self._rng.uniform(50_000, 500_000))
+                # A worker opens its tables in some forty round trips. Where that takes several of
+                # its sessions, here of three seconds, workers take each other's partitions away.
+                delay_s = self._rng.uniform(0.01, 0.04)
+                proxy.slow(delay_s=delay_s, bytes_per_s=self._rng.uniform(500_000, 2_000_000))
             else:
                 getattr(proxy, fault)()
         place = FAULTS.index(fault)
