@@ -17,6 +17,7 @@ from typing import Final, Self
 from urllib.parse import urlsplit
 
 import msgspec
+from aiokafka.admin import AIOKafkaAdminClient  # type: ignore[import-untyped]
 
 from benchmarks.service import MODEL, cpu_seconds, parse_metrics, until
 from benchmarks.sizes import BLOCK_SIZE, KernelName
@@ -178,10 +179,12 @@ class Cluster:
         shutil.rmtree(self.root, ignore_errors=True)
 
     def deploy(self, *, partitions: int) -> None:
-        """Ends the roles there are; the next ones have new topics."""
+        """Ends the roles there are; the next ones have new topics, and the broker no others."""
         for role in self._roles:
             role.kill()
         self._roles.clear()
+        if self._deployments:
+            asyncio.run(_delete_topics(self.kafka))
         self._deployments += 1
         self.kafka = KafkaSettings(
             bootstrap=self.broker.bootstrap,
@@ -226,6 +229,16 @@ class Cluster:
                 with contextlib.suppress(FileNotFoundError):  # the cleaner has just replaced it
                     total += log.stat().st_size
         return total
+
+
+async def _delete_topics(kafka: KafkaSettings) -> None:
+    """So that the broker does not compact them while the next deployment is measured."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=kafka.bootstrap)
+    await admin.start()
+    try:
+        await admin.delete_topics([topic.name for topic in kafka.topics])
+    finally:
+        await admin.close()
 
 
 def owned_partitions(worker: Role) -> int:
