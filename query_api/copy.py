@@ -21,6 +21,7 @@ from schemas.positions import Position, PublisherState
 from schemas.registration import Registration
 from streams.kernel.interface import Kernel
 from streams.table.follower import SkippedRow
+from streams.table.rows import OWNER_KEY
 
 
 class Topic(StrEnum):
@@ -115,7 +116,8 @@ class Copy:
     def put_row(self, place: Place, key: bytes, value: bytes | None, *, as_of: float) -> None:
         """The next row of the table topic, which was written at `as_of`."""
         self.table.put(place.partition, key, value)
-        self._lag.guess(Place(Topic.EVENTS, place.partition), as_of)
+        if key != OWNER_KEY:  # which a worker writes before it has folded anything
+            self._lag.guess(Place(Topic.EVENTS, place.partition), as_of)
 
     def advance(self, place: Place, next_offset: int) -> Iterator[None]:
         """All before the offset was put. In steps, for where a partition has to be loaded."""

@@ -16,6 +16,7 @@ from schemas.errors import StorageError
 from schemas.identities import Offset
 from schemas.limits import FOLD_QUEUE_BYTES_MAX, SHUTDOWN_S, TABLE_FLUSH_CHANGES_MAX
 from streams.log.embedded import EmbeddedLog
+from streams.skipped import SkippedRecords
 from streams.table.fold import Fold, TableChanges
 from streams.table.store import TableStore
 
@@ -58,6 +59,7 @@ class FoldLoop:
         self._queue: deque[_Appended] = deque()
         self._queued_bytes = 0
         self._changed = threading.Condition()
+        self._skipped = SkippedRecords()
         self._stopping = False
         self._ended = False
         self._pending = 0  # batches of records queued or being folded
@@ -157,7 +159,7 @@ class FoldLoop:
                 self._troubles.begin(Part.THREAD, f"the record at {offset} could not be folded")
                 continue
             if skipped is not None:
-                logger.warning("Skipped the record at offset %d (%s): %s", *skipped)
+                self._skipped.name("", skipped)
         with self._changed:
             self._pending -= 1
             self._changed.notify_all()

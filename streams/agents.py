@@ -39,6 +39,7 @@ from streams.log.kafka import (
     stop_consumer,
 )
 from streams.log.kafka_table import KafkaTableTopic
+from streams.skipped import SkippedRecords
 from streams.table.fold import Fold
 from streams.table.partition import LogBounds, PartitionTable, TableLostError
 
@@ -78,6 +79,7 @@ class PartitionTables:
     ) -> None:
         self.owned: dict[int, Owned] = {}
         self.counters: Counter[str] = Counter()
+        self._skipped = SkippedRecords()
         self._assigning = asyncio.Lock()
         self._data = data
         self._options = options
@@ -191,7 +193,7 @@ class PartitionTables:
                 await self._pass_over(partition, table.next_offset, entry.offset)
             for skipped in table.apply([entry]):
                 self.counters[f"skipped_{skipped.reason}"] += 1
-                logger.warning("Skipped the record at %d:%d (%s): %s", partition, *skipped)
+                self._skipped.name(partition, skipped)
             self.counters["records"] += 1
             if table.fold.kernel.pending_changes() >= TABLE_FLUSH_CHANGES_MAX:
                 await table.flush(now=time.time())
@@ -333,6 +335,7 @@ class EventsReader:
             entries = await read_past_corruption(self._options, topic, partition, start)
             if self._is_settled(generation):
                 await self._tables.fold(partition, entries)
+            if self._is_settled(generation):
                 self._consumer.seek(part, self._tables.next_offset(partition))
 
     def _is_settled(self, generation: int) -> bool:

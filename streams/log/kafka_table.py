@@ -13,15 +13,17 @@ session timeout, only the later one writes. Each takes the partition first:
     Step 2. it writes a mark, a tombstone under a key of its own, with that id and epoch;
     Step 3. only then it reads where the table stands.
 
-From the mark on brokers refuse batches of an older epoch, in a transaction or not; what came before
-it is read in step 3. An owner that takes the partition once more, for a transaction or since the
-transactional id would expire, goes on only if its mark follows on what it wrote last.
+From the mark on brokers refuse batches of an older epoch, in a transaction or not, for as long as
+they know the producer id (`RENEW_S`); what came before it is read in step 3. An owner that takes
+the partition once more, for a transaction or since the transactional id would expire, goes on only
+if its mark follows on what it wrote last.
 """
 
 import asyncio
+import logging
 import time
-from collections.abc import AsyncIterator, Iterable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple
 
 from aiokafka import AIOKafkaProducer, TopicPartition  # type: ignore[import-untyped]
@@ -36,6 +38,8 @@ from streams.table import rows
 from streams.table.partition import TableLostError, TopicRow
 from streams.table.writing import RowWrite
 
+logger = logging.getLogger(__name__)
+
 BATCH_BYTES_MAX: Final = MESSAGE_MAX - 128 * KIB
 """Of a flush that is one batch, before compression, which may add a little."""
 
@@ -44,6 +48,8 @@ RENEW_S: Final = 6 * 3600.0
 
 TRANSACTION_MS: Final = 120_000
 """After it the broker itself ends a transaction; the largest is a whole table published again."""
+
+STOP_S: Final = 15.0
 
 _TRANSACTION_BATCH_BYTES: Final = 1 << 20
 _STALLED_POLLS_MAX: Final = 60
@@ -101,6 +107,10 @@ class KafkaTableTopic:
         Raises:
             KafkaError: the broker is away.
         """
+        with self._said_if_slow("take"):
+            return await self._take()
+
+    async def _take(self) -> bool:
         await self.stop()
         claim = await self._start_transactional()
         epoch = claim.epoch
@@ -164,7 +174,8 @@ class KafkaTableTopic:
     async def write(self, written: list[RowWrite]) -> list[int]:
         """See `TableTopic`."""
         try:
-            return await self._write(written)
+            with self._said_if_slow("write"):
+                return await self._write(written)
         except (KafkaError, OSError, TimeoutError) as error:
             raise TableLostError(f"{type(error).__name__}: {error}") from error
 
@@ -176,17 +187,34 @@ class KafkaTableTopic:
         first = await self._send(self._producer, written)
         if first is None:
             return await self._write_in_transaction(written)
-        if first < self._next:
+        if first != self._next:
             await self._spoil(self._producer)
-            raise TableLostError(f"{self._part.topic} was deleted and made anew")
+            raise TableLostError(
+                f"expected to write at {self._next} of {self._part.topic}, wrote at {first}: it was"
+                " made anew, or somebody else has written"
+            )
         self._next = first + len(written)
         return list(range(first, self._next))
 
     async def _spoil(self, producer: _Plain) -> None:
-        """What was just written follows on rows that are not there. No table counts without a
-        `covered` row that can be read: so whoever opens the partition folds the events again.
+        """What was just written does not follow on the rows that are there. No table counts without
+        a `covered` row that can be read: so whoever opens the partition folds the events again.
+
+        A worker killed between the two leaves rows that do count: the price of one round trip.
         """
         await self._send(producer, [RowWrite(rows.COVERED_KEY, b"")])
+
+    @contextmanager
+    def _said_if_slow(self, what: str) -> Iterator[None]:
+        """The client tries again for as long as the broker refuses or is away, and tells nobody."""
+        topic, partition = self._part
+        loop, text = asyncio.get_running_loop(), "Still trying to %s partition %d of %s after %d s"
+        seconds = REQUEST_MS // 1000
+        timer = loop.call_later(seconds, logger.warning, text, what, partition, topic, seconds)
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     async def _take_again(self) -> None:
         if not await self.take():
@@ -227,5 +255,10 @@ class KafkaTableTopic:
 
 
 async def _stop(producer: AIOKafkaProducer) -> None:
-    with suppress(KafkaError, TimeoutError):
-        await asyncio.wait_for(producer.stop(), REQUEST_MS / 1000)
+    """Stops it, whatever it still wanted to write: that is refused once the next one has begun."""
+    with suppress(KafkaError, OSError, TimeoutError):
+        try:
+            await asyncio.wait_for(producer.stop(), STOP_S)
+        except TimeoutError:  # it waits for a broker; to be stopped again it has not learnt
+            await asyncio.wait_for(producer._sender.close(), STOP_S)  # noqa: SLF001
+            await asyncio.wait_for(producer.client.close(), STOP_S)

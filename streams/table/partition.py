@@ -37,6 +37,7 @@ from schemas.limits import KIB
 from streams.log.interface import LogEntry
 from streams.table import rows
 from streams.table.fold import NO_OFFSET, Fold, SkippedRecord
+from streams.table.rows import RowKind
 from streams.table.store import Local, TableStore
 from streams.table.writing import RowWrite, TableWriter
 
@@ -201,11 +202,14 @@ class PartitionTable:
             events=events,
             copied=copied,
         )
+        self._start, self.flushed = plan.start, self.fold.offset
         if plan.action is Action.REBUILD:
             self._clear()
+            # So that a table without events says, too, that it has what the events still have.
+            self.fold.restore(Offset(plan.start - 1), {}, {})
+            self.flushed = NO_OFFSET
         elif plan.action is Action.PUBLISH:
-            await self._write(list(self._store.all_rows()), now)
-        self._start, self.flushed = plan.start, self.fold.offset
+            await self._publish(now)
         return plan._replace(reason=f"{plan.reason}; {reason}") if reason else plan
 
     async def _copy(self, now: float) -> tuple[bool, str]:
@@ -247,7 +251,7 @@ class PartitionTable:
                 if row.key != rows.COVERED_KEY or row.value is None:
                     continue
                 position = row.offset
-                if table is not None and rows.decode_row(row.key, row.value).body != table:
+                if table is not None and _table_named(row.value) != table:
                     return False
             self._store.copy([RowWrite(row.key, row.value) for row in batch], keep_local=True)
         if position is not None:
@@ -260,6 +264,13 @@ class PartitionTable:
 
     def _covered(self) -> Offset | None:
         return None if self._store.covered() is None else self.fold.offset
+
+    async def _publish(self, now: float) -> None:
+        """Sends this disk's copy under a name of its own: an older copy may have the one it had."""
+        self.writer.table = self._make_name()
+        written = [row for row in self._store.all_rows() if row.key != rows.COVERED_KEY]
+        covered = rows.encode_row(RowKind.DELTA, self.fold.offset, self.writer.table)
+        await self._write([*written, RowWrite(rows.COVERED_KEY, covered)], now)
 
     def _clear(self) -> None:
         """Begins a table of another name; its first flush removes every row of the old one."""
@@ -285,7 +296,7 @@ class PartitionTable:
         """Folds records in order; those at or below the fold's offset are passed over.
 
         Returns:
-            Those that could not be folded; all others are.
+            Those that were skipped; all others are folded.
         """
         skipped = [self.fold.apply(entry.offset, entry.value) for entry in batch]
         return [one for one in skipped if one is not None]
@@ -330,6 +341,14 @@ class PartitionTable:
     def close(self) -> None:
         """Closes this disk's copy; what was flushed stays."""
         self._store.close()
+
+
+def _table_named(covered: bytes) -> bytes | None:
+    """The table that a `covered` row names; None where it cannot be read."""
+    try:
+        return rows.decode_row(rows.COVERED_KEY, covered).body
+    except RowCorruptError:
+        return None
 
 
 async def _is_empty(topic: TableTopic, start: int) -> bool:

@@ -22,7 +22,7 @@ from schemas.errors import RowCorruptError
 from schemas.identities import Offset
 from schemas.limits import TABLE_FLUSH_CHANGES_MAX
 from streams.log.interface import ReadableLog, WritableLog
-from streams.table.fold import NO_OFFSET, Fold, SkippedRecord
+from streams.table.fold import DUPLICATE, NO_OFFSET, Fold, SkippedRecord
 from streams.table.store import TableStore
 
 
@@ -135,7 +135,7 @@ def replay(
     """Folds the log from `start` to its end, flushing into the store on the way where one is given.
 
     Returns:
-        How many records there were, and the first `SKIPPED_NAMED_MAX` that could not be folded.
+        How many records there were, and the first `SKIPPED_NAMED_MAX` that are none.
 
     Raises:
         DiskError: the log cannot be read to its end.
@@ -145,7 +145,8 @@ def replay(
     for entry in log.read(start):
         records += 1
         problem = fold.apply(entry.offset, entry.value)
-        if problem is not None and len(skipped) < SKIPPED_NAMED_MAX:
+        named = problem is not None and problem.reason != DUPLICATE  # a log may have many of those
+        if problem is not None and named and len(skipped) < SKIPPED_NAMED_MAX:
             skipped.append(problem)
         if fold.kernel.pending_changes() >= TABLE_FLUSH_CHANGES_MAX:
             if store is None:

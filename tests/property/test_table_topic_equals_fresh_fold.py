@@ -41,6 +41,7 @@ FAULTS = [
     "after",
     "clean",
     "again",
+    "spoil",
 ]
 
 
@@ -131,6 +132,8 @@ class World:
         if name in ("topic", "both"):
             self.topic.lose()
             self.followed = 0
+        if name == "spoil":
+            self.topic.spoil()
         self.open()
         return None
 

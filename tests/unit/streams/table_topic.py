@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 
 from streams.table.follower import TableFollower
 from streams.table.partition import TableLostError, TopicRow
+from streams.table.rows import COVERED_KEY
 from streams.table.writing import RowWrite
 
 
@@ -24,6 +25,11 @@ class MemoryTopic:
         """The topic is deleted and made anew."""
         self.rows = []
         self.next_offset = 0
+
+    def spoil(self) -> None:
+        """No table counts any more: what an owner does that finds another topic beneath it."""
+        self.rows.append(TopicRow(self.next_offset, COVERED_KEY, b""))
+        self.next_offset += 1
 
     def compact(self, rng: random.Random) -> None:
         """What the cleaner may have done at some point of its work.
