@@ -26,32 +26,32 @@ class Outage:
         self._servers = servers
         self._meanwhile = f"; until it answers {meanwhile}" if meanwhile else ""
         self._level = level
-        self._reasons: set[str] = set()
+        self._reason = ""
         self._begun_at = 0.0
         self._say_at = 0.0
 
     @property
-    def is_on(self) -> bool:
-        """Whether Kafka is away."""
-        return bool(self._reasons)
+    def problem(self) -> str:
+        """What was said last while Kafka is away, or ""."""
+        return f"waiting for Kafka at {self._servers}: {self._reason}" if self._reason else ""
 
     def note(self, reason: str) -> None:
         """Kafka is away, or cannot be used yet."""
         now = time.monotonic()
-        if not self._reasons:
+        if not self._reason:
             self._begun_at = self._say_at = now
-        if now < self._say_at or reason in self._reasons:
+        if now < self._say_at or reason == self._reason:
             return
         logger.log(
             self._level, "Waiting for Kafka at %s: %s%s", self._servers, reason, self._meanwhile
         )
-        self._reasons.add(reason)
+        self._reason = reason
         self._say_at = now + _OTHER_REASON_S
 
     def end(self) -> None:
         """Kafka answers."""
-        if self._reasons:
+        if self._reason:
             away_s = time.monotonic() - self._begun_at
             level = min(self._level, logging.INFO)
             logger.log(level, "Kafka at %s answers again after %.1f s", self._servers, away_s)
-            self._reasons.clear()
+            self._reason = ""

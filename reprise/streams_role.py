@@ -97,6 +97,11 @@ class Worker:
         self._outage = Outage(settings.kafka.bootstrap, "the tables stay as they are")
         self._stopping = asyncio.Event()
 
+    @property
+    def says(self) -> str:
+        """What keeps records from the tables, Kafka away included, or ""."""
+        return self.problem or self._outage.problem
+
     def stop(self) -> None:
         """Lets `run` flush, commit, leave the group and return."""
         self._stopping.set()
@@ -120,7 +125,7 @@ class Worker:
             except Exception as error:
                 self.problem = f"{type(error).__name__}: {error}"
                 foreseen = isinstance(error, RepriseError | KafkaError | OSError)
-                level = logging.INFO if self._outage.is_on and foreseen else logging.WARNING
+                level = logging.INFO if self._outage.problem and foreseen else logging.WARNING
                 logger.log(level, "Beginning anew: %s", self.problem, exc_info=not foreseen)
             self.restarts += 1
             if time.monotonic() - started > SETTLED_S:
@@ -183,9 +188,15 @@ async def _ended_in_time(app: "asyncio.Future[None]", stopping: asyncio.Event) -
     What it has not flushed then is folded again by the next owner, as after a kill.
     """
     stopped = asyncio.ensure_future(stopping.wait())
-    await asyncio.wait((app, stopped), return_when=asyncio.FIRST_COMPLETED)
-    stopped.cancel()
-    done, _ = await asyncio.wait((app,), timeout=STOP_S)
+    try:
+        await asyncio.wait((app, stopped), return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait((app,), timeout=STOP_S)
+    except asyncio.CancelledError:
+        app.cancel()
+        await asyncio.wait((app,), timeout=STOP_S)
+        raise
+    finally:
+        stopped.cancel()
     if not done:
         logger.warning("Leaving the group without its coordinator; it will notice")
         app.cancel()
@@ -214,7 +225,7 @@ class WorkerCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """See `prometheus_client.registry.Collector`."""
         worker = self._worker
-        yield GaugeMetricFamily("reprise_ready", "1 while at work.", value=not worker.problem)
+        yield GaugeMetricFamily("reprise_ready", "1 while at work.", value=not worker.says)
         yield CounterMetricFamily("reprise_worker_restarts", "Apps begun anew.", worker.restarts)
         tables = worker.tables
         if tables is None:
@@ -314,8 +325,8 @@ def _health(worker: Worker) -> dict[str, object]:
     tables = worker.tables
     owned = {} if tables is None else dict(tables.owned)
     return {
-        "ready": not worker.problem,
-        "problem": worker.problem,
+        "ready": not worker.says,
+        "problem": worker.says,
         "partitions": {
             str(partition): one.table.fold.offset for partition, one in sorted(owned.items())
         },

@@ -186,22 +186,17 @@ class PartitionTable:
         await self._topic.take()
         copied, reason = await self._copy(now)
         try:
-            self._load()
+            covered, same_seed = self._load()
         except RowCorruptError as error:
             reason = str(error)
             await self._copy_all(now)
             copied = True
             try:
-                self._load()
+                covered, same_seed = self._load()
             except RowCorruptError as again:
                 reason = f"the table topic has: {again}"
-                self._clear()
-        plan = plan_opening(
-            covered=self._covered(),
-            same_seed=self._store.seed() in (None, self.fold.kernel.seed),
-            events=events,
-            copied=copied,
-        )
+                covered, same_seed = None, True
+        plan = plan_opening(covered=covered, same_seed=same_seed, events=events, copied=copied)
         self._start, self.flushed = plan.start, self.fold.offset
         if plan.action is Action.REBUILD:
             self._clear()
@@ -258,12 +253,12 @@ class PartitionTable:
             self._store.copy([], Local(position, now))
         return table is None or position is not None
 
-    def _load(self) -> None:
+    def _load(self) -> tuple[Offset | None, bool]:
+        """What this disk's rows cover, None for nothing, and whether they have the seed in use."""
         self.fold = self._make_fold()
         self._store.load_into(self.fold)
-
-    def _covered(self) -> Offset | None:
-        return None if self._store.covered() is None else self.fold.offset
+        same_seed = self._store.seed() in (None, self.fold.kernel.seed)
+        return None if self._store.covered() is None else self.fold.offset, same_seed
 
     async def _publish(self, now: float) -> None:
         """Sends this disk's copy under a name of its own: an older copy may have the one it had."""

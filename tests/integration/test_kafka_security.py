@@ -92,7 +92,7 @@ def waiting_line(settings: KafkaSettings, caplog: pytest.LogCaptureFixture) -> s
     """The first line that a role which waits has to say."""
 
     def lines() -> list[str]:
-        return [one.getMessage() for one in caplog.records if one.name == "reprise.kafka_clients"]
+        return [one.getMessage() for one in caplog.records if one.name == "reprise.outages"]
 
     async def wait() -> None:
         role = asyncio.create_task(ensure_topics(settings))

@@ -78,11 +78,14 @@ def test_each_role_says_once_that_kafka_is_away_and_once_that_it_is_back(
 
     own_broker.kill()
     until(lambda: sending(BEGUN), what=f"each says: {BEGUN}", timeout_s=WAIT_S)
+    health = roles["streams"].get("/health")
+    assert own_broker.bootstrap in health["problem"]
+    assert not health["ready"]
     own_broker.start()
     until(lambda: sending(ENDED), what=f"each says: {ENDED}", timeout_s=WAIT_S)
     until(
-        lambda: not roles["bridge"].get("/health")["problem"],
-        what="the spool is drained",
+        lambda: not any(roles[name].get("/health")["problem"] for name in ("bridge", "streams")),
+        what="the spool is drained and the tables go on",
         timeout_s=WAIT_S,
     )
     for name in roles:
