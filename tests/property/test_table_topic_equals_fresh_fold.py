@@ -61,8 +61,16 @@ def state(one: Fold | TableFollower) -> object:
 class World:
     """A log of events, a table topic, a worker and a follower that never rests."""
 
-    def __init__(self, directory: Path, make_fold: Callable[[], Fold], seed: int) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        make_fold: Callable[[], Fold],
+        seed: int,
+        *,
+        generation_min_bytes: int = 0,
+    ) -> None:
         self.directory = directory
+        self.generation_min_bytes = generation_min_bytes
         self.make_fold = make_fold
         self.rng = random.Random(seed)
         self.events: list[bytes] = []
@@ -81,7 +89,7 @@ class World:
             self.owned,
             self.make_fold,
             make_name=self.name,
-            generation_min_bytes=0,
+            generation_min_bytes=self.generation_min_bytes,
         )
         bounds = LogBounds(0, len(self.events))
         self.plan = run(self.table.open(bounds, now=0.0))
@@ -146,7 +154,7 @@ def test_any_faults_give_the_fresh_fold_to_worker_and_followers(
     records = [item for item in history if isinstance(item, bytes)]
     truth = straight(records, make_fold)
     with TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as directory:
-        world = World(Path(directory), make_fold, seed)
+        world = World(Path(directory), make_fold, seed, generation_min_bytes=(seed % 2) * 2**20)
         due = {world.rng.randrange(len(records)): fault for fault in faults}
         for place, record in enumerate(records):
             world.events.append(record)
@@ -212,4 +220,26 @@ def test_a_rebuilt_topic_takes_nothing_from_a_generation_of_the_lost_one(
     world.flush()
     assert state(world.live) == state(straight(history, make_fold))
     assert world.live.counters["resets"] == 1
+    world.table.close()
+
+
+def test_a_table_that_cannot_be_used_leaves_no_row_to_the_one_built_after_it(
+    make_fold: Callable[[], Fold], tmp_path: Path
+) -> None:
+    world = World(tmp_path, make_fold, 0, generation_min_bytes=2**20)
+    history = [events_record(n, n, [stored(n, [n + 1], range(4 * n, 4 * n + 4))]) for n in range(5)]
+    for record in history:
+        world.events.append(record)
+        world.fold()
+        world.flush()
+    history.append(events_record(5, 5, [cleared(5)]))
+    world.events.append(history[-1])
+    world.fault("spoil")
+    assert world.plan.action is Action.REBUILD
+    world.flush()
+    cold = TableFollower(make_fold().kernel)
+    world.topic.follow(cold)
+    cold.caught_up(0)
+    assert state(cold) == state(straight(history, make_fold))
+    assert not cold.take_skipped()
     world.table.close()
