@@ -48,7 +48,7 @@ from schemas.limits import (
     SHUTDOWN_S,
 )
 from streams.log.kafka import stop_consumer
-from streams.table.follower import MISSING_ROWS
+from streams.table.follower import MISSING_ROWS, RESETS
 
 RETRY_S: Final = 1.0
 _POLL_MS: Final = 250
@@ -234,7 +234,7 @@ class KafkaFeed:
                 raise _StalledError(f"nothing came for {REPLICA_STALL_S:.0f} s, but there is more")
 
     async def _apply(self, copy: Copy, place: Place, records: Sequence[ConsumerRecord]) -> None:
-        was_complete = copy.complete
+        was_complete, resets = copy.complete, copy.table.counters[RESETS]
         for record in records:
             if place.topic is Topic.TABLE:
                 age_s = max(time() - record.timestamp / 1000, 0.0)
@@ -252,6 +252,9 @@ class KafkaFeed:
             if skipped.reason == MISSING_ROWS and was_complete:
                 # Read without a break a topic has no holes: this is another one of the same name.
                 raise _OffsetsLostError("rows are missing between those that were read")
+        if was_complete and copy.table.counters[RESETS] > resets:
+            # In a topic that was made anew, what is read may begin in the middle of the new table.
+            raise _OffsetsLostError("the table was built anew")
 
     def _put_entry(self, copy: Copy, place: Place, record: ConsumerRecord) -> None:
         reason = copy.registry.put(record.offset, record.key or b"", record.value)

@@ -45,6 +45,9 @@ _STEP_BYTES: Final = 4 * 2**20
 MISSING_ROWS: Final = "missing_rows"
 """Reason where a row does not follow on those before it."""
 
+RESETS: Final = "resets"
+"""Counts how often another table than the one before was met."""
+
 
 class SkippedRow(NamedTuple):
     """A row that could not be used: where it is, and why."""
@@ -382,7 +385,7 @@ class TableFollower:
 
     def _reset(self, known: _Partition) -> None:
         """Drops all that the partition held: its table was built anew."""
-        self.counters["resets"] += 1
+        self.counters[RESETS] += 1
         for publisher in list(known.publishers):
             self.registrations.pop(publisher, None)
             self._forget(known, publisher)
