@@ -1,7 +1,7 @@
 """From an event's publish until the replica shows it, at rates that the roles keep up with.
 
 Ten publishers send the load. One more sends a single-block event every 10 ms; each answer of the
-replica's `/services`, asked every 2 ms, makes all sequences up to that publisher's last one visible
+replica's `/services`, asked every 5 ms, makes all sequences up to that publisher's last one visible
 then. Times are those of one process on the system's monotonic clock.
 """
 
@@ -22,7 +22,7 @@ PARTITIONS: Final = 4
 PUBLISHERS: Final = 10
 EVENT_BLOCKS: Final = 64
 MARK_S: Final = 0.01
-POLL_S: Final = 0.002
+POLL_S: Final = 0.005
 WARM_S: Final = 1.0
 MARKER: Final = "marker"
 WINDOWS_MS: Final = ((50, 50), (0, 10))
