@@ -69,14 +69,14 @@ class Deployment:
     def roles(self) -> list[Role]:
         return [*self.bridges, *self.workers, *self.replicas]
 
-    def start(self) -> None:
+    def start(self, load: Load) -> None:
+        """Starts the roles, registers the engines, and starts the load; returns once its first
+        batches have been folded.
+        """
         for role in self.roles:
             role.start()
         for replica in self.replicas:
             until(replica.is_ready, what=f"{replica.name} ready", timeout_s=60)
-
-    def follow(self, load: Load) -> None:
-        """Registers the engines, and starts the load once its first batches have been folded."""
         for engine in load.engines:
             self.replicas[0].post("/register", engine.registration())
         load.start()

@@ -138,8 +138,7 @@ def test_cut_frozen_and_slow_connections_lose_and_repeat_nothing(
     deployment: Deployment, proxies: Mapping[str, Proxy], load: Load, seed: int
 ) -> None:
     rng = random.Random(seed)
-    deployment.start()
-    deployment.follow(load)
+    deployment.start(load)
     faults = Faults(deployment, proxies, load, rng)
     order = rng.sample(list(product(FAULTS, TARGETS)), len(FAULTS) * len(TARGETS))
     for fault, target in order:

@@ -20,8 +20,7 @@ def test_nothing_is_lost_or_folded_twice_however_often_anything_is_killed(
     deployment: Deployment, load: Load, seed: int
 ) -> None:
     moments = random.Random(seed)
-    deployment.start()
-    deployment.follow(load)
+    deployment.start(load)
     victims: list[Role | Broker] = [*deployment.roles, deployment.broker]
     # Each of them at least once for every seven kills.
     order = [one for _ in range(0, KILLS, len(victims)) for one in moments.sample(victims, 7)]

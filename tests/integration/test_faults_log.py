@@ -61,8 +61,7 @@ def test_bridges_that_wake_after_another_has_taken_over_write_nothing_twice(
     deployment: Deployment, load: Load, seed: int
 ) -> None:
     rng = random.Random(seed)
-    deployment.start()
-    deployment.follow(load)
+    deployment.start(load)
     everyone = {engine.instance_id for engine in load.engines}
     first, second = rng.sample(deployment.bridges, 2)
     for zombie, other in [(first, second), (second, first)] * 2:
@@ -88,8 +87,7 @@ def test_two_bridges_subscribed_to_one_publisher_write_what_is_folded_once(
     deployment: Deployment, intruder: Role, load: Load, seed: int
 ) -> None:
     rng = random.Random(seed)
-    deployment.start()
-    deployment.follow(load)
+    deployment.start(load)
     intruder.start()
     everyone = {engine.instance_id for engine in load.engines}
 
@@ -212,8 +210,7 @@ def test_duplicated_late_and_corrupt_records_are_skipped_counted_and_named(
     deployment: Deployment, load: Load, seed: int
 ) -> None:
     rng = random.Random(seed)
-    deployment.start()
-    deployment.follow(load)
+    deployment.start(load)
     workers = deployment.workers
     injector = Injector(deployment.kafka, rng)
     for _ in range(4):
@@ -253,8 +250,7 @@ def damage_a_batch(broker: Broker, topic: str) -> int:
 def test_a_batch_that_fails_its_checksum_is_passed_over_and_told(
     deployment: Deployment, load: Load
 ) -> None:
-    deployment.start()
-    deployment.follow(load)
+    deployment.start(load)
     for worker in deployment.workers:
         worker.kill()
     goal = load.published() + 300

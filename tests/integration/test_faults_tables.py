@@ -55,8 +55,7 @@ def test_a_rocksdb_deleted_beneath_a_dead_or_a_running_worker_costs_nothing(
     deployment: Deployment, load: Load, seed: int
 ) -> None:
     rng = random.Random(seed)
-    deployment.start()
-    deployment.follow(load)
+    deployment.start(load)
     until_shared(deployment)
     for worker in rng.sample(deployment.workers, 2):
         worker.kill()
@@ -97,8 +96,7 @@ def test_a_table_topic_lost_with_the_workers_disks_is_rebuilt_from_the_events(
     deployment: Deployment, load: Load, seed: int
 ) -> None:
     rng = random.Random(seed)
-    deployment.start()
-    deployment.follow(load)
+    deployment.start(load)
     until_shared(deployment)
     for worker in deployment.workers:
         worker.kill()
@@ -119,8 +117,7 @@ def test_a_table_topic_lost_with_the_workers_disks_is_rebuilt_from_the_events(
 def test_a_table_topic_lost_beneath_running_workers_is_written_again(
     deployment: Deployment, load: Load, seed: int, made_anew: str
 ) -> None:
-    deployment.start()
-    deployment.follow(load)
+    deployment.start(load)
     until_shared(deployment)
     lose_table_topic(deployment)
     if made_anew == "at once":
