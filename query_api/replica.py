@@ -109,7 +109,7 @@ class Replica:
         """
         if not self.ready:
             return True
-        loaded = {partition: offset for partition, offset in self.loading.positions}
+        loaded = dict(self.loading.positions)
         return all(
             loaded[partition] >= min(offset, self._events_ends.get(partition, 0) - 1)
             for partition, offset in self.copy.positions

@@ -16,7 +16,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from bridge.service import Bridge, BridgeSettings
-from reprise.kafka_clients import client_options, watch
+from reprise.kafka_clients import client_options, quiet_client, watch
 from reprise.kafka_topics import ensure_topics
 from reprise.outages import Outage
 from reprise.server import raise_open_files_limit
@@ -66,10 +66,7 @@ def run_bridge(options: BridgeOptions) -> None:
         StorageError: the spool cannot be opened.
     """
     raise_open_files_limit()
-    if logger.getEffectiveLevel() > logging.DEBUG:
-        # The clients say each failed attempt to connect, several times a second; the role says
-        # once that Kafka is away, and once that it is back.
-        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+    quiet_client()
     asyncio.run(_run(options))
 
 

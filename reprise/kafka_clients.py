@@ -29,8 +29,6 @@ from schemas.errors import ConfigurationError
 from schemas.kafka import KafkaSettings
 from schemas.kafka_clients import ClientOptions, Secret
 
-logger = logging.getLogger(__name__)
-
 ATTEMPT_MS: Final = 5_000
 """How long one connection or request of the start may take."""
 
@@ -205,6 +203,16 @@ async def _connected(options: ClientOptions) -> AIOKafkaConnection:
 async def _close(connection: AIOKafkaConnection | None) -> None:
     if connection is not None:
         await connection.close()
+
+
+def quiet_client() -> None:
+    """Silences Kafka's client, unless everything is to be told.
+
+    It says each failed attempt of each of its connections, some eighty lines a second for as long
+    as Kafka is away: a role says once that it waits, and once that Kafka is back.
+    """
+    if logging.getLogger().level > logging.DEBUG:
+        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
 
 
 def describe(error: BaseException) -> str:

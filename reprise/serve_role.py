@@ -21,7 +21,7 @@ from query_api.http_errors import RequestError
 from query_api.kafka_registry import KafkaRegistry
 from query_api.replica import Replica
 from query_api.replica_metrics import ReplicaCollector
-from reprise.kafka_clients import client_options
+from reprise.kafka_clients import client_options, quiet_client
 from reprise.kafka_topics import ensure_topics
 from reprise.outages import Outage
 from reprise.server import Server
@@ -147,10 +147,7 @@ def serve_replica(
     Raises:
         ConfigurationError: the address cannot be bound, or Kafka or its topics cannot be used.
     """
-    if not logger.isEnabledFor(logging.DEBUG):
-        # The reader says once that Kafka is away, and once that it is back; its library says it
-        # for each attempt of each connection.
-        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+    quiet_client()
     server = Server(settings.host, settings.port)
     refusals: list[RepriseError] = []
 

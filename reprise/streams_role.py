@@ -28,7 +28,7 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from reprise.kafka_clients import client_options, watch
+from reprise.kafka_clients import client_options, quiet_client, watch
 from reprise.kafka_topics import ensure_topics
 from reprise.metrics import outcome_families
 from reprise.outages import Outage
@@ -339,6 +339,7 @@ def work(settings: StreamsSettings) -> None:
     Raises:
         ConfigurationError, DataDirectoryInUseError, RowVersionError: what waiting cannot mend.
     """
+    quiet_client()
     quiet_logs(logging.getLogger().level)
     asyncio.run(_work(settings))
 

@@ -88,12 +88,6 @@ async def run_app(
 
 
 def quiet_logs(level: int) -> None:
-    """Lets the libraries say what is wrong, and nothing in the steady state.
-
-    Kafka's client says each failed attempt of each of its connections, some eighty lines a second
-    for as long as Kafka is away: whoever runs the app says that once.
-    """
+    """Lets Faust say what is wrong, and nothing in the steady state."""
     for name in ("faust", "mode", __name__):  # an app logs under its module
         logging.getLogger(name).setLevel(max(level, logging.ERROR))
-    if level > logging.DEBUG:
-        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
