@@ -21,9 +21,9 @@ from aiokafka.admin import AIOKafkaAdminClient  # type: ignore[import-untyped]
 
 from benchmarks.service import MODEL, cpu_seconds, parse_metrics, until
 from benchmarks.sizes import BLOCK_SIZE, KernelName
+from brokers.settings import KafkaSettings
+from brokers.topics import ensure_topics
 from devtools.broker import Broker
-from reprise.kafka_topics import ensure_topics
-from schemas.kafka import KafkaSettings
 
 ROLES: Final = ("bridge", "streams", "serve")
 REGISTRY_PARTITIONS: Final = 4

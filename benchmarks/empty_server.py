@@ -23,7 +23,7 @@ async def answer(scope: Scope, receive: Receive, send: Send) -> None:
 def main() -> None:
     listening = socket.create_server(("127.0.0.1", 0))
     print(listening.getsockname()[1], flush=True)
-    # As `reprise.server` has it.
+    # As `reprise.roles.http_server` has it.
     config = uvicorn.Config(
         answer,
         loop="uvloop",

@@ -12,8 +12,8 @@ from typing import Final
 import msgspec
 import zmq
 
-from replay.load import LoadPlan, encode_load
-from replay.publisher import HIGH_WATER_MARK
+from simulation.engines.publisher import HIGH_WATER_MARK
+from simulation.traffic.load import LoadPlan, encode_load
 
 SUBSCRIBED: Final = "subscribed"
 SUBSCRIBE_S: Final = 120.0
@@ -73,7 +73,7 @@ def run(job: FleetJob) -> None:
 
 
 def _open(context: "zmq.Context[zmq.Socket[bytes]]") -> "zmq.Socket[bytes]":
-    # As `replay.load`: it waits where the subscriber is slow, it does not drop.
+    # As `simulation.traffic.load`: it waits where the subscriber is slow, it does not drop.
     socket = context.socket(zmq.XPUB)
     socket.set_hwm(HIGH_WATER_MARK)
     socket.set(zmq.XPUB_NODROP, 1)

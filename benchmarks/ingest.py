@@ -11,7 +11,7 @@ from benchmarks.figures import Aim, Figure
 from benchmarks.publisher import Publisher
 from benchmarks.service import Service, until
 from benchmarks.sizes import BLOCK_SIZE, SEED, KernelName, Sizes
-from replay.load import LoadPlan
+from simulation.traffic.load import LoadPlan
 
 POLL_S: Final = 0.02
 BOUND_SHARE: Final = 0.9

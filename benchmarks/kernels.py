@@ -22,8 +22,8 @@ from benchmarks.blocks import (
 )
 from benchmarks.figures import Figure, thread_seconds
 from benchmarks.sizes import BLOCK_SIZE, CHAIN_BLOCKS, SEED, KernelName, Sizes
-from replay.wire import BlockStored, EventEncoder
 from schemas.arrays import ArrayPacker
+from simulation.engines.wire import BlockStored, EventEncoder
 from streams.kernel import Kernel, array_packer, open_kernel
 from streams.kernel.interface import PublisherId
 

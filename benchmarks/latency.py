@@ -16,7 +16,7 @@ from benchmarks.fleet_process import LATE_S, FleetJob, FleetSent
 from benchmarks.pipeline import start_roles
 from benchmarks.service import until
 from benchmarks.sizes import BLOCK_SIZE, SEED, KernelName, Sizes
-from replay.load import LoadPlan, LoadPublisher, encode_load
+from simulation.traffic.load import LoadPlan, LoadPublisher, encode_load
 
 PARTITIONS: Final = 4
 PUBLISHERS: Final = 10

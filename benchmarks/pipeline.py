@@ -13,7 +13,7 @@ from benchmarks.fleet import Fleet
 from benchmarks.fleet_process import FleetJob
 from benchmarks.service import cpu_seconds, until
 from benchmarks.sizes import BLOCK_SIZE, SEED, KernelName, Sizes
-from replay.load import LoadPlan
+from simulation.traffic.load import LoadPlan
 
 POLL_S: Final = 0.05
 EVENT_BLOCKS: Final = (64, 1)

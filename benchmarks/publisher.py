@@ -8,7 +8,7 @@ import msgspec
 
 from benchmarks.publisher_process import Job, Sent
 from benchmarks.service import Service
-from replay.load import LoadPlan
+from simulation.traffic.load import LoadPlan
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""The publishers' process: `replay.load` on several sockets, in phases that are sent on demand.
+"""The publishers' process: `simulation.traffic.load` on several sockets, in phases sent on demand.
 
 `python -m benchmarks.publisher_process JOB` prints a JSON line with its endpoints, encodes the
 stream, prints `ENCODED`, waits for a subscriber on each socket, and prints `SUBSCRIBED`. Each line
@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from replay.load import Load, LoadPlan, LoadPublisher, encode_load
+from simulation.traffic.load import Load, LoadPlan, LoadPublisher, encode_load
 
 ENCODED: Final = "encoded"
 SUBSCRIBED: Final = "subscribed"

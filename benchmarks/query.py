@@ -24,8 +24,8 @@ from benchmarks.figures import Aim, Figure, percentile
 from benchmarks.publisher import Publisher
 from benchmarks.service import MODEL, Service, cpu_seconds, until
 from benchmarks.sizes import BLOCK_SIZE, CHAIN_BLOCKS, SEED, KernelName, Sizes
-from replay.load import LoadPlan, plan_events
-from replay.wire import BlockStored
+from simulation.engines.wire import BlockStored
+from simulation.traffic.load import LoadPlan, plan_events
 
 INSTANCES: Final = 8
 CONNECTIONS: Final = 8

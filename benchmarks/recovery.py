@@ -12,7 +12,7 @@ from benchmarks.ingest import POLL_S
 from benchmarks.publisher import Publisher
 from benchmarks.service import Service, until
 from benchmarks.sizes import BLOCK_SIZE, SEED, KernelName, Sizes
-from replay.load import LoadPlan
+from simulation.traffic.load import LoadPlan
 
 EVENT_BLOCKS: Final = 64
 _PARTS: Final = ("until ready", "CPU until ready", "recovery itself")

@@ -19,14 +19,14 @@ from benchmarks.ingest import PHASES, plan_of
 from benchmarks.publisher_process import phases_of
 from benchmarks.service import MODEL
 from benchmarks.sizes import BLOCK_SIZE, KernelName, Sizes
-from bridge.connection import Connection
-from bridge.inbox import Inbox
-from bridge.intake import Intake
-from bridge.messages import RawMessage
-from replay.load import Load, LoadPlan, LoadPublisher, encode_load
+from bridge.sequencing.sequencer import Intake
+from bridge.sockets.connection import Connection
+from bridge.sockets.inbox import Inbox
+from bridge.sockets.raw_message import RawMessage
 from schemas.identities import Offset
 from schemas.records import encode_record
 from schemas.registration import PublisherKind, Registration
+from simulation.traffic.load import Load, LoadPlan, LoadPublisher, encode_load
 from streams.kernel import array_packer, open_kernel
 from streams.log.embedded import EmbeddedLog
 from streams.table.fold import Fold

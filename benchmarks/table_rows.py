@@ -9,16 +9,16 @@ from aiokafka import AIOKafkaProducer  # type: ignore[import-untyped]
 
 from benchmarks.blocks import MODEL, stream_of
 from benchmarks.sizes import BLOCK_SIZE, KernelName
-from reprise.kafka_clients import client_options
+from brokers.availability import client_options
+from brokers.settings import KafkaSettings
 from schemas.events import Removed, Stored, encode_events
 from schemas.identities import Offset
-from schemas.kafka import KafkaSettings
 from schemas.records import EventsRecord, RegisteredRecord, encode_record
 from schemas.registration import PublisherKind, Registration
 from streams.kernel import open_kernel
-from streams.log.kafka_table import KafkaTableTopic
 from streams.table.fold import Fold
-from streams.table.writing import RowWrite, TableWriter
+from streams.table.row_writer import RowWrite, TableWriter
+from streams.table.topic import KafkaTableTopic
 
 SEED_OF_HASHES = 1337
 _FILLERS_AT_ONCE = 1000

@@ -16,7 +16,23 @@ from typing import Final
 
 import msgspec
 
-from bridge.bounds import (
+from bridge.delivery.producer import Transport
+from bridge.delivery.spool import Spool
+from bridge.delivery.writer import Writer
+from bridge.membership.cursors import Cursors
+from bridge.membership.ownership import Ownership
+from bridge.membership.registry_reader import Registry
+from bridge.sequencing.replay_client import Replayer
+from bridge.sequencing.sequencer import Intake, PublisherCounters
+from bridge.sockets.inbox import Inbox
+from bridge.sockets.subscriber import Subscriber
+from brokers.clients import Clients, KafkaError
+from brokers.options import ClientOptions
+from brokers.settings import KafkaSettings
+from schemas.arrays import ArrayPacker
+from schemas.errors import ConfigurationError
+from schemas.identities import PublisherKey
+from schemas.limits import (
     FLUSH_S,
     INTAKE_TURN_MESSAGES_MAX,
     LEAVE_S,
@@ -27,22 +43,6 @@ from bridge.bounds import (
     SPOOL_BYTES_MAX,
     WINDOW_MS,
 )
-from bridge.clients import Clients, KafkaError
-from bridge.cursors import Cursors
-from bridge.inbox import Inbox
-from bridge.intake import Intake, PublisherCounters
-from bridge.ownership import Ownership
-from bridge.registry import Registry
-from bridge.replay import Replayer
-from bridge.spool import Spool
-from bridge.subscriber import Subscriber
-from bridge.transport import Transport
-from bridge.writer import Writer
-from schemas.arrays import ArrayPacker
-from schemas.errors import ConfigurationError
-from schemas.identities import PublisherKey
-from schemas.kafka import KafkaSettings
-from schemas.kafka_clients import ClientOptions
 from schemas.registration import Registration
 
 HOUSE_S: Final = 0.25

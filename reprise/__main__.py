@@ -1,5 +1,5 @@
 """`python -m reprise` is `reprise`."""
 
-from reprise.cli import main
+from reprise.cli.main import main
 
 main()

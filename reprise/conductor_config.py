@@ -15,9 +15,9 @@ from typing import Any, Final
 
 import msgspec
 
-from query_api.http_errors import RequestError
-from query_api.registrations import REGISTER_FIELDS, read_registration
-from query_api.wire import Wire
+from query_api.http.errors import RequestError
+from query_api.http.requests.registrations import REGISTER_FIELDS, read_registration
+from query_api.http.wire import Wire
 from reprise.settings import DEFAULT_PORT
 from schemas.errors import ConfigurationError
 from schemas.registration import Registration

@@ -9,13 +9,13 @@ from typing import Final
 
 import click
 
-from replay.demo import BASE_PORT, PORTS_PER_ENGINE, Demo, DemoOptions
-from replay.engine_process import EngineStartError
-from replay.router import ServiceError
-from reprise.server import serve
+from reprise.roles.http_server import serve
 from reprise.settings import Settings
 from schemas.errors import ConfigurationError
 from schemas.registration import Registration
+from simulation.demo.demo import BASE_PORT, PORTS_PER_ENGINE, Demo, DemoOptions
+from simulation.engines.process import EngineStartError
+from simulation.traffic.router import ServiceError
 
 BASE_PORT_VARIABLE: Final = "REPRISE_DEMO_BASE_PORT"
 
@@ -26,7 +26,7 @@ def run_beside(settings: Settings, registrations: Sequence[Registration]) -> Non
     Where the demo cannot start or go on it says so, and the service runs without it.
 
     Raises:
-        ConfigurationError, StorageError: see `reprise.server.serve`.
+        ConfigurationError, StorageError: see `reprise.roles.http_server.serve`.
     """
     options = DemoOptions(base_port=base_port_from(os.environ), owner=str(settings.data.resolve()))
     stop = threading.Event()

@@ -16,11 +16,11 @@ import msgspec
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition  # type: ignore[import-untyped]
 
+from brokers.settings import KafkaSettings
+from brokers.topics import ensure_topics
 from devtools.broker import Broker
-from reprise.kafka_topics import ensure_topics
 from reprise.settings import DEFAULT_SEED
 from schemas.identities import MEDIA, Offset
-from schemas.kafka import KafkaSettings
 from streams.kernel import open_kernel
 from streams.kernel.changes import decode_changes
 from streams.table.fold import DUPLICATE, Fold

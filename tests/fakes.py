@@ -10,7 +10,7 @@ import msgspec
 from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp, Message
 
-from query_api.view import Health, Lag, Positions, ServiceView
+from query_api.ports import Health, Lag, Positions, ServiceView
 from schemas.errors import EndpointError, NotRegisteredError, RegistrationConflictError
 from schemas.events import BlockEvent, Stored, encode_events
 from schemas.identities import Medium, Offset, PrefixScope, PublisherKey
@@ -19,7 +19,7 @@ from schemas.registration import PublisherKind, Registration
 from streams.kernel.interface import Kernel, PublisherId
 from streams.kernel.reference import ReferenceKernel
 from streams.table.fold import Fold
-from streams.table.writing import RowWrite, TableWriter
+from streams.table.row_writer import RowWrite, TableWriter
 
 SEED = 1337
 

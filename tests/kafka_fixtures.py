@@ -20,6 +20,7 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient  # type: ignore[import-untyped]
 from aiokafka.errors import KafkaError  # type: ignore[import-untyped]
 
+from brokers.settings import KafkaSettings
 from devtools.broker import Broker, is_answering
 from devtools.kafka_jars import (
     BrokerUnavailableError,
@@ -28,7 +29,6 @@ from devtools.kafka_jars import (
     have_jars,
     kafka_version,
 )
-from schemas.kafka import KafkaSettings
 from tests.processes import until
 
 HOW = (

@@ -7,8 +7,8 @@ import random
 import threading
 from collections.abc import Sequence
 
-from replay.engine_cache import CacheSizes, EngineCache, Offload
-from replay.publisher import Publisher, PublisherOptions
+from simulation.engines.cache import CacheSizes, EngineCache, Offload
+from simulation.engines.publisher import Publisher, PublisherOptions
 
 
 class Engine:

@@ -12,7 +12,7 @@ from email.message import Message
 from pathlib import Path
 from typing import Any
 
-from schemas.kafka import KafkaSettings
+from brokers.settings import KafkaSettings
 from tests.processes import START_S, sum_of_samples, until
 
 _ADDRESS = re.compile(r"(?:Reprise answers on|Metrics on) (http://[^\s/]+)")

@@ -28,7 +28,7 @@ from rocksdict import AccessType, DBCompressionType, Options, Rdict, WriteBatch
 from schemas.errors import StorageError
 from schemas.identities import Offset
 from schemas.limits import LOG_SEGMENT_BYTES
-from streams.database import database_options, disk_errors, open_database, scan
+from storage.rocksdb import database_options, disk_errors, open_database, scan
 from streams.log.interface import LogEntry
 
 _FORMAT: Final = 1

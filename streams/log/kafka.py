@@ -12,11 +12,11 @@ from aiokafka import (  # type: ignore[import-untyped]
 )
 from aiokafka.errors import CorruptRecordException  # type: ignore[import-untyped]
 
+from brokers.options import ClientOptions
 from schemas.identities import Offset
-from schemas.kafka import MESSAGE_MAX
-from schemas.kafka_clients import ClientOptions
+from schemas.limits import KAFKA_MESSAGE_MAX_BYTES
 from streams.log.interface import LogEntry
-from streams.table.partition import LogBounds
+from streams.table.table import LogBounds
 
 logger = logging.getLogger(__name__)
 
@@ -39,8 +39,8 @@ async def opened_reader(
         auto_offset_reset="earliest",
         isolation_level="read_committed" if committed else "read_uncommitted",
         request_timeout_ms=REQUEST_MS,
-        max_partition_fetch_bytes=MESSAGE_MAX,
-        fetch_max_bytes=4 * MESSAGE_MAX,
+        max_partition_fetch_bytes=KAFKA_MESSAGE_MAX_BYTES,
+        fetch_max_bytes=4 * KAFKA_MESSAGE_MAX_BYTES,
     )
     try:
         await consumer.start()

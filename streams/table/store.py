@@ -1,6 +1,6 @@
 """The table on disk: rows in RocksDB, and the log offset that they cover, always in one write.
 
-A flush writes the rows that `streams.table.writing` names, in this order:
+A flush writes the rows that `streams.table.row_writer` names, in this order:
 
     Step 1. nothing: the caller has made the log durable up to the offset that the flush will cover.
     Step 2. one WriteBatch: a delta row for each changed context, the changed publishers and
@@ -30,7 +30,7 @@ from schemas.errors import DiskError, RowCorruptError
 from schemas.identities import ModelContext, Offset, PublisherKey
 from schemas.limits import GENERATION_MIN_BYTES
 from schemas.positions import PublisherState
-from streams.database import (
+from storage.rocksdb import (
     database_options,
     disk_errors,
     open_database,
@@ -39,9 +39,9 @@ from streams.database import (
 )
 from streams.table import rows
 from streams.table.fold import Fold, Registered, TableChanges
-from streams.table.loading import ContextRow, by_stream, load_rows
+from streams.table.row_loader import ContextRow, by_stream, load_rows
+from streams.table.row_writer import ContextRows, RowWrite, TableWriter
 from streams.table.rows import RowKind
-from streams.table.writing import ContextRows, RowWrite, TableWriter
 
 _BATCH_BYTES_MAX: Final = 8 * 2**20
 _LOCAL_KEY: Final = b"L"

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from replay.publisher import Publisher
-from schemas.kafka import KafkaSettings
+from brokers.settings import KafkaSettings
+from simulation.engines.publisher import Publisher
 from tests.processes import Api, Service, until
 from tests.roles import Role
 

@@ -13,18 +13,18 @@ from typing import NamedTuple, Protocol
 from aiokafka import AIOKafkaConsumer, TopicPartition  # type: ignore[import-untyped]
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete  # type: ignore[import-untyped]
 
-from bridge.bounds import SESSION_S, SPOOL_BYTES_MAX
-from bridge.clients import Clients, partition_of
-from bridge.spool import Spool
-from bridge.transport import Transport
-from bridge.writer import Writer
-from reprise.kafka_clients import client_options
-from reprise.kafka_topics import ensure_topics
+from bridge.delivery.producer import Transport
+from bridge.delivery.spool import Spool
+from bridge.delivery.writer import Writer
+from brokers.availability import client_options
+from brokers.clients import Clients, partition_of
+from brokers.settings import KafkaSettings
+from brokers.topics import ensure_topics
 from schemas.identities import Offset, PublisherKey, StreamKey
-from schemas.kafka import KafkaSettings, encode_stream
+from schemas.limits import SESSION_S, SPOOL_BYTES_MAX
 from schemas.positions import Position
 from schemas.records import Record, encode_record
-from streams.agents import EventsReader, PartitionTables
+from schemas.topics import encode_stream
 from streams.kernel import open_kernel
 from streams.log.embedded import EmbeddedLog
 from streams.log.interface import LogEntry
@@ -32,6 +32,7 @@ from streams.log.kafka import log_bounds, opened_reader
 from streams.table.fold import Fold
 from streams.table.recovery import recover
 from streams.table.store import TableStore
+from streams.worker.tables import EventsReader, PartitionTables
 
 SEED = 1337
 FLUSH_S = 0.01

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import pytest
 
+from brokers.settings import KafkaSettings
 from schemas.events import BlockEvent
 from schemas.identities import Medium, Offset, PublisherKey, StreamKey
-from schemas.kafka import KafkaSettings
 from schemas.positions import Position, PublisherState
 from schemas.records import Record, decode_record, encode_record
 from schemas.registration import Registration

@@ -8,14 +8,14 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from bridge.intake import Intake
-from bridge.messages import RawMessage
-from replay.engine_cache import CacheSizes, EngineCache, Offload
-from replay.publisher import Publisher, PublisherOptions
-from replay.wire import AllBlocksCleared, BlockRemoved, BlockStored
+from bridge.sequencing.sequencer import Intake
+from bridge.sockets.raw_message import RawMessage
 from schemas.identities import Offset
 from schemas.records import encode_record
 from schemas.registration import PublisherKind, Registration
+from simulation.engines.cache import CacheSizes, EngineCache, Offload
+from simulation.engines.publisher import Publisher, PublisherOptions
+from simulation.engines.wire import AllBlocksCleared, BlockRemoved, BlockStored
 from streams.kernel import open_kernel
 from streams.table.fold import Fold
 from tests.building import prefix_hashes

@@ -17,15 +17,13 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition  # type: ignore[import-untyped]
 from prometheus_client.parser import text_string_to_metric_families
 
-from bridge.intake import Intake
-from bridge.messages import RawMessage
+from bridge.sequencing.sequencer import Intake
+from bridge.sockets.raw_message import RawMessage
+from brokers.settings import KafkaSettings
+from brokers.topics import ensure_topics
 from devtools.broker import Broker
-from query_api.registry import encode_registration
-from replay.engine_cache import CacheSizes, EngineCache, Offload
-from replay.publisher import Publisher, PublisherOptions
-from reprise.kafka_topics import ensure_topics
+from query_api.replica.registry_table import encode_registration
 from schemas.identities import ModelContext, Offset, PublisherKey
-from schemas.kafka import KafkaSettings, encode_publisher, encode_stream
 from schemas.records import (
     EventsRecord,
     GapRecord,
@@ -37,6 +35,9 @@ from schemas.records import (
     encode_record,
 )
 from schemas.registration import PublisherKind, Registration
+from schemas.topics import encode_publisher, encode_stream
+from simulation.engines.cache import CacheSizes, EngineCache, Offload
+from simulation.engines.publisher import Publisher, PublisherOptions
 from streams.kernel import open_kernel
 from streams.table.fold import DUPLICATE, Fold
 from tests.processes import START_S, until

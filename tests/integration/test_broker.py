@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer  # type: ignore[import-untyped]
 
+from brokers.settings import KafkaSettings
+from brokers.topics import ensure_topics
 from devtools.broker import Broker, free_ports, is_answering
-from reprise.kafka_topics import ensure_topics
-from schemas.kafka import KafkaSettings
 
 BOUND_S = 40.0
 

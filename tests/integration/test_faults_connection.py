@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from brokers.settings import KafkaSettings
 from devtools.broker import Broker, Listener, free_ports
-from schemas.kafka import KafkaSettings
 from tests.deployment import Deployment, check_once_quiet, query_for
 from tests.kafka_fixtures import started_broker
 from tests.load import Load

@@ -14,9 +14,9 @@ import msgspec
 import pytest
 from aiokafka import AIOKafkaProducer  # type: ignore[import-untyped]
 
+from brokers.settings import KafkaSettings
 from devtools.broker import Broker
 from schemas.errors import RecordError
-from schemas.kafka import KafkaSettings
 from schemas.records import EventsRecord, decode_record, encode_record
 from streams.table.fold import DUPLICATE
 from tests.deployment import (
@@ -37,8 +37,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 # Two bridges of one group never write the same publisher for long. No setting names a group of
 # its own, so this one has to be told.
 OTHER_GROUP = """
-from reprise.cli import main
-from schemas.kafka import KafkaSettings
+from reprise.cli.main import main
+from brokers.settings import KafkaSettings
 KafkaSettings.group = lambda self, role: f"{self.topic_prefix}.other-{role}"
 main()
 """

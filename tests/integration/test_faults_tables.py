@@ -11,7 +11,7 @@ import time
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient  # type: ignore[import-untyped]
 
-from reprise.kafka_topics import ensure_topics
+from brokers.topics import ensure_topics
 from tests.deployment import SESSION_S, Deployment, check_once_quiet
 from tests.load import Load
 from tests.roles import Role

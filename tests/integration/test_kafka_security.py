@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from brokers.availability import client_options
+from brokers.settings import KafkaSettings
+from brokers.topics import ensure_topics
 from devtools.broker import HOST, Broker, Listener
-from reprise.kafka_clients import client_options
-from reprise.kafka_topics import ensure_topics
 from schemas.errors import ConfigurationError
-from schemas.kafka import KafkaSettings
 from tests.kafka_fixtures import started_broker, unavailable
 
 BOUND_S = 40.0
@@ -92,7 +92,7 @@ def waiting_line(settings: KafkaSettings, caplog: pytest.LogCaptureFixture) -> s
     """The first line that a role which waits has to say."""
 
     def lines() -> list[str]:
-        return [one.getMessage() for one in caplog.records if one.name == "reprise.outages"]
+        return [one.getMessage() for one in caplog.records if one.name == "brokers.outages"]
 
     async def wait() -> None:
         role = asyncio.create_task(ensure_topics(settings))

@@ -14,10 +14,10 @@ from aiokafka.admin.config_resource import (  # type: ignore[import-untyped]
     ConfigResourceType,
 )
 
+from brokers.settings import KafkaSettings
+from brokers.topics import ensure_topics
 from devtools.broker import HOST, Broker, free_ports
-from reprise.kafka_topics import ensure_topics
 from schemas.errors import ConfigurationError
-from schemas.kafka import KafkaSettings
 
 BOUND_S = 40.0
 
@@ -145,7 +145,7 @@ def test_a_broker_that_comes_later_is_waited_for(
             waiting.set()
 
     watch = Watch()
-    logging.getLogger("reprise.outages").addHandler(watch)
+    logging.getLogger("brokers.outages").addHandler(watch)
     failures: list[BaseException] = []
 
     def run() -> None:
@@ -161,7 +161,7 @@ def test_a_broker_that_comes_later_is_waited_for(
         own_broker.start()
     finally:
         role.join(BOUND_S)
-        logging.getLogger("reprise.outages").removeHandler(watch)
+        logging.getLogger("brokers.outages").removeHandler(watch)
     assert not role.is_alive()
     assert not failures
     assert len(partitions_of(settings)) == 4

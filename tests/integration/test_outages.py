@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from brokers.settings import KafkaSettings
 from devtools.broker import Broker
-from replay.publisher import Publisher, PublisherOptions
-from schemas.kafka import KafkaSettings
+from simulation.engines.publisher import Publisher, PublisherOptions
 from tests.processes import until
 from tests.roles import Role
 

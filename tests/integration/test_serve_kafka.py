@@ -13,17 +13,18 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition  # type: ignore[import-untyped]
 from aiokafka.admin import AIOKafkaAdminClient  # type: ignore[import-untyped]
 
+from brokers.settings import KafkaSettings
+from brokers.topics import ensure_topics
 from devtools.broker import Broker
-from query_api.readiness import total_digest
-from query_api.registry import encode_registration
-from reprise.kafka_topics import ensure_topics
+from query_api.http.health import total_digest
+from query_api.replica.registry_table import encode_registration
 from schemas.identities import StreamKey
-from schemas.kafka import KafkaSettings, TopicSpec, decode_publisher, encode_publisher
 from schemas.registration import Registration
+from schemas.topics import TopicSpec, decode_publisher, encode_publisher
 from streams.kernel import open_kernel
 from streams.table import rows
 from streams.table.fold import Fold
-from streams.table.writing import RowWrite
+from streams.table.row_writer import RowWrite
 from tests.building import events_record, gap_record, registered_record, registration, stored
 from tests.fakes import FlushingWorker
 from tests.processes import Service, until

@@ -25,13 +25,14 @@ from aiokafka.admin.config_resource import (  # type: ignore[import-untyped]
     ConfigResourceType,
 )
 
-from reprise.kafka_topics import ensure_topics
+from brokers.settings import KafkaSettings
+from brokers.topics import ensure_topics
 from schemas.events import BlockEvent
 from schemas.identities import Offset
-from schemas.kafka import KafkaSettings, TopicSpec, encode_stream
+from schemas.topics import TopicSpec, encode_stream
 from streams.kernel import open_kernel
 from streams.table.fold import Fold
-from streams.table.follower import TableFollower
+from streams.table.row_reader import TableFollower
 from tests.building import STREAM, cleared, events_record, registered_record, registration, stored
 from tests.building import removed as removed_event
 

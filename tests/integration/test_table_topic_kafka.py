@@ -7,14 +7,14 @@ from typing import Any, TypeVar
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient  # type: ignore[import-untyped]
 
-from reprise.kafka_clients import client_options
-from reprise.kafka_topics import ensure_topics
-from schemas.kafka import KafkaSettings
-from streams.log import kafka_table
-from streams.log.kafka_table import KafkaTableTopic
+from brokers.availability import client_options
+from brokers.settings import KafkaSettings
+from brokers.topics import ensure_topics
 from streams.table import rows
-from streams.table.partition import TableLostError, TopicRow
-from streams.table.writing import RowWrite
+from streams.table import topic as table_topic
+from streams.table.row_writer import RowWrite
+from streams.table.table import TableLostError, TopicRow
+from streams.table.topic import KafkaTableTopic
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -57,7 +57,7 @@ def test_flushes_are_read_back_where_they_were_written(kafka_settings: KafkaSett
 def test_a_flush_beyond_one_batch_is_a_transaction_and_the_next_one_goes_on(
     kafka_settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka_table, "BATCH_BYTES_MAX", 20_000)
+    monkeypatch.setattr(table_topic, "BATCH_BYTES_MAX", 20_000)
 
     async def work() -> None:
         topic = owner(kafka_settings)
@@ -76,7 +76,7 @@ def test_a_flush_beyond_one_batch_is_a_transaction_and_the_next_one_goes_on(
 def test_an_owner_that_was_replaced_writes_nothing_more(
     kafka_settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    monkeypatch.setattr(kafka_table, "BATCH_BYTES_MAX", 20_000)
+    monkeypatch.setattr(table_topic, "BATCH_BYTES_MAX", 20_000)
 
     async def work() -> None:
         old, new = owner(kafka_settings), owner(kafka_settings)
@@ -122,7 +122,7 @@ def test_an_owner_renews_its_claim_before_the_broker_forgets_it(
         first, second = owner(kafka_settings), owner(kafka_settings)
         await first.take()
         offsets = await first.write(flush("a"))
-        monkeypatch.setattr(kafka_table, "RENEW_S", -1.0)
+        monkeypatch.setattr(table_topic, "RENEW_S", -1.0)
         offsets += await first.write(flush("b"))
         assert offsets[3] == offsets[2] + 2, "a mark stands between"
         await second.take()

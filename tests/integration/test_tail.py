@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaProducer  # type: ignore[import-untyped]
 
-from reprise.kafka_topics import ensure_topics
+from brokers.settings import KafkaSettings
+from brokers.topics import ensure_topics
 from schemas.identities import StreamKey
-from schemas.kafka import KafkaSettings, encode_stream
+from schemas.topics import encode_stream
 from tests.building import events_record, stored
 from tests.processes import Service
 

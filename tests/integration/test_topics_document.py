@@ -6,8 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from reprise.kafka_topics import ensure_topics
-from schemas.kafka import KafkaSettings
+from brokers.settings import KafkaSettings
+from brokers.topics import ensure_topics
 from tests.integration.test_tail import produce, record
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "topics.md"

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from schemas.identities import Offset
 from streams.log.interface import LogEntry
 from streams.table.fold import Fold
-from streams.table.follower import TableFollower
-from streams.table.partition import Action, LogBounds, PartitionTable, TableLostError
+from streams.table.row_reader import TableFollower
+from streams.table.table import Action, LogBounds, PartitionTable, TableLostError
 from tests.building import cleared, events_record, stored
 from tests.property.test_recovery_equals_never_crashing import (
     MEMORY,

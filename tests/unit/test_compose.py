@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from replay.compose_demo import Replicas, reachable
-from replay.engine import EngineOptions, EngineReady, EngineState, RankReady
+from simulation.demo.compose import Replicas, reachable
+from simulation.engines.engine import EngineOptions, EngineReady, EngineState, RankReady
 from streams.kernel import open_kernel
-from tests.unit.replay.stub_service import StubService
+from tests.unit.simulation.demo.stub_service import StubService
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = (ROOT / "docker-compose.yml").read_text()

@@ -1,6 +1,6 @@
 import pytest
 
-from query_api.app import create_app
+from query_api.http.app import create_app
 from tests.fakes import AsgiClient, FakeTable
 
 

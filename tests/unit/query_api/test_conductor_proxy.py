@@ -11,7 +11,7 @@ import httpx
 import msgspec
 import pytest
 
-from query_api.app import create_app
+from query_api.http.app import create_app
 from tests.fakes import FakeTable
 
 INSTANCES = {"p0": [0, 1], "p1": [0]}

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from reprise.cli import main
+from reprise.cli.main import main
 from reprise.settings import (
     DEFAULT_SEED,
     LOG_LEVELS,

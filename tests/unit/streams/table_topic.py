@@ -3,10 +3,10 @@
 import random
 from collections.abc import AsyncIterator
 
-from streams.table.follower import TableFollower
-from streams.table.partition import TableLostError, TopicRow
+from streams.table.row_reader import TableFollower
+from streams.table.row_writer import RowWrite
 from streams.table.rows import COVERED_KEY
-from streams.table.writing import RowWrite
+from streams.table.table import TableLostError, TopicRow
 
 
 class MemoryTopic:

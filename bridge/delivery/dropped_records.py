@@ -1,0 +1,82 @@
+"""What could not be kept, and what the log has to say of it. Pure."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from bridge.sequencing.sequencer import Anchor
+from schemas.identities import PublisherKey
+from schemas.records import EventsRecord, GapRecord, ResetRecord, SequencedRecord
+
+SPOOL_FULL: Final = "spool_full"
+RECORD_TOO_LARGE: Final = "record_too_large"
+DISK_ERROR: Final = "disk_error"
+
+
+@dataclass(slots=True)
+class Loss:
+    """What of one publisher was dropped, and not yet said in the log.
+
+    Attributes:
+        before: its last batch that was not.
+        incarnation, first, last: the batches lost, of the last life; reset: whether one began.
+    """
+
+    before: Anchor
+    incarnation: int
+    first: int
+    last: int
+    reset: bool = False
+
+    @classmethod
+    def beginning(cls, before: Anchor, record: SequencedRecord) -> "Loss":
+        """A loss that begins with this record, which is yet to be added."""
+        return cls(before, record.incarnation, record.first_sequence, record.last_sequence)
+
+    def add(self, record: SequencedRecord) -> None:
+        """Loses one more record."""
+        if isinstance(record, ResetRecord) or record.incarnation > self.incarnation:
+            self.reset = True
+            self.incarnation = record.incarnation
+            self.first = 0
+        self.last = record.last_sequence
+
+    def records(self, publisher: PublisherKey, now: float) -> list[SequencedRecord]:
+        """What the log has to say of it."""
+        stream, dp_rank = publisher
+        records: list[SequencedRecord] = []
+        if self.reset:
+            records.append(
+                ResetRecord(
+                    stream=stream,
+                    dp_rank=dp_rank,
+                    bridge_time=now,
+                    incarnation=self.incarnation,
+                    first_sequence=-1,
+                    last_sequence=-1,
+                    reason=SPOOL_FULL,
+                )
+            )
+        if self.last >= self.first:
+            records.append(
+                _gap(publisher, now, (self.incarnation, self.first, self.last), SPOOL_FULL)
+            )
+        return records
+
+
+def gap_of(record: EventsRecord, reason: str) -> GapRecord:
+    """The gap that stands for a record which cannot be written."""
+    lost = (record.incarnation, record.first_sequence, record.last_sequence)
+    return _gap(record.publisher, record.bridge_time, lost, reason)
+
+
+def _gap(publisher: PublisherKey, now: float, lost: tuple[int, int, int], reason: str) -> GapRecord:
+    incarnation, first, last = lost
+    return GapRecord(
+        stream=publisher.stream,
+        dp_rank=publisher.dp_rank,
+        bridge_time=now,
+        incarnation=incarnation,
+        first_sequence=first,
+        last_sequence=last,
+        reason=reason,
+    )

@@ -1,0 +1,85 @@
+"""The idempotent producer of a bridge: started when it is needed, replaced when it has failed."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable
+from typing import cast
+
+from brokers.clients import Batch, KafkaError, Producer
+from schemas.limits import LEAVE_S
+
+
+class Transport:
+    """Sends batches, for as long as the broker is away. One loop.
+
+    Args:
+        make_producer: called again where a producer has failed for good.
+    """
+
+    def __init__(self, make_producer: Callable[[], Producer]) -> None:
+        self._make_producer = make_producer
+        self._producer: Producer | None = None
+        self._starting = asyncio.Lock()
+        self._ended = asyncio.Event()
+
+    async def started(self) -> Producer:
+        """The producer.
+
+        Raises:
+            KafkaError, OSError: the broker is away.
+        """
+        async with self._starting:
+            if self._producer is None:
+                producer = self._make_producer()
+                try:
+                    await producer.start()
+                except BaseException:
+                    await producer.stop()
+                    raise
+                self._producer = producer
+                self._ended = asyncio.Event()
+            return self._producer
+
+    async def replace(self, failed: Producer | None = None) -> None:
+        """Gives the producer up, with what is under way; the next use starts another.
+
+        Args:
+            failed: nothing is done where another has replaced this one already.
+        """
+        producer = self._producer
+        if producer is None or failed not in (None, producer):
+            return
+        self._producer = None
+        self._ended.set()
+        with contextlib.suppress(KafkaError, OSError, TimeoutError):
+            await asyncio.wait_for(producer.stop(), LEAVE_S)
+
+    async def send(
+        self, topic: str, partition: int, messages: Iterable[tuple[bytes, bytes]]
+    ) -> None:
+        """Writes keys and values, in order; waits for the broker.
+
+        Raises:
+            KafkaError, OSError: they may not have been written.
+        """
+        producer = await self.started()
+        batch = producer.create_batch()
+        for key, value in messages:
+            if batch.append(key=key, value=value, timestamp=None) is None:
+                await self.send_batch(producer, batch, topic, partition)
+                batch = producer.create_batch()
+                batch.append(key=key, value=value, timestamp=None)
+        await self.send_batch(producer, batch, topic, partition)
+
+    async def send_batch(self, producer: Producer, batch: Batch, topic: str, partition: int) -> int:
+        """Returns the first offset; waits for as long as the broker is away."""
+        ended: asyncio.Future[object] = asyncio.ensure_future(self._ended.wait())
+        try:
+            sent = await producer.send_batch(batch, topic, partition=partition)
+            waited = cast("asyncio.Future[object]", sent)
+            await asyncio.wait({waited, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if not sent.done():
+                raise KafkaError("the producer was closed")
+            return sent.result().offset
+        finally:
+            ended.cancel()

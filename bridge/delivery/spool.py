@@ -1,0 +1,257 @@
+"""Records that wait on disk for the log: bounded, in order for each publisher. Format version 1.
+
+    key                                      value
+    b"r" + lane (u32 BE) + number (u64 BE)   a record (`schemas.records`)
+    b"l" + lane (u32 BE)                     the publisher of the lane (msgpack)
+
+A lane is one publisher; numbers rise over all lanes. Records are read from a lane's head, and
+deleted when the log has acknowledged them; what was read but not deleted is read again after a
+restart, so the log may get it twice, never not at all.
+
+Writes go to RocksDB's write-ahead log: they survive `kill -9`, and a power cut but for the last
+moments.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+from rocksdict import DBCompressionType, DBRecoveryMode, Options, Rdict, WriteBatch
+
+from schemas.errors import DataDirectoryInUseError, DiskError, RecordError, StorageError
+from schemas.identities import PublisherKey
+from schemas.limits import MIB, SPOOL_BYTES_MAX
+from schemas.records import Record, decode_record
+from schemas.topics import decode_publisher, encode_publisher
+
+_RECORD_KEY: Final = struct.Struct(">cIQ")
+_LANE_KEY: Final = struct.Struct(">cI")
+_RECORD, _LANE = b"r", b"l"
+
+
+class SpooledRecord(NamedTuple):
+    """One record of a lane."""
+
+    number: int
+    encoded: bytes
+
+
+class _SpoolLane:
+    """What is known of a lane in memory."""
+
+    __slots__ = ("head", "number", "records", "size_bytes", "tail")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.records = 0
+        self.size_bytes = 0
+        self.head = 0  # no record of the lane has a lower number
+        self.tail = -1
+
+
+class Spool:
+    """See the module. One owner.
+
+    Args:
+        path: its directory, made where it is missing.
+        bytes_max: bound on the records' bytes.
+
+    Raises:
+        DataDirectoryInUseError: another process has it open.
+        StorageError: it cannot be opened.
+    """
+
+    def __init__(self, path: Path, *, bytes_max: int = SPOOL_BYTES_MAX) -> None:
+        self.bytes_max = bytes_max
+        self.size_bytes = 0
+        self.records = 0
+        self.spooled_records = 0
+        self._path = path
+        self._lanes: dict[PublisherKey, _SpoolLane] = {}
+        self._next_lane = 0
+        self._next_number = 0
+        self._db = _open(path)
+        try:
+            self._load()
+        except msgspec.MsgspecError as error:
+            self._db.close()
+            raise StorageError(f"Expected an intact spool at {path}, got: {error}") from error
+
+    def _load(self) -> None:
+        by_number: dict[int, _SpoolLane] = {}
+        cursor = self._db.iter()
+        cursor.seek(_LANE)
+        while cursor.valid():
+            key, value = cursor.key(), cursor.value()
+            if key[:1] == _LANE:
+                lane = _SpoolLane(_LANE_KEY.unpack(key)[1])
+                by_number[lane.number] = lane
+                self._lanes[decode_publisher(value)] = lane
+                self._next_lane = max(self._next_lane, lane.number + 1)
+            else:
+                _, lane_number, number = _RECORD_KEY.unpack(key)
+                self._count(by_number[lane_number], number, len(value))
+            cursor.next()
+        cursor.status()  # what cannot be read would else look like the end
+
+    def _count(self, lane: _SpoolLane, number: int, size_bytes: int) -> None:
+        if not lane.records:
+            lane.head = number
+        lane.tail = number
+        lane.records += 1
+        lane.size_bytes += size_bytes
+        self.records += 1
+        self.size_bytes += size_bytes
+        self._next_number = max(self._next_number, number + 1)
+
+    # Writing
+
+    def append(self, publisher: PublisherKey, encoded: Sequence[bytes]) -> list[int]:
+        """Appends records to the publisher's lane, whatever the bound. Returns their numbers.
+
+        Raises:
+            DiskError: nothing was appended.
+        """
+        batch = WriteBatch(raw_mode=True)
+        lane = self._lanes.get(publisher)
+        if lane is None:
+            lane = _SpoolLane(self._next_lane)
+            batch.put(_LANE_KEY.pack(_LANE, lane.number), encode_publisher(publisher))
+        numbers = list(range(self._next_number, self._next_number + len(encoded)))
+        for number, value in zip(numbers, encoded, strict=True):
+            batch.put(_RECORD_KEY.pack(_RECORD, lane.number, number), value)
+        self._write(batch)
+        if publisher not in self._lanes:
+            self._lanes[publisher] = lane
+            self._next_lane += 1
+        for number, value in zip(numbers, encoded, strict=True):
+            self._count(lane, number, len(value))
+        self.spooled_records += len(encoded)
+        return numbers
+
+    def fits(self, size_bytes: int) -> bool:
+        """Whether records of that size are within the bound."""
+        return self.size_bytes + size_bytes <= self.bytes_max
+
+    def delete(self, publisher: PublisherKey, records: Iterable[SpooledRecord]) -> None:
+        """Deletes records that `read` gave, those that are still there.
+
+        Raises:
+            DiskError: nothing was deleted.
+        """
+        lane = self._lanes.get(publisher)
+        if lane is None:
+            return
+        batch = WriteBatch(raw_mode=True)
+        deleted: list[SpooledRecord] = []
+        for record in records:
+            key = _RECORD_KEY.pack(_RECORD, lane.number, record.number)
+            if record.number >= lane.head and self._db.get(key) is not None:
+                batch.delete(key)
+                deleted.append(record)
+        emptied = len(deleted) == lane.records
+        if emptied:
+            batch.delete(_LANE_KEY.pack(_LANE, lane.number))
+        self._write(batch)
+        size_bytes = sum(len(record.encoded) for record in deleted)
+        lane.records -= len(deleted)
+        lane.size_bytes -= size_bytes
+        self.records -= len(deleted)
+        self.size_bytes -= size_bytes
+        if emptied:
+            del self._lanes[publisher]
+        elif deleted and deleted[0].number == lane.head:
+            lane.head = deleted[-1].number + 1
+
+    def discard(self, publisher: PublisherKey, *, after: int = -1) -> int:
+        """Deletes the publisher's records with numbers above `after`; returns how many."""
+        gone = [record for record in self.read(publisher) if record.number > after]
+        if gone:
+            self.delete(publisher, gone)
+        return len(gone)
+
+    # Reading
+
+    def publishers(self) -> list[PublisherKey]:
+        """The publishers that have records here."""
+        return list(self._lanes)
+
+    def __contains__(self, publisher: object) -> bool:
+        return publisher in self._lanes
+
+    def read(
+        self, publisher: PublisherKey, *, after: int = -1, bytes_max: int | None = None
+    ) -> Iterator[SpooledRecord]:
+        """The publisher's records in order, from the first one with a number above `after`.
+
+        Args:
+            publisher: whose.
+            after: a number that was read before.
+            bytes_max: stop once that much was read; None for all.
+
+        Raises:
+            DiskError: they cannot be read.
+        """
+        lane = self._lanes.get(publisher)
+        if lane is None:
+            return
+        cursor = self._db.iter()
+        cursor.seek(_RECORD_KEY.pack(_RECORD, lane.number, max(lane.head, after + 1)))
+        prefix = _LANE_KEY.pack(_RECORD, lane.number)
+        size_bytes = 0
+        while cursor.valid() and cursor.key()[: len(prefix)] == prefix:
+            value = cursor.value()
+            yield SpooledRecord(_RECORD_KEY.unpack(cursor.key())[2], value)
+            size_bytes += len(value)
+            if bytes_max is not None and size_bytes >= bytes_max:
+                return
+            cursor.next()
+        if not cursor.valid():
+            cursor.status()  # what cannot be read would else look like the end
+
+    def last_number(self, publisher: PublisherKey) -> int:
+        """The number of the publisher's last record, -1 where it has none."""
+        lane = self._lanes.get(publisher)
+        return -1 if lane is None else lane.tail
+
+    def decoded(self, publisher: PublisherKey) -> Iterator[tuple[SpooledRecord, Record]]:
+        """The publisher's records with what they say; unreadable ones are left out."""
+        for spooled in self.read(publisher):
+            try:
+                yield spooled, decode_record(spooled.encoded)
+            except RecordError:
+                continue
+
+    def close(self) -> None:
+        """Closes the database; iterators must be gone."""
+        self._db.close()
+
+    def _write(self, batch: WriteBatch) -> None:
+        try:
+            self._db.write(batch)
+        except Exception as error:
+            raise DiskError(
+                action="write the spool", path=str(self._path), detail=str(error)
+            ) from error
+
+
+def _open(path: Path) -> Rdict:
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_write_buffer_size(16 * MIB)
+    options.set_max_background_jobs(2)
+    options.set_keep_log_file_num(3)
+    options.set_max_log_file_size(4 * MIB)
+    options.set_compression_type(DBCompressionType.lz4())
+    options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        return Rdict(str(path), options)
+    except Exception as error:
+        if "lock hold by" in str(error) or "LOCK:" in str(error):
+            raise DataDirectoryInUseError(str(path)) from error
+        raise StorageError(
+            f"Expected a readable and writable database at {path}, got: {error}"
+        ) from error

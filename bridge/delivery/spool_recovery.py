@@ -1,0 +1,81 @@
+"""What an earlier life or session left in the spool, held against what the log has."""
+
+import logging
+
+from bridge.delivery.spool import Spool, SpooledRecord
+from bridge.membership.cursors import UNREGISTERED, LogState
+from bridge.sequencing.sequencer import Anchor
+from schemas.identities import PublisherKey
+from schemas.positions import Cursor
+from schemas.records import (
+    EventsRecord,
+    GapRecord,
+    RegisteredRecord,
+    ResetRecord,
+    SequencedRecord,
+    UnregisteredRecord,
+)
+
+_logger = logging.getLogger(__name__)
+
+
+def resolve(spool: Spool, publisher: PublisherKey, state: LogState) -> Anchor:
+    """For a publisher of ours: what the log and the spool have, together.
+
+    Drops from the spool what the log has, and everything where the publisher was unregistered
+    since: it begins anew then.
+    """
+    if state.registered == UNREGISTERED and state.cursor.incarnation:
+        spool.discard(publisher)
+        state.begin_registration()
+    anchor = state.anchor
+    written: list[SpooledRecord] = []
+    for spooled, record in spool.decoded(publisher):
+        if isinstance(record, RegisteredRecord | UnregisteredRecord):
+            continue
+        reached = _reached(record)
+        if reached.cursor <= state.cursor:
+            written.append(spooled)
+        else:
+            anchor = max(anchor, reached)
+    spool.delete(publisher, written)
+    return anchor
+
+
+def prune(spool: Spool, publisher: PublisherKey, state: LogState) -> None:
+    """For another bridge's publisher: leaves in the spool what continues the log without a hole.
+
+    The rest would go before what its owner writes, or contradict it: a gap that we saw may be one
+    that the owner repairs.
+    """
+    cursor = state.cursor
+    gone: list[SpooledRecord] = []
+    broken = state.registered == UNREGISTERED
+    for spooled, record in spool.decoded(publisher):
+        if isinstance(record, RegisteredRecord | UnregisteredRecord):
+            gone.append(spooled)
+            continue
+        reached = _reached(record).cursor
+        broken = broken or not _continues(record, cursor)
+        if broken or reached <= cursor:
+            gone.append(spooled)
+        else:
+            cursor = reached
+    if gone:
+        _logger.info("Dropped %d spooled records of %s", len(gone), publisher)
+    spool.delete(publisher, gone)
+
+
+def _reached(record: SequencedRecord) -> Anchor:
+    engine_time = record.engine_time if isinstance(record, EventsRecord) else 0.0
+    return Anchor(Cursor(record.incarnation, record.last_sequence), engine_time)
+
+
+def _continues(record: SequencedRecord, cursor: Cursor) -> bool:
+    if isinstance(record, GapRecord):
+        return False
+    if isinstance(record, ResetRecord):
+        return record.incarnation <= cursor.incarnation + 1
+    if record.incarnation > max(cursor.incarnation, 1):
+        return False
+    return record.incarnation < cursor.incarnation or record.first_sequence <= cursor.sequence + 1

@@ -1,0 +1,410 @@
+r"""Appends records to the topic `events`, in order for each publisher; never waits for the broker.
+
+    append -> queue of the partition -> one Kafka batch at a time -> acknowledged
+           \-> spool on disk, where the broker is late -> (drained, oldest first) -> the same
+
+One batch of a partition is under way at a time, by an idempotent producer with acks=all, which
+sends it again for as long as the broker is away. A record that is not acknowledged within
+SPOOL_AFTER_S sends the queue, and whatever comes after it, to the spool. A publisher that has
+records in the spool gets its next ones there too, so its order holds.
+
+Above the spool's bound records are lost, and remembered as a `Loss`: once there is room again its
+owner says what becomes of it, before anything else of the publisher is written.
+
+Who sees what: `on_written` is called once for each record that is in the log, in the order of each
+partition. A record may be in the log twice (sent, killed before the spool forgot it); never zero
+times unless it is counted in `dropped`.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from bridge.delivery.dropped_records import DISK_ERROR, RECORD_TOO_LARGE, SPOOL_FULL, Loss, gap_of
+from bridge.delivery.partition_queue import Channel, Pending, is_control
+from bridge.delivery.producer import Transport
+from bridge.delivery.spool import Spool, SpooledRecord
+from bridge.sequencing.sequencer import NO_ANCHOR, Anchor
+from brokers.clients import (
+    Batch,
+    KafkaError,
+    MessageSizeTooLargeError,
+    Producer,
+    partition_of,
+)
+from schemas.errors import RecordError, StorageError
+from schemas.identities import PublisherKey, StreamKey
+from schemas.limits import (
+    KAFKA_BATCH_BYTES,
+    QUEUE_BYTES_MAX,
+    RECORD_SEND_MAX,
+    RETRY_S,
+    SPOOL_REOPEN,
+)
+from schemas.positions import Cursor
+from schemas.records import (
+    EventsRecord,
+    Record,
+    RegisteredRecord,
+    UnregisteredRecord,
+    decode_record,
+    encode_record,
+)
+from schemas.topics import TopicSpec, encode_stream
+
+_PAUSE_S: Final = 0.02
+_logger = logging.getLogger(__name__)
+
+
+class Writer:
+    """See the module. One loop; all but `run` and `flush` return at once.
+
+    Args:
+        topic: `events`.
+        transport: of the bridge.
+        spool: this writer's own.
+        on_written: told of each acknowledged record, with its offset.
+        may_write: False while another bridge may own our publishers: nothing is sent then.
+    """
+
+    def __init__(
+        self,
+        *,
+        topic: TopicSpec,
+        transport: Transport,
+        spool: Spool,
+        on_written: Callable[[PublisherKey, Record, int], None],
+        may_write: Callable[[], bool],
+    ) -> None:
+        self.spool = spool
+        self.dropped: Counter[tuple[PublisherKey, str]] = Counter()
+        self.written_records = 0
+        self.written_bytes = 0
+        self.produce_errors = 0
+        self.queue_bytes = 0
+        self.losses: dict[PublisherKey, Loss] = {}
+        self._topic = topic
+        self._transport = transport
+        self._on_written = on_written
+        self._may_write = may_write
+        self._channels = [Channel(number) for number in range(topic.partitions)]
+        self._partitions: dict[StreamKey, tuple[bytes, int]] = {}
+        self._withheld = set(spool.publishers())
+        self._last: dict[PublisherKey, Anchor] = {}
+
+    # Appending
+
+    def append(self, records: Iterable[Record]) -> None:
+        """Takes records, in order for each publisher. Cost O(bytes)."""
+        now = time.monotonic()
+        for record in records:
+            pending = Pending(record, encode_record(record))
+            if len(pending.encoded) > RECORD_SEND_MAX and isinstance(record, EventsRecord):
+                pending = self._shrink(record)
+            self._append(pending, now)
+
+    def _append(self, pending: Pending, now: float) -> None:
+        publisher = pending.record.publisher
+        loss = self.losses.get(publisher)
+        if loss is not None and not is_control(pending.record):
+            self._lose(pending, SPOOL_FULL)
+            return
+        channel = self._channel(publisher)
+        fits = self.queue_bytes + len(pending.encoded) <= QUEUE_BYTES_MAX
+        if publisher not in self.spool and fits and not channel.is_late(now):
+            self._enqueue(channel, pending, now)
+        elif self._spill(channel):
+            self._spool(channel, pending)
+        elif is_control(pending.record):
+            self._enqueue(channel, pending, now)
+        else:
+            self._lose(pending, SPOOL_FULL)
+
+    def _enqueue(self, channel: Channel, pending: Pending, now: float) -> None:
+        if channel.is_idle:
+            channel.since = now
+        channel.queue.append(pending)
+        self.queue_bytes += len(pending.encoded)
+        self._remember(pending.record)
+        channel.changed.set()
+
+    def _remember(self, record: Record) -> None:
+        if not isinstance(record, RegisteredRecord | UnregisteredRecord):
+            engine_time = record.engine_time if isinstance(record, EventsRecord) else 0.0
+            cursor = Cursor(record.incarnation, record.last_sequence)
+            self._last[record.publisher] = Anchor(cursor, engine_time)
+
+    def _spool(self, channel: Channel, pending: Pending) -> None:
+        """Appends to the publisher's lane, or loses the record where it may be lost."""
+        publisher = pending.record.publisher
+        if not is_control(pending.record) and not self.spool.fits(len(pending.encoded)):
+            self._lose(pending, SPOOL_FULL)
+            return
+        try:
+            self.spool.append(publisher, [pending.encoded])
+        except StorageError as error:
+            _logger.error("Expected to write the spool: %s", error)
+            self._lose(pending, DISK_ERROR)
+            return
+        channel.lanes.add(publisher)
+        channel.changed.set()
+        self._remember(pending.record)
+
+    def _lose(self, pending: Pending, reason: str) -> None:
+        record = pending.record
+        publisher = record.publisher
+        self.dropped[publisher, reason] += 1
+        if isinstance(record, RegisteredRecord | UnregisteredRecord):
+            return
+        loss = self.losses.get(publisher)
+        if loss is None:
+            _logger.warning("Records of %s are dropped: %s", publisher, reason)
+            before = self._last.get(publisher, NO_ANCHOR)
+            loss = self.losses[publisher] = Loss.beginning(before, record)
+        loss.add(record)
+
+    def _spill(self, channel: Channel) -> bool:
+        """Moves the queue to the spool, and copies there what is under way; all or nothing."""
+        moved = [one for one in channel.in_flight if one.number < 0]
+        copied = len(moved)
+        moved += channel.queue
+        if not self.spool.fits(sum(len(one.encoded) for one in moved)):
+            return not moved
+        numbers: list[int] = []
+        try:
+            for one in moved:
+                numbers += self.spool.append(one.record.publisher, [one.encoded])
+                channel.lanes.add(one.record.publisher)
+        except StorageError as error:
+            _logger.error("Expected to write the spool: %s", error)
+            for one, number in zip(moved, numbers, strict=False):
+                self._unspool(one.record.publisher, [SpooledRecord(number, one.encoded)])
+            return False
+        self.queue_bytes -= sum(len(one.encoded) for one in channel.queue)
+        channel.queue.clear()
+        place = iter(numbers[:copied])
+        channel.in_flight = [
+            one if one.number >= 0 else one._replace(number=next(place))
+            for one in channel.in_flight
+        ]
+        return True
+
+    def _channel(self, publisher: PublisherKey) -> Channel:
+        return self._channels[self._place(publisher.stream)[1]]
+
+    def _place(self, stream: StreamKey) -> tuple[bytes, int]:
+        place = self._partitions.get(stream)
+        if place is None:
+            key = encode_stream(stream)
+            place = self._partitions[stream] = (key, partition_of(key, len(self._channels)))
+        return place
+
+    # What the owner of the publishers decides
+
+    def release(self, publisher: PublisherKey) -> None:
+        """Lets what an earlier life spooled of the publisher be written."""
+        self._withheld.discard(publisher)
+        if publisher in self.spool:
+            channel = self._channel(publisher)
+            channel.lanes.add(publisher)
+            channel.changed.set()
+
+    def withhold(self, publisher: PublisherKey) -> None:
+        """Keeps what is spooled of the publisher from being written, until `release`."""
+        if publisher in self.spool:
+            self._withheld.add(publisher)
+
+    def withheld(self) -> list[PublisherKey]:
+        """The publishers that have records in the spool which wait for `release`."""
+        return [publisher for publisher in self._withheld if publisher in self.spool]
+
+    def place(self, publisher: PublisherKey, anchor: Anchor) -> None:
+        """Says where the publisher stands in the log, or in what is spooled of it."""
+        self._last[publisher] = anchor
+
+    def spill(self) -> None:
+        """Spools all that is not acknowledged, as far as there is room."""
+        for channel in self._channels:
+            self._spill(channel)
+
+    def losses_to_end(self) -> list[PublisherKey]:
+        """The publishers whose loss can be ended: there is room again."""
+        if not self.losses or self.spool.size_bytes > SPOOL_REOPEN * self.spool.bytes_max:
+            return []
+        return list(self.losses)
+
+    def end_loss(self, publisher: PublisherKey) -> Loss:
+        """Takes records of the publisher again; the caller appends what the log must say first."""
+        return self.losses.pop(publisher)
+
+    def forget(self, publisher: PublisherKey) -> None:
+        """The publisher is not ours any more, or is no more."""
+        self.losses.pop(publisher, None)
+        self._last.pop(publisher, None)
+
+    def check(self) -> None:
+        """Spools what is late; to be called now and then, for the time when nothing comes."""
+        now = time.monotonic()
+        for channel in self._channels:
+            if channel.queue and channel.is_late(now):
+                self._spill(channel)
+
+    # State
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the broker is away, or too slow."""
+        now = time.monotonic()
+        return any(channel.is_late(now) for channel in self._channels)
+
+    def ends(self) -> dict[int, int]:
+        """By partition, the offset after the last acknowledged record."""
+        return {channel.partition: channel.end for channel in self._channels}
+
+    async def room(self) -> None:
+        """Waits until the queue is at most half full."""
+        while self.queue_bytes > QUEUE_BYTES_MAX // 2:  # noqa: ASYNC110 -- many events end it
+            await asyncio.sleep(_PAUSE_S)
+
+    async def flush(self, timeout_s: float) -> bool:
+        """Waits until all that was queued is acknowledged; False where it took too long."""
+        end = time.monotonic() + timeout_s
+        while not all(channel.is_idle for channel in self._channels):
+            if time.monotonic() >= end:
+                return False
+            await asyncio.sleep(_PAUSE_S)
+        return True
+
+    # Sending
+
+    async def run(self) -> None:
+        """Sends until it is cancelled; then what is queued or under way goes to the spool."""
+        tasks = [asyncio.create_task(self._run_channel(channel)) for channel in self._channels]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for channel in self._channels:
+                self._spill(channel)
+            await self._transport.replace()
+
+    async def _run_channel(self, channel: Channel) -> None:
+        while True:
+            if not self._may_write():
+                await asyncio.sleep(_PAUSE_S)
+                continue
+            producer: Producer | None = None
+            try:
+                producer = await self._transport.started()
+                batch = producer.create_batch()
+                if not self._fill(channel, batch):
+                    await channel.changed.wait()
+                    channel.changed.clear()
+                    continue
+                place = (self._topic.name, channel.partition)
+                offset = await self._transport.send_batch(producer, batch, *place)
+            except (KafkaError, OSError, TimeoutError) as error:
+                self._note_failure(channel, error)
+                if producer is not None:
+                    await self._transport.replace(producer)
+                await asyncio.sleep(RETRY_S)
+            except StorageError as error:
+                _logger.error("Expected to read the spool: %s", error)
+                await asyncio.sleep(RETRY_S)
+            else:
+                self._finish(channel, offset)
+
+    def _fill(self, channel: Channel, batch: Batch) -> bool:
+        """Puts what is next into the batch, and under way; False where there is nothing."""
+        if channel.in_flight:  # it has failed: once more
+            self._refill(channel, batch)
+            return True
+        from_spool = bool(channel.lanes) and not (channel.drained_last and channel.queue)
+        channel.drained_last = from_spool
+        if not (from_spool and self._fill_from_spool(channel, batch)):
+            self._fill_from_queue(channel, batch)
+        return bool(channel.in_flight)
+
+    def _refill(self, channel: Channel, batch: Batch) -> None:
+        for place, pending in enumerate(channel.in_flight):
+            if not self._put(batch, pending):
+                assert place, "the first message always fits"
+                rest = channel.in_flight[place:]
+                del channel.in_flight[place:]
+                channel.queue.extendleft(one for one in reversed(rest) if one.number < 0)
+                self.queue_bytes += sum(len(one.encoded) for one in rest if one.number < 0)
+                return
+
+    def _fill_from_queue(self, channel: Channel, batch: Batch) -> None:
+        while channel.queue and self._put(batch, channel.queue[0]):
+            pending = channel.queue.popleft()
+            self.queue_bytes -= len(pending.encoded)
+            channel.in_flight.append(pending)
+
+    def _fill_from_spool(self, channel: Channel, batch: Batch) -> bool:
+        for publisher in list(channel.lanes):
+            if publisher not in self.spool:
+                channel.lanes.discard(publisher)
+                continue
+            if publisher in self._withheld:
+                continue
+            for spooled in self.spool.read(publisher, bytes_max=KAFKA_BATCH_BYTES):
+                try:
+                    record = decode_record(spooled.encoded)
+                except RecordError:
+                    continue
+                pending = Pending(record, spooled.encoded, spooled.number)
+                if not self._put(batch, pending):
+                    return True
+                channel.in_flight.append(pending)
+        if channel.in_flight:
+            channel.since = time.monotonic()
+        return bool(channel.in_flight)
+
+    def _put(self, batch: Batch, pending: Pending) -> bool:
+        key = self._place(pending.record.stream)[0]
+        return batch.append(key=key, value=pending.encoded, timestamp=None) is not None
+
+    def _finish(self, channel: Channel, offset: int) -> None:
+        written, channel.in_flight = channel.in_flight, []
+        channel.failing = False
+        channel.since = time.monotonic()
+        spooled: dict[PublisherKey, list[SpooledRecord]] = {}
+        for place, pending in enumerate(written):
+            publisher = pending.record.publisher
+            self.written_records += 1
+            self.written_bytes += len(pending.encoded)
+            self._on_written(publisher, pending.record, offset + place)
+            if pending.number >= 0:
+                spooled.setdefault(publisher, []).append(
+                    SpooledRecord(pending.number, pending.encoded)
+                )
+        channel.end = max(channel.end, offset + len(written))
+        for publisher, records in spooled.items():
+            self._unspool(publisher, records)
+
+    def _unspool(self, publisher: PublisherKey, records: list[SpooledRecord]) -> None:
+        with contextlib.suppress(StorageError):  # they will be written once more
+            self.spool.delete(publisher, records)
+
+    def _note_failure(self, channel: Channel, error: BaseException) -> None:
+        self.produce_errors += 1
+        place = (self._topic.name, channel.partition)
+        level = logging.DEBUG if channel.failing else logging.WARNING
+        _logger.log(level, "Cannot write to %s, partition %d: %r", *place, error)
+        channel.failing = True
+        if isinstance(error, MessageSizeTooLargeError) and len(channel.in_flight) == 1:
+            (pending,) = channel.in_flight  # the topic takes less than it should
+            if isinstance(pending.record, EventsRecord):
+                channel.in_flight = [self._shrink(pending.record, pending.number)]
+
+    def _shrink(self, record: EventsRecord, number: int = -1) -> Pending:
+        self.dropped[record.publisher, RECORD_TOO_LARGE] += 1
+        gap = gap_of(record, RECORD_TOO_LARGE)
+        return Pending(gap, encode_record(gap), number)

@@ -1,0 +1,326 @@
+"""What the log already has of each publisher, so that whoever takes one over knows where to go on.
+
+The topic `cursors` has a note of each publisher, written at most every NOTE_S after its records
+were acknowledged; the records of `events` from the noted offset on tell the rest. Two rules keep
+that short and right:
+
+- A publisher's first note is acknowledged before its first record is sent. So where there is no
+  note, there is no record, and nothing needs to be read. Only where the partition of `cursors` was
+  never written to (the topic was lost, or all is new) are the events read from their beginning.
+- The note of a publisher that is silent is written again before the events have gone on by
+  NOTE_BEHIND_RECORDS_MAX.
+
+Incarnations rise over all the history of a publisher, beyond its unregistering: a late record of
+an earlier registration can so never be taken for one of the next.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+from zlib import crc32
+
+import msgspec
+
+from bridge.sequencing.sequencer import Anchor
+from brokers.clients import Clients, Message, partition_of, read_to_end
+from schemas.errors import RecordError
+from schemas.identities import PublisherKey
+from schemas.limits import NOTE_BEHIND_RECORDS_MAX
+from schemas.positions import NO_CURSOR, Cursor
+from schemas.records import (
+    EventsRecord,
+    Record,
+    RegisteredRecord,
+    UnregisteredRecord,
+    decode_record,
+)
+from schemas.registration import Registration
+from schemas.topics import CursorNote, decode_publisher, encode_publisher, encode_stream
+
+UNREGISTERED: Final = 0
+_logger = logging.getLogger(__name__)
+_encoder = msgspec.msgpack.Encoder()
+
+
+class Note(CursorNote, frozen=True, kw_only=True):
+    """A `CursorNote` with what the bridge would otherwise have to read the events for.
+
+    Attributes:
+        engine_time: of the batch at the cursor, 0 where it is not known.
+        registered: `fingerprint` of the registration that the log has, or UNREGISTERED.
+    """
+
+    engine_time: float = 0.0
+    registered: int = UNREGISTERED
+
+
+_decoder = msgspec.msgpack.Decoder(Note)
+
+
+def fingerprint(registration: Registration) -> int:
+    """Tells registrations of one publisher apart; never UNREGISTERED."""
+    return crc32(_encoder.encode(registration)) or 1
+
+
+@dataclass(slots=True)
+class LogState:
+    """What the log has of one publisher.
+
+    Attributes:
+        cursor: its last batch, or gap.
+        engine_time: of that batch, 0 where it is not known.
+        registered: see `Note`.
+        partition: of its records in `events`.
+        offset: everything before it is known.
+        noted: whether a note is in the log; noted_offset: that of the last one.
+    """
+
+    partition: int
+    cursor: Cursor = NO_CURSOR
+    engine_time: float = 0.0
+    registered: int = UNREGISTERED
+    offset: int = 0
+    noted: bool = False
+    noted_offset: int = 0
+
+    @property
+    def anchor(self) -> Anchor:
+        """The cursor with the time by which its batch is known again."""
+        return Anchor(self.cursor, self.engine_time)
+
+    def take(self, record: Record, offset: int) -> None:
+        """Follows one record of the publisher in the log."""
+        self.offset = max(self.offset, offset + 1)
+        if isinstance(record, RegisteredRecord):
+            self.registered = fingerprint(record.registration)
+        elif isinstance(record, UnregisteredRecord):
+            self.registered = UNREGISTERED
+        else:
+            cursor = Cursor(record.incarnation, record.last_sequence)
+            if cursor > self.cursor:
+                self.cursor = cursor
+                self.engine_time = record.engine_time if isinstance(record, EventsRecord) else 0.0
+
+    def begin_registration(self) -> None:
+        """A publisher that was unregistered is followed again: nothing of before counts."""
+        if self.cursor.incarnation:
+            self.cursor = Cursor(self.cursor.incarnation + 1, -1)
+            self.engine_time = 0.0
+
+    def note(self) -> Note:
+        """What the next bridge needs to know."""
+        return Note(
+            incarnation=self.cursor.incarnation,
+            sequence=self.cursor.sequence,
+            partition=self.partition,
+            offset=self.offset,
+            engine_time=self.engine_time,
+            registered=self.registered,
+        )
+
+
+class Cursors:
+    """What the log has of the publishers of some partitions of the registry. One loop.
+
+    Args:
+        clients: of the deployment.
+    """
+
+    def __init__(self, clients: Clients) -> None:
+        self.unreadable = 0
+        self.recovered_records = 0
+        self._clients = clients
+        self._topics = clients.settings.topics
+        self._states: dict[PublisherKey, LogState] = {}
+        self._homes: dict[PublisherKey, int] = {}
+        self._dirty: set[PublisherKey] = set()
+        self._never_written: set[int] = set()
+
+    # Recovery
+
+    async def load(self, partitions: Iterable[int]) -> None:
+        """Reads the notes of these partitions, in place of what was known of their publishers.
+
+        Raises:
+            KafkaError: the broker went away.
+        """
+        starts = dict.fromkeys(partitions, 0)
+        self.forget(starts)
+        if not starts:
+            return
+        reader = self._clients.reader()
+        try:
+            await reader.start()
+            ends = await read_to_end(reader, self._topics.cursors.name, starts, self._take_note)
+        finally:
+            await reader.stop()
+        self._never_written -= set(starts)
+        self._never_written |= {partition for partition, end in ends.items() if end == 0}
+
+    def forget(self, partitions: Iterable[int]) -> None:
+        """Drops what is known of the publishers of these partitions."""
+        gone = set(partitions)
+        for publisher in [one for one, home in self._homes.items() if home in gone]:
+            del self._homes[publisher]
+            self._states.pop(publisher, None)
+            self._dirty.discard(publisher)
+
+    def _take_note(self, message: Message) -> None:
+        try:
+            publisher = decode_publisher(message.key or b"")
+        except msgspec.MsgspecError as error:
+            self._skip(self._topics.cursors.name, message.partition, message.offset, error)
+            return
+        self._homes[publisher] = message.partition
+        try:
+            note = _decoder.decode(message.value or b"")
+        except msgspec.MsgspecError as error:
+            self._skip(self._topics.cursors.name, message.partition, message.offset, error)
+            self._states[publisher] = LogState(partition=self.partition(publisher))
+            return
+        self._states[publisher] = LogState(
+            partition=self.partition(publisher),
+            cursor=Cursor(note.incarnation, note.sequence),
+            engine_time=note.engine_time,
+            registered=note.registered,
+            offset=note.offset if note.partition == self.partition(publisher) else 0,
+            noted=True,
+            noted_offset=note.offset,
+        )
+
+    async def recover(self, homes: Mapping[PublisherKey, int]) -> dict[PublisherKey, LogState]:
+        """What the log has of these publishers now, read on from their notes.
+
+        Args:
+            homes: the publishers, with their partition of the registry, which has been loaded.
+
+        Raises:
+            KafkaError: the broker went away.
+        """
+        wanted: dict[PublisherKey, LogState] = {}
+        starts: dict[int, int | None] = {}
+        for publisher, home in homes.items():
+            self._homes[publisher] = home
+            state = self._states.get(publisher)
+            if state is None:
+                state = self._states[publisher] = LogState(partition=self.partition(publisher))
+                if home not in self._never_written:
+                    starts.setdefault(state.partition, None)  # no note, no record
+                    wanted[publisher] = state
+                    continue
+            wanted[publisher] = state
+            known = starts.get(state.partition)
+            starts[state.partition] = state.offset if known is None else min(known, state.offset)
+        if wanted:
+            await self._read_events(wanted, starts)
+        return wanted
+
+    async def _read_events(
+        self, wanted: Mapping[PublisherKey, LogState], starts: Mapping[int, int | None]
+    ) -> None:
+        topic = self._topics.events.name
+
+        def take(message: Message) -> None:
+            self.recovered_records += 1
+            try:
+                record = decode_record(message.value or b"")
+                state = wanted.get(record.publisher)
+                if state is not None and isinstance(record, EventsRecord):
+                    record.decoded_events()  # the fold skips it else: its batches are not there
+            except (RecordError, msgspec.MsgspecError, ValueError, RecursionError) as error:
+                self._skip(topic, message.partition, message.offset, error)
+                return
+            if state is not None:
+                state.take(record, message.offset)
+
+        def corrupt(partition: int, offset: int) -> None:
+            self._skip(topic, partition, offset, "it fails its checksum")
+
+        reader = self._clients.reader()
+        try:
+            await reader.start()
+            ends = await read_to_end(reader, topic, starts, take, corrupt)
+        finally:
+            await reader.stop()
+        for state in wanted.values():
+            state.offset = ends[state.partition]
+
+    def _skip(self, topic: str, partition: int, offset: int, error: object) -> None:
+        self.unreadable += 1
+        _logger.warning(
+            "Skipped an unreadable message in %s, partition %d, offset %d: %s",
+            topic,
+            partition,
+            offset,
+            error,
+        )
+
+    # Following
+
+    @property
+    def topic(self) -> str:
+        """The topic of the notes."""
+        return self._topics.cursors.name
+
+    def state(self, publisher: PublisherKey) -> LogState | None:
+        """What is known of the publisher."""
+        return self._states.get(publisher)
+
+    def partition(self, publisher: PublisherKey) -> int:
+        """Of the publisher's records in `events`."""
+        return partition_of(encode_stream(publisher.stream), self._topics.events.partitions)
+
+    def noted_as_registered(self, home: int) -> list[PublisherKey]:
+        """The publishers of a partition of the registry that the log has as registered."""
+        return [
+            publisher
+            for publisher, state in self._states.items()
+            if self._homes.get(publisher) == home and state.registered != UNREGISTERED
+        ]
+
+    def written(self, publisher: PublisherKey, record: Record, offset: int) -> None:
+        """A record of the publisher has been acknowledged."""
+        state = self._states.get(publisher)
+        if state is not None:
+            state.take(record, offset)
+            self._dirty.add(publisher)
+
+    def advance(self, ends: Mapping[int, int]) -> None:
+        """Marks the notes that have fallen behind; `ends`: by partition, what is acknowledged.
+
+        Nobody else writes for these publishers, so what their records had to say is known.
+        """
+        for publisher, state in self._states.items():
+            end = ends.get(state.partition, 0)
+            if end - state.noted_offset > NOTE_BEHIND_RECORDS_MAX and state.noted:
+                state.offset = max(state.offset, end)
+                self._dirty.add(publisher)
+
+    def take_notes(
+        self, publishers: Iterable[PublisherKey] | None = None
+    ) -> dict[int, list[tuple[PublisherKey, bytes, bytes]]]:
+        """The notes to write: of those that moved, or of `publishers`; by partition, key, value."""
+        notes: dict[int, list[tuple[PublisherKey, bytes, bytes]]] = {}
+        for publisher in list(self._dirty if publishers is None else publishers):
+            self._dirty.discard(publisher)
+            state = self._states.get(publisher)
+            if state is None:
+                continue
+            value = _encoder.encode(state.note())
+            state.noted_offset = state.offset
+            notes.setdefault(self._homes[publisher], []).append(
+                (publisher, encode_publisher(publisher), value)
+            )
+        return notes
+
+    def noted(self, publishers: Iterable[PublisherKey]) -> None:
+        """Their notes have been acknowledged."""
+        for publisher in publishers:
+            state = self._states.get(publisher)
+            if state is not None:
+                state.noted = True
+
+    def renote(self, publishers: Iterable[PublisherKey]) -> None:
+        """Their notes could not be written: try again."""
+        self._dirty.update(publisher for publisher in publishers if publisher in self._states)

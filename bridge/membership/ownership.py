@@ -1,0 +1,390 @@
+"""Takes publishers over, keeps them across rebalances, and gives them up. One loop.
+
+Taking over one publisher; the order is the guarantee:
+
+    Step 1. hold it and connect to it: from here on nothing that it sends is missed.
+    Step 2. read what the log has of it, and what the spool has beyond that: its cursor.
+    Step 3. note the cursor where there is no note yet, then write that it is registered where the
+    log does not say so.
+    Step 4. ask its engine for what came after the cursor, and write that.
+    Step 5. write what came live meanwhile, and go on.
+
+A rebalance takes all partitions from all bridges and shares them anew. What is ours again is kept:
+its socket stays open and its batches wait; if the log still ends where we ended, nobody else has
+written, and step 5 follows at once.
+
+A bridge that was paused for longer than its session finds its lease gone (see `registry_reader`),
+so it writes nothing more of what it had, but for requests that were under way. Such a late record
+is skipped by the fold where the new owner has written the same batches; and a new owner writes a
+gap only after it has read the log to its end and asked the engine, so what it calls lost is in
+neither. What the paused bridge had spooled is written as far as it continues the log, never after a
+hole.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+
+from bridge.delivery.dropped_records import SPOOL_FULL
+from bridge.delivery.producer import Transport
+from bridge.delivery.spool_recovery import prune, resolve
+from bridge.delivery.writer import Writer
+from bridge.membership.cursors import Cursors, LogState, fingerprint
+from bridge.membership.followed import Followed
+from bridge.membership.registry_reader import Entries
+from bridge.sequencing.replay_client import Replayer
+from bridge.sequencing.sequencer import Anchor, Intake
+from bridge.sockets.subscriber import Subscriber
+from brokers.clients import KafkaError, partition_of
+from schemas.errors import RegistrationError
+from schemas.identities import PublisherKey
+from schemas.limits import FLUSH_S, PUBLISHERS_MAX, RETRY_S
+from schemas.positions import Cursor
+from schemas.records import (
+    RegisteredRecord,
+    SequencedRecord,
+    UnregisteredRecord,
+)
+from schemas.registration import Registration
+from schemas.topics import encode_publisher
+
+_logger = logging.getLogger(__name__)
+
+
+class Ownership:
+    """See the module; implements `bridge.membership.registry_reader.Owner`."""
+
+    def __init__(
+        self,
+        *,
+        intake: Intake,
+        subscriber: Subscriber,
+        writer: Writer,
+        transport: Transport,
+        cursors: Cursors,
+        replayer: Replayer,
+        registry_partitions: int,
+    ) -> None:
+        self.followed: dict[PublisherKey, Followed] = {}
+        self.takeovers = 0
+        self.refused = 0
+        self.faults = 0
+        self._intake = intake
+        self._subscriber = subscriber
+        self._writer = writer
+        self._transport = transport
+        self._cursors = cursors
+        self._replayer = replayer
+        self._registry_partitions = registry_partitions
+        self._owned: set[int] = set()
+        self._orders: asyncio.Queue[
+            dict[int, Entries] | tuple[int, PublisherKey, Registration | None]
+        ] = asyncio.Queue()
+        self._running: asyncio.Task[None] | None = None
+
+    # Called by the registry
+
+    async def revoke(self) -> None:
+        """See `Owner`."""
+        while not self._orders.empty():
+            self._orders.get_nowait()
+        await self._stop_running()
+        for publisher, followed in self.followed.items():
+            followed.live = False
+            followed.cancel_repair()
+            self._intake.hold(publisher)
+        await self._writer.flush(FLUSH_S)
+        self._writer.spill()
+        for publisher in self._writer.spool.publishers():
+            self._writer.withhold(publisher)
+
+    def assign(self, entries: dict[int, Entries]) -> None:
+        """See `Owner`."""
+        self._order(entries)
+
+    def change(
+        self, partition: int, publisher: PublisherKey, registration: Registration | None
+    ) -> None:
+        """See `Owner`."""
+        self._order((partition, publisher, registration))
+
+    # Orders, one after the other
+
+    def _order(
+        self, order: dict[int, Entries] | tuple[int, PublisherKey, Registration | None]
+    ) -> None:
+        self._orders.put_nowait(order)
+        if self._running is None or self._running.done():
+            self._running = asyncio.create_task(self._run_orders())
+
+    async def _stop_running(self) -> None:
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+            self._running = None
+
+    async def _run_orders(self) -> None:
+        while not self._orders.empty():
+            order = self._orders.get_nowait()
+            try:
+                if isinstance(order, dict):
+                    await self._assigned(order)
+                else:
+                    await self._changed(*order)
+            except Exception:
+                self.faults += 1
+                _logger.exception("Expected no error while taking publishers over; going on")
+
+    async def _assigned(self, entries: Mapping[int, Entries]) -> None:
+        self._owned = set(entries)
+        wanted = {
+            publisher: (registration, home)
+            for home, one in entries.items()
+            for publisher, registration in one.publishers.items()
+        }
+        unusable = {publisher for one in entries.values() for publisher in one.unusable}
+        gone = [one for one in self.followed if one not in wanted and one not in unusable]
+        await self._unfollow(gone)
+        while True:
+            try:
+                await self._cursors.load(entries)
+                break
+            except (KafkaError, OSError, TimeoutError) as error:
+                await _wait_for_kafka(error)
+        await self._take_over(wanted)
+        for home in entries:
+            for publisher in self._cursors.noted_as_registered(home):
+                if publisher not in wanted and publisher not in unusable:
+                    self._write_unregistered(publisher)
+        await self._release_foreign()
+
+    async def _changed(
+        self, home: int, publisher: PublisherKey, registration: Registration | None
+    ) -> None:
+        if publisher in self.followed:
+            await self._unfollow([publisher])
+        if registration is None:
+            self._writer.spool.discard(publisher)
+            self._write_unregistered(publisher)
+        else:
+            await self._take_over({publisher: (registration, home)})
+
+    async def _unfollow(self, publishers: Iterable[PublisherKey]) -> None:
+        for publisher in publishers:
+            self.followed.pop(publisher).cancel_repair()
+            self._intake.remove(publisher)
+            self._writer.forget(publisher)
+            await asyncio.to_thread(self._subscriber.unfollow, publisher)
+
+    def _write_unregistered(self, publisher: PublisherKey) -> None:
+        self._writer.append(
+            [
+                UnregisteredRecord(
+                    stream=publisher.stream, dp_rank=publisher.dp_rank, bridge_time=time.time()
+                )
+            ]
+        )
+
+    # Taking over
+
+    async def _take_over(self, wanted: Mapping[PublisherKey, tuple[Registration, int]]) -> None:
+        if not wanted:
+            return
+        kept = {
+            publisher
+            for publisher, (registration, _) in wanted.items()
+            if publisher in self.followed and self.followed[publisher].registration == registration
+        }
+        await self._unfollow([one for one in wanted if one in self.followed and one not in kept])
+        for publisher, (registration, home) in wanted.items():  # Step 1.
+            if publisher not in kept:
+                await self._follow(registration, home)
+        homes = {one: wanted[one][1] for one in wanted if one in self.followed}
+        states = await self._recover(homes)  # Step 2.
+        spool = self._writer.spool
+        anchors = {one: resolve(spool, one, state) for one, state in states.items()}
+        await self._note([one for one, state in states.items() if not state.noted])  # Step 3.
+        for publisher, anchor in anchors.items():
+            self._begin(publisher, states[publisher], anchor, kept=publisher in kept)
+            await asyncio.sleep(0)
+
+    async def _follow(self, registration: Registration, home: int) -> None:
+        publisher = registration.publisher
+        if len(self.followed) >= PUBLISHERS_MAX:
+            self.refused += 1
+            _logger.error("Expected at most %d publishers, got: %s", PUBLISHERS_MAX, publisher)
+            return
+        self._intake.add(registration, repairs=bool(registration.replay_endpoint))
+        self._intake.hold(publisher)
+        self.followed[publisher] = Followed(registration, home)
+        try:
+            await asyncio.to_thread(self._subscriber.follow, registration)
+        except RegistrationError as error:
+            self.refused += 1
+            key = registration.service_key
+            _logger.warning("Cannot follow the registered publisher %s: %s", key, error)
+
+    async def _recover(self, homes: Mapping[PublisherKey, int]) -> dict[PublisherKey, LogState]:
+        while True:
+            try:
+                return await self._cursors.recover(homes)
+            except (KafkaError, OSError, TimeoutError) as error:
+                await _wait_for_kafka(error)
+
+    async def _note(self, publishers: Sequence[PublisherKey]) -> None:
+        for home, notes in self._cursors.take_notes(publishers).items():
+            while True:
+                try:
+                    await self._transport.send(
+                        self._cursors.topic, home, [(key, value) for _, key, value in notes]
+                    )
+                    break
+                except (KafkaError, OSError, TimeoutError) as error:
+                    await _wait_for_kafka(error)
+            self._cursors.noted([publisher for publisher, _, _ in notes])
+
+    def _begin(
+        self, publisher: PublisherKey, state: LogState, anchor: Anchor, *, kept: bool
+    ) -> None:
+        """Steps 3 to 5, once the cursor is known."""
+        followed = self.followed[publisher]
+        registration = followed.registration
+        writer, intake = self._writer, self._intake
+        if state.registered != fingerprint(registration):
+            self.write_registered(registration)
+        writer.place(publisher, anchor)
+        writer.release(publisher)
+        followed.live = True
+        continues = kept and _same(intake.cursor(publisher), anchor.cursor)
+        if continues and publisher not in writer.losses:
+            self._resume(publisher)
+            return
+        self.takeovers += 1
+        writer.forget(publisher)
+        writer.place(publisher, anchor)
+        intake.place(publisher, anchor)
+        self.repair(publisher)
+
+    def write_registered(self, registration: Registration) -> None:
+        """Says in the log that the publisher is registered."""
+        self._writer.append(
+            [
+                RegisteredRecord(
+                    stream=registration.stream,
+                    dp_rank=registration.dp_rank,
+                    bridge_time=time.time(),
+                    registration=registration,
+                )
+            ]
+        )
+
+    # Repairing
+
+    def repair(self, publisher: PublisherKey, lost_to: Cursor | None = None) -> None:
+        """Holds the publisher, asks its engine for what came after its cursor, then goes on.
+
+        Args:
+            publisher: of ours.
+            lost_to: what is known to have come; a gap says it where the engine has it no more.
+        """
+        followed = self.followed[publisher]
+        if followed.repair is None or followed.repair.done():
+            self._intake.hold(publisher)
+            followed.repair = asyncio.create_task(self._repair(publisher, followed, lost_to))
+
+    async def _repair(
+        self, publisher: PublisherKey, followed: Followed, lost_to: Cursor | None
+    ) -> None:
+        async def emit(records: Sequence[SequencedRecord]) -> None:
+            self._writer.append(records)
+            await self._writer.room()
+
+        try:
+            endpoint = followed.registration.replay_endpoint
+            if endpoint:
+                await self._replayer.repair(publisher, endpoint, emit)
+        except Exception:
+            self.faults += 1
+            _logger.exception("Expected no error during a replay; going on without it")
+        followed.repair = None
+        if lost_to is not None and self._intake.first_waiting(publisher) is None:
+            self._writer.append(
+                self._intake.lose(publisher, lost_to, time.time(), reason=SPOOL_FULL)
+            )
+        self._resume(publisher)
+
+    def _resume(self, publisher: PublisherKey) -> None:
+        self._writer.append(self._intake.resume(publisher, time.time()))
+        self.repair_gaps()
+
+    def repair_gaps(self) -> None:
+        """Starts to repair the publishers that the intake has come to hold."""
+        for publisher in self._intake.take_gaps():
+            followed = self.followed.get(publisher)
+            if followed is not None and followed.live:
+                self.repair(publisher)
+
+    def watch_links(self) -> None:
+        """Asks again where a link has come up: what was sent meanwhile may show no gap."""
+        for publisher, followed in self.followed.items():
+            links = self._subscriber.links(publisher)
+            if links == followed.links or not followed.live or followed.repair is not None:
+                continue
+            followed.links = links
+            if followed.registration.replay_endpoint:
+                self.repair(publisher)
+
+    def end_losses(self) -> None:
+        """Says in the log what the spool had no room for, where the engine has it no more."""
+        for publisher in self._writer.losses_to_end():
+            followed = self.followed.get(publisher)
+            if followed is None:
+                self._writer.end_loss(publisher)
+            elif followed.live and followed.repair is None:
+                loss = self._writer.end_loss(publisher)
+                if followed.registration.replay_endpoint:
+                    self._intake.hold(publisher)
+                    self._intake.place(publisher, loss.before)
+                    self.repair(publisher, Cursor(loss.incarnation, loss.last))
+                else:
+                    self._writer.append(loss.records(publisher, time.time()))
+
+    # What an earlier life, or an earlier session, spooled of publishers that are another's now
+
+    async def _release_foreign(self) -> None:
+        homes = {
+            publisher: partition_of(encode_publisher(publisher), self._registry_partitions)
+            for publisher in self._writer.withheld()
+        }
+        homes = {one: home for one, home in homes.items() if home not in self._owned}
+        if not homes:
+            return
+        try:
+            await self._cursors.load(set(homes.values()))
+            states = await self._cursors.recover(homes)
+        except (KafkaError, OSError, TimeoutError) as error:
+            _logger.warning("Spooled records of others' publishers wait: %r", error)
+            return
+        finally:
+            self._cursors.forget(set(homes.values()))
+        for publisher, state in states.items():
+            prune(self._writer.spool, publisher, state)
+            self._writer.release(publisher)
+
+    async def stop(self) -> None:
+        """Ends takeovers and repairs; what waits for them is the next owner's."""
+        await self._stop_running()
+        for followed in self.followed.values():
+            followed.live = False
+            followed.cancel_repair()
+
+
+def _same(one: Cursor, other: Cursor) -> bool:
+    """Whether the cursors are equal; before its first batch, a publisher is in life 0 or 1."""
+    return one == other or (one.sequence == other.sequence == -1 and other.incarnation == 0)
+
+
+async def _wait_for_kafka(error: BaseException) -> None:
+    _logger.debug("Waiting for Kafka: %r", error)
+    await asyncio.sleep(RETRY_S)

@@ -1,0 +1,260 @@
+"""Follows the registry topic, and shares its publishers with the other bridges.
+
+The bridges form a consumer group on the topic: who is given a partition follows its publishers.
+Each partition is read from its beginning on, whatever was committed before: only all its entries
+together say who is registered. Offsets are committed all the same, because that, and nothing else,
+proves that we are still a member:
+
+A bridge may write only while it holds a *lease*: until `session_s` after it asked for a commit that
+succeeded. The group gives our partitions to another bridge no earlier than that. So a bridge that
+was paused, or cut off, notices before it writes again.
+"""
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, Protocol
+
+import msgspec
+
+from brokers.clients import (
+    Clients,
+    Consumer,
+    KafkaError,
+    Message,
+    Partition,
+    subscribe,
+    topic_partition,
+)
+from schemas.identities import PublisherKey
+from schemas.limits import LEAVE_S, RETRY_S
+from schemas.registration import Registration
+from schemas.topics import decode_publisher
+
+_POLL_MS: Final = 200
+_logger = logging.getLogger(__name__)
+_decoder = msgspec.msgpack.Decoder(Registration)
+
+
+@dataclass(slots=True)
+class Entries:
+    """One partition of the registry.
+
+    Attributes:
+        publishers: those that are registered.
+        unusable: those whose last entry cannot be read: neither registered nor forgotten.
+    """
+
+    publishers: dict[PublisherKey, Registration] = field(default_factory=dict)
+    unusable: set[PublisherKey] = field(default_factory=set)
+
+
+class _Renewal(NamedTuple):
+    """A commit under way."""
+
+    commit: "asyncio.Future[None]"
+    asked_at: float
+    partition: int
+
+
+class Owner(Protocol):
+    """Who follows the publishers."""
+
+    async def revoke(self) -> None:
+        """Writes what there is of all publishers; once it returns, they may be another's."""
+        ...
+
+    def assign(self, entries: dict[int, Entries]) -> None:
+        """These partitions are ours, all of them, and this is what they hold; returns at once."""
+        ...
+
+    def change(
+        self, partition: int, publisher: PublisherKey, registration: Registration | None
+    ) -> None:
+        """One more entry of an assigned partition; None: forgotten. Returns at once."""
+        ...
+
+
+class Registry:
+    """See the module. One loop.
+
+    Args:
+        clients: of the deployment.
+        owner: told of every change, in order.
+    """
+
+    def __init__(self, clients: Clients, owner: Owner) -> None:
+        self.unusable_entries = 0
+        self.rebalances = 0
+        self.connected = False
+        self._clients = clients
+        self._topic = clients.settings.topics.registry.name
+        self._owner = owner
+        self._consumer: Consumer | None = None
+        self._entries: dict[int, Entries] = {}
+        self._ends: dict[int, int] | None = None  # to be read up to; None: not asked for yet
+        self._told = False
+        self._lease_until = 0.0
+        self._renew_at = 0.0
+        self._renewal: _Renewal | None = None
+        self._failing = False  # said already
+
+    @property
+    def partitions(self) -> list[int]:
+        """Those that are ours."""
+        return sorted(self._entries)
+
+    @property
+    def has_lease(self) -> bool:
+        """Whether no other bridge can own what is ours, or nothing is."""
+        return not self._entries or time.monotonic() < self._lease_until
+
+    async def run(self) -> None:
+        """Follows until it is cancelled, then leaves the group."""
+        while True:
+            consumer = self._consumer = self._clients.member(self._clients.settings.group("bridge"))
+            try:
+                await consumer.start()
+                subscribe(consumer, self._topic, self)
+                while True:
+                    await self._turn(consumer)
+            except (KafkaError, OSError, TimeoutError) as error:
+                level = logging.DEBUG if self._failing else logging.WARNING
+                self.connected, self._failing = False, True
+                _logger.log(level, "Cannot follow %s, trying again: %r", self._topic, error)
+            except Exception:
+                await self.on_partitions_revoked(set())
+                raise
+            finally:
+                await self._leave(consumer)
+            await self.on_partitions_revoked(set())
+            await asyncio.sleep(RETRY_S)
+
+    async def _leave(self, consumer: Consumer) -> None:
+        self._renewal = None
+        # As a task: its fetcher may end the call with the cancellation of a fetch of its own.
+        stopping = asyncio.ensure_future(consumer.stop())
+        done, _ = await asyncio.wait((stopping,), timeout=LEAVE_S)
+        if not done:
+            stopping.cancel()
+        if not done or stopping.cancelled() or stopping.exception() is not None:
+            _logger.info("Left the group without its coordinator; it will notice")
+
+    async def on_partitions_revoked(self, revoked: set[Partition]) -> None:
+        """See `RebalanceListener`."""
+        self.rebalances += 1
+        self._told = False
+        await self._owner.revoke()
+        self._entries = {}
+        self._lease_until = 0.0
+
+    async def on_partitions_assigned(self, assigned: set[Partition]) -> None:
+        """See `RebalanceListener`."""
+        assert self._consumer is not None
+        self._entries = {partition.partition: Entries() for partition in assigned}
+        self._ends = None
+        self._told = False
+        self._renew_at = 0.0
+        for number in self._entries:
+            self._consumer.seek(topic_partition(self._topic, number), 0)
+        _logger.info("Owns %d partitions of %s", len(self._entries), self._topic)
+
+    async def _turn(self, consumer: Consumer) -> None:
+        batches = await consumer.getmany(timeout_ms=_POLL_MS)
+        self.connected, self._failing = True, False
+        for messages in batches.values():
+            for message in messages:
+                if message.partition in self._entries:
+                    self._take(message)
+        if self._entries:
+            await self._renew(consumer)
+            if not self._told:
+                await self._catch_up(consumer)
+
+    async def _catch_up(self, consumer: Consumer) -> None:
+        partitions = {number: topic_partition(self._topic, number) for number in self._entries}
+        if self._ends is None:
+            ends = await consumer.end_offsets(list(partitions.values()))
+            self._ends = {key.partition: end for key, end in ends.items()}
+        if self._ends.keys() != self._entries.keys():  # a rebalance came between
+            self._ends = None
+            return
+        for number, partition in partitions.items():
+            if await consumer.position(partition) < self._ends[number]:
+                return
+        if self._entries.keys() == partitions.keys():
+            self._told = True
+            self._owner.assign(self._entries)
+
+    def _take(self, message: Message) -> None:
+        entries = self._entries[message.partition]
+        publisher: PublisherKey | None = None
+        try:
+            publisher = decode_publisher(message.key or b"")
+            registration = None if message.value is None else _decoder.decode(message.value)
+            if registration is not None and registration.publisher != publisher:
+                raise msgspec.ValidationError(f"its key is that of {publisher}")
+        except msgspec.MsgspecError as error:
+            self.unusable_entries += 1
+            _logger.warning(
+                "Skipped an unusable entry in %s, partition %d, offset %d: %s",
+                self._topic,
+                message.partition,
+                message.offset,
+                error,
+            )
+            if publisher is not None and publisher not in entries.publishers:
+                entries.unusable.add(publisher)
+            return
+        entries.unusable.discard(publisher)
+        if registration is None:
+            known = entries.publishers.pop(publisher, None)
+            if known is None:
+                return
+        else:
+            if entries.publishers.get(publisher) == registration:
+                return
+            entries.publishers[publisher] = registration
+        if self._told:
+            self._owner.change(message.partition, publisher, registration)
+
+    async def _renew(self, consumer: Consumer) -> None:
+        """Proves, four times a session, that we are a member."""
+        renewal = self._renewal or await self._ask(consumer)
+        if renewal is None:
+            return
+        commit, asked_at, number = renewal
+        # Never cancelled, however long it takes: the client's own task beneath would fail with
+        # nobody to hear of it, and the interpreter would complain.
+        await asyncio.wait((commit,), timeout=self._clients.session_s / 2)
+        self._renewal = None if commit.done() else renewal
+        if not commit.done():
+            return
+        if commit.cancelled() or commit.exception() is not None:
+            _logger.debug("Cannot renew the lease: %r", commit)
+        elif number in self._entries:
+            self._lease_until = asked_at + self._clients.session_s
+
+    async def _ask(self, consumer: Consumer) -> _Renewal | None:
+        """Begins a commit; None where it is not time for one, or it cannot be begun."""
+        asked_at = time.monotonic()
+        if asked_at < self._renew_at:
+            return None
+        self._renew_at = asked_at + self._clients.session_s / 4
+        number = min(self._entries)
+        partition = topic_partition(self._topic, number)
+        try:
+            position = await consumer.position(partition)
+        except (KafkaError, OSError, TimeoutError) as error:
+            _logger.debug("Cannot renew the lease: %r", error)
+            return None
+        commit = asyncio.ensure_future(consumer.commit({partition: position}))
+        commit.add_done_callback(_retrieve)
+        return _Renewal(commit, asked_at, number)
+
+
+def _retrieve(commit: "asyncio.Future[None]") -> None:
+    """Hears of the error of a commit that nobody waits for any more."""
+    if not commit.cancelled():
+        commit.exception()

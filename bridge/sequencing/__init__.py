@@ -1,0 +1,1 @@
+"""From received messages to records: order, gaps, restarts, replay and packing."""

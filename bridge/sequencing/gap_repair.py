@@ -1,0 +1,178 @@
+"""Repairs one publisher from its engine's replay buffer: what to ask for, what to take. Pure.
+
+The publisher's batches wait in the intake meanwhile. A replay is not to be trusted (Source: vLLM
+0.9-0.33, SGLang 0.4.10-0.5.23): it may begin later than asked for, have holes, end without its
+end marker, and come from another life of the engine, whose numbers look the same. So:
+
+1. Each request begins at the last batch that the log has, and is taken only if that batch comes
+   back with the same engine time. Another time at that number, or no batch up to it: the engine was
+   started again. Then what waits from the life before is written, then a reset, and the new life is
+   asked for from 0.
+2. After a hole, or without an end, what is missing is asked for again from there. A hole that shows
+   twice is the engine's own; the repair ends when several requests in a row bring nothing new.
+3. Replayed batches are taken up to the first one that waits; if both have that number but not the
+   same time, the one that waits is of a later life, and all that was replayed goes before it.
+4. What stays missing becomes a gap, by the intake.
+
+Not found out: a life whose buffer has already lost the number of the log's last batch. It is taken
+for the same life with a gap, as live batches with such numbers are (`bridge.sequencing.tracker`).
+"""
+
+from collections.abc import Iterable
+from enum import Enum
+
+from bridge.sequencing.sequencer import Intake
+from bridge.sockets.raw_message import RawMessage
+from bridge.wire import DecodedBatch
+from schemas.identities import PublisherKey
+from schemas.limits import REPLAY_BARREN_MAX, REPLAY_REQUESTS_MAX
+from schemas.records import SequencedRecord
+
+
+class Answer(Enum):
+    """What became of one request."""
+
+    MORE = "more"  # go on reading
+    ASK = "ask"  # ask again, from `start`
+    DONE = "done"  # nothing more is needed, or to be had
+
+
+class Repair:
+    """Follows one repair; one owner, who reads the socket. The publisher is held, and stays so.
+
+    While `begin` allows it, ask from `start`, give the replies to `feed` as long as that says MORE,
+    and the reply's end to `end`; on DONE, or when `begin` refuses, call `Intake.resume`.
+
+    Args:
+        intake: knows the publisher.
+        publisher: held in it.
+    """
+
+    def __init__(self, intake: Intake, publisher: PublisherKey) -> None:
+        self.requests = 0
+        self.replayed = 0
+        self._intake = intake
+        self._publisher = publisher
+        self._new_life = False  # what is asked for is a life that the log does not have yet
+        self._verified = False  # the reply under way is of the life that is asked for
+        self._hole: tuple[int, int] | None = None
+        self._barren = 0
+        self._progress = True
+
+    @property
+    def start(self) -> int:
+        """The first sequence to ask for."""
+        if self._new_life:
+            return 0
+        cursor, engine_time = self._intake.anchor(self._publisher)
+        return cursor.sequence if engine_time and cursor.sequence >= 0 else cursor.sequence + 1
+
+    def begin(self) -> bool:
+        """Whether one more request may be sent; counts it."""
+        self._barren = 0 if self._progress else self._barren + 1
+        if self.requests >= REPLAY_REQUESTS_MAX or self._barren >= REPLAY_BARREN_MAX:
+            return False
+        self.requests += 1
+        self._verified = False
+        self._progress = False
+        return True
+
+    def feed(
+        self, messages: Iterable[RawMessage], now: float
+    ) -> tuple[Answer, list[SequencedRecord]]:
+        """Takes replies, in order. Returns whether to read on, and the records."""
+        records: list[SequencedRecord] = []
+        taken: list[DecodedBatch] = []
+        answer = Answer.MORE
+        for message in messages:
+            batch = self._intake.decode(message)
+            if batch is None:
+                continue
+            if not self._verified:
+                if not self._is_of_this_life(batch):
+                    self._new_life = True
+                    answer = Answer.ASK
+                    break
+                if self._new_life:
+                    records += self._begin_life(batch, now)
+                self._verified = True
+            answer = self._place(batch, taken)
+            if answer is not Answer.MORE:
+                break
+        if taken:
+            self._progress = True
+            self.replayed += len(taken)
+            records += self._intake.accept(self._publisher, taken, now)
+        return answer, records
+
+    def end(self, *, complete: bool) -> Answer:
+        """The reply has ended: by its marker, or by silence where it is not `complete`."""
+        if not complete:
+            if self._verified and self._is_joined():
+                return Answer.DONE
+            if not self._verified:
+                self._barren += 1  # not one reply: nobody may be there at all
+            return Answer.ASK
+        if self._verified:
+            return Answer.ASK if self._is_short() else Answer.DONE
+        if self._new_life or not self._is_anchored():
+            return Answer.DONE
+        self._new_life = True  # the engine has not come as far as the log has
+        return Answer.ASK
+
+    def _is_anchored(self) -> bool:
+        return self.start == self._intake.cursor(self._publisher).sequence
+
+    def _is_short(self) -> bool:
+        """Whether what the engine has sent live still misses what was sent before it."""
+        waiting = self._intake.first_waiting(self._publisher)
+        next_sequence = self._intake.cursor(self._publisher).sequence + 1
+        return waiting is not None and waiting.sequence > next_sequence
+
+    def _is_joined(self) -> bool:
+        """Whether nothing is missing before what the engine has sent live."""
+        return self._intake.first_waiting(self._publisher) is not None and not self._is_short()
+
+    def _is_of_this_life(self, batch: DecodedBatch) -> bool:
+        """Step 1, for the first batch of a reply."""
+        cursor, engine_time = self._intake.anchor(self._publisher)
+        if self._new_life or batch.sequence != cursor.sequence:
+            return True
+        return batch.engine_time == engine_time
+
+    def _begin_life(self, batch: DecodedBatch, now: float) -> list[SequencedRecord]:
+        """Ends the life before, given the first batch that the new one still has."""
+        self._new_life = False
+        records: list[SequencedRecord] = []
+        if batch.engine_time is not None:
+            records += self._intake.release(self._publisher, batch.engine_time, now)
+        return records + self._intake.begin_incarnation(self._publisher, now)
+
+    def _place(self, batch: DecodedBatch, taken: list[DecodedBatch]) -> Answer:
+        """Takes the batch if it is the next one; steps 2 and 3."""
+        last = taken[-1].sequence if taken else self._intake.cursor(self._publisher).sequence
+        if batch.sequence <= last:
+            return Answer.MORE
+        waiting = self._intake.first_waiting(self._publisher)
+        if waiting is not None and _is_same(batch, waiting):
+            return Answer.DONE if batch.sequence == last + 1 else self._miss(last, batch)
+        if batch.sequence > last + 1 and self._miss(last, batch) is Answer.ASK:
+            return Answer.ASK
+        taken.append(batch)
+        return Answer.MORE
+
+    def _miss(self, last: int, batch: DecodedBatch) -> Answer:
+        """A hole that shows twice is the engine's own: what was there is lost."""
+        hole = (last, batch.sequence)
+        if hole == self._hole:
+            return Answer.DONE
+        self._hole = hole
+        return Answer.ASK
+
+
+def _is_same(one: DecodedBatch, other: DecodedBatch) -> bool:
+    return (one.sequence, one.digest, one.engine_time) == (
+        other.sequence,
+        other.digest,
+        other.engine_time,
+    )

@@ -1,0 +1,155 @@
+"""Asks engines for batches that they have sent before. Asyncio; one loop.
+
+Protocol: a DEALER sends `["", first sequence]` to the engine's ROUTER, which answers with one
+message for each buffered batch from there on, then with an end marker of sequence 2**64-1:
+
+    release                       batch                           end
+    vLLM to 0.25, SGLang to 0.5.21  ["", sequence, payload]         ["", ff*8, ""]
+    from 0.26, 0.5.22               ["", topic, sequence, payload]  ["", "", ff*8, ""]
+
+Nothing in a reply can be relied on, its end included: see `gap_repair`. Each request has a socket
+of its own, so that a late reply to one is never taken for the reply to the next.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from typing import Final
+
+import zmq
+import zmq.asyncio
+
+from bridge.sequencing.gap_repair import Answer, Repair
+from bridge.sequencing.sequencer import Intake
+from bridge.sockets.endpoints import check_endpoint, names_host
+from bridge.sockets.raw_message import RawMessage
+from schemas.errors import EndpointError
+from schemas.identities import PublisherKey
+from schemas.limits import (
+    MESSAGE_BYTES_MAX,
+    REPLAY_CHUNK_BATCHES,
+    REPLAY_CHUNK_BYTES,
+    REPLAY_IDLE_S,
+    REPLAY_MESSAGES_MAX,
+    REPLAYS_AT_ONCE_MAX,
+)
+from schemas.records import SequencedRecord
+
+END_SEQUENCE: Final = b"\xff" * 8
+_logger = logging.getLogger(__name__)
+
+Emit = Callable[[Sequence[SequencedRecord]], Awaitable[None]]
+"""Takes records, in order; returns when there is room for more."""
+
+
+class Replayer:
+    """Repairs publishers, REPLAYS_AT_ONCE_MAX at a time.
+
+    Args:
+        intake: of the same loop.
+        idle_s: how long to wait for a reply.
+    """
+
+    def __init__(self, intake: Intake, *, idle_s: float = REPLAY_IDLE_S) -> None:
+        self.requests = 0
+        self.replayed_batches = 0
+        self._intake = intake
+        self._idle_s = idle_s
+        self._context = zmq.asyncio.Context()
+        self._places = asyncio.Semaphore(REPLAYS_AT_ONCE_MAX)
+
+    async def repair(self, publisher: PublisherKey, endpoint: str, emit: Emit) -> None:
+        """Emits what the engine still has after the publisher's cursor, up to what waits.
+
+        The publisher must be held, and is afterwards: call `Intake.resume`.
+
+        Raises:
+            KeyError: the publisher was removed meanwhile.
+        """
+        try:
+            check_endpoint(endpoint)
+        except EndpointError as error:
+            _logger.warning("Cannot ask for a replay: %s", error)
+            return
+        async with self._places:
+            repair = Repair(self._intake, publisher)
+            while repair.begin():
+                self.requests += 1
+                if await self._ask(repair, publisher, endpoint, emit) is Answer.DONE:
+                    break
+            self.replayed_batches += repair.replayed
+
+    async def _ask(
+        self, repair: Repair, publisher: PublisherKey, endpoint: str, emit: Emit
+    ) -> Answer:
+        replies = self._replies(
+            publisher, endpoint, repair.start, other_ip=repair.requests % 2 == 0
+        )
+        try:
+            async for chunk in replies:
+                answer, records = repair.feed(chunk, time.time())
+                if records:
+                    await emit(records)
+                if answer is not Answer.MORE:
+                    return answer
+        except TimeoutError:
+            return repair.end(complete=False)
+        finally:
+            await replies.aclose()
+        return repair.end(complete=True)
+
+    async def _replies(
+        self, publisher: PublisherKey, endpoint: str, start: int, *, other_ip: bool
+    ) -> AsyncGenerator[list[RawMessage], None]:
+        """The replies to one request, in chunks, up to the end marker.
+
+        Raises:
+            TimeoutError: nothing came for `idle_s`.
+        """
+        socket = self._context.socket(zmq.DEALER)
+        try:
+            socket.linger = 0
+            socket.maxmsgsize = MESSAGE_BYTES_MAX
+            socket.rcvhwm = REPLAY_MESSAGES_MAX
+            # A name is looked up for one IP version only: see `bridge.sockets.connection`.
+            socket.ipv6 = other_ip if names_host(endpoint) else True
+            socket.connect(endpoint)
+            await asyncio.wait_for(
+                socket.send_multipart([b"", start.to_bytes(8, "big")]), self._idle_s
+            )
+            ended = False
+            while not ended:
+                frames = await asyncio.wait_for(socket.recv_multipart(), self._idle_s)
+                chunk, ended = await _read_ready(socket, publisher, frames)
+                if chunk:
+                    yield chunk
+        finally:
+            socket.close(linger=0)
+
+    def close(self) -> None:
+        """Ends; replays under way must have been cancelled."""
+        self._context.destroy(linger=0)
+
+
+async def _read_ready(
+    socket: zmq.asyncio.Socket, publisher: PublisherKey, frames: Sequence[bytes]
+) -> tuple[list[RawMessage], bool]:
+    """This reply and those that have arrived behind it, and whether the end marker is reached."""
+    chunk: list[RawMessage] = []
+    size_bytes = 0
+    now = time.time()
+    while True:
+        if len(frames) in (3, 4) and frames[0] == b"":
+            sequence, payload = frames[-2:]
+            if sequence == END_SEQUENCE and payload == b"":
+                return chunk, True
+            topic = frames[1] if len(frames) == 4 else b""
+            chunk.append(RawMessage(publisher, [topic, sequence, payload], now))
+            size_bytes += len(payload)
+        if len(chunk) >= REPLAY_CHUNK_BATCHES or size_bytes >= REPLAY_CHUNK_BYTES:
+            return chunk, False
+        try:
+            frames = await socket.recv_multipart(zmq.NOBLOCK)
+        except zmq.Again:
+            return chunk, False

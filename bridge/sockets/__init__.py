@@ -1,0 +1,1 @@
+"""ZeroMQ sockets of the followed publishers, and the bounded inbox that they fill."""

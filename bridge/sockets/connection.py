@@ -1,0 +1,164 @@
+"""One publisher's SUB socket and what is known of its link; for the subscriber's thread only."""
+
+import logging
+import time
+from contextlib import suppress
+from itertools import count
+from typing import Final
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from bridge.sockets.endpoints import check_endpoint, names_host
+from bridge.sockets.raw_message import RawMessage
+from schemas.errors import EndpointError
+from schemas.limits import MESSAGE_BYTES_MAX, RECEIVE_BURST_MAX, RECONNECT_S, SUBSCRIBE_WARN_S
+from schemas.registration import Registration
+
+RECONNECT_MS: Final = 100
+RECONNECT_MS_MAX: Final = 3_000
+CONNECT_TIMEOUT_MS: Final = 5_000
+KEEPALIVE_IDLE_S: Final = 30
+KEEPALIVE_INTERVAL_S: Final = 10
+KEEPALIVE_PROBES: Final = 3
+_logger = logging.getLogger(__name__)
+_monitor_numbers = count()
+
+
+class Connection:
+    """Keeps one publisher's socket connected, for as long as it takes.
+
+    libzmq reconnects by itself, but for two cases. After what it takes for a breach of protocol,
+    such as a message above the bound or another server on the port, it gives the endpoint up
+    without a word. And it looks a name up for one IP version only: with IPv6 on, `localhost` means
+    `::1` where that exists, and an engine that listens on IPv4 is never found. So a link that stays
+    away is made anew every RECONNECT_S, one by name with the other IP version.
+
+    Args:
+        context: of the socket.
+        registration: the publisher and its endpoint.
+
+    Raises:
+        EndpointError: the endpoint can never be connected to.
+        zmq.ZMQError: no socket can be had.
+    """
+
+    def __init__(
+        self, context: "zmq.Context[zmq.Socket[bytes]]", registration: Registration
+    ) -> None:
+        check_endpoint(registration.endpoint)
+        self.publisher = registration.publisher
+        self._name = f"{registration.service_key} ({registration.model_name})"
+        self.endpoint = registration.endpoint
+        self.connected = False
+        self.links = 0
+        self.socket = context.socket(zmq.SUB)
+        self._monitor: zmq.Socket[bytes] | None = None
+        try:
+            _set_options(self.socket)
+            self._by_name = names_host(self.endpoint)
+            self.socket.ipv6 = not self._by_name
+            self._monitor = self.socket.get_monitor_socket(
+                zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED,
+                f"inproc://monitor-{next(_monitor_numbers)}",
+            )
+            self._connect()
+        except BaseException:
+            self.close()
+            raise
+        self._start_waiting(time.monotonic())
+
+    def receive(self) -> list[RawMessage]:
+        """What has arrived, up to RECEIVE_BURST_MAX messages; never waits."""
+        messages: list[RawMessage] = []
+        received_at = time.time()
+        size_bytes = 0
+        while len(messages) < RECEIVE_BURST_MAX and size_bytes < MESSAGE_BYTES_MAX:
+            try:
+                frames = self._receive_frames()
+            except zmq.Again:
+                break
+            message = RawMessage(self.publisher, frames, received_at)
+            messages.append(message)
+            size_bytes += message.size_bytes
+        return messages
+
+    def _receive_frames(self) -> list[bytes]:
+        """One message. A frame knows whether more follow; asking the socket costs twice as much."""
+        frame = self.socket.recv(zmq.NOBLOCK, copy=False)
+        frames = [frame.bytes]
+        while frame.more:
+            frame = self.socket.recv(zmq.NOBLOCK, copy=False)
+            frames.append(frame.bytes)
+        return frames
+
+    def watch(self) -> None:
+        """Follows the link's state, and says once when it changes or stays away; never waits."""
+        assert self._monitor is not None
+        with suppress(zmq.Again):
+            while True:
+                event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))
+                self._set_connected(event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED)
+        if not self.connected:
+            self._wait(time.monotonic())
+
+    def close(self) -> None:
+        """Drops the socket with whatever has not been received."""
+        self.socket.disable_monitor()
+        if self._monitor is not None:
+            self._monitor.close(linger=0)
+        self.socket.close(linger=0)
+
+    def _connect(self) -> None:
+        try:
+            self.socket.connect(self.endpoint)
+        except zmq.ZMQError as error:
+            detail = f"Expected a ZMQ address, got `{self.endpoint[:200]}`: {error.strerror}"
+            raise EndpointError(detail) from error
+
+    def _set_connected(self, connected: bool) -> None:
+        if connected == self.connected:
+            return
+        self.connected = connected
+        if connected:
+            self.links += 1
+            _logger.info("Connected to %s of %s", self.endpoint, self._name)
+        else:
+            _logger.info("Disconnected from %s of %s", self.endpoint, self._name)
+            self._start_waiting(time.monotonic())
+
+    def _start_waiting(self, now: float) -> None:
+        self._warn_at: float | None = now + SUBSCRIBE_WARN_S
+        self._retry_at = now + RECONNECT_S
+
+    def _wait(self, now: float) -> None:
+        if self._warn_at is not None and now >= self._warn_at:
+            self._warn_at = None
+            _logger.warning(
+                "Expected a publisher at %s within %g s; still trying, for %s",
+                self.endpoint,
+                SUBSCRIBE_WARN_S,
+                self._name,
+            )
+        if now >= self._retry_at:
+            self._retry_at = now + RECONNECT_S
+            with suppress(zmq.ZMQError):  # libzmq has given it up already
+                self.socket.disconnect(self.endpoint)
+            if self._by_name:
+                self.socket.ipv6 = not self.socket.ipv6
+            self._connect()
+
+
+def _set_options(socket: "zmq.Socket[bytes]") -> None:
+    """All that matters is passed: libzmq's defaults drop messages and never find a dead link."""
+    socket.linger = 0
+    socket.rcvhwm = 0  # the bound is the inbox's, where what it drops is counted
+    socket.maxmsgsize = MESSAGE_BYTES_MAX
+    socket.reconnect_ivl = RECONNECT_MS
+    socket.reconnect_ivl_max = RECONNECT_MS_MAX
+    socket.connect_timeout = CONNECT_TIMEOUT_MS
+    socket.tcp_keepalive = 1
+    socket.tcp_keepalive_idle = KEEPALIVE_IDLE_S
+    socket.tcp_keepalive_intvl = KEEPALIVE_INTERVAL_S
+    socket.tcp_keepalive_cnt = KEEPALIVE_PROBES
+    socket.subscribe(b"")

@@ -1,0 +1,106 @@
+"""The bounded hand-over from the socket thread to the thread that writes records.
+
+Beyond INBOX_MESSAGES_MAX or INBOX_BYTES_MAX messages are dropped and counted under their publisher
+as `inbox_full`; the next message of the publisher then shows a gap, so the loss is in the log too.
+"""
+
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from itertools import islice
+
+from bridge.sockets.raw_message import RawMessage
+from schemas.identities import PublisherKey
+from schemas.limits import INBOX_BYTES_MAX, INBOX_MESSAGES_MAX
+
+
+class Inbox:
+    """A queue of messages in the order of arrival. Any thread may use it; one takes.
+
+    Args:
+        messages_max: bound on waiting messages.
+        bytes_max: bound on the bytes of their frames.
+        when_filled: called, on the thread that puts, when there is something to take again.
+    """
+
+    def __init__(
+        self,
+        *,
+        messages_max: int = INBOX_MESSAGES_MAX,
+        bytes_max: int = INBOX_BYTES_MAX,
+        when_filled: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._messages_max = messages_max
+        self._bytes_max = bytes_max
+        self._when_filled = when_filled
+        self._queue: deque[RawMessage] = deque()
+        self._size_bytes = 0
+        self._dropped: Counter[PublisherKey] = Counter()
+        self._woken = False
+        self._changed = threading.Condition()
+
+    def put(self, messages: Sequence[RawMessage]) -> None:
+        """Appends the messages, as many as fit; never waits. Cost O(messages)."""
+        with self._changed:
+            was_empty = not self._queue
+            for message in messages:
+                size_bytes = message.size_bytes
+                if (
+                    len(self._queue) >= self._messages_max
+                    or self._size_bytes + size_bytes > self._bytes_max
+                ):
+                    self._dropped[message.publisher] += 1
+                    continue
+                self._queue.append(message)
+                self._size_bytes += size_bytes
+            self._changed.notify()
+            filled = was_empty and bool(self._queue)
+        if filled:
+            self._when_filled()
+
+    def take(self, messages_max: int, timeout_s: float) -> list[RawMessage]:
+        """The oldest messages; waits until there is one, the time is over, or `wake` is called.
+
+        Args:
+            messages_max: how many at most, from 1.
+            timeout_s: 0 to look without waiting.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._queue or self._woken, timeout_s)
+            self._woken = False
+            taken = list(islice(self._queue, messages_max))
+            if len(taken) == len(self._queue):
+                self._queue.clear()
+                self._size_bytes = 0
+            else:
+                for message in taken:
+                    self._queue.popleft()
+                    self._size_bytes -= message.size_bytes
+        return taken
+
+    def wake(self) -> None:
+        """Makes the `take` that waits, or else the next one, return at once."""
+        with self._changed:
+            self._woken = True
+            self._changed.notify()
+
+    def discard(self, publisher: PublisherKey) -> None:
+        """Drops a publisher's waiting messages. Cost O(messages waiting)."""
+        with self._changed:
+            self._queue = deque(
+                message for message in self._queue if message.publisher != publisher
+            )
+            self._size_bytes = sum(message.size_bytes for message in self._queue)
+
+    def dropped(self) -> dict[PublisherKey, int]:
+        """How many messages of each publisher did not fit, since the start."""
+        with self._changed:
+            return dict(self._dropped)
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of the frames of all waiting messages."""
+        return self._size_bytes

@@ -1,0 +1,24 @@
+"""What the bridge's sockets hand on: one received message, not yet looked into."""
+
+from typing import NamedTuple
+
+from schemas.identities import PublisherKey
+
+
+class RawMessage(NamedTuple):
+    """One multipart message as it came; only `bridge.wire` knows what the frames mean.
+
+    Attributes:
+        publisher: whose socket it came from.
+        frames: as received.
+        received_at: Unix seconds.
+    """
+
+    publisher: PublisherKey
+    frames: list[bytes]
+    received_at: float
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of all frames."""
+        return sum(map(len, self.frames))

@@ -1,0 +1,208 @@
+"""The bridge's socket thread: one SUB socket for each publisher, all read in turn into the inbox.
+
+The thread owns every socket. Other threads hand it commands through a queue and wake it through an
+inproc pair; each waits for its answer.
+"""
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Final
+
+import zmq
+
+from bridge.sockets.connection import Connection
+from bridge.sockets.inbox import Inbox
+from schemas.errors import RegistrationConflictError, RegistrationError
+from schemas.identities import PublisherKey
+from schemas.limits import (
+    LINK_WATCH_S,
+    PUBLISHERS_MAX,
+    RECEIVE_BURST_MAX,
+    SHUTDOWN_S,
+    SUBSCRIBER_TURN_S,
+)
+from schemas.registration import Registration
+
+ERROR_PAUSE_S: Final = 0.1
+
+_SOCKETS_PER_PUBLISHER: Final = 3  # SUB, and both ends of its monitor
+_WAKE_ADDRESS: Final = "inproc://wake"
+
+_logger = logging.getLogger(__name__)
+
+
+class Subscriber:
+    """Receives from all followed publishers until it is stopped; any thread may call it.
+
+    Nothing that a publisher sends ends the thread; an error that nobody thought of is logged,
+    counted in `unexpected_errors`, and the loop goes on.
+
+    Args:
+        inbox: where messages go.
+    """
+
+    def __init__(self, inbox: Inbox) -> None:
+        self.unexpected_errors = 0
+        self._inbox = inbox
+        self._connections: dict[PublisherKey, Connection] = {}
+        self._by_socket: dict[zmq.Socket[bytes], Connection] = {}
+        self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._stopping = False
+        self._watch_at = 0.0
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
+        limit = self._context.get(zmq.SOCKET_LIMIT)
+        wanted = _SOCKETS_PER_PUBLISHER * PUBLISHERS_MAX + 2
+        self._context.set(zmq.MAX_SOCKETS, min(limit, wanted))
+        self._wake_lock = threading.Lock()
+        self._wake_receiver = self._context.socket(zmq.PAIR)
+        self._wake_receiver.bind(_WAKE_ADDRESS)
+        self._wake_sender = self._context.socket(zmq.PAIR)
+        self._wake_sender.connect(_WAKE_ADDRESS)
+        self._poller = zmq.Poller()
+        self._poller.register(self._wake_receiver, zmq.POLLIN)
+        self._thread = threading.Thread(target=self._run, name="reprise-subscriber", daemon=True)
+
+    def start(self) -> None:
+        """Starts the thread; once."""
+        self._thread.start()
+
+    def follow(self, registration: Registration) -> None:
+        """Connects to the publisher and keeps trying; it need not be up yet.
+
+        Raises:
+            EndpointError: the endpoint can never be connected to.
+            RegistrationConflictError: the publisher is followed already.
+            RegistrationError: this process can open no more sockets.
+        """
+        self._call(lambda: self._follow(registration))
+
+    def unfollow(self, publisher: PublisherKey) -> None:
+        """Closes the publisher's socket and drops its waiting messages, if it is followed."""
+        self._call(lambda: self._unfollow(publisher))
+
+    def connected(self, publisher: PublisherKey) -> bool:
+        """Whether the link to the publisher was up when last looked at, every LINK_WATCH_S."""
+        connection = self._connections.get(publisher)
+        return connection is not None and connection.connected
+
+    def links(self, publisher: PublisherKey) -> int:
+        """How often the link to the publisher has come up, also between two looks at it."""
+        connection = self._connections.get(publisher)
+        return 0 if connection is None else connection.links
+
+    def stop(self) -> None:
+        """Closes all sockets and ends the thread, within SHUTDOWN_S; may be called again."""
+        self._stopping = True
+        if self._thread.ident is None:
+            self._close()
+            return
+        self._wake()
+        self._thread.join(SHUTDOWN_S)
+        if self._thread.is_alive():
+            _logger.error("Expected the subscriber to stop within %g s", SHUTDOWN_S)
+
+    # Called by other threads
+
+    def _call(self, command: Callable[[], None]) -> None:
+        """Runs the command in the thread; returns, or raises, when it has."""
+        done: Future[None] = Future()
+
+        def run() -> None:
+            try:
+                command()
+            except Exception as error:  # noqa: BLE001 -- whoever waits is told, whatever it is
+                done.set_exception(error)
+            else:
+                done.set_result(None)
+
+        with self._wake_lock:
+            if self._stopping or not self._thread.is_alive():
+                raise RuntimeError("Expected a running subscriber")
+            self._commands.put(run)
+        self._wake()
+        done.result(SHUTDOWN_S)
+
+    def _wake(self) -> None:
+        with self._wake_lock, suppress(zmq.Again):  # a full pair wakes as well
+            if not self._wake_sender.closed:
+                self._wake_sender.send(b"", zmq.NOBLOCK)
+
+    # Called by the thread
+
+    def _run(self) -> None:
+        while not self._stopping:
+            try:
+                self._turn()
+            except Exception:
+                self.unexpected_errors += 1
+                _logger.exception("Expected no error while receiving; going on")
+                time.sleep(ERROR_PAUSE_S)
+        self._close()
+
+    def _turn(self) -> None:
+        ready = self._poller.poll(round(LINK_WATCH_S * 1000))
+        started = time.monotonic()
+        longest = 0
+        commanded = False
+        for socket, _ in ready:
+            connection = self._by_socket.get(socket)
+            if connection is None:
+                commanded = True
+                continue
+            messages = connection.receive()
+            self._inbox.put(messages)
+            longest = max(longest, len(messages))
+        if commanded:
+            self._run_commands()
+        if started >= self._watch_at:
+            self._watch_at = started + LINK_WATCH_S
+            for connection in self._connections.values():
+                connection.watch()
+        if 0 < longest < RECEIVE_BURST_MAX:
+            time.sleep(max(0.0, started + SUBSCRIBER_TURN_S - time.monotonic()))
+
+    def _run_commands(self) -> None:
+        with suppress(zmq.Again):
+            while True:
+                self._wake_receiver.recv(zmq.NOBLOCK)
+        with suppress(queue.Empty):
+            while True:
+                self._commands.get_nowait()()
+
+    def _follow(self, registration: Registration) -> None:
+        publisher = registration.publisher
+        if publisher in self._connections:
+            raise RegistrationConflictError(f"Expected a new publisher, got: {publisher}")
+        try:
+            connection = Connection(self._context, registration)
+        except zmq.ZMQError as error:
+            detail = f"Expected a free socket: {error.strerror}; raise the limit of open files"
+            raise RegistrationError(detail) from error
+        self._connections[publisher] = connection
+        self._by_socket[connection.socket] = connection
+        self._poller.register(connection.socket, zmq.POLLIN)
+
+    def _unfollow(self, publisher: PublisherKey) -> None:
+        connection = self._connections.pop(publisher, None)
+        if connection is None:
+            return
+        del self._by_socket[connection.socket]
+        self._poller.unregister(connection.socket)
+        connection.close()
+        self._inbox.discard(publisher)
+
+    def _close(self) -> None:
+        with self._wake_lock:  # from here on no command comes in
+            if self._wake_sender.closed:
+                return
+            self._wake_sender.close(linger=0)
+        self._run_commands()  # so that no caller waits in vain
+        while self._connections:
+            self._connections.popitem()[1].close()
+        self._wake_receiver.close(linger=0)
+        self._context.term()

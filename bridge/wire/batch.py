@@ -1,0 +1,320 @@
+"""Decoding of batches, common to the engines that publish as vLLM does.
+
+Wire format (vLLM 0.9-0.33, SGLang 0.4.10-0.5.23): three frames, of which the second is the batch's
+sequence as 8 bytes, big-endian, and the third the batch in msgpack:
+
+    batch   [ts, events, data_parallel_rank, ...] | {ts, events, data_parallel_rank, ...}
+    event   [tag, field, ...] | {"type": tag, field: ...}
+
+The rank and any number of an event's last fields may be missing; what is unknown is ignored.
+
+The whole batch is decoded by one call into typed structs in which hashes and tokens stay encoded.
+Only where that fails is the batch taken apart, so that one bad event costs neither its siblings nor
+the rest of the stream.
+"""
+
+from collections.abc import Sequence
+from math import isfinite
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+
+import msgspec
+from xxhash import xxh3_64_intdigest
+
+from bridge.wire.drop_reasons import DropReason
+from bridge.wire.fields import Origin
+from schemas.arrays import ArrayPacker
+from schemas.errors import BatchError, EventError, FrameError, WireError
+from schemas.events import BlockEvent, Cleared, Removed, Stored
+from schemas.limits import (
+    BATCH_EVENTS_MAX,
+    MESSAGE_BYTES_MAX,
+    PACKED_BATCH_BYTES_MAX,
+    RECORD_BYTES_MAX,
+    SEQUENCE_MAX,
+)
+from schemas.registration import Registration
+
+_EVENT_OVERHEAD_BYTES: Final = 128
+_DECODING_ERRORS: Final = (ValueError, RecursionError)  # msgspec's errors are ValueErrors
+
+
+class WireEvent(msgspec.Struct, gc=False):
+    """One event as an engine sends it."""
+
+    def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
+        """The event as `schemas.events` has it.
+
+        Raises:
+            EventError: a field cannot be used.
+        """
+        raise NotImplementedError
+
+
+EventT = TypeVar("EventT", bound=WireEvent, covariant=True)
+
+
+class ArrayBatch(msgspec.Struct, Generic[EventT], array_like=True):
+    """A batch as an array, in every release so far."""
+
+    ts: float
+    events: Sequence[EventT]
+    data_parallel_rank: int | None = None
+
+
+class MapBatch(msgspec.Struct, Generic[EventT]):
+    """A batch as a map, as vLLM's main branch had it between 0.23 and 0.24."""
+
+    ts: float
+    events: Sequence[EventT]
+    data_parallel_rank: int | None = None
+
+
+class BatchForm(Protocol):
+    """A decoder of whole batches in one of their forms."""
+
+    def decode(self, buf: bytes, /) -> ArrayBatch[WireEvent] | MapBatch[WireEvent]:
+        """The batch; ValueError or RecursionError where it has another form, or a bad event."""
+        ...
+
+
+class EventForm(Protocol):
+    """A decoder of single events in one of their forms."""
+
+    def decode(self, buf: msgspec.Raw, /) -> WireEvent:
+        """The event; ValueError or RecursionError where it has another form, or is bad."""
+        ...
+
+
+class WireForms(NamedTuple):
+    """All that an engine's versions may send: batches whole, and events alone."""
+
+    batches: tuple[BatchForm, ...]
+    events: tuple[EventForm, ...]
+
+
+class _OpaqueArrayBatch(msgspec.Struct, array_like=True):
+    ts: msgspec.Raw
+    events: list[msgspec.Raw]
+    data_parallel_rank: msgspec.Raw = msgspec.Raw(b"\xc0")
+
+
+class _OpaqueMapBatch(msgspec.Struct):
+    ts: msgspec.Raw
+    events: list[msgspec.Raw]
+    data_parallel_rank: msgspec.Raw = msgspec.Raw(b"\xc0")
+
+
+class _Tag(msgspec.Struct):
+    type: str
+
+
+_opaque_array_batch: Final = msgspec.msgpack.Decoder(_OpaqueArrayBatch)
+_opaque_map_batch: Final = msgspec.msgpack.Decoder(_OpaqueMapBatch)
+_timestamp: Final = msgspec.msgpack.Decoder(float)
+_rank: Final = msgspec.msgpack.Decoder(int | None)
+_map_tag: Final = msgspec.msgpack.Decoder(_Tag)
+_array_elements: Final = msgspec.msgpack.Decoder(list[msgspec.Raw])
+_string: Final = msgspec.msgpack.Decoder(str)
+
+TAGS: Final = frozenset({"BlockStored", "BlockRemoved", "AllBlocksCleared"})
+
+
+class DecodedBatch(NamedTuple):
+    """One batch of canonical events; it knows its number, nothing of its stream.
+
+    Attributes:
+        sequence: the publisher's number for it, 0..2**63-1.
+        digest: of the payload, comparable within this process.
+        engine_time: the engine's timestamp, Unix seconds; None where the batch was unusable.
+        events: what could be used, in order.
+        dropped: an `EventError` for each event that could not, or one `BatchError`: the batch then
+            has no events, but it was received, so its sequence counts.
+    """
+
+    sequence: int
+    digest: int
+    engine_time: float | None
+    events: list[BlockEvent]
+    dropped: list[WireError]
+
+
+def read_frames(frames: Sequence[bytes]) -> tuple[int, bytes]:
+    """The sequence and the payload of one message; the topic means nothing here.
+
+    Raises:
+        FrameError: not topic, sequence, payload; the message's place in the stream is unknown.
+    """
+    if len(frames) != 3:
+        raise FrameError(DropReason.FRAME_COUNT, f"Expected 3 frames, got {len(frames)}")
+    _, encoded, payload = frames
+    if len(encoded) != 8:
+        detail = f"Expected a sequence of 8 bytes, got {len(encoded)}"
+        raise FrameError(DropReason.SEQUENCE_LENGTH, detail)
+    sequence = int.from_bytes(encoded, "big")
+    if sequence > SEQUENCE_MAX:
+        detail = f"Expected a sequence below 2**63, got: {sequence}"
+        raise FrameError(DropReason.SEQUENCE_RANGE, detail)
+    return sequence, payload
+
+
+class BatchDecoder:
+    """Turns one publisher's messages into batches of canonical events. One owner: it learns the
+    form.
+
+    Args:
+        registration: adds what events leave out; its rank must be that of the batches.
+        packer: of hashes and tokens.
+        forms: what the engine's versions may send, the likeliest first.
+    """
+
+    def __init__(
+        self, registration: Registration, packer: ArrayPacker, *, forms: WireForms
+    ) -> None:
+        self._origin = Origin(packer, registration.lora_name)
+        self._dp_rank = registration.dp_rank
+        # An engine keeps to one form for life, so the one that fitted last is tried first.
+        self._batch_forms = list(forms.batches)
+        self._event_forms = forms.events
+
+    def decode(self, frames: Sequence[bytes]) -> DecodedBatch:
+        """One message. Cost O(bytes).
+
+        Raises:
+            FrameError: it has no place in the stream; whatever else is wrong stands in `dropped`.
+        """
+        sequence, payload = read_frames(frames)
+        digest = xxh3_64_intdigest(payload)
+        events: list[BlockEvent] = []
+        dropped: list[WireError] = []
+        try:
+            engine_time, wire_events = self._read(payload, dropped)
+            for wire_event in wire_events:
+                try:
+                    events.append(wire_event.canonical(sequence, self._origin))
+                except EventError as error:
+                    dropped.append(error)
+            if len(payload) > RECORD_BYTES_MAX:
+                _check_packed(events)
+        except BatchError as error:
+            return DecodedBatch(sequence, digest, None, [], [error])
+        return DecodedBatch(sequence, digest, engine_time, events, dropped)
+
+    def _read(self, payload: bytes, dropped: list[WireError]) -> tuple[float, Sequence[WireEvent]]:
+        """The batch's time and its events as sent; unreadable ones go to `dropped`."""
+        if len(payload) > MESSAGE_BYTES_MAX:
+            detail = f"Expected at most {MESSAGE_BYTES_MAX} bytes, got {len(payload)}"
+            raise BatchError(DropReason.MESSAGE_TOO_LARGE, detail)
+        batch = self._read_typed(payload)
+        if batch is None:
+            return self._read_apart(payload, dropped)
+        self._check_envelope(batch.ts, batch.data_parallel_rank, len(batch.events))
+        return batch.ts, batch.events
+
+    def _read_typed(self, payload: bytes) -> ArrayBatch[WireEvent] | MapBatch[WireEvent] | None:
+        for form in self._batch_forms:
+            try:
+                batch = form.decode(payload)
+            except _DECODING_ERRORS:
+                continue
+            if form is not self._batch_forms[0]:
+                self._batch_forms.remove(form)
+                self._batch_forms.insert(0, form)
+            return batch
+        return None
+
+    def _read_apart(
+        self, payload: bytes, dropped: list[WireError]
+    ) -> tuple[float, Sequence[WireEvent]]:
+        batch = _read_opaque(payload)
+        try:
+            engine_time = _timestamp.decode(batch.ts)
+        except _DECODING_ERRORS as error:
+            raise BatchError(DropReason.BAD_TIMESTAMP, str(error)) from error
+        try:
+            rank = _rank.decode(batch.data_parallel_rank)
+        except _DECODING_ERRORS as error:
+            raise BatchError(DropReason.RANK_MISMATCH, str(error)) from error
+        self._check_envelope(engine_time, rank, len(batch.events))
+        wire_events = []
+        for encoded in batch.events:
+            try:
+                wire_events.append(self._read_event(encoded))
+            except EventError as error:
+                dropped.append(error)
+        return engine_time, wire_events
+
+    def _read_event(self, encoded: msgspec.Raw) -> WireEvent:
+        details = []
+        for form in self._event_forms:
+            try:
+                return form.decode(encoded)
+            except _DECODING_ERRORS as error:
+                details.append(str(error))
+        tag = _tag_of(encoded)
+        if tag is not None and tag not in TAGS:
+            raise EventError(
+                DropReason.UNKNOWN_EVENT, f"Expected one of {sorted(TAGS)}, got: {tag[:80]}"
+            )
+        raise EventError(DropReason.MALFORMED_EVENT, "; or ".join(details))
+
+    def _check_envelope(self, engine_time: float, rank: int | None, events: int) -> None:
+        if not isfinite(engine_time):
+            raise BatchError(DropReason.BAD_TIMESTAMP, f"Expected Unix seconds, got: {engine_time}")
+        if rank is not None and rank != self._dp_rank:
+            detail = f"Expected data-parallel rank `{self._dp_rank}`, got: {rank}"
+            raise BatchError(DropReason.RANK_MISMATCH, detail)
+        if events > BATCH_EVENTS_MAX:
+            detail = f"Expected at most {BATCH_EVENTS_MAX} events, got {events}"
+            raise BatchError(DropReason.TOO_MANY_EVENTS, detail)
+
+
+def _read_opaque(payload: bytes) -> _OpaqueArrayBatch | _OpaqueMapBatch:
+    try:
+        return _opaque_array_batch.decode(payload)
+    except _DECODING_ERRORS as error:
+        try:
+            return _opaque_map_batch.decode(payload)
+        except _DECODING_ERRORS as map_error:
+            detail = f"Expected a batch of events: {error}; or {map_error}"
+            raise BatchError(DropReason.UNDECODABLE, detail) from error
+
+
+def _tag_of(encoded: msgspec.Raw) -> str | None:
+    """The event's tag, however odd the rest of it is; None where it has none."""
+    try:
+        return _map_tag.decode(encoded).type
+    except _DECODING_ERRORS:
+        pass
+    try:
+        elements = _array_elements.decode(encoded)
+        return _string.decode(elements[0]) if elements else None
+    except _DECODING_ERRORS:
+        return None
+
+
+def _check_packed(events: list[BlockEvent]) -> None:
+    size_bytes = _EVENT_OVERHEAD_BYTES * len(events)
+    for event in events:
+        if isinstance(event, Stored):
+            size_bytes += len(event.hashes) + len(event.tokens) + sum(map(len, event.extra_keys))
+        elif isinstance(event, Removed):
+            size_bytes += len(event.hashes)
+    if size_bytes > PACKED_BATCH_BYTES_MAX:
+        detail = f"Expected at most {PACKED_BATCH_BYTES_MAX} bytes packed, got {size_bytes}"
+        raise BatchError(DropReason.BATCH_TOO_LARGE, detail)
+
+
+class ClearedArray(WireEvent, array_like=True, tag="AllBlocksCleared"):
+    """`["AllBlocksCleared"]`, of both engines."""
+
+    def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
+        """See `WireEvent`."""
+        return Cleared(sequence=sequence)
+
+
+class ClearedMap(WireEvent, tag="AllBlocksCleared", tag_field="type"):
+    """`{"type": "AllBlocksCleared"}`, of both engines."""
+
+    def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
+        """See `WireEvent`."""
+        return Cleared(sequence=sequence)

@@ -1,0 +1,120 @@
+"""Canonical forms of single fields, common to all engines.
+
+Each function takes a field as an engine sent it and returns it as `schemas.events` has it, or
+raises `EventError` with the reason under which the event is counted.
+"""
+
+from typing import Final, NamedTuple
+
+import msgspec
+
+from bridge.wire.drop_reasons import DropReason
+from schemas.arrays import ArrayPacker, hash_to_u64
+from schemas.errors import EventError
+from schemas.identities import Medium
+from schemas.limits import BLOCK_SIZE_MAX, EVENT_BLOCKS_MAX, GROUP_NUMBER_MAX, NAME_BYTES_MAX
+
+NIL: Final = msgspec.Raw(b"\xc0")
+"""The default of fields that stay encoded."""
+
+_NIL_BYTES: Final = b"\xc0"
+
+_MEDIA: Final[dict[str | None, Medium]] = {
+    None: Medium.GPU,
+    "GPU": Medium.GPU,
+    "CPU": Medium.CPU,
+    "CPU_PINNED": Medium.CPU,
+    "DISK": Medium.DISK,
+    "STORAGE": Medium.DISK,
+    "FS": Medium.DISK,
+    "OBJ": Medium.DISK,
+    "EXTERNAL": Medium.DISK,
+}
+
+
+class Origin(NamedTuple):
+    """What a publisher's registration adds to its events, and the packer of their arrays."""
+
+    packer: ArrayPacker
+    lora_name: str
+
+
+def medium_of(name: str | None) -> Medium:
+    """The tier; engines spell it in either case, with a device index (`cpu:0`), or not at all."""
+    known = _MEDIA.get(name)
+    if known is not None:
+        return known
+    assert name is not None
+    known = _MEDIA.get(name.partition(":")[0].upper())
+    if known is None:
+        raise EventError(DropReason.UNKNOWN_MEDIUM, f"Expected a storage tier, got: {name[:80]}")
+    return known
+
+
+def hashes_of(encoded: msgspec.Raw, packer: ArrayPacker) -> bytes:
+    """Engine hashes as (n,) u64 LE."""
+    try:
+        hashes = packer.pack_hashes(bytes(encoded))
+    except (ValueError, RecursionError) as error:
+        raise EventError(DropReason.BAD_HASHES, str(error)) from error
+    if len(hashes) > 8 * EVENT_BLOCKS_MAX:
+        detail = f"Expected at most {EVENT_BLOCKS_MAX} blocks, got {len(hashes) // 8}"
+        raise EventError(DropReason.TOO_MANY_BLOCKS, detail)
+    return hashes
+
+
+def tokens_of(encoded: msgspec.Raw, packer: ArrayPacker) -> bytes:
+    """Tokens as (n,) u32 LE; nil and a field that is not there are no tokens."""
+    content = bytes(encoded)
+    if content == _NIL_BYTES:
+        return b""
+    try:
+        return packer.pack_tokens(content)
+    except (ValueError, RecursionError) as error:
+        raise EventError(DropReason.BAD_TOKENS, str(error)) from error
+
+
+def parent_of(value: int | bytes | None) -> int | None:
+    """The parent's engine hash as u64."""
+    if value is None:
+        return None
+    try:
+        return hash_to_u64(value)
+    except ValueError as error:
+        raise EventError(DropReason.BAD_PARENT, str(error)) from error
+
+
+def block_size_of(value: int | None) -> int:
+    """Tokens per block; 0 where the engine gives none, as in a placeholder."""
+    size = value or 0
+    if not 0 <= size <= BLOCK_SIZE_MAX:
+        detail = f"Expected a block size from 0 to {BLOCK_SIZE_MAX}, got: {size}"
+        raise EventError(DropReason.BAD_BLOCK_SIZE, detail)
+    return size
+
+
+def group_of(value: int | None) -> int:
+    """The cache group; 0 where the engine has only one."""
+    group = value or 0
+    if not 0 <= group <= GROUP_NUMBER_MAX:
+        raise EventError(DropReason.BAD_GROUP, f"Expected a cache group from 0 on, got: {group}")
+    return group
+
+
+def name_of(value: str | None) -> str:
+    """A name within its bound; "" where there is none."""
+    if not value:
+        return ""
+    if len(value.encode()) > NAME_BYTES_MAX:
+        detail = f"Expected a name of at most {NAME_BYTES_MAX} bytes, got: {value[:80]}..."
+        raise EventError(DropReason.NAME_TOO_LONG, detail)
+    return value
+
+
+def lora_name_of(name: str | None, lora_id: int | str | None, registered: str) -> str:
+    """The adapter's level in the table: by the event's name, the registration's, or the id."""
+    if name:
+        return name_of(name)
+    if registered or lora_id is None:
+        return registered
+    return name_of(f"lora_id:{lora_id}")

@@ -1,0 +1,127 @@
+"""SGLang's events, 0.4.10 to 0.5.23: arrays up to 0.5.19, maps since 0.5.20.
+
+Source: `sglang/srt/disaggregation/kv_events.py`. Like vLLM's, except that hashes are signed, pages
+    of
+EAGLE drafts carry pairs of tokens, there are no cache groups, and a cache salt is a field of its
+own.
+
+    0.4.10  block_hashes, parent_block_hash, token_ids, block_size, lora_id
+    0.5.9   + medium          0.5.20  + cache_salt (maps only)       0.5.22  + lora_name (maps only)
+"""
+
+from typing import Final
+
+import msgspec
+
+from bridge.wire.batch import (
+    ArrayBatch,
+    BatchDecoder,
+    ClearedArray,
+    ClearedMap,
+    MapBatch,
+    WireEvent,
+    WireForms,
+)
+from bridge.wire.fields import (
+    NIL,
+    Origin,
+    block_size_of,
+    hashes_of,
+    lora_name_of,
+    medium_of,
+    parent_of,
+    tokens_of,
+)
+from schemas.arrays import ArrayPacker
+from schemas.events import BlockEvent, Removed, Stored, extra_key
+from schemas.registration import Registration
+
+
+class _Stored(WireEvent):
+    block_hashes: msgspec.Raw
+    parent_block_hash: int | bytes | None = None
+    token_ids: msgspec.Raw = NIL
+    block_size: int | None = None
+    lora_id: int | str | None = None
+    medium: str | None = None
+
+    def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
+        """See `WireEvent`."""
+        return self.stored(sequence, origin, lora_name=None, cache_salt=None)
+
+    def stored(
+        self, sequence: int, origin: Origin, *, lora_name: str | None, cache_salt: str | None
+    ) -> Stored:
+        """The event, with what only maps can say."""
+        hashes = hashes_of(self.block_hashes, origin.packer)
+        parent = parent_of(self.parent_block_hash)
+        return Stored(
+            sequence=sequence,
+            hashes=hashes,
+            tokens=tokens_of(self.token_ids, origin.packer),
+            parent=parent,
+            block_size=block_size_of(self.block_size),
+            medium=medium_of(self.medium),
+            lora_name=lora_name_of(lora_name, self.lora_id, origin.lora_name),
+            extra_keys=_salted(cache_salt, len(hashes) // 8) if parent is None else (),
+        )
+
+
+class _Removed(WireEvent):
+    block_hashes: msgspec.Raw
+    medium: str | None = None
+
+    def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
+        """See `WireEvent`."""
+        return Removed(
+            sequence=sequence,
+            hashes=hashes_of(self.block_hashes, origin.packer),
+            medium=medium_of(self.medium),
+        )
+
+
+class _StoredArray(_Stored, array_like=True, tag="BlockStored"):
+    pass
+
+
+class _RemovedArray(_Removed, array_like=True, tag="BlockRemoved"):
+    pass
+
+
+class _StoredMap(_Stored, tag="BlockStored", tag_field="type"):
+    cache_salt: str | None = None
+    lora_name: str | None = None
+
+    def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
+        """See `WireEvent`."""
+        return self.stored(sequence, origin, lora_name=self.lora_name, cache_salt=self.cache_salt)
+
+
+class _RemovedMap(_Removed, tag="BlockRemoved", tag_field="type"):
+    pass
+
+
+def _salted(cache_salt: str | None, blocks: int) -> tuple[bytes, ...]:
+    """A salt enters the first block of a chain; the others inherit it through their parents."""
+    if not cache_salt or not blocks:
+        return ()
+    return (extra_key([cache_salt]), *[b""] * (blocks - 1))
+
+
+_MapEvent = _StoredMap | _RemovedMap | ClearedMap
+_ArrayEvent = _StoredArray | _RemovedArray | ClearedArray
+
+_FORMS: Final = WireForms(
+    batches=(
+        msgspec.msgpack.Decoder(ArrayBatch[_MapEvent]),
+        msgspec.msgpack.Decoder(ArrayBatch[_ArrayEvent]),
+        msgspec.msgpack.Decoder(MapBatch[_MapEvent]),
+        msgspec.msgpack.Decoder(MapBatch[_ArrayEvent]),
+    ),
+    events=(msgspec.msgpack.Decoder(_MapEvent), msgspec.msgpack.Decoder(_ArrayEvent)),
+)
+
+
+def sglang_source(registration: Registration, packer: ArrayPacker) -> BatchDecoder:
+    """The decoder of an SGLang publisher's messages."""
+    return BatchDecoder(registration, packer, forms=_FORMS)

@@ -1,0 +1,165 @@
+"""vLLM's events, 0.9.0 to 0.33: arrays up to 0.23, maps since 0.24.
+
+Source: `vllm/distributed/kv_events.py`. Fields were only ever added at the end, so one list of
+fields reads every version. `session_id`, `ownership` and `lookahead_token_ids` are ignored: they
+name no block.
+
+    0.9.0   block_hashes, parent_block_hash, token_ids, block_size, lora_id
+    0.10.2  + medium          0.14.0  + lora_name        0.17.0  + extra_keys
+    0.20.0  + group_idx       0.22.0  + kv_cache_spec_kind, kv_cache_spec_sliding_window
+    0.26.0  + locality (maps only)
+"""
+
+from typing import Final
+
+import msgspec
+
+from bridge.wire.batch import (
+    ArrayBatch,
+    BatchDecoder,
+    ClearedArray,
+    ClearedMap,
+    MapBatch,
+    WireEvent,
+    WireForms,
+)
+from bridge.wire.drop_reasons import DropReason
+from bridge.wire.fields import (
+    NIL,
+    Origin,
+    block_size_of,
+    group_of,
+    hashes_of,
+    lora_name_of,
+    medium_of,
+    name_of,
+    parent_of,
+    tokens_of,
+)
+from schemas.arrays import ArrayPacker
+from schemas.errors import EventError
+from schemas.events import BlockEvent, Removed, Stored, extra_key
+from schemas.registration import Registration
+
+_REMOTE: Final = "REMOTE"
+
+_extra_keys: Final = msgspec.msgpack.Decoder(list[list[object] | None] | None)
+
+
+class _Stored(WireEvent):
+    block_hashes: msgspec.Raw
+    parent_block_hash: int | bytes | None = None
+    token_ids: msgspec.Raw = NIL
+    block_size: int | None = None
+    lora_id: int | str | None = None
+    medium: str | None = None
+    lora_name: str | None = None
+    extra_keys: msgspec.Raw = NIL
+    group_idx: int | None = None
+    kv_cache_spec_kind: str | None = None
+
+    def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
+        """See `WireEvent`."""
+        lora_name = lora_name_of(self.lora_name, self.lora_id, origin.lora_name)
+        return Stored(
+            sequence=sequence,
+            hashes=hashes_of(self.block_hashes, origin.packer),
+            tokens=tokens_of(self.token_ids, origin.packer),
+            parent=parent_of(self.parent_block_hash),
+            block_size=block_size_of(self.block_size),
+            medium=medium_of(self.medium),
+            shared=self.is_shared(),
+            lora_name=lora_name,
+            group=group_of(self.group_idx),
+            spec_kind=name_of(self.kv_cache_spec_kind),
+            extra_keys=_extra_keys_of(self.extra_keys, lora_name),
+        )
+
+    def is_shared(self) -> bool:
+        """Whether every instance can read the blocks."""
+        return False
+
+
+class _Removed(WireEvent):
+    block_hashes: msgspec.Raw
+    medium: str | None = None
+    group_idx: int | None = None
+
+    def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
+        """See `WireEvent`."""
+        return Removed(
+            sequence=sequence,
+            hashes=hashes_of(self.block_hashes, origin.packer),
+            medium=medium_of(self.medium),
+            shared=self.is_shared(),
+            group=group_of(self.group_idx),
+        )
+
+    def is_shared(self) -> bool:
+        """Whether every instance could read the blocks."""
+        return False
+
+
+class _StoredArray(_Stored, array_like=True, tag="BlockStored"):
+    pass
+
+
+class _RemovedArray(_Removed, array_like=True, tag="BlockRemoved"):
+    pass
+
+
+class _StoredMap(_Stored, tag="BlockStored", tag_field="type"):
+    locality: str | None = None
+
+    def is_shared(self) -> bool:
+        """See `_Stored`."""
+        return self.locality is not None and self.locality.upper() == _REMOTE
+
+
+class _RemovedMap(_Removed, tag="BlockRemoved", tag_field="type"):
+    locality: str | None = None
+
+    def is_shared(self) -> bool:
+        """See `_Removed`."""
+        return self.locality is not None and self.locality.upper() == _REMOTE
+
+
+def _extra_keys_of(encoded: msgspec.Raw, lora_name: str) -> tuple[bytes, ...]:
+    """One key for each block, () when no block has any.
+
+    The LoRA's name stands first where the engine hashes one; it is a level of the table here. A
+    number of rows that is not that of the blocks is kept: the kernel counts it.
+    """
+    if encoded is NIL:
+        return ()
+    try:
+        rows = _extra_keys.decode(encoded) or []
+        keys = tuple(_row_key(row, lora_name) for row in rows)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise EventError(DropReason.BAD_EXTRA_KEYS, str(error)) from error
+    return keys if any(keys) else ()
+
+
+def _row_key(row: list[object] | None, lora_name: str) -> bytes:
+    if not row:
+        return b""
+    return extra_key(row[1:] if lora_name and row[0] == lora_name else row)
+
+
+_MapEvent = _StoredMap | _RemovedMap | ClearedMap
+_ArrayEvent = _StoredArray | _RemovedArray | ClearedArray
+
+_FORMS: Final = WireForms(
+    batches=(
+        msgspec.msgpack.Decoder(ArrayBatch[_MapEvent]),
+        msgspec.msgpack.Decoder(ArrayBatch[_ArrayEvent]),
+        msgspec.msgpack.Decoder(MapBatch[_MapEvent]),
+        msgspec.msgpack.Decoder(MapBatch[_ArrayEvent]),
+    ),
+    events=(msgspec.msgpack.Decoder(_MapEvent), msgspec.msgpack.Decoder(_ArrayEvent)),
+)
+
+
+def vllm_source(registration: Registration, packer: ArrayPacker) -> BatchDecoder:
+    """The decoder of a vLLM publisher's messages."""
+    return BatchDecoder(registration, packer, forms=_FORMS)

@@ -1,0 +1,1 @@
+"""Access to Apache Kafka: clients, topics, reading. Only this room imports aiokafka."""

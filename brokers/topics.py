@@ -1,0 +1,212 @@
+"""The topics of a deployment: made where they are missing, checked where they are not.
+
+Every role does it at its start, several at the same time: whoever comes second checks what the
+first one made.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Final, NamedTuple
+
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic  # type: ignore[import-untyped]
+from aiokafka.admin.config_resource import (  # type: ignore[import-untyped]
+    ConfigResource,
+    ConfigResourceType,
+)
+from aiokafka.errors import (  # type: ignore[import-untyped]
+    ClusterAuthorizationFailedError,
+    InvalidConfigurationError,
+    InvalidPartitionsError,
+    InvalidTopicError,
+    KafkaTimeoutError,
+    NoError,
+    PolicyViolationError,
+    TopicAlreadyExistsError,
+    TopicAuthorizationFailedError,
+    for_code,
+)
+
+from brokers.availability import ATTEMPT_MS, client_options, knock, until_reached
+from brokers.options import ClientOptions
+from brokers.outages import Outage
+from brokers.settings import KafkaSettings
+from schemas.errors import ConfigurationError
+from schemas.topics import TopicSpec
+
+logger = logging.getLogger(__name__)
+
+_SETTLE_S: Final = 20.0
+"""How long the brokers may take until they all know a topic that was just made."""
+
+_SETTLE_PAUSE_S: Final = 0.05
+
+_REFUSALS: Final = (
+    ClusterAuthorizationFailedError,
+    InvalidConfigurationError,
+    InvalidPartitionsError,
+    InvalidTopicError,
+    PolicyViolationError,
+    TopicAuthorizationFailedError,
+)
+"""Answers to the making of a topic that waiting does not change."""
+
+
+class _Partitions(NamedTuple):
+    total: int
+    led: int  # how many of them have a leader, that is, can be used
+
+
+async def ensure_topics(settings: KafkaSettings, outage: Outage | None = None) -> None:
+    """Returns once all four topics exist, can be used, and are as they must be.
+
+    Waits for brokers that are away for as long as it takes; cancel it to give up.
+
+    Args:
+        settings: of the deployment.
+        outage: what says that it waits, and what for.
+
+    Raises:
+        ConfigurationError: a topic has another shape than it must have or may not be made, or the
+            brokers refuse the credentials.
+    """
+    options = client_options(settings)
+    attempt = partial(_ensure, settings, options)
+    await until_reached(attempt, servers=settings.bootstrap, outage=outage)
+
+
+async def count_partitions(options: ClientOptions, topic: str) -> int:
+    """How many partitions a topic has, which is not made by asking.
+
+    Raises:
+        ConfigurationError: there is no such topic.
+        KafkaError, OSError, TimeoutError: the brokers do not answer.
+    """
+    async with _admin(options) as admin:
+        found = (await _describe(admin)).get(topic)
+    if found is None:
+        raise ConfigurationError(
+            f"Expected a topic that is there, got: {topic}. The roles make it when they start;"
+            " see also --topic-prefix"
+        )
+    return found.total
+
+
+async def _ensure(settings: KafkaSettings, options: ClientOptions) -> None:
+    await knock(options)
+    async with _admin(options) as admin:
+        await _make_missing(admin, settings)
+        await _check_configs(admin, settings.topics)
+
+
+@asynccontextmanager
+async def _admin(options: ClientOptions) -> AsyncIterator[AIOKafkaAdminClient]:
+    admin = AIOKafkaAdminClient(**options, request_timeout_ms=ATTEMPT_MS)
+    try:
+        await admin.start()
+        yield admin
+    finally:
+        await admin.close()
+
+
+async def _make_missing(admin: AIOKafkaAdminClient, settings: KafkaSettings) -> None:
+    end = asyncio.get_running_loop().time() + _SETTLE_S
+    while True:
+        present = await _describe(admin)
+        missing = [spec for spec in settings.topics if spec.name not in present]
+        for spec in settings.topics:
+            if spec not in missing:
+                _check_partitions(spec, present[spec.name])
+        if not missing and all(
+            present[spec.name].led == spec.partitions for spec in settings.topics
+        ):
+            return
+        if asyncio.get_running_loop().time() > end:
+            raise KafkaTimeoutError("the topics are not usable yet: partitions have no leader")
+        if missing:
+            await _create(admin, missing, settings.replication)
+        await asyncio.sleep(_SETTLE_PAUSE_S)
+
+
+async def _describe(admin: AIOKafkaAdminClient) -> dict[str, _Partitions]:
+    # Of all topics: a question by name would make them, where brokers create topics on demand.
+    return {
+        topic["topic"]: _Partitions(
+            len(topic["partitions"]), sum(part["leader"] >= 0 for part in topic["partitions"])
+        )
+        for topic in await admin.describe_topics()
+        if not topic["error_code"]
+    }
+
+
+def _check_partitions(spec: TopicSpec, got: _Partitions) -> None:
+    if got.total == spec.partitions:
+        return
+    flag = "--registry-partitions" if _is_registry(spec) else "--events-partitions"
+    raise ConfigurationError(
+        f"Expected `{spec.partitions}` partitions, got `{got.total}` in topic: {spec.name}."
+        f" Start every role with {flag} {got.total} to use the topic as it is, choose another"
+        " --topic-prefix, or delete the topic to have it made anew"
+    )
+
+
+def _is_registry(spec: TopicSpec) -> bool:
+    return spec.name.endswith((".registry", ".cursors"))
+
+
+async def _create(admin: AIOKafkaAdminClient, specs: Sequence[TopicSpec], replication: int) -> None:
+    topics = [
+        NewTopic(
+            spec.name,
+            spec.partitions,
+            replication,
+            topic_configs={"cleanup.policy": spec.cleanup.value, **spec.configs},
+        )
+        for spec in specs
+    ]
+    response = await admin.create_topics(topics, timeout_ms=ATTEMPT_MS)
+    for name, code, message in response.topic_errors:
+        error = for_code(code)
+        if error in (NoError, TopicAlreadyExistsError):
+            if error is NoError:
+                logger.info("Made topic %s", name)
+        elif error in _REFUSALS:
+            raise ConfigurationError(
+                f"Expected to make topic: {name}, got {error.__name__}: {message or ''}."
+                " Make it beforehand, as docs/topics.md says, or let this user make it"
+            )
+        else:  # as too few brokers for the copies: more may be on their way
+            raise error(f"topic {name} cannot be made: {message or error.__name__}")
+
+
+async def _check_configs(admin: AIOKafkaAdminClient, specs: Sequence[TopicSpec]) -> None:
+    wanted = [ConfigResource(ConfigResourceType.TOPIC, spec.name) for spec in specs]
+    by_name = {spec.name: spec for spec in specs}
+    for response in await admin.describe_configs(wanted):
+        for code, message, _, name, entries in response.resources:
+            error = for_code(code)
+            if error is TopicAuthorizationFailedError:
+                logger.warning("May not read the settings of topic %s: they are not checked", name)
+            elif error is not NoError:
+                raise error(f"settings of topic {name}: {message}")
+            else:
+                _check_config(by_name[name], {entry[0]: entry[1] for entry in entries})
+
+
+def _check_config(spec: TopicSpec, got: dict[str, str]) -> None:
+    policy = got.get("cleanup.policy", "")
+    if policy != spec.cleanup:
+        raise ConfigurationError(
+            f"Expected cleanup.policy `{spec.cleanup}`, got `{policy}` in topic: {spec.name}."
+            f" Mend it with kafka-configs.sh --alter --entity-type topics --entity-name {spec.name}"
+            f" --add-config cleanup.policy={spec.cleanup}, or choose another --topic-prefix"
+        )
+    largest = "max.message.bytes"
+    if largest in spec.configs and int(got.get(largest, 0)) < int(spec.configs[largest]):
+        raise ConfigurationError(
+            f"Expected {largest} of at least `{spec.configs[largest]}`, got `{got.get(largest)}`"
+            f" in topic: {spec.name}. Mend it with kafka-configs.sh --alter --entity-type topics"
+            f" --entity-name {spec.name} --add-config {largest}={spec.configs[largest]}"
+        )

@@ -1,0 +1,1 @@
+"""The HTTP API: routes, wire forms, errors, health, metrics."""

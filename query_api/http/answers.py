@@ -1,0 +1,144 @@
+"""Encoders of answers: the published JSON shape and Conductor's msgpack shape.
+
+Published, in tokens:
+
+    {"<tenant>": {"<instance>": {"longest_matched": n, "GPU": n, "CPU": n, "DISK": n,
+        "DP": {"0": n}}}}
+
+Conductor's, cumulative boundaries of its walk down the tiers, in tokens:
+
+    {"instances": {"<instance>": {"longest_matched": n, "dp": {"0": n},
+        "rank_matches": {"0": {"gpu": n, "cpu": n, "disk": n}}, "gpu": n, "cpu": n, "disk": n}}}
+"""
+
+import hashlib
+import pickle
+
+from query_api.http.models import ConductorMatches, InstanceWalk, PublishedMatch, RankWalk
+from query_api.http.wire import Wire, encode
+from query_api.ports import ServiceView
+from schemas.identities import PrefixScope
+from schemas.registration import HashProfile
+from streams.kernel.interface import InstanceMatch, ScopeView
+
+Document = dict[str, object]
+
+
+def encode_matches(tenant_id: str, matches: list[InstanceMatch], wire: Wire) -> bytes:
+    """The body of a query's answer. An unknown scope is an empty answer, not an error."""
+    if wire is Wire.MSGPACK:
+        return encode(ConductorMatches(instances=_walks(matches)), wire)
+    if not matches:
+        return b"{}"
+    instances = {}
+    for name, longest, gpu, cpu, disk, ranks in matches:
+        by_rank = {}
+        for rank in ranks:
+            by_rank[str(rank[0])] = rank[1]
+        instances[name] = PublishedMatch(longest, gpu, cpu, disk, by_rank)
+    return encode({tenant_id: instances}, wire)
+
+
+def _walks(matches: list[InstanceMatch]) -> dict[str, InstanceWalk]:
+    instances = {}
+    for name, _longest, _gpu, _cpu, _disk, ranks in matches:
+        gpu = cpu = disk = 0
+        by_rank = {}
+        rank_matches = {}
+        for dp_rank, _matched, gpu_walk, cpu_walk, disk_walk in ranks:
+            key = str(dp_rank)
+            by_rank[key] = gpu_walk
+            rank_matches[key] = RankWalk(gpu_walk, cpu_walk, disk_walk)
+            gpu = gpu_walk if gpu_walk > gpu else gpu  # `max` costs four times as much
+            cpu = cpu_walk if cpu_walk > cpu else cpu
+            disk = disk_walk if disk_walk > disk else disk
+        instances[name] = InstanceWalk(disk, by_rank, rank_matches, gpu, cpu, disk)
+    return instances
+
+
+def services_document(services: list[ServiceView]) -> Document:
+    """The answer of `GET /services`: Conductor's field names, then ours."""
+    return {"count": len(services), "services": [_service(service) for service in services]}
+
+
+def _service(service: ServiceView) -> Document:
+    registration = service.registration
+    return {
+        "Endpoint": registration.endpoint,
+        "ReplayEndpoint": registration.replay_endpoint,
+        "Type": registration.kind.value,
+        "ModelName": registration.model_name,
+        "LoraName": registration.lora_name,
+        "TenantID": registration.tenant_id,
+        "InstanceID": registration.instance_id,
+        "BlockSize": registration.block_size,
+        "DPRank": registration.dp_rank,
+        "CacheGroup": None,
+        "HashProfile": _hash_profile(registration.hash_profile),
+        "AdditionalSalt": registration.additional_salt,
+        "Incarnation": service.state.incarnation,
+        "Sequence": service.state.sequence,
+        "DegradedSince": service.state.degraded_since,
+        "Connected": service.connected,
+    }
+
+
+def _hash_profile(profile: HashProfile | None) -> Document | None:
+    if profile is None:
+        return None
+    return {
+        "strategy": profile.strategy,
+        "algorithm": profile.algorithm,
+        "python_hash_seed": profile.python_hash_seed,
+        "root_digest": _root_digest(profile),
+        "index_projection": profile.index_projection,
+    }
+
+
+def _root_digest(profile: HashProfile) -> str:
+    """SHA-256 of the seed's text as the engine encodes it: what Conductor derives and shows."""
+    seed = profile.python_hash_seed
+    if profile.algorithm == "sha256":
+        return hashlib.sha256(pickle.dumps(seed, protocol=5)).hexdigest()
+    text = seed.encode()
+    size = len(text)
+    if size < 24:
+        head = bytes([0x60 + size])
+    elif size < 256:
+        head = bytes([0x78, size])
+    else:
+        head = b"\x79" + size.to_bytes(2, "big")
+    return hashlib.sha256(head + text).hexdigest()
+
+
+def view_document(scopes: list[ScopeView], services: list[ServiceView]) -> Document:
+    """The answer of `GET /global_view`: Conductor's field names, and the namespace."""
+    profiles: dict[PrefixScope, HashProfile] = {}
+    for service in services:
+        registration = service.registration
+        if registration.hash_profile is not None:
+            stream = registration.stream
+            scope = PrefixScope(
+                stream.tenant_id,
+                stream.model_name,
+                registration.lora_name,
+                stream.block_size,
+                stream.additional_salt,
+            )
+            profiles.setdefault(scope, registration.hash_profile)
+    contexts = [_context(view, profiles.get(PrefixScope(*view.scope))) for view in scopes]
+    return {"context_count": len(contexts), "contexts": contexts}
+
+
+def _context(view: ScopeView, profile: HashProfile | None) -> Document:
+    tenant_id, model_name, lora_name, block_size, additional_salt = view.scope
+    return {
+        "model_name": model_name,
+        "lora_name": lora_name,
+        "block_size": block_size,
+        "tenant_id": tenant_id,
+        "additional_salt": additional_salt,
+        "prefix_count": view.blocks,
+        "hash_profile": _hash_profile(profile),
+        "instances": view.instances,
+    }

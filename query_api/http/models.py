@@ -1,0 +1,294 @@
+"""The documents of the API as types, with examples: the source of its OpenAPI schemas.
+
+Requests are checked by hand (`queries`, `registrations`), because Conductor's order of checks and
+texts are part of the contract; these types say what passes.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from query_api.http.errors import ErrorEnvelope
+from query_api.http.requests.fields import INT32_MAX
+from schemas.limits import BLOCK_SIZE_MAX, DP_RANK_MAX, NAME_BYTES_MAX, QUERY_TOKENS_MAX
+
+Name = Annotated[str, Meta(min_length=1, max_length=NAME_BYTES_MAX)]
+Text = Annotated[str, Meta(max_length=NAME_BYTES_MAX)]
+Token = Annotated[int, Meta(ge=0, le=INT32_MAX)]
+Depth = Annotated[int, Meta(ge=0, description="Tokens.")]
+ByRank = Annotated[dict[str, Depth], Meta(description="Tokens by data-parallel rank.")]
+BlockSize = Annotated[int, Meta(ge=1, le=BLOCK_SIZE_MAX, description="Tokens per block.")]
+Rank = Annotated[int, Meta(ge=0, le=DP_RANK_MAX)]
+
+_CACHE_SALT = (
+    "Two published meanings. Where a namespace of this name is registered (`additionalsalt` of "
+    "`/register`) the query is about that namespace, whose blocks are hashed without it. "
+    "Everywhere else it is the request's own salt, which enters the hash of the first block. "
+    "null and the empty string are none."
+)
+_TOKEN_IDS = (
+    "Prompt tokens; a trailing partial block does not count. In msgpack preferably a `bin` of "
+    "little-endian int32."
+)
+_SEQ_HASHES = (
+    "Rolling prefix hashes, u64 (negative numbers are read as the same bits as i64): XXH3-64 with "
+    "the seed that `/health` tells. A request's own cache salt is in them already. In msgpack "
+    "preferably a `bin` of little-endian u64. `block_hash` is an older name of this field."
+)
+
+
+class QueryRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What one prompt could reuse, by its tokens. msgpack takes Conductor's fields alone."""
+
+    model: Name
+    block_size: BlockSize
+    token_ids: Annotated[list[Token], Meta(max_length=QUERY_TOKENS_MAX, description=_TOKEN_IDS)]
+    tenant_id: Text = "default"
+    lora_name: Annotated[Text | None, Meta(description="Empty or null: the base model.")] = ""
+    cache_salt: Annotated[Text | None, Meta(description=_CACHE_SALT)] = None
+    instance_id: Annotated[Text | None, Meta(description="Only this instance.")] = None
+    additional_salt: Annotated[
+        Text | None,
+        Meta(description="The namespace; `cache_salt` is the request's own then. JSON only."),
+    ] = None
+    lora_id: Annotated[
+        Annotated[int, Meta(ge=0)] | None,
+        Meta(description="Deprecated, JSON only: adapter `lora_id:<n>`, without lora_name."),
+    ] = None
+
+
+class HashQueryRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What one prompt could reuse, by the hashes of its blocks."""
+
+    model: Name
+    block_size: BlockSize
+    seq_hashes: Annotated[list[int], Meta(max_length=QUERY_TOKENS_MAX, description=_SEQ_HASHES)]
+    tenant_id: Text = "default"
+    lora_name: Text | None = ""
+    cache_salt: Annotated[Text | None, Meta(description="A registered namespace.")] = None
+    instance_id: Text | None = None
+    additional_salt: Text | None = None
+    lora_id: int | None = None
+
+
+class PublishedMatch(msgspec.Struct, gc=False):
+    """What one instance holds, in tokens."""
+
+    longest_matched: Annotated[
+        Depth, Meta(description="Continuous prefix on any medium or rank, shared pools included.")
+    ]
+    GPU: Annotated[Depth, Meta(description="Continuous prefix on that medium alone.")]
+    CPU: Depth
+    DISK: Depth
+    DP: Annotated[ByRank, Meta(description="Continuous prefix that the rank holds by itself.")]
+
+
+PublishedMatches = dict[str, dict[str, PublishedMatch]]
+
+
+class RankWalk(msgspec.Struct, gc=False):
+    """One rank's cumulative boundaries: on its GPU, then on in CPU memory, then on disk."""
+
+    gpu: Depth
+    cpu: Depth
+    disk: Depth
+
+
+class InstanceWalk(msgspec.Struct, gc=False):
+    """Conductor's answer for one instance: the furthest of its ranks."""
+
+    longest_matched: Depth
+    dp: ByRank
+    rank_matches: dict[str, RankWalk]
+    gpu: Depth
+    cpu: Depth
+    disk: Depth
+
+
+class ConductorMatches(msgspec.Struct, kw_only=True):
+    """Conductor's answer to a query."""
+
+    instances: dict[str, InstanceWalk]
+
+
+class HashProfileModel(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """How the engine hashes. Required in msgpack; Reprise keeps it only to show it again."""
+
+    strategy: Literal["vllm_v1"]
+    algorithm: Literal["sha256", "sha256_cbor"]
+    python_hash_seed: Annotated[str, Meta(pattern="^(random|[0-9]+)$")]
+    index_projection: Literal["low64_be"]
+    root_digest: Annotated[str | None, Meta(description="Derived; in answers only.")] = None
+
+
+class RegisterRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One publisher of events to follow."""
+
+    endpoint: Annotated[Name, Meta(description="ZMQ address of the engine's PUB socket.")]
+    type: Literal["vLLM", "SGLang"]
+    modelname: Name
+    instance_id: Name
+    block_size: BlockSize
+    dp_rank: Rank
+    replay_endpoint: Annotated[Text, Meta(description="ZMQ address of the ROUTER socket.")] = ""
+    lora_name: Text | None = ""
+    tenant_id: Text = "default"
+    additionalsalt: Annotated[Text | None, Meta(description="Namespace. JSON only.")] = ""
+    cache_group: Literal[0] | None = None
+    hash_profile: HashProfileModel | None = None
+
+
+class RegisterResponse(msgspec.Struct, kw_only=True):
+    """The publisher is followed from now on and after every restart."""
+
+    status: Literal["registered successfully"]
+    instance_id: str
+
+
+class UnregisterRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A publisher to forget; modelname and block_size narrow what matches."""
+
+    instance_id: Name
+    dp_rank: Rank
+    tenant_id: Text = "default"
+    type: Text = ""
+    modelname: Name | None = None
+    lora_name: Text | None = ""
+    block_size: BlockSize | None = None
+
+
+class UnregisterResponse(msgspec.Struct, kw_only=True):
+    """What was forgotten, as `instance|tenant|rank`."""
+
+    status: Literal["unregistered successfully"]
+    removed_instances: list[str]
+
+
+class Service(msgspec.Struct, kw_only=True):
+    """One registered publisher: as registered, what is folded of it, whether it is connected."""
+
+    Endpoint: str
+    ReplayEndpoint: str
+    Type: Literal["vLLM", "SGLang"]
+    ModelName: str
+    LoraName: str
+    TenantID: str
+    InstanceID: str
+    BlockSize: int
+    DPRank: int
+    CacheGroup: int | None
+    HashProfile: HashProfileModel | None
+    AdditionalSalt: str
+    Incarnation: Annotated[int, Meta(description="Life of the publisher's process, from 1.")]
+    Sequence: Annotated[int, Meta(description="Last batch folded; -1 for none.")]
+    DegradedSince: Annotated[int | None, Meta(description="First batch lost for good, or null.")]
+    Connected: Annotated[
+        bool | None, Meta(description="null on a replica, where a bridge elsewhere follows it.")
+    ]
+
+
+class Services(msgspec.Struct, kw_only=True):
+    """All registered publishers, sorted by service key."""
+
+    count: int
+    services: list[Service]
+
+
+class GlobalContext(msgspec.Struct, kw_only=True):
+    """One scope of queries."""
+
+    model_name: str
+    lora_name: str
+    block_size: int
+    tenant_id: str
+    additional_salt: str
+    prefix_count: int
+    hash_profile: HashProfileModel | None
+    instances: dict[str, list[int]]
+
+
+class GlobalView(msgspec.Struct, kw_only=True):
+    """Every scope that has participants or blocks."""
+
+    context_count: int
+    contexts: list[GlobalContext]
+
+
+class LagDocument(msgspec.Struct, kw_only=True):
+    """How far a replica is behind."""
+
+    table_records: Annotated[int, Meta(description="Rows of the table log not yet applied.")]
+    source_records: Annotated[int, Meta(description="Records that no applied row covers.")]
+    seconds: Annotated[float, Meta(description="It holds all that the logs held this long ago.")]
+    reachable: Annotated[bool, Meta(description="Whether Kafka answered when last asked.")]
+
+
+class Alive(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The process answers."""
+
+    status: Literal["alive"]
+    ready: bool
+    problem: str
+    kernel: str
+    seed: int
+    version: str
+    position: Annotated[
+        str, Meta(description="`partition:offset` of the last record folded, of each partition.")
+    ]
+    lag: Annotated[LagDocument | None, Meta(description="Replicas only.")] = None
+
+
+class Ready(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Whether queries are answered; `reason` is `recovering` where not."""
+
+    ready: bool
+    position: str
+    error: str | None = None
+    reason: str | None = None
+
+
+class ContextDigest(msgspec.Struct, kw_only=True):
+    """One context; the digest is 16 hex digits."""
+
+    tenant_id: str
+    model_name: str
+    lora_name: str
+    block_size: int
+    additional_salt: str
+    instance_id: str
+    digest: str
+    entries: int
+
+
+class TableDigest(msgspec.Struct, kw_only=True):
+    """What the table holds.
+
+    `digest` is SHA-256 in hex over the contexts in sorted order, each as the msgpack array of its
+    six names and its digest as an integer.
+    """
+
+    position: str
+    kernel: str
+    seed: int
+    digest: str
+    contexts: list[ContextDigest]
+
+
+MODELS = (
+    QueryRequest,
+    HashQueryRequest,
+    PublishedMatch,
+    ConductorMatches,
+    RegisterRequest,
+    RegisterResponse,
+    UnregisterRequest,
+    UnregisterResponse,
+    Services,
+    GlobalView,
+    Alive,
+    Ready,
+    TableDigest,
+    ErrorEnvelope,
+)
+"""What becomes a component of the OpenAPI document, with all that it refers to."""

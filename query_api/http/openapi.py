@@ -1,0 +1,183 @@
+"""The OpenAPI document: what each route takes and answers, as fragments for FastAPI's generator."""
+
+from typing import Any, Final
+
+import msgspec
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from query_api.http import models
+from query_api.http.errors import ErrorEnvelope
+from query_api.http.wire import Wire
+
+Fragment = dict[str, Any]
+"""A part of an OpenAPI document, which is a tree of plain JSON."""
+
+_REFERENCE: Final = "#/components/schemas/{name}"
+_PUBLISHED: Final = {
+    "type": "object",
+    "additionalProperties": {
+        "type": "object",
+        "additionalProperties": {"$ref": "#/components/schemas/PublishedMatch"},
+    },
+}
+_ANSWER_HEADERS: Final = {
+    "Reprise-Position": {
+        "description": "`partition:offset` of the last record that the answer knows of, of each"
+        " partition, with commas between.",
+        "schema": {"type": "string"},
+    },
+    "Reprise-State": {
+        "description": "How far the answer can be trusted.",
+        "schema": {"type": "string", "enum": ["exact", "degraded", "stale"]},
+    },
+    "X-Request-Id": {
+        "description": "As the request sent it.",
+        "schema": {"type": "string"},
+    },
+}
+
+QUERY_EXAMPLE: Final = {
+    "model": "deepseek",
+    "block_size": 4,
+    "token_ids": [101, 15, 100, 55, 89, 7, 42, 3, 9],
+    "tenant_id": "default",
+}
+HASH_QUERY_EXAMPLE: Final = {
+    "model": "deepseek",
+    "block_size": 64,
+    "seq_hashes": [1234567890, 9876543210],
+    "tenant_id": "default",
+}
+PUBLISHED_EXAMPLE: Final = {
+    "default": {
+        "vllm-prefill-node1": {
+            "longest_matched": 256,
+            "GPU": 128,
+            "CPU": 256,
+            "DISK": 0,
+            "DP": {"0": 128, "1": 256},
+        }
+    }
+}
+CONDUCTOR_EXAMPLE: Final = {
+    "instances": {
+        "a": {
+            "longest_matched": 16,
+            "dp": {"0": 8},
+            "rank_matches": {"0": {"gpu": 8, "cpu": 12, "disk": 16}},
+            "gpu": 8,
+            "cpu": 12,
+            "disk": 16,
+        }
+    }
+}
+REGISTER_EXAMPLE: Final = {
+    "endpoint": "tcp://10.0.0.7:5557",
+    "replay_endpoint": "tcp://10.0.0.7:5558",
+    "type": "vLLM",
+    "modelname": "deepseek",
+    "tenant_id": "default",
+    "instance_id": "vllm-prefill-node1",
+    "block_size": 64,
+    "dp_rank": 0,
+}
+REGISTERED_EXAMPLE: Final = {
+    "status": "registered successfully",
+    "instance_id": "vllm-prefill-node1",
+}
+UNREGISTER_EXAMPLE: Final = {
+    "instance_id": "vllm-prefill-node1",
+    "tenant_id": "default",
+    "dp_rank": 0,
+}
+UNREGISTERED_EXAMPLE: Final = {
+    "status": "unregistered successfully",
+    "removed_instances": ["vllm-prefill-node1|default|0"],
+}
+ERROR_EXAMPLE: Final = {
+    "error": "token_ids element is outside the int32 range",
+    "reason": "out_of_range",
+    "field": "token_ids",
+    "index": 3,
+}
+
+
+def reference(model: type[msgspec.Struct]) -> Fragment:
+    """The schema of a model, by name."""
+    return {"$ref": _REFERENCE.format(name=model.__name__)}
+
+
+def _content(schema: Fragment, example: object, *wires: Wire) -> Fragment:
+    return {wire.value: {"schema": schema, "example": example} for wire in wires}
+
+
+def body_of(model: type[msgspec.Struct], example: Fragment) -> Fragment:
+    """The `requestBody` of a route that takes both wire forms."""
+    return {"required": True, "content": _content(reference(model), example, *Wire)}
+
+
+def errors(*statuses: int) -> Fragment:
+    """The error answers of a route."""
+    texts = {
+        400: "The request is wrong: `reason`, `field` and `index` say where.",
+        404: "No such service.",
+        413: "The body or an array in it is too large.",
+        500: "The endpoint cannot be connected to, or an unexpected error.",
+        503: "Not now: `recovering` or `storage`.",
+    }
+    content = _content(reference(ErrorEnvelope), ERROR_EXAMPLE, *Wire)
+    return {str(status): {"description": texts[status], "content": content} for status in statuses}
+
+
+def query_operation(model: type[msgspec.Struct], example: Fragment) -> Fragment:
+    """Request and answers of a hot route."""
+    content = _content(_PUBLISHED, PUBLISHED_EXAMPLE, Wire.JSON)
+    content |= _content(reference(models.ConductorMatches), CONDUCTOR_EXAMPLE, Wire.MSGPACK)
+    answer = {
+        "description": "What each instance holds. An unknown scope is an empty answer.",
+        "headers": _ANSWER_HEADERS,
+        "content": content,
+    }
+    responses = {"200": answer, **errors(400, 413, 500, 503)}
+    return {"requestBody": body_of(model, example), "responses": responses}
+
+
+def command_operation(
+    model: type[msgspec.Struct],
+    example: Fragment,
+    answer_model: type[msgspec.Struct],
+    answer_example: Fragment,
+    *statuses: int,
+) -> Fragment:
+    """Request and answers of a route that changes registrations."""
+    content = _content(reference(answer_model), answer_example, *Wire)
+    answer = {"description": "Done, and durable.", "content": content}
+    responses = {"200": answer, **errors(*statuses)}
+    return {"requestBody": body_of(model, example), "responses": responses}
+
+
+def view_operation(model: type[msgspec.Struct], *wires: Wire) -> Fragment:
+    """Answers of a route that only reads; Accept chooses among several wire forms."""
+    content = {wire.value: {"schema": reference(model)} for wire in wires or (Wire.JSON,)}
+    return {"responses": {"200": {"description": model.__doc__ or "", "content": content}}}
+
+
+def ready_operation() -> Fragment:
+    """Answers of `GET /ready`: one document with two statuses."""
+    operation = view_operation(models.Ready)
+    answer = operation["responses"]["200"]
+    operation["responses"]["503"] = answer | {"description": "Not yet; `error` says why."}
+    return operation
+
+
+def describe_app(app: FastAPI) -> Fragment:
+    """FastAPI's document with the components of `models`; made once."""
+    if app.openapi_schema is None:
+        document = get_openapi(
+            title=app.title, version=app.version, summary=app.summary, routes=app.routes
+        )
+        _, components = msgspec.json.schema_components(models.MODELS, ref_template=_REFERENCE)
+        document.setdefault("components", {}).setdefault("schemas", {}).update(components)
+        app.openapi_schema = document
+    return app.openapi_schema

@@ -1,0 +1,191 @@
+"""Checks of single fields, with Conductor's texts: what a value must be, and how the refusal reads.
+
+The reasons are Conductor's: `missing`, `invalid_type`, `invalid_value`, `out_of_range`,
+`unsupported`, `not_array` (JSON only). Two bounds are ours, because Conductor has none: names are
+at most `NAME_BYTES_MAX` bytes of UTF-8 (`out_of_range`), arrays at most `QUERY_TOKENS_MAX`
+elements (413 `too_many_elements`).
+"""
+
+import re
+import struct
+from collections.abc import Callable
+from typing import Annotated, Final, NoReturn, TypeVar
+
+import msgspec
+
+from query_api.http.errors import RequestError
+from query_api.http.wire import Field, Wire, malformed
+from schemas.limits import NAME_BYTES_MAX, QUERY_TOKENS_MAX
+
+INT32_MAX: Final = 2**31 - 1
+INT64_MAX: Final = 2**63 - 1
+_U64_MASK: Final = 2**64 - 1
+
+Raw = bytes | msgspec.Raw
+ValueT = TypeVar("ValueT")
+Tokens = list[Annotated[int, msgspec.Meta(ge=0, le=INT32_MAX)]]
+
+
+class _Decoders:
+    """One decoder of each type for one wire form, made once."""
+
+    def __init__(self, wire: Wire) -> None:
+        module = msgspec.json if wire is Wire.JSON else msgspec.msgpack
+        self.text: Callable[[Raw], str] = module.Decoder(str).decode
+        self.optional_text: Callable[[Raw], str | None] = module.Decoder(str | None).decode
+        self.integer: Callable[[Raw], int] = module.Decoder(int).decode
+        self.optional_integer: Callable[[Raw], int | None] = module.Decoder(int | None).decode
+        self.tokens: Callable[[Raw], list[int]] = module.Decoder(Tokens).decode
+        self.hashes: Callable[[Raw], list[int]] = module.Decoder(list[int]).decode
+        self.binary: Callable[[Raw], bytes] = msgspec.msgpack.Decoder(bytes).decode
+
+
+_DECODERS: Final = {wire: _Decoders(wire) for wire in Wire}
+
+
+def decode(decoder: Callable[[Raw], ValueT], field: Field, wire: Wire, rule: str) -> ValueT:
+    """The value, or `invalid_type` with what it "must be".
+
+    Raises:
+        RequestError: of another type, or not decodable at all.
+    """
+    try:
+        return decoder(field.raw)
+    except msgspec.ValidationError as error:
+        message = f"{field.name} must be {rule}"
+        if "Integer value out of range" in str(error):
+            raise RequestError("out_of_range", message, field=field.name) from error
+        raise RequestError("invalid_type", message, field=field.name) from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise malformed(wire) from error
+
+
+def read_text(field: Field, wire: Wire) -> str:
+    """A string, maybe empty."""
+    text = decode(_DECODERS[wire].text, field, wire, "a string")
+    return _bounded(field.name, text)
+
+
+def read_name(field: Field, wire: Wire) -> str:
+    """A string that is not empty."""
+    text = read_text(field, wire)
+    if not text:
+        raise RequestError("invalid_value", f"{field.name} must not be empty", field=field.name)
+    return text
+
+
+def read_optional_text(field: Field, wire: Wire) -> str:
+    """A string or null; null is ""."""
+    text = decode(_DECODERS[wire].optional_text, field, wire, "a string or null")
+    return _bounded(field.name, text or "")
+
+
+def read_integer(field: Field, wire: Wire) -> int:
+    """An integer of at most 64 bits; neither a bool nor a float."""
+    return decode(_DECODERS[wire].integer, field, wire, "an integer")
+
+
+def read_optional_integer(field: Field, wire: Wire) -> int | None:
+    """An integer or null."""
+    return decode(_DECODERS[wire].optional_integer, field, wire, "an integer or null")
+
+
+def _bounded(name: str, text: str) -> str:
+    if len(text) * 4 > NAME_BYTES_MAX and len(text.encode()) > NAME_BYTES_MAX:
+        message = f"{name} must be at most {NAME_BYTES_MAX} bytes"
+        raise RequestError("out_of_range", message, field=name)
+    return text
+
+
+def read_tokens(field: Field, wire: Wire) -> bytes:
+    """Tokens as (n,) u32 LE: an array of integers 0..2**31-1, in msgpack also a `bin` of int32 LE.
+
+    Cost O(n); a `bin` makes no object of each token.
+    """
+    if wire is Wire.MSGPACK and _is_binary(field.raw):
+        packed = _read_binary(field, width=4)
+        high_bytes = packed[3::4]
+        if not high_bytes.isascii():
+            negative = next(i for i, byte in enumerate(high_bytes) if byte > 127)
+            _refuse_element(field.name, negative)
+        return packed
+    _expect_array(field, wire)
+    try:
+        tokens = _DECODERS[wire].tokens(field.raw)
+    except msgspec.ValidationError as error:
+        _refuse_array(field.name, wire, error)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise malformed(wire) from error
+    _check_count(field.name, len(tokens))
+    return struct.pack(f"<{len(tokens)}I", *tokens)
+
+
+def read_hashes(field: Field, wire: Wire) -> bytes:
+    """Prefix hashes as (n,) u64 LE: 64-bit integers, of any sign; in msgpack also a `bin`."""
+    if wire is Wire.MSGPACK and _is_binary(field.raw):
+        return _read_binary(field, width=8)
+    _expect_array(field, wire)
+    try:
+        hashes = _DECODERS[wire].hashes(field.raw)
+    except msgspec.ValidationError as error:
+        _refuse_array(field.name, wire, error)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise malformed(wire) from error
+    _check_count(field.name, len(hashes))
+    for index, value in enumerate(hashes):
+        if not -(2**63) <= value < 2**64:
+            _refuse_element(field.name, index, width=64)
+    return struct.pack(f"<{len(hashes)}Q", *[value & _U64_MASK for value in hashes])
+
+
+def _is_binary(raw: Raw) -> bool:
+    return bytes(memoryview(raw)[:1]) in (b"\xc4", b"\xc5", b"\xc6")
+
+
+def _read_binary(field: Field, *, width: int) -> bytes:
+    packed = _DECODERS[Wire.MSGPACK].binary(field.raw)
+    if len(packed) % width:
+        message = f"{field.name} bin size must be a multiple of {width}"
+        raise RequestError("invalid_value", message, field=field.name)
+    _check_count(field.name, len(packed) // width)
+    return packed
+
+
+def _check_count(name: str, count: int) -> None:
+    if count > QUERY_TOKENS_MAX:
+        message = f"{name} must have at most {QUERY_TOKENS_MAX} elements"
+        raise RequestError("too_many_elements", message, field=name, status=413)
+
+
+def _expect_array(field: Field, wire: Wire) -> None:
+    head = bytes(memoryview(field.raw)[:1])
+    if wire is Wire.JSON:
+        if head != b"[":
+            message = f"{field.name} must be an array"
+            raise RequestError("not_array", message, field=field.name)
+    elif not (0x90 <= head[0] <= 0x9F or head in (b"\xdc", b"\xdd")):
+        message = f"{field.name} must be a bin or an array"
+        raise RequestError("invalid_type", message, field=field.name)
+
+
+_ELEMENT: Final = re.compile(r"at `\$\[(\d+)\]")
+
+
+def _refuse_array(name: str, wire: Wire, error: msgspec.ValidationError) -> NoReturn:
+    """Turns the decoder's refusal of an element, which ends in its place "at `$[3]`", into ours."""
+    place = _ELEMENT.search(str(error))
+    index = int(place[1]) if place else 0
+    if not str(error).startswith("Expected `int`, got"):
+        _refuse_element(name, index, width=32 if name == "token_ids" else 64, cause=error)
+    kind = "a JSON integer" if wire is Wire.JSON else "an integer"
+    message = f"{name} element must be {kind}"
+    raise RequestError("invalid_type", message, field=name, index=index) from error
+
+
+def _refuse_element(
+    name: str, index: int, *, width: int = 32, cause: Exception | None = None
+) -> NoReturn:
+    """A number that does not fit; for tokens a negative one too, since no tokenizer has any."""
+    domain = "int32" if width == 32 else "64-bit"
+    message = f"{name} element is outside the {domain} range"
+    raise RequestError("out_of_range", message, field=name, index=index) from cause

@@ -1,0 +1,210 @@
+"""A query: its body checked as Conductor checks it, its scope, and the kernel's answer."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from query_api.http.errors import RequestError
+from query_api.http.requests.fields import (
+    INT64_MAX,
+    read_hashes,
+    read_integer,
+    read_name,
+    read_optional_text,
+    read_text,
+    read_tokens,
+)
+from query_api.http.wire import Field, Wire, split_fields
+from schemas.events import extra_key
+from schemas.identities import DEFAULT_TENANT, PrefixScope
+from schemas.limits import BLOCK_SIZE_MAX, NAME_BYTES_MAX
+from streams.kernel.interface import InstanceMatch, Kernel
+
+
+class Query(NamedTuple):
+    """A checked request.
+
+    Attributes:
+        content: tokens as (n,) u32 LE, or prefix hashes as (n,) u64 LE.
+        cache_salt: "" for none.
+        additional_salt: None where the request names no namespace.
+        instance_id: None for every instance; "" matches none.
+    """
+
+    model: str
+    block_size: int
+    content: bytes
+    tenant_id: str = DEFAULT_TENANT
+    lora_name: str = ""
+    cache_salt: str = ""
+    additional_salt: str | None = None
+    instance_id: str | None = None
+
+    @property
+    def scope(self) -> PrefixScope:
+        """The scope without regard to the cache salt."""
+        return PrefixScope(
+            self.tenant_id, self.model, self.lora_name, self.block_size, self.additional_salt or ""
+        )
+
+
+def scan_query(kernel: Kernel, body: bytes) -> Query | None:
+    """A plain JSON body of `POST /query`, scanned; None where the full path must decide.
+
+    The scanner takes only what the full path accepts, by the same bounds.
+    """
+    scanned = kernel.scan_query(body)
+    if scanned is None:
+        return None
+    model, lora_name, tenant_id, instance_id, block_size, cache_salt, tokens = scanned
+    return Query(model, block_size, tokens, tenant_id, lora_name, cache_salt, None, instance_id)
+
+
+def read_query(body: bytes, wire: Wire) -> Query:
+    """The body of `POST /query`, checked in the order of its fields, then for missing ones.
+
+    Raises:
+        RequestError: the first thing that is wrong.
+    """
+    return _read(body, wire, content="token_ids", aliases=("token_ids",), read=read_tokens)
+
+
+def read_hash_query(body: bytes, wire: Wire) -> Query:
+    """The body of `POST /query_by_hash`; `block_hash` is an older name of `seq_hashes`.
+
+    Raises:
+        RequestError: the first thing that is wrong.
+    """
+    aliases = ("seq_hashes", "block_hash")
+    return _read(body, wire, content="seq_hashes", aliases=aliases, read=read_hashes)
+
+
+def _read(
+    body: bytes,
+    wire: Wire,
+    *,
+    content: str,
+    aliases: tuple[str, ...],
+    read: Callable[[Field, Wire], bytes],
+) -> Query:
+    model: str | None = None
+    block_size: int | None = None
+    packed: bytes | None = None
+    texts: dict[str, str] = {}
+    lora_id: int | None = None
+    for field in split_fields(body, wire):
+        if field.name == "model":
+            model = read_name(field, wire)
+        elif field.name == "block_size":
+            block_size = _read_block_size(field, wire)
+        elif field.name in aliases:
+            packed = read(field, wire)
+        elif field.name == "lora_id" and wire is Wire.JSON:
+            lora_id = _read_lora_id(field, wire)
+        else:
+            texts[field.name] = _read_option(field, wire)
+    if model is None:
+        raise missing("model")
+    if block_size is None:
+        raise missing("block_size")
+    if packed is None:
+        raise missing(content)
+    return Query(
+        model,
+        block_size,
+        packed,
+        texts.get("tenant_id") or DEFAULT_TENANT,
+        _lora_level(texts.get("lora_name", ""), lora_id),
+        texts.get("cache_salt", ""),
+        texts.get("additional_salt"),
+        texts.get("instance_id"),
+    )
+
+
+def _read_option(field: Field, wire: Wire) -> str:
+    if field.name in ("tenant_id", "instance_id"):
+        return read_text(field, wire)
+    if field.name == "lora_name":
+        return read_lora_name(field, wire)
+    if field.name == "cache_salt":
+        return read_optional_text(field, wire)
+    if field.name == "additional_salt" and wire is Wire.JSON:
+        return read_text(field, wire)
+    raise unknown_field(field.name)
+
+
+def read_lora_name(field: Field, wire: Wire) -> str:
+    """The adapter; the published JSON form also lets null mean the base model."""
+    return read_optional_text(field, wire) if wire is Wire.JSON else read_text(field, wire)
+
+
+def _read_block_size(field: Field, wire: Wire) -> int:
+    block_size = read_integer(field, wire)
+    if not 0 < block_size <= INT64_MAX:
+        message = "block_size must be a positive integer"
+        raise RequestError("out_of_range", message, field="block_size")
+    return block_size
+
+
+def _read_lora_id(field: Field, wire: Wire) -> int:
+    lora_id = read_integer(field, wire)
+    if not 0 <= lora_id <= INT64_MAX:
+        message = "lora_id must be a non-negative integer"
+        raise RequestError("out_of_range", message, field="lora_id")
+    return lora_id
+
+
+def _lora_level(lora_name: str, lora_id: int | None) -> str:
+    if lora_id is None:
+        return lora_name
+    if lora_name:
+        message = "lora_id must not be used together with lora_name"
+        raise RequestError("invalid_value", message, field="lora_id")
+    return f"lora_id:{lora_id}"
+
+
+def missing(name: str) -> RequestError:
+    """A required field is not there."""
+    return RequestError("missing", f"{name} is required", field=name)
+
+
+def unknown_field(name: str) -> RequestError:
+    """A field that the endpoint does not have; its name is cut to a length worth reading."""
+    name = name[:NAME_BYTES_MAX]
+    return RequestError("unknown_field", f"unsupported request field: {name}", field=name)
+
+
+def answer_query(kernel: Kernel, query: Query) -> tuple[PrefixScope, list[InstanceMatch]]:
+    """The scope that was asked, and what its instances hold of the prompt.
+
+    `cache_salt` has two published meanings. Where a namespace of that name is registered
+    (`additionalsalt` of `/register`), it names that namespace, and its blocks are hashed without
+    it. Everywhere else it is the request's own salt, which engines hash into the first block. A
+    request that names its namespace itself (`additional_salt`) means the latter.
+    """
+    scope, salted = query.scope, False
+    if query.cache_salt:
+        scope, salted = _namespace(kernel, query)
+    if query.block_size > BLOCK_SIZE_MAX:
+        return scope, []
+    first_key = extra_key([query.cache_salt]) if salted else b""
+    return scope, kernel.query(scope, query.content, first_key, query.instance_id)
+
+
+def answer_hash_query(kernel: Kernel, query: Query) -> tuple[PrefixScope, list[InstanceMatch]]:
+    """As `answer_query`, for hashes; they hold a request's own salt, so only a namespace counts."""
+    scope = query.scope
+    if query.cache_salt:
+        scope, _ = _namespace(kernel, query)
+    if query.block_size > BLOCK_SIZE_MAX:
+        return scope, []
+    return scope, kernel.query_by_hash(scope, query.content, query.instance_id)
+
+
+def _namespace(kernel: Kernel, query: Query) -> tuple[PrefixScope, bool]:
+    """The scope, and whether the cache salt is the request's own."""
+    scope = query.scope
+    if query.additional_salt is None and query.block_size <= BLOCK_SIZE_MAX:
+        named = scope._replace(additional_salt=query.cache_salt)
+        if kernel.knows(named):
+            return named, False
+    return scope, True

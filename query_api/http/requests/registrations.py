@@ -1,0 +1,225 @@
+"""The bodies of `POST /register` and `POST /unregister`, checked in Conductor's order.
+
+The msgpack form takes exactly Conductor's fields (G3), where `hash_profile` is required; the JSON
+form takes the published ones, with `additionalsalt`, and `hash_profile` may be left out, because
+Reprise hashes tokens itself.
+"""
+
+from typing import Final, NamedTuple
+
+from query_api.http.errors import RequestError
+from query_api.http.requests.fields import (
+    read_integer,
+    read_name,
+    read_optional_integer,
+    read_optional_text,
+    read_text,
+)
+from query_api.http.requests.queries import missing, read_lora_name, unknown_field
+from query_api.http.wire import Field, Wire, is_map, split_fields
+from schemas.identities import DEFAULT_TENANT
+from schemas.limits import BLOCK_SIZE_MAX, DP_RANK_MAX
+from schemas.registration import HashProfile, PublisherKind, Registration
+
+REGISTER_FIELDS: Final = frozenset(
+    {
+        "block_size",
+        "cache_group",
+        "dp_rank",
+        "endpoint",
+        "hash_profile",
+        "instance_id",
+        "lora_name",
+        "modelname",
+        "replay_endpoint",
+        "tenant_id",
+        "type",
+    }
+)
+_UNREGISTER_FIELDS: Final = frozenset(
+    {"block_size", "dp_rank", "instance_id", "lora_name", "modelname", "tenant_id", "type"}
+)
+_PROFILE_FIELDS: Final = ("strategy", "algorithm", "python_hash_seed", "index_projection")
+_ALGORITHMS: Final = ("sha256", "sha256_cbor")
+_SEED_MAX: Final = 2**32 - 1
+
+FieldMap = dict[str, Field]
+
+
+class Unregistration(NamedTuple):
+    """A checked body of `POST /unregister`; None matches any."""
+
+    tenant_id: str
+    instance_id: str
+    dp_rank: int
+    model_name: str | None
+    block_size: int | None
+
+
+def read_registration(body: bytes, wire: Wire) -> Registration:
+    """The body of `POST /register`.
+
+    Raises:
+        RequestError: the first thing that is wrong.
+    """
+    allowed = REGISTER_FIELDS
+    if wire is Wire.JSON:
+        allowed = allowed | {"additionalsalt"}
+    fields = _known_fields(split_fields(body, wire), allowed)
+    endpoint = _required_name(fields, "endpoint", wire)
+    kind = _required_name(fields, "type", wire)
+    model_name = _required_name(fields, "modelname", wire)
+    instance_id = _required_name(fields, "instance_id", wire)
+    block_size = _read_block_size(fields, wire)
+    replay_endpoint = _text(fields, "replay_endpoint", wire)
+    lora_name = read_lora_name(fields["lora_name"], wire) if "lora_name" in fields else ""
+    tenant_id = _text(fields, "tenant_id", wire) or DEFAULT_TENANT
+    _check_cache_group(fields, wire)
+    hash_profile = _read_hash_profile(fields, wire)
+    additional_salt = ""
+    if "additionalsalt" in fields:
+        additional_salt = read_optional_text(fields["additionalsalt"], wire)
+    return Registration(
+        endpoint=endpoint,
+        kind=_kind(kind),
+        model_name=model_name,
+        instance_id=instance_id,
+        block_size=block_size,
+        dp_rank=_read_rank(fields, wire),
+        tenant_id=tenant_id,
+        lora_name=lora_name,
+        additional_salt=additional_salt,
+        replay_endpoint=replay_endpoint,
+        hash_profile=hash_profile,
+    )
+
+
+def read_unregistration(body: bytes, wire: Wire) -> Unregistration:
+    """The body of `POST /unregister`. `type` and `lora_name` are checked and not used.
+
+    Raises:
+        RequestError: the first thing that is wrong.
+    """
+    fields = _known_fields(split_fields(body, wire), _UNREGISTER_FIELDS)
+    instance_id = _required_name(fields, "instance_id", wire)
+    tenant_id = _text(fields, "tenant_id", wire) or DEFAULT_TENANT
+    dp_rank = _read_target_rank(fields, wire)
+    _text(fields, "type", wire)
+    if "lora_name" in fields:
+        read_lora_name(fields["lora_name"], wire)
+    model_name = read_name(fields["modelname"], wire) if "modelname" in fields else None
+    block_size = _read_block_size(fields, wire) if "block_size" in fields else None
+    return Unregistration(tenant_id, instance_id, dp_rank, model_name, block_size)
+
+
+def _known_fields(fields: list[Field], allowed: frozenset[str]) -> FieldMap:
+    """The fields by name; of a repeated one the first counts, as in Conductor."""
+    known: FieldMap = {}
+    for field in fields:
+        if field.name not in allowed:
+            raise unknown_field(field.name)
+        known.setdefault(field.name, field)
+    return known
+
+
+def _required_name(fields: FieldMap, name: str, wire: Wire) -> str:
+    if name not in fields:
+        raise missing(name)
+    return read_name(fields[name], wire)
+
+
+def _text(fields: FieldMap, name: str, wire: Wire) -> str:
+    return read_text(fields[name], wire) if name in fields else ""
+
+
+def _kind(name: str) -> PublisherKind:
+    try:
+        return PublisherKind(name)
+    except ValueError as error:
+        kinds = " or ".join(PublisherKind)
+        raise RequestError("invalid_value", f"type must be {kinds}", field="type") from error
+
+
+def _read_block_size(fields: FieldMap, wire: Wire) -> int:
+    if "block_size" not in fields:
+        raise missing("block_size")
+    block_size = read_integer(fields["block_size"], wire)
+    message = ""
+    if block_size <= 0:
+        message = "block_size must be greater than zero"
+    elif block_size > BLOCK_SIZE_MAX:
+        message = f"block_size must be at most {BLOCK_SIZE_MAX}"
+    if message:
+        raise RequestError("out_of_range", message, field="block_size")
+    return block_size
+
+
+def _read_rank(fields: FieldMap, wire: Wire) -> int:
+    if "dp_rank" not in fields:
+        raise missing("dp_rank")
+    dp_rank = read_integer(fields["dp_rank"], wire)
+    if not 0 <= dp_rank <= DP_RANK_MAX:
+        message = "dp_rank must be a non-negative int"
+        raise RequestError("out_of_range", message, field="dp_rank")
+    return dp_rank
+
+
+def _read_target_rank(fields: FieldMap, wire: Wire) -> int:
+    """As `_read_rank`, but Conductor has one reason here for every bad rank: `invalid_value`."""
+    try:
+        return _read_rank(fields, wire)
+    except RequestError as error:
+        if error.field is None or error.reason == "missing":
+            raise
+        message = "dp_rank must be a non-negative int"
+        raise RequestError("invalid_value", message, field="dp_rank") from error
+
+
+def _check_cache_group(fields: FieldMap, wire: Wire) -> None:
+    if "cache_group" not in fields:
+        return
+    group = read_optional_integer(fields["cache_group"], wire)
+    if group:
+        message = "only cache group zero is supported"
+        raise RequestError("unsupported", message, field="cache_group")
+
+
+def _read_hash_profile(fields: FieldMap, wire: Wire) -> HashProfile | None:
+    field = fields.get("hash_profile")
+    if field is None:
+        if wire is Wire.JSON:
+            return None
+        raise missing("hash_profile")
+    raw = bytes(memoryview(field.raw))
+    if wire is Wire.JSON and raw == b"null":
+        return None
+    if not is_map(raw, wire):
+        kind = "an object" if wire is Wire.JSON else "a map"
+        message = f"hash_profile must be {kind}"
+        raise RequestError("invalid_type", message, field="hash_profile")
+    known = _known_fields(split_fields(raw, wire), frozenset(_PROFILE_FIELDS))
+    profile = HashProfile(**{name: _required_name(known, name, wire) for name in _PROFILE_FIELDS})
+    _check_profile(profile)
+    return profile
+
+
+def _check_profile(profile: HashProfile) -> None:
+    """The recipes that Conductor knows, in its order of checks."""
+    if profile.algorithm not in _ALGORITHMS:
+        message = f"unsupported hash algorithm: {profile.algorithm}"
+        raise RequestError("invalid_value", message, field="algorithm")
+    if profile.strategy != "vllm_v1":
+        message = f"unsupported hash strategy: {profile.strategy}"
+        raise RequestError("invalid_value", message, field="strategy")
+    if profile.index_projection != "low64_be":
+        message = f"unsupported index projection: {profile.index_projection}"
+        raise RequestError("invalid_value", message, field="index_projection")
+    seed = profile.python_hash_seed
+    if seed == "random":
+        return
+    if not (seed.isascii() and seed.isdigit()):
+        message = 'python_hash_seed must be "random" or ASCII decimal text in 0..4294967295'
+        raise RequestError("invalid_value", message, field="python_hash_seed")
+    if int(seed) > _SEED_MAX:
+        message = "python_hash_seed must be in range 0..4294967295"
+        raise RequestError("invalid_value", message, field="python_hash_seed")

@@ -1,0 +1,187 @@
+"""Every route, declared in FastAPI: the cold ones served here, the hot ones for the document."""
+
+from typing import Final
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import PlainTextResponse
+from prometheus_client.exposition import choose_encoder
+from starlette.types import Receive, Scope, Send
+
+from query_api.http import models, openapi
+from query_api.http.answers import Document, services_document, view_document
+from query_api.http.errors import unsupported_content_type
+from query_api.http.health import digest_document, health_document, ready_document
+from query_api.http.query_endpoint import HotRoutes
+from query_api.http.requests.bodies import read_body
+from query_api.http.requests.registrations import read_registration, read_unregistration
+from query_api.http.wire import Wire, body_wire, encode, header, reply_wire
+from query_api.ports import Registry, View
+
+BOTH_WIRES: Final = (Wire.JSON, Wire.MSGPACK)
+
+
+def respond(document: Document, wire: Wire, status: int = 200) -> Response:
+    """One document as a response."""
+    return Response(encode(document, wire), status_code=status, media_type=wire.value)
+
+
+async def read_request(request: Request) -> tuple[bytes, Wire]:
+    """The body of a POST, and its wire form.
+
+    Raises:
+        RequestError: another Content-Type, or too large.
+    """
+    headers = request.headers.raw
+    wire = body_wire(header(headers, b"content-type"))
+    if wire is None:
+        raise unsupported_content_type()
+    return await read_body(request.receive, headers), wire
+
+
+def registration_routes(registry: Registry) -> APIRouter:
+    """The routes that change what is followed."""
+    router = APIRouter(tags=["registrations"])
+
+    @router.post(
+        "/register",
+        summary="Follow a publisher of events",
+        openapi_extra=openapi.command_operation(
+            models.RegisterRequest,
+            openapi.REGISTER_EXAMPLE,
+            models.RegisterResponse,
+            openapi.REGISTERED_EXAMPLE,
+            *(400, 413, 500, 503),
+        ),
+    )
+    async def register(request: Request) -> Response:
+        body, wire = await read_request(request)
+        registration = read_registration(body, wire)
+        await registry.register(registration)
+        status = "registered successfully"
+        return respond({"status": status, "instance_id": registration.instance_id}, wire)
+
+    @router.post(
+        "/unregister",
+        summary="Forget a publisher, with its blocks",
+        openapi_extra=openapi.command_operation(
+            models.UnregisterRequest,
+            openapi.UNREGISTER_EXAMPLE,
+            models.UnregisterResponse,
+            openapi.UNREGISTERED_EXAMPLE,
+            *(400, 404, 413, 503),
+        ),
+    )
+    async def unregister(request: Request) -> Response:
+        body, wire = await read_request(request)
+        target = read_unregistration(body, wire)
+        removed = await registry.unregister(**target._asdict())
+        keys = sorted({registration.service_key for registration in removed})
+        return respond({"status": "unregistered successfully", "removed_instances": keys}, wire)
+
+    return router
+
+
+def view_routes(view: View, version: str) -> APIRouter:
+    """The routes that tell what is there."""
+    router = APIRouter(tags=["views"])
+
+    @router.get(
+        "/services",
+        summary="All registered publishers",
+        openapi_extra=openapi.view_operation(models.Services, *BOTH_WIRES),
+    )
+    async def services(request: Request) -> Response:
+        return respond(services_document(view.services()), reply_wire(request.headers.raw))
+
+    @router.get(
+        "/global_view",
+        summary="All scopes of queries",
+        openapi_extra=openapi.view_operation(models.GlobalView, *BOTH_WIRES),
+    )
+    async def global_view(request: Request) -> Response:
+        document = view_document(view.kernel.scopes(), view.services())
+        return respond(document, reply_wire(request.headers.raw))
+
+    @router.get(
+        "/digest",
+        summary="What exactly the table holds",
+        openapi_extra=openapi.view_operation(models.TableDigest),
+    )
+    async def digest() -> Response:
+        return respond(digest_document(view), Wire.JSON)
+
+    @router.get(
+        "/health",
+        summary="Whether the process is alive",
+        openapi_extra=openapi.view_operation(models.Alive),
+    )
+    async def health() -> Response:
+        return respond(health_document(view, version), Wire.JSON)
+
+    @router.get(
+        "/ready",
+        summary="Whether queries are answered",
+        openapi_extra=openapi.ready_operation(),
+    )
+    async def ready() -> Response:
+        status, document = ready_document(view)
+        return respond(document, Wire.JSON, status)
+
+    return router
+
+
+def metrics_route(view: View) -> APIRouter:
+    """What Prometheus scrapes."""
+    router = APIRouter(tags=["views"])
+
+    @router.get("/metrics", summary="Prometheus metrics", response_class=PlainTextResponse)
+    async def metrics(request: Request) -> Response:
+        return _metrics(view, request.headers.get("accept", ""))
+
+    return router
+
+
+def _metrics(view: View, accept: str) -> Response:
+    """In the text format that Accept names, or the oldest where what it names is no version."""
+    try:
+        encoder, content_type = choose_encoder(accept)
+        content = encoder(view.metrics)
+    except (TypeError, ValueError):
+        encoder, content_type = choose_encoder("")
+        content = encoder(view.metrics)
+    return Response(content, headers={"content-type": content_type})
+
+
+class _Handoff(Response):
+    """Leaves the request to the hot route of the same path."""
+
+    def __init__(self, hot: HotRoutes, path: str) -> None:
+        super().__init__()
+        self._hot = hot
+        self._path = path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._hot.serve(self._path, scope, receive, send)
+
+
+def query_routes(hot: HotRoutes) -> APIRouter:
+    """The hot routes. Their requests come here only under a prefix, where the app is mounted."""
+    router = APIRouter(tags=["queries"])
+
+    @router.post(
+        "/query",
+        summary="Which instance holds the longest prefix of a prompt, by its tokens",
+        openapi_extra=openapi.query_operation(models.QueryRequest, openapi.QUERY_EXAMPLE),
+    )
+    async def query() -> Response:
+        return _Handoff(hot, "/query")
+
+    @router.post(
+        "/query_by_hash",
+        summary="Which instance holds the longest prefix of a prompt, by its blocks' hashes",
+        openapi_extra=openapi.query_operation(models.HashQueryRequest, openapi.HASH_QUERY_EXAMPLE),
+    )
+    async def query_by_hash() -> Response:
+        return _Handoff(hot, "/query_by_hash")
+
+    return router

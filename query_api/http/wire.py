@@ -1,0 +1,170 @@
+"""The two wire forms of one API, chosen per request, and how a body is cut into its fields.
+
+A body becomes fields that are still encoded: nothing is allocated for a value before it is known
+to be wanted, so a small hostile body (deep nesting, a length of 2**32) cannot cost much memory.
+"""
+
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+import msgpack
+import msgspec
+
+from query_api.http.errors import RequestError, describe
+from schemas.errors import RepriseError
+from schemas.limits import BODY_BYTES_MAX
+
+Headers = Iterable[tuple[bytes, bytes]]
+
+
+class Wire(StrEnum):
+    """JSON: the published shape of answers. MSGPACK: Conductor's own (generation G3)."""
+
+    JSON = "application/json"
+    MSGPACK = "application/msgpack"
+
+
+class Field(NamedTuple):
+    """One entry of a body's map; `raw` is the encoded value."""
+
+    name: str
+    raw: bytes | msgspec.Raw
+
+
+_CONTENT_TYPE: Final = {wire: wire.value.encode() for wire in Wire}
+_JSON_TYPE: Final = b"application/json"
+_MSGPACK_TYPE: Final = b"application/msgpack"
+_json_encode = msgspec.json.Encoder().encode
+_msgpack_encode = msgspec.msgpack.Encoder().encode
+_msgpack_fields = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
+_json_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def body_wire(content_type: bytes) -> Wire | None:
+    """The wire form that a request's Content-Type names; None for one that the API does not speak.
+
+    Conductor's rule, a substring match, but for any case; no Content-Type is JSON.
+    """
+    if content_type == _JSON_TYPE:
+        return Wire.JSON
+    lowered = content_type.lower()
+    if _MSGPACK_TYPE in lowered:
+        return Wire.MSGPACK
+    return Wire.JSON if not lowered or b"json" in lowered else None
+
+
+def reply_wire(headers: Headers) -> Wire:
+    """The wire form where no body decides it: msgpack if Accept or Content-Type says."""
+    for name, value in headers:
+        if name in (b"accept", b"content-type") and _MSGPACK_TYPE in value.lower():
+            return Wire.MSGPACK
+    return Wire.JSON
+
+
+def header(headers: Headers, wanted: bytes) -> bytes:
+    """The value of a request header, by its lower-case name; b"" where it was not sent."""
+    for name, value in headers:
+        if name == wanted:
+            return value
+    return b""
+
+
+def content_type_of(wire: Wire) -> bytes:
+    """The Content-Type of an answer."""
+    return _CONTENT_TYPE[wire]
+
+
+def encode(value: object, wire: Wire) -> bytes:
+    """One answer's document."""
+    return _json_encode(value) if wire is Wire.JSON else _msgpack_encode(value)
+
+
+def encode_error(error: RepriseError, wire: Wire) -> tuple[int, bytes]:
+    """Status and body of the answer to a request that failed."""
+    status, envelope = describe(error)
+    return status, encode(envelope, wire)
+
+
+def malformed(wire: Wire) -> RequestError:
+    """The body cannot be decoded at all."""
+    if wire is Wire.JSON:
+        return RequestError("invalid_json", "Invalid JSON object")
+    return RequestError("invalid_msgpack", "Invalid msgpack object")
+
+
+def split_fields(body: bytes, wire: Wire) -> list[Field]:
+    """The fields of a body's map, in body order.
+
+    A JSON name that is repeated comes once, with its last value; in msgpack each one
+    comes. Bytes after the first msgpack value are ignored, as Conductor does.
+
+    Raises:
+        RequestError: not a map with string keys.
+    """
+    if wire is Wire.MSGPACK:
+        return _split_plain_msgpack(body) or _split_msgpack(body)
+    try:
+        fields = _json_fields.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise malformed(wire) from error
+    return [Field(name, raw) for name, raw in fields.items()]
+
+
+def _split_plain_msgpack(body: bytes) -> list[Field]:
+    """The fields of a map of up to 15, each name once, nothing after it; [] for other bodies."""
+    head = body[0] if body else 0
+    if not 0x80 <= head <= 0x8F:
+        return []
+    try:
+        fields = _msgpack_fields.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return []
+    if len(fields) != head - 0x80:
+        return []
+    return [Field(name, raw) for name, raw in fields.items()]
+
+
+def _split_msgpack(body: bytes) -> list[Field]:
+    unpacker = msgpack.Unpacker(
+        raw=False, strict_map_key=False, max_buffer_size=BODY_BYTES_MAX + 1, read_size=1024
+    )
+    try:
+        unpacker.feed(body)
+        if not is_map(body, Wire.MSGPACK):
+            unpacker.skip()
+            raise RequestError("invalid_msgpack", "request body must be a msgpack map")
+        entries = list(_entries(unpacker, body))
+    except (ValueError, msgpack.exceptions.UnpackException) as error:
+        raise malformed(Wire.MSGPACK) from error
+    fields = []
+    for name, raw in entries:
+        if name is None:
+            raise RequestError("invalid_msgpack", "map keys must be strings")
+        fields.append(Field(name, raw))
+    return fields
+
+
+def _entries(unpacker: msgpack.Unpacker, body: bytes) -> Iterator[tuple[str | None, bytes]]:
+    """The key, None where it is no string, and the encoded value of each entry of the map."""
+    for _ in range(unpacker.read_map_header()):
+        name = None
+        if _is_string(body, unpacker.tell()):
+            name = unpacker.unpack()
+        else:
+            unpacker.skip()
+        start = unpacker.tell()
+        unpacker.skip()
+        yield name, body[start : unpacker.tell()]
+
+
+def is_map(encoded: bytes, wire: Wire) -> bool:
+    """Whether the encoded value is a map, by its first byte."""
+    head = encoded[0] if encoded else 0
+    if wire is Wire.JSON:
+        return head == ord("{")
+    return 0x80 <= head <= 0x8F or head in (0xDE, 0xDF)
+
+
+def _is_string(body: bytes, at: int) -> bool:
+    return at < len(body) and (0xA0 <= body[at] <= 0xBF or 0xD9 <= body[at] <= 0xDB)

@@ -1,0 +1,159 @@
+"""`/register` and `/unregister` on a replica: entries of the registry topic.
+
+A request is checked against the registry as this replica has read it, written with acks=all, and
+answered once the log has it. Repeating a request that failed is safe: what was written is no
+change the second time. Two replicas that write different registrations of one publisher at once
+cannot know of each other; see `query_api.replica.registry_table`.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+from aiokafka import AIOKafkaProducer  # type: ignore[import-untyped]
+from aiokafka.errors import KafkaError  # type: ignore[import-untyped]
+
+from brokers.options import ClientOptions
+from brokers.settings import KafkaSettings
+from query_api.http.errors import recovering
+from query_api.replica.registry_table import encode_registration
+from query_api.replica.replica import Replica
+from query_api.replica.snapshot import Place, Topic
+from query_api.replica.topic_reader import KafkaFeed
+from schemas.errors import NotRegisteredError, StorageError
+from schemas.identities import PublisherKey
+from schemas.registration import Registration, is_new, service_key
+from schemas.topics import encode_publisher
+
+COMMAND_S: Final = 10.0
+"""How long a request waits for the log."""
+
+_WRITE_MS: Final = 8_000
+"""The producer gives an entry up after it, so that a request that was refused seldom takes effect
+later.
+"""
+
+assert _WRITE_MS / 1000 < COMMAND_S
+
+T = TypeVar("T")
+
+
+class KafkaRegistry:
+    """Implements `query_api.ports.Registry`; everything but the waiting runs on the feed's loop."""
+
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        options: ClientOptions,
+        replica: Replica,
+        feed: KafkaFeed,
+        *,
+        check: Callable[[Registration], None],
+    ) -> None:
+        """Args:
+        check: raises EndpointError where no bridge could ever connect.
+        """
+        self._topic = settings.topics.registry.name
+        self._servers = settings.bootstrap
+        self._options = options
+        self._replica = replica
+        self._feed = feed
+        self._check = check
+        self._lock = asyncio.Lock()
+        self._producer: AIOKafkaProducer | None = None
+        feed.close_with(self._close)
+
+    async def register(self, registration: Registration) -> None:
+        """See `Registry`."""
+        await self._finish(self.write(registration))
+
+    async def unregister(
+        self,
+        *,
+        tenant_id: str,
+        instance_id: str,
+        dp_rank: int,
+        model_name: str | None,
+        block_size: int | None,
+    ) -> list[Registration]:
+        """See `Registry`."""
+
+        def is_meant(one: Registration) -> bool:
+            return one.matches(
+                tenant_id=tenant_id,
+                instance_id=instance_id,
+                dp_rank=dp_rank,
+                model_name=model_name,
+                block_size=block_size,
+            )
+
+        target = service_key(tenant_id, instance_id, dp_rank)
+        return await self._finish(self._forget(is_meant, target))
+
+    async def _finish(self, work: Coroutine[Any, Any, T]) -> T:
+        future = asyncio.wrap_future(self._feed.run(work))
+        try:
+            return await asyncio.wait_for(future, COMMAND_S)
+        except TimeoutError as error:
+            raise StorageError(
+                f"Expected Kafka at {self._servers} to take the entry within {COMMAND_S:.0f} s"
+            ) from error
+
+    # On the feed's loop
+
+    async def write(self, registration: Registration) -> None:
+        """What `register` does; for callers that are on the feed's loop already."""
+        async with self._lock:
+            if is_new(registration, self._registrations()):
+                self._check(registration)
+                await self._send(registration.publisher, registration)
+
+    async def _forget(
+        self, is_meant: Callable[[Registration], bool], target: str
+    ) -> list[Registration]:
+        async with self._lock:
+            gone = [one for one in self._registrations().values() if is_meant(one)]
+            if not gone:
+                raise NotRegisteredError(target)
+            for registration in gone:
+                await self._send(registration.publisher, None)
+            return gone
+
+    def _registrations(self) -> dict[PublisherKey, Registration]:
+        copy = self._replica.loading
+        if not copy.registry_complete:
+            raise recovering("the registry is being read")
+        return copy.registry.registrations
+
+    async def _send(self, publisher: PublisherKey, registration: Registration | None) -> None:
+        value = None if registration is None else encode_registration(registration)
+        try:
+            producer = await self._open()
+            written = await producer.send_and_wait(
+                self._topic, key=encode_publisher(publisher), value=value
+            )
+        except (KafkaError, OSError, TimeoutError) as error:
+            raise StorageError(
+                f"Expected Kafka at {self._servers} to take the entry, got: {error!r}"
+            ) from error
+        place = Place(Topic.REGISTRY, written.partition)
+        self._replica.loading.put_written(place, written.offset, publisher, registration)
+
+    async def _open(self) -> AIOKafkaProducer:
+        if self._producer is None:
+            # Not idempotent: such a producer never gives an entry up, and a request that was
+            # refused could take effect much later.
+            producer = AIOKafkaProducer(
+                **self._options, acks="all", linger_ms=0, request_timeout_ms=_WRITE_MS
+            )
+            try:
+                await producer.start()
+            except BaseException:
+                await producer.stop()
+                raise
+            self._producer = producer
+        return self._producer
+
+    async def _close(self) -> None:
+        if self._producer is not None:
+            await self._producer.stop()

@@ -1,0 +1,199 @@
+"""One copy of the table and of the registry, from the beginning of their topics on.
+
+A replica answers from one copy. It makes another one where the topics cannot be read on from where
+the first one stands (they were deleted and made anew, or deletions may be gone), and changes over
+once that one has caught up.
+
+Pure: the reader of the topics calls `begin`, then `put_row`, `put_entry` and `advance` in the order
+of each partition. One writer; reading may run beside it, in other threads.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import StrEnum
+from typing import NamedTuple, Protocol
+
+from query_api.ports import Lag, Positions
+from query_api.replica.lag import LagTracker
+from query_api.replica.registry_table import RegistryTable
+from schemas.identities import Offset, PrefixScope, PublisherKey
+from schemas.positions import Position, PublisherState
+from schemas.registration import Registration
+from streams.kernel.interface import Kernel
+from streams.table.row_reader import SkippedRow
+from streams.table.rows import OWNER_KEY
+
+
+class Topic(StrEnum):
+    """The topics that a replica knows of; EVENTS is never read, only asked where it ends."""
+
+    TABLE = "table"
+    REGISTRY = "registry"
+    EVENTS = "events"
+
+
+class Place(NamedTuple):
+    """One partition of one topic."""
+
+    topic: Topic
+    partition: int
+
+
+class TableReader(Protocol):
+    """What `streams.table.row_reader.TableFollower` is to a replica."""
+
+    @property
+    def kernel(self) -> Kernel:
+        """The index that answers queries."""
+        ...
+
+    @property
+    def publishers(self) -> dict[PublisherKey, PublisherState]:
+        """What is folded of each publisher."""
+        ...
+
+    @property
+    def counters(self) -> Counter[str]:
+        """Rows by outcome."""
+        ...
+
+    def covered(self, partition: int) -> Offset:
+        """The offset of the event log up to which the partition is folded; -1 for nothing."""
+        ...
+
+    def is_degraded(self, scope: PrefixScope) -> bool:
+        """Whether something of the scope was lost."""
+        ...
+
+    def take_skipped(self) -> list[SkippedRow]:
+        """Rows skipped since the last call."""
+        ...
+
+    def put(self, partition: int, key: bytes, value: bytes | None) -> None:
+        """The next row of the partition."""
+        ...
+
+    def catching_up(self, partition: int) -> Iterator[None]:
+        """Loads the rows of a partition that has been read to where it ended, in steps."""
+        ...
+
+
+class Copy:
+    """See the module.
+
+    Attributes:
+        begun: whether it is known what must be read before it is complete.
+        positions: what the table has folded; a new tuple at each change, after it.
+        next_offsets: where to read on.
+    """
+
+    def __init__(
+        self, make_table: Callable[[], TableReader], partitions: Mapping[Topic, int]
+    ) -> None:
+        self.table = make_table()
+        self.registry = RegistryTable()
+        self.begun = False
+        self.next_offsets = {
+            Place(topic, partition): 0
+            for topic in (Topic.TABLE, Topic.REGISTRY)
+            for partition in range(partitions[topic])
+        }
+        self._tables = range(partitions[Topic.TABLE])
+        self._targets: dict[Place, int] = {}
+        self._lag = LagTracker[Place]()
+        self.positions: Positions = self._positions()
+
+    # Reading the topics
+
+    def begin(self, now: float, ends: Mapping[Place, int]) -> None:
+        """The topics end there now; the copy is complete once it has got there."""
+        self.begun = True
+        self._targets = {place: ends[place] for place in self.next_offsets}
+        for place in ends:
+            self._lag.add(place, as_of=now)
+        self.note_ends(now, ends)
+
+    def put_row(self, place: Place, key: bytes, value: bytes | None, *, as_of: float) -> None:
+        """The next row of the table topic, which was written at `as_of`."""
+        self.table.put(place.partition, key, value)
+        if key != OWNER_KEY:  # which a worker writes before it has folded anything
+            self._lag.guess(Place(Topic.EVENTS, place.partition), as_of)
+
+    def advance(self, place: Place, next_offset: int) -> Iterator[None]:
+        """All before the offset was put. In steps, for where a partition has to be loaded."""
+        if next_offset < self.next_offsets[place]:
+            return
+        self.next_offsets[place] = next_offset
+        if place.topic is Topic.TABLE:
+            if self._has_reached(place):
+                yield from self.table.catching_up(place.partition)
+            self._note_covered(place.partition)
+        self._lag.advance(place, next_offset)
+        if self._has_reached(place):
+            self._targets.pop(place, None)
+
+    def _has_reached(self, place: Place) -> bool:
+        return place in self._targets and self.next_offsets[place] >= self._targets[place]
+
+    def _note_covered(self, partition: int) -> None:
+        covered = self.table.covered(partition)
+        if covered != self.positions[partition].offset:
+            self._lag.advance(Place(Topic.EVENTS, partition), covered + 1)
+            self.positions = self._positions()
+
+    def _positions(self) -> Positions:
+        return tuple(
+            Position(partition, self.table.covered(partition)) for partition in self._tables
+        )
+
+    def note_ends(self, now: float, ends: Mapping[Place, int]) -> None:
+        """The topics, the event log included, ended there at `now`."""
+        self._lag.note_ends(now, ends)
+
+    def put_written(
+        self, place: Place, offset: int, publisher: PublisherKey, registration: Registration | None
+    ) -> None:
+        """An entry of the registry that this process wrote, and may have read already."""
+        if offset >= self.next_offsets[place]:
+            self.registry.put_written(offset, publisher, registration)
+
+    # What is known
+
+    @property
+    def complete(self) -> bool:
+        """Whether it has caught up with where the topics ended when it was begun."""
+        return self.begun and not self._targets
+
+    @property
+    def registry_complete(self) -> bool:
+        """The same of the registry alone."""
+        return self.begun and all(
+            place.topic is not Topic.REGISTRY for place in list(self._targets)
+        )
+
+    def progress(self) -> str:
+        """What is missing until it is complete, for people."""
+        left = sum(
+            target - self.next_offsets[place] for place, target in list(self._targets.items())
+        )
+        return f"reading the table: {left} records of {len(self._targets)} partitions are left"
+
+    def unread(self) -> int:
+        """How many records the topics had beyond those read when they were last asked."""
+        return self._records(self.next_offsets)
+
+    def lag(self, now: float, *, reachable: bool) -> Lag:
+        """How far it is behind."""
+        return Lag(
+            self.unread(),
+            self._records(Place(Topic.EVENTS, partition) for partition in self._tables),
+            self._lag.seconds(now, reachable=reachable),
+            reachable,
+        )
+
+    def _records(self, places: Iterable[Place]) -> int:
+        return sum(map(self._lag.records, places)) if self.begun else 0
+
+    def stale_at(self, *, reachable: bool) -> float:
+        """See `LagTracker`."""
+        return self._lag.stale_at(reachable=reachable)

@@ -1,0 +1,323 @@
+"""Reads the table and the registry from Kafka into a replica, on a thread of its own.
+
+A thread, because a query must not wait for what is read: the kernel lets go of Python's lock while
+it loads long rows. While 50,000 blocks a second come in small flushes, the p99 of a query is a
+third to a half of what it is with the reader on the loop that answers. The thread has an event
+loop, on which everything that touches Kafka runs:
+
+    follow   prepares the topics, then reads; whenever that fails, again after a pause
+    read     a consumer of all partitions, without a group, from where the copy stands
+    check    asks every `LAG_CHECK_S` where the topics end: lag, and whether Kafka is there
+    run      what other threads hand in: writes to the registry
+
+aiokafka reconnects by itself, so an outage ends nothing here. The consumer is made anew where it
+stalls or fails, and the copy is made anew where its offsets mean nothing any more.
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import Future
+from time import monotonic, time
+from typing import Any, Final, TypeVar
+
+from aiokafka import (  # type: ignore[import-untyped]
+    AIOKafkaConsumer,
+    ConsumerRecord,
+    TopicPartition,
+)
+from aiokafka.errors import (  # type: ignore[import-untyped]
+    KafkaError,
+    NoOffsetForPartitionError,
+    OffsetOutOfRangeError,
+)
+
+from brokers.options import ClientOptions
+from brokers.settings import KafkaSettings
+from query_api.replica.replica import Replica
+from query_api.replica.snapshot import Copy, Place, Topic
+from schemas.errors import ConfigurationError
+from schemas.limits import (
+    LAG_CHECK_S,
+    LAG_CHECK_WAIT_S,
+    REPLICA_AWAY_S,
+    REPLICA_FETCH_BYTES_MAX,
+    REPLICA_ROWS_PER_TURN_MAX,
+    REPLICA_STALL_S,
+    SHUTDOWN_S,
+)
+from streams.log.kafka import stop_consumer
+from streams.table.row_reader import MISSING_ROWS, RESETS
+
+RETRY_S: Final = 1.0
+_POLL_MS: Final = 250
+_REQUEST_MS: Final = 10_000
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+
+class _OffsetsLostError(Exception):
+    """What was read is no beginning of what the topics hold now: they must be read anew."""
+
+
+class _StalledError(Exception):
+    """The consumer gives nothing although there is more."""
+
+
+class KafkaFeed:
+    """Feeds one replica. `start` and `stop` it from one thread; `run` may be called from any."""
+
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        options: ClientOptions,
+        replica: Replica,
+        *,
+        prepare: Callable[[], Awaitable[None]],
+        when_refused: Callable[[ConfigurationError], None],
+    ) -> None:
+        """Args:
+        prepare: makes and checks the topics; waits while Kafka is away.
+        when_refused: called where Kafka or its topics cannot be used as they are and nothing
+            was read yet; reading has ended then.
+        """
+        self._options = options
+        self._replica = replica
+        self._prepare = prepare
+        self._when_refused = when_refused
+        topics = settings.topics
+        named = {Topic.TABLE: topics.table, Topic.REGISTRY: topics.registry}
+        named[Topic.EVENTS] = topics.events
+        self._places = {
+            TopicPartition(spec.name, partition): Place(topic, partition)
+            for topic, spec in named.items()
+            for partition in range(spec.partitions)
+        }
+        self._read_from = [
+            name for name, place in self._places.items() if place.topic is not Topic.EVENTS
+        ]
+        self._servers = settings.bootstrap
+        self._answered_at = monotonic()
+        self._loop = asyncio.new_event_loop()
+        self._closers: list[Callable[[], Awaitable[None]]] = []
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run_loop, name="kafka", daemon=True)
+
+    # Life
+
+    def start(self) -> None:
+        """Starts reading; returns at once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends reading and what was handed in; waits for it within a bound."""
+        self._stopping = True
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._cancel)
+            self._thread.join(SHUTDOWN_S)
+        if self._thread.is_alive():
+            logger.error("The reader of Kafka did not stop within %.0f s", SHUTDOWN_S)
+
+    def close_with(self, close: Callable[[], Awaitable[None]]) -> None:
+        """Has something closed on the feed's loop when it ends."""
+        self._closers.append(close)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
+        """Runs it on the feed's loop, beside the reading."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def _cancel(self) -> None:
+        for task in asyncio.all_tasks(self._loop):
+            task.cancel()
+
+    def _run_loop(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._live())
+        except asyncio.CancelledError:
+            if not self._stopping:
+                logger.error("The reader of Kafka was cancelled unasked; start the replica again")
+        finally:
+            self._loop.close()
+
+    async def _live(self) -> None:
+        try:
+            await self._follow()
+            await asyncio.Event().wait()  # refused; what was handed in is still answered
+        finally:
+            for close in self._closers:
+                await close()
+
+    # Reading
+
+    async def _follow(self) -> None:
+        problem = f"waiting for Kafka at {self._servers}"
+        while True:
+            self._replica.note_unreachable(problem)
+            try:
+                await self._prepare()
+                await self._read_and_check()
+            except _OffsetsLostError as error:
+                logger.warning("Reading the table and the registry anew: %s", error)
+                self._replica.begin_again()
+                problem = str(error)
+                continue
+            except ConfigurationError as error:
+                problem = str(error)
+                logger.error("Kafka cannot be used: %s", error)
+                if not self._replica.ready:
+                    self._when_refused(error)
+                    return
+            except (KafkaError, OSError, TimeoutError, _StalledError) as error:
+                problem = f"{type(error).__name__}: {error}"
+                # While Kafka is away that has been said already.
+                level = logging.WARNING if self._replica.reachable else logging.DEBUG
+                logger.log(level, "Reading from Kafka at %s failed: %s", self._servers, problem)
+            except Exception as error:
+                problem = f"unexpected error: {error}"
+                logger.exception("Reading from Kafka failed for a reason that nobody thought of")
+            await asyncio.sleep(RETRY_S)
+
+    async def _read_and_check(self) -> None:
+        copy = self._replica.loading
+        consumer = AIOKafkaConsumer(
+            **self._options,
+            group_id=None,
+            enable_auto_commit=False,
+            auto_offset_reset="none",
+            isolation_level="read_committed",  # a large flush of a worker is a transaction
+            request_timeout_ms=_REQUEST_MS,
+            max_partition_fetch_bytes=REPLICA_FETCH_BYTES_MAX // 8,
+            fetch_max_bytes=REPLICA_FETCH_BYTES_MAX,
+            metadata_max_age_ms=30_000,
+        )
+        try:
+            await consumer.start()
+            consumer.assign(self._read_from)
+            await self._seek(consumer, copy)
+            await self._note_ends(consumer, copy)
+            await _first_of(self._read(consumer, copy), self._check(consumer, copy))
+        finally:
+            await stop_consumer(consumer)
+
+    async def _seek(self, consumer: AIOKafkaConsumer, copy: Copy) -> None:
+        """To where the copy stands, or to the beginning where it is a new one."""
+        first = await consumer.beginning_offsets(self._read_from)
+        for name in self._read_from:
+            offset = copy.next_offsets[self._places[name]]
+            if copy.begun and offset < first[name]:
+                raise _OffsetsLostError("a topic begins after what was read of it")
+            consumer.seek(name, max(offset, first[name]))
+
+    async def _read(self, consumer: AIOKafkaConsumer, copy: Copy) -> None:
+        moved_at = monotonic()
+        while True:
+            try:
+                batches = await consumer.getmany(
+                    timeout_ms=_POLL_MS, max_records=REPLICA_ROWS_PER_TURN_MAX
+                )
+            except (OffsetOutOfRangeError, NoOffsetForPartitionError) as error:
+                raise _OffsetsLostError(
+                    f"Kafka has not got the offsets any more: {error}"
+                ) from error
+            for name, records in batches.items():
+                await self._apply(copy, self._places[name], records)
+            for name in self._read_from:
+                # Beyond the last record where those after it were compacted away.
+                await self._advance(copy, self._places[name], await consumer.position(name))
+            self._replica.note_progress()
+            if batches or not copy.unread():
+                moved_at = monotonic()
+            elif self._replica.reachable and monotonic() - moved_at > REPLICA_STALL_S:
+                raise _StalledError(f"nothing came for {REPLICA_STALL_S:.0f} s, but there is more")
+
+    async def _apply(self, copy: Copy, place: Place, records: Sequence[ConsumerRecord]) -> None:
+        was_complete, resets = copy.complete, copy.table.counters[RESETS]
+        for record in records:
+            if place.topic is Topic.TABLE:
+                age_s = max(time() - record.timestamp / 1000, 0.0)
+                copy.put_row(place, record.key or b"", record.value, as_of=monotonic() - age_s)
+            else:
+                self._put_entry(copy, place, record)
+        await self._advance(copy, place, records[-1].offset + 1)
+        for skipped in copy.table.take_skipped():
+            logger.warning(
+                "Skipped a row of the table (%s) in partition %d with key: %s",
+                skipped.reason,
+                skipped.partition,
+                skipped.key.hex(),
+            )
+            if skipped.reason == MISSING_ROWS and was_complete:
+                # Read without a break a topic has no holes: this is another one of the same name.
+                raise _OffsetsLostError("rows are missing between those that were read")
+        if was_complete and copy.table.counters[RESETS] > resets:
+            # In a topic that was made anew, what is read may begin in the middle of the new table.
+            raise _OffsetsLostError("the table was built anew")
+
+    def _put_entry(self, copy: Copy, place: Place, record: ConsumerRecord) -> None:
+        reason = copy.registry.put(record.offset, record.key or b"", record.value)
+        if reason:
+            self._replica.entries_skipped += 1
+            logger.warning(
+                "Skipped the registry entry at offset %d of partition %d: %s",
+                record.offset,
+                place.partition,
+                reason,
+            )
+
+    @staticmethod
+    async def _advance(copy: Copy, place: Place, next_offset: int) -> None:
+        for _ in copy.advance(place, next_offset):
+            await asyncio.sleep(0)
+
+    # Checking
+
+    async def _check(self, consumer: AIOKafkaConsumer, copy: Copy) -> None:
+        answered_at = monotonic()
+        while True:
+            await asyncio.sleep(LAG_CHECK_S)
+            try:
+                await self._note_ends(consumer, copy)
+                answered_at = monotonic()
+            except (KafkaError, OSError, TimeoutError) as error:
+                if self._replica.reachable:
+                    logger.warning(
+                        "Waiting for Kafka at %s: %r; until it answers the table stays as it is,"
+                        " and answers say `stale`",
+                        self._servers,
+                        error,
+                    )
+                problem = f"Kafka at {self._servers} does not answer"
+                self._replica.note_unreachable(f"{problem}; the table is as it was before")
+            if monotonic() - answered_at > REPLICA_STALL_S:
+                raise _StalledError(f"no answer for {REPLICA_STALL_S:.0f} s")
+
+    async def _note_ends(self, consumer: AIOKafkaConsumer, copy: Copy) -> None:
+        applied = dict(copy.next_offsets)  # before they are asked for: some may come meanwhile
+        async with asyncio.timeout(LAG_CHECK_WAIT_S):
+            found = await consumer.end_offsets(list(self._places))
+        now = monotonic()
+        if copy.begun and now - self._answered_at > REPLICA_AWAY_S:
+            raise _OffsetsLostError("deletions may be gone after so long without Kafka")
+        ends = {self._places[name]: offset for name, offset in found.items()}
+        if any(ends[place] < offset for place, offset in applied.items()):
+            raise _OffsetsLostError("a topic ends before what was read of it")
+        if copy.begun and not self._replica.reachable:
+            logger.info("Kafka at %s answers again", self._servers)
+        self._answered_at = now
+        self._replica.note_ends(ends)
+
+
+async def _first_of(*works: Coroutine[Any, Any, None]) -> None:
+    """Runs them until one ends, which is by an error; ends the others."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

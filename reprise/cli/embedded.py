@@ -1,0 +1,123 @@
+"""The commands of the embedded form: `reprise up`, `reprise verify`."""
+
+import os
+from pathlib import Path
+
+import click
+
+from reprise.cli.param_types import GIB_MAX, HOURS_MAX, Amount
+from reprise.cli.terminal import say_ready, start_logging, warn_without_native
+from reprise.settings import DEFAULT_HOST, Settings, config_path_from, log_level_from, seed_from
+from schemas import limits
+from schemas.errors import RepriseError
+
+
+@click.command()
+@click.option("--demo", is_flag=True, help="Also start four simulated engines and a router.")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Mooncake Conductor's configuration file.  [env: CONDUCTOR_CONFIG_PATH; default:"
+    " ~/.mooncake/conductor_config.json]",
+)
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("data"),
+    show_default=True,
+    help="Directory of the log and the table; made where it is missing.",
+)
+@click.option("--host", default=DEFAULT_HOST, show_default=True, help="Address to listen on.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    help="Port to listen on, 0 for any.  [default: the configuration file's, or 13333]",
+)
+@click.option(
+    "--log-retention-gib",
+    type=Amount(limits.LOG_SEGMENT_BYTES / limits.GIB, GIB_MAX),
+    default=limits.LOG_RETENTION_BYTES / limits.GIB,
+    show_default=True,
+    help="How much of the log to keep.",
+)
+@click.option(
+    "--log-retention-hours",
+    type=Amount(0, HOURS_MAX),
+    default=limits.LOG_RETENTION_S / 3600,
+    show_default=True,
+    help="How long to keep it.",
+)
+@click.option(
+    "--kernel",
+    type=click.Choice(["rust", "reference"]),
+    help="The index to use.  [default: rust where it is built]",
+)
+def up(
+    demo: bool,
+    config: Path | None,
+    data: Path,
+    host: str,
+    port: int | None,
+    log_retention_gib: float,
+    log_retention_hours: float,
+    kernel: str | None,
+) -> None:
+    """Run the service in one process: bridge, log, prefix tables and HTTP API.
+
+    Everything it knows is in --data: after a crash or a restart it answers as before.
+
+    \b
+    CONDUCTOR_LOG_LEVEL    DEBUG, INFO, WARNING or ERROR      [default: INFO]
+    CONDUCTOR_SEED         seed of the prefix hash            [default: 1337]
+    REPRISE_DEMO_BASE_PORT first of the 80 ports of --demo    [default: 15557]
+    """  # noqa: D301
+    # Imported here: the web framework takes half a second that `--help` does not need.
+    from reprise import conductor_config
+    from reprise.demo import run_beside
+    from reprise.roles.http_server import serve
+
+    try:
+        configuration = conductor_config.load(
+            config or config_path_from(os.environ), required=config is not None
+        )
+        settings = Settings(
+            host=host,
+            port=configuration.port if port is None else port,
+            data=data,
+            seed=seed_from(os.environ),
+            log_level=log_level_from(os.environ),
+            kernel=kernel,
+            log_retention_bytes=int(log_retention_gib * limits.GIB),
+            log_retention_s=log_retention_hours * 3600,
+        )
+        start_logging(settings.log_level)
+        warn_without_native(kernel)
+        if demo:
+            run_beside(settings, configuration.registrations)
+        else:
+            serve(settings, configuration.registrations, when_serving=say_ready)
+    except RepriseError as error:
+        raise click.ClickException(str(error)) from error
+
+
+@click.command()
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    default=Path("data"),
+    show_default=True,
+    help="The data directory; the service that uses it may be running.",
+)
+def verify(data: Path) -> None:
+    """Fold the whole log afresh and print the digest of each context.
+
+    Compare with GET /digest of the running service, at the same position; equal digests prove that
+    the table is what the log says.
+    """
+    from streams.table.verification import verify_log
+
+    try:
+        for line in verify_log(data, seed_from(os.environ)):
+            click.echo(line)
+    except RepriseError as error:
+        raise click.ClickException(str(error)) from error

@@ -1,0 +1,190 @@
+"""The options of every command that uses Kafka, each by flag and by environment variable."""
+
+from collections.abc import Callable
+from functools import reduce, wraps
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+
+from brokers.settings import KafkaSettings
+from schemas.errors import ConfigurationError
+from schemas.topics import EVENTS_PARTITIONS, REGISTRY_PARTITIONS
+
+R = TypeVar("R")
+Command = Callable[..., R]
+
+_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_FILE: Final = click.Path(dir_okay=False)
+
+
+def _option(flag: str, variable: str, help_text: str, **attributes: Any) -> Callable[[Any], Any]:
+    return click.option(
+        flag,
+        envvar=variable,
+        show_envvar=True,
+        show_default=attributes.get("default", "") != "",
+        help=help_text,
+        **attributes,
+    )
+
+
+_PREFIX_OPTION: Final = _option(
+    "--topic-prefix",
+    "REPRISE_TOPIC_PREFIX",
+    "The topics are PREFIX.events and so on; one deployment has one prefix.",
+    default="reprise",
+)
+_SHAPE_OPTIONS: Final = (
+    _option(
+        "--events-partitions",
+        "REPRISE_EVENTS_PARTITIONS",
+        "Partitions of PREFIX.events and PREFIX.table; the same for every role.",
+        type=click.IntRange(min=1),
+        default=EVENTS_PARTITIONS,
+    ),
+    _option(
+        "--registry-partitions",
+        "REPRISE_REGISTRY_PARTITIONS",
+        "Partitions of PREFIX.registry and PREFIX.cursors; the same for every role.",
+        type=click.IntRange(min=1),
+        default=REGISTRY_PARTITIONS,
+    ),
+    _option(
+        "--replication",
+        "REPRISE_REPLICATION",
+        "Copies of each topic that is made.",
+        type=click.IntRange(min=1),
+        default=1,
+    ),
+)
+
+_CLIENT_OPTIONS: Final = (
+    _option(
+        "--kafka-security-protocol",
+        "REPRISE_KAFKA_SECURITY_PROTOCOL",
+        "That of the brokers' listener.",
+        type=click.Choice(_PROTOCOLS),
+        default="PLAINTEXT",
+    ),
+    _option(
+        "--kafka-sasl-mechanism",
+        "REPRISE_KAFKA_SASL_MECHANISM",
+        "PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512.",
+        default="",
+    ),
+    _option("--kafka-sasl-username", "REPRISE_KAFKA_SASL_USERNAME", "User.", default=""),
+    _option(
+        "--kafka-sasl-password",
+        "REPRISE_KAFKA_SASL_PASSWORD",
+        "Password; a flag can be seen by others on the machine, the variable not so easily.",
+        default="",
+    ),
+    _option(
+        "--kafka-ssl-cafile",
+        "REPRISE_KAFKA_SSL_CAFILE",
+        "PEM file of the authorities to trust, where they are not the system's.",
+        type=_FILE,
+        default="",
+    ),
+    _option(
+        "--kafka-ssl-certfile",
+        "REPRISE_KAFKA_SSL_CERTFILE",
+        "PEM file of our certificate, where the brokers want one.",
+        type=_FILE,
+        default="",
+    ),
+    _option(
+        "--kafka-ssl-keyfile",
+        "REPRISE_KAFKA_SSL_KEYFILE",
+        "PEM file of its key, without a passphrase.",
+        type=_FILE,
+        default="",
+    ),
+)
+
+
+def kafka_options(
+    *, required: bool = True, makes_topics: bool = True
+) -> Callable[[Command[R]], Command[R]]:
+    """Adds the options and calls the command with `kafka`: its `KafkaSettings`.
+
+    Args:
+        required: False for a command that has other sources: `kafka` is None without `--kafka`.
+        makes_topics: False for a command that only reads what is there.
+    """
+    servers = _option(
+        "--kafka",
+        "REPRISE_KAFKA",
+        "Brokers to begin with, as HOST:PORT[,HOST:PORT...].",
+        required=required,
+        metavar="HOST:PORT[,...]",
+    )
+    shape = _SHAPE_OPTIONS if makes_topics else ()
+    options = (servers, _PREFIX_OPTION, *shape, *_CLIENT_OPTIONS)
+
+    def decorate(command: Command[R]) -> Command[R]:
+        @wraps(command)
+        def with_settings(**arguments: Any) -> R:
+            settings = _take_settings(arguments)
+            return command(kafka=settings, **arguments)
+
+        # The last option added comes first in the help.
+        return reduce(lambda decorated, option: option(decorated), options[::-1], with_settings)
+
+    return decorate
+
+
+def data_option(help_text: str) -> Callable[[Command[R]], Command[R]]:
+    """Adds `--data`, the directory of what a role keeps on its own disk."""
+    return _option(
+        "--data",
+        "REPRISE_DATA",
+        help_text,
+        type=click.Path(path_type=Path, file_okay=False),
+        default=Path("data"),
+    )
+
+
+def _take_settings(arguments: dict[str, Any]) -> KafkaSettings | None:
+    """Takes the options out of the command's arguments."""
+    bootstrap = arguments.pop("kafka")
+    fields = {
+        name.removeprefix("kafka_"): arguments.pop(name)
+        for name in [name for name in arguments if _is_field(name)]
+    }
+    if bootstrap is None:
+        return None
+    try:
+        return KafkaSettings(bootstrap=bootstrap, **fields)
+    except ConfigurationError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _is_field(name: str) -> bool:
+    return name.startswith("kafka_") or name in (
+        "topic_prefix",
+        "events_partitions",
+        "registry_partitions",
+        "replication",
+    )
+
+
+def metrics_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The options of roles that serve nothing else: passes `metrics_host` and `metrics_port`."""
+    port = click.option(
+        "--metrics-port",
+        envvar="REPRISE_METRICS_PORT",
+        show_envvar=True,
+        type=click.IntRange(0, 65_535),
+        help="Port of /metrics and /health, 0 for any.  [default: none]",
+    )
+    host = click.option(
+        "--metrics-host",
+        envvar="REPRISE_METRICS_HOST",
+        show_envvar=True,
+        default="127.0.0.1",
+        show_default=True,
+        help="Address of /metrics and /health.",
+    )
+    return host(port(command))

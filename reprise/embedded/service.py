@@ -1,0 +1,187 @@
+"""The embedded service: bridge, log, fold, table and API in one process, on one data directory.
+
+    DATA/log/     the records, `streams.log.embedded`
+    DATA/table/   the table's rows, `streams.table.store`
+
+Threads: `subscriber` receives from the engines, `ingest` packs, appends, folds and flushes,
+    `log-sync`
+makes appends durable, and the main thread answers HTTP from the kernel that `ingest` writes.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from concurrent.futures import Future
+from functools import partial
+from operator import methodcaller
+from typing import Final
+
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+
+from bridge.sequencing.sequencer import Intake
+from bridge.sockets.inbox import Inbox
+from bridge.sockets.subscriber import Subscriber
+from query_api.ports import Health, Positions, ServiceView
+from reprise.embedded.ingest import IngestLoop
+from reprise.metrics.embedded import ServiceCollector
+from reprise.settings import Settings
+from schemas.errors import RowCorruptError, StorageError
+from schemas.identities import PrefixScope, PublisherKey
+from schemas.positions import AnswerState, Position, PublisherState
+from schemas.registration import Registration, service_key
+from streams.kernel import Kernel, array_packer, open_kernel
+from streams.log.embedded import EmbeddedLog
+from streams.table.fold import Fold
+from streams.table.store import TableStore
+
+logger = logging.getLogger(__name__)
+
+COMMAND_S: Final = 10.0
+"""How long `/register` waits for the write path; it is slower only where the disk fails."""
+
+
+class EmbeddedService:
+    """Implements `query_api.ports.View` and `Registry` over one `IngestLoop`."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Opens the data directory.
+
+        Raises:
+            DataDirectoryInUseError: another process uses it.
+            RowVersionError: a newer Reprise wrote it.
+            StorageError: it cannot be opened.
+        """
+        self._settings = settings
+        log = EmbeddedLog(settings.data / "log")
+        try:
+            store = TableStore(settings.data / "table")
+        except StorageError:
+            log.close()
+            raise
+        try:
+            store.covered()
+        except RowCorruptError:
+            pass  # recovery sets it aside
+        except StorageError:
+            store.close()
+            log.close()
+            raise
+        self.inbox = Inbox()
+        self.subscriber = Subscriber(self.inbox)
+        self.loop = IngestLoop(
+            settings=settings,
+            make_fold=self._make_fold,
+            log=log,
+            store=store,
+            intake=Intake(array_packer()),
+            inbox=self.inbox,
+            subscriber=self.subscriber,
+        )
+        self.metrics = CollectorRegistry()
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=self.metrics)
+        self.metrics.register(ServiceCollector(self.loop, self.subscriber))
+
+    def _make_fold(self) -> Fold:
+        return Fold(open_kernel(self._settings.seed, name=self._settings.kernel))
+
+    def start(self) -> None:
+        """Starts recovery and then the write path; returns at once."""
+        self.subscriber.start()
+        self.loop.start()
+
+    def stop(self) -> None:
+        """Stops receiving, then writes what has been received, and closes the data directory."""
+        self.subscriber.stop()
+        self.loop.stop()
+
+    # View
+
+    @property
+    def kernel(self) -> Kernel:
+        """See `View`."""
+        return self.loop.fold.kernel
+
+    @property
+    def ready(self) -> bool:
+        """See `View`."""
+        return self.loop.ready
+
+    def health(self) -> Health:
+        """See `View`."""
+        loop = self.loop
+        return Health(loop.ready, loop.problem, self.kernel.name, self.positions())
+
+    def positions(self) -> Positions:
+        """See `View`."""
+        return (Position(0, self.loop.fold.offset),)
+
+    def state(self, scope: PrefixScope) -> AnswerState:
+        """See `View`."""
+        if self.loop.problem:
+            return AnswerState.STALE
+        return AnswerState.DEGRADED if self.loop.fold.is_degraded(scope) else AnswerState.EXACT
+
+    def services(self) -> list[ServiceView]:
+        """See `View`."""
+        registered = list(self.loop.fold.registrations)
+        views = [view for view in map(self.service, registered) if view is not None]
+        return sorted(views, key=lambda view: view.registration.service_key)
+
+    def service(self, publisher: PublisherKey) -> ServiceView | None:
+        """See `View`."""
+        known = self.loop.fold.registrations.get(publisher)
+        if known is None:
+            return None
+        state = self.loop.fold.publishers.get(publisher, PublisherState())
+        return ServiceView(known.registration, state, self.subscriber.connected(publisher))
+
+    # Registry
+
+    async def register(self, registration: Registration) -> None:
+        """See `Registry`."""
+        future = self.loop.submit_register(registration)
+        await _within(asyncio.wrap_future(future))
+
+    async def unregister(
+        self,
+        *,
+        tenant_id: str,
+        instance_id: str,
+        dp_rank: int,
+        model_name: str | None,
+        block_size: int | None,
+    ) -> list[Registration]:
+        """See `Registry`."""
+        matches = methodcaller(
+            "matches",
+            tenant_id=tenant_id,
+            instance_id=instance_id,
+            dp_rank=dp_rank,
+            model_name=model_name,
+            block_size=block_size,
+        )
+        target = service_key(tenant_id, instance_id, dp_rank)
+        future = self.loop.submit_unregister(matches, target)
+        return await _within(asyncio.wrap_future(future))
+
+    def register_configured(self, registrations: Sequence[Registration]) -> None:
+        """Registers what a configuration file names, once recovery is done; bad ones are logged."""
+        for registration in registrations:
+            future = self.loop.submit_register(registration)
+            future.add_done_callback(partial(_log_refusal, registration))
+
+
+async def _within(future: "asyncio.Future[list[Registration]]") -> list[Registration]:
+    try:
+        return await asyncio.wait_for(future, COMMAND_S)
+    except TimeoutError as error:
+        raise StorageError(f"Expected the log to be written within {COMMAND_S:.0f} s") from error
+
+
+def _log_refusal(registration: Registration, done: "Future[list[Registration]]") -> None:
+    error = done.exception()
+    if error is not None:
+        logger.warning(
+            "Configured publisher %s was not registered: %s", registration.service_key, error
+        )

@@ -1,0 +1,192 @@
+"""Runs a service: binds the address, starts what is beside it, serves HTTP, stops in order."""
+
+import contextlib
+import logging
+import resource
+import signal
+import socket
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Final, Protocol
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from query_api.http.app import create_app
+from reprise.embedded.service import EmbeddedService
+from reprise.settings import Settings
+from schemas.errors import ConfigurationError
+from schemas.registration import Registration
+
+logger = logging.getLogger(__name__)
+
+BACKLOG: Final = 2048
+OPEN_FILES_MAX: Final = 65_536
+
+
+def raise_open_files_limit() -> None:
+    """Lets this process open as many files as it may: a publisher takes about five descriptors."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES_MAX)
+    if soft < wanted:
+        with contextlib.suppress(ValueError, OSError):  # a system may allow less than it says
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """The listening socket, bound before anything else starts, so that a clash is told at once.
+
+    Raises:
+        ConfigurationError: the address cannot be bound.
+    """
+    try:
+        infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = infos[0]
+        listening = socket.socket(family, kind, protocol)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+    except OSError as error:
+        raise ConfigurationError(
+            f"Expected to listen on {host}:{port}, got: {error.strerror or error}."
+            " Stop whatever uses it, or choose another by --port"
+        ) from error
+    listening.set_inheritable(True)
+    return listening
+
+
+class _Server(uvicorn.Server):
+    """Calls back once it accepts connections, and when a signal asks it to stop."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        when_serving: Callable[[], None],
+        when_stopping: Callable[[], None],
+    ) -> None:
+        super().__init__(config)
+        self._when_serving = when_serving
+        self._when_stopping = when_stopping
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """See `uvicorn.Server`."""
+        self._when_stopping()
+        super().handle_exit(sig, frame)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """See `uvicorn.Server`."""
+        await super().startup(sockets)
+        if self.started:
+            self._when_serving()
+
+
+class Service(Protocol):
+    """What is run beside the HTTP server."""
+
+    def start(self) -> None:
+        """Starts what the service does besides answering; returns at once."""
+        ...
+
+    def stop(self) -> None:
+        """Ends it, in order, within a bound."""
+        ...
+
+
+class Server:
+    """One HTTP server over one service: binds at once, serves until SIGINT or SIGTERM."""
+
+    def __init__(self, host: str, port: int) -> None:
+        """Raises ConfigurationError where the address cannot be bound."""
+        raise_open_files_limit()
+        self._listening = bind(host, port)
+        self._server: _Server | None = None
+        bound_host, bound_port = self._listening.getsockname()[:2]
+        authority = f"[{bound_host}]" if ":" in bound_host else bound_host
+        self.base_url = f"http://{authority}:{bound_port}"
+
+    def close(self) -> None:
+        """Gives the address up; for a service that could not be made."""
+        self._listening.close()
+
+    def run(
+        self,
+        app: ASGIApp,
+        service: Service,
+        *,
+        when_serving: Callable[[str], None] = lambda base_url: None,
+        when_stopping: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Starts the service, serves the app, stops the service.
+
+        Args:
+            app: the HTTP application.
+            service: what runs beside it.
+            when_serving: called with the base URL once requests are accepted.
+            when_stopping: called as soon as a signal comes, before requests are refused.
+        """
+        config = uvicorn.Config(
+            app,
+            loop="uvloop",
+            http="httptools",
+            lifespan="off",
+            ws="none",
+            access_log=False,
+            server_header=False,
+            log_config=None,
+            backlog=BACKLOG,
+            timeout_graceful_shutdown=3,
+        )
+        self._server = _Server(config, lambda: when_serving(self.base_url), when_stopping)
+        service.start()
+        # uvicorn raises a signal again once it has stopped: by then these are the handlers.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._server.handle_exit)
+        try:
+            self._server.run(sockets=[self._listening])
+        finally:
+            service.stop()
+            self._listening.close()
+
+    def end(self) -> None:
+        """Has `run` stop and return, as a signal would; may be called from any thread."""
+        if self._server is not None:
+            self._server.should_exit = True
+
+
+def serve(
+    settings: Settings,
+    registrations: Sequence[Registration] = (),
+    *,
+    when_serving: Callable[[str], None] = lambda base_url: None,
+    when_stopping: Callable[[], None] = lambda: None,
+) -> None:
+    """Serves the embedded service until SIGINT or SIGTERM.
+
+    Args:
+        settings: what to run with.
+        registrations: publishers to follow beside those in the log.
+        when_serving: called with the base URL once requests are accepted.
+        when_stopping: called as soon as a signal comes, before requests are refused.
+
+    Raises:
+        ConfigurationError: the address cannot be bound.
+        StorageError: the data directory cannot be opened.
+    """
+    server = Server(settings.host, settings.port)
+    try:
+        service = EmbeddedService(settings)
+    except BaseException:
+        server.close()
+        raise
+    service.register_configured(registrations)
+    logger.info(
+        "Listening on %s, data in %s, %s kernel",
+        server.base_url,
+        settings.data,
+        service.kernel.name,
+    )
+    server.run(
+        create_app(service, service),
+        service,
+        when_serving=when_serving,
+        when_stopping=when_stopping,
+    )

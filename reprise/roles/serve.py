@@ -1,0 +1,172 @@
+"""`reprise serve`: a query replica, made of its parts.
+
+Threads: `kafka` reads the table and the registry and writes registrations; the main thread answers
+HTTP from the kernel that the other one loads.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from bridge.sockets.endpoints import check_endpoint
+from brokers.availability import client_options, quiet_client
+from brokers.outages import Outage
+from brokers.settings import KafkaSettings
+from brokers.topics import ensure_topics
+from query_api.http.app import create_app
+from query_api.http.errors import RequestError
+from query_api.replica.metrics import ReplicaCollector
+from query_api.replica.registry_writer import KafkaRegistry
+from query_api.replica.replica import Replica
+from query_api.replica.snapshot import Topic
+from query_api.replica.topic_reader import KafkaFeed
+from reprise.roles.http_server import Server
+from reprise.settings import DEFAULT_HOST, DEFAULT_PORT, DEFAULT_SEED
+from schemas.errors import ConfigurationError, RegistrationError, RepriseError, StorageError
+from schemas.registration import Registration
+from streams.kernel import open_kernel
+from streams.table.row_reader import TableFollower
+
+logger = logging.getLogger(__name__)
+
+_REGISTER_PAUSE_S: Final = 1.0
+
+
+class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What `reprise serve` runs with.
+
+    Attributes:
+        kafka: the brokers and the topics.
+        seed: of the prefix hash, u64; the same for every role.
+        kernel: "rust", "reference", or None for the fastest there is.
+    """
+
+    kafka: KafkaSettings
+    host: str = DEFAULT_HOST
+    port: int = DEFAULT_PORT
+    seed: int = DEFAULT_SEED
+    kernel: str | None = None
+
+
+class ReplicaService:
+    """A replica with its reader, and what a configuration file has it register."""
+
+    def __init__(
+        self,
+        settings: ServeSettings,
+        registrations: Sequence[Registration] = (),
+        *,
+        when_refused: Callable[[ConfigurationError], None],
+    ) -> None:
+        """Raises ConfigurationError where the settings cannot be used."""
+        kafka = settings.kafka
+        options = client_options(kafka)
+        partitions = {
+            Topic.TABLE: kafka.topics.table.partitions,
+            Topic.REGISTRY: kafka.topics.registry.partitions,
+        }
+
+        def make_table() -> TableFollower:
+            return TableFollower(open_kernel(settings.seed, name=settings.kernel))
+
+        self.replica = Replica(make_table, partitions)
+        self.replica.metrics.register(ReplicaCollector(self.replica))
+        self._outage = Outage(kafka.bootstrap, "nothing is answered")
+        self._feed = KafkaFeed(
+            kafka,
+            options,
+            self.replica,
+            prepare=partial(self._prepare, kafka),
+            when_refused=when_refused,
+        )
+        self.registry = KafkaRegistry(
+            kafka, options, self.replica, self._feed, check=_check_endpoints
+        )
+        self._registrations = registrations
+
+    def start(self) -> None:
+        """See `reprise.roles.http_server.Service`."""
+        self._feed.start()
+        for registration in self._registrations:
+            done = self._feed.run(self._register(registration))
+            done.add_done_callback(partial(_log_refusal, registration))
+
+    def stop(self) -> None:
+        """See `reprise.roles.http_server.Service`."""
+        self._feed.stop()
+
+    async def _prepare(self, kafka: KafkaSettings) -> None:
+        """Waits for the topics. Once they were there, the feed says when Kafka goes and comes."""
+        await ensure_topics(kafka, self._outage)
+        self._outage = Outage(kafka.bootstrap, level=logging.DEBUG)
+
+    async def _register(self, registration: Registration) -> None:
+        """Writes a registration where it is missing, however long Kafka is away."""
+        while True:
+            try:
+                await self.registry.write(registration)
+                return
+            except (RequestError, StorageError):  # not read yet, or not there
+                await asyncio.sleep(_REGISTER_PAUSE_S)
+
+
+def _check_endpoints(registration: Registration) -> None:
+    check_endpoint(registration.endpoint)
+
+
+def _log_refusal(registration: Registration, done: "Future[None]") -> None:
+    if done.cancelled():
+        return
+    error = done.exception()
+    if isinstance(error, RegistrationError):
+        logger.warning(
+            "Configured publisher %s was not registered: %s", registration.service_key, error
+        )
+    elif error is not None:
+        logger.error("Registering %s failed", registration.service_key, exc_info=error)
+
+
+def serve_replica(
+    settings: ServeSettings,
+    registrations: Sequence[Registration] = (),
+    *,
+    when_serving: Callable[[str], None] = lambda base_url: None,
+) -> None:
+    """Serves until SIGINT or SIGTERM.
+
+    Args:
+        settings: what to run with.
+        registrations: publishers to put into the registry where they are missing.
+        when_serving: called with the base URL once requests are accepted; `/ready` comes later.
+
+    Raises:
+        ConfigurationError: the address cannot be bound, or Kafka or its topics cannot be used.
+    """
+    quiet_client()
+    server = Server(settings.host, settings.port)
+    refusals: list[RepriseError] = []
+
+    def refuse(error: ConfigurationError) -> None:
+        refusals.append(error)
+        server.end()
+
+    try:
+        service = ReplicaService(settings, registrations, when_refused=refuse)
+    except BaseException:
+        server.close()
+        raise
+    logger.info(
+        "Listening on %s, reading %s from Kafka at %s, %s kernel",
+        server.base_url,
+        settings.kafka.topics.table.name,
+        settings.kafka.bootstrap,
+        service.replica.kernel.name,
+    )
+    server.run(create_app(service.replica, service.registry), service, when_serving=when_serving)
+    if refusals:
+        raise refusals[0]

@@ -1,0 +1,122 @@
+"""Apache Kafka as the log: the shape of every topic and of its keys.
+
+    topic              key                    value                               cleanup
+    PREFIX.registry    publisher (msgpack)    `Registration`, or null: forgotten  compact
+    PREFIX.cursors     publisher (msgpack)    `CursorNote` of the bridge          compact
+    PREFIX.events      stream key (msgpack)   a record (`schemas.records`)        delete
+    PREFIX.table       row key                row (`streams.table.rows`), null    compact
+
+`events` and `table` have the same number of partitions, and partition p of `table` is the table of
+partition p of `events`. `registry` and `cursors` have the same number, too: the bridge that is
+given a partition of one owns that partition of the other. Keys are msgpack arrays of the identity's
+fields.
+"""
+
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+import msgspec
+
+from schemas.identities import PublisherKey, StreamKey
+from schemas.limits import KAFKA_MESSAGE_MAX_BYTES
+
+EVENTS_PARTITIONS: Final = 8
+REGISTRY_PARTITIONS: Final = 16
+EVENTS_RETENTION_MS: Final = 7 * 24 * 3600 * 1000
+
+
+class Cleanup(StrEnum):
+    """Kafka's `cleanup.policy`."""
+
+    COMPACT = "compact"
+    DELETE = "delete"
+
+
+class TopicSpec(NamedTuple):
+    """A topic as it must be: checked where it exists, made so where it does not."""
+
+    name: str
+    partitions: int
+    cleanup: Cleanup
+    configs: dict[str, str]
+
+
+class Topics(NamedTuple):
+    """The four topics of one deployment."""
+
+    registry: TopicSpec
+    cursors: TopicSpec
+    events: TopicSpec
+    table: TopicSpec
+
+
+class CursorNote(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a publisher stood when its bridge last noted it; the events topic has what came after.
+
+    Attributes:
+        incarnation, sequence: the publisher's cursor.
+        partition, offset: the record in the events topic that holds that batch; read on from here.
+    """
+
+    incarnation: int
+    sequence: int
+    partition: int
+    offset: int
+
+
+_encoder = msgspec.msgpack.Encoder()
+_publisher_decoder = msgspec.msgpack.Decoder(PublisherKey)
+
+
+def encode_publisher(publisher: PublisherKey) -> bytes:
+    """The key of a publisher in `registry` and `cursors`."""
+    return _encoder.encode(publisher)
+
+
+def decode_publisher(key: bytes) -> PublisherKey:
+    """The inverse.
+
+    Raises:
+        msgspec.MsgspecError: not such a key.
+    """
+    return _publisher_decoder.decode(key)
+
+
+def encode_stream(stream: StreamKey) -> bytes:
+    """The key of a stream in `events`."""
+    return _encoder.encode(stream)
+
+
+def topics_of(prefix: str, *, events_partitions: int, registry_partitions: int) -> Topics:
+    """The topics of a deployment, as they must be."""
+
+    def name(suffix: str) -> str:
+        return f"{prefix}.{suffix}"
+
+    # A tombstone may go only after every reader that was reading when it came has seen it.
+    # Only closed segments are compacted: so they are closed early, by size and by time.
+    compacted = {
+        "min.cleanable.dirty.ratio": "0.3",
+        "delete.retention.ms": "86400000",
+        "segment.ms": "600000",
+        "segment.bytes": "16777216",
+    }
+    return Topics(
+        TopicSpec(name("registry"), registry_partitions, Cleanup.COMPACT, compacted),
+        TopicSpec(name("cursors"), registry_partitions, Cleanup.COMPACT, compacted),
+        TopicSpec(
+            name("events"),
+            events_partitions,
+            Cleanup.DELETE,
+            {
+                "retention.ms": str(EVENTS_RETENTION_MS),
+                "max.message.bytes": str(KAFKA_MESSAGE_MAX_BYTES),
+            },
+        ),
+        TopicSpec(
+            name("table"),
+            events_partitions,
+            Cleanup.COMPACT,
+            compacted | {"max.message.bytes": str(KAFKA_MESSAGE_MAX_BYTES)},
+        ),
+    )

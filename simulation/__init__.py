@@ -1,0 +1,8 @@
+"""Engines without a GPU, traffic without users: for the demonstration, tests and benchmarks.
+
+    engines/    a block cache, its events as each vLLM release encodes them, the process round them
+    traffic/    seeded prompts, a fast stream of events, a router that asks Reprise and keeps score
+    demo/       all of it together, beside `reprise up --demo` or in docker compose
+
+Nothing here is imported by the service; engines speak to it over their wire only.
+"""

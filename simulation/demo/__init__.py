@@ -1,0 +1,1 @@
+"""Engines, traffic and a router together, for `reprise up --demo` and docker compose."""

@@ -1,0 +1,223 @@
+"""The router of `docker compose --profile demo up`: engines and replicas are containers.
+
+    python -m simulation.demo.compose --replica http://serve-1:13333 --engine http://engine-1:8000
+
+Engines bind every address of their container; here they are registered under the host that their
+`--engine` names. Queries go to the replicas in turn, and to the next one when one does not answer.
+Registrations stay when it ends: the engines go on.
+"""
+
+import argparse
+import json
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from simulation.demo.demo import CURL_TOKENS
+from simulation.engines.engine import EngineReady, EngineState
+from simulation.traffic.conversations import Conversations, Traffic
+from simulation.traffic.http_json import JsonConnection
+from simulation.traffic.router import (
+    IndexClient,
+    InstanceMatch,
+    RandomRouting,
+    Router,
+    ServiceError,
+)
+
+WAIT_S: Final = 120.0
+_RETRY_S: Final = 0.5
+_SEED: Final = 1
+
+
+class Replicas(IndexClient):
+    """Asks one replica after another; what is not a query goes to the first one. For one thread."""
+
+    def __init__(self, base_urls: Sequence[str]) -> None:
+        super().__init__(base_urls[0])
+        self.clients = {url: IndexClient(url) for url in base_urls}
+        self._order = list(self.clients.values())
+
+    def query(
+        self, tokens: Sequence[int], *, model: str, block_size: int
+    ) -> dict[str, InstanceMatch]:
+        """See `IndexClient.query`; raises what the last replica raised when none answers."""
+        self._order.append(self._order.pop(0))
+        for client in self._order[:-1]:
+            try:
+                return client.query(tokens, model=model, block_size=block_size)
+            except (OSError, ServiceError):
+                continue
+        return self._order[-1].query(tokens, model=model, block_size=block_size)
+
+    def close(self) -> None:
+        """Close all connections."""
+        super().close()
+        for client in self._order:
+            client.close()
+
+
+def reachable(state: EngineState, host: str) -> EngineReady:
+    """Where an engine is for others: `host` in place of the addresses that it has bound."""
+
+    def rename(endpoint: str) -> str:
+        return f"tcp://{host}:{endpoint.rpartition(':')[2]}" if endpoint else ""
+
+    replace = msgspec.structs.replace
+    ranks = [
+        replace(
+            rank,
+            endpoint=rename(rank.endpoint),
+            replay_endpoint=rename(rank.replay_endpoint),
+        )
+        for rank in state.ready.ranks
+    ]
+    return replace(state.ready, http_host=host, ranks=ranks)
+
+
+class ComposeDemo:
+    """Waits for engines and a replica, registers, routes until stopped."""
+
+    def __init__(
+        self,
+        replicas: Sequence[str],
+        engines: Sequence[str],
+        *,
+        ask: str,
+        requests_per_s: float,
+        line_every_s: float,
+        say: Callable[[str], None] = print,
+    ) -> None:
+        self.stop = threading.Event()
+        self._index = Replicas(replicas)
+        self._engine_urls = engines
+        self._ask = ask
+        self._request_every_s = 1 / requests_per_s
+        self._line_every_s = line_every_s
+        self._say = say
+        self._conversations = Conversations(_SEED, Traffic())
+
+    def run(self) -> None:
+        """Route until `stop` is set.
+
+        Raises:
+            OSError: an engine or all replicas did not answer within `WAIT_S`.
+            ServiceError: a replica refused the registrations.
+        """
+        deadline = time.monotonic() + WAIT_S
+        states = [self._await(url, deadline) for url in self._engine_urls]
+        engines = [
+            reachable(state, urlsplit(url).hostname or "")
+            for state, url in zip(states, self._engine_urls, strict=True)
+        ]
+        self._register(engines, deadline)
+        self._say_curl(engines[0])
+        first = states[0].options
+        targets = sum(state.options.dp_ranks for state in states)
+        shadow = RandomRouting(targets, first.sizes, offload=first.offload)
+        router = Router(self._index, engines, shadow=shadow)
+        next_request = time.monotonic()
+        next_line = next_request + self._line_every_s
+        try:
+            while not self.stop.wait(max(next_request - time.monotonic(), 0)):
+                router.route(next(self._conversations))
+                now = time.monotonic()
+                # What could not be kept up with is not caught up with.
+                next_request = max(next_request + self._request_every_s, now)
+                if now >= next_line:
+                    next_line = now + self._line_every_s
+                    self._say_lines(router, engines[0])
+        finally:
+            router.close()
+            self._index.close()
+
+    def _await(self, url: str, deadline: float) -> EngineState:
+        """The state of an engine that may still be starting."""
+        connection = JsonConnection(url)
+        try:
+            while True:
+                try:
+                    answer = connection.request("GET", "/ready")
+                    return msgspec.json.decode(answer.body, type=EngineState)
+                except (OSError, msgspec.MsgspecError) as error:
+                    if time.monotonic() >= deadline or self.stop.wait(_RETRY_S):
+                        raise OSError(f"{url}: {error}") from error
+        finally:
+            connection.close()
+
+    def _register(self, engines: Sequence[EngineReady], deadline: float) -> None:
+        while True:
+            try:
+                self._index.register(engines)
+                return
+            except (OSError, ServiceError):
+                if time.monotonic() >= deadline or self.stop.wait(_RETRY_S):
+                    raise
+
+    def _head(self) -> list[int]:
+        """The head of the most popular system prompt."""
+        return self._conversations.system_prompts[0][:CURL_TOKENS]
+
+    def _say_curl(self, engine: EngineReady) -> None:
+        body = {"model": engine.model, "block_size": engine.block_size, "token_ids": self._head()}
+        text = json.dumps(body, separators=(",", ":"))
+        self._say("Ask it yourself, who holds the start of the most popular prompt:")
+        self._say(f"curl -s {self._ask}/query -H 'Content-Type: application/json' -d '{text}'")
+
+    def _say_lines(self, router: Router, engine: EngineReady) -> None:
+        """What routing is worth, and what each replica says of one prompt."""
+        try:
+            router.stats.blocks_indexed = self._index.blocks_indexed()
+        except OSError:
+            router.stats.blocks_indexed = None
+        self._say(router.stats.line())
+        told = []
+        for url, client in self._index.clients.items():
+            try:
+                matches = client.query(
+                    self._head(), model=engine.model, block_size=engine.block_size
+                )
+                best = max((match.longest_matched for match in matches.values()), default=0)
+                told.append(f"{urlsplit(url).hostname}: {best} tokens")
+            except (OSError, ServiceError):
+                told.append(f"{urlsplit(url).hostname}: no answer")
+        self._say(f"the most popular prompt, longest match | {' | '.join(told)}")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run until SIGTERM or SIGINT."""
+    parser = argparse.ArgumentParser(prog="python -m simulation.demo.compose", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--replica", action="append", required=True, help="URL; once for each")
+    parser.add_argument("--engine", action="append", required=True, help="URL; once for each")
+    parser.add_argument("--ask", default="http://127.0.0.1:13333", help="URL that people paste")
+    parser.add_argument("--requests-per-s", type=float, default=20.0)
+    parser.add_argument("--line-every-s", type=float, default=5.0)
+    given = parser.parse_args(arguments)
+    demo = ComposeDemo(
+        given.replica,
+        given.engine,
+        ask=given.ask,
+        requests_per_s=given.requests_per_s,
+        line_every_s=given.line_every_s,
+    )
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: demo.stop.set())
+    try:
+        demo.run()
+    except (OSError, ServiceError) as error:
+        if demo.stop.is_set():
+            return 0
+        sys.stderr.write(f"simulation.demo.compose: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

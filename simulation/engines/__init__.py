@@ -1,0 +1,1 @@
+"""Simulated engines: a block cache, its events on the wire, and the process round them."""

@@ -1,0 +1,108 @@
+"""The engines of a demonstration: those that outlived a killed one where they fit, or new ones."""
+
+import threading
+from collections.abc import Sequence
+from typing import Final
+
+from simulation.engines.engine import EngineOptions, EngineReady
+from simulation.engines.process import AdoptedEngine, EngineProcess, adopt_engine, stop_engines
+from simulation.traffic.router import IndexClient
+
+_REPEATS_MAX: Final = 10
+_REPEAT_WAIT_S: Final = 0.2
+
+
+class Fleet:
+    """Engines by instance, from `gather` to `close`. For one thread.
+
+    Attributes:
+        adopted: those that outlived a killed demonstration, with all that they hold.
+        started: the new ones.
+        engines: where all of them are, in the order of the options; empty before `gather`.
+    """
+
+    def __init__(self, options: Sequence[EngineOptions]) -> None:
+        self.adopted: list[AdoptedEngine] = []
+        self.started: list[EngineProcess] = []
+        self.engines: list[EngineReady] = []
+        self._options = options
+
+    @property
+    def pids(self) -> list[int]:
+        """Of all engines."""
+        return [*(one.pid for one in self.adopted), *(one.pid for one in self.started)]
+
+    def gather(self, index: IndexClient) -> None:
+        """Adopt, start and register.
+
+        Raises:
+            EngineStartError: an engine did not start.
+            OSError: the service cannot be reached.
+            ServiceError: it refused.
+        """
+        self._adopt(index)
+        adopted = {engine.ready.instance_id: engine.ready for engine in self.adopted}
+        for options in self._options:
+            if options.instance_id not in adopted:
+                self.started.append(EngineProcess(options))
+        new = [process.await_ready() for process in self.started]
+        # These are new and empty: what the index holds of their names is of engines that are gone.
+        index.unregister(new)
+        index.register(new)
+        engines = adopted | {engine.instance_id: engine for engine in new}
+        self.engines = [engines[options.instance_id] for options in self._options]
+
+    def repeat_unheard(self, index: IndexClient, stop: threading.Event) -> dict[str, int]:
+        """Have adopted engines send again what was under way when their demonstration was killed.
+
+        No traffic may flow meanwhile. It spares the index a gap, and does what a bridge does that
+        asks for replays.
+
+        Returns:
+            How many batches, by instance.
+
+        Raises:
+            OSError, ServiceError: the service does not say what it has heard.
+        """
+        repeated: dict[str, int] = {}
+        for _ in range(_REPEATS_MAX):
+            heard = {(rank.instance_id, rank.dp_rank): rank.sequence for rank in index.followed()}
+            behind = False
+            for engine in self.adopted:
+                for dp_rank, batches in enumerate(engine.batches()):
+                    name = engine.ready.instance_id
+                    missing = batches - 1 - heard.get((name, dp_rank), batches - 1)
+                    if missing > 0:
+                        behind = True
+                        repeated[name] = max(missing, repeated.get(name, 0))
+                        engine.repeat(dp_rank, first=batches - missing)
+            if not behind or stop.wait(_REPEAT_WAIT_S):
+                break
+        return repeated
+
+    def close(self) -> None:
+        """End all engines; none is left when this returns."""
+        stop_engines([*self.adopted, *self.started])
+
+    def _adopt(self, index: IndexClient) -> None:
+        """Only engines whose every batch the index has, but for the last ones, are of any use."""
+        followed = {(rank.instance_id, rank.dp_rank): rank for rank in index.followed()}
+        misfits: list[AdoptedEngine] = []
+        for options in self._options:
+            engine = adopt_engine(options)
+            if engine is None:
+                continue
+            registered = [followed.get((options.instance_id, n)) for n in range(options.dp_ranks)]
+            known = [
+                rank is not None
+                and (rank.model, rank.block_size) == (options.model, options.sizes.block_size)
+                and rank.endpoint == here.endpoint
+                and rank.sequence < batches
+                for rank, here, batches in zip(
+                    registered, engine.ready.ranks, engine.state.batches, strict=False
+                )
+            ]
+            fits = engine.state.options == options and len(known) == options.dp_ranks
+            (self.adopted if fits and all(known) else misfits).append(engine)
+        # They would keep the ports until their time is over.
+        stop_engines(misfits)

@@ -1,0 +1,1 @@
+"""Prompts, event load, and a router that keeps score."""

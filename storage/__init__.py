@@ -1,0 +1,1 @@
+"""Access to RocksDB: opening, scanning, and the meaning of its errors."""

@@ -1,0 +1,219 @@
+"""`reprise tail`: the records of the log as JSON lines, from Kafka or from a data directory.
+
+It reads without a consumer group and beside the running service: no role notices it.
+"""
+
+import asyncio
+import os
+import sys
+import tempfile
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from contextlib import aclosing, contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from aiokafka import AIOKafkaConsumer, TopicPartition  # type: ignore[import-untyped]
+from rocksdict import AccessType, Rdict
+
+from brokers.availability import client_options, knock, until_reached
+from brokers.options import ClientOptions
+from brokers.settings import KafkaSettings
+from brokers.topics import count_partitions
+from schemas.identities import Offset
+from storage.rocksdb import database_options, disk_errors
+from streams.log.embedded import ReadOnlyLog
+from streams.log.kafka import stop_consumer
+from streams.log.record_lines import Entry, StreamFilter, record_line
+
+_INTERRUPTED: Final = 130  # the exit code of a command that Ctrl-C ended
+_PATIENCE_S: Final = 10.0
+_POLL_S: Final = 0.25
+_POLL_RECORDS_MAX: Final = 500
+
+
+class TailOptions(NamedTuple):
+    """What to print.
+
+    Attributes:
+        wanted: of which streams.
+        follow: go on with what is written later; else stop where the log ended at the start.
+        from_beginning: begin with the oldest record; else with what comes after the start.
+        limit: stop after so many lines; None for no limit.
+        compact: counts in place of hashes and tokens.
+    """
+
+    wanted: StreamFilter = StreamFilter()
+    follow: bool = False
+    from_beginning: bool = True
+    limit: int | None = None
+    compact: bool = False
+
+
+Write = Callable[[bytes], object]
+
+
+@contextmanager
+def quiet_output() -> Iterator[Write]:
+    """Standard output, each write seen at once; a reader that went away or Ctrl-C ends the body
+    without a word.
+    """
+
+    def write(lines: bytes) -> None:
+        sys.stdout.buffer.write(lines)
+        sys.stdout.buffer.flush()
+
+    try:
+        yield write
+    except BrokenPipeError:
+        # What is left in the buffer has nowhere to go; the interpreter would try again at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        sys.exit(_INTERRUPTED)
+
+
+def tail_kafka(settings: KafkaSettings, options: TailOptions, write: Write) -> None:
+    """Writes the records of the events topic. Order: that of the log within each partition.
+
+    Args:
+        settings: where the log is.
+        options: what to print.
+        write: takes whole lines, several at a time.
+
+    Raises:
+        ConfigurationError: no broker answers or lets us in, or there is no such topic.
+    """
+    asyncio.run(_tail_kafka(settings, options, write))
+
+
+async def _tail_kafka(settings: KafkaSettings, options: TailOptions, write: Write) -> None:
+    clients = client_options(settings)
+    topic = settings.topics.events.name
+
+    async def look() -> int:
+        await knock(clients)
+        return await count_partitions(clients, topic)
+
+    partitions = await until_reached(look, servers=settings.bootstrap, patience_s=_PATIENCE_S)
+    printer = _Printer(options, write)
+    places = [TopicPartition(topic, number) for number in range(partitions)]
+    async with aclosing(_kafka_batches(clients, places, options)) as batches:
+        async for entries in batches:
+            if not printer.print(entries):
+                return
+
+
+async def _kafka_batches(
+    clients: ClientOptions, places: list[TopicPartition], options: TailOptions
+) -> AsyncGenerator[list[Entry], None]:
+    consumer = AIOKafkaConsumer(
+        **clients, group_id=None, enable_auto_commit=False, auto_offset_reset="earliest"
+    )
+    try:
+        await consumer.start()
+        consumer.assign(places)
+        ends: dict[TopicPartition, int] = await consumer.end_offsets(places)
+        begins = await consumer.beginning_offsets(places) if options.from_beginning else ends
+        for place in places:
+            consumer.seek(place, begins[place])
+        while options.follow or [p for p in places if await consumer.position(p) < ends[p]]:
+            found = await consumer.getmany(
+                timeout_ms=int(_POLL_S * 1000), max_records=_POLL_RECORDS_MAX
+            )
+            yield [
+                Entry(place.partition, message.offset, message.value)
+                for place, messages in found.items()
+                for message in messages
+                if options.follow or message.offset < ends[place]
+            ]
+    finally:
+        await stop_consumer(consumer)
+
+
+def tail_embedded(data: Path, options: TailOptions, write: Write) -> None:
+    """Writes the records of a data directory's log; the service that uses it may be running.
+
+    Raises:
+        StorageError: there is no log, or it cannot be read.
+    """
+    printer = _Printer(options, write)
+    for entries in _embedded_batches(data / "log", options):
+        if not printer.print(entries):
+            return
+
+
+def _embedded_batches(path: Path, options: TailOptions) -> Iterator[list[Entry]]:
+    with tempfile.TemporaryDirectory(prefix="reprise-tail-") as scratch:
+        log = _FollowedLog(path, Path(scratch))
+        try:
+            position = Offset(0) if options.from_beginning else log.end_offset
+            while True:
+                found = islice(log.read(position), _POLL_RECORDS_MAX)
+                entries = [Entry(0, offset, value) for offset, value in found]
+                if entries:
+                    position = Offset(entries[-1].offset + 1)
+                    yield entries
+                elif options.follow:
+                    time.sleep(_POLL_S)
+                    log.catch_up()
+                else:
+                    return
+        finally:
+            log.close()
+
+
+class _FollowedLog(ReadOnlyLog):
+    """The log as of the moment of opening, or of the last `catch_up`."""
+
+    def __init__(self, path: Path, scratch: Path) -> None:
+        """Opens it.
+
+        Args:
+            path: of the log.
+            scratch: a directory for RocksDB's own notes on this reader.
+        """
+        self._scratch = scratch
+        super().__init__(path)
+
+    def _open(self) -> None:
+        super()._open()  # says it where there is no log
+        self._close()
+        with disk_errors("read the log", self._path):
+            self._db = Rdict(
+                str(self._path),
+                database_options(),
+                access_type=AccessType.secondary(str(self._scratch)),
+            )
+            self._opened = True
+            self._load_facts()
+
+    def catch_up(self) -> None:
+        """Lets `read` find what the service has written since."""
+        with disk_errors("follow the log", self._path):
+            self._db.try_catch_up_with_primary()
+
+
+class _Printer:
+    """Filters, encodes and counts."""
+
+    def __init__(self, options: TailOptions, write: Write) -> None:
+        self._options = options
+        self._write = write
+        self._left = options.limit
+
+    def print(self, entries: Iterable[Entry]) -> bool:
+        """Writes the entries' lines; False once the limit is reached."""
+        lines: list[bytes] = []
+        for entry in entries:
+            line = record_line(entry, self._options.wanted, compact=self._options.compact)
+            if line is None:
+                continue
+            lines.append(line + b"\n")
+            if self._left is not None and len(lines) == self._left:
+                break
+        if lines:
+            self._write(b"".join(lines))
+        if self._left is not None:
+            self._left -= len(lines)
+        return self._left != 0

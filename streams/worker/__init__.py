@@ -1,0 +1,1 @@
+"""The worker of the distributed form: a Faust app that folds the partitions it is assigned."""

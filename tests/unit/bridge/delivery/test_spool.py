@@ -1,0 +1,99 @@
+from pathlib import Path
+
+import pytest
+
+from bridge.delivery.spool import Spool, SpooledRecord
+from schemas.errors import DataDirectoryInUseError
+from schemas.identities import PublisherKey
+from tests.unit.bridge.messages import registration
+
+ONE = registration().publisher
+TWO = registration(instance_id="w-2").publisher
+
+
+def values(spool: Spool, publisher: PublisherKey, after: int = -1) -> list[bytes]:
+    return [record.encoded for record in spool.read(publisher, after=after)]
+
+
+def test_records_are_read_in_the_order_of_their_publisher(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    spool.append(ONE, [b"a", b"b"])
+    spool.append(TWO, [b"x"])
+    (number,) = spool.append(ONE, [b"c"])
+    assert values(spool, ONE) == [b"a", b"b", b"c"]
+    assert values(spool, TWO) == [b"x"]
+    assert values(spool, ONE, after=number - 1) == [b"c"]
+    assert spool.last_number(ONE) == number
+    assert (spool.records, spool.size_bytes) == (4, 4)
+    assert set(spool.publishers()) == {ONE, TWO}
+    spool.close()
+
+
+def test_deleted_records_are_gone_and_an_empty_lane_with_them(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    spool.append(ONE, [b"a", b"b", b"c"])
+    first, second, third = spool.read(ONE)
+    spool.delete(ONE, [first])
+    assert values(spool, ONE) == [b"b", b"c"]
+    spool.delete(ONE, [first, SpooledRecord(99, b"never")])
+    assert (spool.records, spool.size_bytes) == (2, 2)
+    spool.delete(ONE, [second, third])
+    assert ONE not in spool
+    assert (spool.records, spool.size_bytes) == (0, 0)
+    spool.append(ONE, [b"d"])
+    assert values(spool, ONE) == [b"d"]
+    spool.close()
+
+
+def test_a_spool_survives_its_process(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    spool.append(ONE, [b"a", b"b"])
+    spool.append(TWO, [b"xyz"])
+    spool.delete(ONE, list(spool.read(ONE))[:1])
+    spool.close()
+    again = Spool(tmp_path)
+    assert values(again, ONE) == [b"b"]
+    assert (again.records, again.size_bytes) == (2, 4)
+    again.append(ONE, [b"c"])
+    assert values(again, ONE) == [b"b", b"c"]
+    assert values(again, TWO) == [b"xyz"]
+    again.close()
+
+
+def test_the_bound_counts_the_bytes_of_records(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, bytes_max=10)
+    assert spool.fits(10)
+    spool.append(ONE, [b"123456"])
+    assert spool.fits(4)
+    assert not spool.fits(5)
+    spool.close()
+
+
+def test_reading_stops_at_a_size(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    spool.append(ONE, [b"1234"] * 10)
+    assert len(list(spool.read(ONE, bytes_max=9))) == 3
+    spool.close()
+
+
+def test_discarding_leaves_what_was_before(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    numbers = spool.append(ONE, [b"a", b"b", b"c"])
+    assert spool.discard(ONE, after=numbers[0]) == 2
+    assert values(spool, ONE) == [b"a"]
+    assert spool.discard(TWO) == 0
+    spool.close()
+
+
+def test_unreadable_records_are_left_out_of_what_is_decoded(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    spool.append(ONE, [b"\xc1"])
+    assert list(spool.decoded(ONE)) == []
+    spool.close()
+
+
+def test_a_second_process_is_refused(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    with pytest.raises(DataDirectoryInUseError):
+        Spool(tmp_path)
+    spool.close()

@@ -1,0 +1,370 @@
+"""The writer against a producer in memory that can be slow, away, or broken."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import pytest
+
+from bridge.delivery import partition_queue as channel
+from bridge.delivery import writer
+from bridge.delivery.dropped_records import RECORD_TOO_LARGE, SPOOL_FULL
+from bridge.delivery.producer import Transport
+from bridge.delivery.spool import Spool
+from bridge.delivery.writer import Writer
+from bridge.sequencing.sequencer import Anchor
+from brokers.clients import Batch, KafkaError, MessageSizeTooLargeError, SentBatch
+from schemas.events import Removed, encode_events
+from schemas.identities import PublisherKey
+from schemas.limits import KAFKA_MESSAGE_MAX_BYTES
+from schemas.positions import Cursor
+from schemas.records import (
+    EventsRecord,
+    GapRecord,
+    Record,
+    ResetRecord,
+    UnregisteredRecord,
+    decode_record,
+)
+from schemas.topics import Cleanup, TopicSpec
+from tests.unit.bridge.messages import registration
+
+ONE = registration().publisher
+TWO = registration(instance_id="w-2").publisher
+TOPIC = TopicSpec("events", 3, Cleanup.DELETE, {})
+
+
+class Sent(NamedTuple):
+    offset: int
+
+
+class FakeBatch:
+    def __init__(self) -> None:
+        self.values: list[bytes] = []
+
+    def append(
+        self, *, key: bytes | None, value: bytes | None, timestamp: int | None
+    ) -> object | None:
+        assert key
+        assert value is not None
+        if self.values and sum(map(len, self.values)) + len(value) > 1000:
+            return None
+        self.values.append(value)
+        return self
+
+
+class FakeBroker:
+    """All partitions, and how they answer."""
+
+    def __init__(self) -> None:
+        self.partitions: dict[int, list[bytes]] = {}
+        self.away = asyncio.Event()
+        self.away.set()  # set: it is there
+        self.failures: list[KafkaError] = []
+        self.producers = 0
+
+    def producer(self) -> "FakeProducer":
+        self.producers += 1
+        return FakeProducer(self)
+
+    def records(self, publisher: PublisherKey) -> list[Record]:
+        every = [decode_record(value) for log in self.partitions.values() for value in log]
+        return [record for record in every if record.publisher == publisher]
+
+
+class FakeProducer:
+    def __init__(self, broker: FakeBroker) -> None:
+        self._broker = broker
+        self._tasks: set[asyncio.Task[SentBatch]] = set()
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    def create_batch(self) -> Batch:
+        return FakeBatch()
+
+    async def send_batch(
+        self, batch: Batch, topic: str, *, partition: int
+    ) -> "asyncio.Future[SentBatch]":
+        assert isinstance(batch, FakeBatch)
+        task = asyncio.create_task(self._write(partition, batch.values))
+        self._tasks.add(task)
+        return task
+
+    async def _write(self, partition: int, values: list[bytes]) -> SentBatch:
+        await self._broker.away.wait()
+        if self._broker.failures:
+            raise self._broker.failures.pop(0)
+        log = self._broker.partitions.setdefault(partition, [])
+        log.extend(values)
+        return Sent(len(log) - len(values))
+
+
+class Run:
+    """A writer that runs."""
+
+    def __init__(self, path: Path, *, spool_bytes: int = 2**20) -> None:
+        self.broker = FakeBroker()
+        self.leased = True
+        self.written: list[tuple[PublisherKey, Record, int]] = []
+        self.spool = Spool(path, bytes_max=spool_bytes)
+        self.writer = Writer(
+            topic=TOPIC,
+            transport=Transport(self.broker.producer),
+            spool=self.spool,
+            on_written=lambda *written: self.written.append(written),
+            may_write=lambda: self.leased,
+        )
+        self.task = asyncio.create_task(self.writer.run())
+
+    async def stop(self) -> None:
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+        self.spool.close()
+
+    async def drained(self) -> None:
+        for _ in range(500):
+            if not self.spool.records and await self.writer.flush(1):
+                return
+            await asyncio.sleep(0.01)
+        pytest.fail("the spool was not drained")
+
+
+def events(
+    sequence: int, *, publisher: PublisherKey = ONE, incarnation: int = 1, size: int = 1
+) -> EventsRecord:
+    removed = [Removed(sequence=sequence, hashes=bytes(8 * size))]
+    return EventsRecord(
+        stream=publisher.stream,
+        dp_rank=publisher.dp_rank,
+        bridge_time=1.0,
+        incarnation=incarnation,
+        first_sequence=sequence,
+        last_sequence=sequence,
+        engine_time=float(sequence),
+        events=msgspec.Raw(encode_events([*removed])),
+    )
+
+
+def reset(incarnation: int) -> ResetRecord:
+    return ResetRecord(
+        stream=ONE.stream,
+        dp_rank=ONE.dp_rank,
+        bridge_time=1.0,
+        incarnation=incarnation,
+        first_sequence=-1,
+        last_sequence=-1,
+    )
+
+
+def sequences(records: list[Record]) -> list[int]:
+    return [one.last_sequence for one in records if isinstance(one, EventsRecord | GapRecord)]
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel, "SPOOL_AFTER_S", 0.0)
+    monkeypatch.setattr(writer, "RETRY_S", 0.01)
+
+
+Scenario = Callable[[Run], Awaitable[None]]
+
+
+def play(path: Path, scenario: Scenario, *, spool_bytes: int = 2**20) -> Run:
+    async def run() -> Run:
+        made = Run(path, spool_bytes=spool_bytes)
+        try:
+            await scenario(made)
+        finally:
+            await made.stop()
+        return made
+
+    return asyncio.run(run())
+
+
+def test_records_are_written_in_order_and_told_with_their_offsets(tmp_path: Path) -> None:
+    async def scenario(run: Run) -> None:
+        for number in range(100):
+            run.writer.append([events(number), events(number, publisher=TWO)])
+        await run.drained()
+
+    run = play(tmp_path, scenario)
+    for publisher in (ONE, TWO):
+        assert sequences(run.broker.records(publisher)) == list(range(100))
+        offsets = [offset for one, _, offset in run.written if one == publisher]
+        assert offsets == sorted(set(offsets))
+    assert len(run.written) == 200
+
+
+def test_a_broker_that_is_away_makes_records_spool_and_they_are_drained_in_order(
+    tmp_path: Path,
+) -> None:
+    async def scenario(run: Run) -> None:
+        run.broker.away.clear()
+        for number in range(60):
+            run.writer.append([events(number)])
+            await asyncio.sleep(0)
+        assert run.spool.records
+        assert run.writer.is_late
+        run.broker.away.set()
+        for number in range(60, 80):
+            run.writer.append([events(number)])
+            await asyncio.sleep(0)
+        await run.drained()
+
+    run = play(tmp_path, scenario)
+    assert sequences(run.broker.records(ONE)) == list(range(80))
+
+
+def test_what_is_not_acknowledged_at_the_end_is_in_the_spool_of_the_next_life(
+    tmp_path: Path,
+) -> None:
+    async def dies(run: Run) -> None:
+        run.broker.away.clear()
+        for number in range(30):
+            run.writer.append([events(number)])
+            await asyncio.sleep(0)
+
+    async def lives(run: Run) -> None:
+        assert run.writer.withheld() == [ONE]
+        await asyncio.sleep(0.05)
+        assert not run.written
+        run.writer.release(ONE)
+        run.writer.append([events(30)])
+        await run.drained()
+
+    play(tmp_path, dies)
+    run = play(tmp_path, lives)
+    assert sequences(run.broker.records(ONE)) == list(range(31))
+
+
+def test_above_the_bound_records_are_lost_and_the_loss_is_known_exactly(tmp_path: Path) -> None:
+    async def scenario(run: Run) -> None:
+        run.broker.away.clear()
+        for number in range(200):
+            run.writer.append([events(number)])
+            await asyncio.sleep(0)
+        assert run.writer.losses_to_end() == []
+        loss = run.writer.losses[ONE]
+        kept = loss.before.cursor.sequence
+        assert loss.before == Anchor(Cursor(1, kept), float(kept))
+        assert (loss.incarnation, loss.first, loss.last) == (1, kept + 1, 199)
+        assert run.writer.dropped[ONE, SPOOL_FULL] == 199 - kept
+        run.broker.away.set()
+        await run.drained()
+        assert run.writer.losses_to_end() == [ONE]
+        run.writer.append(run.writer.end_loss(ONE).records(ONE, 1.0))
+        run.writer.append([events(200)])
+        await run.drained()
+
+    run = play(tmp_path, scenario, spool_bytes=5000)
+    records = run.broker.records(ONE)
+    (gap,) = (record for record in records if isinstance(record, GapRecord))
+    assert gap.last_sequence == 199
+    assert sequences(records) == [*range(gap.first_sequence), 199, 200]
+
+
+def test_a_reset_that_is_lost_is_said_before_the_gap(tmp_path: Path) -> None:
+    async def scenario(run: Run) -> None:
+        run.broker.away.clear()
+        for number in range(100):
+            run.writer.append([events(number)])
+            await asyncio.sleep(0)
+        run.writer.append([reset(2), events(0, incarnation=2), events(1, incarnation=2)])
+        said = run.writer.end_loss(ONE).records(ONE, 1.0)
+        assert [type(one) for one in said] == [ResetRecord, GapRecord]
+        assert (said[1].incarnation, said[1].first_sequence, said[1].last_sequence) == (2, 0, 1)
+
+    play(tmp_path, scenario, spool_bytes=3000)
+
+
+def test_an_unregistering_is_never_lost(tmp_path: Path) -> None:
+    async def scenario(run: Run) -> None:
+        run.broker.away.clear()
+        for number in range(100):
+            run.writer.append([events(number)])
+            await asyncio.sleep(0)
+        assert ONE in run.writer.losses
+        gone = UnregisteredRecord(stream=ONE.stream, dp_rank=ONE.dp_rank, bridge_time=1.0)
+        run.writer.append([gone])
+        run.broker.away.set()
+        await run.drained()
+
+    run = play(tmp_path, scenario, spool_bytes=3000)
+    assert isinstance(run.broker.records(ONE)[-1], UnregisteredRecord)
+
+
+def test_without_a_lease_nothing_is_written(tmp_path: Path) -> None:
+    async def scenario(run: Run) -> None:
+        run.leased = False
+        for number in range(20):
+            run.writer.append([events(number)])
+        await asyncio.sleep(0.1)
+        assert not run.broker.partitions
+        run.leased = True
+        await run.drained()
+
+    run = play(tmp_path, scenario)
+    assert sequences(run.broker.records(ONE)) == list(range(20))
+
+
+def test_a_producer_that_fails_for_good_is_replaced_and_nothing_is_lost(tmp_path: Path) -> None:
+    async def scenario(run: Run) -> None:
+        run.broker.failures = [KafkaError("out of order"), KafkaError("again")]
+        for number in range(20):
+            run.writer.append([events(number)])
+            await asyncio.sleep(0)
+        await run.drained()
+
+    run = play(tmp_path, scenario)
+    assert sequences(run.broker.records(ONE)) == list(range(20))
+    assert run.broker.producers == 3
+    assert run.writer.produce_errors == 2
+
+
+def test_a_record_above_the_bound_of_a_message_is_a_gap(tmp_path: Path) -> None:
+    async def scenario(run: Run) -> None:
+        run.writer.append([events(0), events(1, size=KAFKA_MESSAGE_MAX_BYTES // 8), events(2)])
+        await run.drained()
+
+    run = play(tmp_path, scenario)
+    kinds = [type(one) for one in run.broker.records(ONE)]
+    assert kinds == [EventsRecord, GapRecord, EventsRecord]
+    assert sequences(run.broker.records(ONE)) == [0, 1, 2]
+    assert run.writer.dropped[ONE, RECORD_TOO_LARGE] == 1
+
+
+def test_a_record_that_the_broker_finds_too_large_is_a_gap_too(tmp_path: Path) -> None:
+    async def scenario(run: Run) -> None:
+        run.broker.failures = [MessageSizeTooLargeError()]
+        run.writer.append([events(0, size=200)])
+        await run.drained()
+
+    run = play(tmp_path, scenario)
+    assert [type(one) for one in run.broker.records(ONE)] == [GapRecord]
+
+
+def test_spooled_records_that_are_withheld_wait_and_the_others_go_on(tmp_path: Path) -> None:
+    async def scenario(run: Run) -> None:
+        run.broker.away.clear()
+        for number in range(20):
+            run.writer.append([events(number), events(number, publisher=TWO)])
+            await asyncio.sleep(0)
+        run.writer.withhold(ONE)
+        run.broker.away.set()
+        for _ in range(100):
+            if TWO not in run.spool:
+                break
+            await asyncio.sleep(0.01)
+        assert sequences(run.broker.records(TWO)) == list(range(20))
+        assert len(run.broker.records(ONE)) < 20
+        run.writer.release(ONE)
+        await run.drained()
+        assert sequences(run.broker.records(ONE)) == list(range(20))
+
+    play(tmp_path, scenario)

@@ -1,0 +1,277 @@
+"""Recovery of cursors from topics in memory."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+from aiokafka.errors import CorruptRecordException  # type: ignore[import-untyped]
+
+from bridge.membership import cursors
+from bridge.membership.cursors import Cursors, LogState, fingerprint
+from brokers.clients import Clients, Partition
+from brokers.settings import KafkaSettings
+from schemas.events import encode_events
+from schemas.positions import NO_CURSOR, Cursor
+from schemas.records import (
+    EventsRecord,
+    GapRecord,
+    Record,
+    RegisteredRecord,
+    ResetRecord,
+    UnregisteredRecord,
+    encode_record,
+)
+from schemas.topics import encode_publisher
+from tests.unit.bridge.messages import registration
+
+ONE = registration()
+TWO = registration(instance_id="w-2")
+SETTINGS = KafkaSettings(bootstrap="k:1", events_partitions=1, registry_partitions=2)
+TOPICS = SETTINGS.topics
+
+
+class Topics:
+    """Messages by partition, and readers of them."""
+
+    def __init__(self) -> None:
+        self.logs: dict[tuple[str, int], list[tuple[bytes, bytes | None]]] = {}
+        self.begins: dict[tuple[str, int], int] = {}
+        self.damaged: set[int] = set()  # offsets of events whose checksum fails
+        self.read = 0
+        self.settings = SETTINGS
+
+    def append(self, topic: str, partition: int, key: bytes, value: bytes | None) -> None:
+        self.logs.setdefault((topic, partition), []).append((key, value))
+
+    def record(self, *records: Record) -> None:
+        for record in records:
+            self.append(TOPICS.events.name, 0, b"k", encode_record(record))
+
+    def reader(self) -> "Reader":
+        return Reader(self)
+
+
+class Reader:
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+        self._positions: dict[Any, int] = {}
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    def assign(self, partitions: Sequence[Any]) -> None:
+        self._positions = dict.fromkeys(partitions, 0)
+
+    def seek(self, partition: Any, offset: int) -> None:
+        self._positions[partition] = offset
+
+    async def position(self, partition: Any) -> int:
+        return self._positions[partition]
+
+    async def beginning_offsets(self, partitions: Sequence[Any]) -> Mapping[Partition, int]:
+        return {Partition(*one): self._topics.begins.get(tuple(one), 0) for one in partitions}
+
+    async def end_offsets(self, partitions: Sequence[Any]) -> Mapping[Partition, int]:
+        return {Partition(*one): len(self._topics.logs.get(tuple(one), ())) for one in partitions}
+
+    async def getmany(
+        self, *partitions: Any, timeout_ms: int, max_records: int | None = None
+    ) -> Mapping[Any, Sequence[Any]]:
+        found = {}
+        for one in partitions:
+            start = self._positions[one]
+            messages = self._topics.logs.get(tuple(one), [])[start : start + (max_records or 3)]
+            if one.topic == TOPICS.events.name and self._topics.damaged.intersection(
+                range(start, start + len(messages))
+            ):
+                raise CorruptRecordException("Invalid CRC")
+            self._positions[one] += len(messages)
+            self._topics.read += len(messages)
+            found[one] = [
+                SimpleNamespace(partition=one.partition, offset=start + n, key=key, value=value)
+                for n, (key, value) in enumerate(messages)
+            ]
+        return found
+
+
+def envelope(publisher_of: Any) -> dict[str, Any]:
+    return {"stream": publisher_of.stream, "dp_rank": publisher_of.dp_rank, "bridge_time": 1.0}
+
+
+def events(of: Any, incarnation: int, first: int, last: int) -> EventsRecord:
+    return EventsRecord(
+        **envelope(of),
+        incarnation=incarnation,
+        first_sequence=first,
+        last_sequence=last,
+        engine_time=100.0 + last,
+        events=msgspec.Raw(encode_events([])),
+    )
+
+
+def registered(of: Any) -> RegisteredRecord:
+    return RegisteredRecord(**envelope(of), registration=of)
+
+
+def recover(topics: Topics, *homes: int) -> tuple[Cursors, dict[Any, LogState]]:
+    made = Cursors(cast(Clients, topics))
+
+    async def run() -> dict[Any, LogState]:
+        await made.load({0, 1})
+        wanted = {ONE.publisher: 0, TWO.publisher: 1}
+        return dict(
+            await made.recover({one: home for one, home in wanted.items() if home in homes})
+        )
+
+    return made, asyncio.run(run())
+
+
+def write_notes(topics: Topics, made: Cursors) -> None:
+    for home, notes in made.take_notes().items():
+        for _, key, value in notes:
+            topics.append(TOPICS.cursors.name, home, key, value)
+
+
+def test_where_no_note_was_ever_written_the_events_are_read_from_their_beginning() -> None:
+    topics = Topics()
+    topics.record(registered(ONE), events(ONE, 1, 0, 4), events(TWO, 1, 0, 9), events(ONE, 1, 5, 6))
+    _, states = recover(topics, 0, 1)
+    one, two = states[ONE.publisher], states[TWO.publisher]
+    assert (one.cursor, one.engine_time, one.registered) == (Cursor(1, 6), 106.0, fingerprint(ONE))
+    assert (two.cursor, two.registered) == (Cursor(1, 9), 0)
+    assert (one.offset, one.noted) == (4, False)
+
+
+def test_a_publisher_without_a_note_beside_others_with_one_costs_no_reading() -> None:
+    topics = Topics()
+    topics.record(*(events(TWO, 1, n, n) for n in range(50)))
+    topics.append(TOPICS.cursors.name, 0, encode_publisher(TWO.publisher), b"\x80")
+    _, states = recover(topics, 0)
+    state = states[ONE.publisher]
+    assert (state.cursor, state.offset) == (NO_CURSOR, 50)
+    assert topics.read == 1
+
+
+def test_a_note_shortens_what_is_read_and_the_rest_is_followed() -> None:
+    topics = Topics()
+    made, _ = recover(topics, 0)
+    for n in range(30):
+        record = events(ONE, 1, n, n)
+        topics.record(record)
+        made.written(ONE.publisher, record, n)
+    write_notes(topics, made)
+    topics.record(events(ONE, 1, 30, 33))
+    topics.read = 0
+    _, states = recover(topics, 0)
+    state = states[ONE.publisher]
+    assert (state.cursor, state.engine_time) == (Cursor(1, 33), 133.0)
+    assert state.noted
+    assert topics.read == 2
+
+
+def test_a_note_knows_the_engine_time_and_the_registration() -> None:
+    topics = Topics()
+    made, _ = recover(topics, 0)
+    records: list[Record] = [registered(ONE), events(ONE, 2, 0, 7)]
+    for offset, record in enumerate(records):
+        topics.record(record)
+        made.written(ONE.publisher, record, offset)
+    write_notes(topics, made)
+    again, states = recover(topics, 0)
+    state = states[ONE.publisher]
+    assert (state.cursor, state.engine_time) == (Cursor(2, 7), 107.0)
+    assert state.registered == fingerprint(ONE)
+    assert again.noted_as_registered(0) == [ONE.publisher]
+
+
+def test_resets_gaps_and_duplicates_are_followed() -> None:
+    topics = Topics()
+    reset = ResetRecord(**envelope(ONE), incarnation=2, first_sequence=-1, last_sequence=-1)
+    gap = GapRecord(**envelope(ONE), incarnation=2, first_sequence=0, last_sequence=3)
+    topics.record(events(ONE, 1, 0, 9), reset, gap, events(ONE, 1, 5, 9))
+    _, states = recover(topics, 0)
+    assert states[ONE.publisher].anchor == (Cursor(2, 3), 0.0)
+
+
+def test_an_unregistered_publisher_goes_on_in_a_later_incarnation() -> None:
+    topics = Topics()
+    gone = UnregisteredRecord(**envelope(ONE))
+    topics.record(registered(ONE), events(ONE, 3, 0, 9), gone)
+    _, states = recover(topics, 0)
+    state = states[ONE.publisher]
+    assert state.registered == 0
+    state.begin_registration()
+    assert state.anchor == (Cursor(4, -1), 0.0)
+
+
+def test_unreadable_messages_are_counted_and_a_bad_note_costs_a_reading() -> None:
+    topics = Topics()
+    topics.append(TOPICS.cursors.name, 0, b"\xc1", b"?")
+    topics.append(TOPICS.cursors.name, 0, encode_publisher(ONE.publisher), b"\xc1")
+    topics.append(TOPICS.events.name, 0, b"k", b"\xc1")
+    topics.record(events(ONE, 1, 0, 4))
+    made, states = recover(topics, 0)
+    assert states[ONE.publisher].cursor == Cursor(1, 4)
+    assert made.unreadable == 3
+
+
+def test_events_that_fail_their_checksum_are_passed_over_and_counted() -> None:
+    topics = Topics()
+    topics.record(*(events(ONE, 1, number, number) for number in range(9)))
+    topics.damaged = {4, 5}
+    made, states = recover(topics, 0)
+    assert states[ONE.publisher].cursor == Cursor(1, 8)
+    assert made.unreadable == 2
+
+
+def test_a_record_whose_events_are_none_was_not_written() -> None:
+    topics = Topics()
+    broken = msgspec.structs.replace(events(ONE, 1, 5, 9), events=msgspec.Raw(b"\x91\x01"))
+    topics.record(events(ONE, 1, 0, 4), broken)
+    made, states = recover(topics, 0)
+    assert states[ONE.publisher].cursor == Cursor(1, 4)
+    assert made.unreadable == 1
+
+
+def test_a_note_beyond_the_end_or_before_the_beginning_reads_what_there_is() -> None:
+    topics = Topics()
+    made, _ = recover(topics, 0)
+    made.written(ONE.publisher, events(ONE, 1, 0, 4), 1000)
+    write_notes(topics, made)
+    topics.record(events(ONE, 1, 5, 6))
+    _, states = recover(topics, 0)
+    assert states[ONE.publisher].cursor == Cursor(1, 6)
+    assert states[ONE.publisher].offset == 1
+
+
+def test_the_note_of_a_silent_publisher_is_written_again_before_it_is_far_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cursors, "NOTE_BEHIND_RECORDS_MAX", 10)
+    topics = Topics()
+    made, _ = recover(topics, 0)
+    made.written(ONE.publisher, events(ONE, 1, 0, 4), 0)
+    write_notes(topics, made)
+    made.noted([ONE.publisher])
+    made.advance({0: 9})
+    assert made.take_notes() == {}
+    made.advance({0: 50})
+    assert list(made.take_notes()) == [0]
+    state = made.state(ONE.publisher)
+    assert state is not None
+    assert (state.offset, state.cursor) == (50, Cursor(1, 4))
+
+
+def test_publishers_of_other_partitions_are_forgotten() -> None:
+    topics = Topics()
+    made, _ = recover(topics, 0, 1)
+    made.written(ONE.publisher, events(ONE, 1, 0, 4), 0)
+    made.forget([0])
+    made.written(ONE.publisher, events(ONE, 1, 5, 5), 1)
+    assert made.state(ONE.publisher) is None
+    assert made.state(TWO.publisher) is not None
+    assert made.take_notes() == {}

@@ -1,0 +1,330 @@
+"""Repairs against real ROUTER sockets on the loopback: honest ones, and ones that are not."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+import pytest
+import zmq
+
+from bridge.sequencing.replay_client import END_SEQUENCE, Replayer
+from bridge.sequencing.sequencer import Anchor, Intake
+from bridge.sockets.raw_message import RawMessage
+from schemas.events import Removed
+from schemas.positions import NO_CURSOR, Cursor
+from schemas.records import EventsRecord, SequencedRecord
+from simulation.engines.publisher import Publisher, PublisherOptions
+from simulation.engines.wire import BlockRemoved
+from tests.unit.bridge.messages import registration
+
+ONE = registration()
+KEY = ONE.publisher
+
+Reply = tuple[int, float]
+"""Sequence and engine time of a batch."""
+
+
+def payload(sequence: int, ts: float) -> bytes:
+    return msgspec.msgpack.encode([ts, [["BlockRemoved", [sequence]]], 0])
+
+
+def live(sequence: int, ts: float) -> RawMessage:
+    return RawMessage(KEY, [b"", sequence.to_bytes(8, "big"), payload(sequence, ts)], 0.0)
+
+
+class Engine:
+    """A ROUTER that answers each request as `answer` says; None: no end marker."""
+
+    def __init__(self, answer: Callable[[int], Sequence[Reply | None]], *, topic: bool) -> None:
+        self.asked: list[int] = []
+        self._answer = answer
+        self._topic = [b"kv"] if topic else []
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.linger = 0
+        port = self._socket.bind_to_random_port("tcp://127.0.0.1")
+        self.endpoint = f"tcp://127.0.0.1:{port}"
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stopping:
+            if not self._socket.poll(20):
+                continue
+            client, empty, start = self._socket.recv_multipart()
+            assert empty == b""
+            self.asked.append(int.from_bytes(start, "big"))
+            replies = self._answer(self.asked[-1])
+            header = [client, b"", *self._topic]
+            for reply in replies:
+                if reply is not None:
+                    sequence = reply[0].to_bytes(8, "big")
+                    self._socket.send_multipart([*header, sequence, payload(*reply)])
+            if None not in replies:
+                end = [client, b"", *([b""] if self._topic else []), END_SEQUENCE, b""]
+                self._socket.send_multipart(end)
+
+    def close(self) -> None:
+        self._stopping = True
+        self._thread.join()
+        self._socket.close()
+        self._context.term()
+
+
+Engines = Callable[[Callable[[int], Sequence[Reply | None]]], Engine]
+
+
+@pytest.fixture(params=[False, True], ids=["no-topic", "topic"])
+def engines(request: pytest.FixtureRequest) -> Iterator[Engines]:
+    made: list[Engine] = []
+
+    def make(answer: Callable[[int], Sequence[Reply | None]]) -> Engine:
+        made.append(Engine(answer, topic=request.param))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def honest(first: int, last: int, *, born: float = 100.0) -> Callable[[int], list[Reply | None]]:
+    """An engine that still has the batches `first..last` of the life that began at `born`."""
+    return lambda start: [(n, born + n) for n in range(max(first, start), last + 1)]
+
+
+def held(anchor: Anchor, *waiting: RawMessage) -> Intake:
+    intake = Intake()
+    intake.add(ONE, repairs=True)
+    intake.place(KEY, anchor)
+    intake.hold(KEY)
+    assert intake.process(waiting, 0.0) == []
+    return intake
+
+
+def repair(intake: Intake, endpoint: str) -> list[SequencedRecord]:
+    """All that is written: by the repair, and when the publisher goes on."""
+    records: list[SequencedRecord] = []
+
+    async def emit(more: Sequence[SequencedRecord]) -> None:
+        records.extend(more)
+
+    async def run() -> None:
+        replayer = Replayer(intake, idle_s=0.3)
+        try:
+            await replayer.repair(KEY, endpoint, emit)
+        finally:
+            replayer.close()
+
+    asyncio.run(run())
+    return records + intake.resume(KEY, 0.0)
+
+
+def told(records: Sequence[SequencedRecord]) -> list[object]:
+    short: list[object] = []
+    for record in records:
+        if isinstance(record, EventsRecord):
+            for event in record.decoded_events():
+                assert isinstance(event, Removed)
+                assert event.hashes == event.sequence.to_bytes(8, "little")
+                short.append((record.incarnation, event.sequence))
+        else:
+            short.append(
+                (record.reason, record.incarnation, record.first_sequence, record.last_sequence)
+            )
+    return short
+
+
+def batches(incarnation: int, first: int, last: int) -> list[object]:
+    return [(incarnation, sequence) for sequence in range(first, last + 1)]
+
+
+ANCHOR = Anchor(Cursor(3, 10), 110.0)
+
+
+def test_what_is_missing_comes_before_what_waited(engines: Engines) -> None:
+    engine = engines(honest(0, 20))
+    intake = held(ANCHOR, live(15, 115.0), live(16, 116.0))
+    assert told(repair(intake, engine.endpoint)) == batches(3, 11, 16)
+    assert engine.asked == [10]
+    assert told(intake.process([live(17, 117.0)], 0.0)) == batches(3, 17, 17)
+
+
+def test_without_anything_that_waits_all_is_taken(engines: Engines) -> None:
+    engine = engines(honest(0, 3000))
+    intake = held(ANCHOR)
+    assert told(repair(intake, engine.endpoint)) == batches(3, 11, 3000)
+
+
+def test_a_new_publisher_gets_all_that_its_engine_still_has(engines: Engines) -> None:
+    engine = engines(honest(5, 9))
+    intake = held(Anchor(NO_CURSOR, 0.0))
+    assert told(repair(intake, engine.endpoint)) == [("joined_late", 1, 0, 4), *batches(1, 5, 9)]
+
+
+def test_a_hole_is_asked_for_again_from_there(engines: Engines) -> None:
+    def answer(start: int) -> list[Reply | None]:
+        every = honest(0, 30)(start)
+        return (
+            [one for one in every if one is None or one[0] not in (15, 16)]
+            if start == 10
+            else every
+        )
+
+    engine = engines(answer)
+    assert told(repair(held(ANCHOR, live(31, 131.0)), engine.endpoint)) == batches(3, 11, 31)
+    assert engine.asked == [10, 14]
+
+
+def test_a_hole_that_stays_is_a_gap_and_what_follows_is_taken(engines: Engines) -> None:
+    engine = engines(lambda start: [one for one in honest(0, 20)(start) if one and one[0] != 15])
+    records = repair(held(ANCHOR, live(21, 121.0)), engine.endpoint)
+    assert told(records) == [*batches(3, 11, 14), ("missed", 3, 15, 15), *batches(3, 16, 21)]
+
+
+def test_a_reply_that_ends_in_silence_is_asked_for_again(engines: Engines) -> None:
+    def answer(start: int) -> list[Reply | None]:
+        return [*honest(0, 30)(start)[:8], None]
+
+    engine = engines(answer)
+    assert told(repair(held(ANCHOR, live(31, 131.0)), engine.endpoint)) == batches(3, 11, 31)
+    assert engine.asked == [10, 17, 24]
+
+
+def test_a_reply_that_is_cut_short_with_an_end_marker_is_asked_for_again(engines: Engines) -> None:
+    engine = engines(lambda start: honest(0, 30)(start)[:12])
+    assert told(repair(held(ANCHOR, live(31, 131.0)), engine.endpoint)) == batches(3, 11, 31)
+
+
+def test_what_the_engine_has_no_more_is_a_gap(engines: Engines) -> None:
+    engine = engines(honest(14, 20))
+    records = repair(held(ANCHOR, live(17, 117.0)), engine.endpoint)
+    assert told(records) == [("missed", 3, 11, 13), *batches(3, 14, 17)]
+
+
+def test_an_engine_without_a_buffer_leaves_the_gap(engines: Engines) -> None:
+    engine = engines(lambda start: [])
+    records = repair(held(ANCHOR, live(17, 117.0)), engine.endpoint)
+    assert told(records) == [("missed", 3, 11, 16), *batches(3, 17, 17)]
+
+
+def test_nobody_at_the_endpoint_leaves_the_gap() -> None:
+    records = repair(held(ANCHOR, live(17, 117.0)), "tcp://127.0.0.1:9")
+    assert told(records) == [("missed", 3, 11, 16), *batches(3, 17, 17)]
+
+
+def test_an_endpoint_that_is_none_leaves_the_gap() -> None:
+    records = repair(held(ANCHOR, live(17, 117.0)), "tcp://*:1")
+    assert told(records) == [("missed", 3, 11, 16), *batches(3, 17, 17)]
+
+
+def test_another_life_with_the_same_numbers_is_not_mixed_in(engines: Engines) -> None:
+    engine = engines(honest(0, 20, born=500.0))
+    records = repair(held(ANCHOR), engine.endpoint)
+    assert told(records) == [("restarted", 4, -1, -1), *batches(4, 0, 20)]
+    assert engine.asked == [10, 0]
+
+
+def test_another_life_that_is_shorter_than_the_log_is_found(engines: Engines) -> None:
+    engine = engines(honest(0, 4, born=500.0))
+    records = repair(held(ANCHOR, live(5, 505.0)), engine.endpoint)
+    assert told(records) == [("restarted", 4, -1, -1), *batches(4, 0, 5)]
+
+
+def test_what_waited_of_the_life_before_comes_before_the_reset(engines: Engines) -> None:
+    engine = engines(honest(0, 6, born=500.0))
+    waiting = [live(12, 112.0), live(13, 113.0), live(5, 505.0), live(6, 506.0), live(7, 507.0)]
+    assert told(repair(held(ANCHOR, *waiting), engine.endpoint)) == [
+        ("missed", 3, 11, 11),
+        *batches(3, 12, 13),
+        ("restarted", 4, -1, -1),
+        *batches(4, 0, 7),
+    ]
+
+
+def test_a_restart_that_shows_only_by_its_live_batches_is_replayed_whole(engines: Engines) -> None:
+    engine = engines(honest(0, 6, born=500.0))
+    intake = Intake()
+    intake.add(ONE, repairs=True)
+    intake.place(KEY, ANCHOR)
+    assert intake.process([live(5, 505.0)], 0.0) == []
+    assert intake.take_gaps() == [KEY]
+    assert told(repair(intake, engine.endpoint)) == [
+        ("restarted", 4, -1, -1),
+        *batches(4, 0, 5),
+    ]
+
+
+def test_a_restart_in_the_middle_of_a_replay_ends_it(engines: Engines) -> None:
+    born = iter([100.0, 500.0, 500.0, 500.0])
+
+    def answer(start: int) -> list[Reply | None]:
+        life = next(born)
+        return (
+            [*honest(0, 20, born=life)(start)[:6], None]
+            if life == 100.0
+            else honest(0, 30, born=life)(start)
+        )
+
+    engine = engines(answer)
+    assert told(repair(held(ANCHOR), engine.endpoint)) == [
+        *batches(3, 11, 15),
+        ("restarted", 4, -1, -1),
+        *batches(4, 0, 30),
+    ]
+    assert engine.asked == [10, 15, 0]
+
+
+def test_messages_that_the_log_has_are_left_out_of_what_waited() -> None:
+    intake = held(ANCHOR, live(9, 109.0), live(10, 110.0), live(11, 111.0))
+    assert told(intake.resume(KEY, 0.0)) == batches(3, 11, 11)
+
+
+def test_a_second_gap_among_what_waited_is_repaired_too(engines: Engines) -> None:
+    engine = engines(honest(0, 40))
+    intake = held(ANCHOR, live(15, 115.0), live(20, 120.0))
+    assert told(repair(intake, engine.endpoint)) == batches(3, 11, 15)
+    assert intake.take_gaps() == [KEY]
+    assert told(repair(intake, engine.endpoint)) == batches(3, 16, 20)
+    assert not intake.is_held(KEY)
+
+
+def test_garbage_among_the_replies_is_left_out(engines: Engines) -> None:
+    class Garbled(Engine):
+        def _run(self) -> None:
+            while not self._stopping:
+                if self._socket.poll(20):
+                    client, _, start = self._socket.recv_multipart()
+                    self._socket.send_multipart([client, b"", b"what", b"?"])
+                    self._socket.send_multipart([client, b"?"])
+                    for n in range(int.from_bytes(start, "big"), 15):
+                        self._socket.send_multipart(
+                            [client, b"", n.to_bytes(8, "big"), payload(n, 100.0 + n)]
+                        )
+                    self._socket.send_multipart([client, b"", END_SEQUENCE, b""])
+
+    engine = Garbled(honest(0, 0), topic=False)
+    try:
+        records = repair(held(ANCHOR, live(15, 115.0)), engine.endpoint)
+    finally:
+        engine.close()
+    assert told(records) == batches(3, 11, 15)
+
+
+@pytest.mark.parametrize("wire", ["0.25.0", "0.33.0"])
+def test_a_publisher_like_vllm_replays_all_that_it_lost(wire: str) -> None:
+    publisher = Publisher(PublisherOptions(wire=wire))
+    try:
+        for number in range(200):
+            publisher.publish([BlockRemoved(block_hashes=[number])], lost=True)
+        end = time.monotonic() + 10
+        while publisher.published < 200:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        intake = held(Anchor(NO_CURSOR, 0.0))
+        records = repair(intake, publisher.replay_endpoint)
+    finally:
+        publisher.close()
+    assert told(records) == batches(1, 0, 199)

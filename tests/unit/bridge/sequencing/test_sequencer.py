@@ -1,0 +1,291 @@
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.sequencing.sequencer import JOINED_LATE, MISSED, RESTARTED, Intake
+from bridge.sockets.raw_message import RawMessage
+from bridge.wire.drop_reasons import DropReason
+from schemas.errors import RegistrationConflictError
+from schemas.events import BlockEvent, Removed
+from schemas.identities import Offset, PublisherKey
+from schemas.positions import NO_CURSOR, Cursor
+from schemas.records import (
+    EventsRecord,
+    GapRecord,
+    ResetRecord,
+    SequencedRecord,
+    encode_record,
+)
+from streams.kernel import open_kernel
+from streams.table.fold import Fold
+from tests.unit.bridge.messages import frames_of, registration
+
+ONE = registration()
+TWO = registration(instance_id="w-2")
+
+
+def message(
+    sequence: int, *hashes: int, ts: float = 1.0, of: PublisherKey | None = None
+) -> RawMessage:
+    batch = [ts, [["BlockRemoved", [number]] for number in hashes], 0]
+    return RawMessage(of or ONE.publisher, frames_of(batch, sequence), 0.0)
+
+
+def intake(cursor: Cursor = NO_CURSOR) -> Intake:
+    built = Intake()
+    built.add(ONE, cursor)
+    return built
+
+
+def removed(sequence: int, number: int) -> BlockEvent:
+    return Removed(sequence=sequence, hashes=number.to_bytes(8, "little"))
+
+
+def told(records: Sequence[SequencedRecord]) -> list[object]:
+    """Records as short as can be: events, or the name of what else happened and where."""
+    short: list[object] = []
+    for record in records:
+        if isinstance(record, EventsRecord):
+            short.extend(record.decoded_events())
+        else:
+            short.append(
+                (record.reason, record.incarnation, record.first_sequence, record.last_sequence)
+            )
+    return short
+
+
+def test_messages_become_events_in_order() -> None:
+    records = intake().process([message(0, 1, 2), message(1), message(2, 3)], 9.0)
+    assert told(records) == [removed(0, 1), removed(0, 2), removed(2, 3)]
+    (record,) = records
+    assert isinstance(record, EventsRecord)
+    assert (record.first_sequence, record.last_sequence, record.bridge_time) == (0, 2, 9.0)
+
+
+def test_no_messages_are_no_records() -> None:
+    assert intake().process([], 9.0) == []
+
+
+def test_a_late_join_is_a_gap_before_the_events() -> None:
+    records = intake().process([message(5, 1)], 9.0)
+    assert told(records) == [(JOINED_LATE, 1, 0, 4), removed(5, 1)]
+
+
+def test_a_gap_stands_where_batches_are_missing_and_is_reported_once() -> None:
+    built = intake(Cursor(4, 9))
+    assert told(built.process([message(10, 1), message(13, 2)], 9.0)) == [
+        removed(10, 1),
+        (MISSED, 4, 11, 12),
+        removed(13, 2),
+    ]
+    assert told(built.process([message(14, 3)], 9.0)) == [removed(14, 3)]
+    counters = built.counters()[ONE.publisher]
+    assert (counters.gaps, counters.lost_batches) == (1, 2)
+
+
+def test_a_restart_resets_before_its_first_batch() -> None:
+    built = intake(Cursor(4, 9))
+    assert told(built.process([message(10, 1), message(0, 2), message(1, 3)], 9.0)) == [
+        removed(10, 1),
+        (RESTARTED, 5, -1, -1),
+        removed(0, 2),
+        removed(1, 3),
+    ]
+    assert built.cursor(ONE.publisher) == Cursor(5, 1)
+    assert built.counters()[ONE.publisher].restarts == 1
+
+
+def test_a_restart_that_was_joined_late_resets_and_then_misses_the_beginning() -> None:
+    assert told(intake(Cursor(4, 9)).process([message(3, 1)], 9.0)) == [
+        (RESTARTED, 5, -1, -1),
+        (JOINED_LATE, 5, 0, 2),
+        removed(3, 1),
+    ]
+
+
+def test_a_duplicate_is_left_out_and_counted() -> None:
+    built = intake()
+    records = built.process([message(0, 1), message(1, 2), message(0, 1), message(2, 3)], 9.0)
+    assert told(records) == [removed(0, 1), removed(1, 2), removed(2, 3)]
+    assert built.counters()[ONE.publisher].duplicates == 1
+
+
+def bad_message(sequence: int, payload: bytes = b"\xc1") -> RawMessage:
+    return RawMessage(ONE.publisher, [b"", sequence.to_bytes(8, "big"), payload], 0.0)
+
+
+def cleared_message(sequence: int) -> RawMessage:
+    batch = [1.0, [["AllBlocksCleared"]], 0]
+    return RawMessage(ONE.publisher, frames_of(batch, sequence), 0.0)
+
+
+def gaps(records: Sequence[SequencedRecord]) -> list[tuple[str, int, int]]:
+    return [
+        (record.reason, record.first_sequence, record.last_sequence)
+        for record in records
+        if isinstance(record, GapRecord)
+    ]
+
+
+def test_a_bad_batch_is_a_gap_and_costs_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    built = intake()
+    records = built.process([message(0, 1, ts=7.0), bad_message(1), message(2, 3, ts=8.0)], 9.0)
+    assert told(records) == [removed(0, 1), (DropReason.UNDECODABLE, 1, 1, 1), removed(2, 3)]
+    assert built.cursor(ONE.publisher) == Cursor(1, 2)
+    counters = built.counters()[ONE.publisher]
+    assert counters.dropped == Counter({DropReason.UNDECODABLE: 1})
+    assert (counters.messages, counters.batches, counters.events, counters.gaps) == (3, 3, 2, 0)
+    assert "undecodable" in caplog.text
+
+
+def test_a_bad_batch_of_a_degraded_publisher_keeps_the_engine_time_of_the_one_before() -> None:
+    built = intake()
+    built.process([message(0, 1, ts=7.0), bad_message(1)], 9.0)
+    (record,) = built.process([bad_message(2)], 9.0)
+    assert isinstance(record, EventsRecord)
+    assert (record.engine_time, record.last_sequence) == (7.0, 2)
+
+
+def test_bad_batches_without_end_are_one_gap_and_share_their_records() -> None:
+    built = intake()
+    records = built.process([bad_message(number) for number in range(1000)], 9.0)
+    assert gaps(records) == [(DropReason.UNDECODABLE, 0, 0)]
+    assert len(records) == 2
+    assert gaps(built.process([bad_message(number) for number in range(1000, 2000)], 9.0)) == []
+    assert built.counters()[ONE.publisher].dropped == Counter({DropReason.UNDECODABLE: 2000})
+
+
+def test_a_bad_batch_after_missed_ones_needs_no_gap_of_its_own() -> None:
+    records = intake().process([message(0, 1), bad_message(3)], 9.0)
+    assert gaps(records) == [(MISSED, 1, 2)]
+    assert records[-1].last_sequence == 3
+
+
+def test_a_bad_batch_is_a_gap_again_after_a_clear_and_in_a_new_life() -> None:
+    built = intake()
+    messages = [bad_message(0), cleared_message(1), bad_message(2), message(0, 1), bad_message(1)]
+    assert gaps(built.process(messages, 9.0)) == [
+        (DropReason.UNDECODABLE, 0, 0),
+        (DropReason.UNDECODABLE, 2, 2),
+        (DropReason.UNDECODABLE, 1, 1),
+    ]
+    assert built.cursor(ONE.publisher) == Cursor(2, 1)
+
+
+def test_the_fold_is_degraded_by_a_bad_batch_and_folds_what_follows() -> None:
+    built, fold = intake(), Fold(open_kernel(1337))
+    records = built.process([message(0, 1), bad_message(1), message(2, 3)], 9.0)
+    for offset, record in enumerate(records):
+        assert fold.apply(Offset(offset), encode_record(record)) is None
+    state = fold.publishers[ONE.publisher]
+    assert (state.sequence, state.degraded_since) == (2, 1)
+    assert fold.counters["log_holes"] == 0
+
+
+def test_a_message_without_a_place_leaves_the_cursor_where_it_is() -> None:
+    built = intake()
+    nowhere = [RawMessage(ONE.publisher, frames, 0.0) for frames in ([], [b"a"], [b"", b"1", b""])]
+    records = built.process([message(0, 1), *nowhere, message(1, 2)], 9.0)
+    assert told(records) == [removed(0, 1), removed(1, 2)]
+    assert built.counters()[ONE.publisher].dropped == Counter(
+        {DropReason.FRAME_COUNT: 2, DropReason.SEQUENCE_LENGTH: 1}
+    )
+
+
+def test_bad_events_are_counted_and_their_siblings_kept() -> None:
+    built = intake()
+    batch = [1.0, [["BlockRemoved", [1]], ["BlockMoved"], ["BlockRemoved", [2], "TAPE"]], 0]
+    records = built.process([RawMessage(ONE.publisher, frames_of(batch), 0.0)], 9.0)
+    assert told(records) == [removed(0, 1)]
+    assert built.counters()[ONE.publisher].dropped == Counter(
+        {DropReason.UNKNOWN_EVENT: 1, DropReason.UNKNOWN_MEDIUM: 1}
+    )
+
+
+def test_publishers_do_not_mix() -> None:
+    built = intake()
+    built.add(TWO)
+    two = TWO.publisher
+    records = built.process(
+        [message(0, 1), message(7, 2, of=two), message(1, 3), message(8, 4, of=two)], 9.0
+    )
+    assert [record.publisher for record in records] == [ONE.publisher, two, two]
+    assert told(records) == [
+        removed(0, 1), removed(1, 3), (JOINED_LATE, 1, 0, 6), removed(7, 2), removed(8, 4),
+    ]  # fmt: skip
+
+
+def test_messages_of_a_removed_publisher_are_counted_and_left_out() -> None:
+    built = intake()
+    built.remove(ONE.publisher)
+    built.remove(ONE.publisher)
+    assert built.process([message(0, 1)], 9.0) == []
+    assert built.unregistered_messages == 1
+    assert built.counters() == {}
+
+
+def test_a_publisher_is_added_once() -> None:
+    built = intake()
+    with pytest.raises(RegistrationConflictError):
+        built.add(ONE)
+
+
+class Delivery(NamedTuple):
+    """One batch as it reaches the bridge; equal ones are one batch delivered twice."""
+
+    life: int
+    sequence: int
+
+
+@st.composite
+def deliveries(draw: st.DrawFn) -> list[Delivery]:
+    """Lives of one engine: batches in order, some lost, some delivered twice."""
+    delivered: list[Delivery] = []
+    for life in range(draw(st.integers(1, 4))):
+        kept = draw(st.sets(st.integers(0, 12)))
+        in_life: list[Delivery] = []
+        for sequence in sorted(kept):
+            in_life.append(Delivery(life, sequence))
+            if draw(st.booleans()):
+                in_life.append(draw(st.sampled_from(in_life)))
+        delivered += in_life
+    return delivered
+
+
+@given(deliveries(), st.integers(1, 7))
+def test_records_rise_and_say_exactly_what_was_delivered(
+    delivered: list[Delivery], window: int
+) -> None:
+    built = intake()
+    messages = [message(sequence, sequence, ts=life + 1.0) for life, sequence in delivered]
+    records: list[SequencedRecord] = []
+    for start in range(0, len(messages), window):
+        records += built.process(messages[start : start + window], 9.0)
+
+    last = NO_CURSOR
+    covered = set()
+    for record in records:
+        if isinstance(record, ResetRecord):
+            assert record.incarnation == last.incarnation + 1
+            last = Cursor(record.incarnation, -1)
+            continue
+        assert (record.incarnation, record.first_sequence) in (
+            (last.incarnation, last.sequence + 1),
+            (1, 0),
+        )
+        last = Cursor(record.incarnation, record.last_sequence)
+        if isinstance(record, GapRecord):
+            numbers = range(record.first_sequence, record.last_sequence + 1)
+            covered |= {(record.incarnation, number) for number in numbers}
+    assert built.cursor(ONE.publisher) == max(last, Cursor(1, -1))
+
+    once = list(dict.fromkeys(delivered))
+    events = [event for event in told(records) if isinstance(event, Removed)]
+    assert [event.sequence for event in events] == [sequence for _, sequence in once]
+    counters = built.counters()[ONE.publisher]
+    assert counters.duplicates == len(delivered) - len(once)
+    assert counters.lost_batches == len(covered)

@@ -1,0 +1,147 @@
+import pytest
+
+from bridge.sequencing import window as window_module
+from bridge.sequencing.window import Window
+from schemas.events import BlockEvent, Cleared, Removed
+from schemas.identities import Medium
+from schemas.records import (
+    EventsRecord,
+    GapRecord,
+    ResetRecord,
+    SequencedRecord,
+    decode_record,
+    encode_record,
+)
+from tests.unit.bridge.messages import registration
+
+PUBLISHER = registration(dp_rank=2).publisher
+
+
+def open_window() -> Window:
+    return Window(PUBLISHER, 50.0)
+
+
+def removed(sequence: int, blocks: int = 1) -> BlockEvent:
+    return Removed(sequence=sequence, hashes=bytes(8 * blocks), medium=Medium.CPU)
+
+
+def add(window: Window, sequence: int, events: list[BlockEvent], incarnation: int = 1) -> None:
+    window.add_batch(
+        incarnation=incarnation, sequence=sequence, engine_time=sequence + 0.5, events=events
+    )
+
+
+def events_of(record: SequencedRecord) -> list[BlockEvent]:
+    assert isinstance(record, EventsRecord)
+    return record.decoded_events()
+
+
+def span(record: SequencedRecord) -> tuple[str, int, int, int]:
+    return (
+        type(record).__name__,
+        record.incarnation,
+        record.first_sequence,
+        record.last_sequence,
+    )
+
+
+def test_a_window_without_batches_has_no_records() -> None:
+    assert open_window().close() == []
+
+
+def test_batches_that_follow_each_other_share_a_record() -> None:
+    window = open_window()
+    add(window, 3, [removed(3)])
+    add(window, 4, [removed(4, 2), Cleared(sequence=4)])
+    (record,) = window.close()
+    assert isinstance(record, EventsRecord)
+    assert record.publisher == PUBLISHER
+    assert span(record) == ("EventsRecord", 1, 3, 4)
+    assert (record.bridge_time, record.engine_time) == (50.0, 4.5)
+    assert events_of(record) == [removed(3), removed(4, 2), Cleared(sequence=4)]
+
+
+def test_a_record_survives_the_log() -> None:
+    window = open_window()
+    add(window, 3, [removed(3)])
+    (record,) = window.close()
+    read = decode_record(encode_record(record))
+    assert isinstance(read, EventsRecord)
+    assert span(read) == span(record)
+    assert events_of(read) == [removed(3)]
+
+
+def test_an_empty_batch_moves_the_cursor() -> None:
+    window = open_window()
+    add(window, 3, [])
+    (alone,) = window.close()
+    assert (span(alone), events_of(alone)) == (("EventsRecord", 1, 3, 3), [])
+    window = open_window()
+    add(window, 3, [removed(3)])
+    add(window, 4, [])
+    (merged,) = window.close()
+    assert (span(merged), events_of(merged)) == (("EventsRecord", 1, 3, 4), [removed(3)])
+
+
+def test_gaps_and_resets_stand_between_the_batches_where_they_happened() -> None:
+    window = open_window()
+    add(window, 3, [removed(3)])
+    window.add_gap(incarnation=1, first=4, last=6, reason="missed")
+    add(window, 7, [removed(7)])
+    window.add_reset(incarnation=2, reason="restarted")
+    window.add_gap(incarnation=2, first=0, last=0, reason="joined_late")
+    add(window, 1, [removed(1)], incarnation=2)
+    records = window.close()
+    assert [span(record) for record in records] == [
+        ("EventsRecord", 1, 3, 3),
+        ("GapRecord", 1, 4, 6),
+        ("EventsRecord", 1, 7, 7),
+        ("ResetRecord", 2, -1, -1),
+        ("GapRecord", 2, 0, 0),
+        ("EventsRecord", 2, 1, 1),
+    ]
+    assert all(record.publisher == PUBLISHER for record in records)
+    assert isinstance(records[1], GapRecord)
+    assert isinstance(records[3], ResetRecord)
+    assert (records[1].reason, records[3].reason) == ("missed", "restarted")
+
+
+def test_a_full_record_is_followed_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window_module, "RECORD_EVENTS_MAX", 3)
+    window = open_window()
+    for sequence in range(5):
+        add(window, sequence, [removed(sequence), Cleared(sequence=sequence)])
+    records = window.close()
+    assert [span(record)[2:] for record in records] == [(i, i) for i in range(5)]
+    assert [events_of(record) for record in records] == [
+        [removed(i), Cleared(sequence=i)] for i in range(5)
+    ]
+
+
+def test_records_are_split_by_size_and_one_larger_batch_stays_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(window_module, "RECORD_BYTES_MAX", 1000)
+    window = open_window()
+    sizes = [50, 40, 500, 1, 50, 50, 50]
+    for sequence, blocks in enumerate(sizes):
+        add(window, sequence, [removed(sequence, blocks)])
+    records = window.close()
+    assert [span(record)[2:] for record in records] == [(0, 1), (2, 2), (3, 5), (6, 6)]
+    events = [event for record in records for event in events_of(record)]
+    assert events == [removed(sequence, blocks) for sequence, blocks in enumerate(sizes)]
+
+
+def test_batches_that_do_not_follow_are_an_error_of_the_caller() -> None:
+    window = open_window()
+    add(window, 3, [])
+    with pytest.raises(AssertionError):
+        add(window, 5, [])
+
+
+@pytest.mark.parametrize("count", [0, 1, 15, 16, 65_535, 65_536])
+def test_any_number_of_events_is_an_array(count: int) -> None:
+    window = open_window()
+    add(window, 0, [Cleared(sequence=0)] * count)
+    (record,) = window.close()
+    assert len(events_of(record)) == count

@@ -1,0 +1,64 @@
+import pytest
+
+from bridge.sockets.endpoints import check_endpoint, names_host
+from schemas.errors import EndpointError
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "tcp://10.0.0.7:5557",
+        "tcp://worker-3.cluster.local:5557",
+        "tcp://[fd00::7]:5557",
+        "tcp://localhost:65535",
+        "ipc:///run/engine",
+        "ipc://@abstract",
+    ],
+)
+def test_addresses_of_other_processes_are_accepted(endpoint: str) -> None:
+    check_endpoint(endpoint)
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "",
+        "10.0.0.7:5557",
+        "http://h:5557",
+        "TCP://h:5557",
+        "udp://h:5557",
+        "inproc://engine",
+        "ipc://",
+        "tcp://",
+        "tcp://h",
+        "tcp://h:",
+        "tcp://:5557",
+        "tcp://*:5557",
+        "tcp://h:*",
+        "tcp://h:0",
+        "tcp://h:65536",
+        "tcp://h:-1",
+        "tcp://h:55 ",
+        "tcp://h:\u0665\u0665",
+        "tcp://h:5557/x",
+    ],
+)
+def test_what_can_never_be_reached_is_refused_with_its_text(endpoint: str) -> None:
+    with pytest.raises(EndpointError, match="Expected") as caught:
+        check_endpoint(endpoint)
+    assert endpoint in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "named"),
+    [
+        ("tcp://localhost:1", True),
+        ("tcp://worker-3:1", True),
+        ("tcp://127.0.0.1:1", False),
+        ("tcp://[::1]:1", False),
+        ("tcp://[fe80::1%eth0]:1", False),
+        ("ipc:///run/engine", False),
+    ],
+)
+def test_host_names_are_told_from_addresses(endpoint: str, named: bool) -> None:
+    assert names_host(endpoint) is named

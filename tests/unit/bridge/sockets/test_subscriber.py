@@ -1,0 +1,361 @@
+"""The socket thread against real publishers on loopback."""
+
+import logging
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import zmq
+
+from bridge.sockets import connection as connection_module
+from bridge.sockets.connection import Connection
+from bridge.sockets.inbox import Inbox
+from bridge.sockets.raw_message import RawMessage
+from bridge.sockets.subscriber import Subscriber
+from schemas.errors import EndpointError, RegistrationConflictError
+from schemas.identities import PublisherKey
+from tests.unit.bridge.messages import registration
+
+PATIENCE_S = 30.0
+
+GREETING_OF_ANOTHER_MECHANISM = (
+    b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"PLAIN".ljust(20, b"\0") + bytes(32)
+)
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+class Engine:
+    """A publisher that knows when it has a subscriber."""
+
+    def __init__(self, endpoint: str = "tcp://127.0.0.1:*") -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = self._context.socket(zmq.XPUB)
+        self._socket.linger = 0
+        self._socket.sndhwm = 0
+        self._socket.xpub_verbose = True
+        self._socket.bind(endpoint)
+        last_endpoint = self._socket.last_endpoint
+        assert isinstance(last_endpoint, bytes)
+        self.endpoint = last_endpoint.decode().rstrip("\0")
+
+    def await_subscriber(self) -> None:
+        subscribed = False
+        while not subscribed:
+            assert self._socket.poll(round(PATIENCE_S * 1000))
+            subscribed = self._socket.recv() == b"\x01"
+
+    def send(self, *frames: bytes) -> None:
+        self._socket.send_multipart(frames)
+
+    def close(self) -> None:
+        self._context.destroy(linger=0)
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    built = Engine()
+    yield built
+    built.close()
+
+
+@pytest.fixture
+def inbox() -> Inbox:
+    return Inbox()
+
+
+@pytest.fixture
+def subscriber(inbox: Inbox) -> Iterator[Subscriber]:
+    built = Subscriber(inbox)
+    built.start()
+    yield built
+    built.stop()
+    assert built.unexpected_errors == 0
+
+
+def follow(subscriber: Subscriber, engine: Engine, instance_id: str = "w-1") -> PublisherKey:
+    registered = registration(endpoint=engine.endpoint, instance_id=instance_id)
+    subscriber.follow(registered)
+    engine.await_subscriber()
+    return registered.publisher
+
+
+def take(inbox: Inbox, count: int) -> list[RawMessage]:
+    taken: list[RawMessage] = []
+    deadline = time.monotonic() + PATIENCE_S
+    while len(taken) < count:
+        assert time.monotonic() < deadline
+        taken += inbox.take(count - len(taken), 1.0)
+    return taken
+
+
+def free_endpoint() -> str:
+    """An address where nothing listens."""
+    engine = Engine()
+    engine.close()
+    return engine.endpoint
+
+
+def test_messages_arrive_as_they_were_sent(
+    subscriber: Subscriber, engine: Engine, inbox: Inbox
+) -> None:
+    publisher = follow(subscriber, engine)
+    before = time.time()
+    engine.send(b"topic", b"sequence", b"payload")
+    (message,) = take(inbox, 1)
+    assert message.publisher == publisher
+    assert message.frames == [b"topic", b"sequence", b"payload"]
+    assert before - 60 <= message.received_at <= time.time() + 60
+    assert inbox.take(1, 0) == []
+
+
+def test_an_address_in_the_file_system_serves_as_well(
+    subscriber: Subscriber, inbox: Inbox, tmp_path: Path
+) -> None:
+    engine = Engine(f"ipc://{tmp_path}/engine")
+    follow(subscriber, engine)
+    engine.send(b"a")
+    assert take(inbox, 1)[0].frames == [b"a"]
+    engine.close()
+
+
+def test_a_burst_arrives_whole_and_in_order(
+    subscriber: Subscriber, engine: Engine, inbox: Inbox
+) -> None:
+    follow(subscriber, engine)
+    for i in range(5000):
+        engine.send(b"", i.to_bytes(8, "big"), b"x" * 50)
+    numbers = [int.from_bytes(message.frames[1], "big") for message in take(inbox, 5000)]
+    assert numbers == list(range(5000))
+
+
+def test_a_large_message_arrives(subscriber: Subscriber, engine: Engine, inbox: Inbox) -> None:
+    follow(subscriber, engine)
+    engine.send(b"", bytes(8), b"x" * 5_000_000)
+    assert len(take(inbox, 1)[0].frames[2]) == 5_000_000
+
+
+def test_messages_of_any_shape_leave_the_stream_alive(
+    subscriber: Subscriber, engine: Engine, inbox: Inbox
+) -> None:
+    follow(subscriber, engine)
+    engine.send(b"")
+    engine.send(b"", b"")
+    engine.send(*[b"x"] * 100)
+    engine.send(b"t", bytes(8), b"p")
+    assert [len(message.frames) for message in take(inbox, 4)] == [1, 2, 100, 3]
+
+
+def test_two_publishers_are_told_apart(
+    subscriber: Subscriber, engine: Engine, inbox: Inbox
+) -> None:
+    other = Engine()
+    one = follow(subscriber, engine)
+    two = follow(subscriber, other, "w-2")
+    engine.send(b"1")
+    other.send(b"2")
+    assert {(message.publisher, message.frames[0]) for message in take(inbox, 2)} == {
+        (one, b"1"),
+        (two, b"2"),
+    }
+    other.close()
+
+
+def test_what_does_not_fit_the_inbox_is_counted() -> None:
+    inbox = Inbox(messages_max=3)
+    subscriber = Subscriber(inbox)
+    subscriber.start()
+    engine = Engine()
+    publisher = follow(subscriber, engine)
+    for i in range(10):
+        engine.send(bytes([i]))
+    wait_until(lambda: inbox.dropped() == {publisher: 7})
+    assert [message.frames for message in take(inbox, 3)] == [[b"\0"], [b"\1"], [b"\2"]]
+    engine.send(b"later")
+    assert take(inbox, 1)[0].frames == [b"later"]
+    subscriber.stop()
+    engine.close()
+
+
+def test_a_publisher_that_comes_back_is_found_again(
+    subscriber: Subscriber, inbox: Inbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "bridge")
+    engine = Engine()
+    publisher = follow(subscriber, engine)
+    wait_until(lambda: subscriber.connected(publisher))
+    engine.send(b"first life")
+    assert take(inbox, 1)[0].frames == [b"first life"]
+    engine.close()
+    wait_until(lambda: not subscriber.connected(publisher))
+    again = Engine(engine.endpoint)
+    again.await_subscriber()
+    again.send(b"second life")
+    assert take(inbox, 1)[0].frames == [b"second life"]
+    wait_until(lambda: subscriber.connected(publisher))
+    again.close()
+    assert [record.message.split()[0] for record in caplog.records][:3] == [
+        "Connected",
+        "Disconnected",
+        "Connected",
+    ]
+
+
+def test_a_publisher_that_is_not_up_is_waited_for_and_named_once(
+    subscriber: Subscriber,
+    inbox: Inbox,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection_module, "SUBSCRIBE_WARN_S", 0.0)
+    caplog.set_level(logging.WARNING, "bridge")
+    registered = registration(endpoint=free_endpoint())
+    subscriber.follow(registered)
+    wait_until(lambda: bool(caplog.records))
+    assert not subscriber.connected(registered.publisher)
+    late = Engine(registered.endpoint)
+    late.await_subscriber()
+    late.send(b"up")
+    assert take(inbox, 1)[0].frames == [b"up"]
+    assert [registered.endpoint in record.message for record in caplog.records] == [True]
+    late.close()
+
+
+def test_a_name_is_tried_in_both_versions_of_ip(
+    subscriber: Subscriber, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "RECONNECT_S", 0.0)
+    connect = Connection._connect
+    tried: list[bool] = []
+
+    def connect_and_tell(connection: Connection) -> None:
+        tried.append(bool(connection.socket.ipv6))
+        connect(connection)
+
+    monkeypatch.setattr(Connection, "_connect", connect_and_tell)
+    endpoint = free_endpoint()
+    subscriber.follow(registration(endpoint=endpoint.replace("127.0.0.1", "localhost")))
+    wait_until(lambda: len(tried) >= 4)
+    assert tried[:4] == [False, True, False, True]
+    monkeypatch.setattr(connection_module, "RECONNECT_S", 1.0)
+    late = Engine(endpoint)
+    late.await_subscriber()
+    late.send(b"up")
+    assert take(inbox, 1)[0].frames == [b"up"]
+    late.close()
+
+
+def test_an_oversized_message_costs_the_link_and_not_the_stream(
+    subscriber: Subscriber, engine: Engine, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "MESSAGE_BYTES_MAX", 1000)
+    monkeypatch.setattr(connection_module, "RECONNECT_S", 0.1)
+    follow(subscriber, engine)
+    engine.send(b"", bytes(8), b"x" * 2000)
+    engine.await_subscriber()
+    engine.send(b"later")
+    assert take(inbox, 1)[0].frames == [b"later"]
+
+
+def test_a_port_where_a_handshake_failed_is_tried_again(
+    subscriber: Subscriber, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "RECONNECT_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        endpoint = f"tcp://127.0.0.1:{stranger.getsockname()[1]}"
+        registered = registration(endpoint=endpoint)
+        subscriber.follow(registered)
+        client, _ = stranger.accept()
+        with client:
+            client.sendall(GREETING_OF_ANOTHER_MECHANISM)
+            client.settimeout(PATIENCE_S)
+            with suppress(ConnectionError):
+                wait_until(lambda: client.recv(4096) == b"")
+    assert not subscriber.connected(registered.publisher)
+    engine = Engine(endpoint)
+    engine.await_subscriber()
+    engine.send(b"up")
+    assert take(inbox, 1)[0].frames == [b"up"]
+    engine.close()
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["nowhere", "http://127.0.0.1:1", "tcp://a b:1", "ipc:///" + "x" * 200]
+)
+def test_an_address_that_cannot_be_connected_to_is_refused_at_once(
+    subscriber: Subscriber, endpoint: str
+) -> None:
+    registered = registration(endpoint=endpoint)
+    with pytest.raises(EndpointError, match="Expected"):
+        subscriber.follow(registered)
+    assert not subscriber.connected(registered.publisher)
+    subscriber.follow(registration(endpoint=free_endpoint()))
+
+
+def test_a_publisher_is_followed_once(subscriber: Subscriber) -> None:
+    registered = registration(endpoint=free_endpoint())
+    subscriber.follow(registered)
+    with pytest.raises(RegistrationConflictError):
+        subscriber.follow(registered)
+
+
+def test_an_unfollowed_publisher_is_heard_no_more(
+    subscriber: Subscriber, engine: Engine, inbox: Inbox
+) -> None:
+    publisher = follow(subscriber, engine)
+    engine.send(b"waiting")
+    wait_until(lambda: len(inbox) == 1)
+    subscriber.unfollow(publisher)
+    subscriber.unfollow(publisher)
+    assert len(inbox) == 0
+    assert not subscriber.connected(publisher)
+    subscriber.follow(registration(endpoint=engine.endpoint))
+    engine.await_subscriber()
+    engine.send(b"again")
+    assert take(inbox, 1)[0].frames == [b"again"]
+
+
+def test_an_error_nobody_thought_of_is_logged_and_counted_and_the_loop_goes_on(
+    inbox: Inbox, engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    subscriber = Subscriber(inbox)
+    subscriber.start()
+    follow(subscriber, engine)
+    receive = Connection.receive
+
+    def fail_once(connection: Connection) -> list[RawMessage]:
+        monkeypatch.setattr(Connection, "receive", receive)
+        raise LookupError("never seen")
+
+    monkeypatch.setattr(Connection, "receive", fail_once)
+    engine.send(b"kept")
+    assert take(inbox, 1)[0].frames == [b"kept"]
+    assert subscriber.unexpected_errors == 1
+    assert "never seen" in caplog.text
+    subscriber.stop()
+
+
+def test_it_stops_once_and_for_all(inbox: Inbox) -> None:
+    subscriber = Subscriber(inbox)
+    subscriber.start()
+    subscriber.follow(registration(endpoint=free_endpoint()))
+    subscriber.stop()
+    subscriber.stop()
+    with pytest.raises(RuntimeError):
+        subscriber.follow(registration(endpoint=free_endpoint()))
+
+
+def test_it_may_be_stopped_without_having_run(inbox: Inbox) -> None:
+    subscriber = Subscriber(inbox)
+    with pytest.raises(RuntimeError):
+        subscriber.unfollow(registration().publisher)
+    subscriber.stop()
+    subscriber.stop()

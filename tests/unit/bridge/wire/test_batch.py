@@ -1,0 +1,195 @@
+import math
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.wire import batch as batch_module
+from bridge.wire.batch import BatchDecoder, DecodedBatch, read_frames
+from bridge.wire.drop_reasons import DropReason
+from bridge.wire.vllm import vllm_source
+from schemas.arrays import PythonArrayPacker
+from schemas.errors import BatchError, EventError, FrameError
+from schemas.events import Cleared, Removed
+from tests.unit.bridge.messages import captured_messages, frames_of, map_event, registration
+
+CLEARED = ["AllBlocksCleared"]
+DEEP = b"\x91" * 100_000 + b"\xc0"
+
+
+def decoder(dp_rank: int = 0) -> BatchDecoder:
+    return vllm_source(registration(dp_rank=dp_rank), PythonArrayPacker())
+
+
+def decode(batch: object) -> DecodedBatch:
+    return decoder().decode(frames_of(batch, sequence=3))
+
+
+def decode_payload(payload: bytes) -> DecodedBatch:
+    return decoder().decode([b"", (3).to_bytes(8, "big"), payload])
+
+
+def batch_reason(decoded: DecodedBatch) -> str:
+    """The reason of a batch that was dropped whole, and whose sequence counts all the same."""
+    (error,) = decoded.dropped
+    assert isinstance(error, BatchError)
+    assert (decoded.sequence, decoded.events, decoded.engine_time) == (3, [], None)
+    return error.reason
+
+
+@pytest.mark.parametrize("event", [CLEARED, {"type": "AllBlocksCleared"}])
+@pytest.mark.parametrize(
+    "batch",
+    [
+        lambda events: [1.5, events],
+        lambda events: [1.5, events, None],
+        lambda events: [1.5, events, 0],
+        lambda events: [1.5, events, 0, "later", {"a": 1}],
+        lambda events: {"ts": 1.5, "events": events},
+        lambda events: {"data_parallel_rank": 0, "events": events, "ts": 1.5, "later": []},
+    ],
+)
+def test_every_form_of_batch_holds_every_form_of_event(batch: object, event: object) -> None:
+    assert callable(batch)
+    decoded = decode(batch([event, event]))
+    assert decoded.dropped == []
+    assert decoded.engine_time == 1.5
+    assert decoded.events == [Cleared(sequence=3)] * 2
+
+
+def test_a_batch_may_mix_arrays_and_maps() -> None:
+    decoded = decode([1, [CLEARED, {"type": "AllBlocksCleared"}]])
+    assert decoded.events == [Cleared(sequence=3)] * 2
+    assert decoded.engine_time == 1.0
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (["BlockStored"], DropReason.MALFORMED_EVENT),
+        (["BlockRemoved", [1], "TAPE"], DropReason.UNKNOWN_MEDIUM),
+        (["BlockMoved", [1]], DropReason.UNKNOWN_EVENT),
+        (map_event("BlockMoved"), DropReason.UNKNOWN_EVENT),
+        (map_event("BlockRemoved"), DropReason.MALFORMED_EVENT),
+        ({"block_hashes": [1]}, DropReason.MALFORMED_EVENT),
+        ([], DropReason.MALFORMED_EVENT),
+        ([5], DropReason.MALFORMED_EVENT),
+        (None, DropReason.MALFORMED_EVENT),
+        ("BlockRemoved", DropReason.MALFORMED_EVENT),
+        (7, DropReason.MALFORMED_EVENT),
+        (msgspec.Raw(b"\xa1\xff"), DropReason.MALFORMED_EVENT),
+        (["BlockRemoved", [1], msgspec.Raw(b"\xa1\xff")], DropReason.MALFORMED_EVENT),
+    ],
+)
+@pytest.mark.parametrize("place", range(5))
+def test_one_bad_event_of_five_costs_itself_only(bad: object, reason: str, place: int) -> None:
+    events: list[object] = [["BlockRemoved", [i]] for i in range(4)]
+    decoded = decode([1.5, [*events[:place], bad, *events[place:]], 0])
+    assert decoded.events == [Removed(sequence=3, hashes=i.to_bytes(8, "little")) for i in range(4)]
+    (error,) = decoded.dropped
+    assert isinstance(error, EventError)
+    assert error.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        (b"", DropReason.UNDECODABLE),
+        (b"\xc1", DropReason.UNDECODABLE),
+        (b"text", DropReason.UNDECODABLE),
+        (msgspec.msgpack.encode([1.5]), DropReason.UNDECODABLE),
+        (msgspec.msgpack.encode([1.5, None]), DropReason.UNDECODABLE),
+        (msgspec.msgpack.encode({"ts": 1.5}), DropReason.UNDECODABLE),
+        (msgspec.msgpack.encode([1.5, [CLEARED]]) + b"x", DropReason.UNDECODABLE),
+        (msgspec.msgpack.encode([1.5, [CLEARED]])[:-1], DropReason.UNDECODABLE),
+        (b"\x92\x01\x91" + DEEP, DropReason.UNDECODABLE),
+        (msgspec.msgpack.encode(["now", [CLEARED]]), DropReason.BAD_TIMESTAMP),
+        (msgspec.msgpack.encode([None, []]), DropReason.BAD_TIMESTAMP),
+        (msgspec.msgpack.encode([True, []]), DropReason.BAD_TIMESTAMP),
+        (msgspec.msgpack.encode([math.nan, []]), DropReason.BAD_TIMESTAMP),
+        (msgspec.msgpack.encode([math.inf, [["?"]]]), DropReason.BAD_TIMESTAMP),
+        (msgspec.msgpack.encode([1.5, [CLEARED], 1]), DropReason.RANK_MISMATCH),
+        (msgspec.msgpack.encode([1.5, [CLEARED], -1]), DropReason.RANK_MISMATCH),
+        (msgspec.msgpack.encode([1.5, [CLEARED, ["?"]], 1]), DropReason.RANK_MISMATCH),
+        (msgspec.msgpack.encode([1.5, [CLEARED], "0"]), DropReason.RANK_MISMATCH),
+    ],
+)
+def test_an_unusable_batch_is_dropped_whole_and_its_sequence_counts(
+    payload: bytes, reason: str
+) -> None:
+    assert batch_reason(decode_payload(payload)) == reason
+
+
+def test_the_registered_rank_is_the_one_expected() -> None:
+    assert decoder(dp_rank=3).decode(frames_of([1.5, [CLEARED], 3])).dropped == []
+    assert decoder(dp_rank=3).decode(frames_of([1.5, [CLEARED], None])).dropped == []
+    (error,) = decoder(dp_rank=3).decode(frames_of([1.5, [CLEARED], 0])).dropped
+    assert error.reason == DropReason.RANK_MISMATCH
+
+
+def test_bounds_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    events = [["BlockRemoved", [1, 2]], CLEARED]
+    with monkeypatch.context() as patch:
+        patch.setattr(batch_module, "BATCH_EVENTS_MAX", 1)
+        assert batch_reason(decode([1.5, events])) == DropReason.TOO_MANY_EVENTS
+    with monkeypatch.context() as patch:
+        patch.setattr(batch_module, "MESSAGE_BYTES_MAX", 10)
+        assert batch_reason(decode([1.5, events])) == DropReason.MESSAGE_TOO_LARGE
+    with monkeypatch.context() as patch:
+        patch.setattr(batch_module, "RECORD_BYTES_MAX", 10)
+        assert len(decode([1.5, events]).events) == 2
+        patch.setattr(batch_module, "PACKED_BATCH_BYTES_MAX", 200)
+        assert batch_reason(decode([1.5, events])) == DropReason.BATCH_TOO_LARGE
+    with monkeypatch.context() as patch:
+        patch.setattr("bridge.wire.fields.EVENT_BLOCKS_MAX", 1)
+        decoded = decode([1.5, events])
+        assert decoded.events == [Cleared(sequence=3)]
+        assert decoded.dropped[0].reason == DropReason.TOO_MANY_BLOCKS
+
+
+@pytest.mark.parametrize(
+    ("frames", "reason"),
+    [
+        ([], DropReason.FRAME_COUNT),
+        ([b"", b""], DropReason.FRAME_COUNT),
+        ([b"", bytes(8), b"", b""], DropReason.FRAME_COUNT),
+        ([b"", bytes(7), b""], DropReason.SEQUENCE_LENGTH),
+        ([b"", bytes(9), b""], DropReason.SEQUENCE_LENGTH),
+        ([b"", b"\x80" + bytes(7), b""], DropReason.SEQUENCE_RANGE),
+        ([b"", b"\xff" * 8, b""], DropReason.SEQUENCE_RANGE),
+    ],
+)
+def test_a_message_without_a_place_in_the_stream_is_refused(
+    frames: list[bytes], reason: str
+) -> None:
+    with pytest.raises(FrameError) as caught:
+        decoder().decode(frames)
+    assert caught.value.reason == reason
+
+
+def test_the_sequence_is_big_endian() -> None:
+    assert read_frames([b"t", b"\0\0\0\0\0\0\1\2", b"p"]) == (258, b"p")
+
+
+def test_equal_payloads_have_equal_digests_and_others_do_not() -> None:
+    assert decode([1.5, [CLEARED]]).digest == decode([1.5, [CLEARED]]).digest
+    assert decode([1.5, [CLEARED]]).digest != decode([1.75, [CLEARED]]).digest
+
+
+@given(st.binary(max_size=80))
+def test_no_payload_is_an_unforeseen_error(payload: bytes) -> None:
+    decode_payload(payload)
+
+
+SOUND = [captured.frames[2] for captured in captured_messages()]
+
+
+@given(st.sampled_from(SOUND), st.integers(0), st.integers(0, 255), st.integers(0))
+def test_no_damaged_payload_is_an_unforeseen_error(
+    payload: bytes, place: int, byte: int, length: int
+) -> None:
+    damaged = bytearray(payload)
+    damaged[place % len(payload)] = byte
+    decode_payload(bytes(damaged))
+    decode_payload(bytes(damaged[: length % len(payload)]))

@@ -1,0 +1,147 @@
+"""Every captured message against an independent reading of what its publisher meant."""
+
+import struct
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import pytest
+
+from bridge.wire import open_source
+from schemas.arrays import PythonArrayPacker
+from schemas.events import BlockEvent, Cleared, Removed, Stored
+from schemas.identities import Medium
+from schemas.registration import PublisherKind
+from tests.unit.bridge.messages import Captured, captured_messages, registration
+
+CAPTURED = list(captured_messages())
+
+VLLM_STORED = [
+    "block_hashes",
+    "parent_block_hash",
+    "token_ids",
+    "block_size",
+    "lora_id",
+    "medium",
+    "lora_name",
+    "extra_keys",
+    "group_idx",
+    "kv_cache_spec_kind",
+    "kv_cache_spec_sliding_window",
+]
+VLLM_REMOVED = ["block_hashes", "medium", "group_idx"]
+
+MEDIA = {
+    None: Medium.GPU,
+    "GPU": Medium.GPU,
+    "CPU": Medium.CPU,
+    "CPU_PINNED": Medium.CPU,
+    "STORAGE": Medium.DISK,
+}
+
+
+def fields_of(event: object) -> tuple[str, Mapping[str, object]]:
+    """Tag and fields by name, whichever form the event has; SGLang's arrays are vLLM's, shorter."""
+    if isinstance(event, dict):
+        return event["type"], event
+    assert isinstance(event, list)
+    names = VLLM_STORED if event[0] == "BlockStored" else VLLM_REMOVED
+    return event[0], dict(zip(names, event[1:], strict=False))
+
+
+def u64(value: object) -> int:
+    """The decoded file holds binary hashes in hex."""
+    if isinstance(value, str):
+        return int(value[-16:], 16)
+    assert isinstance(value, int)
+    return value % 2**64
+
+
+def u64s(values: object) -> bytes:
+    assert isinstance(values, list)
+    return b"".join(struct.pack("<Q", u64(value)) for value in values)
+
+
+def u32s(values: object) -> bytes:
+    firsts = [value[0] if isinstance(value, list) else value for value in _list(values)]
+    return struct.pack(f"<{len(firsts)}I", *firsts)
+
+
+def _list(value: object) -> Sequence[object]:
+    assert isinstance(value, list)
+    return value
+
+
+def extra_keys(fields: Mapping[str, object], lora_name: str) -> tuple[bytes, ...]:
+    keys = []
+    for row in _list(fields.get("extra_keys") or []):
+        left = [key for key in _list(row or []) if key != lora_name]
+        keys.append(msgspec.msgpack.encode(left) if left else b"")
+    salt = fields.get("cache_salt")
+    if salt and fields["parent_block_hash"] is None:
+        others = len(_list(fields["block_hashes"])) - 1
+        keys = [msgspec.msgpack.encode([salt]), *[b""] * others]
+    return tuple(keys) if any(keys) else ()
+
+
+def expected_event(event: object, sequence: int) -> BlockEvent:
+    tag, fields = fields_of(event)
+    if tag == "AllBlocksCleared":
+        return Cleared(sequence=sequence)
+    medium = fields.get("medium")
+    assert medium is None or isinstance(medium, str)
+    group = fields.get("group_idx") or 0
+    assert isinstance(group, int)
+    hashes = u64s(fields["block_hashes"])
+    if tag == "BlockRemoved":
+        return Removed(sequence=sequence, hashes=hashes, medium=MEDIA[medium], group=group)
+    assert tag == "BlockStored"
+    lora_name = fields.get("lora_name")
+    if lora_name is None:
+        lora_name = "" if fields["lora_id"] is None else f"lora_id:{fields['lora_id']}"
+    parent = fields["parent_block_hash"]
+    block_size = fields["block_size"]
+    assert isinstance(lora_name, str)
+    assert isinstance(block_size, int)
+    return Stored(
+        sequence=sequence,
+        hashes=hashes,
+        tokens=u32s(fields["token_ids"]),
+        parent=None if parent is None else u64(parent),
+        block_size=block_size,
+        medium=MEDIA[medium],
+        lora_name=lora_name,
+        group=group,
+        spec_kind=str(fields.get("kv_cache_spec_kind") or ""),
+        extra_keys=extra_keys(fields, lora_name),
+    )
+
+
+@pytest.mark.parametrize("captured", CAPTURED, ids=[captured.name for captured in CAPTURED])
+def test_every_captured_message_means_what_its_publisher_meant(captured: Captured) -> None:
+    rank = captured.decoded[2] if len(captured.decoded) > 2 else 0
+    assert isinstance(rank, int)
+    source = open_source(registration(kind=captured.kind, dp_rank=rank), PythonArrayPacker())
+    batch = source.decode(captured.frames)
+    sequence = int.from_bytes(captured.frames[1], "big")
+    assert batch.dropped == []
+    assert batch.sequence == sequence
+    assert batch.engine_time == captured.decoded[0]
+    assert batch.events == [expected_event(event, sequence) for event in _list(captured.decoded[1])]
+
+
+def test_the_captures_cover_arrays_and_maps_of_both_engines() -> None:
+    forms = {
+        (captured.kind, type(event))
+        for captured in CAPTURED
+        for event in _list(captured.decoded[1])
+    }
+    assert forms == {(kind, form) for kind in PublisherKind for form in (list, dict)}
+
+
+def test_one_source_reads_every_version_in_turn() -> None:
+    """An engine is upgraded behind the same endpoint."""
+    for kind in PublisherKind:
+        source = open_source(registration(kind=kind), PythonArrayPacker())
+        for captured in CAPTURED:
+            if captured.kind is kind and "dp3" not in captured.name:
+                assert source.decode(captured.frames).dropped == []

@@ -1,0 +1,70 @@
+import pytest
+
+from bridge.wire.sglang import sglang_source
+from schemas.arrays import PythonArrayPacker
+from schemas.events import Removed, Stored, extra_key
+from schemas.identities import Medium
+from schemas.registration import PublisherKind
+from tests.unit.bridge.messages import frames_of, map_event, registration
+
+
+def only(event: object, lora_name: str = "") -> object:
+    registered = registration(kind=PublisherKind.SGLANG, lora_name=lora_name)
+    batch = sglang_source(registered, PythonArrayPacker()).decode(frames_of([1.5, [event], 0]))
+    assert batch.dropped == []
+    (decoded,) = batch.events
+    return decoded
+
+
+def stored(**fields: object) -> Stored:
+    fields = {"block_hashes": [-7, 8], "token_ids": [1, 2, 3, 4], "block_size": 2, **fields}
+    event = only(map_event("BlockStored", **fields))
+    assert isinstance(event, Stored)
+    return event
+
+
+def test_signed_hashes_keep_their_bits() -> None:
+    assert stored(parent_block_hash=-1).parent == 2**64 - 1
+    assert stored().hashes[:8] == (2**64 - 7).to_bytes(8, "little")
+
+
+def test_a_salt_enters_the_first_block_of_a_chain() -> None:
+    assert stored(cache_salt="s", parent_block_hash=None).extra_keys == (extra_key(["s"]), b"")
+
+
+def test_a_salt_after_a_parent_enters_no_block() -> None:
+    assert stored(cache_salt="s", parent_block_hash=5).extra_keys == ()
+
+
+@pytest.mark.parametrize("salt", [None, ""])
+def test_no_salt_is_no_key(salt: str | None) -> None:
+    assert stored(cache_salt=salt).extra_keys == ()
+
+
+def test_a_salt_without_blocks_is_no_key() -> None:
+    assert stored(cache_salt="s", block_hashes=[]).extra_keys == ()
+
+
+def test_pairs_of_tokens_count_by_their_first() -> None:
+    event = stored(token_ids=[[5, 6], [6, 7], [7, 8], [8, 9]], block_hashes=[1], block_size=4)
+    assert event.tokens == b"".join(token.to_bytes(4, "little") for token in (5, 6, 7, 8))
+
+
+def test_pinned_memory_is_the_cpu_tier() -> None:
+    assert stored(medium="CPU_PINNED").medium is Medium.CPU
+    assert only(["BlockRemoved", [1], "CPU_PINNED"]) == Removed(
+        sequence=0, hashes=(1).to_bytes(8, "little"), medium=Medium.CPU
+    )
+
+
+def test_what_follows_the_medium_in_an_array_is_no_salt_and_no_lora() -> None:
+    event = only(["BlockStored", [1], None, [1, 2], 2, None, "GPU", "x", "y", {"z": 1}])
+    assert isinstance(event, Stored)
+    assert (event.lora_name, event.extra_keys) == ("", ())
+
+
+def test_a_registered_lora_names_events_that_do_not() -> None:
+    event = only(["BlockStored", [1], None, [1, 2], 2, 7], lora_name="reg")
+    assert isinstance(event, Stored)
+    assert event.lora_name == "reg"
+    assert stored(lora_name="ad").lora_name == "ad"

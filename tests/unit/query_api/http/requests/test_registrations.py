@@ -1,0 +1,272 @@
+"""The checks of registrations: every reason and text, and the order in which they are found."""
+
+from typing import Any
+
+import pytest
+
+from query_api.http.errors import ErrorEnvelope, RequestError, describe
+from query_api.http.requests.registrations import (
+    Unregistration,
+    read_registration,
+    read_unregistration,
+)
+from query_api.http.wire import Wire, encode
+from schemas.limits import BLOCK_SIZE_MAX
+from schemas.registration import HashProfile, PublisherKind, Registration
+
+BOTH = pytest.mark.parametrize("wire", list(Wire))
+PROFILE = {
+    "strategy": "vllm_v1",
+    "algorithm": "sha256_cbor",
+    "python_hash_seed": "0",
+    "index_projection": "low64_be",
+}
+FULL: dict[str, Any] = {
+    "endpoint": "tcp://a:1",
+    "type": "vLLM",
+    "modelname": "m",
+    "instance_id": "a",
+    "block_size": 16,
+    "replay_endpoint": "tcp://a:2",
+    "lora_name": "l",
+    "tenant_id": "t",
+    "cache_group": 0,
+    "hash_profile": PROFILE,
+    "dp_rank": 3,
+}
+
+
+def without(*names: str) -> dict[str, Any]:
+    return {name: value for name, value in FULL.items() if name not in names}
+
+
+def refusal(document: object, wire: Wire) -> ErrorEnvelope:
+    with pytest.raises(RequestError) as caught:
+        read_registration(encode(document, wire), wire)
+    status, envelope = describe(caught.value)
+    assert status == 400
+    return envelope
+
+
+@BOTH
+def test_a_full_registration_is_read(wire: Wire) -> None:
+    assert read_registration(encode(FULL, wire), wire) == Registration(
+        endpoint="tcp://a:1",
+        kind=PublisherKind.VLLM,
+        model_name="m",
+        instance_id="a",
+        block_size=16,
+        dp_rank=3,
+        tenant_id="t",
+        lora_name="l",
+        replay_endpoint="tcp://a:2",
+        hash_profile=HashProfile(**PROFILE),
+    )
+
+
+@BOTH
+def test_defaults_are_conductors(wire: Wire) -> None:
+    optional = ("replay_endpoint", "lora_name", "tenant_id", "cache_group")
+    read = read_registration(encode(without(*optional), wire), wire)
+    defaults = (read.replay_endpoint, read.lora_name, read.tenant_id, read.additional_salt)
+    assert defaults == ("", "", "default", "")
+    empty = {**FULL, "tenant_id": "", "cache_group": None}
+    assert read_registration(encode(empty, wire), wire).tenant_id == "default"
+
+
+def test_the_published_json_form_has_a_namespace_and_needs_no_hash_profile() -> None:
+    document = {**without("hash_profile"), "additionalsalt": "w8a8", "type": "SGLang"}
+    read = read_registration(encode(document, Wire.JSON), Wire.JSON)
+    assert (read.additional_salt, read.kind) == ("w8a8", PublisherKind.SGLANG)
+    assert read.hash_profile is None
+    document |= {"additionalsalt": None, "lora_name": None, "hash_profile": None}
+    read = read_registration(encode(document, Wire.JSON), Wire.JSON)
+    assert (read.additional_salt, read.lora_name, read.hash_profile) == ("", "", None)
+
+
+def test_msgpack_is_exactly_conductors() -> None:
+    envelope = refusal({**FULL, "additionalsalt": "x"}, Wire.MSGPACK)
+    error = "unsupported request field: additionalsalt"
+    assert envelope == ErrorEnvelope(error, "unknown_field", "additionalsalt")
+    envelope = refusal(without("hash_profile"), Wire.MSGPACK)
+    assert envelope == ErrorEnvelope("hash_profile is required", "missing", "hash_profile")
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("name", "value", "error", "reason"),
+    [
+        ("x", 1, "unsupported request field: x", "unknown_field"),
+        ("endpoint", 1, "endpoint must be a string", "invalid_type"),
+        ("endpoint", "", "endpoint must not be empty", "invalid_value"),
+        ("type", "", "type must not be empty", "invalid_value"),
+        ("type", "Mooncake", "type must be vLLM or SGLang", "invalid_value"),
+        ("type", "vllm", "type must be vLLM or SGLang", "invalid_value"),
+        ("modelname", None, "modelname must be a string", "invalid_type"),
+        ("instance_id", "", "instance_id must not be empty", "invalid_value"),
+        ("block_size", "4", "block_size must be an integer", "invalid_type"),
+        ("block_size", True, "block_size must be an integer", "invalid_type"),
+        ("block_size", 0, "block_size must be greater than zero", "out_of_range"),
+        (
+            "block_size",
+            BLOCK_SIZE_MAX + 1,
+            f"block_size must be at most {BLOCK_SIZE_MAX}",
+            "out_of_range",
+        ),
+        ("replay_endpoint", None, "replay_endpoint must be a string", "invalid_type"),
+        ("tenant_id", None, "tenant_id must be a string", "invalid_type"),
+        ("cache_group", "0", "cache_group must be an integer or null", "invalid_type"),
+        ("cache_group", 1, "only cache group zero is supported", "unsupported"),
+        ("dp_rank", None, "dp_rank must be an integer", "invalid_type"),
+        ("dp_rank", 0.0, "dp_rank must be an integer", "invalid_type"),
+        ("dp_rank", -1, "dp_rank must be a non-negative int", "out_of_range"),
+        ("dp_rank", 2**31, "dp_rank must be a non-negative int", "out_of_range"),
+    ],
+)
+def test_a_bad_field_is_named(
+    wire: Wire, name: str, value: object, error: str, reason: str
+) -> None:
+    assert refusal({**FULL, name: value}, wire) == ErrorEnvelope(error, reason, name)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "name", ["endpoint", "type", "modelname", "instance_id", "block_size", "dp_rank"]
+)
+def test_a_missing_field_is_named(wire: Wire, name: str) -> None:
+    assert refusal(without(name), wire) == ErrorEnvelope(f"{name} is required", "missing", name)
+
+
+@BOTH
+def test_fields_are_checked_in_conductors_order_not_the_bodys(wire: Wire) -> None:
+    order = (
+        "endpoint",
+        "type",
+        "modelname",
+        "instance_id",
+        "block_size",
+        "replay_endpoint",
+        "lora_name",
+        "tenant_id",
+        "cache_group",
+        "hash_profile",
+    )
+    bad: dict[str, Any] = {"dp_rank": "x", **{name: 1.5 for name in reversed(order)}}
+    for name in order:
+        assert refusal(bad, wire).field == name
+        bad[name] = FULL[name]
+    bad["type"] = "Mooncake"
+    assert refusal(bad, wire).field == "type"
+    bad["type"] = "vLLM"
+    assert refusal(bad, wire).field == "dp_rank"
+    assert refusal({**bad, "x": 1}, wire).field == "x"
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("changes", "error", "reason", "field"),
+    [
+        ({"strategy": "x"}, "unsupported hash strategy: x", "invalid_value", "strategy"),
+        ({"algorithm": "md5"}, "unsupported hash algorithm: md5", "invalid_value", "algorithm"),
+        (
+            {"index_projection": "x"},
+            "unsupported index projection: x",
+            "invalid_value",
+            "index_projection",
+        ),
+        (
+            {"python_hash_seed": "0x1"},
+            'python_hash_seed must be "random" or ASCII decimal text in 0..4294967295',
+            "invalid_value",
+            "python_hash_seed",
+        ),
+        (
+            {"python_hash_seed": "4294967296"},
+            "python_hash_seed must be in range 0..4294967295",
+            "invalid_value",
+            "python_hash_seed",
+        ),
+        (
+            {"python_hash_seed": 0},
+            "python_hash_seed must be a string",
+            "invalid_type",
+            "python_hash_seed",
+        ),
+        ({"root_digest": ""}, "unsupported request field: root_digest", "unknown_field", None),
+    ],
+)
+def test_a_bad_hash_profile_is_named(
+    wire: Wire, changes: dict[str, object], error: str, reason: str, field: str | None
+) -> None:
+    envelope = refusal({**FULL, "hash_profile": {**PROFILE, **changes}}, wire)
+    assert envelope == ErrorEnvelope(error, reason, field or "root_digest")
+
+
+@pytest.mark.parametrize("seed", ["random", "0", "00", "4294967295", "0" * 600])
+def test_hash_seeds_are_kept_as_text(seed: str) -> None:
+    document = {**FULL, "hash_profile": {**PROFILE, "python_hash_seed": seed}}
+    read = read_registration(encode(document, Wire.MSGPACK), Wire.MSGPACK)
+    assert read.hash_profile is not None
+    assert read.hash_profile.python_hash_seed == seed
+
+
+def test_a_hash_profile_must_be_a_map() -> None:
+    document = {**FULL, "hash_profile": [1]}
+    assert refusal(document, Wire.MSGPACK).error == "hash_profile must be a map"
+    assert refusal(document, Wire.JSON).error == "hash_profile must be an object"
+    assert refusal({**FULL, "hash_profile": None}, Wire.MSGPACK).reason == "invalid_type"
+
+
+def test_of_a_repeated_field_the_first_counts() -> None:
+    full = encode(FULL, Wire.MSGPACK)
+    twice = bytes([full[0] + 1]) + full[1:] + encode({"instance_id": 1}, Wire.MSGPACK)[1:]
+    assert read_registration(twice, Wire.MSGPACK).instance_id == "a"
+
+
+@BOTH
+def test_an_unregistration_takes_both_published_forms(wire: Wire) -> None:
+    short = {"instance_id": "a", "dp_rank": 0}
+    expected = Unregistration("default", "a", 0, None, None)
+    assert read_unregistration(encode(short, wire), wire) == expected
+    published = {
+        **short,
+        "type": "vLLM",
+        "modelname": "m",
+        "lora_name": "l",
+        "tenant_id": "t",
+        "block_size": 16,
+    }
+    expected = Unregistration("t", "a", 0, "m", 16)
+    assert read_unregistration(encode(published, wire), wire) == expected
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("document", "error", "reason"),
+    [
+        ({"dp_rank": 0}, "instance_id is required", "missing"),
+        ({"instance_id": "", "dp_rank": 0}, "instance_id must not be empty", "invalid_value"),
+        ({"instance_id": "a"}, "dp_rank is required", "missing"),
+        (
+            {"instance_id": "a", "dp_rank": -1},
+            "dp_rank must be a non-negative int",
+            "invalid_value",
+        ),
+        (
+            {"instance_id": "a", "dp_rank": "0"},
+            "dp_rank must be a non-negative int",
+            "invalid_value",
+        ),
+        (
+            {"instance_id": "a", "dp_rank": 0, "endpoint": "x"},
+            "unsupported request field: endpoint",
+            "unknown_field",
+        ),
+    ],
+)
+def test_a_bad_unregistration_is_refused(
+    wire: Wire, document: dict[str, object], error: str, reason: str
+) -> None:
+    with pytest.raises(RequestError) as caught:
+        read_unregistration(encode(document, wire), wire)
+    assert (caught.value.message, caught.value.reason) == (error, reason)

@@ -1,0 +1,141 @@
+"""The OpenAPI document is complete and says what the service does."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from query_api.http import models, openapi
+from query_api.http.errors import ErrorEnvelope
+from query_api.http.requests.queries import read_hash_query, read_query
+from query_api.http.requests.registrations import read_registration, read_unregistration
+from query_api.http.wire import Wire, encode
+from tests.fakes import AsgiClient, FakeTable, registration
+
+PATHS = {
+    "/query": "post",
+    "/query_by_hash": "post",
+    "/register": "post",
+    "/unregister": "post",
+    "/services": "get",
+    "/global_view": "get",
+    "/health": "get",
+    "/ready": "get",
+    "/digest": "get",
+    "/metrics": "get",
+}
+
+
+@pytest.fixture
+def document(client: AsgiClient) -> dict[str, Any]:
+    reply = client.get("/openapi.json")
+    assert reply.status == 200
+    found: dict[str, Any] = reply.document()
+    return found
+
+
+def references(node: object) -> list[str]:
+    if isinstance(node, dict):
+        found = [node["$ref"]] if "$ref" in node else []
+        return found + [name for value in node.values() for name in references(value)]
+    if isinstance(node, list):
+        return [name for value in node for name in references(value)]
+    return []
+
+
+def test_every_route_is_listed(document: dict[str, Any]) -> None:
+    assert document["openapi"].startswith("3.1")
+    assert {path: next(iter(found)) for path, found in document["paths"].items()} == PATHS
+
+
+def test_every_reference_is_to_something(document: dict[str, Any]) -> None:
+    schemas = document["components"]["schemas"]
+    found = references(document)
+    assert len(found) > 20
+    assert {name.removeprefix("#/components/schemas/") for name in found} <= set(schemas)
+
+
+@pytest.mark.parametrize("path", ["/query", "/query_by_hash", "/register", "/unregister"])
+def test_posts_have_schemas_and_examples_in_both_wire_forms(
+    document: dict[str, Any], path: str
+) -> None:
+    operation = document["paths"][path]["post"]
+    contents = [operation["requestBody"]["content"]]
+    contents += [answer["content"] for answer in operation["responses"].values()]
+    assert {"200", "400", "413"} <= set(operation["responses"])
+    for content in contents:
+        assert set(content) == {"application/json", "application/msgpack"}
+        assert all("schema" in form and "example" in form for form in content.values())
+    assert operation["requestBody"]["required"]
+
+
+def test_hot_routes_document_their_headers(document: dict[str, Any]) -> None:
+    for path in ("/query", "/query_by_hash"):
+        headers = document["paths"][path]["post"]["responses"]["200"]["headers"]
+        assert set(headers) == {"Reprise-Position", "Reprise-State", "X-Request-Id"}
+
+
+@pytest.mark.parametrize("wire", list(Wire))
+def test_request_examples_are_accepted(wire: Wire) -> None:
+    read_query(encode(openapi.QUERY_EXAMPLE, wire), wire)
+    read_hash_query(encode(openapi.HASH_QUERY_EXAMPLE, wire), wire)
+    read_unregistration(encode(openapi.UNREGISTER_EXAMPLE, wire), wire)
+    if wire is Wire.JSON:
+        read_registration(encode(openapi.REGISTER_EXAMPLE, wire), wire)
+
+
+@pytest.mark.parametrize(
+    ("example", "model"),
+    [
+        (openapi.QUERY_EXAMPLE, models.QueryRequest),
+        (openapi.HASH_QUERY_EXAMPLE, models.HashQueryRequest),
+        (openapi.PUBLISHED_EXAMPLE, models.PublishedMatches),
+        (openapi.CONDUCTOR_EXAMPLE, models.ConductorMatches),
+        (openapi.REGISTER_EXAMPLE, models.RegisterRequest),
+        (openapi.REGISTERED_EXAMPLE, models.RegisterResponse),
+        (openapi.UNREGISTER_EXAMPLE, models.UnregisterRequest),
+        (openapi.UNREGISTERED_EXAMPLE, models.UnregisterResponse),
+        (openapi.ERROR_EXAMPLE, ErrorEnvelope),
+    ],
+)
+def test_examples_match_their_models(example: object, model: Any) -> None:
+    converted = msgspec.to_builtins(msgspec.convert(example, model))
+    assert isinstance(example, dict)
+    assert converted.items() <= example.items()
+
+
+@pytest.mark.parametrize(
+    ("path", "model"),
+    [
+        ("/services", models.Services),
+        ("/global_view", models.GlobalView),
+        ("/health", models.Alive),
+        ("/ready", models.Ready),
+        ("/digest", models.TableDigest),
+    ],
+)
+def test_answers_match_their_models(
+    table: FakeTable, client: AsgiClient, path: str, model: type[msgspec.Struct]
+) -> None:
+    table.store(table.add(registration("a")), range(8), hashes=[1, 2])
+    answer = client.get(path)
+    decoded = msgspec.json.decode(answer.body, type=model)
+    assert msgspec.json.decode(msgspec.json.encode(decoded)) == answer.document()
+
+
+def test_query_answers_match_their_models(table: FakeTable, client: AsgiClient) -> None:
+    table.store(table.add(registration("a")), range(8), hashes=[1, 2])
+    example = {**openapi.QUERY_EXAMPLE, "model": "m", "token_ids": list(range(8))}
+    published = client.post_json("/query", example)
+    assert (
+        msgspec.json.decode(published.body, type=models.PublishedMatches)["default"]["a"].GPU == 8
+    )
+    packed = client.post_msgpack("/query", example)
+    walk = msgspec.msgpack.decode(packed.body, type=models.ConductorMatches)
+    assert walk.instances["a"].rank_matches["0"].disk == 8
+
+
+def test_the_documentation_page_is_served(client: AsgiClient) -> None:
+    reply = client.get("/docs")
+    assert reply.status == 200
+    assert b"/openapi.json" in reply.body

@@ -1,0 +1,263 @@
+"""The cold routes through the whole app."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from prometheus_client import Metric, parser
+from prometheus_client.openmetrics import parser as openmetrics_parser
+
+from query_api.http.app import create_app
+from schemas.errors import RegistrationError, StorageError
+from schemas.positions import PublisherState
+from schemas.registration import HashProfile, PublisherKind, Registration
+from tests.fakes import AsgiClient, FakeTable, registration
+
+BODY: dict[str, Any] = {
+    "endpoint": "tcp://a:1",
+    "type": "vLLM",
+    "modelname": "m",
+    "instance_id": "a",
+    "block_size": 4,
+    "dp_rank": 0,
+}
+PROFILE = {
+    "strategy": "vllm_v1",
+    "algorithm": "sha256_cbor",
+    "python_hash_seed": "0",
+    "index_projection": "low64_be",
+}
+
+
+def test_a_registration_is_echoed_and_may_be_repeated(table: FakeTable, client: AsgiClient) -> None:
+    expected = {"status": "registered successfully", "instance_id": "a"}
+    for _ in range(2):
+        reply = client.post_json("/register", BODY)
+        assert (reply.status, reply.document()) == (200, expected)
+    assert [service.registration.instance_id for service in table.services()] == ["a"]
+    packed = client.post_msgpack("/register", {**BODY, "instance_id": "b", "endpoint": "tcp://b:1"})
+    assert (packed.status, packed.document()["reason"]) == (400, "missing")
+    document = {**BODY, "instance_id": "b", "endpoint": "tcp://b:1", "hash_profile": PROFILE}
+    packed = client.post_msgpack("/register", document)
+    assert packed.headers["content-type"] == "application/msgpack"
+    assert packed.document() == {"status": "registered successfully", "instance_id": "b"}
+
+
+def test_conflicting_registrations_have_conductors_texts(client: AsgiClient) -> None:
+    client.post_json("/register", BODY)
+    reply = client.post_json("/register", {**BODY, "endpoint": "tcp://a:2"})
+    assert reply.status == 400
+    assert reply.document() == {
+        "error": "conflicting registration for service key: a|default|0",
+        "reason": "invalid_registration",
+    }
+    reply = client.post_json("/register", {**BODY, "instance_id": "b"})
+    assert reply.document() == {
+        "error": "conflicting active registration for endpoint: tcp://a:1",
+        "reason": "invalid_registration",
+    }
+
+
+def test_an_endpoint_that_cannot_be_connected_to_is_a_500_as_in_conductor(
+    client: AsgiClient,
+) -> None:
+    reply = client.post_json("/register", {**BODY, "endpoint": "nonsense"})
+    assert reply.status == 500
+    prefix = "Failed to subscribe: failed to start ZMQ client: initial connection failed: "
+    assert reply.document() == {"error": prefix + "Expected a ZMQ address, got: nonsense"}
+
+
+@pytest.mark.parametrize("path", ["/register", "/unregister"])
+@pytest.mark.parametrize(
+    ("failure", "status", "document"),
+    [
+        (StorageError("disk full"), 503, {"error": "disk full", "reason": "storage"}),
+        (RegistrationError("no"), 400, {"error": "no", "reason": "invalid_registration"}),
+        (RuntimeError("boom"), 500, {"error": "Internal server error"}),
+    ],
+)
+def test_failures_of_the_registry_are_answered(
+    table: FakeTable,
+    client: AsgiClient,
+    path: str,
+    failure: Exception,
+    status: int,
+    document: dict[str, str],
+) -> None:
+    table.failure = failure
+    body = BODY if path == "/register" else {"instance_id": "a", "dp_rank": 0}
+    reply = client.post_json(path, body)
+    assert (reply.status, reply.document()) == (status, document)
+    if path == "/unregister":
+        packed = client.post_msgpack(path, body)
+        assert (packed.status, packed.document()) == (status, document)
+
+
+def test_an_unexpected_error_is_logged_once(
+    table: FakeTable, client: AsgiClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    table.failure = RuntimeError("boom")
+    assert client.post_json("/register", BODY).status == 500
+    assert len(caplog.records) == 1
+    assert caplog.records[0].exc_info is not None
+    table.failure = None
+    assert client.post_json("/register", BODY).status == 200
+
+
+def test_malformed_bodies_have_the_same_envelope_on_every_route(client: AsgiClient) -> None:
+    for path in ("/register", "/unregister", "/query", "/query_by_hash"):
+        reply = client.post(path, b"{", content_type="application/json")
+        assert reply.status == 400
+        assert reply.document() == {"error": "Invalid JSON object", "reason": "invalid_json"}
+        reply = client.post(path, b"\xc1", content_type="application/msgpack")
+        assert reply.status == 400
+        expected = {"error": "Invalid msgpack object", "reason": "invalid_msgpack"}
+        assert reply.document() == expected
+        reply = client.post(path, b"{}", content_type="text/plain")
+        assert reply.document()["reason"] == "unsupported_content_type"
+
+
+def test_a_large_registration_is_refused(client: AsgiClient) -> None:
+    reply = client.post("/register", [b" " * 2**20] * 34, content_type="application/json")
+    assert (reply.status, reply.document()["reason"]) == (413, "body_too_large")
+    assert client.abandon("/register", b"{")[0]["status"] == 499
+
+
+def test_unregistering_forgets_what_matches(table: FakeTable, client: AsgiClient) -> None:
+    table.add(registration("a", endpoint="tcp://a:1"))
+    table.add(registration("a", block_size=8, endpoint="tcp://a:2"))
+    table.add(registration("a", dp_rank=1, endpoint="tcp://a:3"))
+    target = {"instance_id": "a", "dp_rank": 0}
+    narrow = client.post_json("/unregister", {**target, "modelname": "m", "block_size": 8})
+    expected = {"status": "unregistered successfully", "removed_instances": ["a|default|0"]}
+    assert (narrow.status, narrow.document()) == (200, expected)
+    assert client.get("/services").document()["count"] == 2
+    assert client.post_msgpack("/unregister", target).document() == expected
+    gone = client.post_json("/unregister", target)
+    assert (gone.status, gone.document()) == (404, {"error": "service not found: a|default|0"})
+    packed = client.post_msgpack("/unregister", target)
+    assert (packed.status, packed.document()) == (404, gone.document())
+
+
+def test_services_have_conductors_names_and_ours(table: FakeTable, client: AsgiClient) -> None:
+    known = Registration(
+        endpoint="tcp://a:1",
+        kind=PublisherKind.SGLANG,
+        model_name="m",
+        instance_id="a",
+        block_size=4,
+        dp_rank=2,
+        tenant_id="t",
+        lora_name="l",
+        additional_salt="s",
+        replay_endpoint="tcp://a:2",
+        hash_profile=HashProfile(**PROFILE),
+    )
+    table.add(known)
+    state = PublisherState(incarnation=3, sequence=7, degraded_since=5)
+    table.states[known.publisher] = state
+    reply = client.get("/services")
+    assert reply.headers["content-type"] == "application/json"
+    services = reply.document()["services"]
+    digest = services[0]["HashProfile"].pop("root_digest")
+    assert digest.startswith("4e1195df")
+    assert digest.endswith("1c3e")
+    assert reply.document()["count"] == 1
+    assert services == [
+        {
+            "Endpoint": "tcp://a:1",
+            "ReplayEndpoint": "tcp://a:2",
+            "Type": "SGLang",
+            "ModelName": "m",
+            "LoraName": "l",
+            "TenantID": "t",
+            "InstanceID": "a",
+            "BlockSize": 4,
+            "DPRank": 2,
+            "CacheGroup": None,
+            "HashProfile": PROFILE,
+            "AdditionalSalt": "s",
+            "Incarnation": 3,
+            "Sequence": 7,
+            "DegradedSince": 5,
+            "Connected": True,
+        }
+    ]
+
+
+def test_the_global_view_lists_scopes(table: FakeTable, client: AsgiClient) -> None:
+    publisher = table.add(registration("a"))
+    table.store(publisher, range(8), hashes=[1, 2])
+    table.add(registration("a", dp_rank=1))
+    assert client.get("/global_view").document() == {
+        "context_count": 1,
+        "contexts": [
+            {
+                "model_name": "m",
+                "lora_name": "",
+                "block_size": 4,
+                "tenant_id": "default",
+                "additional_salt": "",
+                "prefix_count": 2,
+                "hash_profile": None,
+                "instances": {"a": [0, 1]},
+            }
+        ],
+    }
+
+
+def test_the_global_view_shows_the_scopes_hash_profile(
+    table: FakeTable, client: AsgiClient
+) -> None:
+    profile = {**PROFILE, "algorithm": "sha256"}
+    client.post_json("/register", {**BODY, "hash_profile": profile})
+    shown = client.get("/global_view").document()["contexts"][0]["hash_profile"]
+    assert shown["root_digest"].startswith("1973e238")
+    assert shown["root_digest"].endswith("aa7c")
+
+
+@pytest.mark.parametrize("path", ["/services", "/global_view"])
+def test_views_are_answered_in_msgpack_where_accepted(
+    table: FakeTable, client: AsgiClient, path: str
+) -> None:
+    table.add(registration("a"))
+    packed = client.get(path, accept="application/msgpack")
+    assert packed.headers["content-type"] == "application/msgpack"
+    assert packed.document() == client.get(path, accept="*/*").document()
+
+
+@pytest.mark.parametrize("accept", ["", "text/plain", "text/plain;version=x", "a,b;;=,"])
+def test_metrics_are_prometheus_text(client: AsgiClient, accept: str) -> None:
+    client.post_json("/query", {"model": "m", "block_size": 4, "token_ids": [1, 2]})
+    client.get("/nowhere")
+    reply = client.get("/metrics", accept=accept)
+    assert reply.headers["content-type"].startswith("text/plain; version=")
+    families = {
+        family.name: family for family in parser.text_string_to_metric_families(reply.body.decode())
+    }
+    requests = {
+        (sample.labels["route"], sample.labels["status"]): sample.value
+        for sample in families["reprise_http_requests"].samples
+    }
+    assert requests == {("/query", "200"): 1, ("other", "404"): 1}
+    assert "reprise_query_seconds" in families
+
+
+@pytest.mark.parametrize("version", ["", "; version=1.0.0", "; version=zero"])
+def test_metrics_are_openmetrics_where_accepted(client: AsgiClient, version: str) -> None:
+    client.post_json("/query", {"model": "m", "block_size": 4, "token_ids": [1, 2]})
+    reply = client.get("/metrics", accept="application/openmetrics-text" + version)
+    text = reply.body.decode()
+    if version == "; version=zero":
+        assert reply.headers["content-type"].startswith("text/plain")
+        return
+    assert reply.headers["content-type"].startswith("application/openmetrics-text")
+    parse: Callable[[str], Iterator[Metric]] = openmetrics_parser.text_string_to_metric_families
+    names = {family.name for family in parse(text)}
+    assert {"reprise_query_tokens", "reprise_query_hit_tokens"} <= names
+
+
+def test_one_registry_serves_one_app(table: FakeTable) -> None:
+    create_app(table, table)
+    with pytest.raises(ValueError, match="reprise_http_requests"):
+        create_app(table, table)

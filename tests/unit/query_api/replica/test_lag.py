@@ -1,0 +1,79 @@
+"""Lag in records and seconds, and when answers become stale, over a clock of numbers."""
+
+from query_api.replica.lag import NEVER, LagTracker
+from schemas.limits import LAG_NOTES_MAX, STALE_RECORDS, STALE_S
+
+
+def tracker(*places: str) -> LagTracker[str]:
+    made = LagTracker[str]()
+    for place in places:
+        made.add(place, as_of=0.0)
+    return made
+
+
+def test_a_table_that_holds_all_is_not_behind_however_old_its_newest_record_is() -> None:
+    lag = tracker("a")
+    lag.advance("a", 7)
+    lag.note_ends(1000.0, {"a": 7})
+    assert lag.records("a") == 0
+    assert lag.seconds(1000.4, reachable=True) == 0.0
+    assert lag.stale_at(reachable=True) == 1000.0 + STALE_S
+
+
+def test_the_age_counts_from_when_the_end_that_was_reached_was_noted() -> None:
+    lag = tracker("a")
+    lag.note_ends(10.0, {"a": 5})
+    lag.note_ends(11.0, {"a": 9})
+    lag.note_ends(12.0, {"a": 12})
+    assert lag.records("a") == 12
+    lag.advance("a", 6)
+    assert lag.seconds(12.5, reachable=True) == 2.5
+    lag.advance("a", 11)
+    assert lag.seconds(12.5, reachable=True) == 1.5
+    assert lag.records("a") == 1
+    lag.advance("a", 12)
+    assert lag.seconds(12.5, reachable=True) == 0.0
+
+
+def test_the_partition_that_is_furthest_behind_counts() -> None:
+    lag = tracker("a", "b")
+    lag.note_ends(10.0, {"a": 1, "b": 1})
+    lag.advance("a", 1)
+    lag.advance("b", 1)
+    lag.note_ends(20.0, {"a": 2, "b": 1})
+    assert lag.seconds(21.0, reachable=True) == 11.0
+    assert lag.stale_at(reachable=True) == 10.0 + STALE_S
+
+
+def test_without_an_answer_the_age_grows_and_answers_are_stale() -> None:
+    lag = tracker("a")
+    lag.note_ends(10.0, {"a": 0})
+    assert lag.seconds(13.0, reachable=False) == 3.0
+    assert lag.stale_at(reachable=False) == -NEVER
+
+
+def test_too_many_records_make_answers_stale_at_once() -> None:
+    lag = tracker("a", "b")
+    lag.note_ends(10.0, {"a": STALE_RECORDS, "b": 0})
+    assert lag.stale_at(reachable=True) > 0
+    lag.note_ends(10.5, {"a": STALE_RECORDS, "b": 1})
+    assert lag.stale_at(reachable=True) == -NEVER
+
+
+def test_a_guess_counts_until_a_noted_end_is_reached() -> None:
+    lag = tracker("a")
+    lag.note_ends(100.0, {"a": 4})
+    lag.guess("a", 60.0)
+    assert lag.seconds(101.0, reachable=True) == 41.0
+    lag.advance("a", 4)
+    lag.guess("a", 70.0)
+    lag.note_ends(102.0, {"a": 5})
+    assert lag.seconds(102.0, reachable=True) == 2.0
+
+
+def test_forgotten_notes_make_the_age_longer_never_shorter() -> None:
+    lag = tracker("a")
+    for second in range(2 * LAG_NOTES_MAX):
+        lag.note_ends(float(second), {"a": second + 1})
+    lag.advance("a", LAG_NOTES_MAX // 2)
+    assert lag.seconds(2.0 * LAG_NOTES_MAX, reachable=True) == 2.0 * LAG_NOTES_MAX

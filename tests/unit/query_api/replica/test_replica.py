@@ -1,0 +1,313 @@
+"""A replica without Kafka: what its reader tells it, what the HTTP API then says."""
+
+from collections.abc import Callable
+
+import pytest
+
+from query_api.http.app import create_app
+from query_api.replica.metrics import ReplicaCollector
+from query_api.replica.registry_table import encode_registration
+from query_api.replica.replica import Replica
+from query_api.replica.snapshot import Place, Topic
+from schemas.limits import STALE_S
+from schemas.positions import AnswerState
+from schemas.registration import Registration
+from schemas.topics import encode_publisher
+from streams.table.fold import Fold
+from streams.table.row_reader import TableFollower
+from tests.building import SCOPE, events_record, registered_record, registration, stored
+from tests.fakes import AsgiClient, FakeTable, FlushingWorker
+
+TOKENS = list(range(12))
+QUERY = {"model": "m", "block_size": 4, "token_ids": TOKENS}
+PARTITIONS = {Topic.TABLE: 2, Topic.REGISTRY: 1}
+TABLE_0, TABLE_1 = Place(Topic.TABLE, 0), Place(Topic.TABLE, 1)
+REGISTRY = Place(Topic.REGISTRY, 0)
+
+
+class Reader:
+    """Stands in for the reader of Kafka: topics in memory, a clock that the test turns."""
+
+    def __init__(self, make_fold: Callable[[], Fold]) -> None:
+        self.now = 100.0
+        self.replica = Replica(
+            lambda: TableFollower(make_fold().kernel), PARTITIONS, clock=lambda: self.now
+        )
+        self.topics: dict[Place, list[tuple[bytes, bytes | None]]] = {
+            place: [] for place in (TABLE_0, TABLE_1, REGISTRY)
+        }
+        self.events = {Place(Topic.EVENTS, number): 0 for number in range(2)}
+
+    def check(self) -> None:
+        ends = {place: len(entries) for place, entries in self.topics.items()}
+        self.replica.note_ends(ends | self.events)
+
+    def read(self) -> None:
+        """All that there is, from where the copy stands."""
+        copy = self.replica.loading
+        for place, entries in self.topics.items():
+            for offset in range(copy.next_offsets[place], len(entries)):
+                if place.topic is Topic.TABLE:
+                    copy.put_row(place, *entries[offset], as_of=self.now)
+                else:
+                    copy.registry.put(offset, *entries[offset])
+            for _ in copy.advance(place, len(entries)):
+                pass
+        self.replica.note_progress()
+
+    def register(self, one: Registration) -> None:
+        self.topics[REGISTRY].append((encode_publisher(one.publisher), encode_registration(one)))
+
+
+@pytest.fixture
+def reader(make_fold: Callable[[], Fold]) -> Reader:
+    return Reader(make_fold)
+
+
+@pytest.fixture
+def worker(make_fold: Callable[[], Fold]) -> FlushingWorker:
+    return FlushingWorker(make_fold())
+
+
+@pytest.fixture
+def replica_client(reader: Reader) -> AsgiClient:
+    return AsgiClient(create_app(reader.replica, FakeTable()))
+
+
+FIRST = (
+    registered_record(registration("a")),
+    events_record(0, 0, [stored(0, [1, 2], TOKENS[:8])]),
+)
+SECOND = events_record(1, 1, [stored(1, [3], TOKENS[8:], parent=2)])
+
+
+def test_a_replica_is_not_ready_until_every_partition_has_caught_up(
+    reader: Reader, worker: FlushingWorker, replica_client: AsgiClient
+) -> None:
+    reply = replica_client.get("/ready")
+    assert (reply.status, reply.document()["reason"]) == (503, "recovering")
+    reader.topics[TABLE_0] += worker.flush(*FIRST)
+    reader.register(registration("a"))
+    reader.check()
+    copy = reader.replica.loading
+    for key, value in reader.topics[TABLE_0]:
+        copy.put_row(TABLE_0, key, value, as_of=reader.now)
+    for place in (TABLE_0, TABLE_1):
+        for _ in copy.advance(place, len(reader.topics[place])):
+            pass
+    reader.replica.note_progress()
+    reply = replica_client.get("/ready")
+    assert reply.status == 503
+    assert reply.document()["error"] == "reading the table: 1 records of 1 partitions are left"
+    assert replica_client.post_json("/query", QUERY).status == 503
+    reader.read()
+    assert replica_client.get("/ready").status == 200
+    assert replica_client.post_json("/query", QUERY).document()["default"]["a"]["GPU"] == 8
+
+
+def test_rows_that_came_after_the_start_are_not_waited_for(
+    reader: Reader, worker: FlushingWorker
+) -> None:
+    reader.check()
+    reader.topics[TABLE_0] += worker.flush(*FIRST)
+    reader.check()
+    copy = reader.replica.loading
+    for place in (TABLE_0, TABLE_1, REGISTRY):
+        for _ in copy.advance(place, 0):
+            pass
+    reader.replica.note_progress()
+    assert reader.replica.ready
+    lag = reader.replica.health().lag
+    assert lag is not None
+    assert lag.table_records == len(reader.topics[TABLE_0])
+
+
+def test_answers_tell_the_position_of_every_partition(
+    reader: Reader, worker: FlushingWorker, replica_client: AsgiClient
+) -> None:
+    reader.topics[TABLE_1] += worker.flush(*FIRST)
+    reader.check()
+    reader.read()
+    reply = replica_client.post_json("/query", QUERY)
+    assert reply.headers["reprise-position"] == "0:-1,1:1"
+    assert reply.headers["reprise-state"] == "exact"
+    reader.topics[TABLE_1] += worker.flush(SECOND)
+    reader.read()
+    reply = replica_client.post_json("/query", QUERY)
+    assert reply.headers["reprise-position"] == "0:-1,1:2"
+    assert replica_client.get("/health").document()["position"] == "0:-1,1:2"
+    assert replica_client.get("/digest").document()["position"] == "0:-1,1:2"
+
+
+def test_every_document_has_the_same_form_as_over_the_fold_itself(
+    reader: Reader, worker: FlushingWorker, replica_client: AsgiClient
+) -> None:
+    reader.topics[TABLE_0] += worker.flush(*FIRST, SECOND)
+    reader.register(registration("a"))
+    reader.check()
+    reader.read()
+    direct = FakeTable(worker.fold.kernel)
+    direct.registrations = {registration("a").publisher: registration("a")}
+    direct.states = dict(worker.fold.publishers)
+    direct.at = reader.replica.positions()
+    direct.lag = reader.replica.health().lag
+    client = AsgiClient(create_app(direct, direct))
+    for path in ("/digest", "/global_view", "/health", "/ready"):
+        assert replica_client.get(path) == client.get(path)
+    for send in (AsgiClient.post_json, AsgiClient.post_msgpack):
+        assert send(replica_client, "/query", QUERY) == send(client, "/query", QUERY)
+    (service,) = replica_client.get("/services").document()["services"]
+    (expected,) = client.get("/services").document()["services"]
+    assert service == expected | {"Connected": None}
+    assert service["Sequence"] == 1
+
+
+def test_answers_are_stale_without_an_answer_of_kafka_and_exact_once_it_is_back(
+    reader: Reader, worker: FlushingWorker
+) -> None:
+    replica = reader.replica
+    reader.topics[TABLE_0] += worker.flush(*FIRST)
+    reader.check()
+    reader.read()
+    assert replica.state(SCOPE) is AnswerState.EXACT
+    replica.note_unreachable("away")
+    assert replica.state(SCOPE) is AnswerState.STALE
+    assert (replica.ready, replica.health().problem) == (True, "away")
+    reader.now += 60
+    lag = replica.health().lag
+    assert lag is not None
+    assert (lag.seconds, lag.reachable) == (60.0, False)
+    reader.check()
+    assert replica.state(SCOPE) is AnswerState.EXACT
+    assert replica.health().problem == ""
+
+
+def test_answers_become_stale_by_themselves_where_nobody_checks_any_more(
+    reader: Reader, worker: FlushingWorker
+) -> None:
+    reader.check()
+    reader.read()
+    reader.now += STALE_S - 0.1
+    assert reader.replica.state(SCOPE) is AnswerState.EXACT
+    reader.now += 0.1
+    assert reader.replica.state(SCOPE) is AnswerState.STALE
+
+
+def test_records_that_no_row_covers_make_answers_stale_in_time(
+    reader: Reader, worker: FlushingWorker
+) -> None:
+    reader.topics[TABLE_0] += worker.flush(*FIRST)
+    reader.events[Place(Topic.EVENTS, 0)] = 2
+    reader.check()
+    reader.read()
+    reader.events[Place(Topic.EVENTS, 0)] = 3
+    for _ in range(int(STALE_S)):
+        assert reader.replica.state(SCOPE) is AnswerState.EXACT
+        reader.now += 1
+        reader.check()
+    assert reader.replica.state(SCOPE) is AnswerState.STALE
+    lag = reader.replica.health().lag
+    assert lag is not None
+    assert (lag.source_records, lag.seconds) == (1, STALE_S)
+    reader.topics[TABLE_0] += worker.flush(SECOND)
+    reader.read()
+    assert reader.replica.state(SCOPE) is AnswerState.EXACT
+
+
+def test_while_another_copy_is_made_the_old_one_answers_stale(
+    reader: Reader, make_fold: Callable[[], Fold]
+) -> None:
+    reader.topics[TABLE_0] += FlushingWorker(make_fold()).flush(*FIRST)
+    reader.check()
+    reader.read()
+    replica = reader.replica
+    reader.replica.begin_again()
+    reader.topics[TABLE_0] = [*FlushingWorker(make_fold()).flush(*FIRST, SECOND)]
+    reader.check()
+    assert replica.ready
+    assert replica.state(SCOPE) is AnswerState.STALE
+    assert str(replica.positions()[0]) == "0:1"
+    assert "reading the table" in replica.health().problem
+    reader.read()
+    assert replica.state(SCOPE) is AnswerState.EXACT
+    assert str(replica.positions()[0]) == "0:2"
+    assert replica.rebuilds == 1
+
+
+def test_a_table_topic_that_was_lost_is_not_answered_from_before_it_is_written_again(
+    reader: Reader, worker: FlushingWorker, make_fold: Callable[[], Fold]
+) -> None:
+    reader.topics[TABLE_0] += worker.flush(*FIRST)
+    reader.events[Place(Topic.EVENTS, 0)] = 2
+    reader.check()
+    reader.read()
+    replica = reader.replica
+    before = replica.copy
+    reader.topics[TABLE_0] = []
+    replica.begin_again()
+    reader.check()
+    reader.read()
+    assert replica.copy is before
+    assert replica.state(SCOPE) is AnswerState.STALE
+    assert "waiting for the workers" in replica.health().problem
+    reader.topics[TABLE_0] += FlushingWorker(make_fold()).flush(*FIRST)
+    reader.check()
+    reader.read()
+    assert replica.copy is not before
+    assert replica.state(SCOPE) is AnswerState.EXACT
+    assert replica.health().problem == ""
+
+
+def test_where_the_events_were_lost_too_nothing_more_is_waited_for(
+    reader: Reader, worker: FlushingWorker
+) -> None:
+    reader.topics[TABLE_0] += worker.flush(*FIRST)
+    reader.events[Place(Topic.EVENTS, 0)] = 2
+    reader.check()
+    reader.read()
+    before = reader.replica.copy
+    reader.topics[TABLE_0] = []
+    reader.events[Place(Topic.EVENTS, 0)] = 0
+    reader.replica.begin_again()
+    reader.check()
+    reader.read()
+    assert reader.replica.copy is not before
+
+
+def test_a_written_entry_that_was_read_already_changes_nothing(reader: Reader) -> None:
+    one, moved = registration("a"), registration("a", port=6000)
+    reader.register(one)
+    reader.register(moved)
+    reader.check()
+    reader.read()
+    copy = reader.replica.copy
+    copy.put_written(REGISTRY, 0, one.publisher, one)
+    assert copy.registry.registrations == {one.publisher: moved}
+    copy.put_written(REGISTRY, 2, one.publisher, None)
+    assert copy.registry.registrations == {}
+
+
+def test_metrics_tell_lag_rows_and_publishers(
+    reader: Reader, worker: FlushingWorker, replica_client: AsgiClient
+) -> None:
+    reader.replica.metrics.register(ReplicaCollector(reader.replica))
+    reader.topics[TABLE_0] += worker.flush(*FIRST)
+    reader.register(registration("a"))
+    reader.check()
+    reader.read()
+    reader.events[Place(Topic.EVENTS, 1)] = 4
+    reader.check()
+
+    def value(name: str, **labels: str) -> float | None:
+        return reader.replica.metrics.get_sample_value(name, labels)
+
+    assert value("reprise_ready") == 1.0
+    assert value("reprise_kafka_reachable") == 1.0
+    assert value("reprise_source_lag_records") == 4.0
+    assert value("reprise_table_lag_records") == 0.0
+    assert value("reprise_table_folded_offset", partition="0") == 1.0
+    assert value("reprise_registry_publishers") == 1.0
+    assert value("reprise_index_entries") == 2.0
+    publisher = {"tenant": "default", "instance": "a", "model": "m", "dp_rank": "0"}
+    assert value("reprise_publisher_sequence", **publisher) == 0.0
+    assert "reprise_table_lag_seconds" in replica_client.get("/metrics").body.decode()

@@ -1,0 +1,136 @@
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from simulation.engines.control import RequestError
+from simulation.engines.parent_watch import Life, ProcessIdentity, identify
+
+WAIT_S = 20.0
+
+
+@contextmanager
+def process() -> Iterator["subprocess.Popen[bytes]"]:
+    """One that runs until it is told to end; it is not reaped before the end of the block."""
+    with subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
+    ) as started:
+        try:
+            yield started
+        finally:
+            started.kill()
+
+
+def end_unreaped(started: "subprocess.Popen[bytes]") -> None:
+    started.kill()
+    os.waitid(os.P_PID, started.pid, os.WEXITED | os.WNOWAIT)
+
+
+def no_pid() -> int:
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        ended.wait()
+    return ended.pid
+
+
+def lasting(life: Life) -> threading.Thread:
+    thread = threading.Thread(target=life.last, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_a_process_is_known_until_it_ends_even_where_nobody_reaps_it() -> None:
+    with process() as started:
+        known = identify(started.pid)
+        assert known is not None
+        assert known.alive
+        end_unreaped(started)
+        assert not known.alive
+        assert identify(started.pid) is None
+
+
+def test_a_number_that_another_process_has_now_is_not_the_same_process() -> None:
+    assert not ProcessIdentity(os.getpid(), "some other start").alive
+
+
+def test_a_name_with_brackets_and_spaces_does_not_confuse(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fields = " ".join(["S", *map(str, range(4, 60))])
+    monkeypatch.setattr("pathlib.Path.read_text", lambda _: f"12 (a) Z (b) {fields}\n")
+    assert identify(12) == ProcessIdentity(12, "22")
+
+
+def test_life_ends_at_once_with_its_parent() -> None:
+    with process() as parent:
+        life = Life(parent.pid, poll_s=0.01)
+        thread = lasting(life)
+        end_unreaped(parent)
+        thread.join(WAIT_S)
+        assert not thread.is_alive()
+
+
+def test_orphan_goes_on_until_it_is_stopped_within_its_grace() -> None:
+    orphaned = threading.Event()
+    life = Life(no_pid(), orphan_grace_s=1000, when_orphaned=orphaned.set, poll_s=0.01)
+    thread = lasting(life)
+    assert orphaned.wait(WAIT_S)
+    assert thread.is_alive()
+    life.stop()
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
+
+
+def test_orphan_ends_when_its_grace_is_over() -> None:
+    thread = lasting(Life(no_pid(), orphan_grace_s=0.05, poll_s=0.01))
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
+
+
+def test_adopted_engine_lives_for_who_adopted_it() -> None:
+    with process() as adopter:
+        orphaned = threading.Semaphore(0)
+        life = Life(
+            no_pid(), orphan_grace_s=1000, when_orphaned=lambda: orphaned.release(), poll_s=0.01
+        )
+        thread = lasting(life)
+        assert orphaned.acquire(timeout=WAIT_S)
+        life.adopt(adopter.pid)
+        life.adopt(adopter.pid)
+        with pytest.raises(RequestError, match=f"it lives: {adopter.pid}"):
+            life.adopt(os.getpid())
+        end_unreaped(adopter)
+        assert orphaned.acquire(timeout=WAIT_S)
+        life.adopt(os.getpid())
+        life.stop()
+        thread.join(WAIT_S)
+
+
+def test_adoption_is_refused_while_the_parent_lives() -> None:
+    with process() as another:
+        life = Life(os.getpid())
+        with pytest.raises(RequestError, match=f"it lives: {os.getpid()}"):
+            life.adopt(another.pid)
+
+
+def test_adoption_by_no_process_or_of_one_that_ends_is_refused() -> None:
+    gone = no_pid()
+    life = Life(gone)
+    with pytest.raises(RequestError, match="Expected a living process"):
+        life.adopt(gone)
+    life.stop()
+    with pytest.raises(RequestError, match="about to end"):
+        life.adopt(os.getpid())
+
+
+def test_routes_adopt_and_stop() -> None:
+    life = Life(no_pid(), poll_s=0.01, orphan_grace_s=1000)
+    thread = lasting(life)
+    routes = life.routes()
+    routes["POST", "/adopt"](b'{"pid": %d}' % os.getpid())
+    routes["POST", "/stop"](b"")
+    thread.join(WAIT_S)
+    assert not thread.is_alive()

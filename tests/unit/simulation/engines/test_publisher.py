@@ -1,0 +1,205 @@
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import msgspec
+import pytest
+import zmq
+
+from simulation.engines.publisher import END_SEQUENCE, Publisher, PublisherOptions, offset_port
+from simulation.engines.wire import AllBlocksCleared, BlockStored, EventBatch
+
+WAIT_MS = 10_000
+CLEARED = AllBlocksCleared()
+
+
+@contextmanager
+def publisher(options: PublisherOptions, dp_rank: int = 0) -> Iterator[Publisher]:
+    opened = Publisher(options, dp_rank=dp_rank)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+@contextmanager
+def connected(kind: int, endpoint: str) -> Iterator["zmq.Socket[bytes]"]:
+    with zmq.Context() as context, context.socket(kind) as socket:
+        socket.set(zmq.LINGER, 0)
+        socket.set(zmq.RCVTIMEO, WAIT_MS)
+        if kind == zmq.SUB:
+            socket.subscribe(b"")
+        socket.connect(endpoint)
+        yield socket
+
+
+def replayed(socket: "zmq.Socket[bytes]", first: int) -> list[list[bytes]]:
+    """Every message of a replay, the end marker included."""
+    socket.send_multipart([b"", first.to_bytes(8, "big")])
+    messages = [socket.recv_multipart()]
+    while messages[-1][-2] != END_SEQUENCE:
+        messages.append(socket.recv_multipart())
+    return messages
+
+
+def sequences(messages: list[list[bytes]]) -> list[int]:
+    return [int.from_bytes(frames[-2], "big") for frames in messages[:-1]]
+
+
+def test_live_batches_are_three_frames_with_rising_sequences() -> None:
+    event = BlockStored(block_hashes=[2**64 - 1], token_ids=[1], block_size=1, medium="GPU")
+    options = PublisherOptions(topic="kv@e0@demo")
+    with publisher(options, 3) as opened, connected(zmq.SUB, opened.endpoint) as subscriber:
+        subscriber.set(zmq.RCVTIMEO, 20)
+        received: list[list[bytes]] = []
+        # A subscription takes a moment, and what is published before it is lost.
+        while len(received) < 3:
+            opened.publish([event])
+            try:
+                received.append(subscriber.recv_multipart())
+            except zmq.Again:
+                continue
+    numbers = [int.from_bytes(sequence, "big") for _, sequence, _ in received]
+    assert numbers == list(range(numbers[0], numbers[0] + 3))
+    for topic, sequence, payload in received:
+        assert topic == b"kv@e0@demo"
+        assert len(sequence) == 8
+        batch = msgspec.msgpack.decode(payload, type=EventBatch)
+        assert (batch.events, batch.dp_rank) == ([event], 3)
+
+
+@pytest.mark.parametrize(
+    ("wire", "header", "end"),
+    [
+        ("0.25", [b""], [b"", END_SEQUENCE, b""]),
+        ("0.26", [b"", b"t"], [b"", b"", END_SEQUENCE, b""]),
+        ("0.33", [b"", b"t"], [b"", b"", END_SEQUENCE, b""]),
+    ],
+)
+def test_replay_has_the_frames_of_its_release(
+    wire: str, header: list[bytes], end: list[bytes]
+) -> None:
+    options = PublisherOptions(topic="t", wire=wire)
+    with publisher(options) as opened, connected(zmq.DEALER, opened.replay_endpoint) as dealer:
+        for _ in range(4):
+            opened.publish([CLEARED])
+        messages = all_buffered(dealer, 4)
+        assert messages[-1] == end
+        assert [frames[: len(header)] for frames in messages[:-1]] == [header] * 4
+        assert {len(frames) for frames in messages[:-1]} == {len(header) + 2}
+        assert sequences(replayed(dealer, 2)) == [2, 3]
+        assert replayed(dealer, 99) == [end]
+
+
+def all_buffered(dealer: "zmq.Socket[bytes]", count: int) -> list[list[bytes]]:
+    """Replays from 0 until `count` batches are there: publishing is asynchronous."""
+    messages = replayed(dealer, 0)
+    while len(messages) < count + 1:
+        messages = replayed(dealer, 0)
+    return messages
+
+
+def test_replay_begins_where_the_buffer_begins() -> None:
+    options = PublisherOptions(buffer_batches=2)
+    with publisher(options) as opened, connected(zmq.DEALER, opened.replay_endpoint) as dealer:
+        for _ in range(5):
+            opened.publish([CLEARED])
+        messages = all_buffered(dealer, 2)
+        while sequences(messages) != [3, 4]:
+            messages = replayed(dealer, 0)
+
+
+def test_lost_batch_is_a_gap_that_can_be_replayed() -> None:
+    with (
+        publisher(PublisherOptions()) as opened,
+        connected(zmq.SUB, opened.endpoint) as subscriber,
+        connected(zmq.DEALER, opened.replay_endpoint) as dealer,
+    ):
+        while not subscriber.poll(20):
+            opened.publish([CLEARED])
+        opened.publish([CLEARED], lost=True)
+        opened.publish([CLEARED])
+        live = [int.from_bytes(subscriber.recv_multipart()[1], "big")]
+        while len(live) < 2 or live[-1] == live[-2] + 1:
+            live.append(int.from_bytes(subscriber.recv_multipart()[1], "big"))
+        assert live[-1] == live[-2] + 2
+        assert sequences(replayed(dealer, live[-1] - 1))[:2] == [live[-1] - 1, live[-1]]
+
+
+def test_malformed_replay_request_gets_no_answer_and_harms_nobody() -> None:
+    with (
+        publisher(PublisherOptions()) as opened,
+        connected(zmq.DEALER, opened.replay_endpoint) as dealer,
+    ):
+        dealer.send_multipart([b"", b"short"])
+        dealer.send(bytes(8))
+        opened.publish([CLEARED])
+        assert sequences(all_buffered(dealer, 1)) == [0]
+
+
+def test_what_is_queued_is_sent_before_closing() -> None:
+    options = PublisherOptions()
+    with publisher(options) as opened, connected(zmq.SUB, opened.endpoint) as subscriber:
+        published = 50
+        while not subscriber.poll(20):
+            opened.publish([CLEARED])
+            published += 1
+        for _ in range(50):
+            opened.publish([CLEARED])
+        opened.close()
+        opened.publish([CLEARED])
+        last = -1
+        while last < published - 1:
+            last = int.from_bytes(subscriber.recv_multipart()[1], "big")
+        assert not subscriber.poll(0)
+
+
+def test_ranks_have_their_own_ports() -> None:
+    assert offset_port("tcp://*:5557", 3) == "tcp://*:5560"
+    assert offset_port("tcp://127.0.0.1:0", 3) == "tcp://127.0.0.1:0"
+    assert offset_port("ipc:///tmp/x", 0) == "ipc:///tmp/x"
+    with pytest.raises(ValueError, match="Expected a TCP endpoint for rank 1"):
+        offset_port("ipc:///tmp/x", 1)
+
+
+def test_taken_port_is_an_error_unless_any_will_do() -> None:
+    with publisher(PublisherOptions(replay_endpoint="")) as first:
+        taken = PublisherOptions(endpoint=first.endpoint, replay_endpoint="")
+        with pytest.raises(zmq.ZMQError):
+            Publisher(taken)
+        with publisher(taken._replace(any_port_if_taken=True)) as second:
+            assert second.endpoint != first.endpoint
+            assert second.replay_endpoint == ""
+
+
+def test_repeat_sends_buffered_batches_live_again_before_later_ones() -> None:
+    with (
+        publisher(PublisherOptions(topic="t", buffer_batches=3)) as opened,
+        connected(zmq.SUB, opened.endpoint) as subscriber,
+        connected(zmq.DEALER, opened.replay_endpoint) as dealer,
+    ):
+        for _ in range(4):
+            opened.publish([CLEARED], lost=True)
+        while sequences(replayed(dealer, 0)) != [1, 2, 3]:
+            continue
+        assert opened.published == 4
+        subscriber.set(zmq.RCVTIMEO, 20)
+        received: list[list[bytes]] = []
+        # A subscription takes a moment.
+        while not received:
+            opened.repeat(2)
+            with suppress(zmq.Again):
+                received.append(subscriber.recv_multipart())
+        subscriber.set(zmq.RCVTIMEO, WAIT_MS)
+        opened.publish([CLEARED])
+        while int.from_bytes(received[-1][1], "big") != 4:
+            received.append(subscriber.recv_multipart())
+        buffered = {frames[1]: frames[2] for frames in map(_live, replayed(dealer, 0)[:-1])}
+    numbers = [int.from_bytes(frames[1], "big") for frames in received]
+    assert set(numbers[:-1]) == {2, 3}
+    assert all(frames == [b"t", frames[1], buffered[frames[1]]] for frames in received)
+    assert opened.published == 5
+
+
+def _live(frames: list[bytes]) -> list[bytes]:
+    """The three frames of a replayed batch that a live one has."""
+    return frames[1:]

@@ -1,0 +1,61 @@
+import random
+from collections.abc import Callable
+
+import pytest
+
+from schemas.events import BlockEvent, encode_events
+from streams.kernel.changes import Change, Op, decode_changes
+from streams.table.fold import Fold
+from streams.table.row_loader import ContextRow, by_stream, load_rows, net
+from tests.building import STREAM, cleared, removed, stored
+
+
+def test_net_changes_keep_the_last_of_each_entry_and_the_last_clear() -> None:
+    changes = [
+        Change(1, 10, 0, 0, Op.SET, 1),
+        Change(0, 0, 0, 0, Op.CLEAR, 0),
+        Change(1, 10, 0, 0, Op.SET, 1),
+        Change(2, 20, 1, 0, Op.SET, 1),
+        Change(1, 10, 0, 0, Op.SET, 0),
+        Change(1, 11, 0, 0, Op.SET, 1),
+    ]
+    kept = list(decode_changes(net(b"".join(change.encode() for change in changes))))
+    assert kept == [changes[1], changes[3], changes[4], changes[5]]
+
+
+def churn(rng: random.Random, sequence: int) -> list[BlockEvent]:
+    """Few keys that name now this block, now that one, in one adapter or another."""
+    first = rng.randrange(1, 12)
+    hashes = range(first, first + rng.randrange(1, 4))
+    tokens = range(4 * first, 4 * first + 4 * len(hashes))
+    batch: list[BlockEvent] = [
+        stored(sequence, hashes, tokens, lora_name=rng.choice(["", "x", "y"])),
+        removed(sequence, [rng.randrange(1, 15) for _ in range(3)]),
+    ]
+    if rng.random() < 0.05:
+        batch.append(cleared(sequence))
+    return batch
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_blocks_that_move_between_adapters_load_to_where_they_are(
+    make_fold: Callable[[], Fold], seed: int
+) -> None:
+    rng = random.Random(seed)
+    source, beside, afterwards = (make_fold().kernel for _ in range(3))
+    publishers = [source.open_publisher(STREAM, rank) for rank in range(2)]
+    rows: list[ContextRow] = []
+    for sequence in range(200):
+        publisher = rng.choice(publishers)
+        source.apply(publisher, encode_events(churn(rng, sequence)), -1)
+        if rng.random() < 0.1 or sequence == 199:
+            flush = [
+                ContextRow(sequence, context, sequence, changes)
+                for context, changes in source.take_changes()
+            ]
+            assert not any(load_rows(beside, flush))
+            assert beside.contexts() == source.contexts()
+            rows += flush
+    assert list(by_stream(row.context for row in rows)) == [STREAM]
+    assert not any(load_rows(afterwards, sorted(rows, key=lambda row: row.context)))
+    assert afterwards.contexts() == source.contexts()
