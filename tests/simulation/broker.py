@@ -1,0 +1,608 @@
+"""Apache Kafka in memory, under the names of aiokafka's clients that `brokers.clients` opens.
+
+What is modelled, since the system leans on it: appends that are acknowledged late or never heard
+of, idempotent producers that retry for as long as the broker is away, transactions, epochs that
+fence older writers once a newer one has written, groups with eager rebalances and sessions,
+isolation levels, compaction, retention. What is not: replication, and partitions that move.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from aiokafka import TopicPartition  # type: ignore[import-untyped]
+from aiokafka.errors import (  # type: ignore[import-untyped]
+    CommitFailedError,
+    KafkaConnectionError,
+    KafkaTimeoutError,
+    OffsetOutOfRangeError,
+    ProducerFenced,
+)
+
+from tests.simulation.loop import EPOCH_S, Process, SimulatedLoop, State, current
+
+LATENCY_MAX_S: Final = 0.004
+START_WAIT_S: Final = 2.0
+_POLL_S: Final = 0.01
+
+
+@dataclass(slots=True)
+class Message:
+    """One record as consumers see it; `transaction` is that under which it was written, or 0."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    transaction: int = 0
+    visible: bool = True
+
+
+class PartitionLog:
+    """One partition: what was appended, and by which epochs."""
+
+    def __init__(self, topic: str, number: int) -> None:
+        self.topic, self.number = topic, number
+        self.records: list[Message] = []
+        self.start = self.end = 0
+        self.epochs: dict[int, int] = {}  # producer id -> the newest epoch that wrote here
+        self.open_transactions: dict[int, int] = {}  # transaction -> its first offset
+
+    @property
+    def stable_end(self) -> int:
+        """Where readers of committed records have to stop."""
+        return min([self.end, *self.open_transactions.values()])
+
+    def read(self, start: int, *, committed: bool, most: int) -> tuple[list[Message], int]:
+        """Up to `most` records from `start` on, and the offset to go on at."""
+        end = self.stable_end if committed else self.end
+        found: list[Message] = []
+        for record in self.records:
+            if record.offset < start or record.offset >= end:
+                continue
+            if len(found) == most:
+                return found, record.offset
+            if record.visible:
+                found.append(record)
+        return found, max(end, start)
+
+    def compact(self, rng: random.Random) -> None:
+        """What the cleaner may have done: superseded records up to some offset are gone."""
+        dirty = rng.randint(self.start, self.stable_end)
+        last = {one.key: one.offset for one in self.records if one.visible and one.offset < dirty}
+        kept = [
+            one
+            for one in self.records
+            if one.offset >= dirty or one.offset == last.get(one.key) or rng.random() < 0.2
+        ]
+        self.records = [one for one in kept if one.visible or one.transaction]
+
+    def retire(self, before: int) -> None:
+        """Retention: records before the offset are gone."""
+        self.start = min(max(self.start, before), self.end)
+        self.records = [one for one in self.records if one.offset >= self.start]
+
+
+@dataclass(slots=True)
+class Member:
+    """A consumer as its group knows it."""
+
+    session_s: float
+    seen_at: float
+    joined: int = -1
+    assigned: set[TopicPartition] = field(default_factory=set)
+
+
+class Group:
+    """A consumer group with eager rebalances: everybody gives everything up, then it is shared."""
+
+    def __init__(self, broker: "SimulatedBroker", rebalance_s: float) -> None:
+        self._broker = broker
+        self._rebalance_s = rebalance_s
+        self._began_at = 0.0
+        self.generation = 0
+        self.settled = 0  # the last generation that was shared out
+        self.members: dict[Consumer, Member] = {}
+        self.topics: set[str] = set()
+        self.committed: dict[TopicPartition, int] = {}
+
+    def begin(self) -> None:
+        """Everybody has to join again."""
+        self.generation += 1
+        self._began_at = self._broker.loop.now
+
+    def check(self) -> None:
+        """Expels who was not heard of, and shares out once all have joined."""
+        now = self._broker.loop.now
+        for consumer, member in list(self.members.items()):
+            late = self.generation > self.settled and now - self._began_at > self._rebalance_s
+            if now - member.seen_at > member.session_s or (
+                late and member.joined < self.generation
+            ):
+                del self.members[consumer]
+                self.begin()
+        joined = [one for one in self.members.values() if one.joined == self.generation]
+        if self.generation > self.settled and self.members and len(joined) == len(self.members):
+            self._share(joined)
+
+    def _share(self, members: list[Member]) -> None:
+        every = [
+            TopicPartition(topic, number)
+            for topic in sorted(self.topics)
+            for number in range(len(self._broker.topics[topic]))
+        ]
+        before = [one.assigned for one in members]
+        shares: list[set[TopicPartition]] = [set() for _ in members]
+        most = -(-len(every) // len(members))
+        free = []
+        for part in every:  # sticky: who had it keeps it, as far as that is fair
+            owner = next((i for i, had in enumerate(before) if part in had), None)
+            if owner is not None and len(shares[owner]) < most:
+                shares[owner].add(part)
+            else:
+                free.append(part)
+        for part in free:
+            min(shares, key=len).add(part)
+        for member, share in zip(members, shares, strict=True):
+            member.assigned = share
+        self.settled = self.generation
+
+
+class SimulatedBroker:
+    """The cluster. `away` cuts everybody off, `cut` single processes."""
+
+    def __init__(self, loop: SimulatedLoop, rng: random.Random) -> None:
+        self.loop = loop
+        self.rng = rng
+        self.away = False
+        self.cut: set[Process | None] = set()
+        self.topics: dict[str, list[PartitionLog]] = {}
+        self.groups: dict[str, Group] = {}
+        self.transactional: dict[str, tuple[int, int]] = {}  # id -> (producer id, epoch)
+        self.running: dict[str, int] = {}  # transactional id -> open transaction
+        self._numbers = 0
+        self._watch = loop.create_task(self._check_groups())
+
+    def make(self, topic: str, partitions: int) -> None:
+        """A topic."""
+        self.topics[topic] = [PartitionLog(topic, number) for number in range(partitions)]
+
+    def number(self) -> int:
+        """A new producer id or transaction."""
+        self._numbers += 1
+        return self._numbers
+
+    async def _check_groups(self) -> None:
+        while True:
+            await asyncio.sleep(0.05)
+            for group in self.groups.values():
+                group.check()
+
+    def group(self, name: str, rebalance_s: float) -> Group:
+        """The group, made where it is new."""
+        return self.groups.setdefault(name, Group(self, rebalance_s))
+
+    @property
+    def reachable(self) -> bool:
+        """Whether the process that asks reaches the broker now."""
+        return not self.away and current() not in self.cut
+
+    async def delay(self) -> None:
+        """One way over the network."""
+        await asyncio.sleep(self.rng.random() * LATENCY_MAX_S)
+
+    async def reach(self, timeout_s: float) -> None:
+        """Waits for the broker.
+
+        Raises:
+            KafkaConnectionError: it stayed away for so long.
+        """
+        end = self.loop.now + timeout_s
+        await self.delay()
+        while not self.reachable:
+            if self.loop.now >= end:
+                raise KafkaConnectionError("simulated: no broker")
+            await asyncio.sleep(0.1)
+
+    def append(
+        self,
+        part: TopicPartition,
+        messages: Iterable[tuple[bytes | None, bytes | None]],
+        *,
+        producer: tuple[int, int] = (0, 0),
+        transaction: int = 0,
+    ) -> int:
+        """Appends as one batch; returns the first offset.
+
+        Raises:
+            ProducerFenced: a newer epoch of the producer has written to the partition.
+        """
+        log: PartitionLog = self.topics[part.topic][part.partition]
+        number, epoch = producer
+        if epoch < log.epochs.get(number, 0):
+            raise ProducerFenced("simulated: a newer epoch has written")
+        log.epochs[number] = epoch
+        first = log.end
+        if transaction:
+            log.open_transactions.setdefault(transaction, first)
+        for key, value in messages:
+            stamp = int(1000 * (EPOCH_S + self.loop.now))
+            log.records.append(
+                Message(part.topic, part.partition, log.end, stamp, key, value, transaction)
+            )
+            log.end += 1
+        return first
+
+    def end_transaction(self, transaction: int, *, commit: bool) -> None:
+        """Writes the control records; what was aborted is never seen by readers of committed."""
+        for logs in self.topics.values():
+            for log in logs:
+                if log.open_transactions.pop(transaction, None) is None:
+                    continue
+                if not commit:
+                    for record in log.records:
+                        record.visible = record.visible and record.transaction != transaction
+                log.end += 1
+
+    def begin_epoch(self, transactional_id: str) -> tuple[int, int]:
+        """A new epoch; what an older one had open is aborted."""
+        number, epoch = self.transactional.get(transactional_id) or (self.number(), -1)
+        self.transactional[transactional_id] = (number, epoch + 1)
+        open_transaction = self.running.pop(transactional_id, 0)
+        if open_transaction:
+            self.end_transaction(open_transaction, commit=False)
+        return number, epoch + 1
+
+    # What is put in place of aiokafka's classes
+
+    def consumer(self, *topics: str, **options: Any) -> "Consumer":
+        """In place of `AIOKafkaConsumer`."""
+        assert not topics, "the system subscribes or assigns"
+        return Consumer(self, options)
+
+    def producer(self, **options: Any) -> "Producer":
+        """In place of `AIOKafkaProducer`."""
+        return Producer(self, options)
+
+
+class _Batch:
+    """In place of aiokafka's BatchBuilder."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.messages: list[tuple[bytes | None, bytes | None]] = []
+        self._left = bytes_max
+
+    def append(
+        self, *, key: bytes | None, value: bytes | None, timestamp: int | None
+    ) -> object | None:
+        size = len(key or b"") + len(value or b"") + 80
+        if self.messages and size > self._left:
+            return None
+        self._left -= size
+        self.messages.append((key, value))
+        return object()
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """Where a message or batch was written."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+class _TransactionManager:
+    """The private part of aiokafka's producer that fencing uses."""
+
+    def __init__(self) -> None:
+        self.producer_id = 0
+        self.producer_epoch = 0
+
+    def set_pid_and_epoch(self, producer_id: int, producer_epoch: int) -> None:
+        self.producer_id, self.producer_epoch = producer_id, producer_epoch
+
+
+class Producer:
+    """In place of `AIOKafkaProducer`."""
+
+    def __init__(self, broker: SimulatedBroker, options: dict[str, Any]) -> None:
+        self._broker = broker
+        self._batch_bytes = options.get("max_batch_size", 16_384)
+        self._transactional_id: str = options.get("transactional_id") or ""
+        patient = bool(self._transactional_id or options.get("enable_idempotence"))
+        self._patience_s = 1e9 if patient else options.get("request_timeout_ms", 40_000) / 1000
+        self._txn_manager = _TransactionManager()
+        self._transaction = 0
+        self._closed = asyncio.Event()
+        self._sending: set[asyncio.Task[Any]] = set()
+
+    async def start(self) -> None:
+        await self._broker.reach(START_WAIT_S)
+        if self._transactional_id:
+            self._txn_manager.set_pid_and_epoch(*self._broker.begin_epoch(self._transactional_id))
+        elif not self._txn_manager.producer_id:
+            self._txn_manager.set_pid_and_epoch(self._broker.number(), 0)
+
+    async def stop(self) -> None:
+        if self._sending and self._broker.reachable:
+            await asyncio.wait(self._sending, timeout=5.0)
+        self._closed.set()
+        for task in self._sending:
+            task.cancel()
+
+    def create_batch(self) -> _Batch:
+        return _Batch(self._batch_bytes)
+
+    async def send_batch(
+        self, batch: _Batch, topic: str, *, partition: int
+    ) -> "asyncio.Future[Sent]":
+        return self._begin(TopicPartition(topic, partition), batch.messages)
+
+    async def send(
+        self, topic: str, value: bytes | None = None, key: bytes | None = None, partition: int = -1
+    ) -> "asyncio.Future[Sent]":
+        return self._begin(self._place(topic, key, partition), [(key, value)])
+
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        key: bytes | None = None,
+        partition: int = -1,
+    ) -> Sent:
+        return await self._begin(self._place(topic, key, partition), [(key, value)])
+
+    def _place(self, topic: str, key: bytes | None, partition: int) -> TopicPartition:
+        if partition < 0:
+            from brokers.clients import partition_of
+
+            partition = partition_of(key or b"", len(self._broker.topics[topic]))
+        return TopicPartition(topic, partition)
+
+    def _begin(
+        self, part: TopicPartition, messages: Sequence[tuple[bytes | None, bytes | None]]
+    ) -> "asyncio.Task[Sent]":
+        task = asyncio.ensure_future(self._deliver(part, list(messages)))
+        self._sending.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: "asyncio.Task[Sent]") -> None:
+        self._sending.discard(task)
+        if not task.cancelled():
+            task.exception()
+
+    async def _deliver(
+        self, part: TopicPartition, messages: list[tuple[bytes | None, bytes | None]]
+    ) -> Sent:
+        """Appended once; the acknowledgement may come much later, or to nobody."""
+        broker = self._broker
+        manager = self._txn_manager
+        try:
+            await broker.reach(self._patience_s)
+        except KafkaConnectionError as error:
+            raise KafkaTimeoutError("simulated: given up") from error
+        offset = broker.append(
+            part,
+            messages,
+            producer=(manager.producer_id, manager.producer_epoch),
+            transaction=self._transaction,
+        )
+        await broker.delay()
+        await broker.reach(self._patience_s)
+        return Sent(part.topic, part.partition, offset)
+
+    # Transactions
+
+    async def begin_transaction(self) -> None:
+        self._transaction = self._broker.number()
+        self._broker.running[self._transactional_id] = self._transaction
+
+    async def commit_transaction(self) -> None:
+        await self._end_transaction(commit=True)
+
+    async def abort_transaction(self) -> None:
+        await self._end_transaction(commit=False)
+
+    async def _end_transaction(self, *, commit: bool) -> None:
+        if self._sending:
+            await asyncio.wait(self._sending)
+        await self._broker.reach(START_WAIT_S)
+        broker, name = self._broker, self._transactional_id
+        manager = self._txn_manager
+        if broker.transactional[name] != (manager.producer_id, manager.producer_epoch):
+            raise ProducerFenced("simulated: a newer epoch has begun")
+        broker.end_transaction(self._transaction, commit=commit)
+        broker.running.pop(name, None)
+        self._transaction = 0
+        await broker.delay()
+        await broker.reach(START_WAIT_S)
+
+
+class Consumer:
+    """In place of `AIOKafkaConsumer`."""
+
+    def __init__(self, broker: SimulatedBroker, options: dict[str, Any]) -> None:
+        self._broker = broker
+        self._committed = options.get("isolation_level") == "read_committed"
+        self._reset: str = options.get("auto_offset_reset", "latest")
+        self._group_id: str | None = options.get("group_id")
+        self._session_s = options.get("session_timeout_ms", 10_000) / 1000
+        self._rebalance_s = options.get("rebalance_timeout_ms", 60_000) / 1000
+        self._request_s = min(options.get("request_timeout_ms", 40_000) / 1000, 10.0)
+        self._listener: Any = None
+        self._positions: dict[TopicPartition, int | None] = {}
+        self._generation = -1
+        self._coordinator: asyncio.Task[None] | None = None
+        self._heartbeat: asyncio.Task[None] | None = None
+        self._process = current()
+
+    async def start(self) -> None:
+        await self._broker.reach(START_WAIT_S)
+
+    async def stop(self) -> None:
+        for task in (self._coordinator, self._heartbeat):
+            if task is not None:
+                task.cancel()
+        if self._group is not None and self._broker.reachable and self in self._group.members:
+            del self._group.members[self]
+            self._group.begin()
+        await self._broker.delay()
+
+    @property
+    def _group(self) -> Group | None:
+        if self._group_id is None:
+            return None
+        return self._broker.group(self._group_id, self._rebalance_s)
+
+    # Membership
+
+    def subscribe(self, topics: Sequence[str], *, listener: Any) -> None:
+        group = self._group
+        assert group is not None
+        group.topics.update(topics)
+        self._listener = listener
+        self._coordinator = asyncio.ensure_future(self._follow_group(group))
+        self._heartbeat = asyncio.ensure_future(self._send_heartbeats(group))
+
+    async def _send_heartbeats(self, group: Group) -> None:
+        while True:
+            if self._broker.reachable and self in group.members:
+                group.members[self].seen_at = self._broker.loop.now
+            await asyncio.sleep(self._session_s / 4)
+
+    async def _follow_group(self, group: Group) -> None:
+        while True:
+            await self._broker.reach(1e9)
+            member = group.members.get(self)
+            if member is None:
+                member = group.members[self] = Member(self._session_s, self._broker.loop.now)
+                group.begin()
+            if self._generation != group.settled or group.generation != group.settled:
+                await self._rejoin(group, member)
+            await asyncio.sleep(0.05)
+
+    async def _rejoin(self, group: Group, member: Member) -> None:
+        had = set(self._positions)
+        await self._listener.on_partitions_revoked(had)
+        while group.members.get(self) is member:
+            member.joined = group.generation
+            if group.settled == group.generation:
+                break
+            await asyncio.sleep(_POLL_S)
+        if group.members.get(self) is not member:
+            self._positions = {}
+            self._generation = -1
+            return
+        self._generation = group.settled
+        self._positions = dict.fromkeys(member.assigned)
+        await self._listener.on_partitions_assigned(set(member.assigned))
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        return frozenset(self._positions)
+
+    def assign(self, partitions: Sequence[TopicPartition]) -> None:
+        self._positions = dict.fromkeys(partitions)
+
+    # Positions
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        self._positions[TopicPartition(*partition)] = offset
+
+    async def seek_to_beginning(self, *partitions: TopicPartition) -> bool:
+        for part in partitions or tuple(self._positions):
+            self._positions[part] = self._log(part).start
+        return True
+
+    async def position(self, partition: TopicPartition) -> int:
+        await self._broker.reach(self._request_s)
+        return self._position(TopicPartition(*partition))
+
+    def _position(self, part: TopicPartition) -> int:
+        position = self._positions[part]
+        if position is None:
+            committed = self._group.committed.get(part) if self._group is not None else None
+            position = self._log(part).start if committed is None else committed
+            self._positions[part] = position
+        return position
+
+    def _log(self, part: TopicPartition) -> PartitionLog:
+        log: PartitionLog = self._broker.topics[part.topic][part.partition]
+        return log
+
+    async def beginning_offsets(
+        self, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        await self._broker.reach(self._request_s)
+        return {TopicPartition(*part): self._log(part).start for part in partitions}
+
+    async def end_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        await self._broker.reach(self._request_s)
+        ends = {}
+        for part in partitions:
+            log = self._log(part)
+            ends[TopicPartition(*part)] = log.stable_end if self._committed else log.end
+        return ends
+
+    async def commit(self, offsets: dict[TopicPartition, int]) -> None:
+        await self._broker.reach(self._request_s)
+        group = self._group
+        assert group is not None
+        member = group.members.get(self)
+        if member is None or self._generation != group.generation:
+            raise CommitFailedError("simulated: no member of this generation")
+        group.committed.update(offsets)
+        await self._broker.delay()
+
+    # Records
+
+    async def getmany(
+        self, *partitions: TopicPartition, timeout_ms: int = 0, max_records: int | None = None
+    ) -> dict[TopicPartition, list[Message]]:
+        end = self._broker.loop.now + timeout_ms / 1000
+        while True:
+            await self._broker.delay()
+            found = self._fetch(partitions or tuple(self._positions), max_records or 500)
+            if found or self._broker.loop.now >= end:
+                return found
+            await asyncio.sleep(_POLL_S)
+
+    def _fetch(
+        self, partitions: Sequence[TopicPartition], most: int
+    ) -> dict[TopicPartition, list[Message]]:
+        found: dict[TopicPartition, list[Message]] = {}
+        if not self._broker.reachable:
+            return found
+        for part in partitions:
+            if part not in self._positions:
+                continue
+            log, start = self._log(part), self._position(part)
+            if not log.start <= start <= log.end:
+                if self._reset == "none":
+                    raise OffsetOutOfRangeError({part: start})
+                start = log.start
+            records, self._positions[part] = log.read(start, committed=self._committed, most=most)
+            most -= len(records)
+            if records:
+                found[part] = records
+            if most <= 0:
+                break
+        return found
+
+
+@asynccontextmanager
+async def disposed(broker: SimulatedBroker) -> AsyncIterator[SimulatedBroker]:
+    """Ends the broker's own work."""
+    try:
+        yield broker
+    finally:
+        broker._watch.cancel()
+
+
+__all__ = ["Consumer", "Message", "Process", "Producer", "SimulatedBroker", "State"]
