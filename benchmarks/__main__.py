@@ -11,9 +11,9 @@ from typing import Final
 import click
 import msgspec
 
-from benchmarks.figures import Figure
-from benchmarks.machine import describe_machine
-from benchmarks.report import Report, Result, head_lines, section_lines
+from benchmarks.report.document import Report, Result, head_lines, section_lines
+from benchmarks.report.figures import Figure
+from benchmarks.report.machine import describe_machine
 from benchmarks.sizes import KERNELS, KernelName
 from devtools.kafka_jars import (
     BrokerUnavailableError,
@@ -24,16 +24,16 @@ from devtools.kafka_jars import (
 from streams.kernel import native_available
 
 MODULES: Final = {
-    "ingest": "ingest",
-    "stages": "stages",
-    "query": "query",
-    "memory": "memory",
-    "recovery": "recovery",
-    "kernel": "kernels",
-    "pipeline": "pipeline",
-    "latency": "latency",
-    "cold": "cold",
-    "table-topic": "table_topic",
+    "ingest": "embedded.ingest",
+    "stages": "embedded.stages",
+    "query": "embedded.query",
+    "memory": "index.memory",
+    "recovery": "embedded.recovery",
+    "kernel": "index.kernels",
+    "pipeline": "distributed.pipeline",
+    "latency": "distributed.latency",
+    "cold": "distributed.cold",
+    "table-topic": "distributed.table_topic",
 }
 DISTRIBUTED: Final = ("pipeline", "latency", "cold", "table-topic")
 """Those that need a Kafka broker; `distributed` names all of them."""

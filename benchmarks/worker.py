@@ -11,19 +11,10 @@ from typing import Final
 
 import msgspec
 
-from benchmarks import (
-    cold,
-    ingest,
-    kernels,
-    latency,
-    memory,
-    pipeline,
-    query,
-    recovery,
-    stages,
-    table_topic,
-)
-from benchmarks.figures import Figure
+from benchmarks.distributed import cold, latency, pipeline, table_topic
+from benchmarks.embedded import ingest, query, recovery, stages
+from benchmarks.index import kernels, memory
+from benchmarks.report.figures import Figure
 from benchmarks.sizes import KERNELS, KernelName, Sizes, sizes_of
 
 Measurement = Callable[[KernelName, Sizes], list[Figure]]

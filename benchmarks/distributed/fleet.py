@@ -7,7 +7,7 @@ from typing import Self, TypeVar
 
 import msgspec
 
-from benchmarks.fleet_process import FleetJob, FleetSent
+from benchmarks.distributed.fleet_process import FleetJob, FleetSent
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ class Fleet:
     def __enter__(self) -> Self:
         job = msgspec.json.encode(self._job).decode()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.fleet_process", job],
+            [sys.executable, "-m", "benchmarks.distributed.fleet_process", job],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )

@@ -7,9 +7,9 @@ at every 20 ms. CPU time is all of the service's process, until the table has be
 import time
 from typing import Final
 
-from benchmarks.figures import Aim, Figure
-from benchmarks.publisher import Publisher
-from benchmarks.service import Service, until
+from benchmarks.embedded.publisher import Publisher
+from benchmarks.embedded.service import Service, until
+from benchmarks.report.figures import Aim, Figure
 from benchmarks.sizes import BLOCK_SIZE, SEED, KernelName, Sizes
 from simulation.traffic.load import LoadPlan
 

@@ -7,10 +7,10 @@ service tells that part too.
 import shutil
 from typing import Final
 
-from benchmarks.figures import Figure
-from benchmarks.ingest import POLL_S
-from benchmarks.publisher import Publisher
-from benchmarks.service import Service, until
+from benchmarks.embedded.ingest import POLL_S
+from benchmarks.embedded.publisher import Publisher
+from benchmarks.embedded.service import Service, until
+from benchmarks.report.figures import Figure
 from benchmarks.sizes import BLOCK_SIZE, SEED, KernelName, Sizes
 from simulation.traffic.load import LoadPlan
 

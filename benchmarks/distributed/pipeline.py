@@ -7,11 +7,11 @@ batch. CPU time is that of each process until then, what it does while idle incl
 import time
 from typing import Final, NamedTuple
 
-from benchmarks.cluster import Cluster, Role
-from benchmarks.figures import Figure
-from benchmarks.fleet import Fleet
-from benchmarks.fleet_process import FleetJob
-from benchmarks.service import cpu_seconds, until
+from benchmarks.distributed.cluster import Cluster, Role
+from benchmarks.distributed.fleet import Fleet
+from benchmarks.distributed.fleet_process import FleetJob
+from benchmarks.embedded.service import cpu_seconds, until
+from benchmarks.report.figures import Figure
 from benchmarks.sizes import BLOCK_SIZE, SEED, KernelName, Sizes
 from simulation.traffic.load import LoadPlan
 

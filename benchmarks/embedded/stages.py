@@ -14,10 +14,10 @@ from typing import Final, TypeVar
 
 import zmq
 
-from benchmarks.figures import Figure
-from benchmarks.ingest import PHASES, plan_of
-from benchmarks.publisher_process import phases_of
-from benchmarks.service import MODEL
+from benchmarks.embedded.ingest import PHASES, plan_of
+from benchmarks.embedded.publisher_process import phases_of
+from benchmarks.embedded.service import MODEL
+from benchmarks.report.figures import Figure
 from benchmarks.sizes import BLOCK_SIZE, KernelName, Sizes
 from bridge.sequencing.sequencer import Intake
 from bridge.sockets.connection import Connection

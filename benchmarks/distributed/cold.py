@@ -13,12 +13,12 @@ from typing import Final
 
 import msgspec
 
-from benchmarks.blocks import chains, stored_events
-from benchmarks.cluster import Cluster, Role
-from benchmarks.figures import Aim, Figure
-from benchmarks.service import until
+from benchmarks.distributed.cluster import Cluster, Role
+from benchmarks.distributed.table_rows import TableRows, fill_events, opened_topic
+from benchmarks.embedded.service import until
+from benchmarks.index.blocks import chains, stored_events
+from benchmarks.report.figures import Aim, Figure
 from benchmarks.sizes import SEED, KernelName, Sizes
-from benchmarks.table_rows import TableRows, fill_events, opened_topic
 
 PARTITIONS: Final = 4
 EVENT_BLOCKS: Final = 64

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterable
 import msgspec
 from aiokafka import AIOKafkaProducer  # type: ignore[import-untyped]
 
-from benchmarks.blocks import MODEL, stream_of
+from benchmarks.index.blocks import MODEL, stream_of
 from benchmarks.sizes import BLOCK_SIZE, KernelName
 from brokers.availability import client_options
 from brokers.settings import KafkaSettings

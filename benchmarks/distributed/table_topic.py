@@ -10,11 +10,11 @@ import time
 from collections import deque
 from typing import Final, NamedTuple
 
-from benchmarks.blocks import Chain, chains, removed_events, stored_events
-from benchmarks.cluster import Cluster
-from benchmarks.figures import Aim, Figure
+from benchmarks.distributed.cluster import Cluster
+from benchmarks.distributed.table_rows import TableRows, opened_topic
+from benchmarks.index.blocks import Chain, chains, removed_events, stored_events
+from benchmarks.report.figures import Aim, Figure
 from benchmarks.sizes import SEED, KernelName, Sizes
-from benchmarks.table_rows import TableRows, opened_topic
 from streams.kernel.changes import CHANGE_BYTES
 
 FLUSH_BLOCKS: Final = 4_096

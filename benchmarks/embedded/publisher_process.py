@@ -1,6 +1,6 @@
 """The publishers' process: `simulation.traffic.load` on several sockets, in phases sent on demand.
 
-`python -m benchmarks.publisher_process JOB` prints a JSON line with its endpoints, encodes the
+`python -m benchmarks.embedded.publisher_process JOB` prints a JSON line with its endpoints, encodes the
 stream, prints `ENCODED`, waits for a subscriber on each socket, and prints `SUBSCRIBED`. Each line
 on its standard input then sends the next phase from every socket, and prints a `Sent`.
 

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from benchmarks.blocks import (
+from benchmarks.index.blocks import (
     SCOPE,
     Chain,
     chains,
@@ -20,7 +20,7 @@ from benchmarks.blocks import (
     stored_events,
     stream_of,
 )
-from benchmarks.figures import Figure, thread_seconds
+from benchmarks.report.figures import Figure, thread_seconds
 from benchmarks.sizes import BLOCK_SIZE, CHAIN_BLOCKS, SEED, KernelName, Sizes
 from schemas.arrays import ArrayPacker
 from simulation.engines.wire import BlockStored, EventEncoder

@@ -20,9 +20,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from benchmarks.figures import Aim, Figure, percentile
-from benchmarks.publisher import Publisher
-from benchmarks.service import MODEL, Service, cpu_seconds, until
+from benchmarks.embedded.publisher import Publisher
+from benchmarks.embedded.service import MODEL, Service, cpu_seconds, until
+from benchmarks.report.figures import Aim, Figure, percentile
 from benchmarks.sizes import BLOCK_SIZE, CHAIN_BLOCKS, SEED, KernelName, Sizes
 from simulation.engines.wire import BlockStored
 from simulation.traffic.load import LoadPlan, plan_events
@@ -176,7 +176,7 @@ def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
 @contextmanager
 def empty_server() -> Iterator[Server]:
     """The server that is the floor."""
-    command = [sys.executable, "-m", "benchmarks.empty_server"]
+    command = [sys.executable, "-m", "benchmarks.embedded.empty_server"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

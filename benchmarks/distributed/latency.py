@@ -9,12 +9,12 @@ import threading
 import time
 from typing import Final
 
-from benchmarks.cluster import Cluster, Role
-from benchmarks.figures import Aim, Figure, percentile
-from benchmarks.fleet import Fleet
-from benchmarks.fleet_process import LATE_S, FleetJob, FleetSent
-from benchmarks.pipeline import start_roles
-from benchmarks.service import until
+from benchmarks.distributed.cluster import Cluster, Role
+from benchmarks.distributed.fleet import Fleet
+from benchmarks.distributed.fleet_process import LATE_S, FleetJob, FleetSent
+from benchmarks.distributed.pipeline import start_roles
+from benchmarks.embedded.service import until
+from benchmarks.report.figures import Aim, Figure, percentile
 from benchmarks.sizes import BLOCK_SIZE, SEED, KernelName, Sizes
 from simulation.traffic.load import LoadPlan, LoadPublisher, encode_load
 

@@ -7,8 +7,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Final
 
-from benchmarks.blocks import chains, encoded_calls, stored_events, stream_of
-from benchmarks.figures import Figure
+from benchmarks.index.blocks import chains, encoded_calls, stored_events, stream_of
+from benchmarks.report.figures import Figure
 from benchmarks.sizes import SEED, KernelName, Sizes
 from streams.kernel import Kernel, open_kernel
 

@@ -6,8 +6,8 @@ from typing import Self, TypeVar
 
 import msgspec
 
-from benchmarks.publisher_process import Job, Sent
-from benchmarks.service import Service
+from benchmarks.embedded.publisher_process import Job, Sent
+from benchmarks.embedded.service import Service
 from simulation.traffic.load import LoadPlan
 
 T = TypeVar("T")
@@ -22,7 +22,7 @@ class Publisher:
     def __enter__(self) -> Self:
         job = msgspec.json.encode(self._job).decode()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.publisher_process", job],
+            [sys.executable, "-m", "benchmarks.embedded.publisher_process", job],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )

@@ -8,8 +8,8 @@ from typing import Final
 
 import msgspec
 
-from benchmarks.figures import Figure
-from benchmarks.machine import Machine
+from benchmarks.report.figures import Figure
+from benchmarks.report.machine import Machine
 from benchmarks.sizes import KernelName
 
 _NAME_WIDTH: Final = 60

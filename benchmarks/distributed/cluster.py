@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import msgspec
 from aiokafka.admin import AIOKafkaAdminClient  # type: ignore[import-untyped]
 
-from benchmarks.service import MODEL, cpu_seconds, parse_metrics, until
+from benchmarks.embedded.service import MODEL, cpu_seconds, parse_metrics, until
 from benchmarks.sizes import BLOCK_SIZE, KernelName
 from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics

@@ -1,0 +1,1 @@
+"""The distributed form, all roles as processes on one broker."""

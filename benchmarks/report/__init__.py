@@ -1,0 +1,1 @@
+"""What was measured, on which machine, and how it is printed."""
