@@ -1,4 +1,6 @@
-"""Many publishers in one process, sent round robin: `python -m benchmarks.distributed.fleet_process JOB`.
+"""Many publishers in one process, sent round robin.
+
+Run it as `python -m benchmarks.distributed.fleet_process JOB`.
 
 Prints a JSON line with its endpoints, encodes a stream of its own for each, waits for a subscriber
 on each socket, and prints `SUBSCRIBED`. A line on its standard input sends everything; then it

@@ -1,7 +1,7 @@
 """The floor of a request: the service's web server around an app that answers `{}`.
 
-`python -m benchmarks.embedded.empty_server` prints its port. What `/query` costs beyond it is Reprise's own;
-measured beside it in one run, it also tells how much the machine was disturbed.
+`python -m benchmarks.embedded.empty_server` prints its port. What `/query` costs beyond it is
+Reprise's own; measured beside it in one run, it also tells how much the machine was disturbed.
 """
 
 import socket

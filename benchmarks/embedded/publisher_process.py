@@ -1,8 +1,9 @@
 """The publishers' process: `simulation.traffic.load` on several sockets, in phases sent on demand.
 
-`python -m benchmarks.embedded.publisher_process JOB` prints a JSON line with its endpoints, encodes the
-stream, prints `ENCODED`, waits for a subscriber on each socket, and prints `SUBSCRIBED`. Each line
-on its standard input then sends the next phase from every socket, and prints a `Sent`.
+`python -m benchmarks.embedded.publisher_process JOB` prints a JSON line with its endpoints,
+encodes the stream, prints `ENCODED`, waits for a subscriber on each socket, and prints
+`SUBSCRIBED`. Each line on its standard input then sends the next phase from every socket, and
+prints a `Sent`.
 
 A stream of the pattern `removed` has two phases, all that is stored and then all that is removed;
 any other has one.
