@@ -26,7 +26,6 @@ from tests.simulation.loop import EPOCH_S, Process, SimulatedLoop, State, curren
 
 LATENCY_MAX_S: Final = 0.004
 START_WAIT_S: Final = 2.0
-_POLL_S: Final = 0.01
 
 
 @dataclass(slots=True)
@@ -115,6 +114,7 @@ class Group:
         """Everybody has to join again."""
         self.generation += 1
         self._began_at = self._broker.loop.now
+        self._broker.changed()
 
     def check(self) -> None:
         """Expels who was not heard of, and shares out once all have joined."""
@@ -151,6 +151,7 @@ class Group:
         for member, share in zip(members, shares, strict=True):
             member.assigned = share
         self.settled = self.generation
+        self._broker.changed()
 
 
 class SimulatedBroker:
@@ -166,6 +167,7 @@ class SimulatedBroker:
         self.transactional: dict[str, tuple[int, int]] = {}  # id -> (producer id, epoch)
         self.running: dict[str, int] = {}  # transactional id -> open transaction
         self._numbers = 0
+        self._waiting: set[asyncio.Future[None]] = set()
         self._watch = loop.create_task(self._check_groups())
 
     def make(self, topic: str, partitions: int) -> None:
@@ -179,7 +181,7 @@ class SimulatedBroker:
 
     async def _check_groups(self) -> None:
         while True:
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.1)
             for group in self.groups.values():
                 group.check()
 
@@ -191,6 +193,24 @@ class SimulatedBroker:
     def reachable(self) -> bool:
         """Whether the process that asks reaches the broker now."""
         return not self.away and current() not in self.cut
+
+    def changed(self) -> None:
+        """Wakes whoever waits for records or for a group."""
+        for waiting in self._waiting:
+            if not waiting.done():
+                waiting.set_result(None)
+        self._waiting.clear()
+
+    async def change(self, timeout_s: float) -> None:
+        """Waits for `changed`, or for so long."""
+        waiting: asyncio.Future[None] = self.loop.create_future()
+        self._waiting.add(waiting)
+        timer = self.loop.call_later(timeout_s, _finish, waiting)
+        try:
+            await waiting
+        finally:
+            timer.cancel()
+            self._waiting.discard(waiting)
 
     async def delay(self) -> None:
         """One way over the network."""
@@ -236,6 +256,7 @@ class SimulatedBroker:
                 Message(part.topic, part.partition, log.end, stamp, key, value, transaction)
             )
             log.end += 1
+        self.changed()
         return first
 
     def end_transaction(self, transaction: int, *, commit: bool) -> None:
@@ -248,6 +269,7 @@ class SimulatedBroker:
                     for record in log.records:
                         record.visible = record.visible and record.transaction != transaction
                 log.end += 1
+        self.changed()
 
     def begin_epoch(self, transactional_id: str) -> tuple[int, int]:
         """A new epoch; what an older one had open is aborted."""
@@ -486,16 +508,17 @@ class Consumer:
                 group.begin()
             if self._generation != group.settled or group.generation != group.settled:
                 await self._rejoin(group, member)
-            await asyncio.sleep(0.05)
+            await self._broker.change(0.5)
 
     async def _rejoin(self, group: Group, member: Member) -> None:
         had = set(self._positions)
         await self._listener.on_partitions_revoked(had)
         while group.members.get(self) is member:
             member.joined = group.generation
+            group.check()
             if group.settled == group.generation:
                 break
-            await asyncio.sleep(_POLL_S)
+            await self._broker.change(0.5)
         if group.members.get(self) is not member:
             self._positions = {}
             self._generation = -1
@@ -569,9 +592,10 @@ class Consumer:
         while True:
             await self._broker.delay()
             found = self._fetch(partitions or tuple(self._positions), max_records or 500)
-            if found or self._broker.loop.now >= end:
+            left_s = end - self._broker.loop.now
+            if found or left_s <= 0:
                 return found
-            await asyncio.sleep(_POLL_S)
+            await self._broker.change(left_s)
 
     def _fetch(
         self, partitions: Sequence[TopicPartition], most: int
@@ -594,6 +618,11 @@ class Consumer:
             if most <= 0:
                 break
         return found
+
+
+def _finish(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():
+        waiting.set_result(None)
 
 
 @asynccontextmanager
