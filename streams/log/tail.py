@@ -14,8 +14,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from rocksdict import AccessType, Rdict
-
 from brokers.availability import knock, until_reached
 from brokers.interface import Partition
 from brokers.options import ClientOptions, client_options
@@ -23,7 +21,7 @@ from brokers.reading import opened_reader
 from brokers.settings import KafkaSettings
 from brokers.topics import count_partitions
 from schemas.identities import Offset
-from storage.rocksdb import database_options, disk_errors
+from storage.rocksdb import LOG, Database, disk_errors
 from streams.log.embedded import ReadOnlyLog
 from streams.log.record_lines import Entry, StreamFilter, record_line
 
@@ -170,22 +168,13 @@ class _FollowedLog(ReadOnlyLog):
         self._scratch = scratch
         super().__init__(path)
 
-    def _open(self) -> None:
-        super()._open()  # says it where there is no log
-        self._close()
-        with disk_errors("read the log", self._path):
-            self._db = Rdict(
-                str(self._path),
-                database_options(),
-                access_type=AccessType.secondary(str(self._scratch)),
-            )
-            self._opened = True
-            self._load_facts()
+    def _open(self) -> Database:
+        return Database.following(self._path, LOG, self._scratch)
 
     def catch_up(self) -> None:
         """Lets `read` find what the service has written since."""
         with disk_errors("follow the log", self._path):
-            self._db.try_catch_up_with_primary()
+            self._db.catch_up()
 
 
 class _Printer:
