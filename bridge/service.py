@@ -26,7 +26,8 @@ from bridge.sequencing.replay_client import Replayer
 from bridge.sequencing.sequencer import Intake, PublisherCounters
 from bridge.sockets.inbox import Inbox
 from bridge.sockets.subscriber import Subscriber
-from brokers.clients import Clients, KafkaError
+from brokers.clients import Clients
+from brokers.errors import KafkaError
 from brokers.options import ClientOptions
 from brokers.settings import KafkaSettings
 from schemas.arrays import ArrayPacker
@@ -116,7 +117,7 @@ class Bridge:
     """
 
     def __init__(self, settings: BridgeSettings, packer: ArrayPacker | None = None) -> None:
-        clients = Clients(settings.kafka, settings.options, settings.session_s)
+        clients = Clients(settings.options)
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._arrived = asyncio.Event()
@@ -126,7 +127,7 @@ class Bridge:
         self.subscriber = Subscriber(self.inbox)
         self.intake = Intake(packer)
         self.replayer = Replayer(self.intake)
-        self.cursors = Cursors(clients)
+        self.cursors = Cursors(clients, settings.kafka.topics)
         self.spool = Spool(settings.data / "spool", bytes_max=settings.spool_bytes)
         transport = self._transport = Transport(clients.producer)
         self.writer = Writer(
@@ -145,7 +146,9 @@ class Bridge:
             replayer=self.replayer,
             registry_partitions=settings.kafka.registry_partitions,
         )
-        self.registry = Registry(clients, self.ownership)
+        self.registry = Registry(
+            clients, settings.kafka, self.ownership, session_s=settings.session_s
+        )
         self._noting: asyncio.Task[None] | None = None
         self._note_at = 0.0
         self._registered_at = time.monotonic()

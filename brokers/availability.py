@@ -1,6 +1,6 @@
-"""Reaching Kafka: the clients' options from the settings, and waiting for a broker that is away.
+"""Reaching Kafka: waiting for brokers that are away, watching them, and the reason in words.
 
-No role needs a broker to start: it waits, and says so. Only what waiting cannot mend ends it:
+No role needs a broker to start: it waits, and says so. Only what waiting does not change ends it:
 refused credentials, a certificate that cannot be trusted, a mechanism that is not spoken.
 """
 
@@ -24,69 +24,18 @@ from aiokafka.errors import (  # type: ignore[import-untyped]
 )
 from aiokafka.protocol.metadata import MetadataRequest  # type: ignore[import-untyped]
 
-from brokers.options import ClientOptions, Secret
+from brokers.backoff import Backoff
+from brokers.errors import AWAY
+from brokers.options import ATTEMPT_MS, ClientOptions
 from brokers.outages import Outage
-from brokers.settings import KafkaSettings
 from schemas.errors import ConfigurationError
 
-ATTEMPT_MS: Final = 5_000
-"""How long one connection or request of the start may take."""
-
-_SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _ASK_S: Final = 1.0
 _PAUSE_FIRST_S: Final = 0.1
 _PAUSE_MAX_S: Final = 2.0
 _CAUSES_MAX: Final = 8
 
 T = TypeVar("T")
-
-
-def client_options(settings: KafkaSettings) -> ClientOptions:
-    """The keyword arguments of every aiokafka client; reads the TLS files.
-
-    Raises:
-        ConfigurationError: a TLS file cannot be used, or the SASL settings are not ones that the
-            client can use.
-    """
-    sasl = settings.security_protocol.startswith("SASL_")
-    if sasl and settings.sasl_mechanism not in _SASL_MECHANISMS:
-        raise ConfigurationError(
-            f"Expected a SASL mechanism of {', '.join(_SASL_MECHANISMS)},"
-            f" got: {settings.sasl_mechanism}"
-        )
-    if sasl != bool(settings.sasl_username and settings.sasl_password):
-        raise ConfigurationError(
-            "Expected a SASL username and password with security protocol SASL_..."
-            f" {'' if sasl else 'only'}, got {'none or one of them' if sasl else 'them'}"
-            f" with: {settings.security_protocol}"
-        )
-    return ClientOptions(
-        bootstrap_servers=settings.servers,
-        security_protocol=settings.security_protocol,
-        ssl_context=_ssl_context(settings) if settings.uses_tls else None,
-        sasl_mechanism=settings.sasl_mechanism or "PLAIN",
-        sasl_plain_username=settings.sasl_username if sasl else None,
-        sasl_plain_password=Secret(settings.sasl_password) if sasl else None,
-    )
-
-
-def _ssl_context(settings: KafkaSettings) -> ssl.SSLContext:
-    named = settings.ssl_cafile or "the system's certificates"
-    try:
-        context = ssl.create_default_context(cafile=settings.ssl_cafile or None)
-        if settings.ssl_certfile:
-            named = f"{settings.ssl_certfile} and {settings.ssl_keyfile}"
-            # An encrypted key would have OpenSSL ask on the terminal.
-            context.load_cert_chain(
-                settings.ssl_certfile, settings.ssl_keyfile, password=_refuse_password
-            )
-    except (OSError, ValueError) as error:  # an SSLError is an OSError
-        raise ConfigurationError(f"Expected TLS files in PEM, got {named}: {error}") from error
-    return context
-
-
-def _refuse_password() -> str:
-    raise ValueError("the key is encrypted: give one without a passphrase")
 
 
 async def until_reached(
@@ -105,15 +54,15 @@ async def until_reached(
         patience_s: after that the attempt's own failure is raised; None for never.
 
     Raises:
-        ConfigurationError: what came cannot be mended by waiting, or the patience is over.
+        ConfigurationError: what came does not change by waiting, or the patience is over.
     """
     outage = outage or Outage(servers)
     loop = asyncio.get_running_loop()
-    begun, pause_s = loop.time(), _PAUSE_FIRST_S
+    begun, backoff = loop.time(), Backoff(_PAUSE_FIRST_S, _PAUSE_MAX_S)
     while True:
         try:
             reached = await attempt()
-        except (KafkaError, OSError, TimeoutError) as error:
+        except AWAY as error:
             failure = error
         else:
             outage.end()
@@ -128,23 +77,22 @@ async def until_reached(
                 f"Expected Kafka to answer at {servers}, got: {describe(failure)}"
             ) from failure
         outage.note(describe(failure))
-        await asyncio.sleep(pause_s)
-        pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+        await backoff.wait()
 
 
 async def watch(options: ClientOptions, outage: Outage) -> None:
     """Asks Kafka once a second whether it is there, over a connection that is kept, until it is
     cancelled.
 
-    The clients of a role mend their connections by themselves and tell nobody but their log, where
-    they say it for each attempt of each connection.
+    The clients of a role restore their connections by themselves and tell nobody but their log,
+    where they say it for each attempt of each connection.
     """
     connection: AIOKafkaConnection | None = None
     try:
         while True:
             try:
                 connection = await _asked(options, connection)
-            except (KafkaError, OSError, TimeoutError) as error:
+            except AWAY as error:
                 connection = None
                 outage.note(describe(error))
             else:
@@ -161,7 +109,7 @@ async def _asked(
     if connection is not None:
         try:
             await connection.send(MetadataRequest([]))
-        except (KafkaError, OSError, TimeoutError):
+        except AWAY:
             await connection.close()  # that broker may be away and others not
         else:
             return connection
@@ -188,7 +136,7 @@ async def _connected(options: ClientOptions) -> AIOKafkaConnection:
             connection = await create_conn(host, port, request_timeout_ms=ATTEMPT_MS, **settings)
             # A listener that wants SASL lets anyone connect, and no one ask.
             await connection.send(MetadataRequest([]))
-        except (KafkaError, OSError, TimeoutError) as error:
+        except AWAY as error:
             if not place or _refusal(error):
                 failure = error
         except BaseException:

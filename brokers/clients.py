@@ -1,226 +1,236 @@
-"""aiokafka's clients with the options that the bridge relies on; the only module that opens them.
+"""Every client of Kafka, made in one place: what they have in common, and what differs with reason.
 
-Its types stop here: the protocols below are what the bridge uses of them.
+    client            writes or reads               what differs, and why
+    ----------------  ----------------------------  ------------------------------------------------
+    producer          events, cursors               -
+    fenced_producer   flushes of a table            its epoch is another's; a batch is a whole flush
+    epoch_producer    whole tables                  transactional: only that gives a new epoch, and
+                                                    makes more than one batch count together
+    entry_producer    registry entries              not idempotent: such a producer never gives an
+                                                    entry up, and what was refused would take
+                                                    effect later
+    reader            any topic, from an offset     committed or not: only a table has transactions
+    replica_reader    table and registry            no reset: an offset that is gone must be told;
+                                                    small fetches: queries share the process
+    member            registry, as a bridge         a short rebalance: a bridge hands over at once
+    worker_consumer   events, as a worker           a long rebalance: tables are opened within it
+    admin             topics                        -
+
+All producers wait for all replicas in sync, and send at once: whoever uses them packs batches. No
+consumer commits by itself.
 """
 
-import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol, cast
+from collections.abc import Callable
+from typing import Any, Final, cast
 
 from aiokafka import (  # type: ignore[import-untyped]
     AIOKafkaConsumer,
     AIOKafkaProducer,
     ConsumerRebalanceListener,
-    TopicPartition,
 )
+from aiokafka.admin import AIOKafkaAdminClient  # type: ignore[import-untyped]
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import (  # type: ignore[import-untyped]
     StickyPartitionAssignor,
 )
-from aiokafka.errors import (  # type: ignore[import-untyped]
-    CorruptRecordException,
-    KafkaError,
-    MessageSizeTooLargeError,
-)
 from aiokafka.partitioner import DefaultPartitioner  # type: ignore[import-untyped]
 
-from brokers.options import ClientOptions
-from brokers.settings import KafkaSettings
-from schemas.limits import KAFKA_BATCH_BYTES, KAFKA_MESSAGE_MAX_BYTES
+from brokers.client_internals import adopt_epoch, epoch_of, forbid_topic_creation
+from brokers.interface import (
+    Consumer,
+    EntryProducer,
+    Epoch,
+    EpochProducer,
+    Partition,
+    Producer,
+    RebalanceListener,
+)
+from brokers.options import ATTEMPT_MS, ClientOptions
+from schemas.limits import (
+    KAFKA_BATCH_BYTES,
+    KAFKA_FETCH_BYTES_MAX,
+    KAFKA_MESSAGE_MAX_BYTES,
+    REPLICA_FETCH_BYTES_MAX,
+)
 
-__all__ = [
-    "Clients",
-    "Consumer",
-    "KafkaError",
-    "Message",
-    "MessageSizeTooLargeError",
-    "Partition",
-    "Producer",
-    "partition_of",
-]
+CODEC: Final = "zstd"
+"""Of everything that is written. Consumers undo any codec, so this may change at any time."""
 
-CONSUMER_TIMEOUT_MS = 20_000
+REQUEST_MS: Final = 15_000
+"""How long a request may take before the broker counts as away."""
 
+ENTRY_MS: Final = 8_000
+"""After it a registry entry is given up, so that one that was refused seldom takes effect later."""
 
-class Partition(NamedTuple):
-    """One partition of a topic; equal to aiokafka's `TopicPartition`."""
+REBALANCE_MS: Final = 300_000
+"""How long the workers of a group may take to open their tables."""
 
-    topic: str
-    partition: int
+TRANSACTION_MS: Final = 120_000
+"""After it the broker itself ends a transaction."""
 
+_METADATA_MS: Final = 30_000
+"""How often a client asks who leads its partitions, where nothing makes it ask before."""
 
-class Message(Protocol):
-    """One message as a consumer gives it."""
+_PRODUCER: Final[dict[str, Any]] = {
+    "acks": "all",
+    "compression_type": CODEC,
+    "linger_ms": 0,
+    "max_request_size": KAFKA_MESSAGE_MAX_BYTES,
+    "metadata_max_age_ms": _METADATA_MS,
+    "request_timeout_ms": REQUEST_MS,
+}
+_CONSUMER: Final[dict[str, Any]] = {
+    "auto_offset_reset": "earliest",
+    "enable_auto_commit": False,
+    "fetch_max_bytes": KAFKA_FETCH_BYTES_MAX,
+    "group_id": None,
+    "isolation_level": "read_uncommitted",
+    "max_partition_fetch_bytes": KAFKA_MESSAGE_MAX_BYTES,
+    "metadata_max_age_ms": _METADATA_MS,
+    "request_timeout_ms": REQUEST_MS,
+}
 
-    partition: int
-    offset: int
-    timestamp: int
-    key: bytes | None
-    value: bytes | None
-
-
-class SentBatch(Protocol):
-    """Where a batch was written."""
-
-    @property
-    def offset(self) -> int:
-        """Of its first message; -1 where the broker only knows that it has it."""
-        ...
-
-
-class Batch(Protocol):
-    """Messages for one partition, written together."""
-
-    def append(
-        self, *, key: bytes | None, value: bytes | None, timestamp: int | None
-    ) -> object | None:
-        """Adds a message; None where it does not fit. The first one always does."""
-        ...
-
-
-class Producer(Protocol):
-    """An idempotent producer."""
-
-    async def start(self) -> None:
-        """Connects; raises KafkaError."""
-        ...
-
-    async def stop(self) -> None:
-        """Writes what is under way, for as long as that takes, and disconnects."""
-        ...
-
-    def create_batch(self) -> Batch:
-        """An empty batch."""
-        ...
-
-    async def send_batch(
-        self, batch: Batch, topic: str, *, partition: int
-    ) -> "asyncio.Future[SentBatch]":
-        """Hands the batch on. The future waits for as long as the broker is away."""
-        ...
-
-
-class RebalanceListener(Protocol):
-    """Called by the consumer around a rebalance; it waits for both."""
-
-    async def on_partitions_revoked(self, revoked: set[Partition]) -> None:
-        """Another member may have these partitions once this returns."""
-        ...
-
-    async def on_partitions_assigned(self, assigned: set[Partition]) -> None:
-        """These are ours: all of them, not only the new ones."""
-        ...
-
-
-class Consumer(Protocol):
-    """A consumer, in a group or without one."""
-
-    async def start(self) -> None:
-        """Connects; raises KafkaError."""
-        ...
-
-    async def stop(self) -> None:
-        """Leaves the group and disconnects."""
-        ...
-
-    def subscribe(self, topics: Sequence[str], *, listener: object) -> None:
-        """Joins the group's sharing of the topics; see `subscribe`."""
-        ...
-
-    def assign(self, partitions: Sequence[object]) -> None:
-        """Reads these partitions, in no group."""
-        ...
-
-    def seek(self, partition: object, offset: int) -> None:
-        """Reads on from there."""
-        ...
-
-    async def seek_to_beginning(self, *partitions: object) -> bool:
-        """Reads from the first message that is kept."""
-        ...
-
-    async def position(self, partition: object) -> int:
-        """The offset that is read next."""
-        ...
-
-    async def getmany(
-        self, *partitions: object, timeout_ms: int, max_records: int | None = None
-    ) -> Mapping[Partition, Sequence[Message]]:
-        """What has arrived."""
-        ...
-
-    async def beginning_offsets(self, partitions: Sequence[object]) -> Mapping[Partition, int]:
-        """The first offsets that are kept."""
-        ...
-
-    async def end_offsets(self, partitions: Sequence[object]) -> Mapping[Partition, int]:
-        """The offsets after the last messages."""
-        ...
-
-    async def commit(self, offsets: Mapping[object, int]) -> None:
-        """Writes the group's offsets; raises KafkaError where we are no member of it any more."""
-        ...
+forbid_topic_creation()
 
 
 class Clients:
-    """Makes clients for one deployment."""
+    """Makes clients for one deployment; none of them is started."""
 
-    def __init__(self, settings: KafkaSettings, options: ClientOptions, session_s: float) -> None:
-        self.settings = settings
-        self.session_s = session_s
+    def __init__(self, options: ClientOptions) -> None:
         self._options = options
 
+    # Producers
+
     def producer(self) -> Producer:
-        """A producer that writes each batch once, acknowledged by all replicas in sync."""
+        """Writes each batch once, in the order in which it was given."""
         return cast(
             Producer,
             AIOKafkaProducer(
                 **self._options,
+                **_PRODUCER,
                 enable_idempotence=True,
-                acks="all",
-                compression_type="zstd",  # the client's lz4 is the slow kind: 3 times the CPU
                 max_batch_size=KAFKA_BATCH_BYTES,
-                max_request_size=KAFKA_MESSAGE_MAX_BYTES,
-                linger_ms=0,
-                request_timeout_ms=CONSUMER_TIMEOUT_MS,
-                metadata_max_age_ms=60_000,
             ),
         )
 
-    def reader(self) -> Consumer:
-        """A consumer in no group."""
-        return cast(
-            Consumer,
-            AIOKafkaConsumer(
-                **self._options,
-                group_id=None,
-                enable_auto_commit=False,
-                auto_offset_reset="earliest",
-                max_partition_fetch_bytes=KAFKA_MESSAGE_MAX_BYTES,
-                fetch_max_wait_ms=100,
-                request_timeout_ms=CONSUMER_TIMEOUT_MS,
-            ),
+    def fenced_producer(self, epoch: Epoch, *, batch_bytes_max: int) -> Producer:
+        """Writes batches under the epoch, until the broker has given a newer one.
+
+        Args:
+            epoch: that an `epoch_producer` was given.
+            batch_bytes_max: of one batch, before compression.
+        """
+        made = AIOKafkaProducer(
+            **self._options,
+            **_PRODUCER,
+            enable_idempotence=True,
+            max_batch_size=batch_bytes_max,
+        )
+        adopt_epoch(made, epoch)
+        return cast(Producer, made)
+
+    def epoch_producer(self, transactional_id: str) -> EpochProducer:
+        """Gets a new epoch of the transactional id when it is started."""
+        made = _EpochProducer(
+            **self._options,
+            **_PRODUCER,
+            transactional_id=transactional_id,
+            transaction_timeout_ms=TRANSACTION_MS,
+            max_batch_size=KAFKA_BATCH_BYTES,
+        )
+        return cast(EpochProducer, made)
+
+    def entry_producer(self) -> EntryProducer:
+        """Writes single messages; gives one up after `ENTRY_MS`."""
+        changed = {"request_timeout_ms": ENTRY_MS}
+        return cast(EntryProducer, AIOKafkaProducer(**self._options, **{**_PRODUCER, **changed}))
+
+    # Consumers
+
+    def reader(self, *, committed: bool) -> Consumer:
+        """Reads on from any offset, in no group.
+
+        Args:
+            committed: leave out what belongs to a transaction that is open or was given up.
+        """
+        return self._consumer(
+            {
+                "isolation_level": "read_committed" if committed else "read_uncommitted",
+                "fetch_max_wait_ms": 100,  # what it reads mostly ends, and then it waits in vain
+            }
         )
 
-    def member(self, group: str) -> Consumer:
-        """A member of a consumer group, which keeps what it has where that is possible."""
-        session_ms = round(self.session_s * 1000)
+    def replica_reader(self) -> Consumer:
+        """Reads many partitions for as long as it lives; raises where an offset is gone."""
+        return self._consumer(
+            {
+                "auto_offset_reset": "none",
+                "fetch_max_bytes": REPLICA_FETCH_BYTES_MAX,
+                "isolation_level": "read_committed",
+                "max_partition_fetch_bytes": REPLICA_FETCH_BYTES_MAX // 8,
+                "request_timeout_ms": 10_000,  # sooner, for answers say by then that they are stale
+            }
+        )
+
+    def member(self, group: str, *, session_s: float) -> Consumer:
+        """A bridge's membership in its group.
+
+        Args:
+            group: its name.
+            session_s: after this long without a heartbeat its partitions go to others.
+        """
+        return self._consumer(
+            {
+                **_membership(group, session_s),
+                "max_poll_interval_ms": 300_000,
+                "rebalance_timeout_ms": max(round(session_s * 1000), 10_000),
+                "request_timeout_ms": max(20_000, round(2000 * session_s)),
+            }
+        )
+
+    def worker_consumer(self, group: str, *, session_s: float) -> Consumer:
+        """A worker's membership in its group; see `member`."""
         return cast(
             Consumer,
-            AIOKafkaConsumer(
-                **self._options,
-                group_id=group,
-                enable_auto_commit=False,
-                auto_offset_reset="earliest",
-                partition_assignment_strategy=(StickyPartitionAssignor,),
-                session_timeout_ms=session_ms,
-                heartbeat_interval_ms=max(session_ms // 4, 100),
-                rebalance_timeout_ms=max(session_ms, 10_000),
-                max_poll_interval_ms=300_000,
-                fetch_max_wait_ms=500,
-                request_timeout_ms=CONSUMER_TIMEOUT_MS,
-                metadata_max_age_ms=60_000,
-            ),
+            AIOKafkaConsumer(**self.worker_consumer_options(group, session_s=session_s)),
         )
+
+    def worker_consumer_options(self, group: str, *, session_s: float) -> dict[str, Any]:
+        """The keyword arguments of `worker_consumer`, for whoever must construct it himself."""
+        return {
+            **self._options,
+            **_CONSUMER,
+            **_membership(group, session_s),
+            "isolation_level": "read_committed",
+            "max_poll_interval_ms": 2 * REBALANCE_MS,
+            "rebalance_timeout_ms": REBALANCE_MS,
+            "request_timeout_ms": max(40_000, round(2000 * session_s)),
+        }
+
+    def _consumer(self, changed: dict[str, Any]) -> Consumer:
+        return cast(Consumer, AIOKafkaConsumer(**self._options, **{**_CONSUMER, **changed}))
+
+    # Admin
+
+    def admin(self) -> Any:
+        """An admin client: aiokafka's own, since `brokers.topics` alone uses it."""
+        return AIOKafkaAdminClient(**self._options, request_timeout_ms=ATTEMPT_MS)
+
+
+def _membership(group: str, session_s: float) -> dict[str, Any]:
+    """Of a group whose members keep what they have where that is possible."""
+    session_ms = round(session_s * 1000)
+    return {
+        "group_id": group,
+        "heartbeat_interval_ms": max(session_ms // 4, 100),
+        "partition_assignment_strategy": (StickyPartitionAssignor,),
+        "session_timeout_ms": session_ms,
+    }
+
+
+class _EpochProducer(AIOKafkaProducer):  # type: ignore[misc]
+    @property
+    def epoch(self) -> Epoch:
+        return epoch_of(self)
 
 
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
@@ -239,11 +249,6 @@ def subscribe(consumer: Consumer, topic: str, listener: RebalanceListener) -> No
     consumer.subscribe([topic], listener=_Listener(listener))
 
 
-def topic_partition(topic: str, partition: int) -> object:
-    """A partition as the clients want it."""
-    return TopicPartition(topic, partition)
-
-
 _partitioner: Callable[[bytes, list[int], list[int]], int] = DefaultPartitioner()
 
 
@@ -251,84 +256,3 @@ def partition_of(key: bytes, partitions: int) -> int:
     """The partition of a key: as Kafka's own clients choose it."""
     every = list(range(partitions))
     return _partitioner(key, every, every)
-
-
-async def read_to_end(
-    reader: Consumer,
-    topic: str,
-    starts: Mapping[int, int | None],
-    take: Callable[[Message], None],
-    corrupt: Callable[[int, int], None] | None = None,
-) -> dict[int, int]:
-    """Gives `take` every message of the partitions up to where they end now, in order for each.
-
-    Args:
-        reader: started, in no group.
-        topic: to read.
-        starts: by partition, the offset to begin at, None for the end; where nothing is kept that
-            old, and where it is beyond the end (the topic was made anew), everything is read.
-        take: called for each message.
-        corrupt: called with the partition and the offset of each message that fails its checksum,
-            which is passed over then.
-
-    Returns:
-        The ends.
-
-    Raises:
-        KafkaError: the broker went away, or a checksum fails that may not.
-    """
-    partitions = {number: topic_partition(topic, number) for number in starts}
-    reader.assign(list(partitions.values()))
-    begins = await reader.beginning_offsets(list(partitions.values()))
-    ends = await reader.end_offsets(list(partitions.values()))
-    remaining: dict[object, int] = {}
-    nexts: dict[int, int] = {}
-    for number, partition in partitions.items():
-        key = Partition(topic, number)
-        begin, end, start = begins[key], ends[key], starts[number]
-        if start is None or start == end or begin == end:
-            continue
-        nexts[number] = start if begin <= start < end else begin
-        reader.seek(partition, nexts[number])
-        remaining[partition] = end
-    while remaining:
-        try:
-            batches = await reader.getmany(*remaining, timeout_ms=500)
-        except CorruptRecordException:
-            if corrupt is None:
-                raise
-            for number, partition in partitions.items():
-                if partition in remaining:
-                    reader.seek(partition, nexts[number])
-                    await _read_one_by_one(reader, partition, remaining[partition], take, corrupt)
-            break
-        for messages in batches.values():
-            for message in messages:
-                take(message)
-                nexts[message.partition] = message.offset + 1
-        for partition, end in list(remaining.items()):
-            if await reader.position(partition) >= end:
-                del remaining[partition]
-    return {number: ends[Partition(topic, number)] for number in starts}
-
-
-async def _read_one_by_one(
-    reader: Consumer,
-    partition: object,
-    end: int,
-    take: Callable[[Message], None],
-    corrupt: Callable[[int, int], None],
-) -> None:
-    """Reads on to the end where the client says of a corrupt batch neither its begin nor its end,
-    and drops what it read before it.
-    """
-    while (offset := await reader.position(partition)) < end:
-        try:
-            batches = await reader.getmany(partition, timeout_ms=500, max_records=1)
-        except CorruptRecordException:
-            corrupt(cast(Partition, partition).partition, offset)
-            reader.seek(partition, offset + 1)
-            continue
-        for messages in batches.values():
-            for message in messages:
-                take(message)

@@ -4,9 +4,17 @@ from typing import Any
 
 import msgspec
 
-from brokers.options import Secret
 from schemas.errors import ConfigurationError
 from schemas.topics import EVENTS_PARTITIONS, REGISTRY_PARTITIONS, Topics, topics_of
+
+
+class Secret(str):
+    """Text that `repr` does not show, since options get into logs and tracebacks."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "'...'"
 
 
 class KafkaSettings(msgspec.Struct, frozen=True, kw_only=True):

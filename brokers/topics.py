@@ -29,8 +29,9 @@ from aiokafka.errors import (  # type: ignore[import-untyped]
     for_code,
 )
 
-from brokers.availability import ATTEMPT_MS, client_options, knock, until_reached
-from brokers.options import ClientOptions
+from brokers.availability import knock, until_reached
+from brokers.clients import Clients
+from brokers.options import ATTEMPT_MS, ClientOptions, client_options
 from brokers.outages import Outage
 from brokers.settings import KafkaSettings
 from schemas.errors import ConfigurationError
@@ -103,7 +104,7 @@ async def _ensure(settings: KafkaSettings, options: ClientOptions) -> None:
 
 @asynccontextmanager
 async def _admin(options: ClientOptions) -> AsyncIterator[AIOKafkaAdminClient]:
-    admin = AIOKafkaAdminClient(**options, request_timeout_ms=ATTEMPT_MS)
+    admin: AIOKafkaAdminClient = Clients(options).admin()
     try:
         await admin.start()
         yield admin

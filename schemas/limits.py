@@ -77,6 +77,7 @@ LINK_WATCH_S: Final = 0.1  # how often the state of the links is looked at
 BODY_READ_S: Final = 30.0  # a request whose body takes longer is ended
 
 KAFKA_MESSAGE_MAX_BYTES: Final = 8 * MIB  # records and rows are split well below it
+KAFKA_FETCH_BYTES_MAX: Final = 32 * MIB  # of one answer to a consumer, all partitions together
 
 # A publisher's live batches, while the ones before them are asked for: reason="held_full".
 HELD_BATCHES_MAX: Final = 65_536

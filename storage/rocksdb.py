@@ -1,69 +1,244 @@
-"""Opening RocksDB through rocksdict, and the meaning of its errors, which all arrive as
-`Exception`.
+"""RocksDB through rocksdict: the databases of Reprise, and the meaning of RocksDB's errors, which
+all arrive as `Exception` with a text.
+
+    database   values                       options of its own
+    ---------  ---------------------------  -------------------------------------------------------
+    LOG        records under rising keys    no compression: hashes and tokens hardly compress, and
+                                            trying costs a third of what writing them does
+    TABLE      rows, overwritten in place   -
+    SPOOL      records, soon deleted        a smaller write buffer: mostly it is empty
 
 Keys and values are raw bytes. The write-ahead log is on, so whatever a write returned from survives
-`kill -9`; it survives the machine's death once `flush_wal(sync=True)` has returned after it.
+`kill -9`; it survives the machine's death once `sync` has returned after it.
 """
 
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final, NamedTuple
 
-from rocksdict import DBCompressionType, DBRecoveryMode, Options, Rdict
+from rocksdict import (
+    AccessType,
+    DBCompressionType,
+    DBRecoveryMode,
+    Options,
+    Rdict,
+    RdictIter,
+    WriteBatch,
+)
 
 from schemas.errors import DataDirectoryInUseError, DiskError, StorageError
 from schemas.limits import MIB
 
+__all__ = [
+    "LOG",
+    "SPOOL",
+    "TABLE",
+    "Database",
+    "Preset",
+    "WriteBatch",
+    "disk_errors",
+    "new_batch",
+    "says_corruption",
+]
 
-def database_options(*, write_buffer_bytes: int = 32 * MIB) -> Options:
-    """Options for a database of large values under rising keys."""
+
+class Preset(NamedTuple):
+    """What one kind of database is opened with.
+
+    Attributes:
+        name: of the database, in errors.
+        write_buffer_bytes: held in memory before they become a data file.
+        compressed: whether new data files are; old ones are read either way.
+    """
+
+    name: str
+    write_buffer_bytes: int
+    compressed: bool
+
+
+LOG: Final = Preset("the log", 32 * MIB, compressed=False)
+TABLE: Final = Preset("the table", 32 * MIB, compressed=True)
+SPOOL: Final = Preset("the spool", 16 * MIB, compressed=True)
+
+
+class Database:
+    """A database that can be closed and opened again. One owner, but `sync` may run on a thread of
+    its own, as long as no other one opens or closes meanwhile.
+
+    Its methods raise what RocksDB raises, plain `Exception`s: call them within `disk_errors`, which
+    says what was tried.
+    """
+
+    def __init__(self, path: Path, preset: Preset, *, access: AccessType | None = None) -> None:
+        """Opens it, and creates it where it is missing.
+
+        Raises:
+            DataDirectoryInUseError: another process, or another object of this one, has it open.
+            StorageError: it cannot be opened: permissions, a full disk, corruption.
+        """
+        self.path = path
+        self._preset = preset
+        self._access = access
+        self._opened = False
+        self._open()
+
+    @classmethod
+    def read_only(cls, path: Path, preset: Preset) -> "Database":
+        """The database as it is now, while another process may go on writing it.
+
+        Raises:
+            StorageError: there is none, or it cannot be read.
+        """
+        _expect_database(path, preset)
+        return cls(path, preset, access=AccessType.read_only(False))
+
+    @classmethod
+    def following(cls, path: Path, preset: Preset, scratch: Path) -> "Database":
+        """As `read_only`, and `catch_up` lets it see what was written since.
+
+        Args:
+            path: of the database.
+            preset: of the database.
+            scratch: a directory for RocksDB's own notes on this reader.
+        """
+        _expect_database(path, preset)
+        return cls(path, preset, access=AccessType.secondary(str(scratch)))
+
+    def _open(self) -> None:
+        if self._access is not None:
+            with disk_errors(f"read {self._preset.name}", self.path):
+                self._rdict = Rdict(
+                    str(self.path), _options(self._preset), access_type=self._access
+                )
+        else:
+            self._rdict = _open_for_writing(self.path, self._preset)
+        self._opened = True
+
+    def reopen(self) -> None:
+        """Closes and opens again, which is how RocksDB leaves the state after a failed write.
+
+        Raises:
+            StorageError: it cannot be opened now; call again later.
+        """
+        self.close()
+        self._open()
+
+    def close(self) -> None:
+        """Closes it; iterators end. Nothing where it is closed already.
+
+        Raises:
+            DiskError: what RocksDB says at the end.
+        """
+        if not self._opened:
+            return  # an earlier reopening closed it and could not open it again
+        self._opened = False
+        gc.collect()  # an iterator that is still referenced keeps the directory locked
+        with disk_errors(f"close {self._preset.name}", self.path):
+            self._rdict.close()
+
+    # Reading
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of the key, or None."""
+        value: bytes | None = self._rdict.get(key)
+        return value
+
+    def cursor(self) -> RdictIter:
+        """A cursor over a snapshot. Where it ends, ask `status`: what cannot be read looks like an
+        end.
+        """
+        return self._rdict.iter()
+
+    def scan(self, start: bytes, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Keys from `start` on that begin with `prefix`, in order, with their values.
+
+        Raises:
+            Exception: a block could not be read; those before it have been yielded.
+        """
+        cursor = self.cursor()
+        cursor.seek(start)
+        while cursor.valid():
+            key = cursor.key()
+            if not key.startswith(prefix):
+                return
+            yield key, cursor.value()
+            cursor.next()
+        cursor.status()
+
+    def last_key_before(self, end: bytes) -> bytes | None:
+        """The last key at or before `end`, or None."""
+        cursor = self.cursor()
+        cursor.seek_for_prev(end)
+        if cursor.valid():
+            return bytes(cursor.key())
+        cursor.status()
+        return None
+
+    # Writing
+
+    def write(self, batch: WriteBatch) -> None:
+        """Writes all of the batch or nothing."""
+        self._rdict.write(batch)
+
+    def sync(self) -> None:
+        """Makes what was written survive a power cut."""
+        self._rdict.flush_wal(sync=True)
+
+    def flush(self) -> None:
+        """Moves what was written into data files."""
+        self._rdict.flush()
+
+    def catch_up(self) -> None:
+        """Of `following`: lets reading find what the writer has written since."""
+        self._rdict.try_catch_up_with_primary()
+
+
+def new_batch() -> WriteBatch:
+    """An empty batch of raw keys and values."""
+    return WriteBatch(raw_mode=True)
+
+
+def _options(preset: Preset) -> Options:
     options = Options(raw_mode=True)
     options.create_if_missing(True)
-    options.set_write_buffer_size(write_buffer_bytes)
+    options.set_write_buffer_size(preset.write_buffer_bytes)
     options.set_max_background_jobs(2)
     options.set_keep_log_file_num(3)
     options.set_max_log_file_size(4 * MIB)
-    options.set_compression_type(DBCompressionType.lz4())
+    options.set_compression_type(
+        DBCompressionType.lz4() if preset.compressed else DBCompressionType.none()
+    )
     # A torn last write (the machine died) ends recovery there; anything else is corruption and is
     # said.
     options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
     return options
 
 
-def open_database(path: Path, options: Options) -> Rdict:
-    """Opens or creates the database.
-
-    Raises:
-        DataDirectoryInUseError: another process, or another object of this one, has it open.
-        StorageError: it cannot be opened: permissions, a full disk, corruption.
-    """
+def _open_for_writing(path: Path, preset: Preset) -> Rdict:
     try:
         path.mkdir(parents=True, exist_ok=True)
-        return Rdict(str(path), options)
+        return Rdict(str(path), _options(preset))
     except Exception as error:
-        text = str(error)
-        if "lock hold by" in text or "LOCK:" in text:
+        if _says_in_use(error):
             raise DataDirectoryInUseError(str(path)) from error
         raise StorageError(
-            f"Expected a readable and writable database at {path}, got: {text}"
+            f"Expected a readable and writable database at {path}, got: {error}"
         ) from error
 
 
-def scan(database: Rdict, start: bytes, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Keys from `start` on that begin with `prefix`, in order, with their values.
+def _expect_database(path: Path, preset: Preset) -> None:
+    if not (path / "CURRENT").exists():
+        what = preset.name.removeprefix("the ")
+        raise StorageError(f"Expected a {what} at {path}, got no such directory")
 
-    Raises:
-        Exception: a block could not be read; without asking, RocksDB's iterator just ends there.
-    """
-    cursor = database.iter()
-    cursor.seek(start)
-    while cursor.valid():
-        key = cursor.key()
-        if not key.startswith(prefix):
-            return
-        yield key, cursor.value()
-        cursor.next()
-    cursor.status()
+
+# The texts of RocksDB's errors
+
+
+def _says_in_use(error: Exception) -> bool:
+    return any(text in str(error) for text in ("lock hold by", "LOCK:"))
 
 
 def says_corruption(error: Exception) -> bool:

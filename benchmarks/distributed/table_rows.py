@@ -9,7 +9,7 @@ from aiokafka import AIOKafkaProducer  # type: ignore[import-untyped]
 
 from benchmarks.index.blocks import MODEL, stream_of
 from benchmarks.sizes import BLOCK_SIZE, KernelName
-from brokers.availability import client_options
+from brokers.options import client_options
 from brokers.settings import KafkaSettings
 from schemas.events import Removed, Stored, encode_events
 from schemas.identities import Offset

@@ -5,7 +5,8 @@ import contextlib
 from collections.abc import Callable, Iterable
 from typing import cast
 
-from brokers.clients import Batch, KafkaError, Producer
+from brokers.errors import AWAY, KafkaError
+from brokers.interface import Batch, Producer
 from schemas.limits import LEAVE_S
 
 
@@ -51,7 +52,7 @@ class Transport:
             return
         self._producer = None
         self._ended.set()
-        with contextlib.suppress(KafkaError, OSError, TimeoutError):
+        with contextlib.suppress(*AWAY):
             await asyncio.wait_for(producer.stop(), LEAVE_S)
 
     async def send(

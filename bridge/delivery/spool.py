@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
-from rocksdict import DBCompressionType, DBRecoveryMode, Options, Rdict, WriteBatch
 
-from schemas.errors import DataDirectoryInUseError, DiskError, RecordError, StorageError
+from schemas.errors import RecordError, StorageError
 from schemas.identities import PublisherKey
-from schemas.limits import MIB, SPOOL_BYTES_MAX
+from schemas.limits import SPOOL_BYTES_MAX
 from schemas.records import Record, decode_record
 from schemas.topics import decode_publisher, encode_publisher
+from storage.rocksdb import SPOOL, Database, WriteBatch, disk_errors, new_batch
 
 _RECORD_KEY: Final = struct.Struct(">cIQ")
 _LANE_KEY: Final = struct.Struct(">cI")
@@ -72,7 +72,7 @@ class Spool:
         self._lanes: dict[PublisherKey, _SpoolLane] = {}
         self._next_lane = 0
         self._next_number = 0
-        self._db = _open(path)
+        self._db = Database(path, SPOOL)
         try:
             self._load()
         except msgspec.MsgspecError as error:
@@ -81,10 +81,7 @@ class Spool:
 
     def _load(self) -> None:
         by_number: dict[int, _SpoolLane] = {}
-        cursor = self._db.iter()
-        cursor.seek(_LANE)
-        while cursor.valid():
-            key, value = cursor.key(), cursor.value()
+        for key, value in self._db.scan(_LANE, b""):
             if key[:1] == _LANE:
                 lane = _SpoolLane(_LANE_KEY.unpack(key)[1])
                 by_number[lane.number] = lane
@@ -93,8 +90,6 @@ class Spool:
             else:
                 _, lane_number, number = _RECORD_KEY.unpack(key)
                 self._count(by_number[lane_number], number, len(value))
-            cursor.next()
-        cursor.status()  # what cannot be read would else look like the end
 
     def _count(self, lane: _SpoolLane, number: int, size_bytes: int) -> None:
         if not lane.records:
@@ -114,7 +109,7 @@ class Spool:
         Raises:
             DiskError: nothing was appended.
         """
-        batch = WriteBatch(raw_mode=True)
+        batch = new_batch()
         lane = self._lanes.get(publisher)
         if lane is None:
             lane = _SpoolLane(self._next_lane)
@@ -144,7 +139,7 @@ class Spool:
         lane = self._lanes.get(publisher)
         if lane is None:
             return
-        batch = WriteBatch(raw_mode=True)
+        batch = new_batch()
         deleted: list[SpooledRecord] = []
         for record in records:
             key = _RECORD_KEY.pack(_RECORD, lane.number, record.number)
@@ -197,19 +192,15 @@ class Spool:
         lane = self._lanes.get(publisher)
         if lane is None:
             return
-        cursor = self._db.iter()
-        cursor.seek(_RECORD_KEY.pack(_RECORD, lane.number, max(lane.head, after + 1)))
+        start = _RECORD_KEY.pack(_RECORD, lane.number, max(lane.head, after + 1))
         prefix = _LANE_KEY.pack(_RECORD, lane.number)
         size_bytes = 0
-        while cursor.valid() and cursor.key()[: len(prefix)] == prefix:
-            value = cursor.value()
-            yield SpooledRecord(_RECORD_KEY.unpack(cursor.key())[2], value)
-            size_bytes += len(value)
-            if bytes_max is not None and size_bytes >= bytes_max:
-                return
-            cursor.next()
-        if not cursor.valid():
-            cursor.status()  # what cannot be read would else look like the end
+        with disk_errors("read the spool", self._path):
+            for key, value in self._db.scan(start, prefix):
+                yield SpooledRecord(_RECORD_KEY.unpack(key)[2], value)
+                size_bytes += len(value)
+                if bytes_max is not None and size_bytes >= bytes_max:
+                    return
 
     def last_number(self, publisher: PublisherKey) -> int:
         """The number of the publisher's last record, -1 where it has none."""
@@ -225,33 +216,9 @@ class Spool:
                 continue
 
     def close(self) -> None:
-        """Closes the database; iterators must be gone."""
+        """Closes the database; iterators end."""
         self._db.close()
 
     def _write(self, batch: WriteBatch) -> None:
-        try:
+        with disk_errors("write the spool", self._path):
             self._db.write(batch)
-        except Exception as error:
-            raise DiskError(
-                action="write the spool", path=str(self._path), detail=str(error)
-            ) from error
-
-
-def _open(path: Path) -> Rdict:
-    options = Options(raw_mode=True)
-    options.create_if_missing(True)
-    options.set_write_buffer_size(16 * MIB)
-    options.set_max_background_jobs(2)
-    options.set_keep_log_file_num(3)
-    options.set_max_log_file_size(4 * MIB)
-    options.set_compression_type(DBCompressionType.lz4())
-    options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        return Rdict(str(path), options)
-    except Exception as error:
-        if "lock hold by" in str(error) or "LOCK:" in str(error):
-            raise DataDirectoryInUseError(str(path)) from error
-        raise StorageError(
-            f"Expected a readable and writable database at {path}, got: {error}"
-        ) from error

@@ -29,13 +29,9 @@ from bridge.delivery.partition_queue import Channel, Pending, is_control
 from bridge.delivery.producer import Transport
 from bridge.delivery.spool import Spool, SpooledRecord
 from bridge.sequencing.sequencer import NO_ANCHOR, Anchor
-from brokers.clients import (
-    Batch,
-    KafkaError,
-    MessageSizeTooLargeError,
-    Producer,
-    partition_of,
-)
+from brokers.clients import partition_of
+from brokers.errors import KafkaError, MessageSizeTooLargeError
+from brokers.interface import Batch, Producer
 from schemas.errors import RecordError, StorageError
 from schemas.identities import PublisherKey, StreamKey
 from schemas.limits import (

@@ -23,7 +23,9 @@ from zlib import crc32
 import msgspec
 
 from bridge.sequencing.sequencer import Anchor
-from brokers.clients import Clients, Message, partition_of, read_to_end
+from brokers.clients import Clients, partition_of
+from brokers.interface import Message
+from brokers.reading import read_to_end
 from schemas.errors import RecordError
 from schemas.identities import PublisherKey
 from schemas.limits import NOTE_BEHIND_RECORDS_MAX
@@ -36,7 +38,7 @@ from schemas.records import (
     decode_record,
 )
 from schemas.registration import Registration
-from schemas.topics import CursorNote, decode_publisher, encode_publisher, encode_stream
+from schemas.topics import CursorNote, Topics, decode_publisher, encode_publisher, encode_stream
 
 UNREGISTERED: Final = 0
 _logger = logging.getLogger(__name__)
@@ -125,13 +127,14 @@ class Cursors:
 
     Args:
         clients: of the deployment.
+        topics: of the deployment.
     """
 
-    def __init__(self, clients: Clients) -> None:
+    def __init__(self, clients: Clients, topics: Topics) -> None:
         self.unreadable = 0
         self.recovered_records = 0
         self._clients = clients
-        self._topics = clients.settings.topics
+        self._topics = topics
         self._states: dict[PublisherKey, LogState] = {}
         self._homes: dict[PublisherKey, int] = {}
         self._dirty: set[PublisherKey] = set()
@@ -149,7 +152,7 @@ class Cursors:
         self.forget(starts)
         if not starts:
             return
-        reader = self._clients.reader()
+        reader = self._clients.reader(committed=False)
         try:
             await reader.start()
             ends = await read_to_end(reader, self._topics.cursors.name, starts, self._take_note)
@@ -237,7 +240,7 @@ class Cursors:
         def corrupt(partition: int, offset: int) -> None:
             self._skip(topic, partition, offset, "it fails its checksum")
 
-        reader = self._clients.reader()
+        reader = self._clients.reader(committed=False)
         try:
             await reader.start()
             ends = await read_to_end(reader, topic, starts, take, corrupt)

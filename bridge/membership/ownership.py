@@ -36,7 +36,8 @@ from bridge.membership.registry_reader import Entries
 from bridge.sequencing.replay_client import Replayer
 from bridge.sequencing.sequencer import Anchor, Intake
 from bridge.sockets.subscriber import Subscriber
-from brokers.clients import KafkaError, partition_of
+from brokers.clients import partition_of
+from brokers.errors import KafkaError
 from schemas.errors import RegistrationError
 from schemas.identities import PublisherKey
 from schemas.limits import FLUSH_S, PUBLISHERS_MAX, RETRY_S

@@ -18,15 +18,12 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
-from brokers.clients import (
-    Clients,
-    Consumer,
-    KafkaError,
-    Message,
-    Partition,
-    subscribe,
-    topic_partition,
-)
+from brokers.backoff import Backoff
+from brokers.clients import Clients, subscribe
+from brokers.errors import AWAY
+from brokers.interface import Consumer, Message, Partition
+from brokers.reading import stop_consumer
+from brokers.settings import KafkaSettings
 from schemas.identities import PublisherKey
 from schemas.limits import LEAVE_S, RETRY_S
 from schemas.registration import Registration
@@ -81,15 +78,21 @@ class Registry:
 
     Args:
         clients: of the deployment.
+        kafka: its topics and groups.
         owner: told of every change, in order.
+        session_s: after this long without a heartbeat our partitions go to other bridges.
     """
 
-    def __init__(self, clients: Clients, owner: Owner) -> None:
+    def __init__(
+        self, clients: Clients, kafka: KafkaSettings, owner: Owner, *, session_s: float
+    ) -> None:
         self.unusable_entries = 0
         self.rebalances = 0
         self.connected = False
         self._clients = clients
-        self._topic = clients.settings.topics.registry.name
+        self._topic = kafka.topics.registry.name
+        self._group = kafka.group("bridge")
+        self._session_s = session_s
         self._owner = owner
         self._consumer: Consumer | None = None
         self._entries: dict[int, Entries] = {}
@@ -112,14 +115,16 @@ class Registry:
 
     async def run(self) -> None:
         """Follows until it is cancelled, then leaves the group."""
+        backoff = Backoff(RETRY_S, RETRY_S)  # growing pauses would leave publishers alone
         while True:
-            consumer = self._consumer = self._clients.member(self._clients.settings.group("bridge"))
+            consumer = self._clients.member(self._group, session_s=self._session_s)
+            self._consumer = consumer
             try:
                 await consumer.start()
                 subscribe(consumer, self._topic, self)
                 while True:
                     await self._turn(consumer)
-            except (KafkaError, OSError, TimeoutError) as error:
+            except AWAY as error:
                 level = logging.DEBUG if self._failing else logging.WARNING
                 self.connected, self._failing = False, True
                 _logger.log(level, "Cannot follow %s, trying again: %r", self._topic, error)
@@ -129,16 +134,11 @@ class Registry:
             finally:
                 await self._leave(consumer)
             await self.on_partitions_revoked(set())
-            await asyncio.sleep(RETRY_S)
+            await backoff.wait()
 
     async def _leave(self, consumer: Consumer) -> None:
         self._renewal = None
-        # As a task: its fetcher may end the call with the cancellation of a fetch of its own.
-        stopping = asyncio.ensure_future(consumer.stop())
-        done, _ = await asyncio.wait((stopping,), timeout=LEAVE_S)
-        if not done:
-            stopping.cancel()
-        if not done or stopping.cancelled() or stopping.exception() is not None:
+        if not await stop_consumer(consumer, timeout_s=LEAVE_S):
             _logger.info("Left the group without its coordinator; it will notice")
 
     async def on_partitions_revoked(self, revoked: set[Partition]) -> None:
@@ -157,7 +157,7 @@ class Registry:
         self._told = False
         self._renew_at = 0.0
         for number in self._entries:
-            self._consumer.seek(topic_partition(self._topic, number), 0)
+            self._consumer.seek(Partition(self._topic, number), 0)
         _logger.info("Owns %d partitions of %s", len(self._entries), self._topic)
 
     async def _turn(self, consumer: Consumer) -> None:
@@ -173,7 +173,7 @@ class Registry:
                 await self._catch_up(consumer)
 
     async def _catch_up(self, consumer: Consumer) -> None:
-        partitions = {number: topic_partition(self._topic, number) for number in self._entries}
+        partitions = {number: Partition(self._topic, number) for number in self._entries}
         if self._ends is None:
             ends = await consumer.end_offsets(list(partitions.values()))
             self._ends = {key.partition: end for key, end in ends.items()}
@@ -227,26 +227,26 @@ class Registry:
         commit, asked_at, number = renewal
         # Never cancelled, however long it takes: the client's own task beneath would fail with
         # nobody to hear of it, and the interpreter would complain.
-        await asyncio.wait((commit,), timeout=self._clients.session_s / 2)
+        await asyncio.wait((commit,), timeout=self._session_s / 2)
         self._renewal = None if commit.done() else renewal
         if not commit.done():
             return
         if commit.cancelled() or commit.exception() is not None:
             _logger.debug("Cannot renew the lease: %r", commit)
         elif number in self._entries:
-            self._lease_until = asked_at + self._clients.session_s
+            self._lease_until = asked_at + self._session_s
 
     async def _ask(self, consumer: Consumer) -> _Renewal | None:
         """Begins a commit; None where it is not time for one, or it cannot be begun."""
         asked_at = time.monotonic()
         if asked_at < self._renew_at:
             return None
-        self._renew_at = asked_at + self._clients.session_s / 4
+        self._renew_at = asked_at + self._session_s / 4
         number = min(self._entries)
-        partition = topic_partition(self._topic, number)
+        partition = Partition(self._topic, number)
         try:
             position = await consumer.position(partition)
-        except (KafkaError, OSError, TimeoutError) as error:
+        except AWAY as error:
             _logger.debug("Cannot renew the lease: %r", error)
             return None
         commit = asyncio.ensure_future(consumer.commit({partition: position}))

@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
-from aiokafka import AIOKafkaProducer  # type: ignore[import-untyped]
-from aiokafka.errors import KafkaError  # type: ignore[import-untyped]
-
+from brokers.clients import ENTRY_MS, Clients
+from brokers.errors import AWAY
+from brokers.interface import EntryProducer
 from brokers.options import ClientOptions
 from brokers.settings import KafkaSettings
 from query_api.http.errors import recovering
@@ -28,12 +28,7 @@ from schemas.topics import encode_publisher
 COMMAND_S: Final = 10.0
 """How long a request waits for the log."""
 
-_WRITE_MS: Final = 8_000
-"""The producer gives an entry up after it, so that a request that was refused seldom takes effect
-later.
-"""
-
-assert _WRITE_MS / 1000 < COMMAND_S
+assert ENTRY_MS / 1000 < COMMAND_S, "an entry is given up before its request is"
 
 T = TypeVar("T")
 
@@ -60,7 +55,7 @@ class KafkaRegistry:
         self._feed = feed
         self._check = check
         self._lock = asyncio.Lock()
-        self._producer: AIOKafkaProducer | None = None
+        self._producer: EntryProducer | None = None
         feed.close_with(self._close)
 
     async def register(self, registration: Registration) -> None:
@@ -132,20 +127,16 @@ class KafkaRegistry:
             written = await producer.send_and_wait(
                 self._topic, key=encode_publisher(publisher), value=value
             )
-        except (KafkaError, OSError, TimeoutError) as error:
+        except AWAY as error:
             raise StorageError(
                 f"Expected Kafka at {self._servers} to take the entry, got: {error!r}"
             ) from error
         place = Place(Topic.REGISTRY, written.partition)
         self._replica.loading.put_written(place, written.offset, publisher, registration)
 
-    async def _open(self) -> AIOKafkaProducer:
+    async def _open(self) -> EntryProducer:
         if self._producer is None:
-            # Not idempotent: such a producer never gives an entry up, and a request that was
-            # refused could take effect much later.
-            producer = AIOKafkaProducer(
-                **self._options, acks="all", linger_ms=0, request_timeout_ms=_WRITE_MS
-            )
+            producer = Clients(self._options).entry_producer()
             try:
                 await producer.start()
             except BaseException:

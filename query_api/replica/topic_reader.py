@@ -22,18 +22,12 @@ from concurrent.futures import Future
 from time import monotonic, time
 from typing import Any, Final, TypeVar
 
-from aiokafka import (  # type: ignore[import-untyped]
-    AIOKafkaConsumer,
-    ConsumerRecord,
-    TopicPartition,
-)
-from aiokafka.errors import (  # type: ignore[import-untyped]
-    KafkaError,
-    NoOffsetForPartitionError,
-    OffsetOutOfRangeError,
-)
-
+from brokers.backoff import Backoff
+from brokers.clients import Clients
+from brokers.errors import AWAY, NoOffsetForPartitionError, OffsetOutOfRangeError
+from brokers.interface import Consumer, Message, Partition
 from brokers.options import ClientOptions
+from brokers.reading import stop_consumer
 from brokers.settings import KafkaSettings
 from query_api.replica.replica import Replica
 from query_api.replica.snapshot import Copy, Place, Topic
@@ -42,17 +36,14 @@ from schemas.limits import (
     LAG_CHECK_S,
     LAG_CHECK_WAIT_S,
     REPLICA_AWAY_S,
-    REPLICA_FETCH_BYTES_MAX,
     REPLICA_ROWS_PER_TURN_MAX,
     REPLICA_STALL_S,
     SHUTDOWN_S,
 )
-from streams.log.kafka import stop_consumer
 from streams.table.row_reader import MISSING_ROWS, RESETS
 
 RETRY_S: Final = 1.0
 _POLL_MS: Final = 250
-_REQUEST_MS: Final = 10_000
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -91,7 +82,7 @@ class KafkaFeed:
         named = {Topic.TABLE: topics.table, Topic.REGISTRY: topics.registry}
         named[Topic.EVENTS] = topics.events
         self._places = {
-            TopicPartition(spec.name, partition): Place(topic, partition)
+            Partition(spec.name, partition): Place(topic, partition)
             for topic, spec in named.items()
             for partition in range(spec.partitions)
         }
@@ -154,6 +145,7 @@ class KafkaFeed:
 
     async def _follow(self) -> None:
         problem = f"waiting for Kafka at {self._servers}"
+        backoff = Backoff(RETRY_S, RETRY_S)  # growing pauses would make answers older
         while True:
             self._replica.note_unreachable(problem)
             try:
@@ -170,7 +162,7 @@ class KafkaFeed:
                 if not self._replica.ready:
                     self._when_refused(error)
                     return
-            except (KafkaError, OSError, TimeoutError, _StalledError) as error:
+            except (*AWAY, _StalledError) as error:
                 problem = f"{type(error).__name__}: {error}"
                 # While Kafka is away that has been said already.
                 level = logging.WARNING if self._replica.reachable else logging.DEBUG
@@ -178,21 +170,11 @@ class KafkaFeed:
             except Exception as error:
                 problem = f"unexpected error: {error}"
                 logger.exception("Reading from Kafka failed for a reason that nobody thought of")
-            await asyncio.sleep(RETRY_S)
+            await backoff.wait()
 
     async def _read_and_check(self) -> None:
         copy = self._replica.loading
-        consumer = AIOKafkaConsumer(
-            **self._options,
-            group_id=None,
-            enable_auto_commit=False,
-            auto_offset_reset="none",
-            isolation_level="read_committed",  # a large flush of a worker is a transaction
-            request_timeout_ms=_REQUEST_MS,
-            max_partition_fetch_bytes=REPLICA_FETCH_BYTES_MAX // 8,
-            fetch_max_bytes=REPLICA_FETCH_BYTES_MAX,
-            metadata_max_age_ms=30_000,
-        )
+        consumer = Clients(self._options).replica_reader()
         try:
             await consumer.start()
             consumer.assign(self._read_from)
@@ -202,7 +184,7 @@ class KafkaFeed:
         finally:
             await stop_consumer(consumer)
 
-    async def _seek(self, consumer: AIOKafkaConsumer, copy: Copy) -> None:
+    async def _seek(self, consumer: Consumer, copy: Copy) -> None:
         """To where the copy stands, or to the beginning where it is a new one."""
         first = await consumer.beginning_offsets(self._read_from)
         for name in self._read_from:
@@ -211,7 +193,7 @@ class KafkaFeed:
                 raise _OffsetsLostError("a topic begins after what was read of it")
             consumer.seek(name, max(offset, first[name]))
 
-    async def _read(self, consumer: AIOKafkaConsumer, copy: Copy) -> None:
+    async def _read(self, consumer: Consumer, copy: Copy) -> None:
         moved_at = monotonic()
         while True:
             try:
@@ -233,7 +215,7 @@ class KafkaFeed:
             elif self._replica.reachable and monotonic() - moved_at > REPLICA_STALL_S:
                 raise _StalledError(f"nothing came for {REPLICA_STALL_S:.0f} s, but there is more")
 
-    async def _apply(self, copy: Copy, place: Place, records: Sequence[ConsumerRecord]) -> None:
+    async def _apply(self, copy: Copy, place: Place, records: Sequence[Message]) -> None:
         was_complete, resets = copy.complete, copy.table.counters[RESETS]
         for record in records:
             if place.topic is Topic.TABLE:
@@ -256,7 +238,7 @@ class KafkaFeed:
             # In a topic that was made anew, what is read may begin in the middle of the new table.
             raise _OffsetsLostError("the table was built anew")
 
-    def _put_entry(self, copy: Copy, place: Place, record: ConsumerRecord) -> None:
+    def _put_entry(self, copy: Copy, place: Place, record: Message) -> None:
         reason = copy.registry.put(record.offset, record.key or b"", record.value)
         if reason:
             self._replica.entries_skipped += 1
@@ -274,14 +256,14 @@ class KafkaFeed:
 
     # Checking
 
-    async def _check(self, consumer: AIOKafkaConsumer, copy: Copy) -> None:
+    async def _check(self, consumer: Consumer, copy: Copy) -> None:
         answered_at = monotonic()
         while True:
             await asyncio.sleep(LAG_CHECK_S)
             try:
                 await self._note_ends(consumer, copy)
                 answered_at = monotonic()
-            except (KafkaError, OSError, TimeoutError) as error:
+            except AWAY as error:
                 if self._replica.reachable:
                     logger.warning(
                         "Waiting for Kafka at %s: %r; until it answers the table stays as it is,"
@@ -294,7 +276,7 @@ class KafkaFeed:
             if monotonic() - answered_at > REPLICA_STALL_S:
                 raise _StalledError(f"no answer for {REPLICA_STALL_S:.0f} s")
 
-    async def _note_ends(self, consumer: AIOKafkaConsumer, copy: Copy) -> None:
+    async def _note_ends(self, consumer: Consumer, copy: Copy) -> None:
         applied = dict(copy.next_offsets)  # before they are asked for: some may come meanwhile
         async with asyncio.timeout(LAG_CHECK_WAIT_S):
             found = await consumer.end_offsets(list(self._places))

@@ -16,8 +16,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from bridge.service import Bridge, BridgeSettings
-from brokers.availability import client_options, quiet_client, watch
-from brokers.options import ClientOptions
+from brokers.availability import quiet_client, watch
+from brokers.options import ClientOptions, client_options
 from brokers.outages import Outage
 from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics

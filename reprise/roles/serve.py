@@ -14,7 +14,8 @@ from typing import Final
 import msgspec
 
 from bridge.sockets.endpoints import check_endpoint
-from brokers.availability import client_options, quiet_client
+from brokers.availability import quiet_client
+from brokers.options import client_options
 from brokers.outages import Outage
 from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics

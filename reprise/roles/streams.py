@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from aiokafka.errors import KafkaError  # type: ignore[import-untyped]
 from prometheus_client import (
     CollectorRegistry,
     GCCollector,
@@ -28,7 +27,9 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from brokers.availability import client_options, quiet_client, watch
+from brokers.availability import quiet_client, watch
+from brokers.errors import KafkaError
+from brokers.options import client_options
 from brokers.outages import Outage
 from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics

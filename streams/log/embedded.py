@@ -15,7 +15,6 @@ the service syncs every `LOG_SYNC_S`. After a power cut the log ends at some rec
 it, never with a hole.
 """
 
-import gc
 import struct
 import threading
 from collections import deque
@@ -23,12 +22,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from rocksdict import AccessType, DBCompressionType, Options, Rdict, WriteBatch
-
 from schemas.errors import StorageError
 from schemas.identities import Offset
 from schemas.limits import LOG_SEGMENT_BYTES
-from storage.rocksdb import database_options, disk_errors, open_database, scan
+from storage.rocksdb import LOG, Database, disk_errors, new_batch
 from streams.log.interface import LogEntry
 
 _FORMAT: Final = 1
@@ -38,13 +35,6 @@ _U64: Final = struct.Struct("<Q")
 _RECORD, _SEGMENT = b"r", b"s"
 _FORMAT_KEY, _COMPLETE_KEY, _NEXT_KEY = b"mformat", b"mcomplete_from", b"mnext_offset"
 _END: Final = 2**64 - 1
-
-
-def _log_options() -> Options:
-    """Hashes and tokens hardly compress, and trying costs a third of what writing them does."""
-    options = database_options()
-    options.set_compression_type(DBCompressionType.none())
-    return options
 
 
 class Segment(NamedTuple):
@@ -70,17 +60,18 @@ class EmbeddedLog:
         self._path = path
         self._segment_bytes = segment_bytes
         self._lock = threading.Lock()  # guards the handle against `reopen` while `sync` runs
-        self._opened = False
         self._dirty = True  # a process that died may have left appends that were never synced
-        self._open()
+        self._db = self._open()
+        self._load_facts()
 
-    def _open(self) -> None:
-        self._db = open_database(self._path, _log_options())
-        self._opened = True
-        with disk_errors("read the log", self._path):
-            self._load_facts()
+    def _open(self) -> Database:
+        return Database(self._path, LOG)
 
     def _load_facts(self) -> None:
+        with disk_errors("read the log", self._path):
+            self._read_facts()
+
+    def _read_facts(self) -> None:
         written_format = self._fact(_FORMAT_KEY, default=_FORMAT)
         if written_format > _FORMAT:
             raise StorageError(
@@ -101,18 +92,12 @@ class EmbeddedLog:
         return default if value is None else int(_U64.unpack(value)[0])
 
     def _read_segments(self) -> Iterator[Segment]:
-        for key, value in scan(self._db, _KEY.pack(_SEGMENT, 0), _SEGMENT):
+        for key, value in self._db.scan(_KEY.pack(_SEGMENT, 0), _SEGMENT):
             yield Segment(_KEY.unpack(key)[1], *_MARK.unpack(value))
 
     def _last_record_offset(self) -> int:
-        cursor = self._db.iter()
-        cursor.seek_for_prev(_KEY.pack(_RECORD, _END))
-        if not cursor.valid():
-            cursor.status()
-            return -1
-        if cursor.key()[:1] != _RECORD:
-            return -1
-        return int(_KEY.unpack(cursor.key())[1])
+        key = self._db.last_key_before(_KEY.pack(_RECORD, _END))
+        return -1 if key is None or key[:1] != _RECORD else int(_KEY.unpack(key)[1])
 
     # Reading
 
@@ -138,7 +123,7 @@ class EmbeddedLog:
             DiskError: a record cannot be read; those before it have been yielded.
         """
         with disk_errors("read the log", self._path):
-            for key, value in scan(self._db, _KEY.pack(_RECORD, start), _RECORD):
+            for key, value in self._db.scan(_KEY.pack(_RECORD, start), _RECORD):
                 yield LogEntry(Offset(_KEY.unpack(key)[1]), value)
 
     # Writing
@@ -146,7 +131,7 @@ class EmbeddedLog:
     def append(self, values: Sequence[bytes], *, now: float = 0.0) -> Offset:
         """See `WritableLog`. `now`, in Unix seconds, dates a segment that begins here."""
         first = self._next
-        batch = WriteBatch(raw_mode=True)
+        batch = new_batch()
         if not self._segments:
             batch.put(_FORMAT_KEY, _U64.pack(_FORMAT))
         segments: list[Segment] = []
@@ -172,7 +157,7 @@ class EmbeddedLog:
             if self._dirty:
                 self._dirty = False
                 try:
-                    self._db.flush_wal(sync=True)
+                    self._db.sync()
                 except BaseException:
                     self._dirty = True
                     raise
@@ -181,7 +166,7 @@ class EmbeddedLog:
         """See `WritableLog`."""
         if offset < self._next:
             raise ValueError(f"Expected an offset of at least `{self._next}`, got `{offset}`")
-        batch = WriteBatch(raw_mode=True)
+        batch = new_batch()
         batch.put(_NEXT_KEY, _U64.pack(offset))
         batch.put(_COMPLETE_KEY, _U64.pack(offset))
         with disk_errors("advance the log", self._path):
@@ -196,8 +181,8 @@ class EmbeddedLog:
             StorageError: it cannot be opened now; call again later.
         """
         with self._lock:
-            self._close()
-            self._open()
+            self._db.reopen()
+            self._load_facts()
 
     def close(self) -> None:
         """Syncs and closes; the object is void afterwards."""
@@ -205,15 +190,7 @@ class EmbeddedLog:
             self.sync()
         finally:
             with self._lock:
-                self._close()
-
-    def _close(self) -> None:
-        if not self._opened:
-            return  # an earlier reopening closed it and could not open it again
-        self._opened = False
-        gc.collect()  # an iterator that is still referenced keeps the directory locked
-        with disk_errors("close the log", self._path):
-            self._db.close()
+                self._db.close()
 
     # Retention
 
@@ -254,7 +231,7 @@ class EmbeddedLog:
         if not dropped:
             return 0
         new_start = self._segments[dropped].first_offset
-        batch = WriteBatch(raw_mode=True)
+        batch = new_batch()
         begin = 0
         for kept_offset in sorted(offset for offset in exempt if offset < new_start):
             batch.delete_range(_KEY.pack(_RECORD, begin), _KEY.pack(_RECORD, kept_offset))
@@ -276,15 +253,8 @@ class ReadOnlyLog(EmbeddedLog):
     raises.
     """
 
-    def _open(self) -> None:
-        if not (self._path / "CURRENT").exists():
-            raise StorageError(f"Expected a log at {self._path}, got no such directory")
-        with disk_errors("read the log", self._path):
-            self._db = Rdict(
-                str(self._path), _log_options(), access_type=AccessType.read_only(False)
-            )
-            self._opened = True
-            self._load_facts()
+    def _open(self) -> Database:
+        return Database.read_only(self._path, LOG)
 
     def append(self, values: Sequence[bytes], *, now: float = 0.0) -> Offset:
         """Refused."""

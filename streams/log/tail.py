@@ -14,17 +14,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from aiokafka import AIOKafkaConsumer, TopicPartition  # type: ignore[import-untyped]
-from rocksdict import AccessType, Rdict
-
-from brokers.availability import client_options, knock, until_reached
-from brokers.options import ClientOptions
+from brokers.availability import knock, until_reached
+from brokers.interface import Partition
+from brokers.options import ClientOptions, client_options
+from brokers.reading import opened_reader
 from brokers.settings import KafkaSettings
 from brokers.topics import count_partitions
 from schemas.identities import Offset
-from storage.rocksdb import database_options, disk_errors
+from storage.rocksdb import LOG, Database, disk_errors
 from streams.log.embedded import ReadOnlyLog
-from streams.log.kafka import stop_consumer
 from streams.log.record_lines import Entry, StreamFilter, record_line
 
 _INTERRUPTED: Final = 130  # the exit code of a command that Ctrl-C ended
@@ -97,7 +95,7 @@ async def _tail_kafka(settings: KafkaSettings, options: TailOptions, write: Writ
 
     partitions = await until_reached(look, servers=settings.bootstrap, patience_s=_PATIENCE_S)
     printer = _Printer(options, write)
-    places = [TopicPartition(topic, number) for number in range(partitions)]
+    places = [Partition(topic, number) for number in range(partitions)]
     async with aclosing(_kafka_batches(clients, places, options)) as batches:
         async for entries in batches:
             if not printer.print(entries):
@@ -105,20 +103,16 @@ async def _tail_kafka(settings: KafkaSettings, options: TailOptions, write: Writ
 
 
 async def _kafka_batches(
-    clients: ClientOptions, places: list[TopicPartition], options: TailOptions
+    clients: ClientOptions, places: list[Partition], options: TailOptions
 ) -> AsyncGenerator[list[Entry], None]:
-    consumer = AIOKafkaConsumer(
-        **clients, group_id=None, enable_auto_commit=False, auto_offset_reset="earliest"
-    )
-    try:
-        await consumer.start()
-        consumer.assign(places)
-        ends: dict[TopicPartition, int] = await consumer.end_offsets(places)
-        begins = await consumer.beginning_offsets(places) if options.from_beginning else ends
+    async with opened_reader(clients, committed=False) as reader:
+        reader.assign(places)
+        ends = await reader.end_offsets(places)
+        begins = await reader.beginning_offsets(places) if options.from_beginning else ends
         for place in places:
-            consumer.seek(place, begins[place])
-        while options.follow or [p for p in places if await consumer.position(p) < ends[p]]:
-            found = await consumer.getmany(
+            reader.seek(place, begins[place])
+        while options.follow or [p for p in places if await reader.position(p) < ends[p]]:
+            found = await reader.getmany(
                 timeout_ms=int(_POLL_S * 1000), max_records=_POLL_RECORDS_MAX
             )
             yield [
@@ -127,8 +121,6 @@ async def _kafka_batches(
                 for message in messages
                 if options.follow or message.offset < ends[place]
             ]
-    finally:
-        await stop_consumer(consumer)
 
 
 def tail_embedded(data: Path, options: TailOptions, write: Write) -> None:
@@ -176,22 +168,13 @@ class _FollowedLog(ReadOnlyLog):
         self._scratch = scratch
         super().__init__(path)
 
-    def _open(self) -> None:
-        super()._open()  # says it where there is no log
-        self._close()
-        with disk_errors("read the log", self._path):
-            self._db = Rdict(
-                str(self._path),
-                database_options(),
-                access_type=AccessType.secondary(str(self._scratch)),
-            )
-            self._opened = True
-            self._load_facts()
+    def _open(self) -> Database:
+        return Database.following(self._path, LOG, self._scratch)
 
     def catch_up(self) -> None:
         """Lets `read` find what the service has written since."""
         with disk_errors("follow the log", self._path):
-            self._db.try_catch_up_with_primary()
+            self._db.catch_up()
 
 
 class _Printer:

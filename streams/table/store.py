@@ -16,7 +16,6 @@ A worker's store is a copy of its partition of the table topic: rows go to the t
 here, unchanged, with facts that only this disk has (`Local`) under keys that no row has.
 """
 
-import gc
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -24,18 +23,18 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from rocksdict import WriteBatch
 
 from schemas.errors import DiskError, RowCorruptError
 from schemas.identities import ModelContext, Offset, PublisherKey
 from schemas.limits import GENERATION_MIN_BYTES
 from schemas.positions import PublisherState
 from storage.rocksdb import (
-    database_options,
+    TABLE,
+    Database,
+    WriteBatch,
     disk_errors,
-    open_database,
+    new_batch,
     says_corruption,
-    scan,
 )
 from streams.table import rows
 from streams.table.fold import Fold, Registered, TableChanges
@@ -72,8 +71,7 @@ class TableStore:
         """
         self._path = path
         self._generation_min_bytes = generation_min_bytes
-        self._db = open_database(path, database_options())
-        self._opened = True
+        self._db = Database(path, TABLE)
         self.writer = TableWriter(generation_min_bytes=generation_min_bytes)
         self.flushed_rows = 0
         self.flushed_bytes = 0
@@ -136,7 +134,7 @@ class TableStore:
         """Contexts that have rows. Cost O(contexts) seeks."""
         found: set[ModelContext] = set()
         with self._reading(rows.CONTEXT):
-            cursor = self._db.iter()
+            cursor = self._db.cursor()
             cursor.seek(rows.CONTEXT)
             while cursor.valid() and cursor.key()[:1] == rows.CONTEXT:
                 context = rows.parse_row_key(cursor.key()).context
@@ -186,7 +184,7 @@ class TableStore:
 
     def _read(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         with self._reading(prefix):
-            yield from scan(self._db, prefix, prefix)
+            yield from self._db.scan(prefix, prefix)
 
     @contextmanager
     def _reading(self, key: bytes) -> Iterator[None]:
@@ -236,13 +234,13 @@ class TableStore:
         Raises:
             DiskError: some of them may have been written.
         """
-        batch = WriteBatch(raw_mode=True)
+        batch = new_batch()
         with disk_errors("write the table", self._path):
             for write in written:
                 _add(batch, write)
                 if batch.size_in_bytes() > _BATCH_BYTES_MAX:
                     self._db.write(batch)
-                    batch = WriteBatch(raw_mode=True)
+                    batch = new_batch()
             self._db.write(batch)
 
     # A copy of a topic's partition
@@ -300,12 +298,11 @@ class TableStore:
         if self._is_empty():
             self.writer = TableWriter(generation_min_bytes=self._generation_min_bytes)
             return aside
-        self.close()
+        self._db.close()
         with disk_errors("move the corrupt table", self._path):
             shutil.rmtree(aside, ignore_errors=True)
             self._path.rename(aside)
-        self._db = open_database(self._path, database_options())
-        self._opened = True
+        self._db.reopen()
         self.writer = TableWriter(generation_min_bytes=self._generation_min_bytes)
         return aside
 
@@ -320,22 +317,15 @@ class TableStore:
         Raises:
             StorageError: it cannot be opened now; call again later.
         """
-        self.close()
-        self._db = open_database(self._path, database_options())
-        self._opened = True
+        self._db.reopen()
 
     def close(self) -> None:
         """Closes the database; what was flushed stays."""
-        if not self._opened:
-            return  # an earlier reopening closed it and could not open it again
-        self._opened = False
-        gc.collect()  # an iterator that is still referenced keeps the directory locked
-        with disk_errors("close the table", self._path):
-            self._db.close()
+        self._db.close()
 
 
 def _batch_of(written: Iterable[RowWrite]) -> WriteBatch:
-    batch = WriteBatch(raw_mode=True)
+    batch = new_batch()
     for write in written:
         _add(batch, write)
     return batch

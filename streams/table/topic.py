@@ -23,16 +23,16 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from typing import Any, Final, NamedTuple
+from contextlib import contextmanager
+from typing import Final
 
-from aiokafka import AIOKafkaProducer, TopicPartition  # type: ignore[import-untyped]
-from aiokafka.errors import KafkaError  # type: ignore[import-untyped]
-from aiokafka.structs import RecordMetadata  # type: ignore[import-untyped]
-
+from brokers.client_internals import stop_producer
+from brokers.clients import REQUEST_MS, Clients
+from brokers.errors import AWAY
+from brokers.interface import EpochProducer, Partition, Producer
 from brokers.options import ClientOptions
+from brokers.reading import opened_reader, read_batches
 from schemas.limits import KAFKA_MESSAGE_MAX_BYTES, KIB
-from streams.log.kafka import POLL_MS, REQUEST_MS, opened_reader
 from streams.table import rows
 from streams.table.row_writer import RowWrite
 from streams.table.table import TableLostError, TopicRow
@@ -45,36 +45,7 @@ BATCH_BYTES_MAX: Final = KAFKA_MESSAGE_MAX_BYTES - 128 * KIB
 RENEW_S: Final = 6 * 3600.0
 """Brokers forget a transactional id after 7 days without use, and a producer id after one."""
 
-TRANSACTION_MS: Final = 120_000
-"""After it the broker itself ends a transaction; the largest is a whole table published again."""
-
 STOP_S: Final = 15.0
-
-_TRANSACTION_BATCH_BYTES: Final = 1 << 20
-_STALLED_POLLS_MAX: Final = 60
-
-
-class _Epoch(NamedTuple):
-    """What a broker tells the writers of a partition apart by."""
-
-    producer_id: int
-    epoch: int
-
-
-class _Transactional(AIOKafkaProducer):  # type: ignore[misc]
-    """Its start gives it a new epoch of the transactional id, and ends what an older one began."""
-
-    @property
-    def epoch(self) -> _Epoch:
-        return _Epoch(self._txn_manager.producer_id, self._txn_manager.producer_epoch)
-
-
-class _Plain(AIOKafkaProducer):  # type: ignore[misc]
-    """An idempotent producer under an epoch that another one was given."""
-
-    def __init__(self, epoch: _Epoch, **options: Any) -> None:
-        super().__init__(enable_idempotence=True, **options)
-        self._txn_manager.set_pid_and_epoch(*epoch)
 
 
 class KafkaTableTopic:
@@ -83,18 +54,11 @@ class KafkaTableTopic:
     def __init__(
         self, options: ClientOptions, topic: str, partition: int, *, transactional_id: str
     ) -> None:
-        self._options: dict[str, Any] = {
-            **options,
-            "acks": "all",
-            "compression_type": "lz4",
-            "linger_ms": 0,
-            "max_request_size": KAFKA_MESSAGE_MAX_BYTES,
-            "request_timeout_ms": REQUEST_MS,
-        }
-        self._client_options = options
-        self._part = TopicPartition(topic, partition)
+        self._options = options
+        self._clients = Clients(options)
+        self._part = Partition(topic, partition)
         self._transactional_id = transactional_id
-        self._producer: _Plain | None = None
+        self._producer: Producer | None = None
         self._next = -1
         self._taken_at = 0.0
 
@@ -113,13 +77,13 @@ class KafkaTableTopic:
         await self.stop()
         claim = await self._start_transactional()
         epoch = claim.epoch
-        await _stop(claim)
-        producer = _Plain(epoch, max_batch_size=BATCH_BYTES_MAX, **self._options)
+        await stop_producer(claim, STOP_S)
+        producer = self._clients.fenced_producer(epoch, batch_bytes_max=BATCH_BYTES_MAX)
         try:
             await producer.start()
             mark = await self._send(producer, [RowWrite(rows.OWNER_KEY, None)])
         except BaseException:
-            await _stop(producer)
+            await stop_producer(producer, STOP_S)
             raise
         assert mark is not None, "one row fits"
         followed = mark == self._next
@@ -130,19 +94,14 @@ class KafkaTableTopic:
         """Gives the partition up; a flush under way may or may not count."""
         if self._producer is not None:
             producer, self._producer = self._producer, None
-            await _stop(producer)
+            await stop_producer(producer, STOP_S)
 
-    async def _start_transactional(self) -> _Transactional:
-        producer = _Transactional(
-            transactional_id=self._transactional_id,
-            transaction_timeout_ms=TRANSACTION_MS,
-            max_batch_size=_TRANSACTION_BATCH_BYTES,
-            **self._options,
-        )
+    async def _start_transactional(self) -> EpochProducer:
+        producer = self._clients.epoch_producer(self._transactional_id)
         try:
             await producer.start()
         except BaseException:
-            await _stop(producer)
+            await stop_producer(producer, STOP_S)
             raise
         return producer
 
@@ -150,23 +109,13 @@ class KafkaTableTopic:
 
     async def read(self, start: int) -> AsyncIterator[list[TopicRow]]:
         """See `TableTopic`. Raises KafkaError where the broker stays away."""
-        async with opened_reader(self._client_options, committed=True) as consumer:
-            consumer.assign([self._part])
-            begin = (await consumer.beginning_offsets([self._part]))[self._part]
-            end = (await consumer.end_offsets([self._part]))[self._part]
-            consumer.seek(self._part, max(start, begin))
-            stalled = 0
-            while await consumer.position(self._part) < end:
-                batches = await consumer.getmany(self._part, timeout_ms=POLL_MS)
-                stalled = 0 if batches else stalled + 1
-                if stalled > _STALLED_POLLS_MAX:
-                    raise KafkaError(f"no rows come from {self._part.topic}")
-                for records in batches.values():
-                    yield [
-                        TopicRow(record.offset, record.key or b"", record.value)
-                        for record in records
-                        if record.key != rows.OWNER_KEY
-                    ]
+        async with opened_reader(self._options, committed=True) as reader:
+            async for messages in read_batches(reader, self._part, start):
+                yield [
+                    TopicRow(message.offset, message.key or b"", message.value)
+                    for message in messages
+                    if message.key != rows.OWNER_KEY
+                ]
 
     # Writing
 
@@ -175,7 +124,7 @@ class KafkaTableTopic:
         try:
             with self._said_if_slow("write"):
                 return await self._write(written)
-        except (KafkaError, OSError, TimeoutError) as error:
+        except AWAY as error:
             raise TableLostError(f"{type(error).__name__}: {error}") from error
 
     async def _write(self, written: list[RowWrite]) -> list[int]:
@@ -195,7 +144,7 @@ class KafkaTableTopic:
         self._next = first + len(written)
         return list(range(first, self._next))
 
-    async def _spoil(self, producer: _Plain) -> None:
+    async def _spoil(self, producer: Producer) -> None:
         """What was just written does not follow on the rows that are there. No table counts without
         a `covered` row that can be read: so whoever opens the partition folds the events again.
 
@@ -219,14 +168,14 @@ class KafkaTableTopic:
         if not await self.take():
             raise TableLostError("another worker has taken the partition")
 
-    async def _send(self, producer: _Plain, written: Iterable[RowWrite]) -> int | None:
+    async def _send(self, producer: Producer, written: Iterable[RowWrite]) -> int | None:
         """Writes the rows as one batch; the offset of the first, or None where they do not fit."""
         batch = producer.create_batch()
         for row in written:
             if batch.append(key=row.key, value=row.value, timestamp=None) is None:
                 return None
         topic, partition = self._part
-        sent: RecordMetadata = await (await producer.send_batch(batch, topic, partition=partition))
+        sent = await (await producer.send_batch(batch, topic, partition=partition))
         if sent.offset < 0:  # a repeated batch, of which the broker has forgotten where it is
             raise TableLostError("the broker did not say where it wrote")
         return int(sent.offset)
@@ -247,17 +196,7 @@ class KafkaTableTopic:
                 raise TableLostError("another worker has taken the partition")
             await producer.commit_transaction()
         finally:
-            await _stop(producer)
+            await stop_producer(producer, STOP_S)
         self._next = offsets[-1] + 2  # a transaction ends in a record of the broker's
         await self._take_again()
         return offsets
-
-
-async def _stop(producer: AIOKafkaProducer) -> None:
-    """Stops it, whatever it still wanted to write: that is refused once the next one has begun."""
-    with suppress(KafkaError, OSError, TimeoutError):
-        try:
-            await asyncio.wait_for(producer.stop(), STOP_S)
-        except TimeoutError:  # it waits for a broker; to be stopped again it has not learnt
-            await asyncio.wait_for(producer._sender.close(), STOP_S)  # noqa: SLF001
-            await asyncio.wait_for(producer.client.close(), STOP_S)

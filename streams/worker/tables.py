@@ -16,27 +16,16 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from aiokafka import (  # type: ignore[import-untyped]
-    AIOKafkaConsumer,
-    ConsumerRebalanceListener,
-    TopicPartition,
-)
-from aiokafka.coordinator.assignors.sticky.sticky_assignor import (  # type: ignore[import-untyped]
-    StickyPartitionAssignor,
-)
-from aiokafka.errors import CorruptRecordException, KafkaError  # type: ignore[import-untyped]
-
+from brokers.clients import Clients, subscribe
+from brokers.errors import CorruptRecordException, KafkaError
+from brokers.interface import Message, Partition
 from brokers.options import ClientOptions
+from brokers.reading import stop_consumer
 from schemas.errors import DiskError, RepriseError
 from schemas.identities import Offset
-from schemas.limits import KAFKA_MESSAGE_MAX_BYTES, TABLE_FLUSH_CHANGES_MAX
+from schemas.limits import TABLE_FLUSH_CHANGES_MAX
 from streams.log.interface import LogEntry
-from streams.log.kafka import (
-    first_offset_from,
-    log_bounds,
-    read_past_corruption,
-    stop_consumer,
-)
+from streams.log.kafka import log_bounds, next_record_offset, read_past_corruption
 from streams.table.fold import Fold
 from streams.table.skip_log import SkippedRecords
 from streams.table.table import LogBounds, PartitionTable, TableLostError
@@ -47,8 +36,6 @@ logger = logging.getLogger(__name__)
 TURN_RECORDS_MAX: Final = 4_096
 POLL_MS: Final = 200
 COMMIT_S: Final = 2.0
-REBALANCE_MS: Final = 300_000
-"""How long the members of a group may take to open their tables."""
 
 
 class Owned(NamedTuple):
@@ -212,23 +199,10 @@ class PartitionTables:
 
     async def _pass_over(self, partition: int, expected: int, got: int) -> None:
         """Raises TableLostError where the records between are in the log, and were not brought."""
-        first = await first_offset_from(self._options, self._events_topic, partition, expected)
+        first = await next_record_offset(self._options, self._events_topic, partition, expected)
         if first != got:
             self.counters["jumps"] += 1
             raise TableLostError(f"expected record {partition}:{expected}, got {partition}:{got}")
-
-
-class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
-    """Opens and closes tables as the group says, and sets where each partition is read on."""
-
-    def __init__(self, reader: "EventsReader") -> None:
-        self._reader = reader
-
-    async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
-        await self._reader.release()
-
-    async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
-        await self._reader.take(assigned)
 
 
 class EventsReader:
@@ -256,21 +230,7 @@ class EventsReader:
         self._flush_s = flush_s
         self._failure: Exception | None = None
         self._commit_at = self._flush_at = 0.0
-        self._consumer = AIOKafkaConsumer(
-            **options,
-            group_id=group,
-            enable_auto_commit=False,
-            auto_offset_reset="earliest",
-            isolation_level="read_committed",
-            partition_assignment_strategy=[StickyPartitionAssignor],
-            session_timeout_ms=int(session_timeout_s * 1000),
-            heartbeat_interval_ms=int(session_timeout_s * 250),
-            rebalance_timeout_ms=REBALANCE_MS,
-            max_poll_interval_ms=2 * REBALANCE_MS,
-            request_timeout_ms=max(40_000, int(2000 * session_timeout_s)),
-            max_partition_fetch_bytes=KAFKA_MESSAGE_MAX_BYTES,
-            fetch_max_bytes=4 * KAFKA_MESSAGE_MAX_BYTES,
-        )
+        self._consumer = Clients(options).worker_consumer(group, session_s=session_timeout_s)
         self._topic = topic
 
     async def run(self, stopping: asyncio.Event) -> None:
@@ -279,7 +239,7 @@ class EventsReader:
         Raises:
             RepriseError, KafkaError, OSError: why it cannot go on.
         """
-        self._consumer.subscribe([self._topic], listener=_Listener(self))
+        subscribe(self._consumer, self._topic, self)
         try:
             await self._consumer.start()
             while not stopping.is_set() and self._failure is None:
@@ -318,8 +278,8 @@ class EventsReader:
             self._commit_at = now + COMMIT_S
             await self._commit()
 
-    def _read_again(self, dropped: Iterable[TopicPartition]) -> None:
-        """Some of what is dropped may have been fetched after `take` sought its partition."""
+    def _read_again(self, dropped: Iterable[Partition]) -> None:
+        """Some of what is dropped may have been fetched after its partition was sought."""
         if self._settled:
             for part in self._consumer.assignment().intersection(dropped):
                 self._consumer.seek(part, self._tables.next_offset(part.partition))
@@ -355,12 +315,12 @@ class EventsReader:
         except KafkaError as error:  # a rebalance is under way; the next one will do
             logger.debug("Could not commit: %s", error)
 
-    async def release(self) -> None:
-        """No partition is ours until `take` says so; returns once nothing is being written."""
+    async def on_partitions_revoked(self, revoked: set[Partition]) -> None:
+        """No partition is ours until the next assignment; returns once nothing is being written."""
         self._settled = False
         await self._tables.settle()
 
-    async def take(self, assigned: set[TopicPartition]) -> None:
+    async def on_partitions_assigned(self, assigned: set[Partition]) -> None:
         """These are ours: opens their tables and reads on from what they cover."""
         try:
             await self._tables.assign(part.partition for part in assigned)
@@ -379,5 +339,5 @@ async def _all_of(tasks: Iterable[Coroutine[None, None, None]]) -> None:
             raise outcome
 
 
-def _entry(record: object) -> LogEntry:
-    return LogEntry(Offset(record.offset), record.value or b"")  # type: ignore[attr-defined]
+def _entry(record: Message) -> LogEntry:
+    return LogEntry(Offset(record.offset), record.value or b"")

@@ -10,14 +10,15 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from aiokafka import AIOKafkaConsumer, TopicPartition  # type: ignore[import-untyped]
+from aiokafka import TopicPartition  # type: ignore[import-untyped]
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete  # type: ignore[import-untyped]
 
 from bridge.delivery.producer import Transport
 from bridge.delivery.spool import Spool
 from bridge.delivery.writer import Writer
-from brokers.availability import client_options
 from brokers.clients import Clients, partition_of
+from brokers.options import client_options
+from brokers.reading import opened_reader
 from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
 from schemas.identities import Offset, PublisherKey, StreamKey
@@ -28,7 +29,7 @@ from schemas.topics import encode_stream
 from streams.kernel import open_kernel
 from streams.log.embedded import EmbeddedLog
 from streams.log.interface import LogEntry
-from streams.log.kafka import log_bounds, opened_reader
+from streams.log.kafka import log_bounds
 from streams.table.fold import Fold
 from streams.table.recovery import recover
 from streams.table.store import TableStore
@@ -169,7 +170,7 @@ class KafkaReader:
 
     async def _open(self, start: int) -> None:
         opened = opened_reader(self._options, committed=True)
-        self._consumer: AIOKafkaConsumer = await self._stack.enter_async_context(opened)
+        self._consumer = await self._stack.enter_async_context(opened)
         self._consumer.assign([self._part])
         self._consumer.seek(self._part, start)
 
@@ -203,7 +204,7 @@ class KafkaUnderTest:
 
     async def _open_writer(self) -> None:
         settings = self._settings
-        clients = Clients(settings, client_options(settings), SESSION_S)
+        clients = Clients(client_options(settings))
         self._transport = Transport(clients.producer)
         self._spool = Spool(self._directory / "spool", bytes_max=SPOOL_BYTES_MAX)
         self._writer = Writer(

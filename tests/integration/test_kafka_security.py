@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from brokers.availability import client_options
+from brokers.options import client_options
 from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
 from devtools.broker import HOST, Broker, Listener

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient  # type: ignore[import-untyped]
 
-from brokers.availability import client_options
+from brokers.options import client_options
 from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
 from streams.table import rows

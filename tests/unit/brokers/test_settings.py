@@ -2,7 +2,7 @@
 
 import pytest
 
-from brokers.availability import client_options
+from brokers.options import client_options
 from brokers.settings import KafkaSettings
 from reprise.roles.serve import ServeSettings
 from schemas.errors import ConfigurationError

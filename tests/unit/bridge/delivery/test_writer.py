@@ -15,7 +15,8 @@ from bridge.delivery.producer import Transport
 from bridge.delivery.spool import Spool
 from bridge.delivery.writer import Writer
 from bridge.sequencing.sequencer import Anchor
-from brokers.clients import Batch, KafkaError, MessageSizeTooLargeError, SentBatch
+from brokers.errors import KafkaError, MessageSizeTooLargeError
+from brokers.interface import Batch, SentBatch
 from schemas.events import Removed, encode_events
 from schemas.identities import PublisherKey
 from schemas.limits import KAFKA_MESSAGE_MAX_BYTES

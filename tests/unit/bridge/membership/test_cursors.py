@@ -11,7 +11,8 @@ from aiokafka.errors import CorruptRecordException  # type: ignore[import-untype
 
 from bridge.membership import cursors
 from bridge.membership.cursors import Cursors, LogState, fingerprint
-from brokers.clients import Clients, Partition
+from brokers.clients import Clients
+from brokers.interface import Partition
 from brokers.settings import KafkaSettings
 from schemas.events import encode_events
 from schemas.positions import NO_CURSOR, Cursor
@@ -41,7 +42,6 @@ class Topics:
         self.begins: dict[tuple[str, int], int] = {}
         self.damaged: set[int] = set()  # offsets of events whose checksum fails
         self.read = 0
-        self.settings = SETTINGS
 
     def append(self, topic: str, partition: int, key: bytes, value: bytes | None) -> None:
         self.logs.setdefault((topic, partition), []).append((key, value))
@@ -50,7 +50,7 @@ class Topics:
         for record in records:
             self.append(TOPICS.events.name, 0, b"k", encode_record(record))
 
-    def reader(self) -> "Reader":
+    def reader(self, *, committed: bool) -> "Reader":
         return Reader(self)
 
 
@@ -118,7 +118,7 @@ def registered(of: Any) -> RegisteredRecord:
 
 
 def recover(topics: Topics, *homes: int) -> tuple[Cursors, dict[Any, LogState]]:
-    made = Cursors(cast(Clients, topics))
+    made = Cursors(cast(Clients, topics), TOPICS)
 
     async def run() -> dict[Any, LogState]:
         await made.load({0, 1})

@@ -8,7 +8,7 @@ from pathlib import Path
 
 PROGRAM = """
 import asyncio
-from brokers.availability import client_options
+from brokers.options import client_options
 from brokers.settings import KafkaSettings
 from streams.worker.app import run_app
 

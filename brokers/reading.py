@@ -1,0 +1,242 @@
+"""Reading partitions to an end, past messages that fail their checksum, and ending a consumer.
+
+All of it in no group: `Clients.reader`. How long an answer may take is bounded; past the bound it
+is a `KafkaError`, as where the broker is away.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Final, NamedTuple
+
+from brokers.clients import Clients
+from brokers.errors import CorruptRecordException, KafkaTimeoutError
+from brokers.interface import Consumer, Message, Partition
+from brokers.options import ClientOptions
+
+logger = logging.getLogger(__name__)
+
+POLL_MS: Final = 1_000
+STALLED_POLLS_MAX: Final = 60
+"""Polls in a row that bring nothing, though there is more: then the broker counts as away."""
+
+
+class OffsetBounds(NamedTuple):
+    """The first offset that a partition still has, and the one after its last."""
+
+    start: int
+    end: int
+
+
+# Consumers
+
+
+@asynccontextmanager
+async def opened_reader(options: ClientOptions, *, committed: bool) -> AsyncIterator[Consumer]:
+    """A consumer in no group, started; see `Clients.reader`."""
+    reader = Clients(options).reader(committed=committed)
+    try:
+        await reader.start()
+        yield reader
+    finally:
+        await stop_consumer(reader)
+
+
+async def stop_consumer(consumer: Consumer, *, timeout_s: float | None = None) -> bool:
+    """Stops it; whether it left in order, its group told.
+
+    Args:
+        consumer: to stop.
+        timeout_s: give up after it; None to wait for as long as it takes.
+    """
+    # As a task: its fetcher may end the call with the cancellation of a fetch of its own.
+    stopping = asyncio.ensure_future(consumer.stop())
+    done, _ = await asyncio.wait((stopping,), timeout=timeout_s)
+    if not done:
+        stopping.cancel()
+        return False
+    if stopping.cancelled():
+        return False
+    if (failure := stopping.exception()) is not None:
+        logger.debug("A consumer did not stop in order: %r", failure)
+    return failure is None
+
+
+# Offsets
+
+
+async def offset_bounds(
+    options: ClientOptions, topic: str, partitions: Iterable[int]
+) -> dict[int, OffsetBounds]:
+    """Where each partition begins and ends now.
+
+    Raises:
+        KafkaError: the broker is away.
+    """
+    parts = [Partition(topic, number) for number in partitions]
+    async with opened_reader(options, committed=False) as reader:
+        starts = await reader.beginning_offsets(parts)
+        ends = await reader.end_offsets(parts)
+    return {part.partition: OffsetBounds(starts[part], ends[part]) for part in parts}
+
+
+async def first_offset_from(reader: Consumer, partition: Partition, start: int) -> int | None:
+    """The offset of the first message at or after `start`; None where the partition has none.
+
+    That nothing came yet is no answer: it is asked for again, until a message comes or the reader
+    stands at the end.
+
+    Args:
+        reader: started, in no group.
+        partition: to look at.
+        start: an offset; where nothing is kept that old, the first message that is kept counts.
+
+    Raises:
+        KafkaTimeoutError: no answer came within `STALLED_POLLS_MAX` polls.
+        KafkaError: the broker is away.
+    """
+    reader.assign([partition])
+    reader.seek(partition, start)
+    end = (await reader.end_offsets([partition]))[partition]
+    for _ in range(STALLED_POLLS_MAX):
+        for messages in (await _poll(reader, partition, one=True)).values():
+            return messages[0].offset
+        if await reader.position(partition) >= end:
+            return None
+    raise _stalled(partition)
+
+
+# Messages
+
+
+async def read_to_end(
+    reader: Consumer,
+    topic: str,
+    starts: Mapping[int, int | None],
+    take: Callable[[Message], None],
+    corrupt: Callable[[int, int], None] | None = None,
+) -> dict[int, int]:
+    """Gives `take` every message of the partitions up to where they end now, in order for each.
+
+    Args:
+        reader: started, in no group.
+        topic: to read.
+        starts: by partition, the offset to begin at, None for the end; where nothing is kept that
+            old, and where it is beyond the end (another topic of that name), everything is read.
+        take: called for each message.
+        corrupt: called with the partition and the offset of each message that fails its checksum,
+            which is passed over then.
+
+    Returns:
+        The ends.
+
+    Raises:
+        KafkaError: the broker went away, or a checksum fails that may not.
+    """
+    parts = [Partition(topic, number) for number in starts]
+    reader.assign(parts)
+    begins, ends = await reader.beginning_offsets(parts), await reader.end_offsets(parts)
+    remaining = _first_offsets(starts, begins, ends)  # by partition, what to read next
+    for part, offset in remaining.items():
+        reader.seek(part, offset)
+    while remaining:
+        try:
+            batches = await reader.getmany(*remaining, timeout_ms=POLL_MS)
+        except CorruptRecordException:
+            if corrupt is None:
+                raise
+            for part, start in remaining.items():
+                async for offset, message in read_one_by_one(reader, part, start, ends[part]):
+                    if message is None:
+                        corrupt(part.partition, offset)
+                    else:
+                        take(message)
+            break
+        for part, messages in batches.items():
+            for message in messages:
+                take(message)
+                remaining[part] = message.offset + 1
+        for part in list(remaining):
+            if await reader.position(part) >= ends[part]:
+                del remaining[part]
+    return {part.partition: ends[part] for part in parts}
+
+
+def _first_offsets(
+    starts: Mapping[int, int | None], begins: Mapping[Partition, int], ends: Mapping[Partition, int]
+) -> dict[Partition, int]:
+    """Where to begin, for the partitions that have anything to read."""
+    found: dict[Partition, int] = {}
+    for part, end in ends.items():
+        begin, start = begins[part], starts[part.partition]
+        if start is not None and start != end and begin != end:
+            found[part] = start if begin <= start < end else begin
+    return found
+
+
+async def read_one_by_one(
+    reader: Consumer, partition: Partition, start: int, end: int
+) -> AsyncIterator[tuple[int, Message | None]]:
+    """Each offset with its message from `start` to the end; None where it fails its checksum.
+
+    One after the other: the client says of a corrupt batch neither where it begins nor where it
+    ends, and drops what it read before it.
+
+    Raises:
+        KafkaTimeoutError: nothing came within `STALLED_POLLS_MAX` polls.
+        KafkaError: the broker is away.
+    """
+    reader.seek(partition, start)
+    stalled = 0
+    while (offset := await reader.position(partition)) < end:
+        try:
+            batches = await _poll(reader, partition, one=True)
+        except CorruptRecordException:
+            yield offset, None
+            reader.seek(partition, offset + 1)
+            stalled = 0
+            continue
+        for messages in batches.values():
+            for message in messages:
+                yield message.offset, message
+        stalled = 0 if batches or await reader.position(partition) > offset else stalled + 1
+        if stalled >= STALLED_POLLS_MAX:
+            raise _stalled(partition)
+
+
+async def read_batches(
+    reader: Consumer, partition: Partition, start: int
+) -> AsyncIterator[list[Message]]:
+    """The messages from `start`, or from the first that is kept, up to where it ends now.
+
+    Raises:
+        KafkaTimeoutError: nothing came within `STALLED_POLLS_MAX` polls.
+        KafkaError: the broker is away, or a checksum fails.
+    """
+    reader.assign([partition])
+    begin = (await reader.beginning_offsets([partition]))[partition]
+    end = (await reader.end_offsets([partition]))[partition]
+    reader.seek(partition, max(start, begin))
+    stalled = 0
+    while await reader.position(partition) < end:
+        batches = await _poll(reader, partition)
+        stalled = 0 if batches else stalled + 1
+        if stalled >= STALLED_POLLS_MAX:
+            raise _stalled(partition)
+        for messages in batches.values():
+            yield list(messages)
+
+
+async def _poll(
+    reader: Consumer, partition: Partition, *, one: bool = False
+) -> dict[Partition, list[Message]]:
+    found = await reader.getmany(partition, timeout_ms=POLL_MS, max_records=1 if one else None)
+    return {part: list(messages) for part, messages in found.items() if messages}
+
+
+def _stalled(partition: Partition) -> KafkaTimeoutError:
+    waited_s = STALLED_POLLS_MAX * POLL_MS // 1000
+    return KafkaTimeoutError(
+        f"Expected messages of {partition.topic}:{partition.partition}, got none in {waited_s} s"
+    )
