@@ -13,7 +13,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 NATIVE := streams/kernel/native
-NATIVE_SOURCES := $(wildcard $(NATIVE)/Cargo.toml $(NATIVE)/src/*.rs $(NATIVE)/src/*/*.rs)
+NATIVE_SOURCES := $(wildcard $(NATIVE)/Cargo.toml $(NATIVE)/src/*.rs $(NATIVE)/index/Cargo.toml $(NATIVE)/index/src/*.rs)
 ARGS ?=
 
 .PHONY: help run install test check fmt bench kafka clean
@@ -35,15 +35,15 @@ check: .make/dev ## formatting, lint, types, import rules; the kernel's own lint
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 ifneq ($(CARGO),)
-	cargo fmt --check --manifest-path $(NATIVE)/Cargo.toml
-	cargo clippy --quiet --manifest-path $(NATIVE)/Cargo.toml -- --deny warnings
+	cargo fmt --all --check --manifest-path $(NATIVE)/Cargo.toml
+	cargo clippy --quiet --all-targets --manifest-path $(NATIVE)/Cargo.toml -- --deny warnings
 endif
 
 fmt: .make/dev ## format everything
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 ifneq ($(CARGO),)
-	cargo fmt --manifest-path $(NATIVE)/Cargo.toml
+	cargo fmt --all --manifest-path $(NATIVE)/Cargo.toml
 endif
 
 bench: .make/dev ## measure throughput, query cost, memory and recovery, for both kernels

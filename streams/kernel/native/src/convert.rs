@@ -1,17 +1,17 @@
 //! Python values in and out: the named tuples of `schemas.identities` and
 //! `streams.kernel.interface`.
 
+use prefix_index::msgpack::Malformed;
+use prefix_index::names::{ContextKey, ScopeKey, ScopeRef, StreamKey};
+use prefix_index::scan::ScannedQuery;
+use prefix_index::views::{ContextView, ScopeView};
+use prefix_index::walk::InstanceDepths;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyInt, PyList, PyMemoryView, PyString, PyTuple};
 
-use crate::msgpack::Malformed;
-use crate::names::{ContextKey, ScopeKey, ScopeRef, StreamKey};
-use crate::scan::ScannedQuery;
 use crate::tuples::TupleClass;
-use crate::views::{ContextView, ScopeView};
-use crate::walk::InstanceDepths;
 
 /// The Python classes that answers are made of.
 pub struct Classes {

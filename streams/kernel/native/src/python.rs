@@ -4,23 +4,29 @@
 //! so a thread with the GIL may wait for them.
 
 use parking_lot::{Mutex, RwLock};
+use prefix_index::changes::CHANGE_BYTES;
+use prefix_index::counters::COUNTER_NAMES;
+use prefix_index::events::read_events;
+use prefix_index::hashing::PrefixHasher;
+use prefix_index::names::TIERS;
+use prefix_index::scan::scan_query;
+use prefix_index::state::State;
+use prefix_index::walk::Prompt;
+use prefix_index::write::{UnknownPublisher, WriteTurn};
+use prefix_index::{arrays, changes, msgpack, views, walk};
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 
-use crate::changes::{self, CHANGE_BYTES};
 use crate::convert::{Classes, array_error, bytes_of, context_key, stream_key, with_scope};
-use crate::events::read_events;
-use crate::fold::{Fold, UnknownPublisher};
-use crate::hashing::PrefixHasher;
-use crate::limits::{
-    DETACHED_ARRAY_BYTES, DETACHED_ENTRIES, DETACHED_EVENT_BYTES, DETACHED_JSON_BYTES,
-    DETACHED_TOKEN_BYTES,
-};
-use crate::scan::scan_query;
-use crate::state::{COUNTER_NAMES, State};
-use crate::walk::Prompt;
-use crate::{arrays, views, walk};
+
+// Calls longer than about 50 us release the GIL. Shorter ones keep it: getting it back costs up to
+// 5 ms (CPython's switch interval) when other Python threads are busy.
+const DETACHED_EVENT_BYTES: usize = 16 * 1024;
+const DETACHED_TOKEN_BYTES: usize = 4 * 32 * 1024;
+const DETACHED_JSON_BYTES: usize = 128 * 1024;
+const DETACHED_ARRAY_BYTES: usize = 128 * 1024;
+const DETACHED_ENTRIES: u64 = 512;
 
 /// Runs `work` without the GIL if it is long, with it otherwise.
 fn detached_if<T: Send>(is_long: bool, py: Python<'_>, work: impl FnOnce() -> T + Send) -> T {
@@ -36,9 +42,9 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    fn write<T>(&self, work: impl FnOnce(&mut Fold) -> T) -> T {
+    fn write<T>(&self, work: impl FnOnce(&mut WriteTurn) -> T) -> T {
         let _writing = self.writing.lock();
-        work(&mut Fold::new(&self.state, &self.hasher))
+        work(&mut WriteTurn::new(&self.state, &self.hasher))
     }
 
     fn publisher_entries(&self, publisher: u64) -> u64 {
@@ -81,7 +87,7 @@ impl Kernel {
     fn new(seed: u64) -> Self {
         Self {
             hasher: PrefixHasher::new(seed),
-            state: RwLock::new(State::new()),
+            state: RwLock::new(State::default()),
             writing: Mutex::new(()),
         }
     }
@@ -99,26 +105,26 @@ impl Kernel {
     #[pyo3(signature = (stream, dp_rank, /))]
     fn open_publisher(&self, stream: &Bound<'_, PyAny>, dp_rank: u32) -> PyResult<u64> {
         let stream = stream_key(stream)?;
-        Ok(self.write(|fold| fold.state().open_publisher(stream, dp_rank)))
+        Ok(self.write(|turn| turn.state().open_publisher(stream, dp_rank)))
     }
 
     #[pyo3(signature = (publisher, lora_name, routable, /))]
     fn register(&self, publisher: u64, lora_name: &str, routable: bool) -> PyResult<()> {
-        let known = self.write(|fold| fold.state().register(publisher, lora_name, routable));
+        let known = self.write(|turn| turn.state().register(publisher, lora_name, routable));
         if known { Ok(()) } else { Err(PyKeyError::new_err(publisher)) }
     }
 
     #[pyo3(signature = (publisher, /))]
     fn unregister(&self, publisher: u64, py: Python<'_>) -> PyResult<u64> {
         let is_long = self.publisher_entries(publisher) > DETACHED_ENTRIES;
-        detached_if(is_long, py, || self.write(|fold| fold.unregister(publisher)))
+        detached_if(is_long, py, || self.write(|turn| turn.unregister(publisher)))
             .map_err(unknown(publisher))
     }
 
     #[pyo3(signature = (publisher, /))]
     fn clear(&self, publisher: u64, py: Python<'_>) -> PyResult<u64> {
         let is_long = self.publisher_entries(publisher) > DETACHED_ENTRIES;
-        detached_if(is_long, py, || self.write(|fold| fold.clear(publisher)))
+        detached_if(is_long, py, || self.write(|turn| turn.clear(publisher)))
             .map_err(unknown(publisher))
     }
 
@@ -132,7 +138,7 @@ impl Kernel {
         }
         let folded = detached_if(bytes.len() > DETACHED_EVENT_BYTES, py, || {
             let events = read_events(bytes)?;
-            Ok(self.write(|fold| fold.apply(publisher, &events, after.into())))
+            Ok(self.write(|turn| turn.apply(publisher, &events, after.into())))
         });
         match folded {
             Ok(applied) => applied.map_err(unknown(publisher)),
@@ -141,7 +147,7 @@ impl Kernel {
     }
 
     fn take_changes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let taken = self.write(|fold| fold.state().index.changes.take());
+        let taken = self.write(|turn| turn.state().index.changes.take());
         let classes = Classes::get(py)?;
         let lists = PyList::empty(py);
         for (key, changes) in taken {
@@ -162,9 +168,11 @@ impl Kernel {
         let is_long = bytes.len() > DETACHED_EVENT_BYTES;
         let loaded = detached_if(is_long, context.py(), || {
             let changes = changes::decode(bytes)?;
-            Some(self.write(|fold| fold.load(&key, &changes)))
+            Some(self.write(|turn| turn.load(&key, &changes)))
         });
-        let text = || format!("Expected changes of {CHANGE_BYTES} bytes with op 0..1, tier 0..5");
+        let tier = TIERS - 1;
+        let text =
+            || format!("Expected changes of {CHANGE_BYTES} bytes with op 0..1, tier 0..{tier}");
         let loaded = loaded.ok_or_else(|| PyValueError::new_err(text()))?;
         // Only a second write could have dropped a publisher that this one opened, and there is
         // none.
@@ -297,7 +305,7 @@ impl ArrayPacker {
 fn packed<'py>(
     encoded: &Bound<'py, PyAny>,
     what: &str,
-    pack: fn(&[u8]) -> crate::msgpack::Result<Vec<u8>>,
+    pack: fn(&[u8]) -> msgpack::Result<Vec<u8>>,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let py = encoded.py();
     let bytes = bytes_of(encoded)?;

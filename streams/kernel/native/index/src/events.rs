@@ -3,7 +3,7 @@
 //! The whole array is read and checked before any event is applied.
 
 use crate::msgpack::{Reader, Result};
-use crate::sets::SHARED;
+use crate::names::{MEDIA, SHARED};
 
 /// Cache groups of these kinds have blocks that form a prefix.
 const PREFIX_SPEC_KINDS: [&str; 4] = ["", "full_attention", "mla_attention", "sink_full_attention"];
@@ -160,11 +160,10 @@ fn read_removed_field<'a>(
     match key {
         b"hashes" => fields.hashes = Some(reader.bin()?),
         b"medium" => {
-            fields.medium = match reader.str_bytes()? {
-                b"GPU" => 0,
-                b"CPU" => 1,
-                b"DISK" => 2,
-                _ => return reader.fail("the medium `GPU`, `CPU` or `DISK`"),
+            let name = reader.str_bytes()?;
+            match MEDIA.iter().position(|medium| medium.as_bytes() == name) {
+                Some(tier) => fields.medium = tier as u32,
+                None => return reader.fail("the name of a medium"),
             }
         }
         b"shared" => fields.shared = reader.bool()?,

@@ -1,6 +1,6 @@
-//! Holder sets as bitmaps over what a query asks for, one row of words per set.
+//! Holder sets as bitmaps over what a query asks for: one mask of words per set.
 //!
-//! A row has eight parts, the first four with a bit per instance, the others with a bit per member
+//! A mask has eight parts, the first four with a bit per instance, the others with a bit per member
 //! (rank):
 //!
 //!     any | GPU | CPU | DISK   on any rank of the instance or in a shared pool
@@ -9,11 +9,11 @@
 //!     walk CPU | walk DISK     the rank's own tier or a shared pool of that medium
 //!
 //! A pool sets the bits of all instances and members, present and future, so a member that joins
-//! changes no row.
+//! changes no mask.
 
-use crate::sets::{SHARED, TIERS};
+use crate::names::{SHARED, TIERS};
 
-/// Sets whose rows are allocated at once; rows are not copied when more sets come.
+/// Sets whose masks are allocated at once; masks are not copied when more sets come.
 const CHUNK_SETS: usize = 1024;
 const PARTS: usize = 4;
 
@@ -38,7 +38,7 @@ impl Masks {
     }
 
     #[inline]
-    pub fn row(&self, set: u32) -> &[u64] {
+    pub fn of(&self, set: u32) -> &[u64] {
         let start = set as usize % CHUNK_SETS * self.words();
         &self.chunks[set as usize / CHUNK_SETS][start..start + self.words()]
     }
@@ -49,7 +49,7 @@ impl Masks {
         self.instance_of[member as usize] = instance;
     }
 
-    /// Makes room for this many; true where all rows must be written again.
+    /// Makes room for this many; true where all masks must be written again.
     pub fn widen(&mut self, instances: usize, members: usize) -> bool {
         let fits = instances <= 64 * self.instance_words && members <= 64 * self.member_words;
         if fits {
@@ -65,24 +65,24 @@ impl Masks {
         true
     }
 
-    /// Computes the row of a set.
-    pub fn write(&mut self, set: u32, slots: &[u32]) {
+    /// Computes the mask of a set.
+    pub fn write(&mut self, set: u32, holders: &[u32]) {
         let words = self.words();
         let chunk = set as usize / CHUNK_SETS;
         while self.chunks.len() <= chunk {
             self.chunks.push(Vec::new());
         }
         let start = set as usize % CHUNK_SETS * words;
-        let rows = &mut self.chunks[chunk];
-        if rows.len() < start + words {
+        let masks = &mut self.chunks[chunk];
+        if masks.len() < start + words {
             // The first chunk starts small: most scopes have few sets.
-            rows.resize((2 * start).clamp(8 * words, CHUNK_SETS * words), 0);
+            masks.resize((2 * start).clamp(8 * words, CHUNK_SETS * words), 0);
         }
-        let row = &mut rows[start..start + words];
-        row.fill(0);
-        let (per_instance, per_member) = row.split_at_mut(PARTS * self.instance_words);
-        for &slot in slots {
-            let (member, tier) = (slot / TIERS, slot % TIERS);
+        let mask = &mut masks[start..start + words];
+        mask.fill(0);
+        let (per_instance, per_member) = mask.split_at_mut(PARTS * self.instance_words);
+        for &holder in holders {
+            let (member, tier) = (holder / TIERS, holder % TIERS);
             if tier < SHARED {
                 let instance = self.instance_of[member as usize];
                 set_bit(per_instance, 0, instance);
@@ -101,8 +101,8 @@ impl Masks {
     }
 
     pub fn memory_bytes(&self) -> usize {
-        let rows: usize = self.chunks.iter().map(|rows| 8 * rows.capacity()).sum();
-        rows + 4 * self.instance_of.capacity()
+        let masks: usize = self.chunks.iter().map(|masks| 8 * masks.capacity()).sum();
+        masks + 4 * self.instance_of.capacity()
     }
 }
 

@@ -1,11 +1,13 @@
 //! The elementary steps on one entry: its count goes up, goes down, or is set.
 
 use crate::changes::Change;
+use crate::counters::Counter;
 use crate::hashing::entry_digest;
 use crate::limits::HOLD_COUNT_MAX;
+use crate::names::SHARED;
 use crate::publisher::{Entry, Membership, Publisher};
-use crate::sets::{SHARED, slot_of};
-use crate::state::{Counter, Index};
+use crate::sets::holder_of;
+use crate::state::Index;
 
 /// A block as a publisher names it, on one tier.
 #[derive(Clone, Copy)]
@@ -18,7 +20,7 @@ pub struct Block {
 /// A new count of one entry.
 struct Step {
     block: Block,
-    row: u32,
+    slot: u32,
     dp_rank: u32,
     before: u16,
     after: u16,
@@ -44,21 +46,21 @@ impl Index {
         for &hash in hashes {
             let key = u64::from_le_bytes(hash) ^ mask;
             if let Some(entry) = publisher.find(key, self.placement) {
-                self.touch_row(publisher, &entry);
+                self.touch_slot(publisher, &entry);
             }
         }
     }
 
     #[inline]
-    pub fn touch_row(&self, publisher: &Publisher, entry: &Entry) {
+    pub fn touch_slot(&self, publisher: &Publisher, entry: &Entry) {
         if let Some(membership) = publisher.membership(entry.membership()) {
             let scope = &self.scopes[membership.scope as usize];
-            scope.touch(scope.rows.prefix(entry.row), self.placement);
+            scope.touch(scope.slots.prefix(entry.slot), self.placement);
         }
     }
 
-    /// One more announcement of a block; `after` is the row of the block before it. Returns its
-    /// row, or None where the key names another block.
+    /// One more announcement of a block; `after` is the slot of the block before it. Returns its
+    /// slot, or None where the key names another block.
     #[inline]
     pub fn hold(
         &mut self,
@@ -76,26 +78,27 @@ impl Index {
             |entry| placement.of(entry.key),
             || Entry::new(block.key, scope.place(block.prefix, after, placement), number),
         );
-        if !made && (entry.membership() != number || scope.rows.prefix(entry.row) != block.prefix) {
+        if !made && (entry.membership() != number || scope.slots.prefix(entry.slot) != block.prefix)
+        {
             self.count(Counter::HashConflict, 1);
             return None;
         }
-        let row = entry.row;
-        self.counters[Counter::Stored as usize] += 1;
+        let slot = entry.slot;
+        self.count(Counter::Stored, 1);
         let before = publisher.counts.of(entry, block.tier);
         if before == HOLD_COUNT_MAX {
             self.count(Counter::HoldCountOverflow, 1);
-            return Some(row);
+            return Some(slot);
         }
         if before == 0 {
             entry.set(block.tier, true);
         } else {
-            self.counters[Counter::Repeated as usize] += 1;
+            self.count(Counter::Repeated, 1);
             publisher.counts.keep(block.key, block.tier, before + 1);
         }
-        let step = Step { block, row, dp_rank: publisher.dp_rank, before, after: before + 1 };
+        let step = Step { block, slot, dp_rank: publisher.dp_rank, before, after: before + 1 };
         self.step(membership, &step, true);
-        Some(row)
+        Some(slot)
     }
 
     /// One announcement less of an entry that is held on the tier.
@@ -108,7 +111,7 @@ impl Index {
         }
     }
 
-    /// Brings an entry to the count of a change that was taken before. Returns its row, if it has
+    /// Brings an entry to the count of a change that was taken before. Returns its slot, if it has
     /// one.
     pub fn load(
         &mut self,
@@ -120,10 +123,10 @@ impl Index {
         let block = Block { key: change.key, prefix: change.prefix, tier: change.tier };
         if let Some(known) = publisher.find(block.key, self.placement) {
             let scope = publisher.membership(known.membership())?.scope as usize;
-            let prefix = self.scopes[scope].rows.prefix(known.row);
+            let prefix = self.scopes[scope].slots.prefix(known.slot);
             if (known.membership(), prefix) == (number, block.prefix) {
                 self.set_known(publisher, known, block.tier, change.count, false);
-                return Some(known.row);
+                return Some(known.slot);
             }
             if change.count == 0 {
                 return None;
@@ -147,18 +150,18 @@ impl Index {
         let placement = self.placement;
         let membership = publisher.memberships.get_mut(number as usize)?.as_mut()?;
         let scope = &mut self.scopes[membership.scope as usize];
-        let row = scope.place(block.prefix, after, placement);
+        let slot = scope.place(block.prefix, after, placement);
         let (entry, _) = publisher.entries.find_or_insert(
             placement.of(block.key),
             |entry| entry.key == block.key,
             |entry| placement.of(entry.key),
-            || Entry::new(block.key, row, number),
+            || Entry::new(block.key, slot, number),
         );
         entry.set(block.tier, true);
         publisher.counts.keep(block.key, block.tier, count);
-        let step = Step { block, row, dp_rank: publisher.dp_rank, before: 0, after: count };
+        let step = Step { block, slot, dp_rank: publisher.dp_rank, before: 0, after: count };
         self.step(membership, &step, false);
-        Some(row)
+        Some(slot)
     }
 
     /// Drops an entry on all tiers. `kept` is a membership that stays even if it is left empty.
@@ -200,10 +203,10 @@ impl Index {
         let Some(membership) = publisher.memberships[entry.membership() as usize].as_mut() else {
             return;
         };
-        let prefix = self.scopes[membership.scope as usize].rows.prefix(entry.row);
+        let prefix = self.scopes[membership.scope as usize].slots.prefix(entry.slot);
         let block = Block { key: entry.key, prefix, tier };
-        let (row, dp_rank) = (entry.row, publisher.dp_rank);
-        self.step(membership, &Step { block, row, dp_rank, before, after: count }, record);
+        let (slot, dp_rank) = (entry.slot, publisher.dp_rank);
+        self.step(membership, &Step { block, slot, dp_rank, before, after: count }, record);
     }
 
     /// Carries a new count into the index, the digest and the changes.
@@ -211,14 +214,14 @@ impl Index {
     fn step(&mut self, membership: &mut Membership, step: &Step, record: bool) {
         let Block { key, prefix, tier } = step.block;
         let scope = &mut self.scopes[membership.scope as usize];
-        let slot = slot_of(membership.member, tier);
+        let holder = holder_of(membership.member, tier);
         let is_own = u64::from(tier < SHARED);
         let change =
             |count| Change { key, prefix, dp_rank: step.dp_rank, tier, clears: false, count };
         let bytes = change(step.after).encode();
         let own_before = membership.own;
         if step.before == 0 {
-            scope.hold(step.row, slot);
+            scope.hold(step.slot, holder);
             membership.entries += 1;
             membership.own += is_own;
         } else {
@@ -226,7 +229,7 @@ impl Index {
             membership.digest = membership.digest.wrapping_sub(digest);
         }
         if step.after == 0 {
-            scope.release(step.row, slot, self.placement);
+            scope.release(step.slot, holder, self.placement);
             membership.entries -= 1;
             membership.own -= is_own;
         } else {

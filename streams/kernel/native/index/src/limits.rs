@@ -13,11 +13,3 @@ pub const JSON_TOKEN_MAX: u64 = i32::MAX as u64;
 
 /// Blocks that a writer folds before it lets waiting queries in: about 0.1 ms of work.
 pub const TURN_BLOCKS: usize = 512;
-
-// Calls longer than about 50 us release the GIL. Shorter ones keep it: getting it back costs up to
-// 5 ms (CPython's switch interval) when other Python threads are busy.
-pub const DETACHED_EVENT_BYTES: usize = 16 * 1024;
-pub const DETACHED_TOKEN_BYTES: usize = 4 * 32 * 1024;
-pub const DETACHED_JSON_BYTES: usize = 128 * 1024;
-pub const DETACHED_ARRAY_BYTES: usize = 128 * 1024;
-pub const DETACHED_ENTRIES: u64 = 512;

@@ -3,44 +3,11 @@
 use hashbrown::HashMap;
 
 use crate::changes::ChangeLists;
+use crate::counters::{COUNTER_NAMES, Counter};
 use crate::hashing::Placement;
 use crate::names::{ContextKey, ScopeKey, StreamKey};
 use crate::publisher::{Membership, Publisher};
 use crate::scope::Scope;
-
-/// In the order of `COUNTERS` in `streams/kernel/interface.py`.
-#[derive(Clone, Copy)]
-pub enum Counter {
-    Stored,
-    Removed,
-    Cleared,
-    Repeated,
-    UnknownParent,
-    UnknownRemoved,
-    Unresolved,
-    BlockSizeMismatch,
-    TokenCountMismatch,
-    ExtraKeysMismatch,
-    SkippedGroup,
-    HashConflict,
-    HoldCountOverflow,
-}
-
-pub const COUNTER_NAMES: [&str; 13] = [
-    "stored",
-    "removed",
-    "cleared",
-    "repeated",
-    "unknown_parent",
-    "unknown_removed",
-    "unresolved",
-    "block_size_mismatch",
-    "token_count_mismatch",
-    "extra_keys_mismatch",
-    "skipped_group",
-    "hash_conflict",
-    "hold_count_overflow",
-];
 
 pub struct State {
     pub publishers: HashMap<u64, Publisher>,
@@ -61,8 +28,8 @@ pub struct Index {
     touched: Vec<u32>,
 }
 
-impl State {
-    pub fn new() -> Self {
+impl Default for State {
+    fn default() -> Self {
         Self {
             publishers: HashMap::new(),
             ids: HashMap::new(),
@@ -78,7 +45,9 @@ impl State {
             },
         }
     }
+}
 
+impl State {
     pub fn open_publisher(&mut self, stream: StreamKey, dp_rank: u32) -> u64 {
         let key = (stream, dp_rank);
         if let Some(&known) = self.ids.get(&key) {

@@ -1,7 +1,7 @@
 //! Changes, 24 bytes each, as `streams/kernel/changes.py` defines them; and the lists not yet
 //! taken.
 
-use crate::names::ContextKey;
+use crate::names::{ContextKey, TIERS};
 
 pub const CHANGE_BYTES: usize = 24;
 const OP_SET: u8 = 0;
@@ -45,7 +45,7 @@ pub fn decode(encoded: &[u8]) -> Option<Vec<Change>> {
 }
 
 fn decode_one(bytes: &[u8; CHANGE_BYTES]) -> Option<Change> {
-    if bytes[20] >= 6 || bytes[21] > OP_CLEAR {
+    if u32::from(bytes[20]) >= TIERS || bytes[21] > OP_CLEAR {
         return None;
     }
     Some(Change {

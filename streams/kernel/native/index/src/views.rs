@@ -6,10 +6,9 @@ use hashbrown::HashSet;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::changes::Change;
-use crate::names::{ContextKey, ScopeKey};
+use crate::names::{ContextKey, ScopeKey, TIERS};
 use crate::publisher::Publisher;
 use crate::scope::Scope;
-use crate::sets::TIERS;
 use crate::state::State;
 
 pub struct ScopeView {
@@ -26,7 +25,7 @@ pub struct ContextView {
 }
 
 fn scope_is_shown(scope: &Scope) -> bool {
-    scope.rows.len() > 0 || !scope.roster.is_empty()
+    scope.slots.len() > 0 || !scope.roster.is_empty()
 }
 
 pub fn scopes(state: &State) -> Vec<ScopeView> {
@@ -41,7 +40,7 @@ pub fn scopes(state: &State) -> Vec<ScopeView> {
             });
             ScopeView {
                 key: scope.key.clone(),
-                blocks: scope.rows.len(),
+                blocks: scope.slots.len(),
                 instances: instances.collect(),
             }
         })
@@ -68,7 +67,7 @@ pub fn contexts(state: &State) -> Vec<ContextView> {
     views.collect()
 }
 
-/// All entries of a context as SET changes, in the order of the index's rows.
+/// All entries of a context as SET changes, in the order of the index's slots.
 pub fn dump(state: &State, context: &ContextKey) -> Vec<u8> {
     let stream = context.stream();
     let Some(&number) = state.index.scope_ids.get(&context.scope) else {
@@ -79,7 +78,7 @@ pub fn dump(state: &State, context: &ContextKey) -> Vec<u8> {
     for publisher in state.publishers.values().filter(|known| known.stream == stream) {
         live_entries(publisher, scope, &context.scope.lora_name, &mut live);
     }
-    live.sort_unstable_by_key(|(row, change)| (*row, change.dp_rank, change.key, change.tier));
+    live.sort_unstable_by_key(|(slot, change)| (*slot, change.dp_rank, change.key, change.tier));
     live.iter().flat_map(|(_, change)| change.encode()).collect()
 }
 
@@ -96,13 +95,13 @@ fn live_entries(
         for tier in entry.tiers() {
             let change = Change {
                 key: entry.key,
-                prefix: scope.rows.prefix(entry.row),
+                prefix: scope.slots.prefix(entry.slot),
                 dp_rank: publisher.dp_rank,
                 tier,
                 clears: false,
                 count: publisher.counts.of(entry, tier),
             };
-            live.push((entry.row, change));
+            live.push((entry.slot, change));
         }
     }
 }
@@ -115,7 +114,7 @@ pub fn stats(state: &State) -> [(&'static str, u64); 6] {
         + index.scopes.iter().map(Scope::memory_bytes).sum::<usize>()
         + index.changes.memory_bytes();
     [
-        ("blocks", shown.iter().map(|scope| scope.rows.len() as u64).sum()),
+        ("blocks", shown.iter().map(|scope| scope.slots.len() as u64).sum()),
         ("entries", publishers.map(Publisher::live_entries).sum()),
         ("publishers", state.publishers.len() as u64),
         ("scopes", shown.len() as u64),
@@ -130,16 +129,17 @@ fn holder_sets(scopes: &[&Scope]) -> u64 {
         return scope.sets.used_len() as u64;
     }
     let mut distinct = HashSet::new();
-    let mut holders = Vec::new();
+    let mut named = Vec::new();
     for scope in scopes {
-        for slots in scope.sets.used() {
-            holders.clear();
-            holders.extend(slots.iter().map(|slot| {
-                let publisher = scope.publisher_of(slot / TIERS);
-                publisher * u64::from(TIERS) + u64::from(slot % TIERS)
+        for holders in scope.sets.used() {
+            // Members are numbered within their scope, publishers are not.
+            named.clear();
+            named.extend(holders.iter().map(|holder| {
+                let publisher = scope.publisher_of(holder / TIERS);
+                publisher * u64::from(TIERS) + u64::from(holder % TIERS)
             }));
-            holders.sort_unstable();
-            let bytes: Vec<u8> = holders.iter().flat_map(|holder| holder.to_le_bytes()).collect();
+            named.sort_unstable();
+            let bytes: Vec<u8> = named.iter().flat_map(|holder| holder.to_le_bytes()).collect();
             distinct.insert(xxh3_64(&bytes));
         }
     }

@@ -7,14 +7,15 @@
 use parking_lot::{RwLock, RwLockWriteGuard};
 
 use crate::changes::Change;
+use crate::counters::Counter;
 use crate::entries::Block;
 use crate::events::{Event, Removed, Stored};
 use crate::hashing::{PrefixHasher, group_mask};
 use crate::limits::{GROUP_MAX, TURN_BLOCKS};
 use crate::names::ContextKey;
 use crate::publisher::{Entry, Publisher};
-use crate::sets::slot_of;
-use crate::state::{Counter, Index, State};
+use crate::sets::holder_of;
+use crate::state::{Index, State};
 
 /// The handle is not (or no longer) that of a publisher.
 #[derive(Debug)]
@@ -25,15 +26,15 @@ const AHEAD: usize = 32;
 
 type Result<T> = std::result::Result<T, UnknownPublisher>;
 
-/// A write in progress.
-pub struct Fold<'a> {
+/// A write in progress, which holds the state's lock for one turn at a time.
+pub struct WriteTurn<'a> {
     state: RwLockWriteGuard<'a, State>,
     hasher: &'a PrefixHasher,
     blocks_left: usize,
     scratch: Vec<u8>,
 }
 
-impl Drop for Fold<'_> {
+impl Drop for WriteTurn<'_> {
     fn drop(&mut self) {
         self.state.index.settle();
     }
@@ -44,10 +45,10 @@ impl Drop for Fold<'_> {
 struct Chain {
     membership: u32,
     prefix: Option<u64>,
-    row: Option<u32>,
+    slot: Option<u32>,
 }
 
-impl<'a> Fold<'a> {
+impl<'a> WriteTurn<'a> {
     pub fn new(state: &'a RwLock<State>, hasher: &'a PrefixHasher) -> Self {
         Self { state: state.write(), hasher, blocks_left: TURN_BLOCKS, scratch: Vec::new() }
     }
@@ -80,7 +81,9 @@ impl<'a> Fold<'a> {
             match event {
                 Event::Stored(stored) => self.store(id, stored)?,
                 Event::Removed(removed) => self.remove(id, removed)?,
-                Event::Cleared { .. } => drop(self.clear(id)?),
+                Event::Cleared { .. } => {
+                    self.clear(id)?;
+                }
             }
         }
         Ok(())
@@ -149,8 +152,8 @@ impl<'a> Fold<'a> {
             index.touch_blocks(publisher, chain.membership, prefixes);
             for (&key, &prefix) in keys.iter().zip(&*prefixes) {
                 let block = Block { key, prefix, tier: event.tier };
-                let row = index.hold(publisher, chain.membership, block, chain.row);
-                chain.row = row.or(chain.row);
+                let slot = index.hold(publisher, chain.membership, block, chain.slot);
+                chain.slot = slot.or(chain.slot);
             }
             start += len;
         }
@@ -170,7 +173,7 @@ impl<'a> Fold<'a> {
                 if let Some(membership) = publisher.membership(entry.membership()) {
                     let scope = membership.scope;
                     index.touch(scope);
-                    let prefix = index.scopes[scope as usize].rows.prefix(entry.row);
+                    let prefix = index.scopes[scope as usize].slots.prefix(entry.slot);
                     let block = Block { key, prefix, tier: event.tier };
                     index.hold(publisher, entry.membership(), block, None);
                 }
@@ -261,24 +264,24 @@ impl<'a> Fold<'a> {
     /// Takes entries out of the index that are no longer the publisher's.
     fn release(&mut self, id: u64, mut entries: impl Iterator<Item = Entry>) -> Result<()> {
         loop {
-            let turn: Vec<Entry> = entries.by_ref().take(TURN_BLOCKS).collect();
-            if turn.is_empty() {
+            let batch: Vec<Entry> = entries.by_ref().take(TURN_BLOCKS).collect();
+            if batch.is_empty() {
                 return Ok(());
             }
             let (publisher, index) = self.publisher(id)?;
-            for entry in &turn {
-                index.touch_row(publisher, entry);
+            for entry in &batch {
+                index.touch_slot(publisher, entry);
             }
-            for entry in &turn {
+            for entry in &batch {
                 let Some(membership) = publisher.membership(entry.membership()) else { continue };
                 let (scope, member) = (membership.scope, membership.member);
                 index.touch(scope);
                 for tier in entry.tiers() {
-                    let slot = slot_of(member, tier);
-                    index.scopes[scope as usize].release(entry.row, slot, index.placement);
+                    let holder = holder_of(member, tier);
+                    index.scopes[scope as usize].release(entry.slot, holder, index.placement);
                 }
             }
-            self.spend(turn.len());
+            self.spend(batch.len());
         }
     }
 
@@ -288,7 +291,7 @@ impl<'a> Fold<'a> {
     pub fn load(&mut self, context: &ContextKey, changes: &[Change]) -> Result<()> {
         let stream = context.stream();
         let lora_name = &context.scope.lora_name;
-        let mut row = None;
+        let mut slot = None;
         let mut last: Option<(u32, u64)> = None;
         for change in changes {
             let id = match last {
@@ -303,14 +306,14 @@ impl<'a> Fold<'a> {
                     let (publisher, index) = self.publisher(id)?;
                     index.leave_if_unused(publisher, number);
                 }
-                row = None;
+                slot = None;
                 continue;
             }
             let number = index.join(publisher, lora_name);
             if let Some(membership) = publisher.membership(number) {
                 index.touch(membership.scope);
             }
-            row = index.load(publisher, number, change, row).or(row);
+            slot = index.load(publisher, number, change, slot).or(slot);
             index.leave_if_unused(publisher, number);
             self.spend(1);
         }
@@ -337,15 +340,15 @@ fn start_chain(
 ) -> Option<Chain> {
     let Some(parent) = event.parent else {
         let membership = index.join(publisher, event.lora_name);
-        return Some(Chain { membership, prefix: None, row: None });
+        return Some(Chain { membership, prefix: None, slot: None });
     };
     let parent = publisher.find(parent ^ mask, index.placement)?;
     let membership = publisher.membership(parent.membership())?;
     if *membership.lora_name != *event.lora_name {
         return None;
     }
-    let prefix = index.scopes[membership.scope as usize].rows.prefix(parent.row);
-    Some(Chain { membership: parent.membership(), prefix: Some(prefix), row: Some(parent.row) })
+    let prefix = index.scopes[membership.scope as usize].slots.prefix(parent.slot);
+    Some(Chain { membership: parent.membership(), prefix: Some(prefix), slot: Some(parent.slot) })
 }
 
 /// The counter under which a stored event is left out, if it is.

@@ -5,22 +5,21 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 
 use crate::hashing::Placement;
-use crate::names::StreamKey;
-use crate::sets::TIERS;
+use crate::names::{StreamKey, TIERS};
 use crate::tables::Sharded;
 
 /// A block under the publisher's own key, on one tier or more.
 #[derive(Clone, Copy)]
 pub struct Entry {
     pub key: u64,
-    pub row: u32,
+    pub slot: u32,
     /// Number of the membership, above a bit per tier that holds the block.
     packed: u32,
 }
 
 impl Entry {
-    pub fn new(key: u64, row: u32, membership: u32) -> Self {
-        Self { key, row, packed: membership << TIERS }
+    pub fn new(key: u64, slot: u32, membership: u32) -> Self {
+        Self { key, slot, packed: membership << TIERS }
     }
 
     #[inline]

@@ -1,14 +1,14 @@
 //! The query: how far each instance and rank holds a prompt.
 //!
-//! The prompt is hashed a few blocks ahead. Each block is looked for in the row after the one
+//! The prompt is hashed a few blocks ahead. Each block is looked for in the slot after the one
 //! before it, and in the index only where it is not there. Who still holds all blocks so far is a
-//! row of bits (`masks`) that changes only where the holder set does.
+//! mask of bits (`masks`) that changes only where the holder set does.
 
 use std::sync::Arc;
 
 use crate::hashing::{Placement, PrefixHasher};
-use crate::rows::EMPTY_SET;
 use crate::scope::{RosterEntry, Scope};
+use crate::slots::EMPTY_SET;
 
 /// Blocks hashed at a time: a miss costs at most so many hashes in vain.
 const AHEAD: usize = 32;
@@ -119,7 +119,7 @@ impl Alive {
         placement: Placement,
         mut prefixes: impl Iterator<Item = u64>,
     ) {
-        let mut row: Option<u32> = None;
+        let mut slot: Option<u32> = None;
         let mut last_set = EMPTY_SET;
         let mut depth = 0;
         let mut ahead = [0; AHEAD];
@@ -131,18 +131,18 @@ impl Alive {
             }
             let mut left = &ahead[..len];
             while let [prefix, rest @ ..] = left {
-                let Some((at, set)) = find(scope, placement, row, *prefix) else {
+                let Some((at, set)) = find(scope, placement, slot, *prefix) else {
                     return self.end(depth);
                 };
                 if set != last_set {
                     last_set = set;
-                    self.narrow(scope.sets.masks.row(set), depth);
+                    self.narrow(scope.sets.masks.of(set), depth);
                     if self.bits[..self.instance_words].iter().all(|&word| word == 0) {
                         return self.end(depth);
                     }
                 }
-                let run = scope.rows.run(at, rest, set);
-                row = Some(at + run as u32);
+                let run = scope.slots.run(at, rest, set);
+                slot = Some(at + run as u32);
                 depth += 1 + run as u32;
                 left = &rest[run..];
             }
@@ -204,7 +204,7 @@ impl Alive {
     }
 }
 
-/// Row and set of a block, if it has holders; `previous` is the row of the block before it.
+/// Slot and set of a block, if it has holders; `previous` is the slot of the block before it.
 #[inline]
 fn find(
     scope: &Scope,
@@ -212,13 +212,13 @@ fn find(
     previous: Option<u32>,
     prefix: u64,
 ) -> Option<(u32, u32)> {
-    if let Some(next) = previous.and_then(|row| row.checked_add(1))
-        && let Some((known, set)) = scope.rows.get(next)
+    if let Some(next) = previous.and_then(|slot| slot.checked_add(1))
+        && let Some((known, set)) = scope.slots.get(next)
         && known == prefix
         && set != EMPTY_SET
     {
         return Some((next, set));
     }
-    let row = scope.find(prefix, placement)?;
-    Some((row, scope.rows.set(row)))
+    let slot = scope.find(prefix, placement)?;
+    Some((slot, scope.slots.set(slot)))
 }

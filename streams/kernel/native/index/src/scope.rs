@@ -6,8 +6,8 @@ use hashbrown::HashMap;
 
 use crate::hashing::Placement;
 use crate::names::ScopeKey;
-use crate::rows::{EMPTY_SET, Rows};
 use crate::sets::HolderSets;
+use crate::slots::{EMPTY_SET, Slots};
 use crate::tables::Sharded;
 
 /// A publisher that is registered in the scope or holds blocks there.
@@ -33,12 +33,12 @@ pub struct RosterEntry {
 
 pub struct Scope {
     pub key: ScopeKey,
-    pub rows: Rows,
+    pub slots: Slots,
     pub sets: HolderSets,
     /// Sorted by name.
     pub roster: Vec<RosterEntry>,
     index: Sharded<u32>,
-    /// (row, slot) -> further keys of the holder that name the block, beyond the first.
+    /// (slot, holder) -> further keys of the holder that name the block, beyond the first.
     repeats: HashMap<(u32, u32), u32>,
     members: Vec<Option<Member>>,
     instances: Vec<Option<Instance>>,
@@ -56,7 +56,7 @@ impl Scope {
     pub fn new(key: ScopeKey) -> Self {
         Self {
             key,
-            rows: Rows::default(),
+            slots: Slots::default(),
             sets: HolderSets::default(),
             roster: Vec::new(),
             index: Sharded::default(),
@@ -166,84 +166,84 @@ impl Scope {
 
     #[inline]
     pub fn find(&self, prefix: u64, placement: Placement) -> Option<u32> {
-        let same = |&row: &u32| self.rows.prefix(row) == prefix;
+        let same = |&slot: &u32| self.slots.prefix(slot) == prefix;
         self.index.find(placement.of(prefix), same).copied()
     }
 
     #[inline]
     pub fn touch(&self, prefix: u64, placement: Placement) {
-        let same = |&row: &u32| self.rows.prefix(row) == prefix;
+        let same = |&slot: &u32| self.slots.prefix(slot) == prefix;
         self.index.touch(placement.of(prefix), same);
     }
 
-    /// The row of a block, made where it is new; `after` is the row of the block before it. A new
-    /// row must be given a holder.
+    /// The slot of a block, made where it is new; `after` is the slot of the block before it. A new
+    /// slot must be given a holder.
     #[inline]
     pub fn place(&mut self, prefix: u64, after: Option<u32>, placement: Placement) -> u32 {
-        if let Some(next) = after.and_then(|row| row.checked_add(1)) {
-            let guess = self.rows.get(next);
+        if let Some(next) = after.and_then(|slot| slot.checked_add(1)) {
+            let guess = self.slots.get(next);
             if guess.is_some_and(|(known, set)| known == prefix && set != EMPTY_SET) {
                 return next;
             }
         }
-        // Both closures look at rows while the third makes one, so the steps are apart.
-        if let Some(row) = self.find(prefix, placement) {
-            return row;
+        // Both closures look at slots while the third makes one, so the steps are apart.
+        if let Some(slot) = self.find(prefix, placement) {
+            return slot;
         }
-        let row = self.rows.allocate(prefix, after);
-        let rows = &self.rows;
+        let slot = self.slots.allocate(prefix, after);
+        let slots = &self.slots;
         self.index.find_or_insert(
             placement.of(prefix),
             |_| false,
-            |&row| placement.of(rows.prefix(row)),
-            || row,
+            |&slot| placement.of(slots.prefix(slot)),
+            || slot,
         );
-        row
+        slot
     }
 
     /// One more key of the holder names the block.
     #[inline]
-    pub fn hold(&mut self, row: u32, slot: u32) {
-        let set = self.rows.set(row);
-        let next = self.sets.with(set, slot);
+    pub fn hold(&mut self, slot: u32, holder: u32) {
+        let set = self.slots.set(slot);
+        let next = self.sets.with(set, holder);
         if next == set {
-            *self.repeats.entry((row, slot)).or_insert(0) += 1;
+            *self.repeats.entry((slot, holder)).or_insert(0) += 1;
         } else {
             self.sets.move_block(set, next);
-            self.rows.replace_set(row, next);
+            self.slots.replace_set(slot, next);
         }
     }
 
     /// One key less; a block without holders goes.
     #[inline]
-    pub fn release(&mut self, row: u32, slot: u32, placement: Placement) {
+    pub fn release(&mut self, slot: u32, holder: u32, placement: Placement) {
         if !self.repeats.is_empty()
-            && let Some(further) = self.repeats.get_mut(&(row, slot))
+            && let Some(further) = self.repeats.get_mut(&(slot, holder))
         {
             *further -= 1;
             if *further == 0 {
-                self.repeats.remove(&(row, slot));
+                self.repeats.remove(&(slot, holder));
             }
             return;
         }
-        let set = self.rows.set(row);
-        let next = self.sets.without(set, slot);
+        let set = self.slots.set(slot);
+        let next = self.sets.without(set, holder);
         self.sets.move_block(set, next);
-        self.rows.replace_set(row, next);
+        self.slots.replace_set(slot, next);
         if next == EMPTY_SET {
-            let prefix = self.rows.prefix(row);
-            let rows = &self.rows;
+            let prefix = self.slots.prefix(slot);
+            let slots = &self.slots;
             self.index.remove(
                 placement.of(prefix),
-                |&known| known == row,
-                |&row| placement.of(rows.prefix(row)),
+                |&known| known == slot,
+                |&slot| placement.of(slots.prefix(slot)),
             );
-            self.rows.release(row);
+            self.slots.release(slot);
         }
     }
 
     pub fn memory_bytes(&self) -> usize {
-        self.rows.memory_bytes()
+        self.slots.memory_bytes()
             + self.sets.memory_bytes()
             + self.index.memory_bytes()
             + self.repeats.allocation_size()

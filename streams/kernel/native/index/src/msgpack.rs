@@ -178,14 +178,24 @@ impl<'a> Reader<'a> {
             match self.peek()? {
                 0x80..=0x8f | 0xde | 0xdf => left += 2 * self.map()?,
                 0x90..=0x9f | 0xdc | 0xdd => left += self.array()?,
-                0xa0..=0xbf | 0xd9..=0xdb => drop(self.str_bytes()?),
-                0xc4..=0xc6 => drop(self.bin()?),
-                0xca => drop(self.tagged(|reader| reader.take(4))?),
-                0xcb => drop(self.tagged(|reader| reader.take(8))?),
+                0xa0..=0xbf | 0xd9..=0xdb => {
+                    self.str_bytes()?;
+                }
+                0xc4..=0xc6 => {
+                    self.bin()?;
+                }
+                0xca => {
+                    self.tagged(|reader| reader.take(4))?;
+                }
+                0xcb => {
+                    self.tagged(|reader| reader.take(8))?;
+                }
                 0xc7..=0xc9 | 0xd4..=0xd8 => self.skip_extension()?,
                 0xc0 | 0xc2 | 0xc3 => self.at += 1,
                 0xc1 => return self.fail("a msgpack value"),
-                _ => drop(self.int()?),
+                _ => {
+                    self.int()?;
+                }
             }
         }
         Ok(())

@@ -1,9 +1,16 @@
-//! The names that lead to a scope, a publisher or a change list, as `schemas/identities.py` defines
-//! them.
+//! The names that lead to a scope, a publisher, a change list or a tier, as
+//! `schemas/identities.py` defines them.
 
 use std::sync::Arc;
 
 use hashbrown::Equivalent;
+
+/// The media in the order of their tiers' codes.
+pub const MEDIA: [&str; 3] = ["GPU", "CPU", "DISK"];
+/// Codes of the tiers: first the media of a publisher itself, then the same as shared pools.
+pub const TIERS: u32 = 2 * SHARED;
+/// Tiers from here on are shared pools.
+pub const SHARED: u32 = MEDIA.len() as u32;
 
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct ScopeKey {

@@ -1,7 +1,7 @@
 //! Interned holder sets: every distinct set of holders is stored once, and a block names it by
 //! number.
 //!
-//! A *slot* is one holder: a member of the scope on one tier. Bringing one holder to a block, or
+//! A *holder* is a member of the scope on one tier, as one number. Bringing one holder to a block, or
 //! taking it away, is a transition between two sets, found in a memo. Sets that no block uses stay
 //! until they outnumber the others, so that a chain of blocks reuses one transition.
 
@@ -10,20 +10,17 @@ use hashbrown::{HashMap, HashTable};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::masks::Masks;
-use crate::rows::EMPTY_SET;
-
-pub const TIERS: u32 = 6;
-/// Tiers from here on are shared pools.
-pub const SHARED: u32 = 3;
+use crate::names::TIERS;
+use crate::slots::EMPTY_SET;
 
 const UNUSED_MIN: usize = 1024;
 
-pub fn slot_of(member: u32, tier: u32) -> u32 {
+pub fn holder_of(member: u32, tier: u32) -> u32 {
     member * TIERS + tier
 }
 
 struct HolderSet {
-    slots: Box<[u32]>,
+    holders: Box<[u32]>,
     /// Blocks that have this set.
     blocks: u32,
 }
@@ -41,7 +38,7 @@ pub struct HolderSets {
 
 impl Default for HolderSets {
     fn default() -> Self {
-        let empty = HolderSet { slots: Box::default(), blocks: 0 };
+        let empty = HolderSet { holders: Box::default(), blocks: 0 };
         Self {
             sets: vec![empty],
             free: Vec::new(),
@@ -55,16 +52,16 @@ impl Default for HolderSets {
 }
 
 impl HolderSets {
-    /// The set with the slot; the same set where it has it already.
+    /// The set with the holder; the same set where it has it already.
     #[inline]
-    pub fn with(&mut self, set: u32, slot: u32) -> u32 {
-        self.transition(set, slot << 1 | 1)
+    pub fn with(&mut self, set: u32, holder: u32) -> u32 {
+        self.transition(set, holder << 1 | 1)
     }
 
-    /// The set without the slot.
+    /// The set without the holder.
     #[inline]
-    pub fn without(&mut self, set: u32, slot: u32) -> u32 {
-        self.transition(set, slot << 1)
+    pub fn without(&mut self, set: u32, holder: u32) -> u32 {
+        self.transition(set, holder << 1)
     }
 
     #[inline]
@@ -81,16 +78,16 @@ impl HolderSets {
     }
 
     fn make_transition(&mut self, set: u32, step: u32) -> u32 {
-        let (slot, adds) = (step >> 1, step & 1 == 1);
-        let slots = &self.sets[set as usize].slots;
-        let next = match (slots.binary_search(&slot), adds) {
+        let (holder, adds) = (step >> 1, step & 1 == 1);
+        let holders = &self.sets[set as usize].holders;
+        let next = match (holders.binary_search(&holder), adds) {
             (Ok(_), true) | (Err(_), false) => set,
             (Err(at), true) => {
-                let grown = [&slots[..at], &[slot], &slots[at..]].concat();
+                let grown = [&holders[..at], &[holder], &holders[at..]].concat();
                 self.intern(grown.into())
             }
             (Ok(at), false) => {
-                let shrunk = [&slots[..at], &slots[at + 1..]].concat();
+                let shrunk = [&holders[..at], &holders[at + 1..]].concat();
                 self.intern(shrunk.into())
             }
         };
@@ -98,24 +95,23 @@ impl HolderSets {
         next
     }
 
-    fn intern(&mut self, slots: Box<[u32]>) -> u32 {
-        if slots.is_empty() {
+    fn intern(&mut self, holders: Box<[u32]>) -> u32 {
+        if holders.is_empty() {
             return EMPTY_SET;
         }
         let sets = &mut self.sets;
         let next = self.free.last().copied().unwrap_or(sets.len() as u32);
         let found = self.interned.entry(
-            slots_hash(&slots),
-            |&set| sets[set as usize].slots == slots,
-            |&set| slots_hash(&sets[set as usize].slots),
+            holders_hash(&holders),
+            |&set| sets[set as usize].holders == holders,
+            |&set| holders_hash(&sets[set as usize].holders),
         );
-        let Entry::Vacant(vacant) = found else {
-            let Entry::Occupied(known) = found else { unreachable!() };
-            return *known.get();
+        match found {
+            Entry::Occupied(known) => return *known.get(),
+            Entry::Vacant(vacant) => vacant.insert(next),
         };
-        vacant.insert(next);
-        self.masks.write(next, &slots);
-        let made = HolderSet { slots, blocks: 0 };
+        self.masks.write(next, &holders);
+        let made = HolderSet { holders, blocks: 0 };
         if self.free.pop().is_some() {
             sets[next as usize] = made;
         } else {
@@ -140,9 +136,9 @@ impl HolderSets {
         }
     }
 
-    /// Slots of each set that has blocks.
+    /// Holders of each set that has blocks.
     pub fn used(&self) -> impl Iterator<Item = &[u32]> {
-        self.sets.iter().filter(|set| set.blocks > 0).map(|set| &*set.slots)
+        self.sets.iter().filter(|set| set.blocks > 0).map(|set| &*set.holders)
     }
 
     pub fn used_len(&self) -> usize {
@@ -153,17 +149,17 @@ impl HolderSets {
         self.unused > UNUSED_MIN + self.used_len()
     }
 
-    /// Drops the sets that no block uses; afterwards no set names a slot without blocks.
+    /// Drops the sets that no block uses; afterwards no set names a holder without blocks.
     pub fn collect(&mut self) {
         self.memo = HashMap::new();
         self.last = ((EMPTY_SET, u32::MAX), EMPTY_SET);
         let sets = &mut self.sets;
         self.interned.retain(|&mut set| sets[set as usize].blocks > 0);
         self.interned
-            .shrink_to(self.interned.len() * 2, |&set| slots_hash(&sets[set as usize].slots));
+            .shrink_to(self.interned.len() * 2, |&set| holders_hash(&sets[set as usize].holders));
         for (number, set) in sets.iter_mut().enumerate().skip(1) {
-            if set.blocks == 0 && !set.slots.is_empty() {
-                set.slots = Box::default();
+            if set.blocks == 0 && !set.holders.is_empty() {
+                set.holders = Box::default();
                 self.free.push(number as u32);
             }
         }
@@ -176,13 +172,13 @@ impl HolderSets {
             return;
         }
         for (number, set) in self.sets.iter().enumerate() {
-            self.masks.write(number as u32, &set.slots);
+            self.masks.write(number as u32, &set.holders);
         }
     }
 
     pub fn memory_bytes(&self) -> usize {
-        let slots: usize = self.sets.iter().map(|set| 4 * set.slots.len()).sum();
-        slots
+        let holders: usize = self.sets.iter().map(|set| 4 * set.holders.len()).sum();
+        holders
             + self.sets.capacity() * size_of::<HolderSet>()
             + 4 * self.free.capacity()
             + self.interned.allocation_size()
@@ -191,11 +187,11 @@ impl HolderSets {
     }
 }
 
-fn slots_hash(slots: &[u32]) -> u64 {
-    // Slots are the kernel's own numbers, so no adversary chooses them.
-    if let &[slot] = slots {
-        return xxh3_64(&slot.to_le_bytes());
+fn holders_hash(holders: &[u32]) -> u64 {
+    // Holders are the kernel's own numbers, so no adversary chooses them.
+    if let &[holder] = holders {
+        return xxh3_64(&holder.to_le_bytes());
     }
-    let bytes: Vec<u8> = slots.iter().flat_map(|slot| slot.to_le_bytes()).collect();
+    let bytes: Vec<u8> = holders.iter().flat_map(|holder| holder.to_le_bytes()).collect();
     xxh3_64(&bytes)
 }

@@ -3,6 +3,8 @@
 use xxhash_rust::const_xxh3::const_custom_default_secret;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_secret, xxh3_64_with_seed};
 
+use crate::changes::CHANGE_BYTES;
+
 /// Inputs up to this length mix the seed in directly; longer ones use a secret derived from it.
 const SEEDED_BYTES_MAX: usize = 240;
 
@@ -118,7 +120,7 @@ pub fn group_mask(group: u32) -> u64 {
 
 /// The share of one live entry in its context's digest.
 #[inline]
-pub fn entry_digest(change: &[u8; 24]) -> u64 {
+pub fn entry_digest(change: &[u8; CHANGE_BYTES]) -> u64 {
     xxh3_64(change)
 }
 

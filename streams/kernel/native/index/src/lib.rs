@@ -1,0 +1,38 @@
+//! The prefix index: which publisher holds which KV-cache blocks, found by the tokens of a prompt.
+//!
+//! Without Python, so that `cargo test` needs none. `streams/kernel/reference.py` is its
+//! specification. From the outside in:
+//!
+//!     write, walk, views  writes in turns, queries, and what is shown
+//!     events, msgpack     canonical block events, borrowed from their bytes
+//!     scan, arrays        a query's JSON body; the engines' number arrays
+//!     state, entries      publishers and scopes; the elementary steps
+//!     scope               blocks of a scope (`slots`), their holders (`sets`, `masks`), its ranks
+//!     publisher           what a publisher calls its blocks
+//!     changes, counters   what a write leaves to be taken and shown
+//!     tables, hashing     sharded hash tables; XXH3-64
+//!     names, limits       keys, tiers and bounds
+
+#![deny(clippy::all)]
+#![forbid(unsafe_code)]
+
+pub mod arrays;
+pub mod changes;
+pub mod counters;
+mod entries;
+pub mod events;
+pub mod hashing;
+pub mod limits;
+mod masks;
+pub mod msgpack;
+pub mod names;
+mod publisher;
+pub mod scan;
+mod scope;
+mod sets;
+mod slots;
+pub mod state;
+mod tables;
+pub mod views;
+pub mod walk;
+pub mod write;
