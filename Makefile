@@ -29,7 +29,7 @@ install: .make/run ## set up what the service needs, and build the Rust kernel
 test: .make/dev ## all tests; they start by themselves every process that they need
 	$(BIN)/python -m pytest $(ARGS)
 
-check: .make/dev ## formatting, lint, types, import rules; the kernel's own lint where Rust is found
+check: .make/dev ## formatting, lint, types, import rules; the kernel's own lint and tests where Rust is found
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -37,6 +37,7 @@ check: .make/dev ## formatting, lint, types, import rules; the kernel's own lint
 ifneq ($(CARGO),)
 	cargo fmt --all --check --manifest-path $(NATIVE)/Cargo.toml
 	cargo clippy --quiet --all-targets --manifest-path $(NATIVE)/Cargo.toml -- --deny warnings
+	cargo test --quiet --manifest-path $(NATIVE)/Cargo.toml
 endif
 
 fmt: .make/dev ## format everything

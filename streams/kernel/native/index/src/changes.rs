@@ -150,3 +150,127 @@ impl ChangeLists {
         self.lists.iter().flatten().map(|list| list.pending.capacity()).sum()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{CHANGE_BYTES, Change, ChangeLists, decode};
+    use crate::names::{ContextKey, ScopeKey, TIERS};
+    use crate::random::Random;
+
+    fn any_change(random: &mut Random) -> Change {
+        Change {
+            key: random.next(),
+            prefix: random.next(),
+            dp_rank: random.next() as u32,
+            tier: random.below(TIERS as usize) as u32,
+            clears: random.below(4) == 0,
+            count: random.next() as u16,
+        }
+    }
+
+    fn context(number: usize) -> ContextKey {
+        let scope = ScopeKey {
+            tenant_id: "t".into(),
+            model_name: "m".into(),
+            lora_name: "".into(),
+            block_size: 16,
+            additional_salt: "".into(),
+        };
+        ContextKey { scope, instance_id: number.to_string().into() }
+    }
+
+    #[test]
+    fn a_change_has_its_published_bytes() {
+        let change = Change {
+            key: 0x0102_0304_0506_0708,
+            prefix: 0x1112_1314_1516_1718,
+            dp_rank: 0x2122_2324,
+            tier: 5,
+            clears: false,
+            count: 0x3132,
+        };
+        let bytes = [
+            8, 7, 6, 5, 4, 3, 2, 1, 0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11, 0x24, 0x23,
+            0x22, 0x21, 5, 0, 0x32, 0x31,
+        ];
+        assert_eq!(change.encode(), bytes);
+        assert_eq!(Change::clear(7).encode()[16..], [7, 0, 0, 0, 0, 1, 0, 0]);
+    }
+
+    #[test]
+    fn changes_are_decoded_as_they_were_encoded_or_not_at_all() {
+        let mut random = Random(3);
+        for len in 0..50 {
+            let changes: Vec<Change> = (0..len).map(|_| any_change(&mut random)).collect();
+            let encoded: Vec<u8> = changes.iter().flat_map(Change::encode).collect();
+            let decoded = decode(&encoded).expect("changes");
+            assert_eq!(decoded.len(), len);
+            assert!(decoded.iter().flat_map(Change::encode).eq(encoded.iter().copied()));
+            if len > 0 {
+                let cut = 1 + random.below(CHANGE_BYTES - 1);
+                assert!(decode(&encoded[..encoded.len() - cut]).is_none());
+                for (field, value) in [(20, TIERS as u8), (20, 255), (21, 2), (21, 255)] {
+                    let mut wrong = encoded.clone();
+                    wrong[CHANGE_BYTES * random.below(len) + field] = value;
+                    assert!(decode(&wrong).is_none(), "byte {field} is {value}");
+                }
+            }
+        }
+    }
+
+    /// One context's list: its members and what was recorded.
+    #[derive(Default, Clone)]
+    struct Model {
+        number: u32,
+        members: usize,
+        pending: Vec<u8>,
+    }
+
+    #[test]
+    fn lists_are_those_of_a_model_through_random_use() {
+        for seed in 0..8 {
+            let mut random = Random(seed);
+            let mut lists = ChangeLists::default();
+            let mut models = vec![Model::default(); 12];
+            let mut order: Vec<usize> = Vec::new();
+            for _ in 0..3000 {
+                let at = random.below(models.len());
+                let model = &mut models[at];
+                match random.below(10) {
+                    0..=2 => {
+                        let number = lists.join(context(at));
+                        if model.members > 0 || !model.pending.is_empty() {
+                            assert_eq!(number, model.number, "a context has one list");
+                        }
+                        (model.number, model.members) = (number, model.members + 1);
+                    }
+                    3..=4 if model.members > 0 => {
+                        lists.leave(model.number);
+                        model.members -= 1;
+                    }
+                    5..=8 if model.members > 0 => {
+                        let change = any_change(&mut random).encode();
+                        lists.record(model.number, &change);
+                        if model.pending.is_empty() {
+                            order.push(at);
+                        }
+                        model.pending.extend(change);
+                    }
+                    9 if random.below(20) == 0 => {
+                        let expected: Vec<_> = order
+                            .drain(..)
+                            .map(|at| (context(at), std::mem::take(&mut models[at].pending)))
+                            .collect();
+                        assert_eq!(lists.take(), expected);
+                    }
+                    _ => {}
+                }
+                let bytes: usize = models.iter().map(|model| model.pending.len()).sum();
+                assert_eq!(lists.pending() * CHANGE_BYTES, bytes);
+                let kept = |model: &&Model| model.members > 0 || !model.pending.is_empty();
+                assert_eq!(lists.numbers.len(), models.iter().filter(kept).count());
+            }
+            assert!(lists.lists.len() <= models.len(), "numbers that are free are used again");
+        }
+    }
+}

@@ -142,3 +142,71 @@ impl Placement {
         fold_product(key, self.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+    use super::{Placement, PrefixHasher, group_mask};
+    use crate::random::Random;
+
+    const SEEDS: [u64; 5] = [0, 1, 1337, 1 << 63, u64::MAX];
+
+    #[test]
+    fn the_short_forms_equal_the_library_at_every_length() {
+        let mut random = Random(1);
+        let content: Vec<u8> = (0..1100).map(|_| random.next() as u8).collect();
+        for seed in SEEDS {
+            let hasher = PrefixHasher::new(seed);
+            for len in 0..content.len() {
+                let content = &content[content.len() - len..];
+                assert_eq!(hasher.hash(content), xxh3_64_with_seed(content, seed), "{len} bytes");
+            }
+        }
+    }
+
+    #[test]
+    fn a_link_is_the_hash_of_its_sixteen_bytes() {
+        let mut random = Random(2);
+        for seed in SEEDS {
+            let hasher = PrefixHasher::new(seed);
+            for _ in 0..1000 {
+                let (previous, local) = (random.next(), random.next());
+                let bytes = [previous.to_le_bytes(), local.to_le_bytes()].concat();
+                let link = hasher.chain(Some(previous), local);
+                assert_eq!(link, xxh3_64_with_seed(&bytes, seed));
+                assert_eq!(hasher.chain(None, local), local);
+            }
+        }
+    }
+
+    #[test]
+    fn an_extra_key_is_hashed_after_the_tokens() {
+        let hasher = PrefixHasher::new(9);
+        let mut scratch = b"left from the block before".to_vec();
+        for tokens in [&[1; 64][..], &[2; 16], &[3; 400]] {
+            assert_eq!(hasher.block(tokens, b"", &mut scratch), hasher.hash(tokens));
+            let whole = [tokens, b"salt"].concat();
+            assert_eq!(hasher.block(tokens, b"salt", &mut scratch), hasher.hash(&whole));
+        }
+    }
+
+    #[test]
+    fn groups_have_masks_of_their_own_but_for_the_first() {
+        assert_eq!(group_mask(0), 0);
+        assert_eq!((0..1000).map(group_mask).collect::<HashSet<_>>().len(), 1000);
+    }
+
+    #[test]
+    fn consecutive_keys_are_placed_apart() {
+        let placement = Placement::random();
+        for shift in [0, 8, 32, 56] {
+            // The low bits choose the bucket, the top seven the tag.
+            let places: HashSet<u64> =
+                (0..256_u64).map(|key| placement.of(key << shift) & 0xffff).collect();
+            assert!(places.len() > 128, "shift {shift}: {} places of 256 keys", places.len());
+        }
+    }
+}

@@ -27,6 +27,8 @@ mod masks;
 pub mod msgpack;
 pub mod names;
 mod publisher;
+#[cfg(test)]
+mod random;
 pub mod scan;
 mod scope;
 mod sets;

@@ -113,3 +113,90 @@ pub fn set_bit(words: &mut [u64], start: usize, bit: u32) {
 fn fill_part(words: &mut [u64], part: usize, len: usize) {
     words[part * len..(part + 1) * len].fill(u64::MAX);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{CHUNK_SETS, Masks, PARTS};
+    use crate::names::{SHARED, TIERS};
+    use crate::random::Random;
+
+    fn bit(masks: &Masks, set: u32, part: usize, at: u32) -> bool {
+        let (instance_words, member_words) = (masks.instance_words, masks.member_words);
+        let start = if part < PARTS {
+            part * instance_words
+        } else {
+            PARTS * instance_words + (part - PARTS) * member_words
+        };
+        masks.of(set)[start + at as usize / 64] >> (at % 64) & 1 == 1
+    }
+
+    /// What the bit must be, straight from the description of the parts.
+    fn expected(holders: &[u32], part: usize, at: u32, instance_of: impl Fn(u32) -> u32) -> bool {
+        holders.iter().any(|holder| {
+            let (member, tier) = (holder / TIERS, holder % TIERS);
+            let (own, medium) = (tier < SHARED, (tier % SHARED) as usize);
+            match part {
+                0 => !own || instance_of(member) == at,
+                1..=3 => medium == part - 1 && (!own || instance_of(member) == at),
+                4 => own && member == at,
+                5 => own && medium == 0 && member == at,
+                _ => medium == part - 5 && (!own || member == at),
+            }
+        })
+    }
+
+    fn check(masks: &Masks, set: u32, holders: &[u32], instances: u32, members: u32) {
+        for part in 0..2 * PARTS {
+            for at in 0..if part < PARTS { instances } else { members } {
+                let wanted = expected(holders, part, at, |member| member / 3);
+                assert_eq!(bit(masks, set, part, at), wanted, "{holders:?}, part {part}, bit {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_bit_says_what_its_part_means() {
+        for (seed, members) in [(1, 1), (2, 20), (3, 64), (4, 65), (5, 200)] {
+            let mut random = Random(seed);
+            let mut masks = Masks::default();
+            for member in 0..members {
+                masks.assign(member, member / 3);
+            }
+            let instances = members.div_ceil(3);
+            masks.widen(instances as usize, members as usize);
+            for _ in 0..60 {
+                // A number is written again for another set, as after the sets were collected.
+                let set = 1 + random.below(20) as u32;
+                let holders: Vec<u32> = (0..random.below(6))
+                    .map(|_| random.below((members * TIERS) as usize) as u32)
+                    .collect();
+                masks.write(set, &holders);
+                check(&masks, set, &holders, instances, members);
+            }
+        }
+    }
+
+    #[test]
+    fn masks_of_many_sets_do_not_touch_each_other() {
+        let mut masks = Masks::default();
+        (0..30).for_each(|member| masks.assign(member, member / 3));
+        let sets = 3 * CHUNK_SETS as u32;
+        let holders = |set: u32| [set % 30 * TIERS + set % TIERS];
+        for set in 0..sets {
+            masks.write(set, &holders(set));
+        }
+        for set in (0..sets).step_by(7) {
+            check(&masks, set, &holders(set), 10, 30);
+        }
+    }
+
+    #[test]
+    fn a_pool_counts_for_members_that_join_later() {
+        let mut masks = Masks::default();
+        masks.assign(0, 0);
+        masks.write(1, &[SHARED + 1]);
+        assert!(!masks.widen(64, 64), "there is room for 64 from the start");
+        check(&masks, 1, &[SHARED + 1], 22, 64);
+        assert!(masks.widen(64, 65), "a wider mask has to be written again");
+    }
+}

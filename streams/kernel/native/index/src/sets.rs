@@ -195,3 +195,125 @@ fn holders_hash(holders: &[u32]) -> u64 {
     let bytes: Vec<u8> = holders.iter().flat_map(|holder| holder.to_le_bytes()).collect();
     xxh3_64(&bytes)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use super::{HolderSets, UNUSED_MIN, holder_of};
+    use crate::names::TIERS;
+    use crate::random::Random;
+    use crate::slots::EMPTY_SET;
+
+    type Model = BTreeSet<u32>;
+
+    const MEMBERS: u32 = 9;
+
+    /// Blocks with their holders, as the sets say and as plain sets of numbers.
+    struct Blocks {
+        sets: HolderSets,
+        numbers: Vec<u32>,
+        models: Vec<Model>,
+    }
+
+    impl Blocks {
+        fn new(len: usize) -> Self {
+            let mut sets = HolderSets::default();
+            for member in 0..MEMBERS {
+                sets.masks.assign(member, member / 2);
+            }
+            Self { sets, numbers: vec![EMPTY_SET; len], models: vec![Model::new(); len] }
+        }
+
+        /// Brings a holder to a block, or takes it away.
+        fn change(&mut self, at: usize, holder: u32, adds: bool) {
+            let set = self.numbers[at];
+            let next =
+                if adds { self.sets.with(set, holder) } else { self.sets.without(set, holder) };
+            self.sets.move_block(set, next);
+            self.numbers[at] = next;
+            if adds {
+                self.models[at].insert(holder);
+            } else {
+                self.models[at].remove(&holder);
+            }
+        }
+
+        fn check(&self) {
+            let mut numbers = BTreeMap::new();
+            for (&number, model) in self.numbers.iter().zip(&self.models) {
+                assert_eq!(number == EMPTY_SET, model.is_empty());
+                assert_eq!(*numbers.entry(model).or_insert(number), number, "one number a set");
+            }
+            numbers.remove(&Model::new());
+            let distinct: BTreeSet<u32> = numbers.values().copied().collect();
+            assert_eq!(distinct.len(), numbers.len(), "one set a number");
+            let used: BTreeSet<Model> =
+                self.sets.used().map(|holders| holders.iter().copied().collect()).collect();
+            assert_eq!(used, numbers.keys().map(|&model| model.clone()).collect());
+            assert_eq!(self.sets.used_len(), used.len());
+        }
+    }
+
+    #[test]
+    fn sets_are_those_of_a_model_through_random_changes() {
+        for seed in 0..8 {
+            let mut random = Random(seed);
+            let mut blocks = Blocks::new(40);
+            let mut collected = 0;
+            for step in 0..6000 {
+                let holder = random.below((MEMBERS * TIERS) as usize) as u32;
+                blocks.change(random.below(40), holder, random.below(5) < 3);
+                if blocks.sets.is_wasteful() {
+                    blocks.sets.collect();
+                    collected += 1;
+                    assert_eq!(blocks.sets.interned.len(), blocks.sets.used_len());
+                }
+                if step % 97 == 0 {
+                    blocks.check();
+                }
+            }
+            blocks.check();
+            assert!(collected > 0, "seed {seed}: no set was ever dropped");
+            assert!(blocks.sets.unused <= UNUSED_MIN + blocks.sets.used_len() + 1);
+        }
+    }
+
+    #[test]
+    fn a_holder_that_is_there_or_not_there_changes_no_set() {
+        let mut blocks = Blocks::new(1);
+        let (gpu, pool) = (holder_of(3, 0), holder_of(3, TIERS - 1));
+        assert_eq!(blocks.sets.without(EMPTY_SET, gpu), EMPTY_SET);
+        blocks.change(0, gpu, true);
+        let set = blocks.numbers[0];
+        assert_eq!(blocks.sets.with(set, gpu), set);
+        assert_eq!(blocks.sets.without(set, pool), set);
+        assert_eq!(blocks.sets.without(set, gpu), EMPTY_SET);
+    }
+
+    #[test]
+    fn the_last_transition_is_forgotten_with_its_set() {
+        let mut sets = HolderSets::default();
+        sets.masks.assign(0, 0);
+        sets.with(EMPTY_SET, 4);
+        sets.collect();
+        let again = sets.with(EMPTY_SET, 4);
+        sets.move_block(EMPTY_SET, again);
+        assert!(sets.used().eq([&[4][..]]));
+    }
+
+    #[test]
+    fn numbers_of_dropped_sets_are_used_again() {
+        let mut blocks = Blocks::new(1);
+        for holder in 0..MEMBERS {
+            blocks.change(0, holder_of(holder, 0), true);
+        }
+        let before = blocks.sets.sets.len();
+        blocks.sets.collect();
+        for holder in 0..MEMBERS - 1 {
+            blocks.change(0, holder_of(holder, 0), false);
+        }
+        assert_eq!(blocks.sets.sets.len(), before);
+        blocks.check();
+    }
+}

@@ -170,3 +170,150 @@ impl Slots {
         first as u32
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::{CHUNK_SLOTS, EMPTY_SET, EXTENT_SLOTS, Slots};
+    use crate::random::Random;
+
+    /// Slots with what must be in them.
+    #[derive(Default)]
+    struct Pool {
+        slots: Slots,
+        model: BTreeMap<u32, (u64, u32)>,
+    }
+
+    impl Pool {
+        fn allocate(&mut self, prefix: u64, set: u32, after: Option<u32>) -> u32 {
+            let slot = self.slots.allocate(prefix, after);
+            assert_eq!(self.slots.get(slot), Some((prefix, EMPTY_SET)));
+            self.slots.replace_set(slot, set);
+            assert!(self.model.insert(slot, (prefix, set)).is_none(), "slot {slot} was not free");
+            slot
+        }
+
+        fn release(&mut self, slot: u32) {
+            self.slots.replace_set(slot, EMPTY_SET);
+            self.slots.release(slot);
+            self.model.remove(&slot);
+        }
+
+        fn nth(&self, at: usize) -> u32 {
+            *self.model.keys().nth(at).expect("below the length")
+        }
+
+        fn check(&self) {
+            assert_eq!(self.slots.len(), self.model.len());
+            for slot in 0..self.slots.capacity() as u32 {
+                let (prefix, set) = self.slots.get(slot).expect("below the capacity");
+                match self.model.get(&slot) {
+                    Some(&known) => assert_eq!((prefix, set), known),
+                    None => assert_eq!(set, EMPTY_SET),
+                }
+            }
+            assert_eq!(self.slots.get(self.slots.capacity() as u32), None);
+        }
+
+        /// `run` counted one by one, within the slot's chunk.
+        fn run(&self, slot: u32, prefixes: &[u64], set: u32) -> usize {
+            let chunk_end = (slot / CHUNK_SLOTS + 1) * CHUNK_SLOTS;
+            let slots = slot + 1..chunk_end;
+            let pairs = slots.zip(prefixes);
+            pairs.take_while(|(at, prefix)| self.slots.get(*at) == Some((**prefix, set))).count()
+        }
+    }
+
+    #[test]
+    fn no_slot_is_given_twice_and_none_is_lost_through_random_chains() {
+        for seed in 0..6 {
+            let mut random = Random(seed);
+            let mut pool = Pool::default();
+            for step in 0..400 {
+                let mut after = match pool.model.len() {
+                    0 => None,
+                    len => (random.below(2) == 0).then(|| pool.nth(random.below(len))),
+                };
+                for _ in 0..random.below(90) {
+                    after = Some(pool.allocate(random.next(), 1 + random.below(3) as u32, after));
+                }
+                for _ in 0..random.below(90).min(pool.model.len()) {
+                    let slot = pool.nth(random.below(pool.model.len()));
+                    pool.release(slot);
+                }
+                if step % 37 == 0 {
+                    pool.check();
+                }
+            }
+            pool.check();
+            let (used, capacity) = (pool.model.len(), pool.slots.capacity());
+            assert!(used < capacity && capacity < 16 * used + 100 * 64, "{used} of {capacity}");
+            while let Some((&slot, _)) = pool.model.first_key_value() {
+                pool.release(slot);
+            }
+            assert_eq!((pool.slots.len(), pool.slots.memory_bytes()), (0, 0), "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn a_chain_lies_side_by_side() {
+        let mut pool = Pool::default();
+        let mut chain = |prefix: u64, len: u32| {
+            let first = pool.allocate(prefix, 1, None);
+            for slot in first..first + len - 1 {
+                assert_eq!(pool.allocate(prefix + u64::from(slot), 1, Some(slot)), slot + 1);
+            }
+            first
+        };
+        assert_eq!(chain(1, 3 * EXTENT_SLOTS), 0);
+        // Another chain begins in an extent of its own, and a long one goes over the chunk's end.
+        assert_eq!(chain(2, 5), 3 * EXTENT_SLOTS);
+        assert_eq!(chain(3, CHUNK_SLOTS), 4 * EXTENT_SLOTS);
+        // At the end of the pool a chain goes on there, though other extents are free.
+        (0..EXTENT_SLOTS).for_each(|slot| pool.release(slot));
+        let last = pool.slots.capacity() as u32 - 1;
+        assert_eq!(pool.allocate(9, 1, Some(last)), last + 1);
+        assert_eq!(pool.allocate(9, 1, None), 0);
+    }
+
+    #[test]
+    fn free_slots_are_used_before_the_pool_grows() {
+        let mut pool = Pool::default();
+        let slots: Vec<u32> = (0..20 * 64)
+            .scan(None, |after, prefix| {
+                *after = Some(pool.allocate(prefix, 1, *after));
+                *after
+            })
+            .collect();
+        let capacity = pool.slots.capacity();
+        for slot in slots.iter().filter(|slot| *slot % 4 != 0) {
+            pool.release(*slot);
+        }
+        for prefix in 0..300 {
+            pool.allocate(prefix, 1, None);
+        }
+        assert_eq!(pool.slots.capacity(), capacity);
+        pool.check();
+    }
+
+    #[test]
+    fn a_run_is_counted_as_one_by_one() {
+        let mut random = Random(11);
+        let mut pool = Pool::default();
+        let mut after = None;
+        for _ in 0..CHUNK_SLOTS + 200 {
+            after =
+                Some(pool.allocate(random.below(2) as u64, 1 + random.below(8) as u32 / 7, after));
+        }
+        for at in (0..2000).chain(CHUNK_SLOTS - 60..CHUNK_SLOTS + 199) {
+            let len = random.below(12) as u32;
+            let wanted: Vec<u64> = (at + 1..=at + len)
+                .filter_map(|at| pool.slots.get(at))
+                .map(|pair| pair.0)
+                .collect();
+            assert_eq!(pool.slots.run(at, &wanted, 1), pool.run(at, &wanted, 1), "slot {at}");
+        }
+        assert_eq!(pool.slots.run(u32::MAX - 1, &[0], 1), 0);
+    }
+}

@@ -136,3 +136,114 @@ impl<T> Sharded<T> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::{SHARDS, SPLIT_LEN, Sharded};
+    use crate::random::Random;
+
+    type Pair = (u64, u64);
+
+    /// Spread well, as the index's places are; the same for the same key.
+    fn place(pair: &Pair) -> u64 {
+        Random(pair.0).next()
+    }
+
+    struct Tables {
+        table: Sharded<Pair>,
+        model: HashMap<u64, u64>,
+    }
+
+    impl Tables {
+        fn new() -> Self {
+            Self { table: Sharded::default(), model: HashMap::new() }
+        }
+
+        fn insert(&mut self, key: u64, value: u64) {
+            let same = |pair: &Pair| pair.0 == key;
+            let make = || (key, value);
+            let (pair, made) = self.table.find_or_insert(place(&(key, 0)), same, place, make);
+            assert_eq!(made, !self.model.contains_key(&key));
+            assert_eq!(pair.1, *self.model.entry(key).or_insert(value));
+        }
+
+        fn replace(&mut self, key: u64, value: u64) {
+            let found = self.table.find_mut(place(&(key, 0)), |pair| pair.0 == key);
+            assert_eq!(found.as_ref().map(|pair| pair.1), self.model.get(&key).copied());
+            if let Some(pair) = found {
+                pair.1 = value;
+                self.model.insert(key, value);
+            }
+        }
+
+        fn remove(&mut self, key: u64) {
+            let removed = self.table.remove(place(&(key, 0)), |pair| pair.0 == key, place);
+            assert_eq!(removed.map(|pair| pair.1), self.model.remove(&key));
+        }
+
+        fn extract(&mut self, divisor: u64) {
+            let taken = self.table.extract(|pair| pair.0 % divisor == 0, place);
+            let before = self.model.len();
+            self.model.retain(|key, _| key % divisor != 0);
+            assert_eq!(taken.len(), before - self.model.len());
+            assert!(taken.iter().all(|pair| pair.0 % divisor == 0));
+        }
+
+        fn check(&self) {
+            assert_eq!(self.table.len, self.model.len());
+            let values: HashMap<u64, u64> = self.table.iter().copied().collect();
+            assert_eq!(values, self.model);
+            for (key, value) in &self.model {
+                let found = self.table.find(place(&(*key, 0)), |pair| pair.0 == *key);
+                assert_eq!(found, Some(&(*key, *value)));
+            }
+        }
+    }
+
+    #[test]
+    fn a_table_is_a_map_while_it_splits_and_joins() {
+        for seed in 0..3 {
+            let mut random = Random(seed);
+            let mut tables = Tables::new();
+            let keys = 2 * SPLIT_LEN;
+            for _ in 0..3 * SPLIT_LEN {
+                tables.insert(random.below(keys) as u64, random.next());
+                tables.replace(random.below(keys) as u64, 7);
+                if random.below(8) == 0 {
+                    tables.remove(random.below(keys) as u64);
+                }
+            }
+            assert_eq!(tables.table.shards.len(), SHARDS, "seed {seed}");
+            tables.check();
+            tables.extract(3);
+            tables.check();
+            let full = tables.table.memory_bytes();
+            for key in 0..keys as u64 - 500 {
+                tables.remove(key);
+            }
+            assert_eq!(tables.table.shards.len(), 1, "seed {seed}");
+            tables.check();
+            assert!(tables.table.memory_bytes() < full / 16, "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn a_table_that_is_taken_apart_gives_every_value_once() {
+        let mut tables = Tables::new();
+        (0..SPLIT_LEN as u64 + 9).for_each(|key| tables.insert(key, key));
+        let mut values: Vec<u64> = tables.table.into_values().map(|pair| pair.1).collect();
+        values.sort_unstable();
+        assert!(values.into_iter().eq(0..SPLIT_LEN as u64 + 9));
+    }
+
+    #[test]
+    fn extracting_joins_the_shards_too() {
+        let mut tables = Tables::new();
+        (0..SPLIT_LEN as u64 + 9).for_each(|key| tables.insert(key, key));
+        tables.extract(1);
+        assert_eq!((tables.table.shards.len(), tables.table.len), (1, 0));
+        tables.check();
+    }
+}
