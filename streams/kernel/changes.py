@@ -29,7 +29,10 @@ from schemas.identities import MEDIA, Medium
 
 CHANGE_FORMAT: Final = struct.Struct("<QQIBBH")
 CHANGE_BYTES: Final = CHANGE_FORMAT.size
-TIER_COUNT: Final = 2 * len(MEDIA)
+SHARED: Final = len(MEDIA)
+"""Tiers from here on are shared pools."""
+
+TIER_COUNT: Final = 2 * SHARED
 
 assert CHANGE_BYTES == 24
 
@@ -58,7 +61,7 @@ class Change(NamedTuple):
 
 def tier_of(medium: Medium, *, shared: bool) -> int:
     """The code of a medium in rows and in digests."""
-    return MEDIA.index(medium) + (len(MEDIA) if shared else 0)
+    return MEDIA.index(medium) + (SHARED if shared else 0)
 
 
 def decode_changes(encoded: bytes) -> Iterator[Change]:

@@ -7,14 +7,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Final
 
-import msgspec
 import xxhash
 
-from schemas.errors import EventsFormatError
-from schemas.events import PREFIX_SPEC_KINDS, BlockEvent, Cleared, Removed, Stored, decode_events
-from schemas.identities import MEDIA, ModelContext, PrefixScope, StreamKey
+from schemas.events import PREFIX_SPEC_KINDS, Removed, Stored
+from schemas.identities import ModelContext, PrefixScope, StreamKey
 from schemas.limits import GROUP_MAX, HOLD_COUNT_MAX
 from streams.kernel.changes import (
+    CHANGE_BYTES,
+    SHARED,
     TIER_COUNT,
     Change,
     Op,
@@ -23,20 +23,16 @@ from streams.kernel.changes import (
     engine_key,
     tier_of,
 )
+from streams.kernel.events import read_events
 from streams.kernel.interface import (
     COUNTERS,
     ContextView,
     InstanceMatch,
     PublisherId,
-    RankMatch,
     ScannedQuery,
     ScopeView,
 )
-
-_GPU, _CPU, _DISK = range(len(MEDIA))
-_SHARED = len(MEDIA)  # tier codes from here on are shared pools
-
-Holder = tuple[PublisherId, int]
+from streams.kernel.walk import Holder, match_instance
 
 
 class _Entry:
@@ -155,13 +151,7 @@ class ReferenceKernel:
 
     def apply(self, publisher: PublisherId, events: bytes, after: int, /) -> None:
         owner = self._publishers[publisher]
-        try:
-            decoded = decode_events(events)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise EventsFormatError(f"Expected an array of block events: {error}") from error
-        for event in decoded:
-            _check(event)
-        for event in decoded:
+        for event in read_events(events):
             if event.sequence <= after:
                 continue
             if isinstance(event, Stored):
@@ -169,7 +159,6 @@ class ReferenceKernel:
             elif isinstance(event, Removed):
                 self._remove(publisher, owner, event)
             else:
-                assert isinstance(event, Cleared)
                 self.clear(publisher)
 
     def _store(self, publisher: PublisherId, owner: _Publisher, event: Stored) -> None:
@@ -264,10 +253,10 @@ class ReferenceKernel:
         holder = (publisher, change.tier)
         if change.holds and not before:
             blocks.hold(entry.prefix, holder)
-            owner.own[scope] += change.tier < _SHARED
+            owner.own[scope] += change.tier < SHARED
         elif before and not change.holds:
             blocks.release(entry.prefix, holder)
-            owner.own[scope] -= change.tier < _SHARED
+            owner.own[scope] -= change.tier < SHARED
             if not blocks.blocks:
                 del self._scopes[scope]
         if not any(entry.counts):
@@ -284,7 +273,7 @@ class ReferenceKernel:
         return taken
 
     def pending_changes(self) -> int:
-        return sum(len(changes) for changes in self._changes.values()) // 24
+        return sum(len(changes) for changes in self._changes.values()) // CHANGE_BYTES
 
     def load(self, context: ModelContext, changes: bytes, /) -> None:
         context = ModelContext(*context)
@@ -308,7 +297,7 @@ class ReferenceKernel:
     def dump(self, context: ModelContext, entries_max: int, /) -> list[bytes]:
         context = ModelContext(*context)
         encoded = b"".join(change.encode() for change in self._context_entries(context))
-        size = 24 * entries_max
+        size = CHANGE_BYTES * entries_max
         return [encoded[start : start + size] for start in range(0, len(encoded), size)]
 
     def _context_entries(self, context: ModelContext) -> Iterator[Change]:
@@ -361,45 +350,9 @@ class ReferenceKernel:
                 break
             held.append(set(holders))
         return [
-            self._instance_match(instance, ranks, held, scope.block_size)
+            match_instance(instance, ranks, self._publishers, held, scope.block_size)
             for instance, ranks in sorted(participants.items())
         ]
-
-    def _instance_match(
-        self,
-        instance: str,
-        ranks: dict[int, PublisherId],
-        held: list[set[Holder]],
-        block_size: int,
-    ) -> InstanceMatch:
-        own = set(ranks.values())
-
-        def run(accepts: set[Holder], start: int = 0) -> int:
-            """How many blocks from `start` on have one of these holders; returns the end."""
-            end = start
-            while end < len(held) and held[end] & accepts:
-                end += 1
-            return end
-
-        def on(publishers: set[PublisherId], medium: int) -> set[Holder]:
-            return {(publisher, medium) for publisher in publishers}
-
-        pools = {
-            medium: {(publisher, medium + _SHARED) for publisher in self._publishers}
-            for medium in range(_SHARED)
-        }
-        media = {medium: on(own, medium) | pools[medium] for medium in range(_SHARED)}
-        matches = []
-        for dp_rank, publisher in sorted(ranks.items()):
-            alone = {(publisher, tier) for tier in range(_SHARED)}
-            gpu = run(on({publisher}, _GPU))
-            cpu = run(on({publisher}, _CPU) | pools[_CPU], gpu)
-            disk = run(on({publisher}, _DISK) | pools[_DISK], cpu)
-            walk = (gpu * block_size, cpu * block_size, disk * block_size)
-            matches.append(RankMatch(dp_rank, run(alone) * block_size, *walk))
-        longest = run(media[_GPU] | media[_CPU] | media[_DISK])
-        gpu_only, cpu_only, disk_only = (run(media[medium]) * block_size for medium in media)
-        return InstanceMatch(instance, longest * block_size, gpu_only, cpu_only, disk_only, matches)
 
     def _participants(self, scope: PrefixScope) -> dict[str, dict[int, PublisherId]]:
         found: defaultdict[str, dict[int, PublisherId]] = defaultdict(dict)
@@ -475,24 +428,6 @@ class ReferenceKernel:
 
 def _u64s(encoded: bytes) -> list[int]:
     return [int.from_bytes(encoded[i : i + 8], "little") for i in range(0, len(encoded) - 7, 8)]
-
-
-def _check(event: BlockEvent) -> None:
-    """What the types of `schemas.events` do not say; raises EventsFormatError."""
-    if isinstance(event, Cleared):
-        return
-    if len(event.hashes) % 8:
-        raise EventsFormatError(f"Expected 8-byte hashes, got {len(event.hashes)} bytes")
-    if not 0 <= event.group < 2**32:
-        raise EventsFormatError(f"Expected a 32-bit group, got `{event.group}`")
-    if isinstance(event, Removed):
-        return
-    if len(event.tokens) % 4:
-        raise EventsFormatError(f"Expected 4-byte tokens, got {len(event.tokens)} bytes")
-    if event.parent is not None and not 0 <= event.parent < 2**64:
-        raise EventsFormatError(f"Expected a 64-bit parent, got `{event.parent}`")
-    if not 0 <= event.block_size < 2**32:
-        raise EventsFormatError(f"Expected a 32-bit block_size, got `{event.block_size}`")
 
 
 def _refusal(owner: _Publisher, event: Stored, blocks: int) -> str | None:

@@ -1,0 +1,39 @@
+"""Reading events, for the reference kernel: the whole array is checked before any is applied."""
+
+import msgspec
+
+from schemas.errors import EventsFormatError
+from schemas.events import BlockEvent, Cleared, Removed, decode_events
+
+
+def read_events(encoded: bytes) -> list[BlockEvent]:
+    """The events of one msgpack array, all of them checked.
+
+    Raises:
+        EventsFormatError: not an array of block events, or one of them holds what none may.
+    """
+    try:
+        events = decode_events(encoded)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise EventsFormatError(f"Expected an array of block events: {error}") from error
+    for event in events:
+        _check(event)
+    return events
+
+
+def _check(event: BlockEvent) -> None:
+    """What the types of `schemas.events` do not say."""
+    if isinstance(event, Cleared):
+        return
+    if len(event.hashes) % 8:
+        raise EventsFormatError(f"Expected 8-byte hashes, got {len(event.hashes)} bytes")
+    if not 0 <= event.group < 2**32:
+        raise EventsFormatError(f"Expected a 32-bit group, got `{event.group}`")
+    if isinstance(event, Removed):
+        return
+    if len(event.tokens) % 4:
+        raise EventsFormatError(f"Expected 4-byte tokens, got {len(event.tokens)} bytes")
+    if event.parent is not None and not 0 <= event.parent < 2**64:
+        raise EventsFormatError(f"Expected a 64-bit parent, got `{event.parent}`")
+    if not 0 <= event.block_size < 2**32:
+        raise EventsFormatError(f"Expected a 32-bit block_size, got `{event.block_size}`")

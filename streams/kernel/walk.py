@@ -1,0 +1,55 @@
+"""How far one instance holds a prompt: the rules of an answer, for the reference kernel."""
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+
+from schemas.identities import MEDIA
+from streams.kernel.changes import SHARED
+from streams.kernel.interface import InstanceMatch, PublisherId, RankMatch
+
+_GPU, _CPU, _DISK = range(len(MEDIA))
+
+Holder = tuple[PublisherId, int]
+"""A publisher and a tier."""
+
+
+def match_instance(
+    instance: str,
+    ranks: Mapping[int, PublisherId],
+    publishers: Iterable[PublisherId],
+    held: Sequence[Set[Holder]],
+    block_size: int,
+) -> InstanceMatch:
+    """What the instance holds of a prompt, in tokens.
+
+    Args:
+        instance: its name.
+        ranks: its publishers that take part in answers, by rank.
+        publishers: everyone's, any of which may be a shared pool.
+        held: the holders of each block of the prompt, up to the first that nobody holds.
+        block_size: tokens per block.
+    """
+
+    def run(accepts: Set[Holder], start: int = 0) -> int:
+        """How many blocks from `start` on have one of these holders; returns the end."""
+        end = start
+        while end < len(held) and held[end] & accepts:
+            end += 1
+        return end
+
+    pools = [{(publisher, SHARED + medium) for publisher in publishers} for medium in range(SHARED)]
+    matches = []
+    for dp_rank, publisher in sorted(ranks.items()):
+        own = [{(publisher, medium)} for medium in range(SHARED)]
+        gpu = run(own[_GPU])
+        cpu = run(own[_CPU] | pools[_CPU], gpu)
+        disk = run(own[_DISK] | pools[_DISK], cpu)
+        walk = (gpu * block_size, cpu * block_size, disk * block_size)
+        matched = run(own[_GPU] | own[_CPU] | own[_DISK])
+        matches.append(RankMatch(dp_rank, matched * block_size, *walk))
+    media = [
+        pools[medium] | {(publisher, medium) for publisher in ranks.values()}
+        for medium in range(SHARED)
+    ]
+    longest = run(media[_GPU] | media[_CPU] | media[_DISK])
+    gpu_only, cpu_only, disk_only = (run(holders) * block_size for holders in media)
+    return InstanceMatch(instance, longest * block_size, gpu_only, cpu_only, disk_only, matches)
