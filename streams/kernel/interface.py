@@ -198,6 +198,7 @@ class Kernel(Protocol):
         None wherever anything is unusual (an escape, an unknown or repeated key, a number that is
         not a plain integer in range, a value of another type, a missing field, trailing data): the
         caller then parses and validates in full, so that every error text has one source.
+        `streams.kernel.scan` says what is accepted.
         """
         ...
 

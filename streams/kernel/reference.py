@@ -32,6 +32,7 @@ from streams.kernel.interface import (
     ScannedQuery,
     ScopeView,
 )
+from streams.kernel.scan import scan_query
 from streams.kernel.walk import Holder, match_instance
 
 
@@ -368,7 +369,7 @@ class ReferenceKernel:
         return bool(self._participants(PrefixScope(*scope)))
 
     def scan_query(self, body: bytes, /) -> ScannedQuery | None:
-        return None
+        return scan_query(bytes(body))
 
     # Views
 

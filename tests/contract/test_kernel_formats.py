@@ -146,40 +146,35 @@ def body_of(**fields: Any) -> bytes:
     return json.dumps(PLAIN | fields, ensure_ascii=False).encode()
 
 
-@pytest.fixture
-def rust() -> Kernel:
-    if not native_available():
-        pytest.skip("the Rust kernel is not built")
-    return open_kernel(3, name="rust")
-
-
-def test_a_plain_query_is_scanned(rust: Kernel) -> None:
+def test_a_plain_query_is_scanned(kernel: Kernel) -> None:
     tokens = b"".join(token.to_bytes(4, "little") for token in (1, 20, 300, 4000))
     bare = ScannedQuery("m", "", "default", None, 16, "", tokens)
-    assert rust.scan_query(body_of()) == bare
-    assert isinstance(rust.scan_query(body_of()), ScannedQuery)
-    assert rust.scan_query(body_of(tenant_id="", lora_name="", cache_salt="")) == bare
+    assert kernel.scan_query(body_of()) == bare
+    assert isinstance(kernel.scan_query(body_of()), ScannedQuery)
+    assert kernel.scan_query(body_of(tenant_id="", lora_name="", cache_salt="")) == bare
     named = body_of(tenant_id="t", lora_name="l", cache_salt="\u00e9", instance_id="i")
-    assert rust.scan_query(named) == ScannedQuery("m", "l", "t", "i", 16, "\u00e9", tokens)
+    assert kernel.scan_query(named) == ScannedQuery("m", "l", "t", "i", 16, "\u00e9", tokens)
 
 
-def test_any_layout_of_plain_json_is_scanned(rust: Kernel) -> None:
-    plain = rust.scan_query(body_of())
+def test_any_layout_of_plain_json_is_scanned(kernel: Kernel) -> None:
+    plain = kernel.scan_query(body_of())
     assert plain is not None
     values = dict(reversed(PLAIN.items()))
     for indent in (None, 0, 3):
-        assert rust.scan_query(json.dumps(values, indent=indent).encode()) == plain
-    assert rust.scan_query(json.dumps(values, separators=(",", ":")).encode()) == plain
-    assert rust.scan_query(b"\r\n\t " + body_of().replace(b",", b"\t\n\r ,\t\n\r ") + b" ") == plain
+        assert kernel.scan_query(json.dumps(values, indent=indent).encode()) == plain
+    assert kernel.scan_query(json.dumps(values, separators=(",", ":")).encode()) == plain
+    assert (
+        kernel.scan_query(b"\r\n\t " + body_of().replace(b",", b"\t\n\r ,\t\n\r ") + b" ") == plain
+    )
 
 
 @pytest.mark.parametrize("digits", range(1, 11))
-def test_tokens_of_all_lengths_are_scanned(rust: Kernel, digits: int) -> None:
+def test_tokens_of_all_lengths_are_scanned(kernel: Kernel, digits: int) -> None:
     low = 10 ** (digits - 1) if digits > 1 else 0
     high = min(10**digits - 1, 2**31 - 1)
     for tokens in ([low, high], [high] * 9, [low], [high, 0, low, 0, high]):
         for body in (body_of(token_ids=tokens), body_of(token_ids=tokens).replace(b" ", b"")):
-            scanned = rust.scan_query(body)
+            scanned = kernel.scan_query(body)
             assert scanned is not None
             assert memoryview(scanned.tokens).cast("I").tolist() == tokens
 
@@ -235,27 +230,37 @@ UNUSUAL = {
     "a second object": body_of() + b"{}",
     "another blank": body_of().replace(b" ", b"\x0b"),
     "a comment": body_of() + b"//",
+    "nothing after the tokens": body_of()[:-1],
+    "no bracket after the tokens": body_of()[:-2] + b"}",
+    "no colon": body_of().replace(b'"model":', b'"model"'),
+    "a key that is no string": b"{model: 1}",
+    "two blocks of tokens": body_of().replace(b"]", b"] [1]"),
+    "a block_size of two numbers": body_of().replace(b"16", b"1 6"),
+    "a token of two numbers": body_of().replace(b"4000", b"40 00"),
+    "a NUL behind the body": body_of() + b"\x00",
+    "a form feed among tokens": body_of().replace(b"300", b"\x0c300"),
+    "digits of another script": body_of().replace(b"300", "\u0663".encode()),
 }
 
 
 @pytest.mark.parametrize("case", UNUSUAL)
-def test_an_unusual_body_is_left_to_the_parser(rust: Kernel, case: str) -> None:
-    assert rust.scan_query(UNUSUAL[case]) is None
+def test_an_unusual_body_is_left_to_the_parser(kernel: Kernel, case: str) -> None:
+    assert kernel.scan_query(UNUSUAL[case]) is None
 
 
-def test_a_truncated_body_is_left_to_the_parser(rust: Kernel) -> None:
+def test_a_truncated_body_is_left_to_the_parser(kernel: Kernel) -> None:
     body = body_of(token_ids=list(range(0, 3000, 97)))
-    assert all(rust.scan_query(body[:cut]) is None for cut in range(len(body)))
+    assert all(kernel.scan_query(body[:cut]) is None for cut in range(len(body)))
 
 
-def test_the_bounds_themselves_are_scanned(rust: Kernel) -> None:
-    scanned = rust.scan_query(body_of(model="m" * NAME_BYTES_MAX, block_size=BLOCK_SIZE_MAX))
+def test_the_bounds_themselves_are_scanned(kernel: Kernel) -> None:
+    scanned = kernel.scan_query(body_of(model="m" * NAME_BYTES_MAX, block_size=BLOCK_SIZE_MAX))
     assert scanned is not None
     head, tail = b'{"model":"m","block_size":1,"token_ids":[', b"0]}"
-    most = rust.scan_query(head + b"7," * (QUERY_TOKENS_MAX - 1) + tail)
+    most = kernel.scan_query(head + b"7," * (QUERY_TOKENS_MAX - 1) + tail)
     assert most is not None
     assert len(most.tokens) == 4 * QUERY_TOKENS_MAX
-    assert rust.scan_query(head + b"7," * QUERY_TOKENS_MAX + tail) is None
+    assert kernel.scan_query(head + b"7," * QUERY_TOKENS_MAX + tail) is None
 
 
 # Arrays

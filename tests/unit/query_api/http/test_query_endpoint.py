@@ -15,7 +15,7 @@ from schemas.identities import Medium, PrefixScope
 from schemas.limits import BODY_BYTES_MAX, QUERY_TOKENS_MAX
 from schemas.positions import AnswerState, Position
 from streams.kernel import native_available, open_kernel
-from streams.kernel.interface import InstanceMatch
+from streams.kernel.interface import InstanceMatch, ScannedQuery
 from streams.kernel.reference import ReferenceKernel
 from tests.building import prefix_hashes
 from tests.fakes import SEED, AsgiClient, FakeTable, pack_hashes, pack_tokens, registration
@@ -414,12 +414,17 @@ def test_the_scanned_and_the_full_path_answer_alike(
     assert replies[0] == replies[1]
 
 
+class KernelWithoutScanner(ReferenceKernel):
+    def scan_query(self, body: bytes, /) -> ScannedQuery | None:
+        return None
+
+
 @cache
 def both_paths() -> tuple[AsgiClient, AsgiClient]:
     """The same state over a kernel that scans bodies, and over one that never does."""
     clients = []
-    for name in ("rust", "reference"):
-        table = FakeTable(open_kernel(SEED, name=name))
+    for kernel in (open_kernel(SEED, name="rust"), KernelWithoutScanner(SEED)):
+        table = FakeTable(kernel)
         fill_walk(table)
         salted = table.add(registration("b", additional_salt="w8a8"))
         table.store(salted, range(8), hashes=[1, 2])

@@ -1,7 +1,7 @@
 //! The prefix index: which publisher holds which KV-cache blocks, found by the tokens of a prompt.
 //!
 //! Without Python, so that `cargo test` needs none. `streams/kernel/reference.py` is its
-//! specification. From the outside in:
+//! specification, for `scan` it is `streams/kernel/scan.py`. From the outside in:
 //!
 //!     write, walk, views  writes in turns, queries, and what is shown
 //!     events, msgpack     canonical block events, borrowed from their bytes

@@ -1,5 +1,8 @@
 //! The plain JSON body of `POST /query`, read in one pass. Anything unusual gives None, and the
 //! caller then parses in full; so what is accepted here must mean the same there.
+//!
+//! `streams/kernel/scan.py` is the specification: both accept the same bodies and read the same in
+//! them. What the full parse accepts is in `query_api/http/requests`.
 
 use crate::limits::{BLOCK_SIZE_MAX, JSON_TOKEN_MAX, NAME_BYTES_MAX, QUERY_TOKENS_MAX};
 
