@@ -93,7 +93,10 @@ class ScannedQuery(NamedTuple):
 
 
 class Kernel(Protocol):
-    """The prefix index. One writer; queries may run beside it from other threads."""
+    """The prefix index. One writer; queries may run beside it from other threads.
+
+    A query sees the index between two events or in the middle of one, never a block half changed.
+    """
 
     @property
     def name(self) -> str:

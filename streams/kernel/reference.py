@@ -3,9 +3,11 @@
 Also the fallback where no Rust toolchain was found, about 20 times slower; `/health` then says so.
 """
 
+import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Concatenate, Final, ParamSpec, TypeVar
 
 import xxhash
 
@@ -34,6 +36,23 @@ from streams.kernel.interface import (
 )
 from streams.kernel.scan import scan_query
 from streams.kernel.walk import Holder, match_instance
+
+SelfT = TypeVar("SelfT", bound="ReferenceKernel")
+ArgumentsT = ParamSpec("ArgumentsT")
+ReturnT = TypeVar("ReturnT")
+
+
+def _locked(
+    method: Callable[Concatenate[SelfT, ArgumentsT], ReturnT],
+) -> Callable[Concatenate[SelfT, ArgumentsT], ReturnT]:
+    """The method, which holds the kernel's lock from its beginning to its end."""
+
+    @wraps(method)
+    def run(self: SelfT, /, *args: ArgumentsT.args, **kwargs: ArgumentsT.kwargs) -> ReturnT:
+        with self._lock:
+            return method(self, *args, **kwargs)
+
+    return run
 
 
 class _Entry:
@@ -108,9 +127,13 @@ class ReferenceKernel:
         self._scopes: dict[PrefixScope, _Scope] = {}
         self._changes: dict[ModelContext, bytearray] = {}
         self._counters = dict.fromkeys(COUNTERS, 0)
+        # One call at a time, readers included; methods call each other, so a thread may take it
+        # again.
+        self._lock = threading.RLock()
 
     # Publishers
 
+    @_locked
     def open_publisher(self, stream: StreamKey, dp_rank: int, /) -> PublisherId:
         known = self._ids.get((stream, dp_rank))
         if known is not None:
@@ -121,16 +144,19 @@ class ReferenceKernel:
         self._publishers[publisher] = _Publisher(StreamKey(*stream), dp_rank)
         return publisher
 
+    @_locked
     def register(self, publisher: PublisherId, lora_name: str, routable: bool, /) -> None:
         self._publishers[publisher].registered_lora = lora_name
         self._publishers[publisher].routable = routable
 
+    @_locked
     def unregister(self, publisher: PublisherId, /) -> int:
         removed = self.clear(publisher)
         gone = self._publishers.pop(publisher)
         del self._ids[gone.stream, gone.dp_rank]
         return removed
 
+    @_locked
     def clear(self, publisher: PublisherId, /) -> int:
         owner = self._publishers[publisher]
         removed = 0
@@ -150,6 +176,7 @@ class ReferenceKernel:
 
     # Events
 
+    @_locked
     def apply(self, publisher: PublisherId, events: bytes, after: int, /) -> None:
         owner = self._publishers[publisher]
         for event in read_events(events):
@@ -268,14 +295,17 @@ class ReferenceKernel:
     def _record(self, context: ModelContext, change: Change) -> None:
         self._changes.setdefault(context, bytearray()).extend(change.encode())
 
+    @_locked
     def take_changes(self) -> list[tuple[ModelContext, bytes]]:
         taken = [(context, bytes(changes)) for context, changes in self._changes.items()]
         self._changes.clear()
         return taken
 
+    @_locked
     def pending_changes(self) -> int:
         return sum(len(changes) for changes in self._changes.values()) // CHANGE_BYTES
 
+    @_locked
     def load(self, context: ModelContext, changes: bytes, /) -> None:
         context = ModelContext(*context)
         for change in list(decode_changes(changes)):
@@ -295,6 +325,7 @@ class ReferenceKernel:
             change = Change(key, entry.prefix, 0, tier, Op.SET, 0)
             self._set_count(publisher, entry.scope, change)
 
+    @_locked
     def dump(self, context: ModelContext, entries_max: int, /) -> list[bytes]:
         context = ModelContext(*context)
         encoded = b"".join(change.encode() for change in self._context_entries(context))
@@ -308,6 +339,7 @@ class ReferenceKernel:
 
     # Queries
 
+    @_locked
     def query(
         self,
         scope: PrefixScope,
@@ -318,6 +350,7 @@ class ReferenceKernel:
     ) -> list[InstanceMatch]:
         return self._match(scope, self._prefixes(scope, tokens, first_key), instance_id)
 
+    @_locked
     def query_by_hash(
         self, scope: PrefixScope, hashes: bytes, instance_id: str | None, /
     ) -> list[InstanceMatch]:
@@ -365,6 +398,7 @@ class ReferenceKernel:
                 found[owner.stream.instance_id][owner.dp_rank] = publisher
         return dict(found)
 
+    @_locked
     def knows(self, scope: PrefixScope, /) -> bool:
         return bool(self._participants(PrefixScope(*scope)))
 
@@ -373,6 +407,7 @@ class ReferenceKernel:
 
     # Views
 
+    @_locked
     def scopes(self) -> list[ScopeView]:
         known = set(self._scopes)
         for owner in self._publishers.values():
@@ -388,6 +423,7 @@ class ReferenceKernel:
             views.append(ScopeView(scope, blocks, ranks))
         return views
 
+    @_locked
     def contexts(self) -> list[ContextView]:
         entries: defaultdict[ModelContext, list[Change]] = defaultdict(list)
         for owner in self._publishers.values():
@@ -398,9 +434,11 @@ class ReferenceKernel:
             for context, live in sorted(entries.items())
         ]
 
+    @_locked
     def counters(self) -> dict[str, int]:
         return dict(self._counters)
 
+    @_locked
     def stats(self) -> dict[str, int]:
         keys = [entry for owner in self._publishers.values() for entry in owner.entries.values()]
         entries = sum(1 for entry in keys for count in entry.counts if count)

@@ -1,0 +1,167 @@
+"""What every kernel counts: each of `COUNTERS` is reached here, with the same values in each."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import xxhash
+
+from schemas.events import Cleared, Removed, Stored, encode_events
+from schemas.identities import Medium, StreamKey
+from schemas.limits import GROUP_MAX, HOLD_COUNT_MAX
+from streams.kernel import Kernel, native_available, open_kernel
+from streams.kernel.changes import Change, Op
+from streams.kernel.interface import COUNTERS, PublisherId
+from tests.strategies import (
+    BLOCK_SIZE,
+    Prompt,
+    context_of,
+    prompt_hashes,
+    prompt_key,
+    prompt_tokens,
+    scope_of,
+    u64s,
+)
+
+SCOPE = scope_of("")
+ABC: Prompt = (0, 1, 2)
+
+
+@pytest.fixture(params=["reference", "rust"])
+def kernel(request: pytest.FixtureRequest) -> Kernel:
+    if request.param == "rust" and not native_available():
+        pytest.skip("the Rust kernel is not built")
+    return open_kernel(11, name=request.param)
+
+
+def opened(kernel: Kernel) -> PublisherId:
+    return kernel.open_publisher(StreamKey(*SCOPE[:2], BLOCK_SIZE, "", "a"), 0)
+
+
+def stored(prompt: Prompt = ABC, **fields: Any) -> Stored:
+    values: dict[str, Any] = {
+        "sequence": 1,
+        "hashes": prompt_hashes(prompt),
+        "tokens": prompt_tokens(prompt),
+        "block_size": BLOCK_SIZE,
+    }
+    return Stored(**(values | fields))
+
+
+def removed(prompt: Prompt = ABC, **fields: Any) -> Removed:
+    return Removed(sequence=1, hashes=prompt_hashes(prompt), **fields)
+
+
+def clear(kernel: Kernel) -> None:
+    kernel.clear(opened(kernel))
+
+
+def unregister(kernel: Kernel) -> None:
+    kernel.unregister(opened(kernel))
+
+
+def fill_count(kernel: Kernel) -> None:
+    """The first block was announced as often as can be counted."""
+    prefix = xxhash.xxh3_64_intdigest(prompt_tokens((0,)), kernel.seed)
+    full = Change(prompt_key((0,)), prefix, 0, 0, Op.SET, HOLD_COUNT_MAX)
+    kernel.load(context_of("", "a"), full.encode())
+
+
+Step = Stored | Removed | Cleared | Callable[[Kernel], None]
+
+CASES: dict[str, tuple[list[Step], dict[str, int]]] = {
+    "stored": ([stored()], {"stored": 3}),
+    "stored again": ([stored(), stored()], {"stored": 6, "repeated": 3}),
+    "stored on two media": ([stored(), stored(medium=Medium.CPU)], {"stored": 6}),
+    "stored in a pool too": ([stored(), stored(shared=True)], {"stored": 6}),
+    "removed": ([stored(), removed((0, 1))], {"stored": 3, "removed": 2}),
+    "counted down": (
+        [stored(), stored(), removed(), removed(), removed()],
+        {"stored": 6, "repeated": 3, "removed": 6, "unknown_removed": 3},
+    ),
+    "cleared by an event": (
+        [stored(), stored(medium=Medium.DISK), Cleared(sequence=1)],
+        {"stored": 6, "cleared": 6},
+    ),
+    "cleared by a call": ([stored(), stored(), clear], {"stored": 6, "repeated": 3, "cleared": 3}),
+    "cleared with the publisher": ([stored(), unregister], {"stored": 3, "cleared": 3}),
+    "cleared of nothing": ([clear, Cleared(sequence=1), unregister], {}),
+    "an unknown parent": ([stored(parent=5)], {"unknown_parent": 3}),
+    "a parent of another adapter": (
+        [stored((0,)), stored((1, 2), parent=prompt_key((0,)), lora_name="adapter")],
+        {"stored": 1, "unknown_parent": 2},
+    ),
+    "a parent that was removed": (
+        [stored((0,)), removed((0,)), stored((1, 2), parent=prompt_key((0,)))],
+        {"stored": 1, "removed": 1, "unknown_parent": 2},
+    ),
+    "removed and never stored": ([removed()], {"unknown_removed": 3}),
+    "removed from another medium": (
+        [stored(), removed(medium=Medium.CPU)],
+        {"stored": 3, "unknown_removed": 3},
+    ),
+    "a placeholder": (
+        [stored((0,)), stored(tokens=b"", block_size=0, medium=Medium.CPU)],
+        {"stored": 2, "unresolved": 2},
+    ),
+    "another block size": ([stored(block_size=BLOCK_SIZE + 1)], {"block_size_mismatch": 3}),
+    "no block size": ([stored(block_size=0)], {"block_size_mismatch": 3}),
+    "too few tokens": ([stored(tokens=prompt_tokens((0, 1)))], {"token_count_mismatch": 3}),
+    "too many tokens": ([stored(hashes=u64s([1]))], {"token_count_mismatch": 1}),
+    "too few extra keys": ([stored(extra_keys=(b"a", b"b"))], {"extra_keys_mismatch": 3}),
+    "too many extra keys": ([stored(extra_keys=(b"a",) * 4)], {"extra_keys_mismatch": 3}),
+    "a sparse group": (
+        [stored(spec_kind="mamba", group=GROUP_MAX), removed(group=GROUP_MAX)],
+        {"skipped_group": 6},
+    ),
+    "a sparse group that is not remembered": (
+        [stored(spec_kind="mamba", group=GROUP_MAX + 1), removed(group=GROUP_MAX + 1)],
+        {"skipped_group": 3, "unknown_removed": 3},
+    ),
+    "a key of another block": (
+        [stored((0,)), stored((1,), hashes=prompt_hashes((0,)))],
+        {"stored": 1, "hash_conflict": 1},
+    ),
+    "one announcement too many": (
+        [fill_count, stored((0, 1))],
+        {"stored": 2, "hold_count_overflow": 1},
+    ),
+    "nothing in an event": (
+        [stored((), hashes=b"", tokens=b""), Removed(sequence=1, hashes=b"")],
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_happens_is_counted(kernel: Kernel, case: str) -> None:
+    steps, expected = CASES[case]
+    for step in steps:
+        if callable(step):
+            step(kernel)
+        else:
+            kernel.apply(opened(kernel), encode_events([step]), -1)
+    counted = {name: count for name, count in kernel.counters().items() if count}
+    assert counted == expected
+
+
+def test_every_counter_is_reached_by_a_case() -> None:
+    reached = {name for _, expected in CASES.values() for name in expected}
+    assert reached == set(COUNTERS)
+
+
+def test_counters_are_those_of_the_interface_in_its_order(kernel: Kernel) -> None:
+    assert list(kernel.counters().items()) == [(name, 0) for name in COUNTERS]
+
+
+def test_counters_stay_with_the_process(kernel: Kernel) -> None:
+    kernel.apply(opened(kernel), encode_events([stored()]), -1)
+    kernel.unregister(opened(kernel))
+    kernel.take_changes()
+    before = kernel.counters()
+    kernel.load(context_of("", "a"), Change(1, 2, 0, 0, Op.SET, 1).encode())
+    kernel.query(SCOPE, prompt_tokens(ABC), b"", None)
+    assert kernel.counters() == before
+    # What was folded before is skipped, and not counted again.
+    kernel.apply(opened(kernel), encode_events([stored(), removed()]), 1)
+    assert kernel.counters() == before
