@@ -131,13 +131,24 @@ class Kernel(Protocol):
         """Drops the publisher's entries; returns how many. Cost O(entries)."""
         ...
 
-    def apply(self, publisher: PublisherId, events: bytes, after: int, /) -> None:
+    def apply(self, publisher: PublisherId, events: bytes, after: int, /) -> int | None:
         """Folds a msgpack array of block events (`schemas.events`), in order.
 
         Events whose sequence is not above `after` are skipped. Cost O(blocks named).
 
+        Returns:
+            The sequence of the last `cleared` event among those that were folded, or None.
+
         Raises:
             EventsFormatError: the bytes are not an array of block events; nothing was applied.
+        """
+        ...
+
+    def check_events(self, events: bytes, /) -> None:
+        """Reads events as `apply` does and folds none of them. Cost O(bytes).
+
+        Raises:
+            EventsFormatError: `apply` would raise it.
         """
         ...
 

@@ -177,8 +177,9 @@ class ReferenceKernel:
     # Events
 
     @_locked
-    def apply(self, publisher: PublisherId, events: bytes, after: int, /) -> None:
+    def apply(self, publisher: PublisherId, events: bytes, after: int, /) -> int | None:
         owner = self._publishers[publisher]
+        cleared: int | None = None
         for event in read_events(events):
             if event.sequence <= after:
                 continue
@@ -188,6 +189,11 @@ class ReferenceKernel:
                 self._remove(publisher, owner, event)
             else:
                 self.clear(publisher)
+                cleared = event.sequence
+        return cleared
+
+    def check_events(self, events: bytes, /) -> None:
+        read_events(events)
 
     def _store(self, publisher: PublisherId, owner: _Publisher, event: Stored) -> None:
         hashes = _u64s(event.hashes)

@@ -19,10 +19,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from schemas.errors import EventsFormatError, RecordError
-from schemas.events import Cleared, decode_events
+from schemas.errors import RecordError
 from schemas.identities import ModelContext, Offset, PrefixScope, PublisherKey, StreamKey
-from schemas.limits import SEQUENCE_MAX
 from schemas.positions import Cursor, PublisherState
 from schemas.records import (
     EventsRecord,
@@ -122,8 +120,8 @@ class Fold:
         state = msgspec.structs.replace(before)
         if record.incarnation > state.incarnation:
             if isinstance(record, EventsRecord) and state.incarnation:
-                # Folds none of them: what is no array of events may not drop anything either.
-                self.kernel.apply(self._handle(publisher), bytes(record.events), SEQUENCE_MAX)
+                # What is no array of events may not drop what the publisher holds either.
+                self.kernel.check_events(bytes(record.events))
             self._begin_incarnation(publisher, state, record.incarnation)
         elif Cursor(record.incarnation, record.last_sequence) <= state.cursor:
             self.counters["duplicate_records"] += 1
@@ -164,13 +162,12 @@ class Fold:
         self, publisher: PublisherKey, state: PublisherState, record: EventsRecord
     ) -> None:
         events = bytes(record.events)
-        self.kernel.apply(self._handle(publisher), events, state.sequence)
+        cleared = self.kernel.apply(self._handle(publisher), events, state.sequence)
         self._expect(state, record.first_sequence)  # only of events that were folded
         state.engine_time = record.engine_time
-        if state.degraded_since is not None:
-            cleared = _last_clear(events)
-            if cleared is not None and cleared > max(state.sequence, state.degraded_since):
-                state.degraded_since = None
+        degraded_since = state.degraded_since
+        if cleared is not None and degraded_since is not None and cleared > degraded_since:
+            state.degraded_since = None
 
     def _handle(self, publisher: PublisherKey) -> PublisherId:
         handle = self._handles.get(publisher)
@@ -271,14 +268,3 @@ class Fold:
 def _degrade(state: PublisherState, sequence: int) -> None:
     if state.degraded_since is None:
         state.degraded_since = sequence
-
-
-def _last_clear(events: bytes) -> int | None:
-    """The sequence of the last `cleared` event. Only decodes where the word occurs at all."""
-    if b"cleared" not in events:
-        return None
-    try:
-        cleared = [event.sequence for event in decode_events(events) if isinstance(event, Cleared)]
-    except (msgspec.MsgspecError, ValueError) as error:  # the kernel took them: kernels disagree
-        raise EventsFormatError(str(error)) from error
-    return cleared[-1] if cleared else None

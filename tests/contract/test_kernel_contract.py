@@ -401,6 +401,48 @@ def test_events_up_to_a_sequence_are_skipped(bench: Bench) -> None:
     assert [bench.ask((kind,))["a"] for kind in range(3)] == [0, 0, 1]
 
 
+def test_the_last_clear_that_was_folded_is_returned(bench: Bench) -> None:
+    publisher = bench.publisher()
+    kernel = bench.kernel
+
+    def applied(*sequences: int, after: int) -> int | None:
+        events = [stored(ABC, sequence=sequence) for sequence in sequences]
+        cleared = [Cleared(sequence=sequence) for sequence in sequences]
+        return kernel.apply(publisher, encode_events([*events, *cleared]), after)
+
+    assert applied(3, 4, after=-1) == 4
+    assert applied(3, 4, after=3) == 4
+    assert applied(3, 4, after=4) is None
+    assert applied(after=-1) is None
+    # In the order of the events, whatever their sequences; the largest there are fit.
+    assert applied(9, 7, after=3) == 7
+    assert applied(9, 7, after=7) == 9
+    assert applied(2**64 - 1, after=2**63 - 1) == 2**64 - 1
+    assert applied(-(2**63) + 1, after=-(2**63)) == -(2**63) + 1
+    only_stored = encode_events([stored(ABC), Removed(sequence=8, hashes=prompt_hashes((0,)))])
+    assert kernel.apply(publisher, only_stored, -1) is None
+
+
+def test_a_clear_of_nothing_is_returned_too(bench: Bench) -> None:
+    cleared = encode_events([Cleared(sequence=5)])
+    assert bench.kernel.apply(bench.publisher(), cleared, -1) == 5
+    assert bench.kernel.pending_changes() == 0
+
+
+def test_checking_events_folds_none_of_them(bench: Bench) -> None:
+    publisher = bench.publisher()
+    bench.store(publisher, ABC)
+    before = (bench.kernel.counters(), bench.kernel.stats(), bench.kernel.pending_changes())
+    encoded = encode_events([stored((1, 2), sequence=9), Cleared(sequence=9)])
+    bench.kernel.check_events(encoded)
+    for wrong in [encoded[:cut] for cut in range(len(encoded))] + [encoded + b"\0"]:
+        with pytest.raises(EventsFormatError, match=r"^Expected"):
+            bench.kernel.check_events(wrong)
+    after = (bench.kernel.counters(), bench.kernel.stats(), bench.kernel.pending_changes())
+    assert after == before
+    assert bench.ask(ABC) == {"a": 3}
+
+
 def test_names_sort_by_code_point(bench: Bench) -> None:
     names = ["z", "\u00e9", "\uffee", "\U0001f600", "", "a"]
     for name in names:

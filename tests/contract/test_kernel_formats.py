@@ -95,13 +95,18 @@ REFUSED: dict[str, Any] = {
 
 @pytest.mark.parametrize("case", ACCEPTED)
 def test_events_of_any_shape_that_the_schema_allows_are_read(kernel: Kernel, case: str) -> None:
+    kernel.check_events(encode(ACCEPTED[case]))
     kernel.apply(kernel.open_publisher(STREAM, 0), encode(ACCEPTED[case]), -1)
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_is_no_event_is_refused(kernel: Kernel, case: str) -> None:
-    with pytest.raises(EventsFormatError, match=r"^Expected"):
-        kernel.apply(kernel.open_publisher(STREAM, 0), encode(REFUSED[case]), -1)
+    publisher = kernel.open_publisher(STREAM, 0)
+    with pytest.raises(EventsFormatError, match=r"^Expected") as applied:
+        kernel.apply(publisher, encode(REFUSED[case]), -1)
+    with pytest.raises(EventsFormatError, match=r"^Expected") as checked:
+        kernel.check_events(encode(REFUSED[case]))
+    assert str(checked.value) == str(applied.value)
 
 
 def test_a_repeated_field_counts_once_and_the_last_time(kernel: Kernel) -> None:

@@ -129,7 +129,12 @@ impl Kernel {
     }
 
     #[pyo3(signature = (publisher, events, after, /))]
-    fn apply(&self, publisher: u64, events: &Bound<'_, PyAny>, after: i64) -> PyResult<()> {
+    fn apply(
+        &self,
+        publisher: u64,
+        events: &Bound<'_, PyAny>,
+        after: i64,
+    ) -> PyResult<Option<i128>> {
         let py = events.py();
         let events = bytes_of(events)?;
         let bytes = events.as_bytes();
@@ -142,6 +147,18 @@ impl Kernel {
         });
         match folded {
             Ok(applied) => applied.map_err(unknown(publisher)),
+            Err(malformed) => Err(Classes::get(py)?.events_error(&malformed, py)),
+        }
+    }
+
+    #[pyo3(signature = (events, /))]
+    fn check_events(&self, events: &Bound<'_, PyAny>) -> PyResult<()> {
+        let py = events.py();
+        let events = bytes_of(events)?;
+        let bytes = events.as_bytes();
+        let is_long = bytes.len() > DETACHED_EVENT_BYTES;
+        match detached_if(is_long, py, || read_events(bytes).map(|_| ())) {
+            Ok(()) => Ok(()),
             Err(malformed) => Err(Classes::get(py)?.events_error(&malformed, py)),
         }
     }

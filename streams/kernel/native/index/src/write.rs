@@ -74,19 +74,22 @@ impl<'a> WriteTurn<'a> {
         self.blocks_left = TURN_BLOCKS;
     }
 
-    /// Folds the events whose sequence is above `after`, in order.
-    pub fn apply(&mut self, id: u64, events: &[Event], after: i128) -> Result<()> {
+    /// Folds the events whose sequence is above `after`, in order. Returns the sequence of the last
+    /// of them that cleared.
+    pub fn apply(&mut self, id: u64, events: &[Event], after: i128) -> Result<Option<i128>> {
         self.publisher(id)?;
+        let mut cleared = None;
         for event in events.iter().filter(|event| event.sequence() > after) {
             match event {
                 Event::Stored(stored) => self.store(id, stored)?,
                 Event::Removed(removed) => self.remove(id, removed)?,
-                Event::Cleared { .. } => {
+                Event::Cleared { sequence } => {
                     self.clear(id)?;
+                    cleared = Some(*sequence);
                 }
             }
         }
-        Ok(())
+        Ok(cleared)
     }
 
     fn store(&mut self, id: u64, event: &Stored) -> Result<()> {
