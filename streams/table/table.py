@@ -55,14 +55,6 @@ class TableLostError(RepriseError):
     """
 
 
-class TableTooLargeError(RepriseError):
-    """Rows that must count together are more than a transaction may hold.
-
-    Operator action: move the worker's copy of the partition (`table-N` in its data directory) out
-    of the way; the next worker folds the partition's events from their beginning.
-    """
-
-
 class TopicRow(NamedTuple):
     """A row as it stands in the table topic."""
 
@@ -92,7 +84,6 @@ class TableTopic(Protocol):
         Raises:
             TableLostError: another worker owns the partition now, or what was written is unknown:
                 all of the rows or none.
-            TableTooLargeError: the rows cannot be written together; none of them counts.
         """
         ...
 

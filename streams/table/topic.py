@@ -45,11 +45,12 @@ from brokers.errors import AWAY
 from brokers.interface import EpochProducer, Partition, Producer
 from brokers.options import ClientOptions
 from brokers.reading import opened_reader, read_batches
-from schemas.limits import MIB, TABLE_BATCH_BYTES_MAX, TABLE_TRANSACTION_BYTES_MAX
+from schemas.errors import TableTooLargeError
+from schemas.limits import TABLE_BATCH_BYTES_MAX, TABLE_TRANSACTION_BYTES_MAX
 from streams.table import rows
 from streams.table.row_writer import RowWrite
 from streams.table.rows import RowKind
-from streams.table.table import TableLostError, TableTooLargeError, TopicRow
+from streams.table.table import TableLostError, TopicRow
 
 logger = logging.getLogger(__name__)
 
@@ -253,10 +254,10 @@ class KafkaTableTopic:
         size_bytes = sum(map(_size_bytes, written))
         if size_bytes > self._transaction_bytes_max:
             raise TableTooLargeError(
-                f"Expected at most `{self._transaction_bytes_max // MIB}` MiB of rows that count"
-                f" together, got `{size_bytes // MIB}` MiB for partition"
-                f" {self._part.partition} of: {self._part.topic}. Move this worker's copy of the"
-                " partition out of the way, and it is folded from the events again"
+                partition=self._part.partition,
+                topic=self._part.topic,
+                size_bytes=size_bytes,
+                bytes_max=self._transaction_bytes_max,
             )
         await self.stop()
         producer = await self._start_transactional()
