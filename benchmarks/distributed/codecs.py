@@ -17,10 +17,10 @@ from aiokafka.record.default_records import (  # type: ignore[import-untyped]
     DefaultRecordBatchBuilder,
 )
 
+from benchmarks.distributed.table_rows import TableRows
 from benchmarks.index.blocks import Chain, stored_events, stream_of
 from benchmarks.report.figures import Figure, thread_seconds
 from benchmarks.sizes import BLOCK_SIZE, SEED, KernelName, Sizes
-from benchmarks.distributed.table_rows import TableRows
 from brokers.clients import CODEC
 from schemas.events import encode_events
 from schemas.limits import KAFKA_BATCH_BYTES, MIB
