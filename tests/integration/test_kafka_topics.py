@@ -185,7 +185,7 @@ def test_waiting_ends_when_it_is_cancelled(caplog: pytest.LogCaptureFixture) -> 
             await role
 
     asyncio.run(asyncio.wait_for(give_up(), BOUND_S))
-    (line,) = [record.getMessage() for record in caplog.records if record.name.startswith("repr")]
+    (line,) = [record.getMessage() for record in caplog.records if record.name.startswith("brok")]
     assert line.startswith(f"Waiting for Kafka at {HOST}:{port}: ")
     assert "refused" in line or "Connect call failed" in line
 
