@@ -30,6 +30,7 @@ MODULES: Final = {
     "memory": "index.memory",
     "recovery": "embedded.recovery",
     "kernel": "index.kernels",
+    "codec": "distributed.codecs",
     "pipeline": "distributed.pipeline",
     "latency": "distributed.latency",
     "cold": "distributed.cold",

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from benchmarks.distributed import cold, latency, pipeline, table_topic
+from benchmarks.distributed import codecs, cold, latency, pipeline, table_topic
 from benchmarks.embedded import ingest, query, recovery, stages
 from benchmarks.index import kernels, memory
 from benchmarks.report.figures import Figure
@@ -26,6 +26,7 @@ MEASUREMENTS: Final[dict[str, Measurement]] = {
     "memory": memory.measure,
     "recovery": recovery.measure,
     "kernel": kernels.measure,
+    "codec": codecs.measure,
     "pipeline": pipeline.measure,
     "latency": latency.measure,
     "cold": cold.measure,

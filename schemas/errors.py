@@ -19,6 +19,7 @@
         +-- RowCorruptError
         +-- RowVersionError
         +-- DiskError             a read or a write failed: full or failing disk
+        +-- TableTooLargeError    rows that count together do not fit one transaction
 
 Messages say what was expected, what came, and where. Wire and record errors carry `reason`, the
 short name under which they are counted.
@@ -156,3 +157,19 @@ class DiskError(StorageError):
     def __init__(self, *, action: str, path: str, detail: str) -> None:
         self.path = path
         super().__init__(f"Expected to {action} at {path}, got: {detail}")
+
+
+class TableTooLargeError(StorageError):
+    """Rows of a partition's table that must count together are more than a transaction may hold.
+
+    Operator action: move the worker's copy of the partition (`table-N` in its data directory) out
+    of the way; the partition's events are folded again from their beginning. Fewer blocks for each
+    partition, that is more partitions, keep it from coming back.
+    """
+
+    def __init__(self, *, partition: int, topic: str, size_bytes: int, bytes_max: int) -> None:
+        self.partition = partition
+        super().__init__(
+            f"Expected at most `{bytes_max}` bytes of rows that count together, got `{size_bytes}`"
+            f" for partition {partition} of: {topic}"
+        )

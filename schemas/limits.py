@@ -79,6 +79,10 @@ BODY_READ_S: Final = 30.0  # a request whose body takes longer is ended
 KAFKA_MESSAGE_MAX_BYTES: Final = 8 * MIB  # records and rows are split well below it
 KAFKA_FETCH_BYTES_MAX: Final = 32 * MIB  # of one answer to a consumer, all partitions together
 
+# Rows of a partition's table that count together: keys and values, before compression.
+TABLE_BATCH_BYTES_MAX: Final = KAFKA_MESSAGE_MAX_BYTES - 128 * KIB  # the codec may add a little
+TABLE_TRANSACTION_BYTES_MAX: Final = 1 * GIB  # TableTooLargeError; a broker must take it in 120 s
+
 # A publisher's live batches, while the ones before them are asked for: reason="held_full".
 HELD_BATCHES_MAX: Final = 65_536
 HELD_BYTES_MAX: Final = 256 * MIB  # of all publishers
@@ -122,6 +126,7 @@ assert DUMP_CHUNK_ENTRIES_MAX <= TABLE_FLUSH_CHANGES_MAX, "a dump chunk is at mo
 assert LAG_CHECK_S + LAG_CHECK_WAIT_S < STALE_S, "one late check makes no answer stale"
 assert PACKED_BATCH_BYTES_MAX <= LOG_SEGMENT_BYTES, "a batch too large to split is one record"
 assert RECORD_BYTES_MAX <= LOG_SEGMENT_BYTES, "a record never spans segments"
+assert DUMP_CHUNK_ENTRIES_MAX * 64 < TABLE_BATCH_BYTES_MAX, "a row of a table must fit a batch"
 assert RECORD_BYTES_MAX < RECORD_SEND_MAX, "a record of the usual size must fit a message"
 assert FLUSH_S + 2 * LEAVE_S < SHUTDOWN_S, "a bridge that is stopped must flush and leave in time"
 assert SPOOL_REOPEN < 1.0, "a full spool must be drained before it is filled again"

@@ -28,11 +28,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from bridge.delivery.dropped_records import SPOOL_FULL
 from bridge.delivery.producer import Transport
-from bridge.delivery.spool_recovery import prune, resolve
 from bridge.delivery.writer import Writer
 from bridge.membership.cursors import Cursors, LogState, fingerprint
 from bridge.membership.followed import Followed
 from bridge.membership.registry_reader import Entries
+from bridge.membership.spool_recovery import prune, resolve
 from bridge.sequencing.replay_client import Replayer
 from bridge.sequencing.sequencer import Anchor, Intake
 from bridge.sockets.subscriber import Subscriber

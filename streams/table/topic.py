@@ -1,9 +1,22 @@
 """A worker's partition of the table topic: how a flush is written, and who may write.
 
 **A flush is one record batch**, which a broker appends wholly or not at all, in one round trip. A
-flush beyond `BATCH_BYTES_MAX`, as of a large table that is rewritten, is a transaction. Either way
-readers (`isolation_level="read_committed"`) never see half of one. A transaction for each flush
-would do too; measured on a broker beside it, p50 was 28 ms against 1.4 ms.
+transaction for each flush would do too; measured on a broker beside it, p50 was 28 ms against
+1.4 ms. A flush that does not fit one batch is written in two steps:
+
+    Step 1. the chunks of contexts that are rewritten, however large, in as many batches as it
+            takes. None of them counts yet, wherever this ends: they belong to a generation without
+            a mark, which readers ignore, and whose number this table never uses again once one of
+            its rows is there. The next flush removes them (`streams.table.row_writer`).
+    Step 2. everything else, which makes them count: one batch, or a transaction where it does not
+            fit. Publishers, registrations and removals have no such guard: a row that replaces
+            another is the only one left once the cleaner has passed, so they may not come apart.
+
+Either way readers (`isolation_level="read_committed"`) never see half of a flush. What is left for
+a transaction is the first flush after a rebuild, which removes the old table's rows, and a whole
+table that is published again because its topic was lost; the latter may have
+`TABLE_TRANSACTION_BYTES_MAX`. It does not go in steps: whoever opened a topic with half of a table
+could not tell it from one that was written by another worker, and would mix the two.
 
 **Of two workers that both believe that they own a partition**, as after a pause longer than the
 session timeout, only the later one writes. Each takes the partition first:
@@ -32,28 +45,47 @@ from brokers.errors import AWAY
 from brokers.interface import EpochProducer, Partition, Producer
 from brokers.options import ClientOptions
 from brokers.reading import opened_reader, read_batches
-from schemas.limits import KAFKA_MESSAGE_MAX_BYTES, KIB
+from schemas.errors import TableTooLargeError
+from schemas.limits import TABLE_BATCH_BYTES_MAX, TABLE_TRANSACTION_BYTES_MAX
 from streams.table import rows
 from streams.table.row_writer import RowWrite
+from streams.table.rows import RowKind
 from streams.table.table import TableLostError, TopicRow
 
 logger = logging.getLogger(__name__)
-
-BATCH_BYTES_MAX: Final = KAFKA_MESSAGE_MAX_BYTES - 128 * KIB
-"""Of a flush that is one batch, before compression, which may add a little."""
 
 RENEW_S: Final = 6 * 3600.0
 """Brokers forget a transactional id after 7 days without use, and a producer id after one."""
 
 STOP_S: Final = 15.0
 
+_ROW_FRAME_BYTES: Final = 32
+"""What a batch takes for a row beside its key and value, at most."""
+
 
 class KafkaTableTopic:
     """See `TableTopic`, and the module. One owner; calls may not overlap."""
 
     def __init__(
-        self, options: ClientOptions, topic: str, partition: int, *, transactional_id: str
+        self,
+        options: ClientOptions,
+        topic: str,
+        partition: int,
+        *,
+        transactional_id: str,
+        batch_bytes_max: int = TABLE_BATCH_BYTES_MAX,
+        transaction_bytes_max: int = TABLE_TRANSACTION_BYTES_MAX,
     ) -> None:
+        """Args:
+        options: of the clients.
+        topic: the table topic.
+        partition: of it.
+        transactional_id: the same for every owner of the partition.
+        batch_bytes_max: of rows that are one batch.
+        transaction_bytes_max: of rows that are one transaction.
+        """
+        self._batch_bytes_max = batch_bytes_max
+        self._transaction_bytes_max = transaction_bytes_max
         self._options = options
         self._clients = Clients(options)
         self._part = Partition(topic, partition)
@@ -78,7 +110,7 @@ class KafkaTableTopic:
         claim = await self._start_transactional()
         epoch = claim.epoch
         await stop_producer(claim, STOP_S)
-        producer = self._clients.fenced_producer(epoch, batch_bytes_max=BATCH_BYTES_MAX)
+        producer = self._clients.fenced_producer(epoch, batch_bytes_max=self._batch_bytes_max)
         try:
             await producer.start()
             mark = await self._send(producer, [RowWrite(rows.OWNER_KEY, None)])
@@ -132,14 +164,52 @@ class KafkaTableTopic:
             raise TableLostError("the partition was given up")
         if time.monotonic() - self._taken_at > RENEW_S:
             await self._take_again()
+        offsets = await self._write_batch(written)
+        return await self._write_in_steps(written) if offsets is None else offsets
+
+    async def _write_in_steps(self, written: list[RowWrite]) -> list[int]:
+        """See the module."""
+        early = chunk_places(written)
+        late = [place for place in range(len(written)) if place not in set(early)]
+        offsets: dict[int, int] = {}
+        # Step 1.
+        for places in self._batches(written, early):
+            found = await self._write_batch([written[place] for place in places])
+            assert found is not None, "a batch of rows that were measured fits"
+            offsets.update(zip(places, found, strict=True))
+        # Step 2.
+        rest = [written[place] for place in late]
+        found = await self._write_batch(rest) if early else None
+        if found is None:
+            found = await self._write_in_transaction(rest)
+        offsets.update(zip(late, found, strict=True))
+        return [offsets[place] for place in range(len(written))]
+
+    def _batches(self, written: list[RowWrite], places: list[int]) -> Iterator[list[int]]:
+        batch: list[int] = []
+        size_bytes = 0
+        for place in places:
+            row_bytes = _size_bytes(written[place])
+            if batch and size_bytes + row_bytes > self._batch_bytes_max // 2:
+                yield batch
+                batch, size_bytes = [], 0
+            batch.append(place)
+            size_bytes += row_bytes
+        if batch:
+            yield batch
+
+    async def _write_batch(self, written: list[RowWrite]) -> list[int] | None:
+        """Writes the rows as one batch; their offsets, or None where they do not fit."""
+        if self._producer is None:
+            raise TableLostError("the partition was given up")
         first = await self._send(self._producer, written)
         if first is None:
-            return await self._write_in_transaction(written)
+            return None
         if first != self._next:
             await self._spoil(self._producer)
             raise TableLostError(
-                f"expected to write at {self._next} of {self._part.topic}, wrote at {first}: it was"
-                " made anew, or somebody else has written"
+                f"expected to write at {self._next} of {self._part.topic}, wrote at {first}: it is"
+                " another topic of that name, or somebody else has written"
             )
         self._next = first + len(written)
         return list(range(first, self._next))
@@ -181,6 +251,14 @@ class KafkaTableTopic:
         return int(sent.offset)
 
     async def _write_in_transaction(self, written: list[RowWrite]) -> list[int]:
+        size_bytes = sum(map(_size_bytes, written))
+        if size_bytes > self._transaction_bytes_max:
+            raise TableTooLargeError(
+                partition=self._part.partition,
+                topic=self._part.topic,
+                size_bytes=size_bytes,
+                bytes_max=self._transaction_bytes_max,
+            )
         await self.stop()
         producer = await self._start_transactional()
         topic, partition = self._part
@@ -200,3 +278,30 @@ class KafkaTableTopic:
         self._next = offsets[-1] + 2  # a transaction ends in a record of the broker's
         await self._take_again()
         return offsets
+
+
+def chunk_places(written: list[RowWrite]) -> list[int]:
+    """Where rows stand that may be written before all others: chunks that no reader lets count
+    before the mark that comes after them.
+
+    Those are the chunks behind the flush's first `covered` row; where nothing is behind it, the
+    rows are a table that is published, in which the marks of generations may be there already. None
+    of them is early where another table is removed, which may have generations of the same numbers
+    and counts until then (every table has a seed), nor one that the same flush removes first.
+    """
+    covered = next(place for place, row in enumerate(written) if row.key == rows.COVERED_KEY)
+    removed = {row.key for row in written[:covered] if row.value is None}
+    if rows.SEED_KEY in removed:
+        return []
+    return [
+        place
+        for place in range(covered + 1, len(written))
+        if (row := written[place]).value is not None
+        and row.key[:1] == rows.CONTEXT
+        and row.key not in removed
+        and rows.decode_row(row.key, row.value).kind == RowKind.CHUNK
+    ]
+
+
+def _size_bytes(row: RowWrite) -> int:
+    return len(row.key) + len(row.value or b"") + _ROW_FRAME_BYTES

@@ -14,6 +14,9 @@ from aiokafka.admin.config_resource import (  # type: ignore[import-untyped]
     ConfigResourceType,
 )
 
+from brokers.clients import Clients
+from brokers.interface import Partition
+from brokers.options import client_options
 from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
 from devtools.broker import HOST, Broker, free_ports
@@ -182,7 +185,7 @@ def test_waiting_ends_when_it_is_cancelled(caplog: pytest.LogCaptureFixture) -> 
             await role
 
     asyncio.run(asyncio.wait_for(give_up(), BOUND_S))
-    (line,) = [record.getMessage() for record in caplog.records if record.name.startswith("repr")]
+    (line,) = [record.getMessage() for record in caplog.records if record.name.startswith("brok")]
     assert line.startswith(f"Waiting for Kafka at {HOST}:{port}: ")
     assert "refused" in line or "Connect call failed" in line
 
@@ -203,3 +206,45 @@ def test_a_broker_that_creates_on_demand_makes_no_topic_by_being_asked(own_broke
     )
     ensure(settings)
     assert partitions_of(settings) == dict.fromkeys(("registry", "cursors", "events", "table"), 2)
+
+
+@pytest.mark.parametrize(
+    "own_broker", [{"settings": {"auto.create.topics.enable": "true"}}], indirect=True
+)
+def test_a_topic_that_is_deleted_beneath_its_clients_is_not_made_by_them(
+    own_broker: Broker,
+) -> None:
+    settings = KafkaSettings(
+        bootstrap=own_broker.bootstrap, events_partitions=2, registry_partitions=2
+    )
+    ensure(settings)
+    name = settings.topics.table.name
+
+    async def use_and_delete() -> set[str]:
+        clients = Clients(client_options(settings))
+        producer: Any = clients.producer()
+        reader: Any = clients.reader(committed=True)
+        admin: Any = clients.admin()
+        try:
+            for client in (producer, reader, admin):
+                await client.start()
+            batch = producer.create_batch()
+            batch.append(key=b"k", value=b"v", timestamp=None)
+            await (await producer.send_batch(batch, name, partition=0))
+            reader.assign([Partition(name, 0)])
+            assert await reader.getmany(timeout_ms=10_000)
+            await admin.delete_topics([name])
+            while name in await admin.list_topics():  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+            for client in (producer.client, reader._client):
+                assert name in client._topics, "it asks for the topic"
+                await client.force_metadata_update()
+            return set(await admin.list_topics())
+        finally:
+            for stop in (reader.stop, producer.stop, admin.close):
+                await stop()
+
+    left = asyncio.run(asyncio.wait_for(use_and_delete(), BOUND_S))
+    assert name not in left
+    ensure(settings)
+    assert partitions_of(settings)["table"] == 2

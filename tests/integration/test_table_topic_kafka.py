@@ -1,6 +1,7 @@
 """Who may write a partition of the table topic, on a real broker: the owner that took it last."""
 
 import asyncio
+import random
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -10,24 +11,37 @@ from aiokafka.admin import AIOKafkaAdminClient  # type: ignore[import-untyped]
 from brokers.options import client_options
 from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
+from schemas.errors import TableTooLargeError
+from schemas.identities import ModelContext
 from streams.table import rows
 from streams.table import topic as table_topic
 from streams.table.row_writer import RowWrite
+from streams.table.rows import Place, RowKind
 from streams.table.table import TableLostError, TopicRow
 from streams.table.topic import KafkaTableTopic
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
+CONTEXT = ModelContext("t", "m", "", 16, "", "i")
 T = TypeVar("T")
 
 
-def owner(kafka: KafkaSettings) -> KafkaTableTopic:
+def owner(kafka: KafkaSettings, **bounds: int) -> KafkaTableTopic:
     name = kafka.topics.table.name
-    return KafkaTableTopic(client_options(kafka), name, 0, transactional_id=f"{name}.0")
+    return KafkaTableTopic(client_options(kafka), name, 0, transactional_id=f"{name}.0", **bounds)
 
 
-def flush(name: str, rows: int = 3, size: int = 10) -> list[RowWrite]:
-    return [RowWrite(f"{name}-{n}".encode(), bytes(size)) for n in range(rows)]
+SMALL_BATCHES = {"batch_bytes_max": 20_000}
+COVERED = RowWrite(rows.COVERED_KEY, rows.encode_row(RowKind.DELTA, 9, b"name"))
+
+
+def flush(name: str, count: int = 3, size: int = 10) -> list[RowWrite]:
+    return [*(RowWrite(f"{name}-{n}".encode(), bytes(size)) for n in range(count - 1)), COVERED]
+
+
+def chunk(n: int, size: int) -> RowWrite:
+    key = rows.row_key(Place(CONTEXT, 1, n))
+    return RowWrite(key, rows.encode_row(RowKind.CHUNK, 9, random.Random(n).randbytes(size)))
 
 
 async def read(topic: KafkaTableTopic, start: int = 0) -> list[TopicRow]:
@@ -43,7 +57,7 @@ def test_flushes_are_read_back_where_they_were_written(kafka_settings: KafkaSett
     async def work() -> None:
         topic = owner(kafka_settings)
         await topic.take()
-        written = [*flush("a"), RowWrite(b"a-0", None), *flush("b", rows=1)]
+        written = [*flush("a"), RowWrite(b"a-0", None), *flush("b", 1)]
         offsets = await topic.write(written[:4]) + await topic.write(written[4:])
         assert [tuple(row) for row in await read(topic)] == [
             (offset, *row) for offset, row in zip(offsets, written, strict=True)
@@ -55,15 +69,13 @@ def test_flushes_are_read_back_where_they_were_written(kafka_settings: KafkaSett
 
 
 def test_a_flush_beyond_one_batch_is_a_transaction_and_the_next_one_goes_on(
-    kafka_settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
+    kafka_settings: KafkaSettings,
 ) -> None:
-    monkeypatch.setattr(table_topic, "BATCH_BYTES_MAX", 20_000)
-
     async def work() -> None:
-        topic = owner(kafka_settings)
+        topic = owner(kafka_settings, **SMALL_BATCHES)
         await topic.take()
         offsets = await topic.write(flush("a"))
-        offsets += await topic.write(flush("large", rows=30, size=1_000))
+        offsets += await topic.write(flush("large", 30, size=1_000))
         offsets += await topic.write(flush("b"))
         assert [row.offset for row in await read(topic)] == offsets
         assert await topic.take(), "nobody else has written"
@@ -72,19 +84,53 @@ def test_a_flush_beyond_one_batch_is_a_transaction_and_the_next_one_goes_on(
     run(kafka_settings, work())
 
 
+def test_chunks_beyond_one_batch_go_before_the_rest_which_is_one_batch(
+    kafka_settings: KafkaSettings,
+) -> None:
+    async def work() -> None:
+        topic = owner(kafka_settings, **SMALL_BATCHES, transaction_bytes_max=0)
+        await topic.take()
+        written = [*flush("a"), *(chunk(n, 4_000) for n in range(20)), *flush("mark")]
+        offsets = await topic.write(written)
+        assert sorted(offsets[3:23]) == offsets[3:23]
+        assert max(offsets[3:23]) < offsets[0], "the chunks come first"
+        assert {row.offset: row[1:] for row in await read(topic)} == dict(
+            zip(offsets, (tuple(row) for row in written), strict=True)
+        )
+        offsets += await topic.write(flush("b"))
+        assert offsets[-3] == offsets[-4] + 1, "no mark of a transaction stands between"
+        await topic.stop()
+
+    run(kafka_settings, work())
+
+
+def test_rows_that_count_together_beyond_a_transaction_say_what_to_do(
+    kafka_settings: KafkaSettings,
+) -> None:
+    async def work() -> None:
+        topic = owner(kafka_settings, **SMALL_BATCHES, transaction_bytes_max=2 * 2**20)
+        await topic.take()
+        with pytest.raises(TableTooLargeError, match=r"at most `2097152` bytes of rows"):
+            await topic.write(flush("a", 2_200, size=1_000))
+        offsets = await topic.write(flush("b"))
+        assert [row.offset for row in await read(topic)] == offsets
+        await topic.stop()
+
+    run(kafka_settings, work())
+
+
 @pytest.mark.parametrize("size", [10, 1_000], ids=["one batch", "a transaction"])
 def test_an_owner_that_was_replaced_writes_nothing_more(
-    kafka_settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch, size: int
+    kafka_settings: KafkaSettings, size: int
 ) -> None:
-    monkeypatch.setattr(table_topic, "BATCH_BYTES_MAX", 20_000)
-
     async def work() -> None:
-        old, new = owner(kafka_settings), owner(kafka_settings)
+        old = owner(kafka_settings, **SMALL_BATCHES)
+        new = owner(kafka_settings, **SMALL_BATCHES)
         await old.take()
         before = await old.write(flush("old"))
         await new.take()
         with pytest.raises(TableLostError):
-            await old.write(flush("late", rows=30, size=size))
+            await old.write(flush("late", 30, size=size))
         # A refused transaction has taken the partition; the new owner is told, and takes it again.
         try:
             after = await new.write(flush("new"))
@@ -145,9 +191,11 @@ def test_a_flush_into_a_topic_that_was_made_anew_beneath_its_owner_does_not_coun
         admin = AIOKafkaAdminClient(bootstrap_servers=kafka_settings.servers)
         await admin.start()
         await admin.delete_topics([kafka_settings.topics.table.name])
+        while kafka_settings.topics.table.name in await admin.list_topics():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)  # brokers learn of it one by one
         await admin.close()
         await ensure_topics(kafka_settings)
-        with pytest.raises(TableLostError, match="made anew"):
+        with pytest.raises(TableLostError, match="another topic"):
             await topic.write(flush("b"))
         *_, covered = await read(topic)
         assert (covered.key, covered.value) == (rows.COVERED_KEY, b"")

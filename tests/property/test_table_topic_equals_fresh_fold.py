@@ -39,6 +39,7 @@ FAULTS = [
     "takeover",
     "before",
     "after",
+    "chunks",
     "clean",
     "again",
     "spoil",
@@ -120,7 +121,7 @@ class World:
             case "again":
                 assert run(self.table.take_again())
                 return None
-            case "before" | "after":
+            case "before" | "after" | "chunks":
                 self.owned.fails = name
                 if self.table.fold.offset != self.table.flushed:
                     with pytest.raises(TableLostError):

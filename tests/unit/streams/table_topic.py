@@ -7,6 +7,7 @@ from streams.table.row_reader import TableFollower
 from streams.table.row_writer import RowWrite
 from streams.table.rows import COVERED_KEY
 from streams.table.table import TableLostError, TopicRow
+from streams.table.topic import chunk_places
 
 
 class MemoryTopic:
@@ -16,6 +17,7 @@ class MemoryTopic:
         self.rows: list[TopicRow] = []
         self.next_offset = 0
         self.owner = 0
+        self.rng = random.Random(0)  # where a write ends that fails among its chunks
 
     def open(self) -> "OwnedTopic":
         """For a worker that has yet to take it."""
@@ -59,7 +61,9 @@ class MemoryTopic:
 
 
 class OwnedTopic:
-    """Implements `TableTopic`; `fails` lets the next write fail before or after it counts."""
+    """Implements `TableTopic`, chunks of a rewriting first, as `KafkaTableTopic` writes them where
+    they are many. `fails` lets the next write fail before or after it counts, or among the chunks.
+    """
 
     def __init__(self, topic: MemoryTopic) -> None:
         self._topic = topic
@@ -84,10 +88,21 @@ class OwnedTopic:
         topic = self._topic
         if self._owner != topic.owner or self.fails == "before":
             raise TableLostError("fenced or failed")
-        first = topic.next_offset
-        topic.rows += [TopicRow(first + place, *row) for place, row in enumerate(written)]
-        topic.next_offset += len(written) + 1
+        early = chunk_places(written)
+        late = [place for place in range(len(written)) if place not in early]
+        if self.fails == "chunks":
+            self._append(written, early[: topic.rng.randint(0, len(early))])
+            raise TableLostError("the worker was killed")
+        offsets = self._append(written, early + late)
+        topic.next_offset += 1
         self._next = topic.next_offset
         if self.fails == "after":
             raise TableLostError("the answer was lost")
-        return list(range(first, first + len(written)))
+        return [offsets[place] for place in range(len(written))]
+
+    def _append(self, written: list[RowWrite], places: list[int]) -> dict[int, int]:
+        first = self._topic.next_offset
+        offsets = {place: first + n for n, place in enumerate(places)}
+        self._topic.rows += [TopicRow(offsets[place], *written[place]) for place in places]
+        self._topic.next_offset += len(places)
+        return offsets

@@ -5,8 +5,8 @@ import msgspec
 import pytest
 
 from bridge.delivery.spool import Spool
-from bridge.delivery.spool_recovery import prune, resolve
 from bridge.membership.cursors import LogState
+from bridge.membership.spool_recovery import prune, resolve
 from bridge.sequencing.sequencer import Anchor
 from schemas.events import encode_events
 from schemas.positions import Cursor

@@ -1,0 +1,106 @@
+"""Names of aiokafka that it does not promise, as the installed version has them.
+
+Where one of these fails after an upgrade, `brokers.client_internals` has to be read against the new
+version before the pin in pyproject.toml is moved.
+"""
+
+import asyncio
+import inspect
+import tomllib
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import aiokafka.client  # type: ignore[import-untyped]
+import pytest
+from aiokafka.client import AIOKafkaClient
+from aiokafka.conn import AIOKafkaConnection, collect_hosts, create_conn  # type: ignore[import-untyped]
+from aiokafka.producer.sender import Sender  # type: ignore[import-untyped]
+from aiokafka.producer.transaction_manager import TransactionManager  # type: ignore[import-untyped]
+from aiokafka.protocol.metadata import MetadataRequest, MetadataRequest_v5  # type: ignore[import-untyped]
+
+from brokers.client_internals import adopt_epoch, epoch_of
+from brokers.clients import Clients
+from brokers.interface import Epoch
+from brokers.options import client_options
+from brokers.settings import KafkaSettings
+
+CLIENTS = Clients(client_options(KafkaSettings(bootstrap="127.0.0.1:1")))
+
+
+def parameters(function: Any) -> list[str]:
+    return [name for name in inspect.signature(function).parameters if name != "self"]
+
+
+@pytest.mark.parametrize("name", ["aiokafka", "faust-streaming", "mode-streaming"])
+def test_the_version_that_is_pinned_is_installed(name: str) -> None:
+    root = Path(__file__).parents[3]
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    assert f"{name}=={version(name)}" in project["dependencies"]
+    assert f"{name}=={version(name)}" in (root / "constraints.txt").read_text().splitlines()
+
+
+def test_an_epoch_is_set_and_read_by_the_names_that_we_use() -> None:
+    assert parameters(TransactionManager.set_pid_and_epoch) == ["pid", "epoch"]
+    for name in ("producer_id", "producer_epoch"):
+        assert isinstance(inspect.getattr_static(TransactionManager, name), property)
+
+
+def test_a_fenced_producer_asks_for_no_producer_id_of_its_own() -> None:
+    epoch = Epoch(producer_id=77, epoch=5)
+
+    async def adopt() -> None:
+        producer: Any = CLIENTS.fenced_producer(epoch, batch_bytes_max=1)
+        await producer.stop()
+        transactions = producer._txn_manager
+        assert transactions.has_pid(), "its sender waits for none"
+        await transactions.wait_for_pid()
+        assert transactions.transactional_id is None
+        assert (transactions.producer_id, transactions.producer_epoch) == epoch
+
+    asyncio.run(adopt())
+
+
+def test_an_epoch_that_was_adopted_is_the_one_that_is_read() -> None:
+    async def adopted() -> Epoch:
+        producer = CLIENTS.epoch_producer("id")
+        await producer.stop()
+        adopt_epoch(producer, Epoch(3, 4))
+        return epoch_of(producer)
+
+    assert asyncio.run(adopted()) == Epoch(3, 4)
+
+
+def test_a_producer_is_stopped_by_the_names_that_we_use() -> None:
+    assert inspect.iscoroutinefunction(Sender.close)
+    assert parameters(Sender.close) == []
+    assert inspect.iscoroutinefunction(AIOKafkaClient.close)
+
+    async def names() -> None:
+        producer: Any = CLIENTS.producer()
+        await producer.stop()
+        assert isinstance(producer._sender, Sender)
+        assert isinstance(producer.client, AIOKafkaClient)
+
+    asyncio.run(names())
+
+
+def test_no_client_has_the_broker_make_a_topic() -> None:
+    made = aiokafka.client.MetadataRequest
+    assert isinstance(made, partial)
+    assert "MetadataRequest(" in inspect.getsource(AIOKafkaClient._metadata_update)
+    assert parameters(MetadataRequest.__init__) == ["topics", "allow_auto_topic_creation"]
+    assert made(["t"]).build(MetadataRequest_v5).allow_auto_topic_creation is False
+    assert MetadataRequest(["t"]).build(MetadataRequest_v5).allow_auto_topic_creation is True
+
+
+def test_a_connection_is_made_and_asked_by_the_names_that_we_use() -> None:
+    known = parameters(create_conn)
+    options = client_options(KafkaSettings(bootstrap="127.0.0.1:1"))
+    assert {"host", "port", "request_timeout_ms", *options} - {"bootstrap_servers"} <= {*known}
+    assert parameters(AIOKafkaConnection.send)[:1] == ["request"]
+    assert [place[:2] for place in collect_hosts(["h:1", "i:2"], randomize=False)] == [
+        ("h", 1),
+        ("i", 2),
+    ]

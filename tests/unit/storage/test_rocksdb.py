@@ -1,0 +1,123 @@
+from pathlib import Path
+
+import pytest
+from rocksdict import DBCompressionType, Options, Rdict
+
+from schemas.errors import DataDirectoryInUseError, DiskError, StorageError
+from storage.rocksdb import (
+    LOG,
+    SPOOL,
+    TABLE,
+    Database,
+    Preset,
+    disk_errors,
+    new_batch,
+    says_corruption,
+)
+
+
+def put(database: Database, **values: bytes) -> None:
+    batch = new_batch()
+    for key, value in values.items():
+        batch.put(key.encode(), value)
+    database.write(batch)
+
+
+@pytest.mark.parametrize("preset", [LOG, TABLE, SPOOL], ids=lambda preset: preset.name)
+def test_what_was_written_is_there_after_every_opening(tmp_path: Path, preset: Preset) -> None:
+    database = Database(tmp_path, preset)
+    put(database, a=b"1", b=b"2")
+    database.reopen()
+    put(database, c=b"3")
+    database.close()
+    database = Database(tmp_path, preset)
+    assert list(database.scan(b"", b"")) == [(b"a", b"1"), (b"b", b"2"), (b"c", b"3")]
+    database.close()
+
+
+def test_a_database_that_was_written_with_another_codec_is_read(tmp_path: Path) -> None:
+    options = Options(raw_mode=True)
+    options.set_compression_type(DBCompressionType.zstd())
+    older = Rdict(str(tmp_path), options)
+    older[b"k"] = b"v" * 1000
+    older.flush()
+    older.close()
+    database = Database(tmp_path, LOG)
+    assert database.get(b"k") == b"v" * 1000
+    database.close()
+
+
+def test_reopening_ends_iterators_that_are_still_referenced(tmp_path: Path) -> None:
+    database = Database(tmp_path, TABLE)
+    put(database, a=b"1", b=b"2")
+    kept = database.scan(b"", b"")
+    assert next(kept) == (b"a", b"1")
+    del kept
+    database.reopen()
+    assert database.get(b"b") == b"2"
+    database.close()
+
+
+def test_closing_twice_is_closing_once(tmp_path: Path) -> None:
+    database = Database(tmp_path, TABLE)
+    database.close()
+    database.close()
+    database.reopen()
+    put(database, a=b"1")
+    database.close()
+
+
+def test_a_database_that_is_open_elsewhere_says_so(tmp_path: Path) -> None:
+    database = Database(tmp_path, TABLE)
+    with pytest.raises(DataDirectoryInUseError):
+        Database(tmp_path, TABLE)
+    database.close()
+
+
+def test_a_path_that_cannot_be_a_database_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StorageError, match="Expected a readable and writable database at"):
+        Database(tmp_path / "file", SPOOL)
+
+
+def test_a_missing_database_is_not_made_by_a_reader(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="Expected a log at"):
+        Database.read_only(tmp_path / "log", LOG)
+    assert not (tmp_path / "log").exists()
+
+
+def test_a_reader_sees_what_was_there_and_a_follower_what_comes(tmp_path: Path) -> None:
+    writer = Database(tmp_path / "log", LOG)
+    put(writer, a=b"1")
+    reader = Database.read_only(tmp_path / "log", LOG)
+    follower = Database.following(tmp_path / "log", LOG, tmp_path / "scratch")
+    put(writer, b=b"2")
+    follower.catch_up()
+    assert (reader.get(b"a"), reader.get(b"b")) == (b"1", None)
+    assert (follower.get(b"a"), follower.get(b"b")) == (b"1", b"2")
+    for database in (reader, follower, writer):
+        database.close()
+
+
+def test_a_scan_stays_within_its_prefix(tmp_path: Path) -> None:
+    database = Database(tmp_path, TABLE)
+    put(database, a1=b"", a2=b"", a3=b"", b1=b"")
+    assert [key for key, _ in database.scan(b"a2", b"a")] == [b"a2", b"a3"]
+    assert database.last_key_before(b"a9") == b"a3"
+    assert database.last_key_before(b"a") is None
+    database.close()
+
+
+def test_an_error_says_what_was_tried_where(tmp_path: Path) -> None:
+    with (
+        pytest.raises(DiskError, match="write the table") as raised,
+        disk_errors("write the table", tmp_path),
+    ):
+        raise Exception("IO error: No space left")
+    assert str(tmp_path) in str(raised.value)
+    assert "No space left" in str(raised.value)
+
+
+def test_corruption_is_told_from_other_errors() -> None:
+    assert says_corruption(Exception("Corruption: block checksum mismatch"))
+    assert not says_corruption(Exception("IO error: No space left on device"))
