@@ -1,4 +1,4 @@
-"""The bridge as a service: registry -> sockets -> intake -> writer -> log. One loop.
+"""The bridge as a service: registry -> sockets -> sequencer -> writer -> log. One loop.
 
 startup     opens the spool; needs no broker, and waits for one for as long as it takes
 main loop   a turn for each window: what the sockets received becomes records; beside it the
@@ -23,7 +23,7 @@ from bridge.membership.cursors import Cursors
 from bridge.membership.ownership import Ownership
 from bridge.membership.registry_reader import Registry
 from bridge.sequencing.replay_client import Replayer
-from bridge.sequencing.sequencer import Intake, PublisherCounters
+from bridge.sequencing.sequencer import PublisherCounters, Sequencer
 from bridge.sockets.inbox import Inbox
 from bridge.sockets.subscriber import Subscriber
 from brokers.clients import Clients
@@ -35,13 +35,13 @@ from schemas.errors import ConfigurationError
 from schemas.identities import PublisherKey
 from schemas.limits import (
     FLUSH_S,
-    INTAKE_TURN_MESSAGES_MAX,
     LEAVE_S,
     NOTE_S,
     REGISTERED_AGAIN_S,
     RETRY_S,
     SESSION_S,
     SPOOL_BYTES_MAX,
+    TURN_MESSAGES_MAX,
     WINDOW_MS,
 )
 from schemas.registration import Registration
@@ -125,8 +125,8 @@ class Bridge:
         self.faults = 0
         self.inbox = Inbox(when_filled=self._wake)
         self.subscriber = Subscriber(self.inbox)
-        self.intake = Intake(packer)
-        self.replayer = Replayer(self.intake)
+        self.sequencer = Sequencer(packer)
+        self.replayer = Replayer(self.sequencer)
         self.cursors = Cursors(clients, settings.kafka.topics)
         self.spool = Spool(settings.data / "spool", bytes_max=settings.spool_bytes)
         transport = self._transport = Transport(clients.producer)
@@ -138,7 +138,7 @@ class Bridge:
             may_write=lambda: self.registry.has_lease,
         )
         self.ownership = Ownership(
-            intake=self.intake,
+            sequencer=self.sequencer,
             subscriber=self.subscriber,
             writer=self.writer,
             transport=transport,
@@ -245,18 +245,18 @@ class Bridge:
 
     def _turn(self) -> bool:
         """Turns what was received into records; False where that was all."""
-        messages = self.inbox.take(INTAKE_TURN_MESSAGES_MAX, 0.0)
+        messages = self.inbox.take(TURN_MESSAGES_MAX, 0.0)
         if messages:
             try:
-                records = self.intake.process(messages, time.time())
+                records = self.sequencer.process(messages, time.time())
             except Exception:
-                # The intake answers for bad input itself: this is a fault of ours.
+                # The sequencer answers for bad input itself: this is a fault of ours.
                 self.faults += 1
                 _logger.exception("Dropped %d messages that could not be processed", len(messages))
                 return True
             self.writer.append(records)
             self.ownership.repair_gaps()
-        return len(messages) == INTAKE_TURN_MESSAGES_MAX
+        return len(messages) == TURN_MESSAGES_MAX
 
     async def _keep_house(self) -> None:
         while True:
@@ -311,7 +311,7 @@ class Bridge:
 
     def _status_of(self, publisher: PublisherKey) -> PublisherStatus:
         followed = self.ownership.followed[publisher]
-        cursor = self.intake.cursor(publisher)
+        cursor = self.sequencer.cursor(publisher)
         state = "live"
         if not followed.live:
             state = "taking over"
@@ -331,7 +331,7 @@ class Bridge:
 
     def counters(self) -> dict[PublisherKey, PublisherCounters]:
         """Of the publishers that are followed; live, so read them only."""
-        return self.intake.counters()
+        return self.sequencer.counters()
 
     def dropped(self) -> Counter[tuple[PublisherKey, str]]:
         """What was left out, by publisher and reason."""

@@ -92,7 +92,7 @@ REPLAY_BARREN_MAX: Final = 4  # requests in a row that bring nothing new
 REPLAY_REQUESTS_MAX: Final = 256
 REPLAYS_AT_ONCE_MAX: Final = 16
 
-# Between the intake and the broker.
+# Between the sequencer and the broker.
 QUEUE_BYTES_MAX: Final = 64 * MIB  # above it, records go to the spool
 SPOOL_AFTER_S: Final = 1.0  # a record that is not acknowledged by then makes the next ones spool
 KAFKA_BATCH_BYTES: Final = 1 * MIB
@@ -112,7 +112,7 @@ SESSION_S: Final = 10.0
 RETRY_S: Final = 1.0
 FLUSH_S: Final = 4.0  # on a rebalance and at the end
 LEAVE_S: Final = 2.0
-INTAKE_TURN_MESSAGES_MAX: Final = 4096
+TURN_MESSAGES_MAX: Final = 4096
 REGISTERED_AGAIN_S: Final = 24 * 3600.0  # well below the retention of the events
 
 assert BODY_BYTES_MAX >= 6 * QUERY_TOKENS_MAX, "the largest query must fit into a body"

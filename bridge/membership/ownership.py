@@ -34,7 +34,7 @@ from bridge.membership.cursors import Cursors, LogState, fingerprint
 from bridge.membership.followed import Followed
 from bridge.membership.registry_reader import Entries
 from bridge.sequencing.replay_client import Replayer
-from bridge.sequencing.sequencer import Anchor, Intake
+from bridge.sequencing.sequencer import Anchor, Sequencer
 from bridge.sockets.subscriber import Subscriber
 from brokers.clients import partition_of
 from brokers.errors import KafkaError
@@ -59,7 +59,7 @@ class Ownership:
     def __init__(
         self,
         *,
-        intake: Intake,
+        sequencer: Sequencer,
         subscriber: Subscriber,
         writer: Writer,
         transport: Transport,
@@ -71,7 +71,7 @@ class Ownership:
         self.takeovers = 0
         self.refused = 0
         self.faults = 0
-        self._intake = intake
+        self._sequencer = sequencer
         self._subscriber = subscriber
         self._writer = writer
         self._transport = transport
@@ -94,7 +94,7 @@ class Ownership:
         for publisher, followed in self.followed.items():
             followed.live = False
             followed.cancel_repair()
-            self._intake.hold(publisher)
+            self._sequencer.hold(publisher)
         await self._writer.flush(FLUSH_S)
         self._writer.spill()
         for publisher in self._writer.spool.publishers():
@@ -174,7 +174,7 @@ class Ownership:
     async def _unfollow(self, publishers: Iterable[PublisherKey]) -> None:
         for publisher in publishers:
             self.followed.pop(publisher).cancel_repair()
-            self._intake.remove(publisher)
+            self._sequencer.remove(publisher)
             self._writer.forget(publisher)
             await asyncio.to_thread(self._subscriber.unfollow, publisher)
 
@@ -216,8 +216,8 @@ class Ownership:
             self.refused += 1
             _logger.error("Expected at most %d publishers, got: %s", PUBLISHERS_MAX, publisher)
             return
-        self._intake.add(registration, repairs=bool(registration.replay_endpoint))
-        self._intake.hold(publisher)
+        self._sequencer.add(registration, repairs=bool(registration.replay_endpoint))
+        self._sequencer.hold(publisher)
         self.followed[publisher] = Followed(registration, home)
         try:
             await asyncio.to_thread(self._subscriber.follow, registration)
@@ -251,20 +251,20 @@ class Ownership:
         """Steps 3 to 5, once the cursor is known."""
         followed = self.followed[publisher]
         registration = followed.registration
-        writer, intake = self._writer, self._intake
+        writer, sequencer = self._writer, self._sequencer
         if state.registered != fingerprint(registration):
             self.write_registered(registration)
         writer.place(publisher, anchor)
         writer.release(publisher)
         followed.live = True
-        continues = kept and _same(intake.cursor(publisher), anchor.cursor)
+        continues = kept and _same(sequencer.cursor(publisher), anchor.cursor)
         if continues and publisher not in writer.losses:
             self._resume(publisher)
             return
         self.takeovers += 1
         writer.forget(publisher)
         writer.place(publisher, anchor)
-        intake.place(publisher, anchor)
+        sequencer.place(publisher, anchor)
         self.repair(publisher)
 
     def write_registered(self, registration: Registration) -> None:
@@ -291,7 +291,7 @@ class Ownership:
         """
         followed = self.followed[publisher]
         if followed.repair is None or followed.repair.done():
-            self._intake.hold(publisher)
+            self._sequencer.hold(publisher)
             followed.repair = asyncio.create_task(self._repair(publisher, followed, lost_to))
 
     async def _repair(
@@ -309,19 +309,19 @@ class Ownership:
             self.faults += 1
             _logger.exception("Expected no error during a replay; going on without it")
         followed.repair = None
-        if lost_to is not None and self._intake.first_waiting(publisher) is None:
+        if lost_to is not None and self._sequencer.first_waiting(publisher) is None:
             self._writer.append(
-                self._intake.lose(publisher, lost_to, time.time(), reason=SPOOL_FULL)
+                self._sequencer.lose(publisher, lost_to, time.time(), reason=SPOOL_FULL)
             )
         self._resume(publisher)
 
     def _resume(self, publisher: PublisherKey) -> None:
-        self._writer.append(self._intake.resume(publisher, time.time()))
+        self._writer.append(self._sequencer.resume(publisher, time.time()))
         self.repair_gaps()
 
     def repair_gaps(self) -> None:
-        """Starts to repair the publishers that the intake has come to hold."""
-        for publisher in self._intake.take_gaps():
+        """Starts to repair the publishers that the sequencer has come to hold."""
+        for publisher in self._sequencer.take_gaps():
             followed = self.followed.get(publisher)
             if followed is not None and followed.live:
                 self.repair(publisher)
@@ -345,8 +345,8 @@ class Ownership:
             elif followed.live and followed.repair is None:
                 loss = self._writer.end_loss(publisher)
                 if followed.registration.replay_endpoint:
-                    self._intake.hold(publisher)
-                    self._intake.place(publisher, loss.before)
+                    self._sequencer.hold(publisher)
+                    self._sequencer.place(publisher, loss.before)
                     self.repair(publisher, Cursor(loss.incarnation, loss.last))
                 else:
                     self._writer.append(loss.records(publisher, time.time()))

@@ -185,7 +185,7 @@ class _Lane:
         )
 
 
-class Intake:
+class Sequencer:
     """Folds messages of many publishers into records; one owner.
 
     Args:

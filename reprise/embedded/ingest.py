@@ -2,7 +2,7 @@
 
 The order is the guarantee:
 
-    Step 1. take what the sockets have received, and turn it into records (the bridge's intake).
+    Step 1. take what the sockets have received, and turn it into records (the bridge's sequencer).
     Step 2. append the records to the log: one write. From here on they survive `kill -9`.
     Step 3. fold them into the table in memory. From here on queries see them.
     Step 4. carry out commands (register, unregister), each of which appends and folds records too.
@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Final
 
-from bridge.sequencing.sequencer import Intake
+from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.inbox import Inbox
 from bridge.sockets.raw_message import RawMessage
 from bridge.sockets.subscriber import Subscriber
@@ -74,13 +74,13 @@ class IngestLoop:
         make_fold: Callable[[], Fold],
         log: EmbeddedLog,
         store: TableStore,
-        intake: Intake,
+        sequencer: Sequencer,
         inbox: Inbox,
         subscriber: Subscriber,
     ) -> None:
         self.log = log
         self.store = store
-        self.intake = intake
+        self.sequencer = sequencer
         self.inbox = inbox
         self.troubles = Troubles()
         self.troubles.begin(Part.RECOVERY, "recovering")
@@ -196,7 +196,7 @@ class IngestLoop:
             )
         except Exception:
             logger.exception("Cannot follow the publisher %s", registration.service_key)
-        self.intake.add(registration, self._cursor(registration.publisher))
+        self.sequencer.add(registration, self._cursor(registration.publisher))
 
     def _cursor(self, publisher: PublisherKey) -> Cursor:
         state = self.fold.publishers.get(publisher)
@@ -226,10 +226,12 @@ class IngestLoop:
     def _ingest(self, messages: Sequence[RawMessage]) -> None:
         now = time.time()
         try:
-            records = self.intake.process(messages, now)
+            records = self.sequencer.process(messages, now)
         except Exception:
-            # The intake answers for bad input itself: this is a fault of ours. The stream goes on.
-            logger.exception("Dropped %d messages that the intake could not process", len(messages))
+            # The sequencer answers for bad input itself: this is a fault of ours.
+            logger.exception(
+                "Dropped %d messages that the sequencer could not process", len(messages)
+            )
             self.intake_faults += 1
             return
         if records:
@@ -329,7 +331,7 @@ class IngestLoop:
             raise
         # It is in the log now, so it is followed, whatever becomes of the sync.
         self._await_fold()
-        self.intake.add(registration, self._cursor(registration.publisher))
+        self.sequencer.add(registration, self._cursor(registration.publisher))
         self.log.sync()
         return [registration]
 
@@ -351,7 +353,7 @@ class IngestLoop:
             raise NotRegisteredError(service_key)
         for registration in gone:
             self._subscriber.unfollow(registration.publisher)
-            self.intake.remove(registration.publisher)
+            self.sequencer.remove(registration.publisher)
         now = time.time()
         self._commit(
             [

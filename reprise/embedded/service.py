@@ -18,7 +18,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
-from bridge.sequencing.sequencer import Intake
+from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.inbox import Inbox
 from bridge.sockets.subscriber import Subscriber
 from query_api.ports import Health, Positions, ServiceView
@@ -73,7 +73,7 @@ class EmbeddedService:
             make_fold=self._make_fold,
             log=log,
             store=store,
-            intake=Intake(array_packer()),
+            sequencer=Sequencer(array_packer()),
             inbox=self.inbox,
             subscriber=self.subscriber,
         )

@@ -115,16 +115,16 @@ class ServiceCollector(Collector):
         connected = GaugeMetricFamily(
             "reprise_publisher_connected", "1 while the link is up.", labels=_PUBLISHER_LABELS
         )
-        for publisher, counters in list(loop.intake.counters().items()):
+        for publisher, counters in list(loop.sequencer.counters().items()):
             labels = _labels(publisher)
             for name, family in families.items():
                 family.add_metric(labels, getattr(counters, name))
             for reason, count in sorted(dict(counters.dropped).items()):
                 dropped.add_metric((*labels, reason), count)
             connected.add_metric(labels, float(subscriber.connected(publisher)))
-        if loop.intake.unregistered_messages:
+        if loop.sequencer.unregistered_messages:
             nobody = ("", "", "", "", "unregistered")
-            dropped.add_metric(nobody, loop.intake.unregistered_messages)
+            dropped.add_metric(nobody, loop.sequencer.unregistered_messages)
         for publisher, count in inbox.dropped().items():
             dropped.add_metric((*_labels(publisher), "inbox_full"), count)
         yield from (*families.values(), dropped, connected)

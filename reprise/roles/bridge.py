@@ -193,7 +193,7 @@ def _totals(bridge: Bridge) -> Iterator[Metric]:
         "reprise_queue_bytes": ("Bytes that wait for Kafka in memory.", writer.queue_bytes),
         "reprise_held_bytes": (
             "Bytes that wait for a replay.",
-            bridge.intake.held_bytes,
+            bridge.sequencer.held_bytes,
         ),
         "reprise_inbox_messages": ("Messages that wait to be read.", len(bridge.inbox)),
         "reprise_inbox_bytes": ("Bytes of them.", bridge.inbox.size_bytes),
