@@ -22,8 +22,9 @@ from bridge.delivery.writer import Writer
 from bridge.membership.cursors import Cursors
 from bridge.membership.ownership import Ownership
 from bridge.membership.registry_reader import Registry
+from bridge.sequencing.lane import PublisherCounters
 from bridge.sequencing.replay_client import Replayer
-from bridge.sequencing.sequencer import PublisherCounters, Sequencer
+from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.inbox import Inbox
 from bridge.sockets.subscriber import Subscriber
 from brokers.clients import Clients

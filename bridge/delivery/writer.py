@@ -28,7 +28,7 @@ from bridge.delivery.dropped_records import DISK_ERROR, RECORD_TOO_LARGE, SPOOL_
 from bridge.delivery.partition_queue import Channel, Pending, is_control
 from bridge.delivery.producer import Transport
 from bridge.delivery.spool import Spool, SpooledRecord
-from bridge.sequencing.sequencer import NO_ANCHOR, Anchor
+from bridge.sequencing.lane import NO_ANCHOR, Anchor
 from brokers.clients import partition_of
 from brokers.errors import KafkaError, MessageSizeTooLargeError
 from brokers.interface import Batch, Producer

@@ -33,8 +33,9 @@ from bridge.delivery.writer import Writer
 from bridge.membership.cursors import Cursors, LogState, fingerprint
 from bridge.membership.followed import Followed
 from bridge.membership.registry_reader import Entries
+from bridge.sequencing.lane import Anchor
 from bridge.sequencing.replay_client import Replayer
-from bridge.sequencing.sequencer import Anchor, Sequencer
+from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.subscriber import Subscriber
 from brokers.clients import partition_of
 from brokers.errors import KafkaError

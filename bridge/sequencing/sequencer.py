@@ -10,179 +10,22 @@ A publisher that can replay is held at a gap: its live batches wait, decoded and
 that waited. Whatever is still missing then becomes a `gap` record. The others go on meanwhile.
 """
 
-import logging
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple
 
-from bridge.sequencing.tracker import Outcome, SequenceTracker
+from bridge.sequencing.lane import RESTARTED, Anchor, Held, Lane, PublisherCounters
+from bridge.sequencing.tracker import SequenceTracker
 from bridge.sequencing.window import Window
 from bridge.sockets.raw_message import RawMessage
-from bridge.wire import DecodedBatch, Source, open_source
+from bridge.wire import DecodedBatch, open_source
 from bridge.wire.drop_reasons import DropReason
 from schemas.arrays import ArrayPacker, PythonArrayPacker
-from schemas.errors import BatchError, RegistrationConflictError, WireError
-from schemas.events import Cleared
+from schemas.errors import BatchError, RegistrationConflictError
 from schemas.identities import PublisherKey
 from schemas.limits import HELD_BATCHES_MAX, HELD_BYTES_MAX
 from schemas.positions import NO_CURSOR, Cursor
 from schemas.records import SequencedRecord
 from schemas.registration import Registration
-
-RESTARTED: Final = "restarted"
-JOINED_LATE: Final = "joined_late"
-MISSED: Final = "missed"
-
-_logger = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class PublisherCounters:
-    """What one publisher's messages came to since it was added; all but `dropped` only rise.
-
-    Attributes:
-        publisher: its name in the log, `instance|tenant|rank`.
-        messages: received, of any use or none.
-        batches: accepted into records, those without any usable event included.
-        events: accepted into records.
-        duplicates: batches that had been delivered before.
-        gaps: places where batches are missing; lost_batches: how many are.
-        restarts: new incarnations found.
-        dropped: messages, batches and events left out, by `DropReason`.
-    """
-
-    publisher: str = ""
-    messages: int = 0
-    batches: int = 0
-    events: int = 0
-    duplicates: int = 0
-    gaps: int = 0
-    lost_batches: int = 0
-    restarts: int = 0
-    dropped: Counter[str] = field(default_factory=Counter)
-
-    def count_drop(self, error: WireError) -> None:
-        """Counts one thing left out, and says the first of each kind."""
-        if not self.dropped[error.reason]:
-            _logger.warning(
-                "Left out what %s sent, as all of its kind from here on: %s", self.publisher, error
-            )
-        self.dropped[error.reason] += 1
-
-
-class Anchor(NamedTuple):
-    """A batch that is in the log, with the time by which its life is known again.
-
-    Attributes:
-        cursor: of the batch.
-        engine_time: its own timestamp, Unix seconds; 0 where it is not known.
-    """
-
-    cursor: Cursor
-    engine_time: float
-
-
-NO_ANCHOR: Final = Anchor(NO_CURSOR, 0.0)
-
-
-class _Held(NamedTuple):
-    batch: DecodedBatch
-    size_bytes: int
-
-
-class _Lane:
-    """All that is known of one publisher."""
-
-    __slots__ = (
-        "counters",
-        "degraded",
-        "engine_time",
-        "held",
-        "held_bytes",
-        "repairs",
-        "source",
-        "tracker",
-    )
-
-    def __init__(self, name: str, source: Source, cursor: Cursor, repairs: bool) -> None:
-        self.source = source
-        self.tracker = SequenceTracker(cursor)
-        self.counters = PublisherCounters(name)
-        self.engine_time = 0.0
-        self.degraded = False  # a gap was written, and no reset or clear since; not what was before
-        self.repairs = repairs
-        self.held: deque[_Held] | None = None
-        self.held_bytes = 0
-
-    def decode(self, message: RawMessage) -> DecodedBatch | None:
-        """The message's batch, or None, counted, where it has no place in the stream."""
-        self.counters.messages += 1
-        try:
-            return self.source.decode(message.frames)
-        except WireError as error:
-            self.counters.count_drop(error)
-            return None
-
-    def needs_repair(self, batch: DecodedBatch) -> bool:
-        """Whether batches before this one are missing that the publisher may still have."""
-        if not self.repairs or batch.sequence == self.tracker.sequence + 1:
-            return False
-        return self.tracker.peek(batch.sequence, batch.digest).gap is not None
-
-    def accept(self, batch: DecodedBatch, window: Window) -> None:
-        """Appends what the batch says to the window."""
-        counters = self.counters
-        tracker = self.tracker
-        verdict = tracker.observe(batch.sequence, batch.digest)
-        if verdict.outcome is Outcome.DUPLICATE:
-            counters.duplicates += 1
-            return
-        if verdict.outcome is Outcome.RESTART:
-            counters.restarts += 1
-            self.degraded = False
-            window.add_reset(incarnation=tracker.incarnation, reason=RESTARTED)
-        if verdict.gap is not None:
-            first, last = verdict.gap
-            counters.gaps += 1
-            counters.lost_batches += last - first + 1
-            reason = MISSED if first else JOINED_LATE
-            self.add_gap(window, first, last, reason)
-        for dropped in batch.dropped:
-            counters.count_drop(dropped)
-        counters.batches += 1
-        if batch.engine_time is None and not self.degraded:
-            (unusable,) = batch.dropped
-            self.add_gap(window, batch.sequence, batch.sequence, unusable.reason)
-            return
-        if batch.engine_time is not None:
-            self.engine_time = batch.engine_time
-        if self.degraded and any(isinstance(event, Cleared) for event in batch.events):
-            self.degraded = False
-        counters.events += len(batch.events)
-        window.add_batch(
-            incarnation=tracker.incarnation,
-            sequence=batch.sequence,
-            engine_time=self.engine_time,
-            events=batch.events,
-        )
-
-    def add_gap(self, window: Window, first: int, last: int, reason: str) -> None:
-        """Says that these batches are lost; the fold degrades the publisher by it."""
-        self.degraded = True
-        incarnation = self.tracker.incarnation
-        window.add_gap(incarnation=incarnation, first=first, last=last, reason=reason)
-
-    def is_older(self, batch: DecodedBatch) -> bool:
-        """Whether a batch that waited is one that the log has: not above the cursor, nor later.
-
-        The numbers alone could be those of a new life; its clock has gone on.
-        """
-        return (
-            batch.sequence <= self.tracker.sequence
-            and batch.engine_time is not None
-            and batch.engine_time <= self.engine_time
-        )
 
 
 class Sequencer:
@@ -194,7 +37,7 @@ class Sequencer:
 
     def __init__(self, packer: ArrayPacker | None = None) -> None:
         self._packer = packer or PythonArrayPacker()
-        self._lanes: dict[PublisherKey, _Lane] = {}
+        self._lanes: dict[PublisherKey, Lane] = {}
         self._gaps: list[PublisherKey] = []
         self.held_bytes = 0
         self.unregistered_messages = 0
@@ -216,7 +59,7 @@ class Sequencer:
         if publisher in self._lanes:
             raise RegistrationConflictError(f"Expected a new publisher, got: {publisher}")
         source = open_source(registration, self._packer)
-        self._lanes[publisher] = _Lane(registration.service_key, source, cursor, repairs)
+        self._lanes[publisher] = Lane(registration.service_key, source, cursor, repairs)
 
     def remove(self, publisher: PublisherKey) -> None:
         """Forgets a publisher; messages of it that are still under way are counted and left out."""
@@ -235,7 +78,7 @@ class Sequencer:
             Each publisher's records in the order of its messages; publishers in the order of their
             first.
         """
-        windows: dict[PublisherKey, tuple[_Lane, Window]] = {}
+        windows: dict[PublisherKey, tuple[Lane, Window]] = {}
         for message in messages:
             publisher = message.publisher
             open_window = windows.get(publisher)
@@ -258,14 +101,14 @@ class Sequencer:
                 self._hold(lane, batch, message.size_bytes)
         return [record for _, window in windows.values() for record in window.close()]
 
-    def _hold(self, lane: _Lane, batch: DecodedBatch, size_bytes: int) -> None:
+    def _hold(self, lane: Lane, batch: DecodedBatch, size_bytes: int) -> None:
         assert lane.held is not None
         if len(lane.held) >= HELD_BATCHES_MAX or self.held_bytes + size_bytes > HELD_BYTES_MAX:
             lane.counters.count_drop(
                 BatchError(DropReason.HELD_FULL, f"Expected room for batch: {batch.sequence}")
             )
             return
-        lane.held.append(_Held(batch, size_bytes))
+        lane.held.append(Held(batch, size_bytes))
         lane.held_bytes += size_bytes
         self.held_bytes += size_bytes
 
@@ -393,7 +236,7 @@ class Sequencer:
         lane.held = None
         return window.close()
 
-    def _pop(self, lane: _Lane) -> None:
+    def _pop(self, lane: Lane) -> None:
         assert lane.held
         size_bytes = lane.held.popleft().size_bytes
         lane.held_bytes -= size_bytes

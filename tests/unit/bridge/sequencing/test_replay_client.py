@@ -9,8 +9,9 @@ import msgspec
 import pytest
 import zmq
 
+from bridge.sequencing.lane import Anchor
 from bridge.sequencing.replay_client import END_SEQUENCE, Replayer
-from bridge.sequencing.sequencer import Anchor, Sequencer
+from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from schemas.events import Removed
 from schemas.positions import NO_CURSOR, Cursor

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.sequencing.sequencer import JOINED_LATE, MISSED, RESTARTED, Sequencer
+from bridge.sequencing.lane import JOINED_LATE, MISSED, RESTARTED
+from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire.drop_reasons import DropReason
 from schemas.errors import RegistrationConflictError
