@@ -310,10 +310,8 @@ class Ownership:
             self.faults += 1
             _logger.exception("Expected no error during a replay; going on without it")
         followed.repair = None
-        if lost_to is not None and self._sequencer.first_waiting(publisher) is None:
-            self._writer.append(
-                self._sequencer.lose(publisher, lost_to, time.time(), reason=SPOOL_FULL)
-            )
+        if lost_to is not None:
+            self._sequencer.expect(publisher, lost_to, SPOOL_FULL)
         self._resume(publisher)
 
     def _resume(self, publisher: PublisherKey) -> None:

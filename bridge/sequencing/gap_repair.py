@@ -134,9 +134,9 @@ class Repair:
         return self._sequencer.first_waiting(self._publisher) is not None and not self._is_short()
 
     def _is_of_this_life(self, batch: DecodedBatch) -> bool:
-        """Step 1, for the first batch of a reply."""
+        """Step 1, for the first batch of a reply; one without a time proves nothing else."""
         cursor, engine_time = self._sequencer.anchor(self._publisher)
-        if self._new_life or batch.sequence != cursor.sequence:
+        if self._new_life or batch.sequence != cursor.sequence or batch.engine_time is None:
             return True
         return batch.engine_time == engine_time
 

@@ -12,6 +12,7 @@ from bridge.wire import DecodedBatch, Source
 from schemas.errors import WireError
 from schemas.events import Cleared
 from schemas.positions import NO_CURSOR, Cursor
+from schemas.registration import Registration
 
 RESTARTED: Final = "restarted"
 JOINED_LATE: Final = "joined_late"
@@ -76,29 +77,100 @@ class Held(NamedTuple):
     size_bytes: int
 
 
+class _Checkpoint(NamedTuple):
+    """Where the publisher stood when its last window was begun."""
+
+    anchor: Anchor
+    degraded: bool
+
+
+class Loss(NamedTuple):
+    """What is known to have been sent, and why it is a gap where no replay brings it.
+
+    Attributes:
+        cursor: everything up to it.
+        reason: of the gap.
+    """
+
+    cursor: Cursor
+    reason: str
+
+
 class Lane:
     """All that is known of one publisher."""
 
     __slots__ = (
+        "_checkpoint",
         "counters",
         "degraded",
         "engine_time",
         "held",
         "held_bytes",
+        "lost",
+        "publisher",
         "repairs",
         "source",
         "tracker",
     )
 
-    def __init__(self, name: str, source: Source, cursor: Cursor, repairs: bool) -> None:
+    def __init__(
+        self, registration: Registration, source: Source, cursor: Cursor, repairs: bool
+    ) -> None:
+        self.publisher = registration.publisher
         self.source = source
         self.tracker = SequenceTracker(cursor)
-        self.counters = PublisherCounters(name)
+        self.counters = PublisherCounters(registration.service_key)
         self.engine_time = 0.0
         self.degraded = False  # a gap was written, and no reset or clear since; not what was before
         self.repairs = repairs
         self.held: deque[Held] | None = None
         self.held_bytes = 0
+        self.lost: Loss | None = None  # told when it no longer waits
+        self._checkpoint = _Checkpoint(self.anchor, False)
+
+    @property
+    def anchor(self) -> Anchor:
+        """The last accepted batch."""
+        return Anchor(self.tracker.cursor, self.engine_time)
+
+    def place(self, anchor: Anchor) -> None:
+        """Sets the last batch in the log; what was seen before is no evidence more."""
+        if self.tracker.cursor != anchor.cursor:
+            self.tracker = SequenceTracker(anchor.cursor)
+        self.engine_time = anchor.engine_time
+
+    # Windows
+
+    def open(self, now: float) -> Window:
+        """Begins a window; `roll_back` returns to here."""
+        self._checkpoint = _Checkpoint(self.anchor, self.degraded)
+        return Window(self.publisher, now)
+
+    def roll_back(self) -> Cursor:
+        """Forgets the batches of the last window; returns the last of them."""
+        lost_to = self.tracker.cursor
+        self.place(self._checkpoint.anchor)
+        self.degraded = self._checkpoint.degraded
+        return lost_to
+
+    def lose(self, window: Window, lost: Loss) -> None:
+        """Says that everything up to the cursor is lost; nothing where it is known."""
+        cursor, reason = lost
+        if cursor <= self.tracker.cursor:
+            return
+        if cursor.incarnation > self.tracker.incarnation:
+            window.add_reset(incarnation=cursor.incarnation, reason=reason)
+            self.degraded = False
+            self.tracker = SequenceTracker(Cursor(cursor.incarnation, -1))
+        first, last = self.tracker.sequence + 1, cursor.sequence
+        if first <= last:
+            self.counters.gaps += 1
+            self.counters.lost_batches += last - first + 1
+            self.add_gap(window, first, last, reason)
+        self.tracker = SequenceTracker(cursor)
+        self.engine_time = 0.0
+
+    # Batches
 
     def decode(self, message: RawMessage) -> DecodedBatch | None:
         """The message's batch, or None, counted, where it has no place in the stream."""

@@ -1,6 +1,7 @@
 """Repairs against real ROUTER sockets on the loopback: honest ones, and ones that are not."""
 
 import asyncio
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -256,6 +257,19 @@ def test_a_restart_that_shows_only_by_its_live_batches_is_replayed_whole(engines
         ("restarted", 4, -1, -1),
         *batches(4, 0, 5),
     ]
+
+
+def test_a_last_batch_that_cannot_be_decoded_is_no_proof_of_another_life(
+    engines: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = payload
+
+    def partly(sequence: int, ts: float) -> bytes:
+        return b"\xc1 no batch" if sequence == 10 else good(sequence, ts)
+
+    monkeypatch.setattr(sys.modules[__name__], "payload", partly)
+    engine = engines(honest(0, 14))
+    assert told(repair(held(Anchor(Cursor(3, 10), 109.0)), engine.endpoint)) == batches(3, 11, 14)
 
 
 def test_a_restart_in_the_middle_of_a_replay_ends_it(engines: Engines) -> None:
