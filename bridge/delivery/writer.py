@@ -261,8 +261,11 @@ class Writer:
         """By partition, the offset after the last acknowledged record."""
         return {channel.partition: channel.end for channel in self._channels}
 
+    async def ready(self) -> None:
+        """See `RecordSink`: at once, for what the queue cannot take the spool does."""
+
     async def room(self) -> None:
-        """Waits until the queue is at most half full."""
+        """See `RecordSink`: until the queue is at most half full."""
         while self.queue_bytes > QUEUE_BYTES_MAX // 2:  # noqa: ASYNC110 -- many events end it
             await asyncio.sleep(_PAUSE_S)
 

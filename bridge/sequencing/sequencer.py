@@ -269,14 +269,23 @@ class Sequencer:
 
     # Errors of ours
 
-    def take_back(self, publisher: PublisherKey, now: float) -> list[SequencedRecord]:
+    def take_back(
+        self, publisher: PublisherKey, now: float, *, ask_again: bool
+    ) -> list[SequencedRecord]:
         """The publisher's last records could not be handed on: it goes back to before them.
 
+        Args:
+            publisher: whose.
+            now: Unix seconds.
+            ask_again: hold it as at a gap, where it can replay.
+
         Returns:
-            The gap that stands for them, where the publisher cannot be asked for them again.
+            The gap that stands for them, where the publisher is not asked for them again.
         """
         lane = self._lanes[publisher]
         self._count_fault(lane)
+        if not ask_again:
+            return self._lose(lane, now).close()
         lost_to = lane.roll_back()
         window = lane.open(now)
         self._ask_again(lane, window, lost_to)

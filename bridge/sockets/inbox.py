@@ -7,7 +7,6 @@ as `inbox_full`; the next message of the publisher then shows a gap, so the loss
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from itertools import islice
 
 from bridge.sockets.raw_message import RawMessage
 from schemas.identities import PublisherKey
@@ -58,24 +57,34 @@ class Inbox:
         if filled:
             self._when_filled()
 
-    def take(self, messages_max: int, timeout_s: float) -> list[RawMessage]:
+    def take(
+        self, messages_max: int, timeout_s: float = 0.0, *, bytes_max: int = INBOX_BYTES_MAX
+    ) -> list[RawMessage]:
         """The oldest messages; waits until there is one, the time is over, or `wake` is called.
 
         Args:
             messages_max: how many at most, from 1.
             timeout_s: 0 to look without waiting.
+            bytes_max: of their frames, but for the first one's.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._queue or self._woken, timeout_s)
+            if timeout_s:
+                self._changed.wait_for(lambda: self._queue or self._woken, timeout_s)
             self._woken = False
-            taken = list(islice(self._queue, messages_max))
-            if len(taken) == len(self._queue):
+            if len(self._queue) <= messages_max and self._size_bytes <= bytes_max:
+                taken = list(self._queue)
                 self._queue.clear()
                 self._size_bytes = 0
-            else:
-                for message in taken:
-                    self._queue.popleft()
-                    self._size_bytes -= message.size_bytes
+                return taken
+            taken = []
+            room_bytes = bytes_max
+            while self._queue and len(taken) < messages_max:
+                size_bytes = self._queue[0].size_bytes
+                if taken and size_bytes > room_bytes:
+                    break
+                room_bytes -= size_bytes
+                self._size_bytes -= size_bytes
+                taken.append(self._queue.popleft())
         return taken
 
     def wake(self) -> None:
