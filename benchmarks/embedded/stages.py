@@ -106,7 +106,7 @@ class Pipeline:
                 time.sleep(0.005)
                 continue
             clock.time("hand over", lambda: self._inbox.put(received))  # noqa: B023
-            taken = clock.time("hand over", lambda: self._inbox.take(WINDOW_MESSAGES * 4, 0.0))
+            taken = clock.time("hand over", lambda: self._inbox.take(WINDOW_MESSAGES * 4))
             messages += taken
         return messages
 
