@@ -257,9 +257,14 @@ class Pump:
             self._count_fault()
             _logger.exception("Unexpected error with %d records; taking them back", len(records))
             for publisher in dict.fromkeys(record.publisher for record in records):
-                self._sink.append(
-                    self.sequencer.take_back(publisher, time.time(), ask_again=ask_again)
-                )
+                self._take_back(publisher, ask_again=ask_again)
+
+    def _take_back(self, publisher: PublisherKey, *, ask_again: bool) -> None:
+        try:
+            self._sink.append(self.sequencer.take_back(publisher, time.time(), ask_again=ask_again))
+        except Exception:
+            self._count_fault()
+            _logger.exception("Unexpected error with a gap; the fold finds a hole in its place")
 
     # Publishers
 

@@ -16,6 +16,7 @@ in the bounded inbox.
 """
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
@@ -135,7 +136,7 @@ class WriteThread:
         if self._thread.ident is None:
             self._end()
             return
-        if not self._loop.is_closed():
+        with contextlib.suppress(RuntimeError):  # the loop has been closed: it has ended by itself
             self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(SHUTDOWN_S)
         if self._thread.is_alive():
@@ -173,9 +174,12 @@ class WriteThread:
 
     def _end(self) -> None:
         self.commands.close()
-        self._loop.run_until_complete(self.pump.close())
-        self._loop.run_until_complete(self._loop.shutdown_default_executor())
-        self._loop.close()
+        try:
+            self._loop.run_until_complete(self.pump.close())
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
+            self._loop.close()
+        except Exception:
+            logger.exception("Unexpected error while closing the sockets")
         try:
             self.folding.stop()
             self.store.close()

@@ -282,6 +282,17 @@ def test_replayed_records_that_the_sink_refuses_too_are_a_gap_and_not_asked_for_
     assert len(bench.engine.asked) == 2
 
 
+def test_a_sink_that_refuses_even_the_gap_ends_nothing() -> None:
+    async def scene(bench: Bench) -> None:
+        await bench.begin(PLAIN)
+        bench.sink.failures = 2
+        await bench.receive(live(0))
+        await bench.receive(live(1))
+        assert bench.pump.faults == 3
+
+    assert play(scene).sink.told() == numbers(1, 1)
+
+
 # Repairs
 
 
