@@ -1,8 +1,8 @@
-"""The bridge as a service: registry -> sockets -> intake -> writer -> log. One loop.
+"""The bridge as a service: registry -> pump (sockets, sequencer) -> writer -> log. One loop.
 
 startup     opens the spool; needs no broker, and waits for one for as long as it takes
-main loop   a turn for each window: what the sockets received becomes records; beside it the
-registry is followed, records are sent, and every HOUSE_S the rest is looked after
+main loop   the pump turns what the sockets received into records; beside it the registry is
+            followed, records are sent, and every HOUSE_S the rest is looked after
 drain       stop receiving; write what was received; note the cursors; leave the group
 """
 
@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Final
 
@@ -22,10 +22,9 @@ from bridge.delivery.writer import Writer
 from bridge.membership.cursors import Cursors
 from bridge.membership.ownership import Ownership
 from bridge.membership.registry_reader import Registry
-from bridge.sequencing.replay_client import Replayer
-from bridge.sequencing.sequencer import Intake, PublisherCounters
-from bridge.sockets.inbox import Inbox
-from bridge.sockets.subscriber import Subscriber
+from bridge.pump import Pump
+from bridge.sequencing.lane import PublisherCounters
+from bridge.supervision import cancel, keep
 from brokers.clients import Clients
 from brokers.errors import KafkaError
 from brokers.options import ClientOptions
@@ -35,11 +34,9 @@ from schemas.errors import ConfigurationError
 from schemas.identities import PublisherKey
 from schemas.limits import (
     FLUSH_S,
-    INTAKE_TURN_MESSAGES_MAX,
     LEAVE_S,
     NOTE_S,
     REGISTERED_AGAIN_S,
-    RETRY_S,
     SESSION_S,
     SPOOL_BYTES_MAX,
     WINDOW_MS,
@@ -119,14 +116,8 @@ class Bridge:
     def __init__(self, settings: BridgeSettings, packer: ArrayPacker | None = None) -> None:
         clients = Clients(settings.options)
         self._settings = settings
-        self._loop = asyncio.get_running_loop()
-        self._arrived = asyncio.Event()
         self._stopping = asyncio.Event()
-        self.faults = 0
-        self.inbox = Inbox(when_filled=self._wake)
-        self.subscriber = Subscriber(self.inbox)
-        self.intake = Intake(packer)
-        self.replayer = Replayer(self.intake)
+        self._own_faults = 0
         self.cursors = Cursors(clients, settings.kafka.topics)
         self.spool = Spool(settings.data / "spool", bytes_max=settings.spool_bytes)
         transport = self._transport = Transport(clients.producer)
@@ -137,13 +128,12 @@ class Bridge:
             on_written=self.cursors.written,
             may_write=lambda: self.registry.has_lease,
         )
+        self.pump = Pump(self.writer, packer=packer, window_s=settings.window_ms / 1000)
         self.ownership = Ownership(
-            intake=self.intake,
-            subscriber=self.subscriber,
+            pump=self.pump,
             writer=self.writer,
             transport=transport,
             cursors=self.cursors,
-            replayer=self.replayer,
             registry_partitions=settings.kafka.registry_partitions,
         )
         self.registry = Registry(
@@ -153,12 +143,15 @@ class Bridge:
         self._note_at = 0.0
         self._registered_at = time.monotonic()
 
-    def _wake(self) -> None:
-        """Called by the socket thread."""
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._arrived.set)
+    @property
+    def faults(self) -> int:
+        """Unforeseen errors of all parts."""
+        return self._own_faults + self.pump.faults + self.ownership.faults
 
-    # Life
+    def _count_fault(self) -> None:
+        self._own_faults += 1
+
+    # Start and end
 
     async def run(self, prepare: Callable[[], Coroutine[None, None, None]]) -> None:
         """Runs until `stop` is called, then drains, within SHUTDOWN_S; once.
@@ -166,13 +159,12 @@ class Bridge:
         Args:
             prepare: done first, for as long as that takes; its errors end the run.
         """
-        self.subscriber.start()
+        self.pump.start()
         try:
             if await self._prepared(prepare):
                 await self._run()
         finally:
-            await asyncio.to_thread(self.subscriber.stop)
-            self.replayer.close()
+            await self.pump.close()
             self.spool.close()
 
     async def _prepared(self, prepare: Callable[[], Coroutine[None, None, None]]) -> bool:
@@ -190,39 +182,28 @@ class Bridge:
             stopping.cancel()
 
     async def _run(self) -> None:
-        sending = asyncio.create_task(self._keep(self.writer.run))
-        following = asyncio.create_task(self._keep(self.registry.run))
-        turning = asyncio.create_task(self._keep(self._turn_until_cancelled))
-        keeping = asyncio.create_task(self._keep(self._keep_house))
+        count = self._count_fault
+        sending = asyncio.create_task(keep("writer", self.writer.run, on_fault=count))
+        following = asyncio.create_task(keep("registry", self.registry.run, on_fault=count))
+        pumping = asyncio.create_task(self.pump.run())
+        keeping = asyncio.create_task(keep("housekeeping", self._keep_house, on_fault=count))
         try:
             await self._stopping.wait()
-            await _cancel(turning, keeping)
+            await cancel(pumping, keeping)
             await self._drain()
-            await _cancel(following)
+            await cancel(following)
         finally:
             await self.ownership.stop()
-            await _cancel(turning, keeping, following, sending)
+            await cancel(pumping, keeping, following, sending)
 
     def stop(self) -> None:
         """Asks `run` to end; from the loop's thread, signal handlers included."""
         self._stopping.set()
 
-    async def _keep(self, part: Callable[[], Awaitable[None]]) -> None:
-        """Runs a part of the bridge again where it ends by an error that nobody thought of."""
-        while True:
-            try:
-                await part()
-            except Exception:
-                self.faults += 1
-                _logger.exception("Expected no error; going on")
-            await asyncio.sleep(RETRY_S)
-
     async def _drain(self) -> None:
         """See the module; each step is bounded."""
-        await asyncio.to_thread(self.subscriber.stop)
         await self.ownership.stop()
-        while self._turn():
-            pass
+        await self.pump.drain()
         if not await self.writer.flush(FLUSH_S):
             _logger.warning("Kafka is away: what was received waits in the spool")
             return
@@ -231,38 +212,10 @@ class Bridge:
         except TimeoutError:
             _logger.info("The cursors could not be noted; the next owner reads the log for them")
 
-    # The main loop
-
-    async def _turn_until_cancelled(self) -> None:
-        window_s = self._settings.window_ms / 1000
-        while True:
-            await self._arrived.wait()
-            if window_s:
-                await asyncio.sleep(window_s)
-            self._arrived.clear()
-            while self._turn():  # noqa: ASYNC110 -- it yields to others, it waits for nothing
-                await asyncio.sleep(0)
-
-    def _turn(self) -> bool:
-        """Turns what was received into records; False where that was all."""
-        messages = self.inbox.take(INTAKE_TURN_MESSAGES_MAX, 0.0)
-        if messages:
-            try:
-                records = self.intake.process(messages, time.time())
-            except Exception:
-                # The intake answers for bad input itself: this is a fault of ours.
-                self.faults += 1
-                _logger.exception("Dropped %d messages that could not be processed", len(messages))
-                return True
-            self.writer.append(records)
-            self.ownership.repair_gaps()
-        return len(messages) == INTAKE_TURN_MESSAGES_MAX
-
     async def _keep_house(self) -> None:
         while True:
             await asyncio.sleep(HOUSE_S)
             self.writer.check()
-            self.ownership.watch_links()
             self.ownership.end_losses()
             now = time.monotonic()
             if now >= self._note_at and (self._noting is None or self._noting.done()):
@@ -270,7 +223,7 @@ class Bridge:
                 self._noting = asyncio.create_task(self._write_notes())
             if now - self._registered_at > REGISTERED_AGAIN_S:
                 self._registered_at = now
-                for followed in self.ownership.followed.values():
+                for followed in self.pump.followed.values():
                     self.ownership.write_registered(followed.registration)
 
     async def _write_notes(self) -> None:
@@ -303,15 +256,15 @@ class Bridge:
         return BridgeStatus(
             problem=problem,
             partitions=self.registry.partitions,
-            publishers=[self._status_of(publisher) for publisher in self.ownership.followed],
+            publishers=[self._status_of(publisher) for publisher in self.pump.followed],
             spool_records=self.spool.records,
             spool_bytes=self.spool.size_bytes,
             queue_bytes=self.writer.queue_bytes,
         )
 
     def _status_of(self, publisher: PublisherKey) -> PublisherStatus:
-        followed = self.ownership.followed[publisher]
-        cursor = self.intake.cursor(publisher)
+        followed = self.pump.followed[publisher]
+        cursor = self.pump.sequencer.cursor(publisher)
         state = "live"
         if not followed.live:
             state = "taking over"
@@ -324,14 +277,14 @@ class Bridge:
         return PublisherStatus(
             registration=followed.registration,
             state=state,
-            connected=self.subscriber.connected(publisher),
+            connected=self.pump.subscriber.connected(publisher),
             incarnation=cursor.incarnation,
             sequence=cursor.sequence,
         )
 
     def counters(self) -> dict[PublisherKey, PublisherCounters]:
         """Of the publishers that are followed; live, so read them only."""
-        return self.intake.counters()
+        return self.pump.sequencer.counters()
 
     def dropped(self) -> Counter[tuple[PublisherKey, str]]:
         """What was left out, by publisher and reason."""
@@ -339,12 +292,6 @@ class Bridge:
         for publisher, counters in self.counters().items():
             for reason, count in counters.dropped.items():
                 dropped[publisher, reason] += count
-        for publisher, count in self.inbox.dropped().items():
+        for publisher, count in self.pump.inbox.dropped().items():
             dropped[publisher, "inbox_full"] += count
         return dropped
-
-
-async def _cancel(*tasks: "asyncio.Task[None]") -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

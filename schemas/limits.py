@@ -35,6 +35,12 @@ INBOX_BYTES_MAX: Final = 512 * MIB
 FOLD_QUEUE_BYTES_MAX: Final = 64 * MIB  # appended and not yet folded; appending waits above it
 RECEIVE_BURST_MAX: Final = 512  # messages taken from one socket before the next one's turn
 
+# The embedded form's log, and who writes it.
+EMBEDDED_TURN_MESSAGES_MAX: Final = 1024  # smaller turns: the fold of one overlaps with the next
+LOG_RETRY_S: Final = 0.5  # how often an append that failed is tried again
+LOG_WAITING_BYTES_MAX: Final = 256 * MIB  # of records behind one that failed: reason="log_full"
+COMMANDS_MAX: Final = 2 * PUBLISHERS_MAX  # that wait for their turn: reprise_refused_commands_total
+
 # Records: a window's batches of one publisher.
 RECORD_BYTES_MAX: Final = 4 * MIB  # a fuller window is split; one larger batch still is one record
 RECORD_EVENTS_MAX: Final = 65_536
@@ -96,7 +102,7 @@ REPLAY_BARREN_MAX: Final = 4  # requests in a row that bring nothing new
 REPLAY_REQUESTS_MAX: Final = 256
 REPLAYS_AT_ONCE_MAX: Final = 16
 
-# Between the intake and the broker.
+# Between the sequencer and the broker.
 QUEUE_BYTES_MAX: Final = 64 * MIB  # above it, records go to the spool
 SPOOL_AFTER_S: Final = 1.0  # a record that is not acknowledged by then makes the next ones spool
 KAFKA_BATCH_BYTES: Final = 1 * MIB
@@ -116,7 +122,8 @@ SESSION_S: Final = 10.0
 RETRY_S: Final = 1.0
 FLUSH_S: Final = 4.0  # on a rebalance and at the end
 LEAVE_S: Final = 2.0
-INTAKE_TURN_MESSAGES_MAX: Final = 4096
+TURN_MESSAGES_MAX: Final = 4096  # turned into records at once, before anything else has its turn
+TURN_BYTES_MAX: Final = 64 * MIB  # of them; a turn takes one message at least
 REGISTERED_AGAIN_S: Final = 24 * 3600.0  # well below the retention of the events
 
 assert BODY_BYTES_MAX >= 6 * QUERY_TOKENS_MAX, "the largest query must fit into a body"
@@ -129,4 +136,8 @@ assert RECORD_BYTES_MAX <= LOG_SEGMENT_BYTES, "a record never spans segments"
 assert DUMP_CHUNK_ENTRIES_MAX * 64 < TABLE_BATCH_BYTES_MAX, "a row of a table must fit a batch"
 assert RECORD_BYTES_MAX < RECORD_SEND_MAX, "a record of the usual size must fit a message"
 assert FLUSH_S + 2 * LEAVE_S < SHUTDOWN_S, "a bridge that is stopped must flush and leave in time"
+assert MESSAGE_BYTES_MAX <= TURN_BYTES_MAX, "one message of the largest size fits into a turn"
+assert REPLAYS_AT_ONCE_MAX * REPLAY_CHUNK_BYTES <= LOG_WAITING_BYTES_MAX, (
+    "every replay under way may have a chunk behind an append that failed"
+)
 assert SPOOL_REOPEN < 1.0, "a full spool must be drained before it is filled again"

@@ -19,7 +19,7 @@ from benchmarks.embedded.publisher_process import phases_of
 from benchmarks.embedded.service import MODEL
 from benchmarks.report.figures import Figure
 from benchmarks.sizes import BLOCK_SIZE, KernelName, Sizes
-from bridge.sequencing.sequencer import Intake
+from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.connection import Connection
 from bridge.sockets.inbox import Inbox
 from bridge.sockets.raw_message import RawMessage
@@ -74,8 +74,8 @@ class Pipeline:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._connection = Connection(self._context, self._registration)
         self._inbox = Inbox()
-        self._intake = Intake(array_packer())
-        self._intake.add(self._registration)
+        self._sequencer = Sequencer(array_packer())
+        self._sequencer.add(self._registration)
         self._log = EmbeddedLog(root / "log")
         self._store = TableStore(root / "table")
         self.fold = Fold(open_kernel(1337, name=kernel))
@@ -106,12 +106,12 @@ class Pipeline:
                 time.sleep(0.005)
                 continue
             clock.time("hand over", lambda: self._inbox.put(received))  # noqa: B023
-            taken = clock.time("hand over", lambda: self._inbox.take(WINDOW_MESSAGES * 4, 0.0))
+            taken = clock.time("hand over", lambda: self._inbox.take(WINDOW_MESSAGES * 4))
             messages += taken
         return messages
 
     def _ingest(self, window: Sequence[RawMessage], clock: Clock) -> None:
-        records = clock.time("decode, pack", lambda: self._intake.process(window, 1.7e9))
+        records = clock.time("decode, pack", lambda: self._sequencer.process(window, 1.7e9))
         encoded = clock.time("record encode", lambda: [encode_record(one) for one in records])
         offset = clock.time("log append", lambda: self._log.append(encoded, now=1.7e9))
 

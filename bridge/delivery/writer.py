@@ -28,7 +28,7 @@ from bridge.delivery.dropped_records import DISK_ERROR, RECORD_TOO_LARGE, SPOOL_
 from bridge.delivery.partition_queue import Channel, Pending, is_control
 from bridge.delivery.producer import Transport
 from bridge.delivery.spool import Spool, SpooledRecord
-from bridge.sequencing.sequencer import NO_ANCHOR, Anchor
+from bridge.sequencing.lane import NO_ANCHOR, Anchor
 from brokers.clients import partition_of
 from brokers.errors import KafkaError, MessageSizeTooLargeError
 from brokers.interface import Batch, Producer
@@ -261,8 +261,11 @@ class Writer:
         """By partition, the offset after the last acknowledged record."""
         return {channel.partition: channel.end for channel in self._channels}
 
+    async def ready(self) -> None:
+        """See `RecordSink`: at once, for what the queue cannot take the spool does."""
+
     async def room(self) -> None:
-        """Waits until the queue is at most half full."""
+        """See `RecordSink`: until the queue is at most half full."""
         while self.queue_bytes > QUEUE_BYTES_MAX // 2:  # noqa: ASYNC110 -- many events end it
             await asyncio.sleep(_PAUSE_S)
 

@@ -22,7 +22,7 @@ from zlib import crc32
 
 import msgspec
 
-from bridge.sequencing.sequencer import Anchor
+from bridge.sequencing.lane import Anchor
 from brokers.clients import Clients, partition_of
 from brokers.interface import Message
 from brokers.reading import read_to_end

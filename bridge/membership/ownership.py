@@ -9,6 +9,8 @@ Taking over one publisher; the order is the guarantee:
     Step 4. ask its engine for what came after the cursor, and write that.
     Step 5. write what came live meanwhile, and go on.
 
+Steps 1, 4 and 5 are the pump's.
+
 A rebalance takes all partitions from all bridges and shares them anew. What is ours again is kept:
 its socket stays open and its batches wait; if the log still ends where we ended, nobody else has
 written, and step 5 follows at once.
@@ -25,17 +27,16 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from bridge.delivery.dropped_records import SPOOL_FULL
 from bridge.delivery.producer import Transport
 from bridge.delivery.writer import Writer
 from bridge.membership.cursors import Cursors, LogState, fingerprint
-from bridge.membership.followed import Followed
 from bridge.membership.registry_reader import Entries
 from bridge.membership.spool_recovery import prune, resolve
-from bridge.sequencing.replay_client import Replayer
-from bridge.sequencing.sequencer import Anchor, Intake
-from bridge.sockets.subscriber import Subscriber
+from bridge.pump import Pump
+from bridge.sequencing.lane import Anchor
 from brokers.clients import partition_of
 from brokers.errors import KafkaError
 from schemas.errors import RegistrationError
@@ -44,7 +45,6 @@ from schemas.limits import FLUSH_S, PUBLISHERS_MAX, RETRY_S
 from schemas.positions import Cursor
 from schemas.records import (
     RegisteredRecord,
-    SequencedRecord,
     UnregisteredRecord,
 )
 from schemas.registration import Registration
@@ -53,48 +53,54 @@ from schemas.topics import encode_publisher
 _logger = logging.getLogger(__name__)
 
 
+class _Change(NamedTuple):
+    """What waits to be done for one publisher: at most this, whatever the registry says meanwhile.
+
+    Attributes:
+        home: its partition of the registry.
+        registration: to be followed from now on, or None.
+        forget: whether all that was known of it goes first.
+    """
+
+    home: int
+    registration: Registration | None
+    forget: bool
+
+
 class Ownership:
     """See the module; implements `bridge.membership.registry_reader.Owner`."""
 
     def __init__(
         self,
         *,
-        intake: Intake,
-        subscriber: Subscriber,
+        pump: Pump,
         writer: Writer,
         transport: Transport,
         cursors: Cursors,
-        replayer: Replayer,
         registry_partitions: int,
     ) -> None:
-        self.followed: dict[PublisherKey, Followed] = {}
         self.takeovers = 0
         self.refused = 0
         self.faults = 0
-        self._intake = intake
-        self._subscriber = subscriber
+        self._pump = pump
         self._writer = writer
         self._transport = transport
         self._cursors = cursors
-        self._replayer = replayer
         self._registry_partitions = registry_partitions
         self._owned: set[int] = set()
-        self._orders: asyncio.Queue[
-            dict[int, Entries] | tuple[int, PublisherKey, Registration | None]
-        ] = asyncio.Queue()
+        self._assignment: Mapping[int, Entries] | None = None
+        self._changes: dict[PublisherKey, _Change] = {}
         self._running: asyncio.Task[None] | None = None
 
     # Called by the registry
 
     async def revoke(self) -> None:
         """See `Owner`."""
-        while not self._orders.empty():
-            self._orders.get_nowait()
+        self._assignment = None
+        self._changes.clear()
         await self._stop_running()
-        for publisher, followed in self.followed.items():
-            followed.live = False
-            followed.cancel_repair()
-            self._intake.hold(publisher)
+        for publisher in self._pump.followed:
+            self._pump.hold(publisher)
         await self._writer.flush(FLUSH_S)
         self._writer.spill()
         for publisher in self._writer.spool.publishers():
@@ -102,20 +108,21 @@ class Ownership:
 
     def assign(self, entries: dict[int, Entries]) -> None:
         """See `Owner`."""
-        self._order(entries)
+        self._assignment = entries
+        self._order()
 
     def change(
         self, partition: int, publisher: PublisherKey, registration: Registration | None
     ) -> None:
         """See `Owner`."""
-        self._order((partition, publisher, registration))
+        waiting = self._changes.pop(publisher, None)
+        forget = registration is None or (waiting is not None and waiting.forget)
+        self._changes[publisher] = _Change(partition, registration, forget)
+        self._order()
 
-    # Orders, one after the other
+    # Orders, one after the other: the assignment, then the changes, one for a publisher
 
-    def _order(
-        self, order: dict[int, Entries] | tuple[int, PublisherKey, Registration | None]
-    ) -> None:
-        self._orders.put_nowait(order)
+    def _order(self) -> None:
         if self._running is None or self._running.done():
             self._running = asyncio.create_task(self._run_orders())
 
@@ -126,16 +133,24 @@ class Ownership:
             self._running = None
 
     async def _run_orders(self) -> None:
-        while not self._orders.empty():
-            order = self._orders.get_nowait()
+        while self._assignment is not None or self._changes:
             try:
-                if isinstance(order, dict):
-                    await self._assigned(order)
-                else:
-                    await self._changed(*order)
+                await self._run_order()
             except Exception:
                 self.faults += 1
-                _logger.exception("Expected no error while taking publishers over; going on")
+                _logger.exception("Unexpected error while taking publishers over; going on")
+
+    async def _run_order(self) -> None:
+        assignment, self._assignment = self._assignment, None
+        if assignment is not None:
+            await self._assigned(assignment)
+            return
+        publisher = next(iter(self._changes))
+        home, registration, forget = self._changes.pop(publisher)
+        if forget:
+            await self._changed(home, publisher, None)
+        if registration is not None:
+            await self._changed(home, publisher, registration)
 
     async def _assigned(self, entries: Mapping[int, Entries]) -> None:
         self._owned = set(entries)
@@ -145,7 +160,7 @@ class Ownership:
             for publisher, registration in one.publishers.items()
         }
         unusable = {publisher for one in entries.values() for publisher in one.unusable}
-        gone = [one for one in self.followed if one not in wanted and one not in unusable]
+        gone = [one for one in self._pump.followed if one not in wanted and one not in unusable]
         await self._unfollow(gone)
         while True:
             try:
@@ -163,7 +178,7 @@ class Ownership:
     async def _changed(
         self, home: int, publisher: PublisherKey, registration: Registration | None
     ) -> None:
-        if publisher in self.followed:
+        if publisher in self._pump.followed:
             await self._unfollow([publisher])
         if registration is None:
             self._writer.spool.discard(publisher)
@@ -173,10 +188,8 @@ class Ownership:
 
     async def _unfollow(self, publishers: Iterable[PublisherKey]) -> None:
         for publisher in publishers:
-            self.followed.pop(publisher).cancel_repair()
-            self._intake.remove(publisher)
             self._writer.forget(publisher)
-            await asyncio.to_thread(self._subscriber.unfollow, publisher)
+            await self._pump.unfollow(publisher)
 
     def _write_unregistered(self, publisher: PublisherKey) -> None:
         self._writer.append(
@@ -192,16 +205,20 @@ class Ownership:
     async def _take_over(self, wanted: Mapping[PublisherKey, tuple[Registration, int]]) -> None:
         if not wanted:
             return
+        followed = self._pump.followed
         kept = {
             publisher
             for publisher, (registration, _) in wanted.items()
-            if publisher in self.followed and self.followed[publisher].registration == registration
+            if publisher in self._pump.followed
+            and self._pump.followed[publisher].registration == registration
         }
-        await self._unfollow([one for one in wanted if one in self.followed and one not in kept])
-        for publisher, (registration, home) in wanted.items():  # Step 1.
+        await self._unfollow(
+            [one for one in wanted if one in self._pump.followed and one not in kept]
+        )
+        for publisher, (registration, _) in wanted.items():  # Step 1.
             if publisher not in kept:
-                await self._follow(registration, home)
-        homes = {one: wanted[one][1] for one in wanted if one in self.followed}
+                await self._follow(registration)
+        homes = {one: wanted[one][1] for one in wanted if one in followed}
         states = await self._recover(homes)  # Step 2.
         spool = self._writer.spool
         anchors = {one: resolve(spool, one, state) for one, state in states.items()}
@@ -210,17 +227,14 @@ class Ownership:
             self._begin(publisher, states[publisher], anchor, kept=publisher in kept)
             await asyncio.sleep(0)
 
-    async def _follow(self, registration: Registration, home: int) -> None:
+    async def _follow(self, registration: Registration) -> None:
         publisher = registration.publisher
-        if len(self.followed) >= PUBLISHERS_MAX:
+        if len(self._pump.followed) >= PUBLISHERS_MAX:
             self.refused += 1
             _logger.error("Expected at most %d publishers, got: %s", PUBLISHERS_MAX, publisher)
             return
-        self._intake.add(registration, repairs=bool(registration.replay_endpoint))
-        self._intake.hold(publisher)
-        self.followed[publisher] = Followed(registration, home)
         try:
-            await asyncio.to_thread(self._subscriber.follow, registration)
+            await self._pump.follow(registration)
         except RegistrationError as error:
             self.refused += 1
             key = registration.service_key
@@ -249,23 +263,20 @@ class Ownership:
         self, publisher: PublisherKey, state: LogState, anchor: Anchor, *, kept: bool
     ) -> None:
         """Steps 3 to 5, once the cursor is known."""
-        followed = self.followed[publisher]
-        registration = followed.registration
-        writer, intake = self._writer, self._intake
+        registration = self._pump.followed[publisher].registration
+        writer, pump = self._writer, self._pump
         if state.registered != fingerprint(registration):
             self.write_registered(registration)
         writer.place(publisher, anchor)
         writer.release(publisher)
-        followed.live = True
-        continues = kept and _same(intake.cursor(publisher), anchor.cursor)
+        continues = kept and _same(pump.sequencer.cursor(publisher), anchor.cursor)
         if continues and publisher not in writer.losses:
-            self._resume(publisher)
+            pump.resume(publisher)
             return
         self.takeovers += 1
         writer.forget(publisher)
         writer.place(publisher, anchor)
-        intake.place(publisher, anchor)
-        self.repair(publisher)
+        pump.begin(publisher, anchor)
 
     def write_registered(self, registration: Registration) -> None:
         """Says in the log that the publisher is registered."""
@@ -280,74 +291,20 @@ class Ownership:
             ]
         )
 
-    # Repairing
-
-    def repair(self, publisher: PublisherKey, lost_to: Cursor | None = None) -> None:
-        """Holds the publisher, asks its engine for what came after its cursor, then goes on.
-
-        Args:
-            publisher: of ours.
-            lost_to: what is known to have come; a gap says it where the engine has it no more.
-        """
-        followed = self.followed[publisher]
-        if followed.repair is None or followed.repair.done():
-            self._intake.hold(publisher)
-            followed.repair = asyncio.create_task(self._repair(publisher, followed, lost_to))
-
-    async def _repair(
-        self, publisher: PublisherKey, followed: Followed, lost_to: Cursor | None
-    ) -> None:
-        async def emit(records: Sequence[SequencedRecord]) -> None:
-            self._writer.append(records)
-            await self._writer.room()
-
-        try:
-            endpoint = followed.registration.replay_endpoint
-            if endpoint:
-                await self._replayer.repair(publisher, endpoint, emit)
-        except Exception:
-            self.faults += 1
-            _logger.exception("Expected no error during a replay; going on without it")
-        followed.repair = None
-        if lost_to is not None and self._intake.first_waiting(publisher) is None:
-            self._writer.append(
-                self._intake.lose(publisher, lost_to, time.time(), reason=SPOOL_FULL)
-            )
-        self._resume(publisher)
-
-    def _resume(self, publisher: PublisherKey) -> None:
-        self._writer.append(self._intake.resume(publisher, time.time()))
-        self.repair_gaps()
-
-    def repair_gaps(self) -> None:
-        """Starts to repair the publishers that the intake has come to hold."""
-        for publisher in self._intake.take_gaps():
-            followed = self.followed.get(publisher)
-            if followed is not None and followed.live:
-                self.repair(publisher)
-
-    def watch_links(self) -> None:
-        """Asks again where a link has come up: what was sent meanwhile may show no gap."""
-        for publisher, followed in self.followed.items():
-            links = self._subscriber.links(publisher)
-            if links == followed.links or not followed.live or followed.repair is not None:
-                continue
-            followed.links = links
-            if followed.registration.replay_endpoint:
-                self.repair(publisher)
+    # Losses
 
     def end_losses(self) -> None:
         """Says in the log what the spool had no room for, where the engine has it no more."""
         for publisher in self._writer.losses_to_end():
-            followed = self.followed.get(publisher)
+            followed = self._pump.followed.get(publisher)
             if followed is None:
                 self._writer.end_loss(publisher)
             elif followed.live and followed.repair is None:
                 loss = self._writer.end_loss(publisher)
-                if followed.registration.replay_endpoint:
-                    self._intake.hold(publisher)
-                    self._intake.place(publisher, loss.before)
-                    self.repair(publisher, Cursor(loss.incarnation, loss.last))
+                if followed.can_replay:
+                    lost_to = Cursor(loss.incarnation, loss.last)
+                    self._pump.begin(publisher, loss.before)
+                    self._pump.sequencer.expect(publisher, lost_to, SPOOL_FULL)
                 else:
                     self._writer.append(loss.records(publisher, time.time()))
 
@@ -374,11 +331,8 @@ class Ownership:
             self._writer.release(publisher)
 
     async def stop(self) -> None:
-        """Ends takeovers and repairs; what waits for them is the next owner's."""
+        """Ends takeovers; what they wait for is the next owner's."""
         await self._stop_running()
-        for followed in self.followed.values():
-            followed.live = False
-            followed.cancel_repair()
 
 
 def _same(one: Cursor, other: Cursor) -> bool:

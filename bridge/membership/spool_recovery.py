@@ -4,7 +4,7 @@ import logging
 
 from bridge.delivery.spool import Spool, SpooledRecord
 from bridge.membership.cursors import UNREGISTERED, LogState
-from bridge.sequencing.sequencer import Anchor
+from bridge.sequencing.lane import Anchor
 from schemas.identities import PublisherKey
 from schemas.positions import Cursor
 from schemas.records import (

@@ -1,6 +1,6 @@
 """Repairs one publisher from its engine's replay buffer: what to ask for, what to take. Pure.
 
-The publisher's batches wait in the intake meanwhile. A replay is not to be trusted (Source: vLLM
+The publisher's batches wait in the sequencer meanwhile. A replay is not to be trusted (Source: vLLM
 0.9-0.33, SGLang 0.4.10-0.5.23): it may begin later than asked for, have holes, end without its
 end marker, and come from another life of the engine, whose numbers look the same. So:
 
@@ -12,7 +12,7 @@ end marker, and come from another life of the engine, whose numbers look the sam
    twice is the engine's own; the repair ends when several requests in a row bring nothing new.
 3. Replayed batches are taken up to the first one that waits; if both have that number but not the
    same time, the one that waits is of a later life, and all that was replayed goes before it.
-4. What stays missing becomes a gap, by the intake.
+4. What stays missing becomes a gap, by the sequencer.
 
 Not found out: a life whose buffer has already lost the number of the log's last batch. It is taken
 for the same life with a gap, as live batches with such numbers are (`bridge.sequencing.tracker`).
@@ -21,7 +21,7 @@ for the same life with a gap, as live batches with such numbers are (`bridge.seq
 from collections.abc import Iterable
 from enum import Enum
 
-from bridge.sequencing.sequencer import Intake
+from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import DecodedBatch
 from schemas.identities import PublisherKey
@@ -41,17 +41,17 @@ class Repair:
     """Follows one repair; one owner, who reads the socket. The publisher is held, and stays so.
 
     While `begin` allows it, ask from `start`, give the replies to `feed` as long as that says MORE,
-    and the reply's end to `end`; on DONE, or when `begin` refuses, call `Intake.resume`.
+    and the reply's end to `end`; on DONE, or when `begin` refuses, call `Sequencer.resume`.
 
     Args:
-        intake: knows the publisher.
+        sequencer: knows the publisher.
         publisher: held in it.
     """
 
-    def __init__(self, intake: Intake, publisher: PublisherKey) -> None:
+    def __init__(self, sequencer: Sequencer, publisher: PublisherKey) -> None:
         self.requests = 0
         self.replayed = 0
-        self._intake = intake
+        self._sequencer = sequencer
         self._publisher = publisher
         self._new_life = False  # what is asked for is a life that the log does not have yet
         self._verified = False  # the reply under way is of the life that is asked for
@@ -64,7 +64,7 @@ class Repair:
         """The first sequence to ask for."""
         if self._new_life:
             return 0
-        cursor, engine_time = self._intake.anchor(self._publisher)
+        cursor, engine_time = self._sequencer.anchor(self._publisher)
         return cursor.sequence if engine_time and cursor.sequence >= 0 else cursor.sequence + 1
 
     def begin(self) -> bool:
@@ -85,7 +85,7 @@ class Repair:
         taken: list[DecodedBatch] = []
         answer = Answer.MORE
         for message in messages:
-            batch = self._intake.decode(message)
+            batch = self._sequencer.decode(message)
             if batch is None:
                 continue
             if not self._verified:
@@ -102,7 +102,7 @@ class Repair:
         if taken:
             self._progress = True
             self.replayed += len(taken)
-            records += self._intake.accept(self._publisher, taken, now)
+            records += self._sequencer.accept(self._publisher, taken, now)
         return answer, records
 
     def end(self, *, complete: bool) -> Answer:
@@ -121,22 +121,22 @@ class Repair:
         return Answer.ASK
 
     def _is_anchored(self) -> bool:
-        return self.start == self._intake.cursor(self._publisher).sequence
+        return self.start == self._sequencer.cursor(self._publisher).sequence
 
     def _is_short(self) -> bool:
         """Whether what the engine has sent live still misses what was sent before it."""
-        waiting = self._intake.first_waiting(self._publisher)
-        next_sequence = self._intake.cursor(self._publisher).sequence + 1
+        waiting = self._sequencer.first_waiting(self._publisher)
+        next_sequence = self._sequencer.cursor(self._publisher).sequence + 1
         return waiting is not None and waiting.sequence > next_sequence
 
     def _is_joined(self) -> bool:
         """Whether nothing is missing before what the engine has sent live."""
-        return self._intake.first_waiting(self._publisher) is not None and not self._is_short()
+        return self._sequencer.first_waiting(self._publisher) is not None and not self._is_short()
 
     def _is_of_this_life(self, batch: DecodedBatch) -> bool:
-        """Step 1, for the first batch of a reply."""
-        cursor, engine_time = self._intake.anchor(self._publisher)
-        if self._new_life or batch.sequence != cursor.sequence:
+        """Step 1, for the first batch of a reply; one without a time proves nothing else."""
+        cursor, engine_time = self._sequencer.anchor(self._publisher)
+        if self._new_life or batch.sequence != cursor.sequence or batch.engine_time is None:
             return True
         return batch.engine_time == engine_time
 
@@ -145,15 +145,15 @@ class Repair:
         self._new_life = False
         records: list[SequencedRecord] = []
         if batch.engine_time is not None:
-            records += self._intake.release(self._publisher, batch.engine_time, now)
-        return records + self._intake.begin_incarnation(self._publisher, now)
+            records += self._sequencer.release(self._publisher, batch.engine_time, now)
+        return records + self._sequencer.begin_incarnation(self._publisher, now)
 
     def _place(self, batch: DecodedBatch, taken: list[DecodedBatch]) -> Answer:
         """Takes the batch if it is the next one; steps 2 and 3."""
-        last = taken[-1].sequence if taken else self._intake.cursor(self._publisher).sequence
+        last = taken[-1].sequence if taken else self._sequencer.cursor(self._publisher).sequence
         if batch.sequence <= last:
             return Answer.MORE
-        waiting = self._intake.first_waiting(self._publisher)
+        waiting = self._sequencer.first_waiting(self._publisher)
         if waiting is not None and _is_same(batch, waiting):
             return Answer.DONE if batch.sequence == last + 1 else self._miss(last, batch)
         if batch.sequence > last + 1 and self._miss(last, batch) is Answer.ASK:

@@ -21,7 +21,7 @@ import zmq
 import zmq.asyncio
 
 from bridge.sequencing.gap_repair import Answer, Repair
-from bridge.sequencing.sequencer import Intake
+from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.endpoints import check_endpoint, names_host
 from bridge.sockets.raw_message import RawMessage
 from schemas.errors import EndpointError
@@ -47,14 +47,14 @@ class Replayer:
     """Repairs publishers, REPLAYS_AT_ONCE_MAX at a time.
 
     Args:
-        intake: of the same loop.
+        sequencer: of the same loop.
         idle_s: how long to wait for a reply.
     """
 
-    def __init__(self, intake: Intake, *, idle_s: float = REPLAY_IDLE_S) -> None:
+    def __init__(self, sequencer: Sequencer, *, idle_s: float = REPLAY_IDLE_S) -> None:
         self.requests = 0
         self.replayed_batches = 0
-        self._intake = intake
+        self._sequencer = sequencer
         self._idle_s = idle_s
         self._context = zmq.asyncio.Context()
         self._places = asyncio.Semaphore(REPLAYS_AT_ONCE_MAX)
@@ -62,7 +62,7 @@ class Replayer:
     async def repair(self, publisher: PublisherKey, endpoint: str, emit: Emit) -> None:
         """Emits what the engine still has after the publisher's cursor, up to what waits.
 
-        The publisher must be held, and is afterwards: call `Intake.resume`.
+        The publisher must be held, and is afterwards: call `Sequencer.resume`.
 
         Raises:
             KeyError: the publisher was removed meanwhile.
@@ -73,7 +73,7 @@ class Replayer:
             _logger.warning("Cannot ask for a replay: %s", error)
             return
         async with self._places:
-            repair = Repair(self._intake, publisher)
+            repair = Repair(self._sequencer, publisher)
             while repair.begin():
                 self.requests += 1
                 if await self._ask(repair, publisher, endpoint, emit) is Answer.DONE:

@@ -8,184 +8,35 @@ such batches are empty ones, lest an engine that we do not understand fill the l
 A publisher that can replay is held at a gap: its live batches wait, decoded and bounded, while
 `gap_repair` asks for what is missing; `accept` takes the replayed batches, `resume` the ones
 that waited. Whatever is still missing then becomes a `gap` record. The others go on meanwhile.
+
+An error of ours costs one window of one publisher: the publisher goes back to where the window
+began, is counted under `internal_error`, and is held as at a gap where it can replay; else, or
+where that does not help, a gap stands for the window.
 """
 
 import logging
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
-from bridge.sequencing.tracker import Outcome, SequenceTracker
+from bridge.sequencing.lane import RESTARTED, Anchor, Held, Lane, Loss, PublisherCounters
 from bridge.sequencing.window import Window
 from bridge.sockets.raw_message import RawMessage
-from bridge.wire import DecodedBatch, Source, open_source
+from bridge.wire import DecodedBatch, open_source
 from bridge.wire.drop_reasons import DropReason
 from schemas.arrays import ArrayPacker, PythonArrayPacker
-from schemas.errors import BatchError, RegistrationConflictError, WireError
-from schemas.events import Cleared
+from schemas.errors import BatchError, RegistrationConflictError
 from schemas.identities import PublisherKey
 from schemas.limits import HELD_BATCHES_MAX, HELD_BYTES_MAX
 from schemas.positions import NO_CURSOR, Cursor
 from schemas.records import SequencedRecord
 from schemas.registration import Registration
 
-RESTARTED: Final = "restarted"
-JOINED_LATE: Final = "joined_late"
-MISSED: Final = "missed"
-
+_FAULT: Final = "Unexpected error in messages of %s; they are asked for again, or told as a gap"
 _logger = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class PublisherCounters:
-    """What one publisher's messages came to since it was added; all but `dropped` only rise.
-
-    Attributes:
-        publisher: its name in the log, `instance|tenant|rank`.
-        messages: received, of any use or none.
-        batches: accepted into records, those without any usable event included.
-        events: accepted into records.
-        duplicates: batches that had been delivered before.
-        gaps: places where batches are missing; lost_batches: how many are.
-        restarts: new incarnations found.
-        dropped: messages, batches and events left out, by `DropReason`.
-    """
-
-    publisher: str = ""
-    messages: int = 0
-    batches: int = 0
-    events: int = 0
-    duplicates: int = 0
-    gaps: int = 0
-    lost_batches: int = 0
-    restarts: int = 0
-    dropped: Counter[str] = field(default_factory=Counter)
-
-    def count_drop(self, error: WireError) -> None:
-        """Counts one thing left out, and says the first of each kind."""
-        if not self.dropped[error.reason]:
-            _logger.warning(
-                "Left out what %s sent, as all of its kind from here on: %s", self.publisher, error
-            )
-        self.dropped[error.reason] += 1
-
-
-class Anchor(NamedTuple):
-    """A batch that is in the log, with the time by which its life is known again.
-
-    Attributes:
-        cursor: of the batch.
-        engine_time: its own timestamp, Unix seconds; 0 where it is not known.
-    """
-
-    cursor: Cursor
-    engine_time: float
-
-
-NO_ANCHOR: Final = Anchor(NO_CURSOR, 0.0)
-
-
-class _Held(NamedTuple):
-    batch: DecodedBatch
-    size_bytes: int
-
-
-class _Lane:
-    """All that is known of one publisher."""
-
-    __slots__ = (
-        "counters",
-        "degraded",
-        "engine_time",
-        "held",
-        "held_bytes",
-        "repairs",
-        "source",
-        "tracker",
-    )
-
-    def __init__(self, name: str, source: Source, cursor: Cursor, repairs: bool) -> None:
-        self.source = source
-        self.tracker = SequenceTracker(cursor)
-        self.counters = PublisherCounters(name)
-        self.engine_time = 0.0
-        self.degraded = False  # a gap was written, and no reset or clear since; not what was before
-        self.repairs = repairs
-        self.held: deque[_Held] | None = None
-        self.held_bytes = 0
-
-    def decode(self, message: RawMessage) -> DecodedBatch | None:
-        """The message's batch, or None, counted, where it has no place in the stream."""
-        self.counters.messages += 1
-        try:
-            return self.source.decode(message.frames)
-        except WireError as error:
-            self.counters.count_drop(error)
-            return None
-
-    def needs_repair(self, batch: DecodedBatch) -> bool:
-        """Whether batches before this one are missing that the publisher may still have."""
-        if not self.repairs or batch.sequence == self.tracker.sequence + 1:
-            return False
-        return self.tracker.peek(batch.sequence, batch.digest).gap is not None
-
-    def accept(self, batch: DecodedBatch, window: Window) -> None:
-        """Appends what the batch says to the window."""
-        counters = self.counters
-        tracker = self.tracker
-        verdict = tracker.observe(batch.sequence, batch.digest)
-        if verdict.outcome is Outcome.DUPLICATE:
-            counters.duplicates += 1
-            return
-        if verdict.outcome is Outcome.RESTART:
-            counters.restarts += 1
-            self.degraded = False
-            window.add_reset(incarnation=tracker.incarnation, reason=RESTARTED)
-        if verdict.gap is not None:
-            first, last = verdict.gap
-            counters.gaps += 1
-            counters.lost_batches += last - first + 1
-            reason = MISSED if first else JOINED_LATE
-            self.add_gap(window, first, last, reason)
-        for dropped in batch.dropped:
-            counters.count_drop(dropped)
-        counters.batches += 1
-        if batch.engine_time is None and not self.degraded:
-            (unusable,) = batch.dropped
-            self.add_gap(window, batch.sequence, batch.sequence, unusable.reason)
-            return
-        if batch.engine_time is not None:
-            self.engine_time = batch.engine_time
-        if self.degraded and any(isinstance(event, Cleared) for event in batch.events):
-            self.degraded = False
-        counters.events += len(batch.events)
-        window.add_batch(
-            incarnation=tracker.incarnation,
-            sequence=batch.sequence,
-            engine_time=self.engine_time,
-            events=batch.events,
-        )
-
-    def add_gap(self, window: Window, first: int, last: int, reason: str) -> None:
-        """Says that these batches are lost; the fold degrades the publisher by it."""
-        self.degraded = True
-        incarnation = self.tracker.incarnation
-        window.add_gap(incarnation=incarnation, first=first, last=last, reason=reason)
-
-    def is_older(self, batch: DecodedBatch) -> bool:
-        """Whether a batch that waited is one that the log has: not above the cursor, nor later.
-
-        The numbers alone could be those of a new life; its clock has gone on.
-        """
-        return (
-            batch.sequence <= self.tracker.sequence
-            and batch.engine_time is not None
-            and batch.engine_time <= self.engine_time
-        )
-
-
-class Intake:
+class Sequencer:
     """Folds messages of many publishers into records; one owner.
 
     Args:
@@ -194,10 +45,11 @@ class Intake:
 
     def __init__(self, packer: ArrayPacker | None = None) -> None:
         self._packer = packer or PythonArrayPacker()
-        self._lanes: dict[PublisherKey, _Lane] = {}
+        self._lanes: dict[PublisherKey, Lane] = {}
         self._gaps: list[PublisherKey] = []
         self.held_bytes = 0
         self.unregistered_messages = 0
+        self.faults = 0
 
     def add(
         self, registration: Registration, cursor: Cursor = NO_CURSOR, *, repairs: bool = False
@@ -216,7 +68,7 @@ class Intake:
         if publisher in self._lanes:
             raise RegistrationConflictError(f"Expected a new publisher, got: {publisher}")
         source = open_source(registration, self._packer)
-        self._lanes[publisher] = _Lane(registration.service_key, source, cursor, repairs)
+        self._lanes[publisher] = Lane(registration, source, cursor, repairs)
 
     def remove(self, publisher: PublisherKey) -> None:
         """Forgets a publisher; messages of it that are still under way are counted and left out."""
@@ -235,7 +87,7 @@ class Intake:
             Each publisher's records in the order of its messages; publishers in the order of their
             first.
         """
-        windows: dict[PublisherKey, tuple[_Lane, Window]] = {}
+        windows: dict[PublisherKey, tuple[Lane, Window]] = {}
         for message in messages:
             publisher = message.publisher
             open_window = windows.get(publisher)
@@ -244,28 +96,50 @@ class Intake:
                 if lane is None:
                     self.unregistered_messages += 1
                     continue
-                open_window = windows[publisher] = (lane, Window(publisher, now))
+                open_window = windows[publisher] = (lane, lane.open(now))
             lane, window = open_window
-            batch = lane.decode(message)
-            if batch is None:
-                continue
-            if lane.held is None and lane.needs_repair(batch):
-                lane.held = deque()
-                self._gaps.append(publisher)
-            if lane.held is None:
-                lane.accept(batch, window)
-            else:
-                self._hold(lane, batch, message.size_bytes)
-        return [record for _, window in windows.values() for record in window.close()]
+            batch: DecodedBatch | None = None
+            try:
+                batch = lane.decode(message)
+                if batch is not None:
+                    self._take(lane, window, batch, message.size_bytes)
+            except Exception:
+                _logger.exception(_FAULT, lane.counters.publisher)
+                self._count_fault(lane)
+                if batch is None or lane.held is not None:
+                    # A batch of which nothing is known: at least the next one is missing.
+                    self._ask_again(lane, window, _after(lane.tracker.cursor))
+                else:
+                    lost_to = lane.roll_back()
+                    window = lane.open(now)
+                    windows[publisher] = (lane, window)
+                    self._ask_again(lane, window, lost_to)
+        return [
+            record
+            for lane, window in windows.values()
+            for record in self._close(lane, window, now, ask_again=True)
+        ]
 
-    def _hold(self, lane: _Lane, batch: DecodedBatch, size_bytes: int) -> None:
+    def _take(self, lane: Lane, window: Window, batch: DecodedBatch, size_bytes: int) -> None:
+        if lane.held is None and lane.needs_repair(batch):
+            self._hold_at_gap(lane)
+        if lane.held is None:
+            lane.accept(batch, window)
+        else:
+            self._hold(lane, batch, size_bytes)
+
+    def _hold_at_gap(self, lane: Lane) -> None:
+        lane.held = deque()
+        self._gaps.append(lane.publisher)
+
+    def _hold(self, lane: Lane, batch: DecodedBatch, size_bytes: int) -> None:
         assert lane.held is not None
         if len(lane.held) >= HELD_BATCHES_MAX or self.held_bytes + size_bytes > HELD_BYTES_MAX:
             lane.counters.count_drop(
                 BatchError(DropReason.HELD_FULL, f"Expected room for batch: {batch.sequence}")
             )
             return
-        lane.held.append(_Held(batch, size_bytes))
+        lane.held.append(Held(batch, size_bytes))
         lane.held_bytes += size_bytes
         self.held_bytes += size_bytes
 
@@ -293,15 +167,11 @@ class Intake:
 
     def place(self, publisher: PublisherKey, anchor: Anchor) -> None:
         """Sets the publisher's last batch in the log; what was seen before is no evidence more."""
-        lane = self._lanes[publisher]
-        if lane.tracker.cursor != anchor.cursor:
-            lane.tracker = SequenceTracker(anchor.cursor)
-        lane.engine_time = anchor.engine_time
+        self._lanes[publisher].place(anchor)
 
     def anchor(self, publisher: PublisherKey) -> Anchor:
         """The publisher's last accepted batch."""
-        lane = self._lanes[publisher]
-        return Anchor(lane.tracker.cursor, lane.engine_time)
+        return self._lanes[publisher].anchor
 
     def first_waiting(self, publisher: PublisherKey) -> DecodedBatch | None:
         """The first batch that waits and that the log has not."""
@@ -310,32 +180,38 @@ class Intake:
 
     def decode(self, message: RawMessage) -> DecodedBatch | None:
         """The batch of a replayed message; None, counted, where it is none."""
-        return self._lanes[message.publisher].decode(message)
+        lane = self._lanes[message.publisher]
+        try:
+            return lane.decode(message)
+        except Exception:
+            _logger.exception(_FAULT, lane.counters.publisher)
+            self._count_fault(lane)
+            return None
 
     def accept(
         self, publisher: PublisherKey, batches: Iterable[DecodedBatch], now: float
     ) -> list[SequencedRecord]:
         """The records of replayed batches, in order; gaps between them are lost for good."""
         lane = self._lanes[publisher]
-        window = Window(publisher, now)
+        window = lane.open(now)
         for batch in batches:
-            lane.accept(batch, window)
-        return window.close()
+            window = self._accept(lane, window, batch, now)
+        return self._close(lane, window, now)
 
     def release(
         self, publisher: PublisherKey, before_time: float, now: float
     ) -> list[SequencedRecord]:
         """The records of the batches that wait and are older than `before_time`, an engine time."""
         lane = self._lanes[publisher]
-        window = Window(publisher, now)
+        window = lane.open(now)
         while lane.held:
             batch = lane.held[0].batch
             if batch.engine_time is not None and batch.engine_time >= before_time:
                 break
             self._pop(lane)
             if not lane.is_older(batch):
-                lane.accept(batch, window)
-        return window.close()
+                window = self._accept(lane, window, batch, now)
+        return self._close(lane, window, now)
 
     def begin_incarnation(
         self, publisher: PublisherKey, now: float, reason: str = RESTARTED
@@ -344,31 +220,20 @@ class Intake:
         lane = self._lanes[publisher]
         lane.counters.restarts += 1
         lane.degraded = False
+        window = lane.open(now)
         lane.tracker.begin_incarnation()
-        window = Window(publisher, now)
         window.add_reset(incarnation=lane.tracker.incarnation, reason=reason)
         return window.close()
 
-    def lose(
-        self, publisher: PublisherKey, cursor: Cursor, now: float, *, reason: str
-    ) -> list[SequencedRecord]:
-        """The records that say that everything up to `cursor` is lost; none where it is known."""
-        lane = self._lanes[publisher]
-        window = Window(publisher, now)
-        if cursor <= lane.tracker.cursor:
-            return []
-        if cursor.incarnation > lane.tracker.incarnation:
-            window.add_reset(incarnation=cursor.incarnation, reason=reason)
-            lane.degraded = False
-            lane.tracker = SequenceTracker(Cursor(cursor.incarnation, -1))
-        first, last = lane.tracker.sequence + 1, cursor.sequence
-        if first <= last:
-            lane.counters.gaps += 1
-            lane.counters.lost_batches += last - first + 1
-            lane.add_gap(window, first, last, reason)
-        lane.tracker = SequenceTracker(cursor)
-        lane.engine_time = 0.0
-        return window.close()
+    def expect(self, publisher: PublisherKey, cursor: Cursor, reason: str) -> None:
+        """Everything up to `cursor` has been sent: what is missing at `resume` is a gap.
+
+        Args:
+            publisher: held.
+            cursor: of the last batch that is known to have been sent.
+            reason: of the gap, where nothing waits behind it that shows one anyway.
+        """
+        self._lanes[publisher].lost = Loss(cursor, reason)
 
     def resume(self, publisher: PublisherKey, now: float) -> list[SequencedRecord]:
         """Ends the wait: the records of what waited, in order; what is missing before it is a gap.
@@ -376,7 +241,10 @@ class Intake:
         A further gap among the batches that waited holds the publisher again: see `take_gaps`.
         """
         lane = self._lanes[publisher]
-        window = Window(publisher, now)
+        window = lane.open(now)
+        if lane.lost is not None and self.first_waiting(publisher) is None:
+            lane.lose(window, lane.lost)
+        lane.lost = None
         first = True
         while lane.held:
             batch = lane.held[0].batch
@@ -386,18 +254,89 @@ class Intake:
                 continue
             if not first and lane.needs_repair(batch):
                 self._gaps.append(publisher)
-                return window.close()
+                return self._close(lane, window, now)
             first = False
             self._pop(lane)
-            lane.accept(batch, window)
+            window = self._accept(lane, window, batch, now)
         lane.held = None
-        return window.close()
+        return self._close(lane, window, now)
 
-    def _pop(self, lane: _Lane) -> None:
+    def _pop(self, lane: Lane) -> None:
         assert lane.held
         size_bytes = lane.held.popleft().size_bytes
         lane.held_bytes -= size_bytes
         self.held_bytes -= size_bytes
+
+    # Errors of ours
+
+    def take_back(
+        self, publisher: PublisherKey, now: float, *, ask_again: bool
+    ) -> list[SequencedRecord]:
+        """The publisher's last records could not be handed on: it goes back to before them.
+
+        Args:
+            publisher: whose.
+            now: Unix seconds.
+            ask_again: hold it as at a gap, where it can replay.
+
+        Returns:
+            The gap that stands for them, where the publisher is not asked for them again.
+        """
+        lane = self._lanes[publisher]
+        self._count_fault(lane)
+        if not ask_again:
+            return self._lose(lane, now).close()
+        lost_to = lane.roll_back()
+        window = lane.open(now)
+        self._ask_again(lane, window, lost_to)
+        return window.close()
+
+    def _accept(self, lane: Lane, window: Window, batch: DecodedBatch, now: float) -> Window:
+        """Appends the batch to the window, or to the one that begins with a gap for this one."""
+        try:
+            lane.accept(batch, window)
+        except Exception:
+            _logger.exception(_FAULT, lane.counters.publisher)
+            self._count_fault(lane)
+            return self._lose(lane, now)
+        return window
+
+    def _close(
+        self, lane: Lane, window: Window, now: float, *, ask_again: bool = False
+    ) -> list[SequencedRecord]:
+        try:
+            return window.close()
+        except Exception:
+            _logger.exception(_FAULT, lane.counters.publisher)
+            self._count_fault(lane)
+            if not ask_again:
+                return self._lose(lane, now).close()
+            lost_to = lane.roll_back()
+            window = lane.open(now)
+            self._ask_again(lane, window, lost_to)
+            return window.close()
+
+    def _lose(self, lane: Lane, now: float) -> Window:
+        """A window that has a gap for the last one."""
+        lost_to = lane.roll_back()
+        window = lane.open(now)
+        lane.lose(window, Loss(lost_to, DropReason.INTERNAL_ERROR))
+        return window
+
+    def _ask_again(self, lane: Lane, window: Window, lost_to: Cursor) -> None:
+        """Holds the publisher as at a gap; one that cannot replay, or waits already, is told."""
+        lost = Loss(lost_to, DropReason.INTERNAL_ERROR)
+        if lane.held is not None:
+            lane.lost = lost if lane.lost is None else max(lane.lost, lost)
+        elif lane.repairs:
+            lane.lost = lost
+            self._hold_at_gap(lane)
+        else:
+            lane.lose(window, lost)
+
+    def _count_fault(self, lane: Lane) -> None:
+        self.faults += 1
+        lane.counters.dropped[DropReason.INTERNAL_ERROR] += 1
 
     # Reading
 
@@ -415,3 +354,7 @@ class Intake:
     def counters(self) -> dict[PublisherKey, PublisherCounters]:
         """The counters of every publisher that is followed; live, so read them only."""
         return {publisher: lane.counters for publisher, lane in self._lanes.items()}
+
+
+def _after(cursor: Cursor) -> Cursor:
+    return Cursor(cursor.incarnation, cursor.sequence + 1)

@@ -7,7 +7,6 @@ as `inbox_full`; the next message of the publisher then shows a gap, so the loss
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from itertools import islice
 
 from bridge.sockets.raw_message import RawMessage
 from schemas.identities import PublisherKey
@@ -36,12 +35,11 @@ class Inbox:
         self._queue: deque[RawMessage] = deque()
         self._size_bytes = 0
         self._dropped: Counter[PublisherKey] = Counter()
-        self._woken = False
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
 
     def put(self, messages: Sequence[RawMessage]) -> None:
         """Appends the messages, as many as fit; never waits. Cost O(messages)."""
-        with self._changed:
+        with self._lock:
             was_empty = not self._queue
             for message in messages:
                 size_bytes = message.size_bytes
@@ -53,40 +51,37 @@ class Inbox:
                     continue
                 self._queue.append(message)
                 self._size_bytes += size_bytes
-            self._changed.notify()
             filled = was_empty and bool(self._queue)
         if filled:
             self._when_filled()
 
-    def take(self, messages_max: int, timeout_s: float) -> list[RawMessage]:
-        """The oldest messages; waits until there is one, the time is over, or `wake` is called.
+    def take(self, messages_max: int, *, bytes_max: int = INBOX_BYTES_MAX) -> list[RawMessage]:
+        """The oldest messages; never waits. Cost O(messages taken).
 
         Args:
             messages_max: how many at most, from 1.
-            timeout_s: 0 to look without waiting.
+            bytes_max: of their frames; one message is taken whatever its size.
         """
-        with self._changed:
-            self._changed.wait_for(lambda: self._queue or self._woken, timeout_s)
-            self._woken = False
-            taken = list(islice(self._queue, messages_max))
-            if len(taken) == len(self._queue):
+        with self._lock:
+            if len(self._queue) <= messages_max and self._size_bytes <= bytes_max:
+                taken = list(self._queue)
                 self._queue.clear()
                 self._size_bytes = 0
-            else:
-                for message in taken:
-                    self._queue.popleft()
-                    self._size_bytes -= message.size_bytes
+                return taken
+            taken = []
+            room_bytes = bytes_max
+            while self._queue and len(taken) < messages_max:
+                size_bytes = self._queue[0].size_bytes
+                if taken and size_bytes > room_bytes:
+                    break
+                room_bytes -= size_bytes
+                self._size_bytes -= size_bytes
+                taken.append(self._queue.popleft())
         return taken
-
-    def wake(self) -> None:
-        """Makes the `take` that waits, or else the next one, return at once."""
-        with self._changed:
-            self._woken = True
-            self._changed.notify()
 
     def discard(self, publisher: PublisherKey) -> None:
         """Drops a publisher's waiting messages. Cost O(messages waiting)."""
-        with self._changed:
+        with self._lock:
             self._queue = deque(
                 message for message in self._queue if message.publisher != publisher
             )
@@ -94,7 +89,7 @@ class Inbox:
 
     def dropped(self) -> dict[PublisherKey, int]:
         """How many messages of each publisher did not fit, since the start."""
-        with self._changed:
+        with self._lock:
             return dict(self._dropped)
 
     def __len__(self) -> int:

@@ -20,6 +20,8 @@ class DropReason(StrEnum):
     RANK_MISMATCH = "rank_mismatch"
     TOO_MANY_EVENTS = "too_many_events"
     BATCH_TOO_LARGE = "batch_too_large"
+    # Batches of one window, by an error of ours; asked for again, or a gap stands for them.
+    INTERNAL_ERROR = "internal_error"
     # The event; its siblings are used.
     UNKNOWN_EVENT = "unknown_event"
     MALFORMED_EVENT = "malformed_event"

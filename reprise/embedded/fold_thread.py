@@ -1,4 +1,4 @@
-"""Steps 3 and 5 of the write path (`reprise.embedded.ingest`): a thread that folds and flushes.
+"""Steps 3 and 5 of `reprise.embedded.write_thread`: a thread that folds and flushes.
 
 It is apart from the thread that reads and appends because the Rust kernel and RocksDB work without
 the interpreter's lock: folding one turn's records goes on while the next turn's are read.

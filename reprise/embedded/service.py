@@ -3,9 +3,9 @@
     DATA/log/     the records, `streams.log.embedded`
     DATA/table/   the table's rows, `streams.table.store`
 
-Threads: `subscriber` receives from the engines, `ingest` packs, appends, folds and flushes,
-    `log-sync`
-makes appends durable, and the main thread answers HTTP from the kernel that `ingest` writes.
+Threads: `reprise-subscriber` receives from the engines, `write` decodes, packs and appends, `fold`
+folds and flushes, `log-sync` makes appends durable, and the main thread answers HTTP from the
+kernel that `fold` writes.
 """
 
 import asyncio
@@ -18,11 +18,8 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
-from bridge.sequencing.sequencer import Intake
-from bridge.sockets.inbox import Inbox
-from bridge.sockets.subscriber import Subscriber
 from query_api.ports import Health, Positions, ServiceView
-from reprise.embedded.ingest import IngestLoop
+from reprise.embedded.write_thread import WriteThread
 from reprise.metrics.embedded import ServiceCollector
 from reprise.settings import Settings
 from schemas.errors import RowCorruptError, StorageError
@@ -41,7 +38,7 @@ COMMAND_S: Final = 10.0
 
 
 class EmbeddedService:
-    """Implements `query_api.ports.View` and `Registry` over one `IngestLoop`."""
+    """Implements `query_api.ports.View` and `Registry` over one `WriteThread`."""
 
     def __init__(self, settings: Settings) -> None:
         """Opens the data directory.
@@ -66,81 +63,77 @@ class EmbeddedService:
             store.close()
             log.close()
             raise
-        self.inbox = Inbox()
-        self.subscriber = Subscriber(self.inbox)
-        self.loop = IngestLoop(
+        self.write = WriteThread(
             settings=settings,
             make_fold=self._make_fold,
             log=log,
             store=store,
-            intake=Intake(array_packer()),
-            inbox=self.inbox,
-            subscriber=self.subscriber,
+            packer=array_packer(),
         )
         self.metrics = CollectorRegistry()
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self.metrics)
-        self.metrics.register(ServiceCollector(self.loop, self.subscriber))
+        self.metrics.register(ServiceCollector(self.write))
 
     def _make_fold(self) -> Fold:
         return Fold(open_kernel(self._settings.seed, name=self._settings.kernel))
 
     def start(self) -> None:
         """Starts recovery and then the write path; returns at once."""
-        self.subscriber.start()
-        self.loop.start()
+        self.write.start()
 
     def stop(self) -> None:
         """Stops receiving, then writes what has been received, and closes the data directory."""
-        self.subscriber.stop()
-        self.loop.stop()
+        self.write.stop()
 
     # View
 
     @property
     def kernel(self) -> Kernel:
         """See `View`."""
-        return self.loop.fold.kernel
+        return self.write.fold.kernel
 
     @property
     def ready(self) -> bool:
         """See `View`."""
-        return self.loop.ready
+        return self.write.ready
 
     def health(self) -> Health:
         """See `View`."""
-        loop = self.loop
-        return Health(loop.ready, loop.problem, self.kernel.name, self.positions())
+        write = self.write
+        return Health(write.ready, write.problem, self.kernel.name, self.positions())
 
     def positions(self) -> Positions:
         """See `View`."""
-        return (Position(0, self.loop.fold.offset),)
+        return (Position(0, self.write.fold.offset),)
 
     def state(self, scope: PrefixScope) -> AnswerState:
         """See `View`."""
-        if self.loop.problem:
+        if self.write.problem:
             return AnswerState.STALE
-        return AnswerState.DEGRADED if self.loop.fold.is_degraded(scope) else AnswerState.EXACT
+        return AnswerState.DEGRADED if self.write.fold.is_degraded(scope) else AnswerState.EXACT
 
     def services(self) -> list[ServiceView]:
         """See `View`."""
-        registered = list(self.loop.fold.registrations)
+        registered = list(self.write.fold.registrations)
         views = [view for view in map(self.service, registered) if view is not None]
         return sorted(views, key=lambda view: view.registration.service_key)
 
     def service(self, publisher: PublisherKey) -> ServiceView | None:
         """See `View`."""
-        known = self.loop.fold.registrations.get(publisher)
+        known = self.write.fold.registrations.get(publisher)
         if known is None:
             return None
-        state = self.loop.fold.publishers.get(publisher, PublisherState())
-        return ServiceView(known.registration, state, self.subscriber.connected(publisher))
+        state = self.write.fold.publishers.get(publisher, PublisherState())
+        return ServiceView(
+            known.registration, state, self.write.pump.subscriber.connected(publisher)
+        )
 
     # Registry
 
     async def register(self, registration: Registration) -> None:
         """See `Registry`."""
-        future = self.loop.submit_register(registration)
+        future = self.write.register(registration)
         await _within(asyncio.wrap_future(future))
 
     async def unregister(
@@ -162,13 +155,13 @@ class EmbeddedService:
             block_size=block_size,
         )
         target = service_key(tenant_id, instance_id, dp_rank)
-        future = self.loop.submit_unregister(matches, target)
+        future = self.write.unregister(matches, target)
         return await _within(asyncio.wrap_future(future))
 
     def register_configured(self, registrations: Sequence[Registration]) -> None:
         """Registers what a configuration file names, once recovery is done; bad ones are logged."""
         for registration in registrations:
-            future = self.loop.submit_register(registration)
+            future = self.write.register(registration)
             future.add_done_callback(partial(_log_refusal, registration))
 
 

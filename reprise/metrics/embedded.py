@@ -14,8 +14,7 @@ from schemas.identities import PublisherKey
 from streams.table.fold import Fold
 
 if TYPE_CHECKING:
-    from bridge.sockets.subscriber import Subscriber
-    from reprise.embedded.ingest import IngestLoop
+    from reprise.embedded.write_thread import WriteThread
 
 _PUBLISHER_LABELS = ("tenant", "instance", "model", "dp_rank")
 
@@ -67,11 +66,10 @@ def outcome_families(
 
 
 class ServiceCollector(Collector):
-    """Collects from an ingest loop and its subscriber. Cost O(publishers + contexts) a scrape."""
+    """Collects from the write path. Cost O(publishers + contexts) a scrape."""
 
-    def __init__(self, loop: "IngestLoop", subscriber: "Subscriber") -> None:
+    def __init__(self, loop: "WriteThread") -> None:
         self._loop = loop
-        self._subscriber = subscriber
 
     def describe(self) -> list[Metric]:
         """Nothing: a registry would otherwise collect once at registration, before recovery."""
@@ -97,12 +95,31 @@ class ServiceCollector(Collector):
         yield info
 
     def _bridge(self) -> Iterator[Metric]:
-        loop, subscriber = self._loop, self._subscriber
-        inbox = loop.inbox
+        loop, pump = self._loop, self._loop.pump
+        inbox, sequencer = pump.inbox, pump.sequencer
         yield _gauge("reprise_inbox_messages", "Messages that wait to be read.", len(inbox))
         yield _gauge("reprise_inbox_bytes", "Bytes of them.", inbox.size_bytes)
-        faults = loop.intake_faults + subscriber.unexpected_errors + loop.folding.faults
-        yield _counter("reprise_faults", "Errors nobody thought of; the log has them.", faults)
+        yield _gauge("reprise_held_bytes", "Bytes that wait for a replay.", sequencer.held_bytes)
+        yield _gauge(
+            "reprise_log_waiting_bytes",
+            "Bytes of records that wait for the disk.",
+            loop.sink.waiting_bytes,
+        )
+        replayer = pump.replayer
+        yield _counter(
+            "reprise_bridge_replay_requests", "Replay requests to engines.", replayer.requests
+        )
+        yield _counter(
+            "reprise_bridge_replayed_batches",
+            "Batches recovered by replay.",
+            replayer.replayed_batches,
+        )
+        yield _counter(
+            "reprise_refused_commands",
+            "Registrations refused because the log could not be written.",
+            loop.commands.refused,
+        )
+        yield _counter("reprise_faults", "Unexpected internal errors (see the log).", loop.faults)
         families = {
             name: CounterMetricFamily(f"reprise_bridge_{name}", text, labels=_PUBLISHER_LABELS)
             for name, text in _BRIDGE_COUNTERS.items()
@@ -115,18 +132,20 @@ class ServiceCollector(Collector):
         connected = GaugeMetricFamily(
             "reprise_publisher_connected", "1 while the link is up.", labels=_PUBLISHER_LABELS
         )
-        for publisher, counters in list(loop.intake.counters().items()):
+        for publisher, counters in list(sequencer.counters().items()):
             labels = _labels(publisher)
             for name, family in families.items():
                 family.add_metric(labels, getattr(counters, name))
             for reason, count in sorted(dict(counters.dropped).items()):
                 dropped.add_metric((*labels, reason), count)
-            connected.add_metric(labels, float(subscriber.connected(publisher)))
-        if loop.intake.unregistered_messages:
+            connected.add_metric(labels, float(pump.subscriber.connected(publisher)))
+        if sequencer.unregistered_messages:
             nobody = ("", "", "", "", "unregistered")
-            dropped.add_metric(nobody, loop.intake.unregistered_messages)
+            dropped.add_metric(nobody, sequencer.unregistered_messages)
         for publisher, count in inbox.dropped().items():
             dropped.add_metric((*_labels(publisher), "inbox_full"), count)
+        for (publisher, reason), count in dict(loop.sink.dropped).items():
+            dropped.add_metric((*_labels(publisher), reason), count)
         yield from (*families.values(), dropped, connected)
 
     def _log(self) -> Iterator[Metric]:

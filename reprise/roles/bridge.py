@@ -193,10 +193,10 @@ def _totals(bridge: Bridge) -> Iterator[Metric]:
         "reprise_queue_bytes": ("Bytes that wait for Kafka in memory.", writer.queue_bytes),
         "reprise_held_bytes": (
             "Bytes that wait for a replay.",
-            bridge.intake.held_bytes,
+            bridge.pump.sequencer.held_bytes,
         ),
-        "reprise_inbox_messages": ("Messages that wait to be read.", len(bridge.inbox)),
-        "reprise_inbox_bytes": ("Bytes of them.", bridge.inbox.size_bytes),
+        "reprise_inbox_messages": ("Messages that wait to be read.", len(bridge.pump.inbox)),
+        "reprise_inbox_bytes": ("Bytes of them.", bridge.pump.inbox.size_bytes),
     }
     counters = {
         "reprise_bridge_written_records": ("Acknowledged by Kafka.", writer.written_records),
@@ -211,15 +211,15 @@ def _totals(bridge: Bridge) -> Iterator[Metric]:
             "Of the group.",
             bridge.registry.rebalances,
         ),
-        "reprise_bridge_replay_requests": ("Sent to engines.", bridge.replayer.requests),
-        "reprise_bridge_replayed_batches": ("Got by them.", bridge.replayer.replayed_batches),
+        "reprise_bridge_replay_requests": ("Sent to engines.", bridge.pump.replayer.requests),
+        "reprise_bridge_replayed_batches": ("Got by them.", bridge.pump.replayer.replayed_batches),
         "reprise_bridge_unusable_entries": (
             "Registry entries and notes that cannot be used.",
             bridge.registry.unusable_entries + bridge.cursors.unreadable,
         ),
         "reprise_bridge_faults": (
             "Errors nobody thought of.",
-            bridge.faults + bridge.ownership.faults + bridge.subscriber.unexpected_errors,
+            bridge.faults,
         ),
     }
     for name, (text, value) in gauges.items():

@@ -209,8 +209,6 @@ class Demo:
             if turns_left <= SHADOW_TURNS:
                 shadow.run(turn)
         self.stop.wait(max(goes_on_at - time.monotonic(), 0))
-        for name, batches in self._fleet.repeat_unheard(index, self.stop).items():
-            self._say(f"{name} repeats what was under way at the kill, batches: {batches}")
 
     def _say_line(self, index: IndexClient, router: Router) -> None:
         try:

@@ -16,7 +16,6 @@ process that started it is gone: at once, or after a grace time within which ano
     POST /clear     forget everything, announce it
     POST /lose      {"batches": n}: the next n batches of each rank are not sent live
     GET  /ready     EngineState: who it is, and how far it has come
-    POST /repeat    {"dp_rank": n, "first": sequence}: send batches live again, from that one on
     POST /adopt, POST /stop: see `simulation.engines.parent_watch`
 """
 
@@ -26,7 +25,7 @@ import signal
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Final
+from typing import Final
 
 import msgspec
 import zmq
@@ -126,13 +125,6 @@ class LoseRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Body of `POST /lose`."""
 
     batches: int
-
-
-class RepeatRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Body of `POST /repeat`."""
-
-    dp_rank: Annotated[int, msgspec.Meta(ge=0)]
-    first: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 class _Rank:
@@ -257,7 +249,6 @@ class Engine:
         generate = msgspec.json.Decoder(GenerateRequest)
         truth = msgspec.json.Decoder(TruthRequest)
         lose = msgspec.json.Decoder(LoseRequest)
-        repeat = msgspec.json.Decoder(RepeatRequest)
         return {
             ("POST", "/generate"): lambda body: self.generate(generate.decode(body)),
             ("GET", "/truth"): lambda _: self._truth(),
@@ -265,7 +256,6 @@ class Engine:
             ("POST", "/clear"): lambda _: self._clear(),
             ("POST", "/lose"): lambda body: self._lose(lose.decode(body).batches),
             ("GET", "/ready"): lambda _: self.state,
-            ("POST", "/repeat"): lambda body: self._repeat(repeat.decode(body)),
         }
 
     def _truth(self) -> object:
@@ -300,10 +290,6 @@ class Engine:
             with rank.lock:
                 rank.batches_to_lose = max(batches, 0)
         return {"status": "losing", "batches": batches}
-
-    def _repeat(self, request: RepeatRequest) -> object:
-        self._ranks[self._checked(request.dp_rank)].publisher.repeat(request.first)
-        return {"status": "repeating", "first": request.first}
 
     def _close_publishers(self) -> None:
         for rank in self._ranks:

@@ -1,15 +1,10 @@
 """The engines of a demonstration: those that outlived a killed one where they fit, or new ones."""
 
-import threading
 from collections.abc import Sequence
-from typing import Final
 
 from simulation.engines.engine import EngineOptions, EngineReady
 from simulation.engines.process import AdoptedEngine, EngineProcess, adopt_engine, stop_engines
 from simulation.traffic.router import IndexClient
-
-_REPEATS_MAX: Final = 10
-_REPEAT_WAIT_S: Final = 0.2
 
 
 class Fleet:
@@ -51,34 +46,6 @@ class Fleet:
         index.register(new)
         engines = adopted | {engine.instance_id: engine for engine in new}
         self.engines = [engines[options.instance_id] for options in self._options]
-
-    def repeat_unheard(self, index: IndexClient, stop: threading.Event) -> dict[str, int]:
-        """Have adopted engines send again what was under way when their demonstration was killed.
-
-        No traffic may flow meanwhile. It spares the index a gap, and does what a bridge does that
-        asks for replays.
-
-        Returns:
-            How many batches, by instance.
-
-        Raises:
-            OSError, ServiceError: the service does not say what it has heard.
-        """
-        repeated: dict[str, int] = {}
-        for _ in range(_REPEATS_MAX):
-            heard = {(rank.instance_id, rank.dp_rank): rank.sequence for rank in index.followed()}
-            behind = False
-            for engine in self.adopted:
-                for dp_rank, batches in enumerate(engine.batches()):
-                    name = engine.ready.instance_id
-                    missing = batches - 1 - heard.get((name, dp_rank), batches - 1)
-                    if missing > 0:
-                        behind = True
-                        repeated[name] = max(missing, repeated.get(name, 0))
-                        engine.repeat(dp_rank, first=batches - missing)
-            if not behind or stop.wait(_REPEAT_WAIT_S):
-                break
-        return repeated
 
     def close(self) -> None:
         """End all engines; none is left when this returns."""

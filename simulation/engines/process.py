@@ -42,7 +42,7 @@ class EngineProcess:
 
     def __init__(self, options: EngineOptions) -> None:
         """Start it; `await_ready` says when it serves."""
-        root = str(Path(__file__).resolve().parent.parent)
+        root = str(Path(__file__).resolve().parents[2])
         path = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
         self.options = options
         self._ready: EngineReady | None = None
@@ -123,17 +123,6 @@ class AdoptedEngine:
     def alive(self) -> bool:
         """Whether the process still runs."""
         return self._identity.alive
-
-    def batches(self) -> list[int]:
-        """Published so far, by rank; as last known where it does not answer."""
-        with suppress(OSError, msgspec.MsgspecError):
-            self.state = msgspec.json.decode(self._request("GET", "/ready"), type=EngineState)
-        return self.state.batches
-
-    def repeat(self, dp_rank: int, *, first: int) -> None:
-        """Have it send live batches again from sequence `first` on, if it can."""
-        with suppress(OSError):
-            self._request("POST", "/repeat", {"dp_rank": dp_rank, "first": first})
 
     def terminate(self) -> None:
         """Ask it to end; `reap` waits for it."""

@@ -31,7 +31,6 @@ BUFFER_BATCHES: Final = 10_000
 HIGH_WATER_MARK: Final = 100_000
 _SEND: Final = b"send"
 _LOSE: Final = b"lose"
-_REPEAT: Final = b"repeat"
 _STOP: Final = b"stop"
 _LINGER_MS: Final = 200
 _REPLAY_BURST_MAX: Final = 64  # requests served before live batches have their turn
@@ -113,15 +112,6 @@ class Publisher:
             if not self._closed:
                 self._inlet.send_multipart([_LOSE if lost else _SEND, payload])
 
-    def repeat(self, first: int) -> None:
-        """Send what is buffered live again, from sequence `first` on, before later batches.
-
-        No engine does this: a subscriber that asks the ROUTER for a replay needs it not.
-        """
-        with self._lock:
-            if not self._closed:
-                self._inlet.send_multipart([_REPEAT, first.to_bytes(8, "big")])
-
     @property
     def published(self) -> int:
         """How many batches have been given a sequence; those that are queued have none yet."""
@@ -189,20 +179,12 @@ class Publisher:
         order, payload = self._outlet.recv_multipart()
         if order == _STOP:
             return False
-        if order == _REPEAT:
-            self._send_again(int.from_bytes(payload, "big"))
-            return True
         sequence = self._next_sequence
         self._next_sequence += 1
         if order == _SEND:
             self._send(sequence, payload)
         self._buffer.append((sequence, payload))
         return True
-
-    def _send_again(self, first: int) -> None:
-        for sequence, payload in self._buffer:
-            if sequence >= first:
-                self._send(sequence, payload)
 
     def _send(self, sequence: int, payload: bytes) -> None:
         self._live.send_multipart([self._topic, sequence.to_bytes(8, "big"), payload])

@@ -138,6 +138,7 @@ class Fold:
                 self.counters["lost_batches"] += record.last_sequence - record.first_sequence + 1
                 self._expect(state, record.first_sequence)
                 _degrade(state, record.first_sequence)
+                state.engine_time = 0.0  # nothing is known of the batch at the cursor
             case EventsRecord():
                 self._apply_events(publisher, state, record)
         state.sequence = max(state.sequence, record.last_sequence)
@@ -151,6 +152,7 @@ class Fold:
             self.kernel.clear(self._handle(publisher))
         state.incarnation = incarnation
         state.sequence = -1
+        state.engine_time = 0.0
         state.degraded_since = None
 
     def _expect(self, state: PublisherState, first_sequence: int) -> None:

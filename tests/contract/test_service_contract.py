@@ -8,7 +8,7 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from bridge.sequencing.sequencer import Intake
+from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from schemas.identities import Offset
 from schemas.records import encode_record
@@ -140,13 +140,13 @@ def test_the_answers_name_each_instance_and_no_other_tenant_sees_them(
 
 def digest_of(publisher: Publisher, registration: Registration) -> tuple[str, int]:
     """Digest and entries of a fold, made here, of all that the engine published."""
-    intake, fold = Intake(), Fold(open_kernel(1337))
-    intake.add(registration)
+    sequencer, fold = Sequencer(), Fold(open_kernel(1337))
+    sequencer.add(registration)
     messages = [
         RawMessage(registration.publisher, [b"", number.to_bytes(8, "big"), payload], 0.0)
         for number, payload in list(publisher._buffer)
     ]
-    for offset, record in enumerate(intake.process(messages, 0.0)):
+    for offset, record in enumerate(sequencer.process(messages, 0.0)):
         assert fold.apply(Offset(offset), encode_record(record)) is None
     (view,) = fold.kernel.contexts()
     return f"{view.digest:016x}", view.entries

@@ -17,7 +17,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition  # type: ignore[import-untyped]
 from prometheus_client.parser import text_string_to_metric_families
 
-from bridge.sequencing.sequencer import Intake
+from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
@@ -268,11 +268,11 @@ def digests(fold: Fold) -> dict[ModelContext, int]:
 def truth(*engines: Engine) -> dict[ModelContext, int]:
     """The digests of a fold of what the engines published in this life, nothing lost."""
     fold = Fold(open_kernel(1337))
-    intake = Intake()
+    sequencer = Sequencer()
     offset = 0
     for engine in engines:
-        intake.add(engine.registration)
-        for record in intake.process(engine.messages(), 0.0):
+        sequencer.add(engine.registration)
+        for record in sequencer.process(engine.messages(), 0.0):
             assert fold.apply(Offset(offset), encode_record(record)) is None
             offset += 1
     return digests(fold)

@@ -154,11 +154,14 @@ def test_a_killed_demo_that_is_started_again_gives_the_same_answer_and_goes_on(
     assert verified(demo.data) == table
 
     demo.start()
-    assert paste(command) == answer
-    assert told(demo) == table
+    # What was under way at the kill is asked for again, so the answer may have become longer.
+    assert longest(paste(command)) >= longest(answer)
     assert said(demo, "Found").startswith("Found the engines of the killed run")
     assert said(demo, "curl") == command
-    assert "repeats what was under way at the kill" in said(demo, "engine-")
+    until(
+        lambda: demo.metric("reprise_bridge_replayed_batches_total") > 0,
+        what="a replay of what was under way at the kill",
+    )
     assert said(demo, "requests")
     until(lambda: told(demo)[0] != table[0], what="traffic")
     assert demo.metric("reprise_bridge_gaps_total") == 0

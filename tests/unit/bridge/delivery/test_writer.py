@@ -14,7 +14,7 @@ from bridge.delivery.dropped_records import RECORD_TOO_LARGE, SPOOL_FULL
 from bridge.delivery.producer import Transport
 from bridge.delivery.spool import Spool
 from bridge.delivery.writer import Writer
-from bridge.sequencing.sequencer import Anchor
+from bridge.sequencing.lane import Anchor
 from brokers.errors import KafkaError, MessageSizeTooLargeError
 from brokers.interface import Batch, SentBatch
 from schemas.events import Removed, encode_events

@@ -7,7 +7,7 @@ import pytest
 from bridge.delivery.spool import Spool
 from bridge.membership.cursors import LogState
 from bridge.membership.spool_recovery import prune, resolve
-from bridge.sequencing.sequencer import Anchor
+from bridge.sequencing.lane import Anchor
 from schemas.events import encode_events
 from schemas.positions import Cursor
 from schemas.records import EventsRecord, GapRecord, Record, ResetRecord, encode_record

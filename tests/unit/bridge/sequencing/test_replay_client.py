@@ -1,6 +1,7 @@
 """Repairs against real ROUTER sockets on the loopback: honest ones, and ones that are not."""
 
 import asyncio
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -9,8 +10,9 @@ import msgspec
 import pytest
 import zmq
 
+from bridge.sequencing.lane import Anchor
 from bridge.sequencing.replay_client import END_SEQUENCE, Replayer
-from bridge.sequencing.sequencer import Anchor, Intake
+from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from schemas.events import Removed
 from schemas.positions import NO_CURSOR, Cursor
@@ -95,16 +97,16 @@ def honest(first: int, last: int, *, born: float = 100.0) -> Callable[[int], lis
     return lambda start: [(n, born + n) for n in range(max(first, start), last + 1)]
 
 
-def held(anchor: Anchor, *waiting: RawMessage) -> Intake:
-    intake = Intake()
-    intake.add(ONE, repairs=True)
-    intake.place(KEY, anchor)
-    intake.hold(KEY)
-    assert intake.process(waiting, 0.0) == []
-    return intake
+def held(anchor: Anchor, *waiting: RawMessage) -> Sequencer:
+    sequencer = Sequencer()
+    sequencer.add(ONE, repairs=True)
+    sequencer.place(KEY, anchor)
+    sequencer.hold(KEY)
+    assert sequencer.process(waiting, 0.0) == []
+    return sequencer
 
 
-def repair(intake: Intake, endpoint: str) -> list[SequencedRecord]:
+def repair(sequencer: Sequencer, endpoint: str) -> list[SequencedRecord]:
     """All that is written: by the repair, and when the publisher goes on."""
     records: list[SequencedRecord] = []
 
@@ -112,14 +114,14 @@ def repair(intake: Intake, endpoint: str) -> list[SequencedRecord]:
         records.extend(more)
 
     async def run() -> None:
-        replayer = Replayer(intake, idle_s=0.3)
+        replayer = Replayer(sequencer, idle_s=0.3)
         try:
             await replayer.repair(KEY, endpoint, emit)
         finally:
             replayer.close()
 
     asyncio.run(run())
-    return records + intake.resume(KEY, 0.0)
+    return records + sequencer.resume(KEY, 0.0)
 
 
 def told(records: Sequence[SequencedRecord]) -> list[object]:
@@ -146,22 +148,22 @@ ANCHOR = Anchor(Cursor(3, 10), 110.0)
 
 def test_what_is_missing_comes_before_what_waited(engines: Engines) -> None:
     engine = engines(honest(0, 20))
-    intake = held(ANCHOR, live(15, 115.0), live(16, 116.0))
-    assert told(repair(intake, engine.endpoint)) == batches(3, 11, 16)
+    sequencer = held(ANCHOR, live(15, 115.0), live(16, 116.0))
+    assert told(repair(sequencer, engine.endpoint)) == batches(3, 11, 16)
     assert engine.asked == [10]
-    assert told(intake.process([live(17, 117.0)], 0.0)) == batches(3, 17, 17)
+    assert told(sequencer.process([live(17, 117.0)], 0.0)) == batches(3, 17, 17)
 
 
 def test_without_anything_that_waits_all_is_taken(engines: Engines) -> None:
     engine = engines(honest(0, 3000))
-    intake = held(ANCHOR)
-    assert told(repair(intake, engine.endpoint)) == batches(3, 11, 3000)
+    sequencer = held(ANCHOR)
+    assert told(repair(sequencer, engine.endpoint)) == batches(3, 11, 3000)
 
 
 def test_a_new_publisher_gets_all_that_its_engine_still_has(engines: Engines) -> None:
     engine = engines(honest(5, 9))
-    intake = held(Anchor(NO_CURSOR, 0.0))
-    assert told(repair(intake, engine.endpoint)) == [("joined_late", 1, 0, 4), *batches(1, 5, 9)]
+    sequencer = held(Anchor(NO_CURSOR, 0.0))
+    assert told(repair(sequencer, engine.endpoint)) == [("joined_late", 1, 0, 4), *batches(1, 5, 9)]
 
 
 def test_a_hole_is_asked_for_again_from_there(engines: Engines) -> None:
@@ -246,15 +248,28 @@ def test_what_waited_of_the_life_before_comes_before_the_reset(engines: Engines)
 
 def test_a_restart_that_shows_only_by_its_live_batches_is_replayed_whole(engines: Engines) -> None:
     engine = engines(honest(0, 6, born=500.0))
-    intake = Intake()
-    intake.add(ONE, repairs=True)
-    intake.place(KEY, ANCHOR)
-    assert intake.process([live(5, 505.0)], 0.0) == []
-    assert intake.take_gaps() == [KEY]
-    assert told(repair(intake, engine.endpoint)) == [
+    sequencer = Sequencer()
+    sequencer.add(ONE, repairs=True)
+    sequencer.place(KEY, ANCHOR)
+    assert sequencer.process([live(5, 505.0)], 0.0) == []
+    assert sequencer.take_gaps() == [KEY]
+    assert told(repair(sequencer, engine.endpoint)) == [
         ("restarted", 4, -1, -1),
         *batches(4, 0, 5),
     ]
+
+
+def test_a_last_batch_that_cannot_be_decoded_is_no_proof_of_another_life(
+    engines: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = payload
+
+    def partly(sequence: int, ts: float) -> bytes:
+        return b"\xc1 no batch" if sequence == 10 else good(sequence, ts)
+
+    monkeypatch.setattr(sys.modules[__name__], "payload", partly)
+    engine = engines(honest(0, 14))
+    assert told(repair(held(Anchor(Cursor(3, 10), 109.0)), engine.endpoint)) == batches(3, 11, 14)
 
 
 def test_a_restart_in_the_middle_of_a_replay_ends_it(engines: Engines) -> None:
@@ -278,17 +293,17 @@ def test_a_restart_in_the_middle_of_a_replay_ends_it(engines: Engines) -> None:
 
 
 def test_messages_that_the_log_has_are_left_out_of_what_waited() -> None:
-    intake = held(ANCHOR, live(9, 109.0), live(10, 110.0), live(11, 111.0))
-    assert told(intake.resume(KEY, 0.0)) == batches(3, 11, 11)
+    sequencer = held(ANCHOR, live(9, 109.0), live(10, 110.0), live(11, 111.0))
+    assert told(sequencer.resume(KEY, 0.0)) == batches(3, 11, 11)
 
 
 def test_a_second_gap_among_what_waited_is_repaired_too(engines: Engines) -> None:
     engine = engines(honest(0, 40))
-    intake = held(ANCHOR, live(15, 115.0), live(20, 120.0))
-    assert told(repair(intake, engine.endpoint)) == batches(3, 11, 15)
-    assert intake.take_gaps() == [KEY]
-    assert told(repair(intake, engine.endpoint)) == batches(3, 16, 20)
-    assert not intake.is_held(KEY)
+    sequencer = held(ANCHOR, live(15, 115.0), live(20, 120.0))
+    assert told(repair(sequencer, engine.endpoint)) == batches(3, 11, 15)
+    assert sequencer.take_gaps() == [KEY]
+    assert told(repair(sequencer, engine.endpoint)) == batches(3, 16, 20)
+    assert not sequencer.is_held(KEY)
 
 
 def test_garbage_among_the_replies_is_left_out(engines: Engines) -> None:
@@ -323,8 +338,8 @@ def test_a_publisher_like_vllm_replays_all_that_it_lost(wire: str) -> None:
         while publisher.published < 200:
             assert time.monotonic() < end
             time.sleep(0.01)
-        intake = held(Anchor(NO_CURSOR, 0.0))
-        records = repair(intake, publisher.replay_endpoint)
+        sequencer = held(Anchor(NO_CURSOR, 0.0))
+        records = repair(sequencer, publisher.replay_endpoint)
     finally:
         publisher.close()
     assert told(records) == batches(1, 0, 199)

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.sequencing.sequencer import JOINED_LATE, MISSED, RESTARTED, Intake
+from bridge.sequencing.lane import JOINED_LATE, MISSED, RESTARTED
+from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire.drop_reasons import DropReason
 from schemas.errors import RegistrationConflictError
@@ -35,8 +36,8 @@ def message(
     return RawMessage(of or ONE.publisher, frames_of(batch, sequence), 0.0)
 
 
-def intake(cursor: Cursor = NO_CURSOR) -> Intake:
-    built = Intake()
+def sequencer(cursor: Cursor = NO_CURSOR) -> Sequencer:
+    built = Sequencer()
     built.add(ONE, cursor)
     return built
 
@@ -59,7 +60,7 @@ def told(records: Sequence[SequencedRecord]) -> list[object]:
 
 
 def test_messages_become_events_in_order() -> None:
-    records = intake().process([message(0, 1, 2), message(1), message(2, 3)], 9.0)
+    records = sequencer().process([message(0, 1, 2), message(1), message(2, 3)], 9.0)
     assert told(records) == [removed(0, 1), removed(0, 2), removed(2, 3)]
     (record,) = records
     assert isinstance(record, EventsRecord)
@@ -67,16 +68,16 @@ def test_messages_become_events_in_order() -> None:
 
 
 def test_no_messages_are_no_records() -> None:
-    assert intake().process([], 9.0) == []
+    assert sequencer().process([], 9.0) == []
 
 
 def test_a_late_join_is_a_gap_before_the_events() -> None:
-    records = intake().process([message(5, 1)], 9.0)
+    records = sequencer().process([message(5, 1)], 9.0)
     assert told(records) == [(JOINED_LATE, 1, 0, 4), removed(5, 1)]
 
 
 def test_a_gap_stands_where_batches_are_missing_and_is_reported_once() -> None:
-    built = intake(Cursor(4, 9))
+    built = sequencer(Cursor(4, 9))
     assert told(built.process([message(10, 1), message(13, 2)], 9.0)) == [
         removed(10, 1),
         (MISSED, 4, 11, 12),
@@ -88,7 +89,7 @@ def test_a_gap_stands_where_batches_are_missing_and_is_reported_once() -> None:
 
 
 def test_a_restart_resets_before_its_first_batch() -> None:
-    built = intake(Cursor(4, 9))
+    built = sequencer(Cursor(4, 9))
     assert told(built.process([message(10, 1), message(0, 2), message(1, 3)], 9.0)) == [
         removed(10, 1),
         (RESTARTED, 5, -1, -1),
@@ -100,7 +101,7 @@ def test_a_restart_resets_before_its_first_batch() -> None:
 
 
 def test_a_restart_that_was_joined_late_resets_and_then_misses_the_beginning() -> None:
-    assert told(intake(Cursor(4, 9)).process([message(3, 1)], 9.0)) == [
+    assert told(sequencer(Cursor(4, 9)).process([message(3, 1)], 9.0)) == [
         (RESTARTED, 5, -1, -1),
         (JOINED_LATE, 5, 0, 2),
         removed(3, 1),
@@ -108,7 +109,7 @@ def test_a_restart_that_was_joined_late_resets_and_then_misses_the_beginning() -
 
 
 def test_a_duplicate_is_left_out_and_counted() -> None:
-    built = intake()
+    built = sequencer()
     records = built.process([message(0, 1), message(1, 2), message(0, 1), message(2, 3)], 9.0)
     assert told(records) == [removed(0, 1), removed(1, 2), removed(2, 3)]
     assert built.counters()[ONE.publisher].duplicates == 1
@@ -132,7 +133,7 @@ def gaps(records: Sequence[SequencedRecord]) -> list[tuple[str, int, int]]:
 
 
 def test_a_bad_batch_is_a_gap_and_costs_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
-    built = intake()
+    built = sequencer()
     records = built.process([message(0, 1, ts=7.0), bad_message(1), message(2, 3, ts=8.0)], 9.0)
     assert told(records) == [removed(0, 1), (DropReason.UNDECODABLE, 1, 1, 1), removed(2, 3)]
     assert built.cursor(ONE.publisher) == Cursor(1, 2)
@@ -143,7 +144,7 @@ def test_a_bad_batch_is_a_gap_and_costs_nothing_else(caplog: pytest.LogCaptureFi
 
 
 def test_a_bad_batch_of_a_degraded_publisher_keeps_the_engine_time_of_the_one_before() -> None:
-    built = intake()
+    built = sequencer()
     built.process([message(0, 1, ts=7.0), bad_message(1)], 9.0)
     (record,) = built.process([bad_message(2)], 9.0)
     assert isinstance(record, EventsRecord)
@@ -151,7 +152,7 @@ def test_a_bad_batch_of_a_degraded_publisher_keeps_the_engine_time_of_the_one_be
 
 
 def test_bad_batches_without_end_are_one_gap_and_share_their_records() -> None:
-    built = intake()
+    built = sequencer()
     records = built.process([bad_message(number) for number in range(1000)], 9.0)
     assert gaps(records) == [(DropReason.UNDECODABLE, 0, 0)]
     assert len(records) == 2
@@ -160,13 +161,13 @@ def test_bad_batches_without_end_are_one_gap_and_share_their_records() -> None:
 
 
 def test_a_bad_batch_after_missed_ones_needs_no_gap_of_its_own() -> None:
-    records = intake().process([message(0, 1), bad_message(3)], 9.0)
+    records = sequencer().process([message(0, 1), bad_message(3)], 9.0)
     assert gaps(records) == [(MISSED, 1, 2)]
     assert records[-1].last_sequence == 3
 
 
 def test_a_bad_batch_is_a_gap_again_after_a_clear_and_in_a_new_life() -> None:
-    built = intake()
+    built = sequencer()
     messages = [bad_message(0), cleared_message(1), bad_message(2), message(0, 1), bad_message(1)]
     assert gaps(built.process(messages, 9.0)) == [
         (DropReason.UNDECODABLE, 0, 0),
@@ -177,7 +178,7 @@ def test_a_bad_batch_is_a_gap_again_after_a_clear_and_in_a_new_life() -> None:
 
 
 def test_the_fold_is_degraded_by_a_bad_batch_and_folds_what_follows() -> None:
-    built, fold = intake(), Fold(open_kernel(1337))
+    built, fold = sequencer(), Fold(open_kernel(1337))
     records = built.process([message(0, 1), bad_message(1), message(2, 3)], 9.0)
     for offset, record in enumerate(records):
         assert fold.apply(Offset(offset), encode_record(record)) is None
@@ -187,7 +188,7 @@ def test_the_fold_is_degraded_by_a_bad_batch_and_folds_what_follows() -> None:
 
 
 def test_a_message_without_a_place_leaves_the_cursor_where_it_is() -> None:
-    built = intake()
+    built = sequencer()
     nowhere = [RawMessage(ONE.publisher, frames, 0.0) for frames in ([], [b"a"], [b"", b"1", b""])]
     records = built.process([message(0, 1), *nowhere, message(1, 2)], 9.0)
     assert told(records) == [removed(0, 1), removed(1, 2)]
@@ -197,7 +198,7 @@ def test_a_message_without_a_place_leaves_the_cursor_where_it_is() -> None:
 
 
 def test_bad_events_are_counted_and_their_siblings_kept() -> None:
-    built = intake()
+    built = sequencer()
     batch = [1.0, [["BlockRemoved", [1]], ["BlockMoved"], ["BlockRemoved", [2], "TAPE"]], 0]
     records = built.process([RawMessage(ONE.publisher, frames_of(batch), 0.0)], 9.0)
     assert told(records) == [removed(0, 1)]
@@ -207,7 +208,7 @@ def test_bad_events_are_counted_and_their_siblings_kept() -> None:
 
 
 def test_publishers_do_not_mix() -> None:
-    built = intake()
+    built = sequencer()
     built.add(TWO)
     two = TWO.publisher
     records = built.process(
@@ -220,7 +221,7 @@ def test_publishers_do_not_mix() -> None:
 
 
 def test_messages_of_a_removed_publisher_are_counted_and_left_out() -> None:
-    built = intake()
+    built = sequencer()
     built.remove(ONE.publisher)
     built.remove(ONE.publisher)
     assert built.process([message(0, 1)], 9.0) == []
@@ -229,7 +230,7 @@ def test_messages_of_a_removed_publisher_are_counted_and_left_out() -> None:
 
 
 def test_a_publisher_is_added_once() -> None:
-    built = intake()
+    built = sequencer()
     with pytest.raises(RegistrationConflictError):
         built.add(ONE)
 
@@ -260,7 +261,7 @@ def deliveries(draw: st.DrawFn) -> list[Delivery]:
 def test_records_rise_and_say_exactly_what_was_delivered(
     delivered: list[Delivery], window: int
 ) -> None:
-    built = intake()
+    built = sequencer()
     messages = [message(sequence, sequence, ts=life + 1.0) for life, sequence in delivered]
     records: list[SequencedRecord] = []
     for start in range(0, len(messages), window):

@@ -1,5 +1,3 @@
-import threading
-
 from bridge.sockets.inbox import Inbox
 from bridge.sockets.raw_message import RawMessage
 from tests.unit.bridge.messages import registration
@@ -17,21 +15,21 @@ def test_messages_come_out_in_order_and_no_more_than_asked_for() -> None:
     sent = messages(5)
     inbox.put(sent[:2])
     inbox.put(sent[2:])
-    assert inbox.take(3, 0) == sent[:3]
+    assert inbox.take(3) == sent[:3]
     assert (len(inbox), inbox.size_bytes) == (2, 2)
-    assert inbox.take(3, 0) == sent[3:]
+    assert inbox.take(3) == sent[3:]
     assert (len(inbox), inbox.size_bytes) == (0, 0)
 
 
-def test_an_empty_inbox_gives_nothing_when_the_time_is_over() -> None:
-    assert Inbox().take(3, 0.01) == []
+def test_an_empty_inbox_gives_nothing() -> None:
+    assert Inbox().take(3) == []
 
 
 def test_messages_beyond_the_bound_are_dropped_and_counted_by_publisher() -> None:
     inbox = Inbox(messages_max=2)
     sent = messages(3)
     inbox.put([*sent, RawMessage(TWO, [b""], 0.0)])
-    assert inbox.take(9, 0) == sent[:2]
+    assert inbox.take(9) == sent[:2]
     assert inbox.dropped() == {ONE: 1, TWO: 1}
 
 
@@ -39,37 +37,38 @@ def test_bytes_beyond_the_bound_are_dropped_and_counted() -> None:
     inbox = Inbox(bytes_max=10)
     sent = messages(3, size_bytes=5)
     inbox.put(sent)
-    assert inbox.take(9, 0) == sent[:2]
+    assert inbox.take(9) == sent[:2]
     assert inbox.dropped() == {ONE: 1}
     inbox.put(sent)
     assert len(inbox) == 2
 
 
-def test_a_waiting_take_returns_when_a_message_comes() -> None:
+def test_a_turn_takes_no_more_bytes_than_asked_for_but_one_message_at_least() -> None:
     inbox = Inbox()
-    taken: list[RawMessage] = []
-    thread = threading.Thread(target=lambda: taken.extend(inbox.take(9, 30)))
-    thread.start()
+    sent = messages(5, size_bytes=4)
+    inbox.put(sent)
+    assert inbox.take(9, bytes_max=9) == sent[:2]
+    assert inbox.size_bytes == 12
+    assert inbox.take(9, bytes_max=3) == sent[2:3]
+    assert inbox.take(9, bytes_max=8) == sent[3:]
+    assert (len(inbox), inbox.size_bytes) == (0, 0)
+
+
+def test_the_taker_is_woken_when_there_is_something_to_take_again() -> None:
+    woken: list[int] = []
+    inbox = Inbox(messages_max=2, when_filled=lambda: woken.append(len(inbox)))
+    inbox.put([])
+    assert woken == []
     inbox.put(messages(1))
-    thread.join(20)
-    assert taken == messages(1)
-
-
-def test_a_waiting_take_returns_when_it_is_woken() -> None:
-    inbox = Inbox()
-    thread = threading.Thread(target=lambda: inbox.take(9, 30))
-    thread.start()
-    inbox.wake()
-    thread.join(20)
-    assert not thread.is_alive()
-
-
-def test_being_woken_before_it_waits_counts_once() -> None:
-    inbox = Inbox()
-    inbox.wake()
-    inbox.wake()
-    assert inbox.take(9, 30) == []
-    assert not inbox._woken
+    inbox.put(messages(1))
+    inbox.put(messages(1))
+    assert woken == [1]
+    inbox.take(1)
+    inbox.put(messages(1))
+    assert woken == [1], "what was left shows that there is more"
+    inbox.take(9)
+    inbox.put(messages(2))
+    assert woken == [1, 2]
 
 
 def test_a_publisher_s_waiting_messages_can_be_dropped() -> None:
@@ -78,4 +77,4 @@ def test_a_publisher_s_waiting_messages_can_be_dropped() -> None:
     inbox.put([*messages(2), other])
     inbox.discard(ONE)
     assert inbox.size_bytes == 3
-    assert inbox.take(9, 0) == [other]
+    assert inbox.take(9) == [other]

@@ -1,5 +1,5 @@
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import msgspec
 import pytest
@@ -169,35 +169,6 @@ def test_taken_port_is_an_error_unless_any_will_do() -> None:
         with publisher(taken._replace(any_port_if_taken=True)) as second:
             assert second.endpoint != first.endpoint
             assert second.replay_endpoint == ""
-
-
-def test_repeat_sends_buffered_batches_live_again_before_later_ones() -> None:
-    with (
-        publisher(PublisherOptions(topic="t", buffer_batches=3)) as opened,
-        connected(zmq.SUB, opened.endpoint) as subscriber,
-        connected(zmq.DEALER, opened.replay_endpoint) as dealer,
-    ):
-        for _ in range(4):
-            opened.publish([CLEARED], lost=True)
-        while sequences(replayed(dealer, 0)) != [1, 2, 3]:
-            continue
-        assert opened.published == 4
-        subscriber.set(zmq.RCVTIMEO, 20)
-        received: list[list[bytes]] = []
-        # A subscription takes a moment.
-        while not received:
-            opened.repeat(2)
-            with suppress(zmq.Again):
-                received.append(subscriber.recv_multipart())
-        subscriber.set(zmq.RCVTIMEO, WAIT_MS)
-        opened.publish([CLEARED])
-        while int.from_bytes(received[-1][1], "big") != 4:
-            received.append(subscriber.recv_multipart())
-        buffered = {frames[1]: frames[2] for frames in map(_live, replayed(dealer, 0)[:-1])}
-    numbers = [int.from_bytes(frames[1], "big") for frames in received]
-    assert set(numbers[:-1]) == {2, 3}
-    assert all(frames == [b"t", frames[1], buffered[frames[1]]] for frames in received)
-    assert opened.published == 5
 
 
 def _live(frames: list[bytes]) -> list[bytes]:

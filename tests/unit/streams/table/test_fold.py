@@ -73,6 +73,15 @@ def test_a_gap_degrades_until_a_reset(fold: Fold) -> None:
     assert matched(fold, list(range(4))) == 0
 
 
+def test_no_time_is_known_of_the_last_batch_of_a_gap_nor_of_a_new_incarnation(fold: Fold) -> None:
+    feed(fold, events_record(0, 1, []), gap_record(2, 3))
+    assert fold.publishers[PUBLISHER].engine_time == 0.0
+    feed(fold, events_record(4, 4, []))
+    assert fold.publishers[PUBLISHER].engine_time == 4.0
+    feed(fold, reset_record(2))
+    assert fold.publishers[PUBLISHER].engine_time == 0.0
+
+
 def test_a_gap_degrades_until_a_clear_that_comes_after_it(fold: Fold) -> None:
     feed(fold, gap_record(0, 4), events_record(5, 6, [stored(5, [1], range(4)), cleared(6)]))
     assert not fold.is_degraded(SCOPE)

@@ -1,0 +1,152 @@
+r"""Appends records to a log in this process. Where the disk fails, they wait, in order, and are
+tried again.
+
+    append -> log -> told to `on_appended`, which folds them
+          \-> (an append failed) -> waiting -> reopen the log, append -> the same
+
+Nothing is told that is not in the log. While records wait, `ready` and `room` wait too, so what the
+sockets receive stays in the inbox; what is appended all the same waits behind, up to
+LOG_WAITING_BYTES_MAX. Records above that are dropped, counted in `dropped`; the fold sees the hole.
+"""
+
+import asyncio
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Protocol
+
+from schemas.errors import StorageError
+from schemas.identities import Offset, PublisherKey
+from schemas.limits import LOG_RETRY_S, LOG_WAITING_BYTES_MAX
+from schemas.records import Record, encode_record
+
+LOG_FULL: Final = "log_full"
+
+
+class RecordLog(Protocol):
+    """The log as its writer sees it: see `streams.log.embedded`."""
+
+    @property
+    def end_offset(self) -> Offset:
+        """The offset that the next record will get."""
+        ...
+
+    def append(self, values: Sequence[bytes], *, now: float = 0.0) -> Offset:
+        """One write; the first one's offset. Raises StorageError: nothing was appended, or, once
+        the log has been reopened and ends behind it, all.
+        """
+        ...
+
+    def reopen(self) -> None:
+        """Closes and opens the log, which leaves the state after a failed write."""
+        ...
+
+
+class LogSink:
+    """See the module; implements `bridge.pump.RecordSink`. One loop; the log is its own to append.
+
+    Args:
+        log: open.
+        on_appended: given the first offset and the records of each write; may not raise.
+        on_failure: told of each attempt that failed.
+        on_recovered: told once nothing waits any more.
+    """
+
+    def __init__(
+        self,
+        log: RecordLog,
+        *,
+        on_appended: Callable[[Offset, Sequence[bytes]], None],
+        on_failure: Callable[[StorageError], None],
+        on_recovered: Callable[[], None],
+    ) -> None:
+        self.dropped: Counter[tuple[PublisherKey, str]] = Counter()
+        self.waiting_bytes = 0
+        self._log = log
+        self._on_appended = on_appended
+        self._on_failure = on_failure
+        self._on_recovered = on_recovered
+        self._waiting: deque[Sequence[bytes]] = deque()
+        self._attempted = Offset(0)  # where the first of them was to be appended
+        self._failed = asyncio.Event()
+        self._free = asyncio.Event()
+        self._free.set()
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether records wait for the disk."""
+        return bool(self._waiting)
+
+    def append(self, records: Iterable[Record]) -> None:
+        """See `RecordSink`. Cost: one write."""
+        records = list(records)
+        if not records:
+            return
+        if self._waiting:
+            self._wait(records)
+            return
+        encoded = [encode_record(record) for record in records]
+        self._attempted = self._log.end_offset
+        try:
+            first = self._log.append(encoded, now=time.time())
+        except StorageError as error:
+            self._keep(encoded)
+            self._free.clear()
+            self._failed.set()
+            self._on_failure(error)
+        else:
+            self._on_appended(first, encoded)
+
+    async def ready(self) -> None:
+        """See `RecordSink`: until nothing waits."""
+        await self._free.wait()
+
+    async def room(self) -> None:
+        """See `RecordSink`: until nothing waits."""
+        await self._free.wait()
+
+    async def run(self) -> None:
+        """Tries again what failed, until it is cancelled."""
+        while True:
+            await self._failed.wait()
+            await asyncio.sleep(LOG_RETRY_S)
+            self.retry()
+
+    def retry(self) -> None:
+        """Appends what waits, as far as the disk lets it."""
+        try:
+            self._log.reopen()
+            if self._waiting and self._log.end_offset > self._attempted:
+                # The write had reached the disk before its error.
+                self._written(self._attempted)
+            while self._waiting:
+                self._attempted = self._log.end_offset
+                self._written(self._log.append(self._waiting[0], now=time.time()))
+        except StorageError as error:
+            self._on_failure(error)
+            return
+        self._failed.clear()
+        self._free.set()
+        self._on_recovered()
+
+    def _wait(self, records: Sequence[Record]) -> None:
+        kept = []
+        room_bytes = LOG_WAITING_BYTES_MAX - self.waiting_bytes
+        for record in records:
+            encoded = encode_record(record)
+            room_bytes -= len(encoded)
+            if room_bytes < 0:
+                self.dropped[record.publisher, LOG_FULL] += 1
+            else:
+                kept.append(encoded)
+        if kept:
+            self._keep(kept)
+
+    def _keep(self, encoded: Sequence[bytes]) -> None:
+        self._waiting.append(encoded)
+        self.waiting_bytes += sum(map(len, encoded))
+
+    def _written(self, first: Offset) -> None:
+        encoded = self._waiting.popleft()
+        self.waiting_bytes -= sum(map(len, encoded))
+        self._on_appended(first, encoded)

@@ -1,0 +1,154 @@
+"""The publishers of the embedded form: all that its log says are registered, and no others.
+
+Registering a publisher; the order is the guarantee:
+
+    Step 1. wait until all that is in the log is folded: only then is it known who is registered.
+    Step 2. hold it and connect to it: from here on nothing that it sends is missed.
+    Step 3. append that it is registered, and wait until that is in the log and folded.
+    Step 4. ask its engine for what it has sent so far, and go on live.
+    Step 5. sync the log.
+
+After a restart each registered publisher goes through steps 2 and 4, from its cursor in the table.
+"""
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol
+
+from bridge.pump import Pump, RecordSink
+from bridge.sequencing.lane import NO_ANCHOR, Anchor
+from schemas.errors import NotRegisteredError, RegistrationError
+from schemas.identities import PublisherKey
+from schemas.positions import PublisherState
+from schemas.records import RegisteredRecord, UnregisteredRecord
+from schemas.registration import Registration, is_new
+
+_logger = logging.getLogger(__name__)
+
+
+class PublisherTable(Protocol):
+    """What a fold of the log knows of publishers. Used on the pump's loop."""
+
+    def registrations(self) -> Mapping[PublisherKey, Registration]:
+        """Those that are registered."""
+        ...
+
+    def state(self, publisher: PublisherKey) -> PublisherState | None:
+        """Where it stands; None before its first batch."""
+        ...
+
+    async def folded(self) -> None:
+        """Returns once all that has been appended is folded.
+
+        Raises:
+            StorageError: nothing is folded any more.
+        """
+        ...
+
+
+class Registrar:
+    """See the module. Its methods run on the pump's loop, one at a time.
+
+    Args:
+        pump: follows the publishers.
+        sink: the pump's.
+        table: of the sink's log.
+        sync: makes durable what has been appended.
+    """
+
+    def __init__(
+        self,
+        *,
+        pump: Pump,
+        sink: RecordSink,
+        table: PublisherTable,
+        sync: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._pump = pump
+        self._sink = sink
+        self._table = table
+        self._sync = sync
+
+    async def follow_registered(self) -> None:
+        """Follows all that are registered, from where the table stands; once, at the start."""
+        for registration in list(self._table.registrations().values()):
+            key = registration.service_key
+            try:
+                await self._pump.follow(registration)
+            except RegistrationError as error:
+                _logger.warning("Cannot follow the registered publisher %s: %s", key, error)
+            except Exception:
+                _logger.exception("Cannot follow the registered publisher %s", key)
+            if registration.publisher in self._pump.followed:
+                self._begin(registration.publisher)
+
+    def _begin(self, publisher: PublisherKey) -> None:
+        state = self._table.state(publisher)
+        anchor = NO_ANCHOR if state is None else Anchor(state.cursor, state.engine_time)
+        self._pump.begin(publisher, anchor)
+
+    async def register(self, registration: Registration) -> list[Registration]:
+        """Follows a publisher; the same one again is no change.
+
+        Returns:
+            The registration, where it is new.
+
+        Raises:
+            RegistrationError: it cannot be followed, or is in conflict with another.
+            StorageError: the log cannot be synced, or the fold has ended.
+        """
+        publisher = registration.publisher
+        await self._table.folded()  # Step 1.
+        if not is_new(registration, self._table.registrations()):
+            await self._pump.connect_again(registration)
+            return []
+        try:
+            await self._pump.follow(registration)  # Step 2.
+        except RegistrationError:
+            await self._pump.unfollow(publisher)
+            raise
+        self._sink.append(  # Step 3.
+            [
+                RegisteredRecord(
+                    stream=registration.stream,
+                    dp_rank=registration.dp_rank,
+                    bridge_time=time.time(),
+                    registration=registration,
+                )
+            ]
+        )
+        # It is going to be in the log, so it is followed, whatever becomes of the rest.
+        await self._sink.room()
+        await self._table.folded()
+        self._begin(publisher)  # Step 4.
+        await self._sync()  # Step 5.
+        return [registration]
+
+    async def unregister(
+        self, matches: Callable[[Registration], bool], service_key: str
+    ) -> list[Registration]:
+        """Forgets all publishers that match.
+
+        Returns:
+            Their registrations.
+
+        Raises:
+            NotRegisteredError: none does; it has `service_key`.
+            StorageError: the log cannot be synced, or the fold has ended.
+        """
+        await self._table.folded()
+        gone = [one for one in self._table.registrations().values() if matches(one)]
+        if not gone:
+            raise NotRegisteredError(service_key)
+        for registration in gone:
+            await self._pump.unfollow(registration.publisher)
+        now = time.time()
+        self._sink.append(
+            UnregisteredRecord(stream=one.stream, dp_rank=one.dp_rank, bridge_time=now)
+            for one in gone
+        )
+        await self._sink.room()
+        await self._sync()
+        await self._table.folded()
+        return gone

@@ -1,0 +1,367 @@
+"""The write path, the same in every form: what engines send becomes records, in order.
+
+    sockets -> inbox -> sequencer -> sink       a turn
+    gap -> hold -> replay -> resume             a repair, beside the turns
+
+A turn; the order is the guarantee:
+
+    Step 1. wait until the sink takes what was received: until then it waits in the bounded inbox.
+    Step 2. take it, and make records of it.
+    Step 3. hand the records to the sink, in order.
+    Step 4. begin to repair the publishers that are held at a gap.
+
+A repair holds one publisher: its live batches wait while its engine is asked for what is missing;
+then they follow. It begins at a gap, when the link comes up again (what was sent meanwhile may show
+no gap), and where the owner of the publishers says from which batch on one goes on.
+
+What an unforeseen error of ours costs is asked for again like a gap, or told as one: see
+`bridge.sequencing.sequencer`.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from typing import Final, Protocol
+
+from bridge.sequencing.lane import Anchor
+from bridge.sequencing.replay_client import Emit, Replayer
+from bridge.sequencing.sequencer import Sequencer
+from bridge.sockets.inbox import Inbox
+from bridge.sockets.subscriber import Subscriber
+from bridge.supervision import cancel, keep
+from schemas.arrays import ArrayPacker
+from schemas.errors import RegistrationConflictError
+from schemas.identities import PublisherKey
+from schemas.limits import SHUTDOWN_S, TURN_BYTES_MAX, TURN_MESSAGES_MAX
+from schemas.records import Record, SequencedRecord
+from schemas.registration import Registration
+
+LINKS_S: Final = 0.25
+"""How often it is looked whether a link has come up."""
+
+_logger = logging.getLogger(__name__)
+
+
+class RecordSink(Protocol):
+    """Where records go: one log. Used on the pump's loop."""
+
+    def append(self, records: Iterable[Record]) -> None:
+        """Takes records, in order for each publisher; never waits for who writes them."""
+        ...
+
+    async def ready(self) -> None:
+        """Returns once what was received may become records."""
+        ...
+
+    async def room(self) -> None:
+        """Returns once a replay, which its engine keeps, may become records."""
+        ...
+
+
+class Receiver(Protocol):
+    """Receives from publishers into the inbox; see `Subscriber` for all of it."""
+
+    unexpected_errors: int
+
+    def start(self) -> None:
+        """Once, before all else."""
+        ...
+
+    def follow(self, registration: Registration) -> None:
+        """Raises RegistrationError: it is not connected to."""
+        ...
+
+    def unfollow(self, publisher: PublisherKey) -> None:
+        """Nothing of it comes any more."""
+        ...
+
+    def connected(self, publisher: PublisherKey) -> bool:
+        """Whether the link is up."""
+        ...
+
+    def links(self, publisher: PublisherKey) -> int:
+        """How often it has come up."""
+        ...
+
+    def stop(self) -> None:
+        """Nothing comes any more; may be called again."""
+        ...
+
+
+class ReplaySource(Protocol):
+    """Asks engines for what they have sent; see `Replayer`."""
+
+    requests: int
+    replayed_batches: int
+
+    async def repair(self, publisher: PublisherKey, endpoint: str, emit: Emit) -> None:
+        """Emits what came after the publisher's cursor, up to what waits."""
+        ...
+
+    def close(self) -> None:
+        """Ends; no repair is under way."""
+        ...
+
+
+class Followed:
+    """One publisher that is ours.
+
+    Attributes:
+        live: its place in the log is known: `Pump.begin` or `Pump.resume` has been called.
+        links: how often its link had come up when its engine was last asked.
+        repair: under way.
+    """
+
+    __slots__ = ("links", "live", "registration", "repair")
+
+    def __init__(self, registration: Registration) -> None:
+        self.registration = registration
+        self.live = False
+        self.links = 0
+        self.repair: asyncio.Task[None] | None = None
+
+    @property
+    def can_replay(self) -> bool:
+        """Whether its engine can be asked for what it has sent."""
+        return bool(self.registration.replay_endpoint)
+
+    def cancel_repair(self) -> None:
+        """Ends the repair under way, if there is one; what waits goes on waiting."""
+        if self.repair is not None:
+            self.repair.cancel()
+            self.repair = None
+
+
+class Pump:
+    """See the module. All methods are called on its loop, but for `start`.
+
+    Args:
+        sink: of the same loop.
+        packer: of hashes and tokens; the kernel's where there is one.
+        window_s: how long batches are collected for one record, 0 for not at all.
+        turn_messages_max: bound on the messages of a turn.
+        loop: that it will run on; the running one where it is left out.
+        receiver, replayer: others than sockets, for tests.
+    """
+
+    def __init__(
+        self,
+        sink: RecordSink,
+        *,
+        packer: ArrayPacker | None = None,
+        window_s: float = 0.0,
+        turn_messages_max: int = TURN_MESSAGES_MAX,
+        loop: asyncio.AbstractEventLoop | None = None,
+        receiver: Receiver | None = None,
+        replayer: ReplaySource | None = None,
+    ) -> None:
+        self.inbox = Inbox(when_filled=self._wake)
+        self.subscriber = Subscriber(self.inbox) if receiver is None else receiver
+        self.sequencer = Sequencer(packer)
+        self.replayer = Replayer(self.sequencer) if replayer is None else replayer
+        self.followed: dict[PublisherKey, Followed] = {}
+        self._own_faults = 0
+        self._sink = sink
+        self._window_s = window_s
+        self._turn_messages_max = turn_messages_max
+        self._loop = asyncio.get_running_loop() if loop is None else loop
+        self._arrived = asyncio.Event()
+
+    @property
+    def faults(self) -> int:
+        """Unforeseen errors of the whole write path."""
+        return self._own_faults + self.sequencer.faults + self.subscriber.unexpected_errors
+
+    def _count_fault(self) -> None:
+        self._own_faults += 1
+
+    def _wake(self) -> None:
+        """Called by the socket thread when there is something to take again."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._arrived.set)
+
+    # Start and end
+
+    def start(self) -> None:
+        """Starts to receive, from nobody yet; any thread may call it, once."""
+        self.subscriber.start()
+
+    async def run(self) -> None:
+        """Turns and repairs until it is cancelled; no error ends it."""
+        count = self._count_fault
+        watching = asyncio.create_task(keep("watch over links", self._watch, on_fault=count))
+        try:
+            await keep("write path", self._turn_until_cancelled, on_fault=count)
+        finally:
+            await cancel(watching)
+
+    async def drain(self) -> None:
+        """Ends receiving and the repairs; what was received by then becomes records, in time.
+
+        What is held for a repair is left to the next start, which asks for it.
+        """
+        await asyncio.to_thread(self.subscriber.stop)
+        for publisher, followed in self.followed.items():
+            followed.cancel_repair()
+            if followed.live and not followed.can_replay:
+                self.resume(publisher)
+            followed.live = False
+        try:
+            async with asyncio.timeout(SHUTDOWN_S / 2):
+                await self._sink.ready()
+                while self._turn():
+                    await asyncio.sleep(0)
+                    await self._sink.ready()
+        except TimeoutError:
+            _logger.warning("Lost what was received and could not be written in time")
+
+    async def close(self) -> None:
+        """Ends; closes the sockets."""
+        repairs = [one.repair for one in self.followed.values() if one.repair is not None]
+        await cancel(*repairs)
+        await asyncio.to_thread(self.subscriber.stop)
+        self.replayer.close()
+
+    # Turns
+
+    async def _turn_until_cancelled(self) -> None:
+        while True:
+            # Looks before it waits: an error may have left messages behind.
+            self._arrived.clear()
+            await self._sink.ready()  # Step 1.
+            while self._turn():
+                await asyncio.sleep(0)
+                await self._sink.ready()
+            await self._arrived.wait()
+            if self._window_s:
+                await asyncio.sleep(self._window_s)
+
+    def _turn(self) -> bool:
+        """Steps 2 to 4; False where nothing more has been received."""
+        messages = self.inbox.take(self._turn_messages_max, bytes_max=TURN_BYTES_MAX)
+        is_more = bool(self.inbox)
+        if messages:
+            self._append(self.sequencer.process(messages, time.time()), ask_again=True)
+            self._repair_gaps()
+        return is_more
+
+    def _append(self, records: Sequence[SequencedRecord], *, ask_again: bool = False) -> None:
+        """Hands the records to the sink; where that fails, they are asked for again, or a gap."""
+        if not records:
+            return
+        try:
+            self._sink.append(records)
+        except Exception:
+            self._count_fault()
+            _logger.exception("Unexpected error with %d records; taking them back", len(records))
+            for publisher in dict.fromkeys(record.publisher for record in records):
+                self._take_back(publisher, ask_again=ask_again)
+
+    def _take_back(self, publisher: PublisherKey, *, ask_again: bool) -> None:
+        try:
+            self._sink.append(self.sequencer.take_back(publisher, time.time(), ask_again=ask_again))
+        except Exception:
+            self._count_fault()
+            _logger.exception("Unexpected error with a gap; the fold finds a hole in its place")
+
+    # Publishers
+
+    async def follow(self, registration: Registration) -> None:
+        """Connects to the publisher; what it sends waits until `begin` or `resume`.
+
+        Raises:
+            RegistrationConflictError: it is followed already; nothing has changed.
+            RegistrationError: it cannot be connected to; it is followed all the same, and
+                `unfollow` forgets it.
+        """
+        publisher = registration.publisher
+        self.sequencer.add(registration, repairs=bool(registration.replay_endpoint))
+        self.sequencer.hold(publisher)
+        self.followed[publisher] = Followed(registration)
+        await asyncio.to_thread(self.subscriber.follow, registration)
+
+    async def connect_again(self, registration: Registration) -> None:
+        """Connects to a followed publisher, where that has failed before.
+
+        Raises:
+            RegistrationError: it failed again.
+        """
+        with contextlib.suppress(RegistrationConflictError):  # it has not failed
+            await asyncio.to_thread(self.subscriber.follow, registration)
+
+    async def unfollow(self, publisher: PublisherKey) -> None:
+        """Forgets the publisher and what of it waits.
+
+        Raises:
+            KeyError: it is not followed; so for all below.
+        """
+        self.followed.pop(publisher).cancel_repair()
+        self.sequencer.remove(publisher)
+        await asyncio.to_thread(self.subscriber.unfollow, publisher)
+
+    def hold(self, publisher: PublisherKey) -> None:
+        """Lets what the publisher sends wait again, until `begin` or `resume`."""
+        followed = self.followed[publisher]
+        followed.live = False
+        followed.cancel_repair()
+        self.sequencer.hold(publisher)
+
+    def begin(self, publisher: PublisherKey, anchor: Anchor) -> None:
+        """The log has the publisher's batches up to `anchor`: what came after it is asked for."""
+        self.sequencer.place(publisher, anchor)
+        self.followed[publisher].live = True
+        self.repair(publisher)
+
+    def resume(self, publisher: PublisherKey) -> None:
+        """The log has all that was taken of the publisher: what waits follows."""
+        self.followed[publisher].live = True
+        self._append(self.sequencer.resume(publisher, time.time()))
+        self._repair_gaps()
+
+    # Repairs
+
+    def repair(self, publisher: PublisherKey) -> None:
+        """Holds the publisher, asks its engine for what came after its cursor, then goes on."""
+        followed = self.followed[publisher]
+        if followed.repair is None or followed.repair.done():
+            self.sequencer.hold(publisher)
+            followed.repair = asyncio.create_task(self._repair(publisher, followed))
+
+    async def _repair(self, publisher: PublisherKey, followed: Followed) -> None:
+        async def emit(records: Sequence[SequencedRecord]) -> None:
+            self._append(records)
+            await self._sink.room()
+
+        try:
+            if followed.can_replay:
+                await self.replayer.repair(publisher, followed.registration.replay_endpoint, emit)
+        except Exception:
+            self._count_fault()
+            _logger.exception("Unexpected error during a replay; going on without it")
+        await self._sink.ready()
+        followed.repair = None
+        self.resume(publisher)
+
+    def _repair_gaps(self) -> None:
+        """Begins to repair the publishers that the sequencer has come to hold."""
+        for publisher in self.sequencer.take_gaps():
+            followed = self.followed.get(publisher)
+            if followed is not None and followed.live:
+                self.repair(publisher)
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(LINKS_S)
+            self.watch_links()
+
+    def watch_links(self) -> None:
+        """Asks again where a link has come up: what was sent meanwhile may show no gap."""
+        for publisher, followed in self.followed.items():
+            links = self.subscriber.links(publisher)
+            if links == followed.links or not followed.live or followed.repair is not None:
+                continue
+            followed.links = links
+            if followed.can_replay:
+                self.repair(publisher)

@@ -1,0 +1,242 @@
+"""What is known of one publisher between its messages: place, counters, batches that wait."""
+
+import logging
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from bridge.sequencing.tracker import Outcome, SequenceTracker
+from bridge.sequencing.window import Window
+from bridge.sockets.raw_message import RawMessage
+from bridge.wire import DecodedBatch, Source
+from schemas.errors import WireError
+from schemas.events import Cleared
+from schemas.positions import NO_CURSOR, Cursor
+from schemas.registration import Registration
+
+RESTARTED: Final = "restarted"
+JOINED_LATE: Final = "joined_late"
+MISSED: Final = "missed"
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class PublisherCounters:
+    """What one publisher's messages came to since it was added; all but `dropped` only rise.
+
+    Attributes:
+        publisher: its name in the log, `instance|tenant|rank`.
+        messages: received, of any use or none.
+        batches: accepted into records, those without any usable event included.
+        events: accepted into records.
+        duplicates: batches that had been delivered before.
+        gaps: places where batches are missing; lost_batches: how many are.
+        restarts: new incarnations found.
+        dropped: messages, batches and events left out, by `DropReason`.
+    """
+
+    publisher: str = ""
+    messages: int = 0
+    batches: int = 0
+    events: int = 0
+    duplicates: int = 0
+    gaps: int = 0
+    lost_batches: int = 0
+    restarts: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+
+    def count_drop(self, error: WireError) -> None:
+        """Counts one thing left out, and says the first of each kind."""
+        if not self.dropped[error.reason]:
+            _logger.warning(
+                "Left out what %s sent, as all of its kind from here on: %s", self.publisher, error
+            )
+        self.dropped[error.reason] += 1
+
+
+class Anchor(NamedTuple):
+    """A batch that is in the log, with the time by which its life is known again.
+
+    Attributes:
+        cursor: of the batch.
+        engine_time: its own timestamp, Unix seconds; 0 where it is not known.
+    """
+
+    cursor: Cursor
+    engine_time: float
+
+
+NO_ANCHOR: Final = Anchor(NO_CURSOR, 0.0)
+
+
+class Held(NamedTuple):
+    """A batch that waits, and the bytes of its message."""
+
+    batch: DecodedBatch
+    size_bytes: int
+
+
+class _Checkpoint(NamedTuple):
+    """Where the publisher stood when its last window was begun."""
+
+    anchor: Anchor
+    degraded: bool
+
+
+class Loss(NamedTuple):
+    """What is known to have been sent, and why it is a gap where no replay brings it.
+
+    Attributes:
+        cursor: everything up to it.
+        reason: of the gap.
+    """
+
+    cursor: Cursor
+    reason: str
+
+
+class Lane:
+    """All that is known of one publisher."""
+
+    __slots__ = (
+        "_checkpoint",
+        "counters",
+        "degraded",
+        "engine_time",
+        "held",
+        "held_bytes",
+        "lost",
+        "publisher",
+        "repairs",
+        "source",
+        "tracker",
+    )
+
+    def __init__(
+        self, registration: Registration, source: Source, cursor: Cursor, repairs: bool
+    ) -> None:
+        self.publisher = registration.publisher
+        self.source = source
+        self.tracker = SequenceTracker(cursor)
+        self.counters = PublisherCounters(registration.service_key)
+        self.engine_time = 0.0
+        self.degraded = False  # a gap was written, and no reset or clear since; not what was before
+        self.repairs = repairs
+        self.held: deque[Held] | None = None
+        self.held_bytes = 0
+        self.lost: Loss | None = None  # told when it no longer waits
+        self._checkpoint = _Checkpoint(self.anchor, False)
+
+    @property
+    def anchor(self) -> Anchor:
+        """The last accepted batch."""
+        return Anchor(self.tracker.cursor, self.engine_time)
+
+    def place(self, anchor: Anchor) -> None:
+        """Sets the last batch in the log; what was seen before is no evidence more."""
+        if self.tracker.cursor != anchor.cursor:
+            self.tracker = SequenceTracker(anchor.cursor)
+        self.engine_time = anchor.engine_time
+
+    # Windows
+
+    def open(self, now: float) -> Window:
+        """Begins a window; `roll_back` returns to here."""
+        self._checkpoint = _Checkpoint(self.anchor, self.degraded)
+        return Window(self.publisher, now)
+
+    def roll_back(self) -> Cursor:
+        """Forgets the batches of the last window; returns the last of them."""
+        lost_to = self.tracker.cursor
+        self.place(self._checkpoint.anchor)
+        self.degraded = self._checkpoint.degraded
+        return lost_to
+
+    def lose(self, window: Window, lost: Loss) -> None:
+        """Says that everything up to the cursor is lost; nothing where it is known."""
+        cursor, reason = lost
+        if cursor <= self.tracker.cursor:
+            return
+        if cursor.incarnation > self.tracker.incarnation:
+            window.add_reset(incarnation=cursor.incarnation, reason=reason)
+            self.degraded = False
+            self.tracker = SequenceTracker(Cursor(cursor.incarnation, -1))
+        first, last = self.tracker.sequence + 1, cursor.sequence
+        if first <= last:
+            self.counters.gaps += 1
+            self.counters.lost_batches += last - first + 1
+            self.add_gap(window, first, last, reason)
+        self.tracker = SequenceTracker(cursor)
+        self.engine_time = 0.0
+
+    # Batches
+
+    def decode(self, message: RawMessage) -> DecodedBatch | None:
+        """The message's batch, or None, counted, where it has no place in the stream."""
+        self.counters.messages += 1
+        try:
+            return self.source.decode(message.frames)
+        except WireError as error:
+            self.counters.count_drop(error)
+            return None
+
+    def needs_repair(self, batch: DecodedBatch) -> bool:
+        """Whether batches before this one are missing that the publisher may still have."""
+        if not self.repairs or batch.sequence == self.tracker.sequence + 1:
+            return False
+        return self.tracker.peek(batch.sequence, batch.digest).gap is not None
+
+    def accept(self, batch: DecodedBatch, window: Window) -> None:
+        """Appends what the batch says to the window."""
+        counters = self.counters
+        tracker = self.tracker
+        verdict = tracker.observe(batch.sequence, batch.digest)
+        if verdict.outcome is Outcome.DUPLICATE:
+            counters.duplicates += 1
+            return
+        if verdict.outcome is Outcome.RESTART:
+            counters.restarts += 1
+            self.degraded = False
+            window.add_reset(incarnation=tracker.incarnation, reason=RESTARTED)
+        if verdict.gap is not None:
+            first, last = verdict.gap
+            counters.gaps += 1
+            counters.lost_batches += last - first + 1
+            reason = MISSED if first else JOINED_LATE
+            self.add_gap(window, first, last, reason)
+        for dropped in batch.dropped:
+            counters.count_drop(dropped)
+        counters.batches += 1
+        if batch.engine_time is None and not self.degraded:
+            (unusable,) = batch.dropped
+            self.add_gap(window, batch.sequence, batch.sequence, unusable.reason)
+            return
+        if batch.engine_time is not None:
+            self.engine_time = batch.engine_time
+        if self.degraded and any(isinstance(event, Cleared) for event in batch.events):
+            self.degraded = False
+        counters.events += len(batch.events)
+        window.add_batch(
+            incarnation=tracker.incarnation,
+            sequence=batch.sequence,
+            engine_time=self.engine_time,
+            events=batch.events,
+        )
+
+    def add_gap(self, window: Window, first: int, last: int, reason: str) -> None:
+        """Says that these batches are lost; the fold degrades the publisher by it."""
+        self.degraded = True
+        incarnation = self.tracker.incarnation
+        window.add_gap(incarnation=incarnation, first=first, last=last, reason=reason)
+
+    def is_older(self, batch: DecodedBatch) -> bool:
+        """Whether a batch that waited is one that the log has: not above the cursor, nor later.
+
+        The numbers alone could be those of a new life; its clock has gone on.
+        """
+        return (
+            batch.sequence <= self.tracker.sequence
+            and batch.engine_time is not None
+            and batch.engine_time <= self.engine_time
+        )

@@ -1,0 +1,322 @@
+"""The write path of the embedded service: the pump over the log in this process, on one thread.
+
+The order is the guarantee:
+
+    Step 1. the pump turns what the sockets received into records (`bridge.pump`).
+    Step 2. the sink appends them to the log, one write a turn. From here on they survive `kill -9`.
+    Step 3. they are folded into the table in memory. From here on queries see them.
+    Step 4. commands (register, unregister) append and fold records too (`bridge.membership`).
+    Step 5. now and then: sync the log, then write the table's changes with the offset they cover.
+
+A record is folded only after it was appended, and a table row covers it only after it was synced.
+Steps 1, 2 and 4 run on the loop of this thread, 3 and 5 on `fold_thread`, behind a bounded queue.
+When the disk is full, the sink tries again until it succeeds: nothing is folded that is not in the
+log, queries go on from memory, commands are refused, and what the sockets receive meanwhile waits
+in the bounded inbox.
+"""
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Final
+
+from bridge.delivery.log_sink import LogSink
+from bridge.membership.commands import Commands
+from bridge.membership.registrar import Registrar
+from bridge.pump import Pump
+from bridge.supervision import cancel, keep
+from reprise.embedded.fold_thread import FoldLoop
+from reprise.settings import Settings
+from reprise.troubles import Part, Troubles
+from schemas.arrays import ArrayPacker
+from schemas.errors import DiskError, StorageError
+from schemas.identities import Offset, PublisherKey
+from schemas.limits import EMBEDDED_TURN_MESSAGES_MAX, LOG_RETRY_S, SHUTDOWN_S
+from schemas.positions import PublisherState
+from schemas.registration import Registration
+from streams.log.embedded import EmbeddedLog
+from streams.table.fold import Fold
+from streams.table.recovery import recover
+from streams.table.store import TableStore
+
+logger = logging.getLogger(__name__)
+
+RETENTION_CHECK_S: Final = 10.0
+
+
+class WriteThread:
+    """Owns the log and the table; see the module for the order.
+
+    Other threads may read `fold`, `ready` and `problem`, and call `register`, `unregister`, `stop`.
+    """
+
+    def __init__(
+        self,
+        *,
+        settings: Settings,
+        make_fold: Callable[[], Fold],
+        log: EmbeddedLog,
+        store: TableStore,
+        packer: ArrayPacker,
+    ) -> None:
+        self.log = log
+        self.store = store
+        self.troubles = Troubles()
+        self.troubles.begin(Part.RECOVERY, "recovering")
+        self.ready = False
+        self.recovery_s = 0.0
+        self._settings = settings
+        self._make_fold = make_fold
+        self.folding = self._make_folding(make_fold())
+        self._loop = asyncio.new_event_loop()
+        self.sink = LogSink(
+            log,
+            on_appended=self._fold,
+            on_failure=self._note_failure,
+            on_recovered=lambda: self.troubles.end(Part.LOG),
+        )
+        self.pump = Pump(
+            self.sink,
+            packer=packer,
+            turn_messages_max=EMBEDDED_TURN_MESSAGES_MAX,
+            loop=self._loop,
+        )
+        self.registrar = Registrar(
+            pump=self.pump, sink=self.sink, table=_FoldedTable(self), sync=self._sync
+        )
+        self.commands: Commands[list[Registration]] = Commands(self._loop, refusal=self._refusal)
+        self._faults = 0
+        self._failure: StorageError | None = None
+        self._stopping = threading.Event()
+        self._stop = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name="write", daemon=True)
+        self._syncer = threading.Thread(target=self._sync_often, name="log-sync", daemon=True)
+
+    def _make_folding(self, fold: Fold) -> FoldLoop:
+        return FoldLoop(
+            fold,
+            self.store,
+            self.log,
+            flush_s=self._settings.table_flush_s,
+            troubles=self.troubles,
+        )
+
+    @property
+    def problem(self) -> str:
+        """Why newer events may be missing from answers, or ""."""
+        return self.troubles.problem
+
+    @property
+    def fold(self) -> Fold:
+        """The table's state; empty until recovery is done."""
+        return self.folding.fold
+
+    @property
+    def faults(self) -> int:
+        """Unforeseen errors, of all parts."""
+        return self._faults + self.pump.faults + self.folding.faults
+
+    def _count_fault(self) -> None:
+        self._faults += 1
+
+    # Called by other threads
+
+    def start(self) -> None:
+        """Starts recovery, then the write path."""
+        self.pump.start()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Writes what was received, flushes, closes log and store; waits for it within a bound."""
+        self._stopping.set()
+        if self._thread.ident is None:
+            self._end()
+            return
+        with contextlib.suppress(RuntimeError):  # the loop has been closed: it has ended by itself
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(SHUTDOWN_S)
+        if self._thread.is_alive():
+            logger.error(
+                "The write path did not stop within %.0f s; the log has all that it read",
+                SHUTDOWN_S,
+            )
+
+    def register(self, registration: Registration) -> "Future[list[Registration]]":
+        """See `Registrar.register`."""
+        return self.commands.submit(lambda: self.registrar.register(registration))
+
+    def unregister(
+        self, matches: Callable[[Registration], bool], service_key: str
+    ) -> "Future[list[Registration]]":
+        """See `Registrar.unregister`."""
+        return self.commands.submit(lambda: self.registrar.unregister(matches, service_key))
+
+    # The thread
+
+    def _run(self) -> None:
+        try:
+            self._recover_until_stopped()
+            if not self._stopping.is_set():
+                self.folding.start()
+                self._syncer.start()
+                self._loop.run_until_complete(self._write_until_stopped())
+        except Exception as error:
+            self.troubles.begin(Part.THREAD, f"the write path has ended: {error!r}")
+            if not self._stopping.is_set():
+                logger.exception("The write path has ended; queries go on with what is folded")
+        finally:
+            self._stopping.set()
+            self._end()
+
+    def _end(self) -> None:
+        self.commands.close()
+        try:
+            self._loop.run_until_complete(self.pump.close())
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
+            self._loop.close()
+        except Exception:
+            logger.exception("Unexpected error while closing the sockets")
+        try:
+            self.folding.stop()
+            self.store.close()
+            self.log.close()
+        except StorageError as error:
+            logger.error(
+                "Closing the data directory failed; the log has all that was read: %s", error
+            )
+
+    async def _write_until_stopped(self) -> None:
+        await self.registrar.follow_registered()
+        self.troubles.end(Part.RECOVERY)
+        self.ready = True
+        count = self._count_fault
+        parts = [
+            asyncio.create_task(self.pump.run()),
+            asyncio.create_task(keep("log writer", self.sink.run, on_fault=count)),
+            asyncio.create_task(keep("commands", self.commands.run, on_fault=count)),
+            asyncio.create_task(keep("retention", self._retain_often, on_fault=count)),
+        ]
+        try:
+            await self._stop.wait()
+        finally:
+            await cancel(*parts)
+        if self._failure is not None:
+            raise self._failure
+        if self.sink.is_blocked:
+            self.sink.retry()
+        if self.sink.is_blocked:
+            logger.error("Stopping; what was received and could not be appended is lost")
+        else:
+            await self.pump.drain()
+
+    # Recovery
+
+    def _recover_until_stopped(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._recover()
+                return
+            except DiskError as error:
+                self.troubles.note(Part.LOG, error)
+            if not self._stopping.wait(LOG_RETRY_S):
+                self._reopen()
+
+    def _reopen(self) -> None:
+        for database in (self.log, self.store):
+            try:
+                database.reopen()
+            except StorageError as error:
+                self.troubles.note(Part.LOG, error)
+
+    def _recover(self) -> None:
+        started = time.monotonic()
+        recovered = recover(self.store, self.log, self._make_fold)
+        self.folding = self._make_folding(recovered.fold)
+        self.recovery_s = time.monotonic() - started
+        for skipped in recovered.skipped:
+            logger.warning("Skipped the record at offset %d (%s): %s", *skipped)
+        logger.info(
+            "Recovered in %.2f s: %s (%s), %d records folded, %d publishers registered",
+            self.recovery_s,
+            recovered.plan.action,
+            recovered.plan.reason,
+            recovered.records,
+            len(self.fold.registrations),
+        )
+        self.troubles.end(Part.LOG)
+
+    # What the parts ask for
+
+    def _fold(self, first: Offset, encoded: Sequence[bytes]) -> None:
+        """Step 3. Waits while the fold's queue is full."""
+        try:
+            self.folding.submit(first, encoded)
+        except StorageError as error:
+            # They are in the log: the next start folds them.
+            self._failure = error
+            self._stop.set()
+
+    def _note_failure(self, error: StorageError) -> None:
+        self.troubles.note(Part.LOG, error)
+        self.commands.refuse_waiting()
+
+    def _refusal(self) -> str:
+        return (self.problem or "the log cannot be written") if self.sink.is_blocked else ""
+
+    async def _sync(self) -> None:
+        await asyncio.to_thread(self.log.sync)
+
+    # Retention and sync
+
+    async def _retain_often(self) -> None:
+        while True:
+            self._retain()
+            await asyncio.sleep(RETENTION_CHECK_S)
+
+    def _retain(self) -> None:
+        settings = self._settings
+        exempt = [known.offset for known in self.fold.registrations.values()]
+        try:
+            self.log.retain(
+                bytes_max=settings.log_retention_bytes,
+                age_max_s=settings.log_retention_s,
+                now=time.time(),
+                floor=Offset(self.folding.flushed_offset + 1),
+                exempt=exempt,
+            )
+        except DiskError as error:
+            self.troubles.note(Part.RETENTION, error)
+        else:
+            self.troubles.end(Part.RETENTION)
+
+    def _sync_often(self) -> None:
+        while not self._stopping.wait(self._settings.log_sync_s):
+            try:
+                self.log.sync()
+            except StorageError as error:
+                self.troubles.note(Part.SYNC, error)
+            else:
+                self.troubles.end(Part.SYNC)
+
+
+class _FoldedTable:
+    """Implements `bridge.membership.registrar.PublisherTable` over the fold of a thread."""
+
+    def __init__(self, thread: WriteThread) -> None:
+        self._thread = thread
+
+    def registrations(self) -> Mapping[PublisherKey, Registration]:
+        """See `PublisherTable`."""
+        return {key: one.registration for key, one in self._thread.fold.registrations.items()}
+
+    def state(self, publisher: PublisherKey) -> PublisherState | None:
+        """See `PublisherTable`."""
+        return self._thread.fold.publishers.get(publisher)
+
+    async def folded(self) -> None:
+        """See `PublisherTable`."""
+        await asyncio.to_thread(self._thread.folding.wait)

@@ -1,0 +1,241 @@
+"""The embedded service repairs what it missed, from the replay sockets of engines as processes.
+
+Afterwards its answers are the engine's own truth, exact, and its digests those of a fresh fold.
+"""
+
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from devtools.broker import free_ports
+from simulation.engines.cache import CacheSizes
+from simulation.engines.engine import EngineOptions, EngineReady, EngineState
+from simulation.engines.process import EngineProcess, stop_engines
+from simulation.engines.publisher import PublisherOptions
+from simulation.traffic.http_json import JsonConnection
+from tests.integration.test_kill import contexts_of, fresh_contexts
+from tests.processes import Service, until
+from tests.proxy import Proxy
+
+PROMPTS = 200
+SIZES = CacheSizes(block_size=16, gpu_blocks=120, cpu_blocks=200)
+WIRES = ["0.23.0", "0.25.0", "0.33.0"]
+"""Arrays, maps, and maps with the topic in replays; SGLang's two forms of replay are the same."""
+
+
+class Engine:
+    """One engine process, and what it knows of itself."""
+
+    def __init__(self, seed: int, wire: str) -> None:
+        self._random = random.Random(seed)
+        self._wire = wire
+        self.ready: EngineReady
+        self._start(PublisherOptions(wire=wire))
+
+    def _start(self, publisher: PublisherOptions) -> None:
+        options = EngineOptions(instance_id="a", model="m", sizes=SIZES, publisher=publisher)
+        self._process = EngineProcess(options)
+        self.ready = self._process.await_ready()
+        self._api = JsonConnection(f"http://127.0.0.1:{self.ready.http_port}", 20.0)
+
+    def restart(self) -> None:
+        """Another process at the same addresses, which knows nothing."""
+        (rank,) = self.ready.ranks
+        self.close()
+        self._start(
+            PublisherOptions(
+                endpoint=rank.endpoint, replay_endpoint=rank.replay_endpoint, wire=self._wire
+            )
+        )
+
+    def post(self, path: str, body: object) -> Any:
+        return msgspec.json.decode(self._api.request("POST", path, body).body)
+
+    @staticmethod
+    def prompt(number: int) -> list[int]:
+        return [number % 20] * 32 + [number] * (16 * (number % 7) + 1)
+
+    def serve(self, requests: int) -> None:
+        """Stores and, as the cache is small, removes."""
+        for _ in range(requests):
+            tokens = self.prompt(self._random.randrange(PROMPTS))
+            self.post("/generate", {"token_ids": tokens})
+
+    def published(self) -> int:
+        answer = self._api.request("GET", "/ready").body
+        return msgspec.json.decode(answer, type=EngineState).batches[0]
+
+    def close(self) -> None:
+        self._api.close()
+        stop_engines([self._process])
+
+
+@pytest.fixture
+def wire() -> str:
+    return WIRES[-1]
+
+
+@pytest.fixture
+def engine(seed: int, wire: str) -> Iterator[Engine]:
+    opened = Engine(seed, wire)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    with Service(tmp_path / "data") as running:
+        yield running
+
+
+def register(service: Service, engine: Engine, *, endpoint: str = "") -> None:
+    (rank,) = engine.ready.ranks
+    service.register(endpoint or rank.endpoint, replay_endpoint=rank.replay_endpoint)
+
+
+def shown(service: Service) -> dict[str, Any]:
+    (found,) = service.get("/services")[1]["services"]
+    return dict(found)
+
+
+def until_caught_up(service: Service, engine: Engine, *, incarnation: int = 1) -> None:
+    def holds() -> bool:
+        one = shown(service)
+        return (one["Incarnation"], one["Sequence"]) == (incarnation, engine.published() - 1)
+
+    try:
+        until(holds, what="all batches are folded")
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {shown(service)}\n{service.log()}") from error
+
+
+def assert_exact(service: Service, engine: Engine) -> None:
+    for number in range(PROMPTS):
+        tokens = engine.prompt(number)
+        truth = engine.post("/truth", {"token_ids": tokens})["ranks"]["0"]
+        body = {"model": "m", "block_size": 16, "token_ids": tokens}
+        status, answer, headers = service.exchange("/query", body)
+        assert (status, headers["reprise-state"]) == (200, "exact")
+        told = answer["default"]["a"]
+        assert [told["longest_matched"], told["GPU"], told["CPU"]] == [
+            truth["any"],
+            truth["GPU"],
+            truth["CPU"],
+        ]
+    assert contexts_of(service) == fresh_contexts(service.data)
+    assert service.metric("reprise_faults_total") == 0.0
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_what_was_sent_while_the_service_was_killed_is_replayed(
+    service: Service, engine: Engine
+) -> None:
+    register(service, engine)
+    engine.serve(100)
+    until_caught_up(service, engine)
+    service.kill()
+    engine.serve(150)
+    service.start()
+    until_caught_up(service, engine)
+    assert_exact(service, engine)
+    assert service.metric("reprise_bridge_gaps_total") == 0.0
+    assert service.metric("reprise_bridge_replayed_batches_total") > 0.0
+
+
+def test_a_kill_between_any_two_batches_loses_none(
+    service: Service, engine: Engine, seed: int
+) -> None:
+    moments = random.Random(seed)
+    register(service, engine)
+    for _ in range(4):
+        engine.serve(moments.randrange(1, 60))
+        service.kill()
+        engine.serve(moments.randrange(60))
+        service.start()
+    engine.serve(1)
+    until_caught_up(service, engine)
+    assert_exact(service, engine)
+
+
+def test_what_was_sent_before_the_registration_is_replayed(
+    service: Service, engine: Engine
+) -> None:
+    engine.serve(100)
+    register(service, engine)
+    until_caught_up(service, engine)
+    assert_exact(service, engine)
+
+
+def test_batches_that_were_dropped_on_the_way_are_replayed(
+    service: Service, engine: Engine
+) -> None:
+    register(service, engine)
+    engine.serve(50)
+    until_caught_up(service, engine)
+    for _ in range(3):
+        engine.post("/lose", {"batches": 20})
+        engine.serve(40)
+        until_caught_up(service, engine)
+    assert_exact(service, engine)
+    assert service.metric("reprise_bridge_gaps_total") == 0.0
+
+
+@pytest.fixture
+def proxy(engine: Engine) -> Iterator[Proxy]:
+    """Before the engine's live socket."""
+    opened = Proxy(*free_ports(1))
+    opened.start(engine.ready.ranks[0].endpoint)
+    yield opened
+    opened.close()
+
+
+def test_what_was_sent_while_the_link_was_cut_is_replayed_though_nothing_follows(
+    service: Service, engine: Engine, proxy: Proxy
+) -> None:
+    register(service, engine, endpoint=f"tcp://{proxy.address}")
+    until(lambda: shown(service)["Connected"], what="the link")
+    engine.serve(50)
+    until_caught_up(service, engine)
+    proxy.cut()
+    until(lambda: not shown(service)["Connected"], what="the end of the link")
+    engine.serve(50)
+    proxy.heal()
+    until_caught_up(service, engine)
+    assert_exact(service, engine)
+    assert service.metric("reprise_bridge_gaps_total") == 0.0
+
+
+def test_an_engine_that_was_restarted_while_the_service_was_killed_is_known_for_another(
+    service: Service, engine: Engine
+) -> None:
+    register(service, engine)
+    engine.serve(100)
+    until_caught_up(service, engine)
+    service.kill()
+    engine.restart()
+    engine.serve(150)  # more than before: its numbers alone would not show it
+    service.start()
+    until_caught_up(service, engine, incarnation=2)
+    assert_exact(service, engine)
+
+
+def test_a_gap_that_no_replay_fills_is_told_and_does_not_look_like_another_engine(
+    service: Service, engine: Engine
+) -> None:
+    (rank,) = engine.ready.ranks
+    service.register(rank.endpoint)
+    until(lambda: shown(service)["Connected"], what="the link")
+    time.sleep(0.2)  # the subscription follows the link; nothing tells when it is there
+    engine.serve(20)
+    until_caught_up(service, engine)
+    engine.post("/lose", {"batches": 1})
+    engine.serve(20)
+    until_caught_up(service, engine)
+    service.restart()
+    assert shown(service)["DegradedSince"] is not None
+    assert shown(service)["Incarnation"] == 1

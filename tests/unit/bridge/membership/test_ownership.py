@@ -1,0 +1,68 @@
+"""What waits for the owner of the publishers while it is busy."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from bridge.membership.ownership import Ownership
+from schemas.identities import PublisherKey
+from schemas.registration import Registration
+from tests.unit.bridge.messages import registration
+
+OLD, NEW = registration(), registration(endpoint="tcp://127.0.0.1:5600")
+OTHER = registration(instance_id="w-2")
+ONE, TWO = OLD.publisher, OTHER.publisher
+Done = list[tuple[PublisherKey, Registration | None]]
+
+
+def carried_out(
+    monkeypatch: pytest.MonkeyPatch, *changes: tuple[PublisherKey, Registration | None]
+) -> Done:
+    """What is done of changes that come while an earlier one is being carried out."""
+    done: Done = []
+    fails = {TWO}
+
+    async def change(
+        owner: Ownership, home: int, publisher: PublisherKey, wanted: Registration | None
+    ) -> None:
+        await asyncio.sleep(0)
+        done.append((publisher, wanted))
+        if publisher in fails:
+            fails.discard(publisher)
+            raise RuntimeError("for a test")
+
+    async def run() -> None:
+        nobody: Any = None
+        owner = Ownership(
+            pump=nobody, writer=nobody, transport=nobody, cursors=nobody, registry_partitions=1
+        )
+        for publisher, wanted in changes:
+            owner.change(0, publisher, wanted)
+        assert owner._running is not None
+        await owner._running
+        assert owner._changes == {}
+
+    monkeypatch.setattr(Ownership, "_changed", change)
+    asyncio.run(run())
+    return done
+
+
+def test_only_the_last_of_a_publishers_registrations_is_carried_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert carried_out(monkeypatch, (ONE, OLD), (ONE, NEW)) == [(ONE, NEW)]
+
+
+def test_a_publisher_that_was_unregistered_meanwhile_is_forgotten_before_it_is_followed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done = carried_out(monkeypatch, (ONE, OLD), (ONE, None), (ONE, NEW))
+    assert done == [(ONE, None), (ONE, NEW)]
+
+
+def test_an_error_with_one_publisher_keeps_no_other_from_its_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done = carried_out(monkeypatch, (TWO, OTHER), (ONE, OLD))
+    assert done == [(TWO, OTHER), (ONE, OLD)]

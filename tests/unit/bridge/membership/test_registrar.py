@@ -1,0 +1,215 @@
+"""The publishers of the embedded form, over the fakes of the pump's tests."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+
+import pytest
+
+from bridge.membership.registrar import Registrar
+from schemas.errors import (
+    EndpointError,
+    NotRegisteredError,
+    RegistrationConflictError,
+    StorageError,
+)
+from schemas.identities import PublisherKey
+from schemas.positions import Cursor, PublisherState
+from schemas.records import RegisteredRecord, UnregisteredRecord
+from schemas.registration import Registration
+from tests.unit.bridge.sequencing.test_sequencer import removed
+from tests.unit.bridge.test_pump import BORN, ONE, PLAIN, REPLAYS, TWO, Bench, live
+
+
+class FakeTable:
+    """Folds registrations when it is asked for what is folded, and nothing else."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.known: dict[PublisherKey, Registration] = {}
+        self.states: dict[PublisherKey, PublisherState] = {}
+        self.ended = False
+        self._bench = bench
+        self._folded = 0
+
+    def registrations(self) -> Mapping[PublisherKey, Registration]:
+        return dict(self.known)
+
+    def state(self, publisher: PublisherKey) -> PublisherState | None:
+        return self.states.get(publisher)
+
+    async def folded(self) -> None:
+        if self.ended:
+            raise StorageError("the fold has ended, for a test")
+        for record in self._bench.sink.records[self._folded :]:
+            if isinstance(record, RegisteredRecord):
+                self.known[record.publisher] = record.registration
+            elif isinstance(record, UnregisteredRecord):
+                self.known.pop(record.publisher, None)
+                self.states.pop(record.publisher, None)
+        self._folded = len(self._bench.sink.records)
+
+
+class Office:
+    """A registrar round fakes."""
+
+    def __init__(self) -> None:
+        self.bench = Bench()
+        self.table = FakeTable(self.bench)
+        self.syncs = 0
+        self.registrar = Registrar(
+            pump=self.bench.pump, sink=self.bench.sink, table=self.table, sync=self.sync
+        )
+
+    async def sync(self) -> None:
+        self.syncs += 1
+
+    def kinds(self, publisher: PublisherKey = ONE) -> list[str]:
+        return [type(one).__name__ for one in self.bench.sink.records if one.publisher == publisher]
+
+
+Scene = Callable[[Office], Coroutine[None, None, None]]
+
+
+def play(scene: Scene) -> Office:
+    async def run() -> Office:
+        office = Office()
+        office.bench.start()
+        await scene(office)
+        assert office.bench.running is not None
+        office.bench.running.cancel()
+        await office.bench.pump.close()
+        return office
+
+    return asyncio.run(run())
+
+
+def test_a_registration_is_in_the_log_before_the_publishers_first_batch() -> None:
+    async def scene(office: Office) -> None:
+        office.bench.pump.inbox.put([])
+        assert await office.registrar.register(PLAIN) == [PLAIN]
+        await office.bench.receive(live(0))
+
+    office = play(scene)
+    assert office.kinds() == ["RegisteredRecord", "EventsRecord"]
+    assert office.syncs == 1
+
+
+def test_what_comes_while_a_registration_waits_for_the_disk_follows_it() -> None:
+    async def scene(office: Office) -> None:
+        office.bench.sink.free.clear()
+        registering = asyncio.create_task(office.registrar.register(PLAIN))
+        while ONE not in office.bench.receiver.followed:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await office.bench.receive(live(0))
+        assert not registering.done()
+        office.bench.sink.free.set()
+        await registering
+        await office.bench.receive(live(1))
+
+    assert play(scene).kinds()[:2] == ["RegisteredRecord", "EventsRecord"]
+
+
+def test_a_new_publisher_is_asked_for_all_that_it_has_sent() -> None:
+    async def scene(office: Office) -> None:
+        office.bench.engine.has = {number: live(number, TWO) for number in range(3)}
+        await office.registrar.register(REPLAYS)
+        await office.bench.settle()
+
+    office = play(scene)
+    assert office.kinds(TWO) == ["RegisteredRecord", *["EventsRecord"] * 3]
+
+
+def test_the_same_registration_again_changes_nothing_but_tries_to_connect() -> None:
+    async def scene(office: Office) -> None:
+        await office.registrar.register(PLAIN)
+        office.bench.receiver.followed.clear()
+        assert await office.registrar.register(PLAIN) == []
+        assert office.bench.receiver.followed == {ONE}
+
+    assert play(scene).kinds() == ["RegisteredRecord"]
+
+
+def test_a_publisher_that_cannot_be_followed_is_not_registered() -> None:
+    async def scene(office: Office) -> None:
+        office.bench.receiver.refuse = True
+        with pytest.raises(EndpointError):
+            await office.registrar.register(PLAIN)
+        assert office.bench.pump.followed == {}
+        office.bench.receiver.refuse = False
+        await office.registrar.register(PLAIN)
+
+    assert play(scene).kinds() == ["RegisteredRecord"]
+
+
+def test_a_registration_in_conflict_is_refused() -> None:
+    async def scene(office: Office) -> None:
+        await office.registrar.register(PLAIN)
+        with pytest.raises(RegistrationConflictError):
+            await office.registrar.register(
+                Registration(
+                    endpoint=PLAIN.endpoint,
+                    kind=PLAIN.kind,
+                    model_name="m",
+                    instance_id="other",
+                    block_size=4,
+                )
+            )
+
+    assert play(scene).kinds() == ["RegisteredRecord"]
+
+
+def test_nothing_is_registered_once_the_fold_has_ended() -> None:
+    async def scene(office: Office) -> None:
+        office.table.ended = True
+        with pytest.raises(StorageError, match="ended"):
+            await office.registrar.register(PLAIN)
+
+    assert play(scene).bench.sink.records == []
+
+
+def test_an_unregistered_publisher_is_forgotten_and_may_come_again_from_its_beginning() -> None:
+    async def scene(office: Office) -> None:
+        await office.registrar.register(PLAIN)
+        await office.bench.receive(live(0), live(1))
+        gone = await office.registrar.unregister(lambda one: one == PLAIN, "key")
+        assert gone == [PLAIN]
+        await office.bench.receive(live(2))
+        await office.registrar.register(PLAIN)
+        await office.bench.receive(live(3))
+        with pytest.raises(NotRegisteredError):
+            await office.registrar.unregister(lambda one: False, "key")
+
+    assert play(scene).kinds() == [
+        "RegisteredRecord",
+        "EventsRecord",
+        "UnregisteredRecord",
+        "RegisteredRecord",
+        "GapRecord",
+        "EventsRecord",
+    ]
+
+
+def test_after_a_restart_each_publisher_goes_on_from_where_the_table_stands() -> None:
+    async def scene(office: Office) -> None:
+        office.table.known = {ONE: PLAIN, TWO: REPLAYS}
+        office.table.states[TWO] = PublisherState(incarnation=2, sequence=4, engine_time=BORN + 4)
+        office.bench.engine.has = {number: live(number, TWO) for number in range(8)}
+        await office.registrar.follow_registered()
+        await office.bench.receive(live(8, TWO), live(0))
+        assert office.bench.engine.asked == [Cursor(2, 4)]
+
+    office = play(scene)
+    assert office.bench.sink.told(TWO) == [removed(number, number) for number in range(5, 9)]
+    assert office.bench.sink.told() == [removed(0, 0)]
+
+
+def test_after_a_restart_a_publisher_that_cannot_be_connected_to_stops_no_other() -> None:
+    async def scene(office: Office) -> None:
+        office.table.known = {ONE: PLAIN, TWO: REPLAYS}
+        office.bench.receiver.refuse = True
+        await office.registrar.follow_registered()
+        office.bench.receiver.refuse = False
+        assert office.bench.pump.followed.keys() == {ONE, TWO}
+        await office.registrar.register(PLAIN)
+        assert office.bench.receiver.followed == {ONE}
+
+    play(scene)

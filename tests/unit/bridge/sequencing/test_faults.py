@@ -1,0 +1,192 @@
+"""An unforeseen error of ours: nothing of the publisher may be missing without a word."""
+
+import pytest
+
+from bridge.sequencing import lane as lanes
+from bridge.sequencing.sequencer import Sequencer
+from bridge.sequencing.window import Window
+from bridge.sockets.raw_message import RawMessage
+from bridge.wire import DecodedBatch
+from bridge.wire.drop_reasons import DropReason
+from schemas.positions import Cursor
+from tests.unit.bridge.sequencing.test_sequencer import ONE, TWO, message, removed, told
+
+POISON = 13
+FAULT = str(DropReason.INTERNAL_ERROR)
+
+
+class Poison(Exception):
+    """What the patched code raises."""
+
+
+@pytest.fixture
+def decoding_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message of sequence POISON cannot be decoded."""
+    decode = lanes.Lane.decode
+
+    def failing(lane: lanes.Lane, message: RawMessage) -> DecodedBatch | None:
+        batch = decode(lane, message)
+        if batch is not None and batch.sequence == POISON:
+            raise Poison
+        return batch
+
+    monkeypatch.setattr(lanes.Lane, "decode", failing)
+
+
+@pytest.fixture
+def packing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch of sequence POISON cannot be packed: its place has been taken by then."""
+    add_batch = Window.add_batch
+
+    def failing(window: Window, *, sequence: int, **fields: object) -> None:
+        if sequence == POISON:
+            raise Poison
+        add_batch(window, sequence=sequence, **fields)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Window, "add_batch", failing)
+
+
+def built(*, repairs: bool) -> Sequencer:
+    sequencer = Sequencer()
+    sequencer.add(ONE, Cursor(1, 9), repairs=repairs)
+    sequencer.add(TWO)
+    return sequencer
+
+
+def messages(first: int, last: int) -> list[RawMessage]:
+    return [message(number, number) for number in range(first, last + 1)]
+
+
+def of_two(*numbers: int) -> list[RawMessage]:
+    return [message(number, number, of=TWO.publisher) for number in numbers]
+
+
+@pytest.mark.usefixtures("decoding_fails")
+def test_a_batch_that_fails_in_decoding_is_a_gap_at_once_and_its_neighbours_are_kept() -> None:
+    sequencer = built(repairs=False)
+    records = sequencer.process([*messages(10, POISON), *of_two(0)], 9.0)
+    assert told(records) == [
+        *(removed(number, number) for number in range(10, POISON)),
+        (FAULT, 1, POISON, POISON),
+        removed(0, 0),
+    ]
+    assert told(sequencer.process(messages(POISON + 1, 15), 9.0)) == [
+        removed(14, 14),
+        removed(15, 15),
+    ]
+    assert sequencer.faults == 1
+    assert sequencer.counters()[ONE.publisher].dropped[FAULT] == 1
+
+
+@pytest.mark.usefixtures("packing_fails")
+def test_a_window_that_fails_in_packing_is_a_gap_and_the_stream_goes_on() -> None:
+    sequencer = built(repairs=False)
+    records = sequencer.process([*messages(10, 15), *of_two(0, 1)], 9.0)
+    assert told(records) == [
+        (FAULT, 1, 10, POISON),
+        removed(14, 14),
+        removed(15, 15),
+        removed(0, 0),
+        removed(1, 1),
+    ]
+    assert sequencer.cursor(ONE.publisher) == Cursor(1, 15)
+
+
+@pytest.mark.usefixtures("decoding_fails")
+def test_a_publisher_that_can_replay_is_asked_again_for_what_failed_in_decoding() -> None:
+    sequencer = built(repairs=True)
+    records = sequencer.process([*messages(10, 15), *of_two(0)], 9.0)
+    assert told(records) == [*(removed(n, n) for n in range(10, POISON)), removed(0, 0)]
+    assert sequencer.take_gaps() == [ONE.publisher]
+    assert sequencer.cursor(ONE.publisher) == Cursor(1, POISON - 1)
+    assert told(sequencer.resume(ONE.publisher, 9.0)) == [
+        ("missed", 1, POISON, POISON),
+        removed(14, 14),
+        removed(15, 15),
+    ]
+
+
+@pytest.mark.usefixtures("packing_fails")
+def test_a_publisher_that_can_replay_is_asked_again_for_the_window_that_failed() -> None:
+    sequencer = built(repairs=True)
+    assert told(sequencer.process([*messages(10, 15), *of_two(0)], 9.0)) == [removed(0, 0)]
+    assert sequencer.take_gaps() == [ONE.publisher]
+    assert sequencer.cursor(ONE.publisher) == Cursor(1, 9)
+    again = [sequencer.decode(one) for one in messages(10, 12)]
+    assert told(sequencer.accept(ONE.publisher, [one for one in again if one], 9.0)) == [
+        removed(number, number) for number in range(10, 13)
+    ]
+    assert told(sequencer.resume(ONE.publisher, 9.0)) == [
+        ("missed", 1, POISON, POISON),
+        removed(14, 14),
+        removed(15, 15),
+    ]
+
+
+@pytest.mark.usefixtures("decoding_fails")
+def test_what_its_publisher_has_no_more_is_a_gap_though_nothing_came_behind_it() -> None:
+    sequencer = built(repairs=True)
+    sequencer.process([message(10, 10), message(11, 11), message(12, 12), message(POISON, 1)], 9.0)
+    assert sequencer.take_gaps() == [ONE.publisher]
+    assert told(sequencer.resume(ONE.publisher, 9.0)) == [(FAULT, 1, POISON, POISON)]
+    assert told(sequencer.process(messages(14, 14), 9.0)) == [removed(14, 14)]
+
+
+@pytest.mark.usefixtures("packing_fails")
+def test_a_replayed_batch_that_fails_again_is_a_gap() -> None:
+    sequencer = built(repairs=True)
+    sequencer.process(messages(10, POISON), 9.0)
+    again = [sequencer.decode(one) for one in messages(10, 14)]
+    records = sequencer.accept(ONE.publisher, [one for one in again if one], 9.0)
+    assert told(records) == [(FAULT, 1, 10, POISON), removed(14, 14)]
+    assert sequencer.resume(ONE.publisher, 9.0) == []
+
+
+@pytest.mark.usefixtures("decoding_fails")
+def test_a_replayed_batch_that_cannot_be_decoded_is_left_out_and_counted() -> None:
+    sequencer = built(repairs=True)
+    assert sequencer.decode(message(POISON, 1)) is None
+    assert (sequencer.faults, sequencer.counters()[ONE.publisher].dropped[FAULT]) == (1, 1)
+
+
+@pytest.mark.usefixtures("packing_fails")
+def test_a_batch_that_waited_and_fails_is_a_gap_and_nothing_waits_any_longer() -> None:
+    sequencer = built(repairs=True)
+    sequencer.hold(ONE.publisher)
+    sequencer.process(messages(10, 15), 9.0)
+    assert told(sequencer.resume(ONE.publisher, 9.0)) == [
+        (FAULT, 1, 10, POISON),
+        removed(14, 14),
+        removed(15, 15),
+    ]
+    assert (sequencer.is_held(ONE.publisher), sequencer.held_bytes) == (False, 0)
+
+
+@pytest.mark.usefixtures("packing_fails")
+def test_a_restart_within_the_window_that_failed_is_not_forgotten() -> None:
+    sequencer = built(repairs=False)
+    live = [message(10, 1), *(message(number, number) for number in range(POISON + 1))]
+    assert told(sequencer.process(live, 9.0)) == [(FAULT, 2, -1, -1), (FAULT, 2, 0, POISON)]
+
+
+def test_records_that_could_not_be_handed_on_are_taken_back() -> None:
+    sequencer = built(repairs=False)
+    sequencer.process(messages(10, 12), 9.0)
+    assert told(sequencer.take_back(ONE.publisher, 9.0, ask_again=True)) == [(FAULT, 1, 10, 12)]
+    assert told(sequencer.process(messages(13, 13), 9.0)) == [removed(13, 13)]
+
+
+def test_records_of_a_publisher_that_can_replay_are_taken_back_and_asked_for_again() -> None:
+    sequencer = built(repairs=True)
+    sequencer.process(messages(10, 12), 9.0)
+    assert sequencer.take_back(ONE.publisher, 9.0, ask_again=True) == []
+    assert sequencer.take_gaps() == [ONE.publisher]
+    assert sequencer.cursor(ONE.publisher) == Cursor(1, 9)
+    assert told(sequencer.resume(ONE.publisher, 9.0)) == [(FAULT, 1, 10, 12)]
+
+
+def test_what_is_known_to_have_come_is_a_gap_where_it_is_not_replayed() -> None:
+    sequencer = built(repairs=True)
+    sequencer.hold(ONE.publisher)
+    sequencer.expect(ONE.publisher, Cursor(1, 12), "spool_full")
+    assert told(sequencer.resume(ONE.publisher, 9.0)) == [("spool_full", 1, 10, 12)]

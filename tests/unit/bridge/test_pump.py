@@ -1,0 +1,456 @@
+"""The pump over a sink, a receiver and a replay source that are fakes: no network, no real time."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from bridge import pump as pumps
+from bridge import supervision
+from bridge.pump import Pump
+from bridge.sequencing.lane import NO_ANCHOR, Anchor
+from bridge.sequencing.replay_client import Emit
+from bridge.sockets.raw_message import RawMessage
+from bridge.wire.drop_reasons import DropReason
+from schemas.errors import EndpointError, RegistrationConflictError
+from schemas.identities import PublisherKey
+from schemas.positions import Cursor
+from schemas.records import Record
+from schemas.registration import Registration
+from tests.unit.bridge.messages import frames_of, registration
+from tests.unit.bridge.sequencing.test_sequencer import removed, told
+
+FAULT = str(DropReason.INTERNAL_ERROR)
+PLAIN = registration()
+REPLAYS = Registration(
+    endpoint="tcp://127.0.0.1:5558",
+    replay_endpoint="tcp://127.0.0.1:5559",
+    kind=PLAIN.kind,
+    model_name="m",
+    instance_id="w-2",
+    block_size=4,
+)
+ONE, TWO = PLAIN.publisher, REPLAYS.publisher
+BORN = 100.0
+
+
+def live(sequence: int, of: PublisherKey = ONE) -> RawMessage:
+    batch = [BORN + sequence, [["BlockRemoved", [sequence]]], 0]
+    return RawMessage(of, frames_of(batch, sequence), 0.0)
+
+
+class FakeSink:
+    """Takes records, unless it is told to wait or to fail."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.failures = 0
+        self.free = asyncio.Event()
+        self.free.set()
+
+    def append(self, records: Iterable[Record]) -> None:
+        records = list(records)
+        if records and self.failures:
+            self.failures -= 1
+            raise RuntimeError("for a test")
+        self.records += records
+
+    async def ready(self) -> None:
+        await self.free.wait()
+
+    async def room(self) -> None:
+        await self.free.wait()
+
+    def told(self, publisher: PublisherKey = ONE) -> list[object]:
+        records: list[Any] = [one for one in self.records if one.publisher == publisher]
+        return told(records)
+
+
+@dataclass
+class FakeReceiver:
+    unexpected_errors: int = 0
+    followed: set[PublisherKey] = field(default_factory=set)
+    ups: Counter[PublisherKey] = field(default_factory=Counter)
+    refuse: bool = False
+    stopped: bool = False
+
+    def start(self) -> None:
+        pass
+
+    def follow(self, registration: Registration) -> None:
+        if self.refuse:
+            raise EndpointError("for a test")
+        if registration.publisher in self.followed:
+            raise RegistrationConflictError("for a test")
+        self.followed.add(registration.publisher)
+
+    def unfollow(self, publisher: PublisherKey) -> None:
+        self.followed.discard(publisher)
+
+    def connected(self, publisher: PublisherKey) -> bool:
+        return publisher in self.followed
+
+    def links(self, publisher: PublisherKey) -> int:
+        return self.ups[publisher]
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+class FakeEngine:
+    """Replays what it still has, straight into the sequencer."""
+
+    requests = 0
+    replayed_batches = 0
+
+    def __init__(self) -> None:
+        self.pump: Pump
+        self.has: dict[int, RawMessage] = {}
+        self.asked: list[Cursor] = []
+        self.answers = asyncio.Event()
+        self.answers.set()
+        self.fails = False
+        self.closed = False
+
+    async def repair(self, publisher: PublisherKey, endpoint: str, emit: Emit) -> None:
+        sequencer = self.pump.sequencer
+        cursor = sequencer.cursor(publisher)
+        self.asked.append(cursor)
+        await self.answers.wait()
+        if self.fails:
+            raise RuntimeError("for a test")
+        waiting = sequencer.first_waiting(publisher)
+        for number in sorted(self.has):
+            if number > cursor.sequence and (waiting is None or number < waiting.sequence):
+                batch = sequencer.decode(self.has[number])
+                if batch is not None:
+                    await emit(sequencer.accept(publisher, [batch], 0.0))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Bench:
+    """A pump round fakes."""
+
+    def __init__(self) -> None:
+        self.sink = FakeSink()
+        self.receiver = FakeReceiver()
+        self.engine = FakeEngine()
+        self.pump = Pump(self.sink, receiver=self.receiver, replayer=self.engine)
+        self.engine.pump = self.pump
+        self.running: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self.running = asyncio.create_task(self.pump.run())
+
+    async def begin(self, registration: Registration, anchor: Anchor = NO_ANCHOR) -> None:
+        await self.pump.follow(registration)
+        self.pump.begin(registration.publisher, anchor)
+        await self.settle()
+
+    async def settle(self) -> None:
+        """Until nothing happens any more, whatever that was."""
+        for _ in range(50):
+            await asyncio.sleep(0)
+
+    async def receive(self, *messages: RawMessage) -> None:
+        self.pump.inbox.put(messages)
+        await self.settle()
+
+
+Scene = Callable[[Bench], Coroutine[None, None, None]]
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervision, "RETRY_S", 0.0)
+    monkeypatch.setattr(pumps, "LINKS_S", 0.0)
+
+
+def play(scene: Scene) -> Bench:
+    """Runs the scene on a pump that is running; returns what came of it."""
+
+    async def run() -> Bench:
+        bench = Bench()
+        bench.start()
+        await bench.settle()
+        await scene(bench)
+        assert bench.running is not None
+        await supervision.cancel(bench.running)
+        await bench.pump.close()
+        return bench
+
+    return asyncio.run(run())
+
+
+def numbers(first: int, last: int) -> list[object]:
+    return [removed(number, number) for number in range(first, last + 1)]
+
+
+# Turns
+
+
+def test_what_is_received_becomes_records_in_order() -> None:
+    async def scene(bench: Bench) -> None:
+        await bench.begin(PLAIN)
+        await bench.receive(live(0), live(1))
+        await bench.receive(live(2))
+
+    assert play(scene).sink.told() == numbers(0, 2)
+
+
+def test_while_the_sink_is_not_ready_all_that_is_received_waits_in_the_inbox() -> None:
+    async def scene(bench: Bench) -> None:
+        await bench.begin(PLAIN)
+        bench.sink.free.clear()
+        await bench.receive(live(0))
+        await bench.receive(live(1), live(2))
+        assert (bench.sink.records, len(bench.pump.inbox)) == ([], 3)
+        bench.sink.free.set()
+        await bench.settle()
+
+    assert play(scene).sink.told() == numbers(0, 2)
+
+
+def test_a_turn_that_fails_leaves_nothing_that_waits_for_the_next_arrival(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scene(bench: Bench) -> None:
+        await bench.begin(PLAIN)
+        take = bench.pump.inbox.take
+        failures = iter([True])
+
+        def failing(*arguments: Any, **options: Any) -> list[RawMessage]:
+            if next(failures, False):
+                raise RuntimeError("for a test")
+            return take(*arguments, **options)
+
+        monkeypatch.setattr(bench.pump.inbox, "take", failing)
+        await bench.receive(live(0), live(1))
+        assert bench.pump.faults == 1
+
+    assert play(scene).sink.told() == numbers(0, 1)
+
+
+def test_a_turn_takes_no_more_messages_than_its_bound() -> None:
+    async def scene(bench: Bench) -> None:
+        await bench.begin(PLAIN)
+        bench.pump._turn_messages_max = 2
+        await bench.receive(*(live(number) for number in range(5)))
+
+    bench = play(scene)
+    assert bench.sink.told() == numbers(0, 4)
+    assert len(bench.sink.records) == 3
+
+
+def test_records_that_the_sink_refuses_are_told_as_a_gap() -> None:
+    async def scene(bench: Bench) -> None:
+        await bench.begin(PLAIN)
+        bench.sink.failures = 1
+        await bench.receive(live(0), live(1))
+        await bench.receive(live(2))
+        assert bench.pump.faults == 2
+
+    assert play(scene).sink.told() == [(FAULT, 1, 0, 1), *numbers(2, 2)]
+
+
+def test_records_that_the_sink_refuses_are_asked_for_again_where_that_can_be() -> None:
+    async def scene(bench: Bench) -> None:
+        await bench.begin(REPLAYS)
+        bench.engine.has = {number: live(number, TWO) for number in range(2)}
+        bench.sink.failures = 1
+        await bench.receive(live(0, TWO), live(1, TWO))
+        await bench.receive(live(2, TWO))
+
+    assert play(scene).sink.told(TWO) == numbers(0, 2)
+
+
+def test_replayed_records_that_the_sink_refuses_too_are_a_gap_and_not_asked_for_again() -> None:
+    async def scene(bench: Bench) -> None:
+        await bench.begin(REPLAYS)
+        bench.engine.has = {0: live(0, TWO)}
+        bench.sink.failures = 2
+        await bench.receive(live(0, TWO))
+        await bench.receive(live(1, TWO))
+
+    bench = play(scene)
+    assert bench.sink.told(TWO) == [(FAULT, 1, 0, 0), *numbers(1, 1)]
+    assert len(bench.engine.asked) == 2
+
+
+def test_a_sink_that_refuses_even_the_gap_ends_nothing() -> None:
+    async def scene(bench: Bench) -> None:
+        await bench.begin(PLAIN)
+        bench.sink.failures = 2
+        await bench.receive(live(0))
+        await bench.receive(live(1))
+        assert bench.pump.faults == 3
+
+    assert play(scene).sink.told() == numbers(1, 1)
+
+
+# Repairs
+
+
+def test_a_gap_is_asked_for_while_the_others_go_on() -> None:
+    async def scene(bench: Bench) -> None:
+        await bench.begin(PLAIN)
+        await bench.begin(REPLAYS)
+        bench.engine.has = {number: live(number, TWO) for number in range(6)}
+        bench.engine.answers.clear()
+        await bench.receive(live(0, TWO), live(3, TWO), live(0))
+        await bench.receive(live(4, TWO), live(1))
+        assert bench.sink.told(TWO) == numbers(0, 0)
+        assert bench.sink.told() == numbers(0, 1)
+        bench.engine.answers.set()
+        await bench.settle()
+
+    assert play(scene).sink.told(TWO) == numbers(0, 4)
+
+
+def test_a_gap_of_a_publisher_that_cannot_replay_is_told_at_once() -> None:
+    async def scene(bench: Bench) -> None:
+        await bench.begin(PLAIN)
+        await bench.receive(live(0), live(3))
+
+    bench = play(scene)
+    assert bench.sink.told() == [*numbers(0, 0), ("missed", 1, 1, 2), *numbers(3, 3)]
+    assert bench.engine.asked == []
+
+
+def test_a_publisher_begins_behind_what_the_log_has_of_it() -> None:
+    async def scene(bench: Bench) -> None:
+        bench.engine.has = {number: live(number, TWO) for number in range(9)}
+        await bench.begin(REPLAYS, Anchor(Cursor(3, 4), BORN + 4))
+        await bench.receive(live(9, TWO))
+
+    bench = play(scene)
+    assert bench.engine.asked == [Cursor(3, 4)]
+    assert bench.sink.told(TWO) == numbers(5, 9)
+
+
+def test_what_comes_before_the_place_is_known_waits() -> None:
+    async def scene(bench: Bench) -> None:
+        await bench.pump.follow(PLAIN)
+        await bench.receive(live(5), live(6))
+        assert bench.sink.records == []
+        bench.pump.begin(ONE, Anchor(Cursor(1, 4), BORN + 4))
+        await bench.settle()
+
+    assert play(scene).sink.told() == numbers(5, 6)
+
+
+def test_the_engine_is_asked_when_the_link_comes_up_though_no_gap_shows() -> None:
+    async def scene(bench: Bench) -> None:
+        await bench.begin(REPLAYS)
+        await bench.receive(live(0, TWO))
+        asked = len(bench.engine.asked)
+        bench.engine.has = {number: live(number, TWO) for number in range(4)}
+        bench.receiver.ups[TWO] += 1
+        await bench.settle()
+        assert len(bench.engine.asked) == asked + 1
+
+    assert play(scene).sink.told(TWO) == numbers(0, 3)
+
+
+def test_a_replay_that_fails_leaves_the_gap() -> None:
+    async def scene(bench: Bench) -> None:
+        await bench.begin(REPLAYS)
+        bench.engine.fails = True
+        await bench.receive(live(0, TWO), live(2, TWO))
+        assert bench.pump.faults == 1
+
+    assert play(scene).sink.told(TWO) == [*numbers(0, 0), ("missed", 1, 1, 1), *numbers(2, 2)]
+
+
+def test_what_waited_is_not_handed_on_while_the_sink_is_not_ready() -> None:
+    async def scene(bench: Bench) -> None:
+        await bench.begin(REPLAYS)
+        bench.engine.answers.clear()
+        await bench.receive(live(0, TWO), live(2, TWO))
+        bench.sink.free.clear()
+        bench.engine.answers.set()
+        await bench.settle()
+        assert bench.sink.told(TWO) == numbers(0, 0)
+        bench.sink.free.set()
+        await bench.settle()
+
+    assert play(scene).sink.told(TWO) == [*numbers(0, 0), ("missed", 1, 1, 1), *numbers(2, 2)]
+
+
+# Publishers
+
+
+def test_a_publisher_that_cannot_be_connected_to_can_be_forgotten() -> None:
+    async def scene(bench: Bench) -> None:
+        bench.receiver.refuse = True
+        with pytest.raises(EndpointError):
+            await bench.pump.follow(PLAIN)
+        await bench.pump.unfollow(ONE)
+        bench.receiver.refuse = False
+        await bench.begin(PLAIN)
+        await bench.pump.connect_again(PLAIN)
+        await bench.receive(live(0))
+
+    assert play(scene).sink.told() == numbers(0, 0)
+
+
+def test_a_publisher_that_is_forgotten_during_its_repair_is_not_heard_of_again() -> None:
+    async def scene(bench: Bench) -> None:
+        await bench.begin(REPLAYS)
+        bench.engine.answers.clear()
+        await bench.receive(live(0, TWO), live(2, TWO))
+        await bench.pump.unfollow(TWO)
+        bench.engine.answers.set()
+        await bench.receive(live(3, TWO))
+        assert bench.pump.sequencer.unregistered_messages == 1
+        assert bench.pump.sequencer.held_bytes == 0
+
+    assert play(scene).sink.told(TWO) == numbers(0, 0)
+
+
+def test_a_publisher_that_is_held_again_goes_on_where_it_was() -> None:
+    async def scene(bench: Bench) -> None:
+        await bench.begin(PLAIN)
+        await bench.receive(live(0))
+        bench.pump.hold(ONE)
+        await bench.receive(live(1))
+        assert bench.sink.told() == numbers(0, 0)
+        bench.pump.resume(ONE)
+        await bench.receive(live(2))
+
+    assert play(scene).sink.told() == numbers(0, 2)
+
+
+# The end
+
+
+def test_what_was_received_before_the_end_is_written() -> None:
+    async def scene(bench: Bench) -> None:
+        await bench.begin(PLAIN)
+        await bench.pump.follow(REPLAYS)
+        assert bench.running is not None
+        await supervision.cancel(bench.running)
+        bench.pump.inbox.put([live(0), live(1)])
+        await bench.pump.drain()
+        assert bench.receiver.stopped
+
+    bench = play(scene)
+    assert bench.sink.told() == numbers(0, 1)
+    assert bench.engine.closed
+
+
+def test_what_waits_of_a_publisher_that_cannot_replay_is_written_at_the_end() -> None:
+    async def scene(bench: Bench) -> None:
+        await bench.pump.follow(PLAIN)
+        await bench.receive(live(0))
+        bench.pump.begin(ONE, NO_ANCHOR)  # its task has no turn any more
+        assert bench.running is not None
+        bench.running.cancel()
+        await bench.pump.drain()
+
+    assert play(scene).sink.told() == numbers(0, 0)
