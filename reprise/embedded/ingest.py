@@ -30,7 +30,7 @@ from bridge.sockets.raw_message import RawMessage
 from bridge.sockets.subscriber import Subscriber
 from reprise.embedded.fold_thread import FoldLoop
 from reprise.settings import Settings
-from reprise.troubles import Part, Troubles
+from schemas.conditions import Conditions, Level, Part
 from schemas.errors import (
     DiskError,
     NotRegisteredError,
@@ -82,8 +82,10 @@ class IngestLoop:
         self.store = store
         self.intake = intake
         self.inbox = inbox
-        self.troubles = Troubles()
-        self.troubles.begin(Part.RECOVERY, "recovering")
+        self.conditions = Conditions(time.time, logger)
+        self.conditions.set(
+            Part.RECOVERY, "recovering", "recovering", Level.UNAVAILABLE, logged=False
+        )
         self.folding = self._make_folding(make_fold(), store, log, settings)
         self.ready = False
         self.intake_faults = 0
@@ -107,13 +109,13 @@ class IngestLoop:
             store,
             log,
             flush_s=settings.table_flush_s,
-            troubles=self.troubles,
+            conditions=self.conditions,
         )
 
     @property
     def problem(self) -> str:
         """Why newer events may be missing from answers, or ""."""
-        return self.troubles.problem
+        return self.conditions.problem
 
     @property
     def fold(self) -> Fold:
@@ -147,7 +149,8 @@ class IngestLoop:
                 self._turn()
             self._drain()
         except Exception as error:
-            self.troubles.begin(Part.THREAD, f"the write path has ended: {error!r}")
+            message = f"the write path has ended: {error!r}"
+            self.conditions.set(Part.INTERNAL, "thread_ended", message, logged=False)
             if not self._stopping.is_set():
                 logger.exception("The write path has ended; queries go on with what is folded")
         finally:
@@ -161,7 +164,7 @@ class IngestLoop:
                 self._recover()
                 return
             except DiskError as error:
-                self.troubles.note(Part.LOG, error)
+                self._note_disk(Part.LOG, error)
             if not self._stopping.wait(RETRY_S):
                 self._reopen(self.log)
                 self._reopen(self.store)
@@ -183,8 +186,8 @@ class IngestLoop:
         )
         for registered in list(self.fold.registrations.values()):
             self._follow_again(registered.registration)
-        self.troubles.end(Part.LOG)
-        self.troubles.end(Part.RECOVERY)
+        self.conditions.clear(Part.LOG)
+        self.conditions.clear(Part.RECOVERY)
         self.ready = True
 
     def _follow_again(self, registration: Registration) -> None:
@@ -250,24 +253,28 @@ class IngestLoop:
             try:
                 offset = self.log.append(encoded, now=now)
             except StorageError as error:
-                self.troubles.note(Part.LOG, error)
+                self._note_disk(Part.LOG, error)
             else:
-                self.troubles.end(Part.LOG)
+                self.conditions.clear(Part.LOG)
                 return offset
             self._refuse_commands()
             if self._stopping.wait(RETRY_S):
                 raise StorageError("stopping; what could not be appended is lost")
             if self._reopen(self.log) and self.log.end_offset > first:
-                self.troubles.end(Part.LOG)  # the write had reached the disk before its error
+                self.conditions.clear(Part.LOG)  # the write had reached the disk before its error
                 return first
 
     def _reopen(self, database: EmbeddedLog | TableStore) -> bool:
         try:
             database.reopen()
         except StorageError as error:
-            self.troubles.note(Part.LOG, error)
+            self._note_disk(Part.LOG, error)
             return False
         return True
+
+    def _note_disk(self, part: Part, error: StorageError) -> None:
+        """An attempt failed and will be made again; queries go on from memory."""
+        self.conditions.set(part, "disk", str(error))
 
     # Commands
 
@@ -378,18 +385,18 @@ class IngestLoop:
                 exempt=exempt,
             )
         except DiskError as error:
-            self.troubles.note(Part.RETENTION, error)
+            self._note_disk(Part.RETENTION, error)
         else:
-            self.troubles.end(Part.RETENTION)
+            self.conditions.clear(Part.RETENTION)
 
     def _sync_often(self) -> None:
         while not self._stopping.wait(self._settings.log_sync_s):
             try:
                 self.log.sync()
             except StorageError as error:
-                self.troubles.note(Part.SYNC, error)
+                self._note_disk(Part.LOG_SYNC, error)
             else:
-                self.troubles.end(Part.SYNC)
+                self.conditions.clear(Part.LOG_SYNC)
 
     def _close(self) -> None:
         try:

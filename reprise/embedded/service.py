@@ -16,31 +16,37 @@ from functools import partial
 from operator import methodcaller
 from typing import Final
 
-from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
-
 from bridge.sequencing.sequencer import Intake
 from bridge.sockets.inbox import Inbox
 from bridge.sockets.subscriber import Subscriber
-from query_api.ports import Health, Positions, ServiceView
+from query_api.ports import Health, Positions
+from query_api.table_view import TableView
 from reprise.embedded.ingest import IngestLoop
-from reprise.metrics.embedded import ServiceCollector
+from reprise.metrics.process import process_registry
+from reprise.metrics.roles import embedded_collector
 from reprise.settings import Settings
+from schemas.conditions import Part
 from schemas.errors import RowCorruptError, StorageError
-from schemas.identities import PrefixScope, PublisherKey
-from schemas.positions import AnswerState, Position, PublisherState
+from schemas.identities import PrefixScope
+from schemas.positions import AnswerState, Position
 from schemas.registration import Registration, service_key
-from streams.kernel import Kernel, array_packer, open_kernel
+from streams.kernel import array_packer, open_kernel
 from streams.log.embedded import EmbeddedLog
 from streams.table.fold import Fold
 from streams.table.store import TableStore
 
 logger = logging.getLogger(__name__)
 
+ROLE: Final = "embedded"
 COMMAND_S: Final = 10.0
 """How long `/register` waits for the write path; it is slower only where the disk fails."""
 
 
-class EmbeddedService:
+_STALE_PARTS: Final = (Part.RECOVERY, Part.LOG, Part.INTERNAL)
+"""With these the table is behind its log; with the others, what is folded is all there is."""
+
+
+class EmbeddedService(TableView):
     """Implements `query_api.ports.View` and `Registry` over one `IngestLoop`."""
 
     def __init__(self, settings: Settings) -> None:
@@ -77,10 +83,15 @@ class EmbeddedService:
             inbox=self.inbox,
             subscriber=self.subscriber,
         )
-        self.metrics = CollectorRegistry()
-        for collector in (ProcessCollector, PlatformCollector, GCCollector):
-            collector(registry=self.metrics)
-        self.metrics.register(ServiceCollector(self.loop, self.subscriber))
+        super().__init__(
+            kernel=lambda: self.loop.fold.kernel,
+            publishers=lambda: self.loop.fold.publishers,
+            registrations=self._registered,
+            positions=self._position,
+            connected=self.subscriber.connected,
+        )
+        self.metrics = process_registry()
+        self.metrics.register(embedded_collector(self))
 
     def _make_fold(self) -> Fold:
         return Fold(open_kernel(self._settings.seed, name=self._settings.kernel))
@@ -98,43 +109,27 @@ class EmbeddedService:
     # View
 
     @property
-    def kernel(self) -> Kernel:
-        """See `View`."""
-        return self.loop.fold.kernel
-
-    @property
     def ready(self) -> bool:
         """See `View`."""
-        return self.loop.ready
+        return self.loop.conditions.ready
 
     def health(self) -> Health:
         """See `View`."""
-        loop = self.loop
-        return Health(loop.ready, loop.problem, self.kernel.name, self.positions())
-
-    def positions(self) -> Positions:
-        """See `View`."""
-        return (Position(0, self.loop.fold.offset),)
+        conditions = self.loop.conditions.all()
+        return Health(ROLE, conditions, self.kernel.name, self.positions())
 
     def state(self, scope: PrefixScope) -> AnswerState:
         """See `View`."""
-        if self.loop.problem:
+        conditions = self.loop.conditions
+        if conditions.all() and any(map(conditions.has, _STALE_PARTS)):
             return AnswerState.STALE
         return AnswerState.DEGRADED if self.loop.fold.is_degraded(scope) else AnswerState.EXACT
 
-    def services(self) -> list[ServiceView]:
-        """See `View`."""
-        registered = list(self.loop.fold.registrations)
-        views = [view for view in map(self.service, registered) if view is not None]
-        return sorted(views, key=lambda view: view.registration.service_key)
+    def _position(self) -> Positions:
+        return (Position(0, self.loop.fold.offset),)
 
-    def service(self, publisher: PublisherKey) -> ServiceView | None:
-        """See `View`."""
-        known = self.loop.fold.registrations.get(publisher)
-        if known is None:
-            return None
-        state = self.loop.fold.publishers.get(publisher, PublisherState())
-        return ServiceView(known.registration, state, self.subscriber.connected(publisher))
+    def _registered(self) -> list[Registration]:
+        return [known.registration for known in list(self.loop.fold.registrations.values())]
 
     # Registry
 
