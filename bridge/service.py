@@ -30,6 +30,7 @@ from brokers.errors import KafkaError
 from brokers.options import ClientOptions
 from brokers.settings import KafkaSettings
 from schemas.arrays import ArrayPacker
+from schemas.conditions import Conditions, Level, Part
 from schemas.errors import ConfigurationError
 from schemas.identities import PublisherKey
 from schemas.limits import (
@@ -89,12 +90,10 @@ class BridgeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What a bridge says of itself.
 
     Attributes:
-        problem: what keeps records from the log, or "".
         partitions: of the registry, that this bridge owns.
         queue_bytes: of records that are neither acknowledged nor in the spool.
     """
 
-    problem: str
     partitions: list[int]
     publishers: list[PublisherStatus]
     spool_records: int
@@ -108,12 +107,20 @@ class Bridge:
     Args:
         settings: what to run with.
         packer: of hashes and tokens; the kernel's where there is one.
+        conditions: what keeps records from the log; the bridge adds its own to them.
 
     Raises:
         StorageError: the spool cannot be opened.
     """
 
-    def __init__(self, settings: BridgeSettings, packer: ArrayPacker | None = None) -> None:
+    def __init__(
+        self,
+        settings: BridgeSettings,
+        packer: ArrayPacker | None = None,
+        *,
+        conditions: Conditions | None = None,
+    ) -> None:
+        self.conditions = Conditions(time.time) if conditions is None else conditions
         clients = Clients(settings.options)
         self._settings = settings
         self._stopping = asyncio.Event()
@@ -139,6 +146,8 @@ class Bridge:
         self.registry = Registry(
             clients, settings.kafka, self.ownership, session_s=settings.session_s
         )
+        self._has_followed = False
+        self._check_conditions()
         self._noting: asyncio.Task[None] | None = None
         self._note_at = 0.0
         self._registered_at = time.monotonic()
@@ -217,6 +226,7 @@ class Bridge:
             await asyncio.sleep(HOUSE_S)
             self.writer.check()
             self.ownership.end_losses()
+            self._check_conditions()
             now = time.monotonic()
             if now >= self._note_at and (self._noting is None or self._noting.done()):
                 self._note_at = now + NOTE_S
@@ -244,17 +254,29 @@ class Bridge:
 
     # State
 
+    def _check_conditions(self) -> None:
+        """Whoever failed has logged it: the writer, the registry, or what watches Kafka."""
+        conditions = self.conditions
+        if self.registry.connected:
+            self._has_followed = True
+            conditions.clear(Part.REGISTRY)
+        else:
+            message = "the registry cannot be followed: Kafka is away"
+            level = Level.DEGRADED if self._has_followed else Level.UNAVAILABLE
+            conditions.set(Part.REGISTRY, "not_followed", message, level, logged=False)
+        if self.writer.losses:
+            message = "the spool is full: records are dropped"
+            conditions.set(Part.SPOOL, "full", message, Level.UNAVAILABLE, logged=False)
+        elif self.writer.is_late or not self.registry.has_lease:
+            message = "records wait in the spool: Kafka is away or slow"
+            conditions.set(Part.SPOOL, "spooling", message, logged=False)
+        else:
+            conditions.clear(Part.SPOOL)
+
     def status(self) -> BridgeStatus:
         """For `/health`; may be called on the loop's thread only."""
-        problem = ""
-        if not self.registry.connected:
-            problem = "the registry cannot be followed: Kafka is away"
-        elif self.writer.losses:
-            problem = "the spool is full: records are dropped"
-        elif self.writer.is_late or not self.registry.has_lease:
-            problem = "records wait in the spool: Kafka is away or slow"
+        self._check_conditions()
         return BridgeStatus(
-            problem=problem,
             partitions=self.registry.partitions,
             publishers=[self._status_of(publisher) for publisher in self.pump.followed],
             spool_records=self.spool.records,

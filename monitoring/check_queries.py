@@ -22,6 +22,7 @@ SOMETIMES: Final = frozenset(
     {
         "reprise_bridge_dropped_total",  # once something was dropped
         "reprise_worker_records_total",  # once a record was not folded in its turn
+        "reprise_condition",  # once something is wrong
         "reprise_log_size_bytes",  # embedded
         "reprise_kernel_blocks_total",  # once blocks were folded
         "reprise_http_requests_total",  # here asked for other answers than 2xx

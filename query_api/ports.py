@@ -6,7 +6,8 @@ from typing import NamedTuple, Protocol
 
 from prometheus_client import CollectorRegistry
 
-from schemas.identities import PrefixScope, PublisherKey
+from schemas.conditions import Condition, is_ready, problem
+from schemas.identities import PrefixScope
 from schemas.positions import AnswerState, Position, PublisherState
 from schemas.registration import Registration
 from streams.kernel.interface import Kernel
@@ -47,18 +48,30 @@ class Lag(NamedTuple):
 
 
 class Health(NamedTuple):
-    """What `/health` and `/ready` tell.
+    """What `/health` and `/ready` tell; `schemas.conditions` has the rule of readiness.
 
     Attributes:
-        problem: "", or why the service is not ready, or why its answers do not get newer.
+        role: `embedded`, or `serve`.
+        conditions: what is wrong now, the worst first.
+        kernel: the name of the one in use.
         lag: None where the process itself writes the log.
     """
 
-    ready: bool
-    problem: str
+    role: str
+    conditions: tuple[Condition, ...]
     kernel: str
     positions: Positions
     lag: Lag | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether queries may be answered."""
+        return is_ready(self.conditions)
+
+    @property
+    def problem(self) -> str:
+        """All that is wrong in one line, or ""."""
+        return problem(self.conditions)
 
 
 class View(Protocol):
@@ -80,7 +93,7 @@ class View(Protocol):
         ...
 
     def health(self) -> Health:
-        """Readiness, and why not."""
+        """What is wrong, and how far the table is."""
         ...
 
     def positions(self) -> Positions:
@@ -93,10 +106,6 @@ class View(Protocol):
 
     def services(self) -> list[ServiceView]:
         """All registered publishers, sorted by service key."""
-        ...
-
-    def service(self, publisher: PublisherKey) -> ServiceView | None:
-        """One of them."""
         ...
 
 

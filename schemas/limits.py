@@ -62,8 +62,15 @@ HOLD_COUNT_MAX: Final = 65_535  # kernel counter `hold_count_overflow`
 GROUP_MAX: Final = 63  # cache groups above it are not remembered as skipped
 RANKS_PER_INSTANCE_MAX: Final = 1024
 
-# Replicas: an answer is `stale` where the table is further behind its logs than either of these,
-# or where Kafka cannot be reached.
+# The monitor of a bridge or a worker: nobody who asks it can hold it up.
+MONITOR_REQUEST_S: Final = 5.0  # a connection lasts no longer, answered or not
+MONITOR_CONNECTIONS_MAX: Final = 64  # at once; the next one is answered 503
+
+# Health: how soon after a line about a condition another one of it, with another reason, is logged.
+CONDITION_REPEAT_S: Final = 10.0
+
+# An answer is `stale` where the table is behind its log by more than either of these, or for as
+# long as the log cannot be reached.
 STALE_RECORDS: Final = 100_000  # table rows and source records together
 STALE_S: Final = 5.0
 LAG_CHECK_S: Final = 0.5  # how often the ends of the logs are asked for

@@ -42,7 +42,16 @@ class PublisherState(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class AnswerState(StrEnum):
-    """How far an answer can be trusted; sent with every answer."""
+    """How far an answer can be trusted; sent with every answer, the worst of its scope.
+
+        exact       nothing is known to be missing
+        degraded    something is known to be missing: batches of a publisher in the scope were lost
+        stale       the table is behind its log: by more than 5 s or 100,000 records, or for as long
+                    as the log cannot be reached
+
+    README.md and docs/ say it in the same words. A replica cannot reach a log that it cannot read,
+    the embedded service one that it cannot append to: what was received since is not in the table.
+    """
 
     EXACT = "exact"
     DEGRADED = "degraded"

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp, Message
 
 from query_api.ports import Health, Lag, Positions, ServiceView
+from schemas.conditions import Condition, Level, Part
 from schemas.errors import EndpointError, NotRegisteredError, RegistrationConflictError
 from schemas.events import BlockEvent, Stored, encode_events
 from schemas.identities import Medium, Offset, PrefixScope, PublisherKey
@@ -72,6 +73,7 @@ class FakeTable:
         self._kernel: Kernel = ReferenceKernel(SEED) if kernel is None else kernel
         self._metrics = CollectorRegistry()
         self.ready = True
+        self.role = "embedded"
         self.problem = ""
         self.at: Positions = (Position(0, 1234),)
         self.lag: Lag | None = None
@@ -93,7 +95,10 @@ class FakeTable:
 
     def health(self) -> Health:
         """See `View`."""
-        return Health(self.ready, self.problem, self._kernel.name, self.at, self.lag)
+        level = Level.DEGRADED if self.ready else Level.UNAVAILABLE
+        wrong = Condition(Part.RECOVERY, "recovering", self.problem, 1000.0, level)
+        conditions = (wrong,) if self.problem or not self.ready else ()
+        return Health(self.role, conditions, self._kernel.name, self.at, self.lag)
 
     def positions(self) -> Positions:
         """See `View`."""
@@ -107,11 +112,6 @@ class FakeTable:
         """See `View`."""
         known = sorted(self.registrations.values(), key=lambda known: known.service_key)
         return [self._service(known) for known in known]
-
-    def service(self, publisher: PublisherKey) -> ServiceView | None:
-        """See `View`."""
-        known = self.registrations.get(publisher)
-        return None if known is None else self._service(known)
 
     def _service(self, known: Registration) -> ServiceView:
         state = self.states.get(known.publisher, PublisherState())

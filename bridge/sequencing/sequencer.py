@@ -353,7 +353,7 @@ class Sequencer:
 
     def counters(self) -> dict[PublisherKey, PublisherCounters]:
         """The counters of every publisher that is followed; live, so read them only."""
-        return {publisher: lane.counters for publisher, lane in self._lanes.items()}
+        return {publisher: lane.counters for publisher, lane in list(self._lanes.items())}
 
 
 def _after(cursor: Cursor) -> Cursor:

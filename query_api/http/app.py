@@ -1,7 +1,6 @@
 """The HTTP service: hot routes in front, FastAPI behind, one error shape, one set of metrics."""
 
 import logging
-from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 from fastapi import FastAPI, Request, Response
@@ -16,6 +15,7 @@ from query_api.http.errors import (
     ClientGoneError,
     ErrorEnvelope,
 )
+from query_api.http.health import package_version
 from query_api.http.metrics import HttpMetrics
 from query_api.http.query_endpoint import CLIENT_GONE, HotRoutes
 from query_api.http.routes import metrics_route, query_routes, registration_routes, view_routes
@@ -36,7 +36,7 @@ def create_app(view: View, registry: Registry) -> ASGIApp:
     app = FastAPI(
         title="Reprise",
         summary="Which engine holds the longest cached prefix of a prompt",
-        version=_version(),
+        version=package_version(),
         docs_url="/docs",
         redoc_url=None,
         openapi_url="/openapi.json",
@@ -54,13 +54,6 @@ def create_app(view: View, registry: Registry) -> ASGIApp:
     app.add_exception_handler(RepriseError, _answer_error)
     app.openapi = lambda: openapi.describe_app(app)  # type: ignore[method-assign]
     return _Front(app, hot, metrics)
-
-
-def _version() -> str:
-    try:
-        return version("reprise")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:

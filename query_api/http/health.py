@@ -1,38 +1,33 @@
 """`/health`, `/ready` and `/digest`: is it alive, may it be asked, what exactly does it hold."""
 
 import hashlib
+from importlib.metadata import PackageNotFoundError, version
 
 import msgspec
 
 from query_api.http.answers import Document
-from query_api.http.errors import RequestError, recovering
 from query_api.ports import Lag, View, positions_text
+from schemas import conditions
 from streams.kernel.interface import ContextView
 
 _encode_context = msgspec.msgpack.Encoder().encode
 
 
-def check_ready(view: View) -> None:
-    """Passes where queries may be answered.
+def package_version() -> str:
+    """The installed version of Reprise, for people."""
+    try:
+        return version("reprise")
+    except PackageNotFoundError:
+        return "unknown"
 
-    Raises:
-        RequestError: 503 `recovering`.
-    """
+
+def health_document(view: View, release: str) -> Document:
+    """The answer of `GET /health`: that of every role, and what the table is."""
     health = view.health()
-    if not health.ready:
-        raise recovering(health.problem)
-
-
-def health_document(view: View, version: str) -> Document:
-    """The answer of `GET /health`: 200 as long as the process can say it."""
-    health = view.health()
-    document: Document = {
-        "status": "alive",
-        "ready": health.ready,
-        "problem": health.problem,
+    document = conditions.health_document(health.role, health.conditions, release)
+    document |= {
         "kernel": health.kernel,
         "seed": view.kernel.seed,
-        "version": version,
         "position": positions_text(health.positions),
     }
     return document if health.lag is None else document | {"lag": _lag(health.lag)}
@@ -45,12 +40,8 @@ def _lag(lag: Lag) -> Document:
 def ready_document(view: View) -> tuple[int, Document]:
     """Status and answer of `GET /ready`."""
     health = view.health()
-    try:
-        check_ready(view)
-    except RequestError as error:
-        document: Document = {"ready": False, "error": error.message, "reason": error.reason}
-        return error.status, document | {"position": positions_text(health.positions)}
-    return 200, {"ready": True, "position": positions_text(health.positions)}
+    status, document = conditions.ready_document(health.conditions)
+    return status, document | {"position": positions_text(health.positions)}
 
 
 def digest_document(view: View) -> Document:

@@ -12,6 +12,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 _SECONDS: Final = (
@@ -20,6 +21,19 @@ _SECONDS: Final = (
 )
 _WAITING_MAX: Final = 1024
 _TOKENS: Final = tuple(float(2**power) for power in range(6, 23, 2))
+
+
+def exposition(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
+    """What `/metrics` of every role answers, and its content type.
+
+    In the text format that Accept names, or the oldest where what it names is no version.
+    """
+    try:
+        encoder, content_type = choose_encoder(accept)
+        return encoder(registry), content_type
+    except (TypeError, ValueError):
+        encoder, content_type = choose_encoder("")
+        return encoder(registry), content_type
 
 
 class Histogram:
@@ -121,22 +135,22 @@ class HttpMetrics(Collector):
         return (
             CounterMetricFamily(
                 "reprise_http_requests",
-                "Answered requests; 499 where the client left first",
+                "HTTP requests answered; status 499 where the client left first.",
                 labels=["route", "status"],
             ),
             HistogramMetricFamily(
                 "reprise_query_seconds",
-                "Time from a query's last byte to its encoded answer",
+                "Seconds from a query's last byte to its encoded answer.",
                 labels=["route"],
             ),
             HistogramMetricFamily(
                 "reprise_query_tokens",
-                "Tokens of a prompt that was asked about; the sum is what hits are a share of",
+                "Tokens of each prompt that was asked about; hits are a share of their sum.",
                 labels=["route"],
             ),
             CounterMetricFamily(
                 "reprise_query_hit_tokens",
-                "Tokens of the longest match among a query's instances",
+                "Tokens of the longest match among the instances, of all queries.",
                 labels=["route"],
             ),
         )

@@ -224,12 +224,27 @@ class LagDocument(msgspec.Struct, kw_only=True):
     reachable: Annotated[bool, Meta(description="Whether Kafka answered when last asked.")]
 
 
+class ConditionDocument(msgspec.Struct, kw_only=True):
+    """One thing that is wrong now."""
+
+    part: Annotated[str, Meta(description="What it is about, as `log` or `kafka`.")]
+    reason: Annotated[str, Meta(description="One word for machines.")]
+    message: Annotated[str, Meta(description="One sentence for people.")]
+    since: Annotated[float, Meta(description="When it began, Unix seconds.")]
+    level: Annotated[
+        Literal["degraded", "unavailable"],
+        Meta(description="`unavailable`: the role cannot do its work, and is not ready."),
+    ]
+
+
 class Alive(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The process answers."""
 
     status: Literal["alive"]
-    ready: bool
-    problem: str
+    ready: Annotated[bool, Meta(description="No condition is `unavailable`.")]
+    role: Annotated[str, Meta(description="`embedded` or `serve`.")]
+    problem: Annotated[str, Meta(description="The messages of all conditions, or empty.")]
+    conditions: list[ConditionDocument]
     kernel: str
     seed: int
     version: str
@@ -240,7 +255,7 @@ class Alive(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Ready(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Whether queries are answered; `reason` is `recovering` where not."""
+    """Whether queries are answered; where not, `reason` is that of the first condition."""
 
     ready: bool
     position: str

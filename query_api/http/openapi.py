@@ -28,7 +28,10 @@ _ANSWER_HEADERS: Final = {
         "schema": {"type": "string"},
     },
     "Reprise-State": {
-        "description": "How far the answer can be trusted.",
+        "description": "How far the answer can be trusted. `exact`: nothing is known to be missing."
+        " `degraded`: something is known to be missing: batches of a publisher in the scope were"
+        " lost. `stale`: the table is behind its log: by more than 5 s or 100,000 records, or for"
+        " as long as the log cannot be reached.",
         "schema": {"type": "string", "enum": ["exact", "degraded", "stale"]},
     },
     "X-Request-Id": {

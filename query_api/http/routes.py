@@ -4,13 +4,13 @@ from typing import Final
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
-from prometheus_client.exposition import choose_encoder
 from starlette.types import Receive, Scope, Send
 
 from query_api.http import models, openapi
 from query_api.http.answers import Document, services_document, view_document
 from query_api.http.errors import unsupported_content_type
 from query_api.http.health import digest_document, health_document, ready_document
+from query_api.http.metrics import exposition
 from query_api.http.query_endpoint import HotRoutes
 from query_api.http.requests.bodies import read_body
 from query_api.http.requests.registrations import read_registration, read_unregistration
@@ -136,20 +136,10 @@ def metrics_route(view: View) -> APIRouter:
 
     @router.get("/metrics", summary="Prometheus metrics", response_class=PlainTextResponse)
     async def metrics(request: Request) -> Response:
-        return _metrics(view, request.headers.get("accept", ""))
+        content, content_type = exposition(view.metrics, request.headers.get("accept", ""))
+        return Response(content, headers={"content-type": content_type})
 
     return router
-
-
-def _metrics(view: View, accept: str) -> Response:
-    """In the text format that Accept names, or the oldest where what it names is no version."""
-    try:
-        encoder, content_type = choose_encoder(accept)
-        content = encoder(view.metrics)
-    except (TypeError, ValueError):
-        encoder, content_type = choose_encoder("")
-        content = encoder(view.metrics)
-    return Response(content, headers={"content-type": content_type})
 
 
 class _Handoff(Response):

@@ -4,32 +4,36 @@ feeds (`query_api.replica.topic_reader`).
 
 import logging
 from collections.abc import Callable, Mapping
-from time import monotonic
+from time import monotonic, time
+from typing import Final
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
-from query_api.ports import Health, Positions, ServiceView
+from query_api.ports import Health
 from query_api.replica.lag import NEVER
 from query_api.replica.snapshot import Copy, Place, TableReader, Topic
-from schemas.identities import PrefixScope, PublisherKey
-from schemas.positions import AnswerState, PublisherState
-from streams.kernel.interface import Kernel
+from query_api.table_view import TableView
+from schemas.conditions import Condition, Conditions, Level, Part
+from schemas.identities import PrefixScope
+from schemas.positions import AnswerState
 
+ROLE: Final = "serve"
 MakeTable = Callable[[], TableReader]
 logger = logging.getLogger(__name__)
 
 
-class Replica:
+class Replica(TableView):
     """Implements `query_api.ports.View`. The reader writes, on one thread; all others only read.
 
     Attributes:
         copy: what is answered from.
         loading: what is being read; the same, but while another copy is made.
-        ready: whether a copy was ever complete.
+        conditions: what is wrong with it now; it is ready once a copy was complete.
         recovery_s: how long the latest complete copy took.
         entries_skipped: what was left out of the registry, in all copies.
         rebuilds: copies made anew.
         reachable, failed_checks: whether Kafka answered when last asked; how often not.
+        internal_errors: of the reader, that it did not expect.
     """
 
     def __init__(
@@ -43,14 +47,20 @@ class Replica:
         self._partitions = partitions
         self._clock = clock
         self.copy = self.loading = Copy(make_table, partitions)
-        self.ready = False
+        super().__init__(
+            kernel=lambda: self.copy.table.kernel,
+            publishers=lambda: self.copy.table.publishers,
+            registrations=lambda: list(self.copy.registry.registrations.values()),
+            positions=lambda: self.copy.positions,
+        )
         self.rebuilds = 0
         self.recovery_s = 0.0
         self._begun_at = clock()
         self.entries_skipped = 0
         self.reachable = False
-        self.failed_checks = 0
-        self._problem = ""
+        self.failed_checks = self.internal_errors = 0
+        self.conditions = Conditions(time, logger)
+        self._note_recovery(Level.UNAVAILABLE)
         self._events_ends: dict[int, int] = {}
         self._stale_at = -NEVER
         self.metrics = CollectorRegistry()
@@ -66,11 +76,18 @@ class Replica:
         self._begun_at = self._clock()
         if not self.ready:
             self.copy = self.loading
+        else:
+            self._note_recovery(Level.DEGRADED)
+
+    def _note_recovery(self, level: Level) -> None:
+        message = "waiting until Kafka says where the topics end"
+        self.conditions.set(Part.RECOVERY, "recovering", message, level, logged=False)
 
     def note_ends(self, ends: Mapping[Place, int]) -> None:
         """Kafka has answered: the topics end there."""
         now = self._clock()
-        self.reachable, self._problem = True, ""
+        self.reachable = True
+        self.conditions.clear(Part.KAFKA)
         self._events_ends = {
             place.partition: end for place, end in ends.items() if place.topic is Topic.EVENTS
         }
@@ -80,18 +97,31 @@ class Replica:
             self.loading.begin(now, ends)
         self.note_progress()
 
-    def note_unreachable(self, problem: str) -> None:
-        """Kafka has not answered, or not as it should."""
-        self.failed_checks += 1
-        self.reachable, self._problem = False, problem
+    def note_unreachable(self, problem: str = "", reason: str = "unreachable") -> None:
+        """Kafka has not answered, or not as it should; or, without a problem, was not asked yet."""
+        self.reachable = False
         self._stale_at = -NEVER
+        if problem:
+            self.failed_checks += 1
+            self.conditions.set(Part.KAFKA, reason, problem)
+
+    def note_read_failure(self, problem: str) -> None:
+        """Kafka answers, and what it has cannot be read."""
+        self.reachable = False
+        self._stale_at = -NEVER
+        self.conditions.set(Part.TABLE, "read_failed", problem)
+
+    def note_read(self) -> None:
+        """Records were read, or there are none."""
+        self.conditions.clear(Part.TABLE)
 
     def note_progress(self) -> None:
         """Something was applied: changes over to a copy that is complete and as far."""
         new = self.copy is not self.loading or not self.ready
         if new and self.loading.complete and self._is_as_far():
             self.recovery_s = self._clock() - self._begun_at
-            self.copy, self.ready = self.loading, True
+            self.copy = self.loading
+            self.conditions.clear(Part.RECOVERY)
             logger.info(
                 "Read the table in %.2f s: %d publishers, %d registered",
                 self.recovery_s,
@@ -118,24 +148,25 @@ class Replica:
     # View
 
     @property
-    def kernel(self) -> Kernel:
+    def ready(self) -> bool:
         """See `View`."""
-        return self.copy.table.kernel
+        return self.conditions.ready
 
     def health(self) -> Health:
         """See `View`."""
-        problem = self._problem
-        if not problem and not self.loading.complete:
-            problem = self.loading.progress()
-        elif not problem and self.copy is not self.loading:
-            problem = "the table topic was lost: waiting for the workers to write it again"
         copy = self.copy
         lag = copy.lag(self._clock(), reachable=self.reachable)
-        return Health(self.ready, problem, copy.table.kernel.name, copy.positions, lag)
+        conditions = tuple(map(self._with_progress, self.conditions.all()))
+        return Health(ROLE, conditions, copy.table.kernel.name, copy.positions, lag)
 
-    def positions(self) -> Positions:
-        """See `View`."""
-        return self.copy.positions
+    def _with_progress(self, condition: Condition) -> Condition:
+        loading = self.loading
+        if condition.part is not Part.RECOVERY or not loading.begun:
+            return condition
+        if loading.complete:
+            message = "the table topic was lost: waiting for the workers to write it again"
+            return condition._replace(message=message)
+        return condition._replace(message=loading.progress())
 
     def state(self, scope: PrefixScope) -> AnswerState:
         """See `View`."""
@@ -143,17 +174,3 @@ class Replica:
             return AnswerState.STALE
         degraded = self.copy.table.is_degraded(scope)
         return AnswerState.DEGRADED if degraded else AnswerState.EXACT
-
-    def services(self) -> list[ServiceView]:
-        """See `View`."""
-        registered = list(self.copy.registry.registrations)
-        views = [view for view in map(self.service, registered) if view is not None]
-        return sorted(views, key=lambda view: view.registration.service_key)
-
-    def service(self, publisher: PublisherKey) -> ServiceView | None:
-        """See `View`."""
-        registration = self.copy.registry.registrations.get(publisher)
-        if registration is None:
-            return None
-        state = self.copy.table.publishers.get(publisher, PublisherState())
-        return ServiceView(registration, state, connected=None)

@@ -144,33 +144,35 @@ class KafkaFeed:
     # Reading
 
     async def _follow(self) -> None:
-        problem = f"waiting for Kafka at {self._servers}"
         backoff = Backoff(RETRY_S, RETRY_S)  # growing pauses would make answers older
         while True:
-            self._replica.note_unreachable(problem)
+            self._replica.note_unreachable()
             try:
                 await self._prepare()
                 await self._read_and_check()
             except _OffsetsLostError as error:
                 logger.warning("Reading the table and the registry anew: %s", error)
                 self._replica.begin_again()
-                problem = str(error)
                 continue
             except ConfigurationError as error:
-                problem = str(error)
-                logger.error("Kafka cannot be used: %s", error)
+                self._replica.note_unreachable(str(error), "refused")
                 if not self._replica.ready:
                     self._when_refused(error)
                     return
             except (*AWAY, _StalledError) as error:
-                problem = f"{type(error).__name__}: {error}"
-                # While Kafka is away that has been said already.
-                level = logging.WARNING if self._replica.reachable else logging.DEBUG
-                logger.log(level, "Reading from Kafka at %s failed: %s", self._servers, problem)
+                self._note_failure(f"{type(error).__name__}: {error}")
             except Exception as error:
-                problem = f"unexpected error: {error}"
-                logger.exception("Reading from Kafka failed for a reason that nobody thought of")
+                logger.exception("Unexpected error while reading from Kafka")
+                self._replica.internal_errors += 1
+                self._note_failure(f"unexpected error: {error!r}")
             await backoff.wait()
+
+    def _note_failure(self, problem: str) -> None:
+        """Of the brokers while they do not answer; else of what they have."""
+        if self._replica.reachable:
+            self._replica.note_read_failure(f"cannot read from Kafka: {problem}")
+        else:
+            self._replica.note_unreachable(f"cannot use Kafka at {self._servers}: {problem}")
 
     async def _read_and_check(self) -> None:
         copy = self._replica.loading
@@ -212,6 +214,7 @@ class KafkaFeed:
             self._replica.note_progress()
             if batches or not copy.unread():
                 moved_at = monotonic()
+                self._replica.note_read()
             elif self._replica.reachable and monotonic() - moved_at > REPLICA_STALL_S:
                 raise _StalledError(f"nothing came for {REPLICA_STALL_S:.0f} s, but there is more")
 
@@ -264,15 +267,10 @@ class KafkaFeed:
                 await self._note_ends(consumer, copy)
                 answered_at = monotonic()
             except AWAY as error:
-                if self._replica.reachable:
-                    logger.warning(
-                        "Waiting for Kafka at %s: %r; until it answers the table stays as it is,"
-                        " and answers say `stale`",
-                        self._servers,
-                        error,
-                    )
-                problem = f"Kafka at {self._servers} does not answer"
-                self._replica.note_unreachable(f"{problem}; the table is as it was before")
+                self._replica.note_unreachable(
+                    f"cannot use Kafka at {self._servers}: {error!r}; meanwhile the table stays as"
+                    " it is, and answers say `stale`"
+                )
             if monotonic() - answered_at > REPLICA_STALL_S:
                 raise _StalledError(f"no answer for {REPLICA_STALL_S:.0f} s")
 
@@ -286,8 +284,6 @@ class KafkaFeed:
         ends = {self._places[name]: offset for name, offset in found.items()}
         if any(ends[place] < offset for place, offset in applied.items()):
             raise _OffsetsLostError("a topic ends before what was read of it")
-        if copy.begun and not self._replica.reachable:
-            logger.info("Kafka at %s answers again", self._servers)
         self._answered_at = now
         self._replica.note_ends(ends)
 

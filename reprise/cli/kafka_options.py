@@ -177,7 +177,7 @@ def metrics_options(command: Callable[..., None]) -> Callable[..., None]:
         envvar="REPRISE_METRICS_PORT",
         show_envvar=True,
         type=click.IntRange(0, 65_535),
-        help="Port of /metrics and /health, 0 for any.  [default: none]",
+        help="Port of /health, /ready and /metrics, 0 for any.  [default: none]",
     )
     host = click.option(
         "--metrics-host",
@@ -185,6 +185,6 @@ def metrics_options(command: Callable[..., None]) -> Callable[..., None]:
         show_envvar=True,
         default="127.0.0.1",
         show_default=True,
-        help="Address of /metrics and /health.",
+        help="Address of /health, /ready and /metrics.",
     )
     return host(port(command))

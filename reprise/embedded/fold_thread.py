@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from reprise.troubles import Part, Troubles
+from schemas.conditions import Conditions, Part
 from schemas.errors import StorageError
 from schemas.identities import Offset
 from schemas.limits import FOLD_QUEUE_BYTES_MAX, SHUTDOWN_S, TABLE_FLUSH_CHANGES_MAX
@@ -37,7 +37,7 @@ class FoldLoop:
     Args:
         fold: recovered; folds go on behind its offset.
         flush_s: how often the table's changes are written.
-        troubles: told of a flush that failed, which is tried again, and of the thread's end.
+        conditions: told of a flush that failed, which is tried again, and of the thread's end.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class FoldLoop:
         log: EmbeddedLog,
         *,
         flush_s: float,
-        troubles: Troubles,
+        conditions: Conditions,
     ) -> None:
         self.fold = fold
         self.flushed_offset = fold.offset
@@ -55,7 +55,7 @@ class FoldLoop:
         self._store = store
         self._log = log
         self._flush_s = flush_s
-        self._troubles = troubles
+        self._conditions = conditions
         self._queue: deque[_Appended] = deque()
         self._queued_bytes = 0
         self._changed = threading.Condition()
@@ -116,7 +116,8 @@ class FoldLoop:
         except BaseException as error:
             # Even a panic of the kernel is told: answers must not go on as if they were exact.
             logger.exception("The fold has ended; queries go on with what is folded")
-            self._troubles.begin(Part.THREAD, f"the fold has ended: {error!r}")
+            message = f"the fold has ended: {error!r}"
+            self._conditions.set(Part.INTERNAL, "thread_ended", message, logged=False)
             if not isinstance(error, Exception):
                 raise
         finally:
@@ -156,7 +157,8 @@ class FoldLoop:
                 # The fold itself skips what cannot be used: this is a fault of ours.
                 logger.exception("The record at offset %d could not be folded", offset)
                 self.faults += 1
-                self._troubles.begin(Part.THREAD, f"the record at {offset} could not be folded")
+                message = f"the record at {offset} could not be folded"
+                self._conditions.set(Part.INTERNAL, "record_failed", message, logged=False)
                 continue
             if skipped is not None:
                 self._skipped.name("", skipped)
@@ -183,8 +185,8 @@ class FoldLoop:
                 self._unflushed = self.fold.take_changes()
             self._store.flush(self.fold, self._unflushed)
         except StorageError as error:
-            self._troubles.note(Part.TABLE, error)
+            self._conditions.set(Part.TABLE, "disk", str(error))
             return
-        self._troubles.end(Part.TABLE)
+        self._conditions.clear(Part.TABLE)
         self.flushed_offset = self._unflushed.offset
         self._unflushed = None

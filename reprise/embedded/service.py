@@ -16,28 +16,34 @@ from functools import partial
 from operator import methodcaller
 from typing import Final
 
-from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
-
-from query_api.ports import Health, Positions, ServiceView
+from query_api.ports import Health, Positions
+from query_api.table_view import TableView
 from reprise.embedded.write_thread import WriteThread
-from reprise.metrics.embedded import ServiceCollector
+from reprise.metrics.process import process_registry
+from reprise.metrics.roles import embedded_collector
 from reprise.settings import Settings
+from schemas.conditions import Part
 from schemas.errors import RowCorruptError, StorageError
-from schemas.identities import PrefixScope, PublisherKey
-from schemas.positions import AnswerState, Position, PublisherState
+from schemas.identities import PrefixScope
+from schemas.positions import AnswerState, Position
 from schemas.registration import Registration, service_key
-from streams.kernel import Kernel, array_packer, open_kernel
+from streams.kernel import array_packer, open_kernel
 from streams.log.embedded import EmbeddedLog
 from streams.table.fold import Fold
 from streams.table.store import TableStore
 
 logger = logging.getLogger(__name__)
 
+ROLE: Final = "embedded"
 COMMAND_S: Final = 10.0
 """How long `/register` waits for the write path; it is slower only where the disk fails."""
 
 
-class EmbeddedService:
+_STALE_PARTS: Final = (Part.RECOVERY, Part.LOG, Part.INTERNAL)
+"""With these the table is behind its log; with the others, what is folded is all there is."""
+
+
+class EmbeddedService(TableView):
     """Implements `query_api.ports.View` and `Registry` over one `WriteThread`."""
 
     def __init__(self, settings: Settings) -> None:
@@ -70,10 +76,15 @@ class EmbeddedService:
             store=store,
             packer=array_packer(),
         )
-        self.metrics = CollectorRegistry()
-        for collector in (ProcessCollector, PlatformCollector, GCCollector):
-            collector(registry=self.metrics)
-        self.metrics.register(ServiceCollector(self.write))
+        super().__init__(
+            kernel=lambda: self.write.fold.kernel,
+            publishers=lambda: self.write.fold.publishers,
+            registrations=self._registered,
+            positions=self._position,
+            connected=self.write.pump.subscriber.connected,
+        )
+        self.metrics = process_registry()
+        self.metrics.register(embedded_collector(self))
 
     def _make_fold(self) -> Fold:
         return Fold(open_kernel(self._settings.seed, name=self._settings.kernel))
@@ -89,45 +100,27 @@ class EmbeddedService:
     # View
 
     @property
-    def kernel(self) -> Kernel:
-        """See `View`."""
-        return self.write.fold.kernel
-
-    @property
     def ready(self) -> bool:
         """See `View`."""
-        return self.write.ready
+        return self.write.conditions.ready
 
     def health(self) -> Health:
         """See `View`."""
-        write = self.write
-        return Health(write.ready, write.problem, self.kernel.name, self.positions())
-
-    def positions(self) -> Positions:
-        """See `View`."""
-        return (Position(0, self.write.fold.offset),)
+        conditions = self.write.conditions.all()
+        return Health(ROLE, conditions, self.kernel.name, self.positions())
 
     def state(self, scope: PrefixScope) -> AnswerState:
         """See `View`."""
-        if self.write.problem:
+        conditions = self.write.conditions
+        if conditions.all() and any(map(conditions.has, _STALE_PARTS)):
             return AnswerState.STALE
         return AnswerState.DEGRADED if self.write.fold.is_degraded(scope) else AnswerState.EXACT
 
-    def services(self) -> list[ServiceView]:
-        """See `View`."""
-        registered = list(self.write.fold.registrations)
-        views = [view for view in map(self.service, registered) if view is not None]
-        return sorted(views, key=lambda view: view.registration.service_key)
+    def _position(self) -> Positions:
+        return (Position(0, self.write.fold.offset),)
 
-    def service(self, publisher: PublisherKey) -> ServiceView | None:
-        """See `View`."""
-        known = self.write.fold.registrations.get(publisher)
-        if known is None:
-            return None
-        state = self.write.fold.publishers.get(publisher, PublisherState())
-        return ServiceView(
-            known.registration, state, self.write.pump.subscriber.connected(publisher)
-        )
+    def _registered(self) -> list[Registration]:
+        return [known.registration for known in list(self.write.fold.registrations.values())]
 
     # Registry
 

@@ -31,8 +31,8 @@ from bridge.pump import Pump
 from bridge.supervision import cancel, keep
 from reprise.embedded.fold_thread import FoldLoop
 from reprise.settings import Settings
-from reprise.troubles import Part, Troubles
 from schemas.arrays import ArrayPacker
+from schemas.conditions import Conditions, Level, Part
 from schemas.errors import DiskError, StorageError
 from schemas.identities import Offset, PublisherKey
 from schemas.limits import EMBEDDED_TURN_MESSAGES_MAX, LOG_RETRY_S, SHUTDOWN_S
@@ -51,7 +51,7 @@ RETENTION_CHECK_S: Final = 10.0
 class WriteThread:
     """Owns the log and the table; see the module for the order.
 
-    Other threads may read `fold`, `ready` and `problem`, and call `register`, `unregister`, `stop`.
+    Other threads may read `fold` and `conditions`, and call `register`, `unregister`, `stop`.
     """
 
     def __init__(
@@ -65,9 +65,10 @@ class WriteThread:
     ) -> None:
         self.log = log
         self.store = store
-        self.troubles = Troubles()
-        self.troubles.begin(Part.RECOVERY, "recovering")
-        self.ready = False
+        self.conditions = Conditions(time.time, logger)
+        self.conditions.set(
+            Part.RECOVERY, "recovering", "recovering", Level.UNAVAILABLE, logged=False
+        )
         self.recovery_s = 0.0
         self._settings = settings
         self._make_fold = make_fold
@@ -77,7 +78,7 @@ class WriteThread:
             log,
             on_appended=self._fold,
             on_failure=self._note_failure,
-            on_recovered=lambda: self.troubles.end(Part.LOG),
+            on_recovered=lambda: self.conditions.clear(Part.LOG),
         )
         self.pump = Pump(
             self.sink,
@@ -102,13 +103,13 @@ class WriteThread:
             self.store,
             self.log,
             flush_s=self._settings.table_flush_s,
-            troubles=self.troubles,
+            conditions=self.conditions,
         )
 
     @property
     def problem(self) -> str:
         """Why newer events may be missing from answers, or ""."""
-        return self.troubles.problem
+        return self.conditions.problem
 
     @property
     def fold(self) -> Fold:
@@ -165,7 +166,8 @@ class WriteThread:
                 self._syncer.start()
                 self._loop.run_until_complete(self._write_until_stopped())
         except Exception as error:
-            self.troubles.begin(Part.THREAD, f"the write path has ended: {error!r}")
+            message = f"the write path has ended: {error!r}"
+            self.conditions.set(Part.INTERNAL, "thread_ended", message, logged=False)
             if not self._stopping.is_set():
                 logger.exception("The write path has ended; queries go on with what is folded")
         finally:
@@ -191,8 +193,7 @@ class WriteThread:
 
     async def _write_until_stopped(self) -> None:
         await self.registrar.follow_registered()
-        self.troubles.end(Part.RECOVERY)
-        self.ready = True
+        self.conditions.clear(Part.RECOVERY)
         count = self._count_fault
         parts = [
             asyncio.create_task(self.pump.run()),
@@ -221,7 +222,7 @@ class WriteThread:
                 self._recover()
                 return
             except DiskError as error:
-                self.troubles.note(Part.LOG, error)
+                self._note_disk(Part.LOG, error)
             if not self._stopping.wait(LOG_RETRY_S):
                 self._reopen()
 
@@ -230,7 +231,7 @@ class WriteThread:
             try:
                 database.reopen()
             except StorageError as error:
-                self.troubles.note(Part.LOG, error)
+                self._note_disk(Part.LOG, error)
 
     def _recover(self) -> None:
         started = time.monotonic()
@@ -247,7 +248,7 @@ class WriteThread:
             recovered.records,
             len(self.fold.registrations),
         )
-        self.troubles.end(Part.LOG)
+        self.conditions.clear(Part.LOG)
 
     # What the parts ask for
 
@@ -260,8 +261,12 @@ class WriteThread:
             self._failure = error
             self._stop.set()
 
+    def _note_disk(self, part: Part, error: StorageError) -> None:
+        """An attempt failed and will be made again; queries go on from memory."""
+        self.conditions.set(part, "disk", str(error))
+
     def _note_failure(self, error: StorageError) -> None:
-        self.troubles.note(Part.LOG, error)
+        self._note_disk(Part.LOG, error)
         self.commands.refuse_waiting()
 
     def _refusal(self) -> str:
@@ -289,18 +294,18 @@ class WriteThread:
                 exempt=exempt,
             )
         except DiskError as error:
-            self.troubles.note(Part.RETENTION, error)
+            self._note_disk(Part.RETENTION, error)
         else:
-            self.troubles.end(Part.RETENTION)
+            self.conditions.clear(Part.RETENTION)
 
     def _sync_often(self) -> None:
         while not self._stopping.wait(self._settings.log_sync_s):
             try:
                 self.log.sync()
             except StorageError as error:
-                self.troubles.note(Part.SYNC, error)
+                self._note_disk(Part.LOG_SYNC, error)
             else:
-                self.troubles.end(Part.SYNC)
+                self.conditions.clear(Part.LOG_SYNC)
 
 
 class _FoldedTable:

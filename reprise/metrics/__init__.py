@@ -1,1 +1,15 @@
-"""What each role tells Prometheus."""
+"""What `/metrics` of every role exposes, one file a subject. A metric is one entry of one tuple.
+
+    family        an entry: name, help, labels and where its samples come from
+    process       readiness, conditions and internal errors of every role
+    publishers    what was received of each publisher, and what is folded of it
+    log           the embedded log
+    table         tables, folds and the index
+    delivery      a bridge's way to Kafka, and who owns which publisher
+    replica       a replica's lag, rows and registry
+    worker        a worker's records and restarts
+    roles         which role exposes which of them
+
+Names follow Prometheus: `reprise_<subject>_<what>_<unit>`, counters end in `_total`. A name means
+the same in every role. The query side counts for itself (`query_api.http.metrics`).
+"""

@@ -33,8 +33,13 @@ def raise_open_files_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def bind(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int, *, option: str = "--port") -> socket.socket:
     """The listening socket, bound before anything else starts, so that a clash is told at once.
+
+    Args:
+        host: the address or name to listen on.
+        port: 0 for any.
+        option: the flag that chooses the port, named in the error.
 
     Raises:
         ConfigurationError: the address cannot be bound.
@@ -44,11 +49,15 @@ def bind(host: str, port: int) -> socket.socket:
         family, kind, protocol, _, address = infos[0]
         listening = socket.socket(family, kind, protocol)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(address)
+        try:
+            listening.bind(address)
+        except OSError:
+            listening.close()
+            raise
     except OSError as error:
         raise ConfigurationError(
             f"Expected to listen on {host}:{port}, got: {error.strerror or error}."
-            " Stop whatever uses it, or choose another by --port"
+            f" Stop whatever uses it, or choose another by {option}"
         ) from error
     listening.set_inheritable(True)
     return listening

@@ -21,11 +21,11 @@ from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
 from query_api.http.app import create_app
 from query_api.http.errors import RequestError
-from query_api.replica.metrics import ReplicaCollector
 from query_api.replica.registry_writer import KafkaRegistry
 from query_api.replica.replica import Replica
 from query_api.replica.snapshot import Topic
 from query_api.replica.topic_reader import KafkaFeed
+from reprise.metrics.roles import replica_collector
 from reprise.roles.http_server import Server
 from reprise.settings import DEFAULT_HOST, DEFAULT_PORT, DEFAULT_SEED
 from schemas.errors import ConfigurationError, RegistrationError, RepriseError, StorageError
@@ -76,8 +76,7 @@ class ReplicaService:
             return TableFollower(open_kernel(settings.seed, name=settings.kernel))
 
         self.replica = Replica(make_table, partitions)
-        self.replica.metrics.register(ReplicaCollector(self.replica))
-        self._outage = Outage(kafka.bootstrap, "nothing is answered")
+        self.replica.metrics.register(replica_collector(self.replica))
         self._feed = KafkaFeed(
             kafka,
             options,
@@ -102,9 +101,10 @@ class ReplicaService:
         self._feed.stop()
 
     async def _prepare(self, kafka: KafkaSettings) -> None:
-        """Waits for the topics. Once they were there, the feed says when Kafka goes and comes."""
-        await ensure_topics(kafka, self._outage)
-        self._outage = Outage(kafka.bootstrap, level=logging.DEBUG)
+        """Waits for the topics."""
+        meanwhile = "answers say `stale`" if self.replica.ready else "nothing is answered"
+        conditions = self.replica.conditions
+        await ensure_topics(kafka, Outage(kafka.bootstrap, meanwhile, conditions=conditions))
 
     async def _register(self, registration: Registration) -> None:
         """Writes a registration where it is missing, however long Kafka is away."""

@@ -6,26 +6,15 @@ where the topic is. Two workers on one machine need two data directories.
 """
 
 import asyncio
+import contextlib
 import logging
 import signal
-import threading
 import time
-from collections.abc import Iterator
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Final
 
 import msgspec
-from prometheus_client import (
-    CollectorRegistry,
-    GCCollector,
-    PlatformCollector,
-    ProcessCollector,
-    generate_latest,
-)
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from brokers.availability import quiet_client, watch
 from brokers.errors import KafkaError
@@ -33,8 +22,10 @@ from brokers.options import client_options
 from brokers.outages import Outage
 from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
-from reprise.metrics.embedded import outcome_families
+from reprise.metrics.roles import worker_metrics
+from reprise.monitor import listen, monitor_app, monitored_beside
 from reprise.settings import DEFAULT_SEED
+from schemas.conditions import Conditions, Level, Part
 from schemas.errors import (
     ConfigurationError,
     DataDirectoryInUseError,
@@ -49,6 +40,7 @@ from streams.worker.tables import EventsReader, PartitionTables
 
 logger = logging.getLogger(__name__)
 
+ROLE: Final = "streams"
 FLUSH_S: Final = 0.05
 SESSION_TIMEOUT_S: Final = 10.0
 RETRY_FIRST_S: Final = 0.5
@@ -68,8 +60,8 @@ class StreamsSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         data: the copies of its tables.
-        metrics_host, metrics_port: where /metrics and /health answer; port None for nowhere, 0 for
-            any.
+        metrics_host, metrics_port: where /health, /ready and /metrics answer; port None for
+            nowhere, 0 for any.
         flush_s: how long records are gathered before they are folded and written.
         session_timeout_s: after this long without a sign of life its partitions go to others.
     """
@@ -91,17 +83,18 @@ class Worker:
         """Raises ConfigurationError where the settings cannot be used."""
         self.settings = settings
         self.tables: PartitionTables | None = None
-        self.problem = "starting"
+        self.conditions = Conditions(time.time, logger)
+        self.conditions.set(Part.RECOVERY, "starting", "starting", Level.UNAVAILABLE, logged=False)
         self.restarts = 0
-        self.records = 0
+        self.internal_errors = 0
         self._options = client_options(settings.kafka)
-        self._outage = Outage(settings.kafka.bootstrap, "the tables stay as they are")
+        self._outage = Outage(
+            settings.kafka.bootstrap,
+            "the tables stay as they are",
+            conditions=self.conditions,
+            level=Level.UNAVAILABLE,
+        )
         self._stopping = asyncio.Event()
-
-    @property
-    def says(self) -> str:
-        """What keeps records from the tables, Kafka away included, or ""."""
-        return self.problem or self._outage.problem
 
     def stop(self) -> None:
         """Lets `run` flush, commit, leave the group and return."""
@@ -123,11 +116,8 @@ class Worker:
                 return
             except _FATAL:
                 raise
-            except Exception as error:
-                self.problem = f"{type(error).__name__}: {error}"
-                foreseen = isinstance(error, RepriseError | KafkaError | OSError)
-                level = logging.INFO if self._outage.problem and foreseen else logging.WARNING
-                logger.log(level, "Beginning anew: %s", self.problem, exc_info=not foreseen)
+            except Exception as error:  # noqa: BLE001 -- logged there
+                self._note_failure(error)
             self.restarts += 1
             if time.monotonic() - started > SETTLED_S:
                 pause_s = RETRY_FIRST_S
@@ -135,6 +125,17 @@ class Worker:
             pause_s = min(2 * pause_s, RETRY_MAX_S)
             if not await self._ensure_topics():
                 return
+
+    def _note_failure(self, error: Exception) -> None:
+        """The app has ended; it will be started again."""
+        problem = f"{type(error).__name__}: {error}"
+        foreseen = isinstance(error, RepriseError | KafkaError | OSError)
+        said = foreseen and self.conditions.has(Part.KAFKA)
+        level = logging.INFO if said else logging.WARNING
+        logger.log(level, "Worker failed, restarting: %s", problem, exc_info=not foreseen)
+        self.internal_errors += not foreseen
+        reason = "app_failed" if foreseen else "internal_error"
+        self.conditions.set(Part.WORKER, reason, problem, Level.UNAVAILABLE, logged=False)
 
     async def _ensure_topics(self) -> bool:
         """Whether the topics are there; False where it was told to stop before."""
@@ -166,7 +167,9 @@ class Worker:
             flush_s=settings.flush_s,
             session_timeout_s=settings.session_timeout_s,
         )
-        self.tables, self.problem = tables, ""
+        self.tables = tables
+        self.conditions.clear(Part.RECOVERY)
+        self.conditions.clear(Part.WORKER)
         watching = asyncio.create_task(watch(self._options, self._outage))
         app = run_app(
             self._options,
@@ -213,121 +216,10 @@ async def _wait(stopping: asyncio.Event, timeout_s: float) -> None:
         return
 
 
-class WorkerCollector(Collector):
-    """Collects from a worker at each scrape."""
-
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
-
-    def describe(self) -> list[Metric]:
-        """Nothing: a registry would otherwise collect once at registration."""
-        return []
-
-    def collect(self) -> Iterator[Metric]:
-        """See `prometheus_client.registry.Collector`."""
-        worker = self._worker
-        yield GaugeMetricFamily("reprise_ready", "1 while at work.", value=not worker.says)
-        yield CounterMetricFamily("reprise_worker_restarts", "Apps begun anew.", worker.restarts)
-        tables = worker.tables
-        if tables is None:
-            return
-        outcomes = CounterMetricFamily(
-            "reprise_worker_records", "Records brought, by what became of them.", labels=["outcome"]
-        )
-        for outcome, count in sorted(tables.counters.items()):
-            outcomes.add_metric([outcome], count)
-        yield outcomes
-        yield from _partition_metrics(tables)
-
-
-_GAUGES = {
-    "folded_offset": "Last folded offset.",
-    "flushed_offset": "Last offset that the table topic covers.",
-    "entries": "Live entries.",
-    "memory_bytes": "Memory of the index.",
-}
-_COUNTERS = {
-    "flushed_rows": "Rows written to the table topic.",
-    "flushed_bytes": "Bytes of them.",
-    "generations": "Contexts rewritten.",
-}
-
-
-def _partition_metrics(tables: PartitionTables) -> Iterator[Metric]:
-    gauges = {
-        name: GaugeMetricFamily(f"reprise_table_{name}", text, labels=["partition"])
-        for name, text in _GAUGES.items()
-    }
-    counters = {
-        name: CounterMetricFamily(f"reprise_table_{name}", text, labels=["partition"])
-        for name, text in _COUNTERS.items()
-    }
-    every = sorted(dict(tables.owned).items())
-    for partition, owned in every:
-        table, labels = owned.table, [str(partition)]
-        stats = table.fold.kernel.stats()
-        gauges["folded_offset"].add_metric(labels, table.fold.offset)
-        gauges["flushed_offset"].add_metric(labels, table.flushed)
-        gauges["entries"].add_metric(labels, stats["entries"])
-        gauges["memory_bytes"].add_metric(labels, stats["memory_bytes"])
-        counters["flushed_rows"].add_metric(labels, table.written_rows)
-        counters["flushed_bytes"].add_metric(labels, table.written_bytes)
-        counters["generations"].add_metric(labels, table.generations)
-    yield from (*gauges.values(), *counters.values())
-    folds = [([str(partition)], owned.table.fold) for partition, owned in every]
-    yield from outcome_families(folds, labels=["partition"])
-
-
-def serve_metrics(worker: Worker, host: str, port: int) -> ThreadingHTTPServer:
-    """Answers /metrics and /health on a thread of its own.
-
-    Raises:
-        ConfigurationError: the address cannot be bound.
-    """
-    registry = CollectorRegistry()
-    for collector in (ProcessCollector, PlatformCollector, GCCollector):
-        collector(registry=registry)
-    registry.register(WorkerCollector(worker))
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            match self.path.partition("?")[0]:
-                case "/metrics":
-                    self._answer(200, "text/plain; version=0.0.4", generate_latest(registry))
-                case "/health":
-                    status = 503 if worker.problem else 200
-                    body = msgspec.json.encode(_health(worker))
-                    self._answer(status, "application/json", body)
-                case _:
-                    self._answer(404, "text/plain", b"/metrics and /health are here\n")
-
-        def _answer(self, status: int, kind: str, body: bytes) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            """Requests are not news."""
-
-    try:
-        server = ThreadingHTTPServer((host, port), Handler)
-    except OSError as error:
-        raise ConfigurationError(
-            f"Expected to listen on {host}:{port}, got: {error.strerror or error}."
-            " Choose another by --metrics-port"
-        ) from error
-    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
-    return server
-
-
-def _health(worker: Worker) -> dict[str, object]:
-    tables = worker.tables
-    owned = {} if tables is None else dict(tables.owned)
+def _fields(worker: Worker) -> dict[str, object]:
+    """What `/health` of a worker adds: the partitions that it has, with the last folded offset."""
+    owned = {} if worker.tables is None else dict(worker.tables.owned)
     return {
-        "ready": not worker.says,
-        "problem": worker.says,
         "partitions": {
             str(partition): one.table.fold.offset for partition, one in sorted(owned.items())
         },
@@ -350,13 +242,10 @@ async def _work(settings: StreamsSettings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, worker.stop)
-    server = None
-    if settings.metrics_port is not None:
-        server = serve_metrics(worker, settings.metrics_host, settings.metrics_port)
-        logger.info("Metrics on http://%s:%d/metrics", *server.server_address[:2])
-    try:
+    with contextlib.ExitStack() as monitor:
+        if settings.metrics_port is not None:
+            listening = listen(settings.metrics_host, settings.metrics_port)
+            metrics = worker_metrics(worker)
+            app = monitor_app(ROLE, worker.conditions, metrics, partial(_fields, worker))
+            monitor.enter_context(monitored_beside(app, listening))
         await worker.run()
-    finally:
-        if server is not None:
-            server.shutdown()
-            server.server_close()

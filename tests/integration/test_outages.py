@@ -14,8 +14,8 @@ from tests.roles import Role
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
-BEGUN = "Waiting for Kafka at"
-ENDED = "answers again"
+BEGUN = "kafka failed, retrying: cannot use Kafka at"
+ENDED = "kafka recovered after"
 WAIT_S = 60.0
 MEANWHILE = {
     "bridge": "records wait in the spool",

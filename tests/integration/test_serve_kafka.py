@@ -218,7 +218,7 @@ def test_two_replicas_give_the_answers_positions_and_digest_of_the_fold(
         assert digest["digest"] == total_digest(folded)
         assert digest["position"] == "0:2,1:0"
         assert replica.metric("reprise_table_folded_offset", partition="0") == 2.0
-        assert replica.metric("reprise_publisher_sequence", instance="a") == 1.0
+        assert replica.metric("reprise_publisher_folded_sequence", instance="a") == 1.0
 
 
 def test_the_state_is_exact_where_all_is_covered_and_degraded_after_a_gap(

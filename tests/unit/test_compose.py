@@ -4,47 +4,14 @@ import json
 import re
 from pathlib import Path
 
-import pytest
-
 from simulation.demo.compose import Replicas, reachable
 from simulation.engines.engine import EngineOptions, EngineReady, EngineState, RankReady
-from streams.kernel import open_kernel
 from tests.unit.simulation.demo.stub_service import StubService
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = (ROOT / "docker-compose.yml").read_text()
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 DASHBOARD = json.loads((ROOT / "monitoring/grafana/dashboards/reprise.json").read_text())
-ALERTS = (ROOT / "monitoring/alerts.yml").read_text()
-
-SUFFIXES = re.compile(r"_(?:total|bucket|count|sum)$")
-METRIC = re.compile(r"\breprise_[a-z_]+\b")
-
-
-def expressions() -> list[str]:
-    return [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
-
-
-def metrics_of_the_code() -> set[str]:
-    """Names as the collectors write them: whole, or a prefix and a key of a table beside it."""
-    names: set[str] = set()
-    for module in ("reprise", "query_api"):
-        for path in (ROOT / module).glob("*.py"):
-            text = path.read_text()
-            names.update(re.findall(r'"(reprise_[a-z_]+)"', text))
-            keys = re.findall(r'"([a-z_]+)":', text)
-            for prefix in re.findall(r'f"(reprise_[a-z]+_)\{name\}"', text):
-                names.update(prefix + key for key in keys)
-    return names | {f"reprise_index_{name}" for name in open_kernel(1).stats()}
-
-
-@pytest.mark.parametrize("text", [*expressions(), ALERTS])
-def test_queries_name_metrics_that_the_code_has(text: str) -> None:
-    known = metrics_of_the_code()
-    for name in METRIC.findall(text):
-        if not name.startswith("reprise_") or name in known:
-            continue
-        assert SUFFIXES.sub("", name) in known
 
 
 def test_panels_have_ids_of_their_own_and_the_provisioned_datasource() -> None:

@@ -14,7 +14,9 @@ def test_health_is_200_whether_ready_or_not(table: FakeTable, client: AsgiClient
     assert health == {
         "status": "alive",
         "ready": True,
+        "role": "embedded",
         "problem": "",
+        "conditions": [],
         "kernel": "reference",
         "seed": SEED,
         "position": "0:1234",
@@ -24,6 +26,21 @@ def test_health_is_200_whether_ready_or_not(table: FakeTable, client: AsgiClient
     assert reply.status == 200
     assert reply.document()["ready"] is False
     assert reply.document()["problem"] == "replaying 7 records"
+    assert reply.document()["conditions"] == [
+        {
+            "part": "recovery",
+            "reason": "recovering",
+            "message": "replaying 7 records",
+            "since": 1000.0,
+            "level": "unavailable",
+        }
+    ]
+
+
+def test_what_is_degraded_is_told_and_keeps_it_ready(table: FakeTable, client: AsgiClient) -> None:
+    table.problem = "no space left"
+    assert client.get("/health").document()["conditions"][0]["level"] == "degraded"
+    assert client.get("/ready").status == 200
 
 
 def test_ready_is_503_with_the_reason_until_recovered(table: FakeTable, client: AsgiClient) -> None:

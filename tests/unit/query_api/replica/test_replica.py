@@ -5,10 +5,11 @@ from collections.abc import Callable
 import pytest
 
 from query_api.http.app import create_app
-from query_api.replica.metrics import ReplicaCollector
 from query_api.replica.registry_table import encode_registration
 from query_api.replica.replica import Replica
 from query_api.replica.snapshot import Place, Topic
+from reprise.metrics.roles import replica_collector
+from schemas.conditions import Level, Part
 from schemas.limits import STALE_S
 from schemas.positions import AnswerState
 from schemas.registration import Registration
@@ -150,6 +151,7 @@ def test_every_document_has_the_same_form_as_over_the_fold_itself(
     direct.registrations = {registration("a").publisher: registration("a")}
     direct.states = dict(worker.fold.publishers)
     direct.at = reader.replica.positions()
+    direct.role = "serve"
     direct.lag = reader.replica.health().lag
     client = AsgiClient(create_app(direct, direct))
     for path in ("/digest", "/global_view", "/health", "/ready"):
@@ -180,6 +182,22 @@ def test_answers_are_stale_without_an_answer_of_kafka_and_exact_once_it_is_back(
     reader.check()
     assert replica.state(SCOPE) is AnswerState.EXACT
     assert replica.health().problem == ""
+
+
+def test_what_cannot_be_read_while_kafka_answers_is_told_until_it_is_read(
+    reader: Reader, worker: FlushingWorker
+) -> None:
+    replica = reader.replica
+    reader.topics[TABLE_0] += worker.flush(*FIRST)
+    reader.check()
+    reader.read()
+    replica.note_read_failure("a batch fails its checksum")
+    reader.check()
+    (condition,) = replica.health().conditions
+    assert (condition.part, condition.level) == (Part.TABLE, Level.DEGRADED)
+    assert replica.ready
+    replica.note_read()
+    assert replica.health().conditions == ()
 
 
 def test_answers_become_stale_by_themselves_where_nobody_checks_any_more(
@@ -225,6 +243,8 @@ def test_while_another_copy_is_made_the_old_one_answers_stale(
     reader.topics[TABLE_0] = [*FlushingWorker(make_fold()).flush(*FIRST, SECOND)]
     reader.check()
     assert replica.ready
+    (condition,) = replica.health().conditions
+    assert (condition.part, condition.level) == (Part.RECOVERY, Level.DEGRADED)
     assert replica.state(SCOPE) is AnswerState.STALE
     assert str(replica.positions()[0]) == "0:1"
     assert "reading the table" in replica.health().problem
@@ -290,7 +310,7 @@ def test_a_written_entry_that_was_read_already_changes_nothing(reader: Reader) -
 def test_metrics_tell_lag_rows_and_publishers(
     reader: Reader, worker: FlushingWorker, replica_client: AsgiClient
 ) -> None:
-    reader.replica.metrics.register(ReplicaCollector(reader.replica))
+    reader.replica.metrics.register(replica_collector(reader.replica))
     reader.topics[TABLE_0] += worker.flush(*FIRST)
     reader.register(registration("a"))
     reader.check()
@@ -309,5 +329,5 @@ def test_metrics_tell_lag_rows_and_publishers(
     assert value("reprise_registry_publishers") == 1.0
     assert value("reprise_index_entries") == 2.0
     publisher = {"tenant": "default", "instance": "a", "model": "m", "dp_rank": "0"}
-    assert value("reprise_publisher_sequence", **publisher) == 0.0
+    assert value("reprise_publisher_folded_sequence", **publisher) == 0.0
     assert "reprise_table_lag_seconds" in replica_client.get("/metrics").body.decode()

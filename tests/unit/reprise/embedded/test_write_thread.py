@@ -59,7 +59,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WriteThre
     monkeypatch.setattr("bridge.delivery.log_sink.LOG_RETRY_S", 0.01)
     running = opened(tmp_path)
     running.start()
-    until(lambda: running.ready, what="recovery")
+    until(lambda: running.conditions.ready, what="recovery")
     yield running
     running.stop()
 
@@ -136,7 +136,7 @@ def test_what_was_received_before_the_stop_is_there_after_a_start(tmp_path: Path
     second = opened(tmp_path)
     second.start()
     try:
-        until(lambda: second.ready, what="recovery")
+        until(lambda: second.conditions.ready, what="recovery")
         assert second.fold.publishers[ONE.publisher].cursor == Cursor(1, 5000)
         receive(second, 5001, 5001)
         until_folded(second, 5001)

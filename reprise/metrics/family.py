@@ -1,0 +1,112 @@
+"""A metric family as one entry: name, help, labels and value beside each other."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import Enum
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+SourceT = TypeVar("SourceT")
+Samples = Iterable[tuple[tuple[str, ...], float]]
+"""Values of the labels, and the value, of each sample."""
+
+
+class Kind(Enum):
+    """How Prometheus treats the values."""
+
+    GAUGE = "gauge"
+    COUNTER = "counter"
+
+
+_EMPTY: Final[Mapping[Kind, type[GaugeMetricFamily] | type[CounterMetricFamily]]] = {
+    Kind.GAUGE: GaugeMetricFamily,
+    Kind.COUNTER: CounterMetricFamily,
+}
+
+
+class Family(NamedTuple, Generic[SourceT]):
+    """One metric.
+
+    Attributes:
+        name: as exposed, but for the `_total` of a counter.
+        help: a sentence that stands alone in Prometheus.
+        labels: names of the labels.
+        samples: reads them off the source at a scrape.
+    """
+
+    kind: Kind
+    name: str
+    help: str
+    labels: tuple[str, ...]
+    samples: Callable[[SourceT], Samples]
+
+    @property
+    def exposed_name(self) -> str:
+        """The name of the samples."""
+        return f"{self.name}_total" if self.kind is Kind.COUNTER else self.name
+
+    def collect(self, source: SourceT | None) -> Metric:
+        """With the samples of the source, or with none where there is no source now."""
+        metric = _EMPTY[self.kind](self.name, self.help, labels=self.labels)
+        if source is not None:
+            for labels, value in self.samples(source):
+                metric.add_metric(labels, value)
+        return metric
+
+
+def gauge(name: str, text: str, value: Callable[[SourceT], float]) -> Family[SourceT]:
+    """One value that rises and falls."""
+    return Family(Kind.GAUGE, name, text, (), lambda source: [((), float(value(source)))])
+
+
+def counter(name: str, text: str, value: Callable[[SourceT], float]) -> Family[SourceT]:
+    """One count that only rises; `name` without `_total`."""
+    return Family(Kind.COUNTER, name, text, (), lambda source: [((), float(value(source)))])
+
+
+def gauges(
+    name: str, text: str, labels: tuple[str, ...], samples: Callable[[SourceT], Samples]
+) -> Family[SourceT]:
+    """Values by labels."""
+    return Family(Kind.GAUGE, name, text, labels, samples)
+
+
+def counters(
+    name: str, text: str, labels: tuple[str, ...], samples: Callable[[SourceT], Samples]
+) -> Family[SourceT]:
+    """Counts by labels; `name` without `_total`."""
+    return Family(Kind.COUNTER, name, text, labels, samples)
+
+
+def by_label(counts: Mapping[str, float]) -> Samples:
+    """One sample for each value of a single label, sorted."""
+    return [((value,), count) for value, count in sorted(dict(counts).items())]
+
+
+class RoleCollector(Collector):
+    """All families of one role, each group with where its source comes from."""
+
+    def __init__(self) -> None:
+        self._groups: list[Callable[[], Iterator[Metric]]] = []
+
+    def add(
+        self, families: Iterable[Family[SourceT]], source: Callable[[], SourceT | None]
+    ) -> None:
+        """Collects the families of what `source` returns at each scrape; None for nothing yet."""
+
+        def collect() -> Iterator[Metric]:
+            found = source()
+            for family in families:
+                yield family.collect(found)
+
+        self._groups.append(collect)
+
+    def describe(self) -> list[Metric]:
+        """Nothing: a registry would otherwise collect once at registration."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """See `prometheus_client.registry.Collector`."""
+        for group in self._groups:
+            yield from group()

@@ -1,0 +1,49 @@
+"""Of every role: readiness, conditions, internal errors, and the process itself."""
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+
+from reprise.metrics.family import Family, counter, gauge, gauges
+from schemas.conditions import Conditions
+
+
+class Role(NamedTuple):
+    """What every role has.
+
+    Attributes:
+        conditions: what is wrong with it now.
+        internal_errors: how many errors nothing else covers.
+    """
+
+    conditions: Conditions
+    internal_errors: Callable[[], int]
+
+
+PROCESS: Final[tuple[Family[Role], ...]] = (
+    gauge(
+        "reprise_ready",
+        "1 while the role can do its work: none of its conditions is unavailable.",
+        lambda role: role.conditions.ready,
+    ),
+    gauges(
+        "reprise_condition",
+        "1 for each condition that the role is in now.",
+        ("part", "reason", "level"),
+        lambda role: [((one.part, one.reason, one.level), 1.0) for one in role.conditions.all()],
+    ),
+    counter(
+        "reprise_internal_errors",
+        "Unexpected internal errors (see the log).",
+        lambda role: role.internal_errors(),
+    ),
+)
+
+
+def process_registry() -> CollectorRegistry:
+    """A registry with the figures of the process."""
+    registry = CollectorRegistry()
+    for collector in (ProcessCollector, PlatformCollector, GCCollector):
+        collector(registry=registry)
+    return registry

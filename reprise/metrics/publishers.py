@@ -1,0 +1,218 @@
+"""By publisher: what this process received, and what its table has folded."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from bridge.pump import Receiver, ReplaySource
+from bridge.sequencing.lane import PublisherCounters
+from bridge.sequencing.sequencer import Sequencer
+from bridge.sockets.inbox import Inbox
+from reprise.metrics.family import Family, Samples, counter, counters, gauge, gauges
+from schemas.identities import PublisherKey
+from schemas.positions import Cursor, PublisherState
+
+_LABELS: Final = ("tenant", "instance", "model", "dp_rank")
+_NOBODY: Final = ("", "", "", "")
+
+
+def _labels(publisher: PublisherKey) -> tuple[str, str, str, str]:
+    stream = publisher.stream
+    return (stream.tenant_id, stream.instance_id, stream.model_name, str(publisher.dp_rank))
+
+
+class Received(NamedTuple):
+    """What came in by the sockets.
+
+    Attributes:
+        counters, cursors, connected: of each publisher that is followed.
+        states: of each publisher, where the role has states.
+        dropped: what was left out, by publisher and reason.
+        unregistered: messages of nobody who is followed.
+        held_bytes: of batches that wait for a replay.
+    """
+
+    counters: Mapping[PublisherKey, PublisherCounters]
+    cursors: Mapping[PublisherKey, Cursor]
+    connected: Mapping[PublisherKey, bool]
+    states: Mapping[PublisherKey, str]
+    dropped: Mapping[tuple[PublisherKey, str], int]
+    unregistered: int
+    held_bytes: int
+    inbox: Inbox
+
+
+def received(
+    sequencer: Sequencer,
+    inbox: Inbox,
+    receiver: Receiver,
+    *,
+    dropped_later: Mapping[tuple[PublisherKey, str], int] | None = None,
+    states: Mapping[PublisherKey, str] | None = None,
+) -> Received:
+    """Reads what there is now. Cost O(publishers).
+
+    Args:
+        sequencer: with the counters of each publisher.
+        inbox: what it could not take counts as dropped.
+        receiver: knows the links.
+        dropped_later: what was dropped behind the sequencer.
+        states: see `Received`.
+    """
+    found = sequencer.counters()
+    dropped = Counter(dropped_later or {})
+    cursors: dict[PublisherKey, Cursor] = {}
+    for publisher, counted in found.items():
+        for reason, count in dict(counted.dropped).items():
+            dropped[publisher, reason] += count
+        if publisher in sequencer:  # another thread may just have removed it
+            cursors[publisher] = sequencer.cursor(publisher)
+    for publisher, count in inbox.dropped().items():
+        dropped[publisher, "inbox_full"] += count
+    return Received(
+        counters=found,
+        cursors=cursors,
+        connected={publisher: receiver.connected(publisher) for publisher in found},
+        states=states or {},
+        dropped=dropped,
+        unregistered=sequencer.unregistered_messages,
+        held_bytes=sequencer.held_bytes,
+        inbox=inbox,
+    )
+
+
+def _counted(value: Callable[[PublisherCounters], int]) -> Callable[[Received], Samples]:
+    def samples(found: Received) -> Samples:
+        return [(_labels(one), float(value(counted))) for one, counted in found.counters.items()]
+
+    return samples
+
+
+def _dropped(found: Received) -> Samples:
+    for (publisher, reason), count in sorted(found.dropped.items()):
+        yield (*_labels(publisher), reason), count
+    if found.unregistered:
+        yield (*_NOBODY, "unregistered"), found.unregistered
+
+
+RECEIVED: Final[tuple[Family[Received], ...]] = (
+    counters(
+        "reprise_bridge_messages",
+        "Messages received from the publisher, of any use or none.",
+        _LABELS,
+        _counted(lambda counted: counted.messages),
+    ),
+    counters(
+        "reprise_bridge_batches",
+        "Batches of the publisher that were put into records.",
+        _LABELS,
+        _counted(lambda counted: counted.batches),
+    ),
+    counters(
+        "reprise_bridge_events",
+        "Events of the publisher that were put into records.",
+        _LABELS,
+        _counted(lambda counted: counted.events),
+    ),
+    counters(
+        "reprise_bridge_duplicates",
+        "Batches that the publisher delivered more than once.",
+        _LABELS,
+        _counted(lambda counted: counted.duplicates),
+    ),
+    counters(
+        "reprise_bridge_gaps",
+        "Places in the publisher's sequence where batches are missing.",
+        _LABELS,
+        _counted(lambda counted: counted.gaps),
+    ),
+    counters(
+        "reprise_bridge_lost_batches",
+        "Batches of the publisher that never came.",
+        _LABELS,
+        _counted(lambda counted: counted.lost_batches),
+    ),
+    counters(
+        "reprise_bridge_restarts",
+        "Restarts of the publisher, found by its sequence.",
+        _LABELS,
+        _counted(lambda counted: counted.restarts),
+    ),
+    counters(
+        "reprise_bridge_dropped",
+        "Messages, batches, events and records that were left out, by reason.",
+        (*_LABELS, "reason"),
+        _dropped,
+    ),
+    gauges(
+        "reprise_publisher_connected",
+        "1 while the link to the publisher is up.",
+        _LABELS,
+        lambda found: [(_labels(one), float(up)) for one, up in found.connected.items()],
+    ),
+    gauges(
+        "reprise_publisher_received_sequence",
+        "Sequence number of the last batch received from the publisher.",
+        _LABELS,
+        lambda found: [(_labels(one), cursor.sequence) for one, cursor in found.cursors.items()],
+    ),
+    gauges(
+        "reprise_publisher_state",
+        "1 for the state that the publisher is in at its bridge.",
+        (*_LABELS, "state"),
+        lambda found: [((*_labels(one), state), 1.0) for one, state in found.states.items()],
+    ),
+    gauge(
+        "reprise_inbox_messages",
+        "Messages received and not yet decoded.",
+        lambda found: len(found.inbox),
+    ),
+    gauge(
+        "reprise_inbox_bytes",
+        "Bytes of messages received and not yet decoded.",
+        lambda found: found.inbox.size_bytes,
+    ),
+    gauge(
+        "reprise_held_bytes",
+        "Bytes of batches that wait in memory for a replay.",
+        lambda found: found.held_bytes,
+    ),
+)
+
+REPLAY: Final[tuple[Family[ReplaySource], ...]] = (
+    counter(
+        "reprise_bridge_replay_requests",
+        "Requests for missing batches sent to replay sockets.",
+        lambda replayer: replayer.requests,
+    ),
+    counter(
+        "reprise_bridge_replayed_batches",
+        "Missing batches recovered by replay.",
+        lambda replayer: replayer.replayed_batches,
+    ),
+)
+
+Folded = Mapping[PublisherKey, PublisherState]
+
+FOLDED: Final[tuple[Family[Folded], ...]] = (
+    gauges(
+        "reprise_publisher_degraded",
+        "1 while batches of the publisher are known to be missing from the table.",
+        _LABELS,
+        lambda found: [
+            (_labels(one), float(state.degraded_since is not None)) for one, state in found.items()
+        ],
+    ),
+    gauges(
+        "reprise_publisher_folded_sequence",
+        "Sequence number of the publisher's last batch in the table.",
+        _LABELS,
+        lambda found: [(_labels(one), state.sequence) for one, state in found.items()],
+    ),
+    gauges(
+        "reprise_publisher_incarnation",
+        "Starts of the publisher's process that the table knows of.",
+        _LABELS,
+        lambda found: [(_labels(one), state.incarnation) for one, state in found.items()],
+    ),
+)

@@ -1,0 +1,131 @@
+"""Which role exposes which metrics, and where it has their values. Cost O(publishers) a scrape."""
+
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry
+
+from reprise.metrics.delivery import DELIVERY, MEMBERSHIP, REACHABLE
+from reprise.metrics.family import RoleCollector
+from reprise.metrics.log import DISK, LOG
+from reprise.metrics.process import PROCESS, Role, process_registry
+from reprise.metrics.publishers import FOLDED, RECEIVED, REPLAY, Received, received
+from reprise.metrics.replica import LAG, REPLICA
+from reprise.metrics.table import FOLDED_OFFSETS, INDEX, RECOVERY, TABLES, Tables, Written
+from reprise.metrics.worker import RECORDS, RESTARTS
+from schemas.conditions import Part
+from schemas.positions import Position
+
+if TYPE_CHECKING:
+    from bridge.service import Bridge
+    from query_api.replica.replica import Replica
+    from reprise.embedded.service import EmbeddedService
+    from reprise.roles.streams import Worker
+
+
+def embedded_collector(service: "EmbeddedService") -> RoleCollector:
+    """Of the service in one process."""
+    loop = service.write
+    pump = loop.pump
+
+    def internal_errors() -> int:
+        return loop.faults
+
+    def tables() -> Tables:
+        store = loop.store
+        flushed = loop.folding.flushed_offset
+        written = (store.flushed_rows, store.flushed_bytes, store.generations)
+        return {0: Written(loop.fold, flushed, *written)}
+
+    collector = RoleCollector()
+    collector.add(PROCESS, lambda: Role(loop.conditions, internal_errors))
+    collector.add(
+        RECEIVED,
+        lambda: received(
+            pump.sequencer, pump.inbox, pump.subscriber, dropped_later=loop.sink.dropped
+        ),
+    )
+    collector.add(LOG, lambda: loop.log)
+    collector.add(DISK, lambda: loop.conditions)
+    collector.add(RECOVERY, lambda: loop)
+    collector.add(FOLDED_OFFSETS, service.positions)
+    collector.add(TABLES, tables)
+    collector.add(FOLDED, lambda: dict(loop.fold.publishers))
+    collector.add(INDEX, lambda: loop.fold.kernel)
+    return collector
+
+
+def bridge_metrics(bridge: "Bridge") -> CollectorRegistry:
+    """Of a bridge; collected on its loop."""
+
+    def internal_errors() -> int:
+        return bridge.faults
+
+    def incoming() -> Received:
+        publishers = bridge.status().publishers
+        return received(
+            bridge.pump.sequencer,
+            bridge.pump.inbox,
+            bridge.pump.subscriber,
+            dropped_later=bridge.writer.dropped,
+            states={one.registration.publisher: one.state for one in publishers},
+        )
+
+    collector = RoleCollector()
+    collector.add(PROCESS, lambda: Role(bridge.conditions, internal_errors))
+    collector.add(REACHABLE, lambda: not bridge.conditions.has(Part.KAFKA))
+    collector.add(RECEIVED, incoming)
+    collector.add(REPLAY, lambda: bridge.pump.replayer)
+    collector.add(DELIVERY, lambda: bridge)
+    collector.add(MEMBERSHIP, lambda: bridge)
+    return _registered(collector)
+
+
+def worker_metrics(worker: "Worker") -> CollectorRegistry:
+    """Of a stream worker; collected beside its loop, from counters that it only ever replaces."""
+
+    def tables() -> Tables:
+        owned = {} if worker.tables is None else dict(worker.tables.owned)
+        return {
+            number: Written(
+                one.table.fold,
+                one.table.flushed,
+                one.table.written_rows,
+                one.table.written_bytes,
+                one.table.generations,
+            )
+            for number, one in owned.items()
+        }
+
+    collector = RoleCollector()
+    collector.add(PROCESS, lambda: Role(worker.conditions, lambda: worker.internal_errors))
+    collector.add(REACHABLE, lambda: not worker.conditions.has(Part.KAFKA))
+    collector.add(RESTARTS, lambda: worker.restarts)
+    collector.add(RECORDS, lambda: None if worker.tables is None else worker.tables.counters)
+    collector.add(
+        FOLDED_OFFSETS,
+        lambda: tuple(
+            Position(number, table.fold.offset) for number, table in sorted(tables().items())
+        ),
+    )
+    collector.add(TABLES, tables)
+    return _registered(collector)
+
+
+def replica_collector(replica: "Replica") -> RoleCollector:
+    """Of a query replica."""
+    collector = RoleCollector()
+    collector.add(PROCESS, lambda: Role(replica.conditions, lambda: replica.internal_errors))
+    collector.add(REACHABLE, lambda: replica.reachable)
+    collector.add(LAG, lambda: replica.health().lag)
+    collector.add(REPLICA, lambda: replica)
+    collector.add(RECOVERY, lambda: replica)
+    collector.add(FOLDED_OFFSETS, replica.positions)
+    collector.add(FOLDED, lambda: dict(replica.copy.table.publishers))
+    collector.add(INDEX, lambda: replica.copy.table.kernel)
+    return collector
+
+
+def _registered(collector: RoleCollector) -> CollectorRegistry:
+    registry = process_registry()
+    registry.register(collector)
+    return registry

@@ -1,0 +1,172 @@
+"""`GET /health`, `/ready` and `/metrics` of the roles that serve nothing else: bridge and worker.
+
+The documents and the rule of statuses are those of every role (`schemas.conditions`); the query API
+serves the same under the same paths.
+
+A bridge is monitored on its own loop, whose turns are short, so that its state is read where it is
+written. A worker is monitored from a thread with a loop of its own, because loading a table can
+hold the worker's loop for longer than whoever asks for its health waits.
+
+Whatever a client sends ends its own connection at most: each is closed after one answer, or after
+`MONITOR_REQUEST_S` without one, and there are at most `MONITOR_CONNECTIONS_MAX` of them.
+"""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from typing import Final
+
+import msgspec
+import uvicorn
+from prometheus_client import CollectorRegistry
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from query_api.http.health import package_version
+from query_api.http.metrics import exposition
+from reprise.roles.http_server import bind
+from schemas.conditions import Conditions, health_document, ready_document
+from schemas.limits import MONITOR_CONNECTIONS_MAX, MONITOR_REQUEST_S
+
+logger = logging.getLogger(__name__)
+
+_STOP_S: Final = 2.0
+_CLOSE: Final = {"connection": "close"}
+
+Fields = Callable[[], Mapping[str, object]]
+
+
+def monitor_app(
+    role: str, conditions: Conditions, metrics: CollectorRegistry, fields: Fields
+) -> Starlette:
+    """The three routes.
+
+    Args:
+        role: its name, as in `reprise ROLE`.
+        conditions: of the role.
+        metrics: what `/metrics` exposes.
+        fields: what the role adds to `/health`; asked on the loop that serves.
+    """
+    version = package_version()
+
+    async def health(request: Request) -> Response:
+        own = fields()  # first: a role may look at its conditions for it
+        return _json(200, health_document(role, conditions.all(), version) | dict(own))
+
+    async def ready(request: Request) -> Response:
+        return _json(*ready_document(conditions.all()))
+
+    async def families(request: Request) -> Response:
+        content, kind = exposition(metrics, request.headers.get("accept", ""))
+        return Response(content, headers=_CLOSE | {"content-type": kind})
+
+    async def refuse(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return Response("/health, /ready and /metrics are here\n", error.status_code, _CLOSE)
+
+    return Starlette(
+        routes=[Route("/health", health), Route("/ready", ready), Route("/metrics", families)],
+        exception_handlers={HTTPException: refuse},
+    )
+
+
+def _json(status: int, document: dict[str, object]) -> Response:
+    body = msgspec.json.encode(document)
+    return Response(body, status, headers=_CLOSE, media_type="application/json")
+
+
+class _Connection(HttpToolsProtocol):
+    """One connection, which lasts `MONITOR_REQUEST_S` at most, whatever is sent over it."""
+
+    _end: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """See `asyncio.Protocol`."""
+        super().connection_made(transport)
+        self._end = self.loop.call_later(MONITOR_REQUEST_S, transport.abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
+        if self._end is not None:
+            self._end.cancel()
+        super().connection_lost(exc)
+
+
+class _Server(uvicorn.Server):
+    """A server that leaves signals to the role beside which it runs."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=_Connection,
+                lifespan="off",
+                ws="none",
+                access_log=False,
+                server_header=False,
+                log_config=None,
+                limit_concurrency=MONITOR_CONNECTIONS_MAX,
+                timeout_graceful_shutdown=1,
+            )
+        )
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """See `uvicorn.Server`."""
+        yield
+
+    async def serve_until_exit(self, listening: socket.socket) -> None:
+        """Serves until `should_exit`; an error is logged, and ends nothing else."""
+        try:
+            await self.serve([listening])
+        except Exception:
+            logger.exception("The monitor has ended; the role goes on without it")
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """The monitor's socket, bound.
+
+    Raises:
+        ConfigurationError: the address cannot be bound.
+    """
+    listening = bind(host, port, option="--metrics-port")
+    listening.listen(MONITOR_CONNECTIONS_MAX)  # whoever reads the line below may connect at once
+    logger.info("Metrics on http://%s:%d/metrics", *listening.getsockname()[:2])
+    return listening
+
+
+@contextlib.asynccontextmanager
+async def monitored_here(app: ASGIApp, listening: socket.socket) -> AsyncIterator[None]:
+    """Serves on the running loop for as long as the context is open."""
+    server = _Server(app)
+    serving = asyncio.create_task(server.serve_until_exit(listening))
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        await asyncio.wait((serving,), timeout=_STOP_S)
+        listening.close()
+
+
+@contextlib.contextmanager
+def monitored_beside(app: ASGIApp, listening: socket.socket) -> Iterator[None]:
+    """Serves on a thread of its own for as long as the context is open."""
+    server = _Server(app)
+    thread = threading.Thread(
+        target=lambda: asyncio.run(server.serve_until_exit(listening)), name="monitor", daemon=True
+    )
+    thread.start()
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        thread.join(_STOP_S)
+        listening.close()

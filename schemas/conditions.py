@@ -1,0 +1,218 @@
+"""What is wrong with a role now, in the same words for every role, the log, HTTP and the metrics.
+
+A condition is one part of a role that does not work as it should. Its level says what that means:
+
+    degraded      the role does its work; something is wrong, or will be if it lasts
+    unavailable   the role cannot do its work now
+
+One rule follows: a role is ready while no condition of it is `unavailable`. `GET /health` is always
+200 and shows all conditions; `GET /ready` is 200 while ready and 503 while not.
+
+Pure but for a lock: the clock and the log are passed in.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+from typing import Final, NamedTuple, Protocol
+
+from schemas.limits import CONDITION_REPEAT_S
+
+READY: Final = 200
+NOT_READY: Final = 503
+
+
+class Part(StrEnum):
+    """What a condition is about; each ends by the success of its own part."""
+
+    RECOVERY = "recovery"  # reading what there is, after a start
+    LOG = "log"  # appending records
+    LOG_SYNC = "log_sync"  # making appended records durable
+    RETENTION = "retention"  # dropping old records of the embedded log
+    TABLE = "table"  # writing the table's rows, or reading them
+    KAFKA = "kafka"  # the brokers and the topics
+    REGISTRY = "registry"  # who is registered, as a bridge follows it
+    SPOOL = "spool"  # records that wait on a bridge's disk
+    WORKER = "worker"  # the process that folds
+    INTERNAL = "internal"  # an error that nothing else covers; the log has it
+
+
+DISK_PARTS: Final = (Part.LOG, Part.LOG_SYNC, Part.RETENTION, Part.TABLE)
+"""Of the embedded form: each failure of theirs is a failed read, write or sync."""
+
+
+class Level(StrEnum):
+    """What a condition means for the role; see the module."""
+
+    DEGRADED = "degraded"
+    UNAVAILABLE = "unavailable"
+
+
+class Condition(NamedTuple):
+    """One thing that is wrong now.
+
+    Attributes:
+        part: what it is about.
+        reason: one word for machines, of a fixed set, as `recovering`.
+        message: one sentence for people; may change while the condition lasts.
+        since: when it began, Unix seconds.
+        level: what it means for the role.
+    """
+
+    part: Part
+    reason: str
+    message: str
+    since: float
+    level: Level
+
+
+class Log(Protocol):
+    """What `Conditions` tells when one begins and ends; a `logging.Logger` is one."""
+
+    def warning(self, text: str, /, *values: object) -> None:
+        """Tells that something is wrong; `text` takes the values by `%`."""
+        ...
+
+    def info(self, text: str, /, *values: object) -> None:
+        """Tells that it is over."""
+        ...
+
+
+class _Told(NamedTuple):
+    """What the log was told last of a condition that lasts."""
+
+    message: str
+    at: float
+
+
+class Conditions:
+    """All conditions of one role, at most one of each part. Any thread may call it.
+
+    Each is logged once when it begins and once when it ends, and between the two only where
+    another message shows `CONDITION_REPEAT_S` or more after the last line about it.
+
+    Args:
+        clock: Unix seconds.
+        log: told of beginnings and ends; None for nobody.
+
+    Attributes:
+        ready: whether none is `unavailable`.
+        failures: how often each part was set; only rises.
+    """
+
+    def __init__(self, clock: Callable[[], float], log: Log | None = None) -> None:
+        self.ready = True
+        self.failures: Counter[Part] = Counter()
+        self._clock = clock
+        self._log = log
+        self._lock = threading.Lock()
+        self._by_part: dict[Part, Condition] = {}
+        self._told: dict[Part, _Told] = {}
+        self._sorted: tuple[Condition, ...] = ()
+
+    def set(
+        self,
+        part: Part,
+        reason: str,
+        message: str,
+        level: Level = Level.DEGRADED,
+        *,
+        logged: bool = True,
+    ) -> None:
+        """The part does not work, or still does not, for this reason.
+
+        Args:
+            part: replaces what was known of it, but for `since`.
+            reason: see `Condition`.
+            message: see `Condition`.
+            level: see the module.
+            logged: False where a start is no failure, or the caller has logged more already.
+        """
+        now = self._clock()
+        with self._lock:
+            before = self._by_part.get(part)
+            since = now if before is None else before.since
+            self._by_part[part] = Condition(part, reason, message, since, level)
+            self.failures[part] += 1
+            self._sort()
+            told = self._told.get(part)
+            tells = logged and self._log is not None and _is_news(told, message, now)
+            if tells:
+                self._told[part] = _Told(message, now)
+        if tells and self._log is not None:
+            self._log.warning("%s failed, retrying: %s", part, message)
+
+    def clear(self, part: Part) -> None:
+        """The part works."""
+        if part not in self._by_part:
+            return
+        now = self._clock()
+        with self._lock:
+            ended = self._by_part.pop(part, None)
+            told = self._told.pop(part, None)
+            self._sort()
+        if ended is not None and told is not None and self._log is not None:
+            after_s = max(now - ended.since, 0.0)
+            self._log.info("%s recovered after %.1f s (was: %s)", part, after_s, ended.message)
+
+    def all(self) -> tuple[Condition, ...]:
+        """What is wrong now, the worst first, then the oldest. Cost O(1)."""
+        return self._sorted
+
+    def has(self, part: Part) -> bool:
+        """Whether something is wrong with the part. Cost O(1)."""
+        return part in self._by_part
+
+    @property
+    def problem(self) -> str:
+        """All messages in one line, the worst first, or ""."""
+        return problem(self._sorted)
+
+    def _sort(self) -> None:
+        worst_first = sorted(self._by_part.values(), key=_rank)
+        self._sorted = tuple(worst_first)
+        self.ready = is_ready(worst_first)
+
+
+def _is_news(told: _Told | None, message: str, now: float) -> bool:
+    if told is None:
+        return True
+    return message != told.message and now >= told.at + CONDITION_REPEAT_S
+
+
+def _rank(condition: Condition) -> tuple[bool, float]:
+    return condition.level is not Level.UNAVAILABLE, condition.since
+
+
+def is_ready(conditions: Iterable[Condition]) -> bool:
+    """The rule of the module: no condition is `unavailable`."""
+    return all(condition.level is not Level.UNAVAILABLE for condition in conditions)
+
+
+def problem(conditions: Iterable[Condition]) -> str:
+    """All messages in one line, or ""."""
+    return "; ".join(condition.message for condition in conditions)
+
+
+def health_document(role: str, conditions: Iterable[Condition], version: str) -> dict[str, object]:
+    """What every role answers to `GET /health`, always with 200; a role may add fields."""
+    found = tuple(conditions)
+    return {
+        "status": "alive",
+        "ready": is_ready(found),
+        "role": role,
+        "problem": problem(found),
+        "conditions": [
+            condition._asdict() | {"since": round(condition.since, 3)} for condition in found
+        ],
+        "version": version,
+    }
+
+
+def ready_document(conditions: Iterable[Condition]) -> tuple[int, dict[str, object]]:
+    """Status and document of every role's answer to `GET /ready`."""
+    found = sorted(conditions, key=_rank)
+    if is_ready(found):
+        return READY, {"ready": True}
+    return NOT_READY, {"ready": False, "error": problem(found), "reason": found[0].reason}

@@ -1,0 +1,50 @@
+"""Which conditions of the embedded service make its answers stale, and which make it unready."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from reprise.embedded.service import EmbeddedService
+from reprise.settings import Settings
+from schemas.conditions import Part
+from schemas.positions import AnswerState
+from tests.building import SCOPE
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[EmbeddedService]:
+    """Not started: the test sets its conditions."""
+    service = EmbeddedService(Settings(data=tmp_path, kernel="reference"))
+    service.write.conditions.clear(Part.RECOVERY)
+    yield service
+    service.stop()
+
+
+def test_a_service_that_recovers_is_not_ready(tmp_path: Path, service: EmbeddedService) -> None:
+    other = EmbeddedService(Settings(data=tmp_path / "other", kernel="reference"))
+    assert (other.ready, other.health().ready) == (False, False)
+    assert other.health().conditions[0].reason == "recovering"
+    assert (service.ready, service.health().conditions) == (True, ())
+    other.stop()
+
+
+@pytest.mark.parametrize(
+    ("part", "state"),
+    [
+        (Part.LOG, AnswerState.STALE),
+        (Part.INTERNAL, AnswerState.STALE),
+        (Part.LOG_SYNC, AnswerState.EXACT),
+        (Part.TABLE, AnswerState.EXACT),
+        (Part.RETENTION, AnswerState.EXACT),
+    ],
+)
+def test_answers_are_stale_only_where_the_table_is_behind_the_log(
+    service: EmbeddedService, part: Part, state: AnswerState
+) -> None:
+    assert service.state(SCOPE) is AnswerState.EXACT
+    service.write.conditions.set(part, "disk", "no space left")
+    assert service.state(SCOPE) is state
+    assert service.ready
+    service.write.conditions.clear(part)
+    assert service.state(SCOPE) is AnswerState.EXACT

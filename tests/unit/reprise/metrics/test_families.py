@@ -1,0 +1,142 @@
+"""Every metric that is named somewhere is exposed by some role, and its help stands alone."""
+
+import asyncio
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from prometheus_client import Metric
+from prometheus_client.registry import Collector
+
+from bridge.service import Bridge, BridgeSettings
+from brokers.options import client_options
+from brokers.settings import KafkaSettings
+from query_api.http.app import create_app
+from query_api.replica.replica import Replica
+from query_api.replica.snapshot import Topic
+from reprise.embedded.service import EmbeddedService
+from reprise.metrics.roles import bridge_metrics, replica_collector, worker_metrics
+from reprise.roles.streams import StreamsSettings, Worker
+from reprise.settings import Settings
+from streams.kernel import open_kernel
+from streams.table.row_reader import TableFollower
+from tests.fakes import FakeTable
+
+ROOT = Path(__file__).parents[4]
+KAFKA = KafkaSettings(bootstrap="127.0.0.1:9")
+PUBLISHER_LABELS = {"tenant", "instance", "model", "dp_rank"}
+_NAME = re.compile(r"\breprise_[a-z][a-z_]*\b")
+_SUFFIXES = {
+    "counter": ("_total",),
+    "histogram": ("_bucket", "_count", "_sum"),
+}
+
+
+def exposed(families: Mapping[str, Metric]) -> set[str]:
+    """The names of all samples that the families can have."""
+    return {
+        family.name + suffix
+        for family in families.values()
+        for suffix in _SUFFIXES.get(family.type, ("",))
+    }
+
+
+def _named(collector: Collector) -> dict[str, Metric]:
+    found = [family for family in collector.collect() if family.name.startswith("reprise_")]
+    assert len({family.name for family in found}) == len(found), "one family, one name"
+    return {family.name: family for family in found}
+
+
+def _embedded(data: Path) -> dict[str, Metric]:
+    service = EmbeddedService(Settings(data=data, kernel="reference"))
+    try:
+        create_app(service, service)
+        return _named(service.metrics)
+    finally:
+        service.stop()
+
+
+async def _bridge(data: Path) -> dict[str, Metric]:
+    bridge = Bridge(BridgeSettings(kafka=KAFKA, options=client_options(KAFKA), data=data))
+    try:
+        return _named(bridge_metrics(bridge))
+    finally:
+        await bridge.pump.close()
+        bridge.spool.close()
+
+
+async def _worker(data: Path) -> dict[str, Metric]:
+    return _named(worker_metrics(Worker(StreamsSettings(kafka=KAFKA, data=data))))
+
+
+def _replica() -> dict[str, Metric]:
+    replica = Replica(
+        lambda: TableFollower(open_kernel(1337, name="reference")),
+        {Topic.TABLE: 2, Topic.REGISTRY: 1},
+    )
+    replica.metrics.register(replica_collector(replica))
+    create_app(replica, FakeTable())
+    return _named(replica.metrics)
+
+
+@pytest.fixture(scope="module")
+def roles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Metric]]:
+    """The families of each role, from its real objects."""
+    data = tmp_path_factory.mktemp("roles")
+    return {
+        "embedded": _embedded(data / "embedded"),
+        "bridge": asyncio.run(_bridge(data / "bridge")),
+        "streams": asyncio.run(_worker(data / "streams")),
+        "serve": _replica(),
+    }
+
+
+def _texts() -> Iterator[tuple[str, str]]:
+    for folder, pattern in (("monitoring", "**/*"), ("docs", "*.md"), (".", "README.md")):
+        for path in sorted((ROOT / folder).glob(pattern)):
+            if path.suffix in (".py", ".yml", ".json", ".md"):
+                yield str(path.relative_to(ROOT)), path.read_text()
+
+
+def test_every_name_in_monitoring_and_docs_is_exposed_by_some_role(
+    roles: dict[str, dict[str, Metric]],
+) -> None:
+    known = set().union(*map(exposed, roles.values()))
+    texts = dict(_texts())
+    assert {"monitoring/alerts.yml", "docs/operations.md", "README.md"} <= texts.keys()
+    unknown = {(path, name) for path, text in texts.items() for name in _NAME.findall(text)} - {
+        (path, name) for path in texts for name in known
+    }
+    assert unknown == set()
+
+
+def test_every_help_text_stands_alone(roles: dict[str, dict[str, Metric]]) -> None:
+    families = [family for found in roles.values() for family in found.values()]
+    fragments = [
+        (family.name, family.documentation)
+        for family in families
+        if not family.documentation.endswith((".", ")."))
+        or len(family.documentation.split()) < 4
+        or re.search(r"\bof (them|it|that)\b|\b(them|that|it|one)\.$", family.documentation)
+    ]
+    assert fragments == []
+
+
+def test_a_name_means_the_same_in_every_role(roles: dict[str, dict[str, Metric]]) -> None:
+    meanings: dict[str, set[tuple[str, str]]] = {}
+    for found in roles.values():
+        for family in found.values():
+            meanings.setdefault(family.name, set()).add((family.type, family.documentation))
+    assert {name: found for name, found in meanings.items() if len(found) > 1} == {}
+
+
+def test_every_role_exposes_readiness_conditions_and_internal_errors(
+    roles: dict[str, dict[str, Metric]],
+) -> None:
+    for name, found in roles.items():
+        assert {"reprise_ready", "reprise_condition", "reprise_internal_errors"} <= found.keys()
+        (ready,) = found["reprise_ready"].samples
+        assert ready.value == 0.0, f"{name} has not started"
+        levels = [sample.labels["level"] for sample in found["reprise_condition"].samples]
+        assert "unavailable" in levels, name

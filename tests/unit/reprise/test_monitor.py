@@ -1,0 +1,155 @@
+"""The monitor of bridges and workers over real sockets: statuses, bounds, hostile clients."""
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+import pytest
+from prometheus_client import CollectorRegistry
+
+from reprise import monitor
+from reprise.metrics.family import RoleCollector
+from reprise.metrics.process import PROCESS, Role
+from reprise.monitor import listen, monitor_app, monitored_beside
+from schemas.conditions import Conditions, Level, Part
+from schemas.errors import ConfigurationError
+
+HOST = "127.0.0.1"
+WAIT_S = 10.0
+
+
+class Monitored:
+    """A monitor on a thread, and a client that speaks HTTP by hand."""
+
+    def __init__(self) -> None:
+        self.conditions = Conditions(lambda: 1000.0)
+        self.fields: Callable[[], Mapping[str, object]] = lambda: {"partitions": {"0": 7}}
+        registry = CollectorRegistry()
+        collector = RoleCollector()
+        collector.add(PROCESS, lambda: Role(self.conditions, lambda: 3))
+        registry.register(collector)
+        self.listening = listen(HOST, 0)
+        self.port: int = self.listening.getsockname()[1]
+        self.app = monitor_app("streams", self.conditions, registry, lambda: self.fields())
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection((HOST, self.port), timeout=WAIT_S)
+
+    def send(self, request: bytes) -> bytes:
+        """All that comes until the connection is closed."""
+        with self.connect() as connection:
+            connection.sendall(request)
+            return _until_closed(connection)
+
+    def get(self, path: str) -> tuple[int, bytes]:
+        answer = self.send(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        head, _, body = answer.partition(b"\r\n\r\n")
+        return int(head.split()[1]), body
+
+    def document(self, path: str) -> tuple[int, Any]:
+        status, body = self.get(path)
+        return status, msgspec.json.decode(body)
+
+
+def _until_closed(connection: socket.socket) -> bytes:
+    parts = []
+    with contextlib.suppress(ConnectionResetError):
+        while part := connection.recv(65_536):
+            parts.append(part)
+    return b"".join(parts)
+
+
+@pytest.fixture
+def monitored() -> Iterator[Monitored]:
+    one = Monitored()
+    with monitored_beside(one.app, one.listening):
+        yield one
+
+
+def test_health_is_200_and_ready_follows_the_rule(monitored: Monitored) -> None:
+    status, health = monitored.document("/health")
+    assert status == 200
+    assert health.pop("version")
+    assert health == {
+        "status": "alive",
+        "ready": True,
+        "role": "streams",
+        "problem": "",
+        "conditions": [],
+        "partitions": {"0": 7},
+    }
+    assert monitored.document("/ready") == (200, {"ready": True})
+    monitored.conditions.set(Part.KAFKA, "unreachable", "refused", Level.UNAVAILABLE)
+    status, health = monitored.document("/health")
+    assert (status, health["ready"], health["problem"]) == (200, False, "refused")
+    assert health["conditions"][0]["since"] == 1000.0
+    expected = {"ready": False, "error": "refused", "reason": "unreachable"}
+    assert monitored.document("/ready") == (503, expected)
+
+
+def test_metrics_and_unknown_paths(monitored: Monitored) -> None:
+    monitored.conditions.set(Part.WORKER, "app_failed", "no")
+    status, body = monitored.get("/metrics")
+    assert status == 200
+    assert b"reprise_ready 1.0" in body
+    assert b'reprise_condition{level="degraded",part="worker",reason="app_failed"} 1.0' in body
+    assert b"reprise_internal_errors_total 3.0" in body
+    assert monitored.get("/metrics?name=x")[0] == 200
+    assert monitored.get("/")[0] == 404
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"\x00\xff" * 64 + b"\r\n\r\n",
+        b"GET /health HTTP/9.9\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+        b"POST /health HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc",
+        b"GET /" + b"a" * 1_000_000 + b" HTTP/1.1\r\n\r\n",
+    ],
+)
+def test_a_bad_request_ends_its_own_connection_at_most(
+    monitored: Monitored, request_: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(monitor, "MONITOR_REQUEST_S", 0.3)
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # before all of it was sent
+        monitored.send(request_)
+    assert monitored.document("/health")[0] == 200
+
+
+def test_a_client_that_says_nothing_is_cut_off(
+    monitored: Monitored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(monitor, "MONITOR_REQUEST_S", 0.3)
+    assert monitored.send(b"") == b""
+    assert monitored.send(b"GET /health HTTP/1.1\r\nHost: x\r\n") == b""
+    assert monitored.document("/health")[0] == 200
+
+
+def test_an_error_of_the_role_is_a_500_and_the_monitor_goes_on(monitored: Monitored) -> None:
+    def fail() -> Mapping[str, object]:
+        raise RuntimeError("for a test")
+
+    good, monitored.fields = monitored.fields, fail
+    assert monitored.get("/health")[0] == 500
+    monitored.fields = good
+    assert monitored.get("/health")[0] == 200
+
+
+def test_the_monitor_ends_with_its_context() -> None:
+    one = Monitored()
+    with monitored_beside(one.app, one.listening):
+        assert one.get("/ready")[0] == 200
+    assert "monitor" not in [thread.name for thread in threading.enumerate()]
+    with pytest.raises(ConnectionRefusedError):
+        one.connect()
+
+
+def test_an_address_that_is_taken_names_the_option(monitored: Monitored) -> None:
+    with pytest.raises(ConfigurationError, match="--metrics-port"):
+        listen(HOST, monitored.port)
