@@ -1,0 +1,128 @@
+"""What version 0.1.0 wrote to its disks and topics is read by this one, to the last digest.
+
+`tests/data/written-by-0.1.0.tar.xz` has a data directory of `reprise up` (log and table, stopped
+before its last flush), the spool of a bridge, and in `topics.msgpack` the messages of all four
+topics, with what that version made of them. A format that changes gets an archive of its own beside
+it; none is ever replaced.
+"""
+
+import tarfile
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from bridge.delivery.spool import Spool
+from query_api.replica.registry_table import RegistryTable
+from reprise.settings import DEFAULT_SEED
+from schemas.identities import Offset
+from schemas.records import decode_record
+from streams.kernel import open_kernel
+from streams.log.embedded import ReadOnlyLog
+from streams.table.fold import Fold
+from streams.table.row_reader import TableFollower
+from streams.table.verification import verify_log
+from tests.processes import Service
+
+ARCHIVE = Path(__file__).parents[1] / "data" / "written-by-0.1.0.tar.xz"
+
+
+class Topics(msgspec.Struct):
+    """The messages of the topics, and what 0.1.0 made of them."""
+
+    registry: list[tuple[bytes, bytes | None]]
+    cursors: list[tuple[bytes, bytes]]
+    events: list[bytes]
+    table: list[tuple[bytes, bytes | None]]
+    digests: list[tuple[list[str | int], int, int]]
+    publishers: dict[str, tuple[int, int, int | None]]
+    registered: list[str]
+
+    @property
+    def expected(self) -> list[tuple[tuple[str | int, ...], int, int]]:
+        """(context, digest, entries), sorted."""
+        return sorted((tuple(context), *rest) for context, *rest in self.digests)
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    """The archive, extracted."""
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(tmp_path, filter="data")
+    return tmp_path
+
+
+@pytest.fixture
+def topics(written: Path) -> Topics:
+    return msgspec.msgpack.decode((written / "topics.msgpack").read_bytes(), type=Topics)
+
+
+def test_a_service_goes_on_from_the_data_directory(written: Path, topics: Topics) -> None:
+    with Service(written / "data") as service:
+        digest = service.digest()
+        assert digest["position"] == f"0:{len(topics.events) - 1}"
+        names = ("tenant_id", "model_name", "lora_name", "block_size", "additional_salt")
+        got = [
+            (
+                (*(context[name] for name in names), context["instance_id"]),
+                int(context["digest"], 16),
+                context["entries"],
+            )
+            for context in digest["contexts"]
+        ]
+        assert sorted(got) == [one for one in topics.expected if one[2]]
+        _, services = service.get("/services")
+        assert sorted(one["InstanceID"] for one in services["services"]) == topics.registered
+        assert "resume" in service.log(), "the table was not used"
+
+
+def test_the_log_alone_gives_the_same_digests(written: Path, topics: Topics) -> None:
+    lines = list(verify_log(written / "data", DEFAULT_SEED))
+    digests = {line.split()[0] for line in lines if " entries " in line}
+    assert digests == {f"{digest:016x}" for _, digest, entries in topics.expected if entries}
+
+
+def test_every_record_of_the_log_and_the_topic_is_folded(written: Path, topics: Topics) -> None:
+    log = ReadOnlyLog(written / "data" / "log")
+    assert [entry.value for entry in log.read(Offset(0))] == topics.events
+    log.close()
+    fold = Fold(open_kernel(DEFAULT_SEED))
+    for place, value in enumerate(topics.events):
+        assert fold.apply(Offset(place), value) is None
+    states = {
+        f"{key.stream.instance_id}|{key.dp_rank}": (
+            state.incarnation,
+            state.sequence,
+            state.degraded_since,
+        )
+        for key, state in fold.publishers.items()
+    }
+    assert states == topics.publishers
+    found = [(tuple(one.context), one.digest, one.entries) for one in fold.kernel.contexts()]
+    assert sorted(found) == topics.expected
+
+
+def test_the_rows_of_the_table_topic_give_the_same_table(topics: Topics) -> None:
+    reader = TableFollower(open_kernel(DEFAULT_SEED))
+    for key, value in topics.table:
+        reader.put(0, key, value)
+    reader.caught_up(0)
+    assert reader.take_skipped() == []
+    assert reader.covered(0) == len(topics.events) - 1
+    found = [(tuple(one.context), one.digest, one.entries) for one in reader.kernel.contexts()]
+    assert sorted(found) == topics.expected
+
+
+def test_the_registry_is_read(topics: Topics) -> None:
+    registry = RegistryTable()
+    for place, (key, value) in enumerate(topics.registry):
+        assert registry.put(place, key, value) == ""
+    assert sorted(key.stream.instance_id for key in registry.registrations) == topics.registered
+
+
+def test_the_spool_is_drained(written: Path, topics: Topics) -> None:
+    spool = Spool(written / "spool")
+    spooled = [one.encoded for publisher in spool.publishers() for one in spool.read(publisher)]
+    assert sorted(spooled) == sorted(topics.events[:50])
+    assert all(decode_record(one) for one in spooled)
+    spool.close()
