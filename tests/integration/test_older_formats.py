@@ -41,7 +41,7 @@ class Topics(msgspec.Struct):
     @property
     def expected(self) -> list[tuple[tuple[str | int, ...], int, int]]:
         """(context, digest, entries), sorted."""
-        return sorted((tuple(context), *rest) for context, *rest in self.digests)
+        return sorted((tuple(names), digest, entries) for names, digest, entries in self.digests)
 
 
 @pytest.fixture
