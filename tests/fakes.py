@@ -20,7 +20,7 @@ from schemas.registration import PublisherKind, Registration
 from streams.kernel.interface import Kernel, PublisherId
 from streams.kernel.reference import ReferenceKernel
 from streams.table.fold import Fold
-from streams.table.row_writer import RowWrite, TableWriter
+from streams.table.row_writer import RowWrite, RowWriter
 
 SEED = 1337
 
@@ -208,7 +208,7 @@ class FlushingWorker:
 
     def __init__(self, fold: Fold, *, table: bytes = b"") -> None:
         self.fold = fold
-        self._writer = TableWriter()
+        self._writer = RowWriter()
         self._writer.table = table
 
     def flush(self, *records: bytes) -> list[RowWrite]:

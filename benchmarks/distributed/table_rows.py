@@ -17,7 +17,7 @@ from schemas.records import EventsRecord, RegisteredRecord, encode_record
 from schemas.registration import PublisherKind, Registration
 from streams.kernel import open_kernel
 from streams.table.fold import Fold
-from streams.table.row_writer import RowWrite, TableWriter
+from streams.table.row_writer import RowWrite, RowWriter
 from streams.table.topic import KafkaTableTopic
 
 SEED_OF_HASHES = 1337
@@ -30,7 +30,7 @@ class TableRows:
     def __init__(self, kernel: KernelName, partition: int) -> None:
         self.fold = Fold(open_kernel(SEED_OF_HASHES, name=kernel))
         self.rewritten = 0
-        self._writer = TableWriter()
+        self._writer = RowWriter()
         self._writer.table = b"bench%03d" % partition
         self._sequence = -1
         self._registration = Registration(

@@ -40,7 +40,7 @@ class Place(NamedTuple):
 
 
 class TableReader(Protocol):
-    """What `streams.table.row_reader.TableFollower` is to a replica."""
+    """What `streams.table.row_reader.RowReader` is to a replica."""
 
     @property
     def kernel(self) -> Kernel:

@@ -35,7 +35,7 @@ from streams.kernel.interface import Kernel
 from streams.table import rows
 from streams.table.fold import NO_OFFSET, Registered
 from streams.table.row_loader import ContextRow, load_rows
-from streams.table.rows import Place, Row, RowKind
+from streams.table.rows import Row, RowKind, RowPlace
 
 SKIPPED_NAMED_MAX: Final = 100
 """Skipped rows that wait to be named; all are counted."""
@@ -83,12 +83,12 @@ class _Commit:
     def __init__(self) -> None:
         self.forgotten: list[PublisherKey] = []
         self.generations: dict[ModelContext, int] = {}
-        self.context_rows: dict[ModelContext, list[tuple[Place, Row]]] = {}
+        self.context_rows: dict[ModelContext, list[tuple[RowPlace, Row]]] = {}
         self.states: dict[PublisherKey, PublisherState] = {}
         self.registrations: dict[PublisherKey, Registered] = {}
 
 
-class TableFollower:
+class RowReader:
     """The state of all partitions that it is given. One writer; reading may run beside it, in other
     threads.
 
@@ -286,7 +286,7 @@ class TableFollower:
             loaded_bytes = sum(len(row.body) for row in stream_rows)
             for refused in load_rows(self.kernel, stream_rows):
                 if refused is not None:
-                    key = rows.row_key(Place(refused.context, 0, refused.n))
+                    key = rows.row_key(RowPlace(refused.context, 0, refused.n))
                     self._damage(partition, known, refused.context, key, "corrupt_rows")
                 if loaded_bytes >= _STEP_BYTES:
                     yield

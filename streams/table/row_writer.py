@@ -26,7 +26,7 @@ from schemas.positions import PublisherState
 from streams.kernel.changes import CHANGE_BYTES
 from streams.table import rows
 from streams.table.fold import Fold, Registered, TableChanges
-from streams.table.rows import Place, RowKind
+from streams.table.rows import RowKind, RowPlace
 
 _ROW_BYTES: Final = 128  # what a row takes beside its body: key, header, the log's own framing
 _DELTA_BYTES_MAX: Final = DUMP_CHUNK_ENTRIES_MAX * CHANGE_BYTES
@@ -54,7 +54,7 @@ class ContextRows(msgspec.Struct):
 
 
 class Flush(NamedTuple):
-    """Step 1 and 2, and where they leave the contexts; `TableWriter.note` makes that so."""
+    """Step 1 and 2, and where they leave the contexts; `RowWriter.note` makes that so."""
 
     rows: list[RowWrite]
     grown: dict[ModelContext, ContextRows]
@@ -70,7 +70,7 @@ class Rewrite(NamedTuple):
     after: ContextRows
 
 
-class TableWriter:
+class RowWriter:
     """Turns changes of a fold into rows. Pure but for its own bookkeeping.
 
     Attributes:
@@ -100,7 +100,7 @@ class TableWriter:
             state = msgspec.structs.replace(self.contexts.get(context) or ContextRows())
             for start in range(0, len(body), _DELTA_BYTES_MAX):
                 part = body[start : start + _DELTA_BYTES_MAX]
-                key = rows.row_key(Place(context, state.generation, state.next_n))
+                key = rows.row_key(RowPlace(context, state.generation, state.next_n))
                 written.append(RowWrite(key, rows.encode_row(RowKind.DELTA, covers, part)))
                 state.next_n += 1
                 state.delta_bytes += self.weight(part)
@@ -144,14 +144,14 @@ class TableWriter:
         bodies = fold.kernel.dump(context, DUMP_CHUNK_ENTRIES_MAX)
         chunks = [
             RowWrite(
-                rows.row_key(Place(context, generation, n)),
+                rows.row_key(RowPlace(context, generation, n)),
                 rows.encode_row(RowKind.CHUNK, covers, body),
             )
             for n, body in enumerate(bodies)
         ]
         self.strays += [chunk.key for chunk in chunks]
         mark = rows.encode_row(RowKind.CHUNK, covers, generation.to_bytes(4, "little"))
-        removed = (rows.row_key(Place(context, old.generation, n)) for n in range(old.next_n))
+        removed = (rows.row_key(RowPlace(context, old.generation, n)) for n in range(old.next_n))
         switch = [RowWrite(rows.mark_key(context), mark)]
         switch += [RowWrite(key, None) for key in removed]
         return Rewrite(context, chunks, switch, ContextRows(generation, len(chunks), 0, generation))

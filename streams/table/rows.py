@@ -67,7 +67,7 @@ class Row(NamedTuple):
     body: bytes
 
 
-class Place(NamedTuple):
+class RowPlace(NamedTuple):
     """Where a context's row stands."""
 
     context: ModelContext
@@ -85,14 +85,14 @@ def context_prefix(context: ModelContext) -> bytes:
     return _named(CONTEXT, context)
 
 
-def row_key(place: Place) -> bytes:
+def row_key(place: RowPlace) -> bytes:
     """The key of a context's row."""
     return context_prefix(place.context) + _PLACE.pack(place.generation, place.n)
 
 
 def generation_key(context: ModelContext, generation: int) -> bytes:
     """Where the rows of a generation begin; those of the one before end here."""
-    return row_key(Place(context, generation, 0))
+    return row_key(RowPlace(context, generation, 0))
 
 
 def end_of(prefix: bytes) -> bytes:
@@ -110,14 +110,14 @@ def publisher_key(prefix: bytes, publisher: PublisherKey) -> bytes:
     return _named(prefix, publisher)
 
 
-def parse_row_key(key: bytes) -> Place:
+def parse_row_key(key: bytes) -> RowPlace:
     """The inverse of `row_key`.
 
     Raises:
         RowCorruptError: not such a key.
     """
     context = _parse(key, _context_decoder, rest_bytes=_PLACE.size)
-    return Place(context, *_PLACE.unpack(key[-_PLACE.size :]))
+    return RowPlace(context, *_PLACE.unpack(key[-_PLACE.size :]))
 
 
 def parse_mark_key(key: bytes) -> ModelContext:

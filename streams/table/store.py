@@ -39,7 +39,7 @@ from storage.rocksdb import (
 from streams.table import rows
 from streams.table.fold import Fold, Registered, TableChanges
 from streams.table.row_loader import ContextRow, by_stream, load_rows
-from streams.table.row_writer import ContextRows, RowWrite, TableWriter
+from streams.table.row_writer import ContextRows, RowWrite, RowWriter
 from streams.table.rows import RowKind
 
 _BATCH_BYTES_MAX: Final = 8 * 2**20
@@ -72,7 +72,7 @@ class TableStore:
         self._path = path
         self._generation_min_bytes = generation_min_bytes
         self._db = Database(path, TABLE)
-        self.writer = TableWriter(generation_min_bytes=generation_min_bytes)
+        self.writer = RowWriter(generation_min_bytes=generation_min_bytes)
         self.flushed_rows = 0
         self.flushed_bytes = 0
         self.generations = 0
@@ -112,7 +112,7 @@ class TableStore:
             rows.parse_mark_key(key): int.from_bytes(row.body, "little")
             for key, row in self._scan(rows.MARK)
         }
-        self.writer = TableWriter(generation_min_bytes=self._generation_min_bytes)
+        self.writer = RowWriter(generation_min_bytes=self._generation_min_bytes)
         self.writer.table = self.table()
         self.writer.seed_written = self.seed() is not None
         for context, generation in marks.items():
@@ -126,7 +126,7 @@ class TableStore:
         )
 
     def table(self) -> bytes:
-        """The name of the table that the rows belong to; see `TableWriter.table`."""
+        """The name of the table that the rows belong to; see `RowWriter.table`."""
         row = self._get(rows.COVERED_KEY)
         return b"" if row is None else row.body
 
@@ -296,14 +296,14 @@ class TableStore:
         """
         aside = self._path.with_name(self._path.name + ".corrupt")
         if self._is_empty():
-            self.writer = TableWriter(generation_min_bytes=self._generation_min_bytes)
+            self.writer = RowWriter(generation_min_bytes=self._generation_min_bytes)
             return aside
         self._db.close()
         with disk_errors("move the corrupt table", self._path):
             shutil.rmtree(aside, ignore_errors=True)
             self._path.rename(aside)
         self._db.reopen()
-        self.writer = TableWriter(generation_min_bytes=self._generation_min_bytes)
+        self.writer = RowWriter(generation_min_bytes=self._generation_min_bytes)
         return aside
 
     def _is_empty(self) -> bool:

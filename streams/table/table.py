@@ -26,66 +26,28 @@ A copy is stale once the cleaner may have removed tombstones that it has not see
 has a name of its own, by which everyone who follows the old one knows to begin anew.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
-from schemas.errors import RepriseError, RowCorruptError
+from schemas.errors import RowCorruptError
 from schemas.identities import Offset
 from schemas.limits import KIB
+from schemas.positions import LogBounds
 from streams.log.interface import LogEntry
 from streams.table import rows
 from streams.table.fold import NO_OFFSET, Fold, SkippedRecord
-from streams.table.row_writer import RowWrite, TableWriter
+from streams.table.row_writer import RowWrite, RowWriter
 from streams.table.rows import RowKind
 from streams.table.store import Local, TableStore
+from streams.table.topic_interface import TableTopic
 
 COPY_AGE_MAX_S: Final = 6 * 3600.0
 """Half and less of the time for which the table topic keeps tombstones (`schemas.topics`)."""
 
 GENERATION_MIN_BYTES: Final = 64 * KIB
 """Less than the embedded service's: many small contexts share a topic, and each may grow to it."""
-
-
-class TableLostError(RepriseError):
-    """The table cannot be written: another worker owns it, or the broker is away.
-
-    Operator action: none; the worker opens it again where it is still the owner.
-    """
-
-
-class TopicRow(NamedTuple):
-    """A row as it stands in the table topic."""
-
-    offset: int
-    key: bytes
-    value: bytes | None
-
-
-class TableTopic(Protocol):
-    """One partition of the table topic. To be taken before anything else."""
-
-    async def take(self) -> bool:
-        """Makes this the only writer: nothing that an owner before sends from now on is written.
-
-        Returns:
-            Whether nobody else took it since this object did, and wrote what it wrote last.
-        """
-        ...
-
-    def read(self, start: int) -> AsyncIterator[list[TopicRow]]:
-        """Committed rows from `start` to the end as of the call, in order."""
-        ...
-
-    async def write(self, written: list[RowWrite]) -> list[int]:
-        """Writes the rows, all or none of them; returns their offsets.
-
-        Raises:
-            TableLostError: another worker owns the partition now, or what was written is unknown:
-                all of the rows or none.
-        """
-        ...
 
 
 class Action(StrEnum):
@@ -102,13 +64,6 @@ class Plan(NamedTuple):
     action: Action
     start: Offset
     reason: str
-
-
-class LogBounds(NamedTuple):
-    """The first offset that the events' partition still has, and the one after its last."""
-
-    start: int
-    end: int
 
 
 def plan_opening(
@@ -278,7 +233,7 @@ class PartitionTable:
     # Folding
 
     @property
-    def writer(self) -> TableWriter:
+    def writer(self) -> RowWriter:
         """What the next flush follows on."""
         return self._store.writer
 

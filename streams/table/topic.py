@@ -45,12 +45,12 @@ from brokers.errors import AWAY
 from brokers.interface import EpochProducer, Partition, Producer
 from brokers.options import ClientOptions
 from brokers.reading import opened_reader, read_batches
-from schemas.errors import TableTooLargeError
+from schemas.errors import TableLostError, TableTooLargeError
 from schemas.limits import TABLE_BATCH_BYTES_MAX, TABLE_TRANSACTION_BYTES_MAX
 from streams.table import rows
 from streams.table.row_writer import RowWrite
 from streams.table.rows import RowKind
-from streams.table.table import TableLostError, TopicRow
+from streams.table.topic_interface import TopicRow
 
 logger = logging.getLogger(__name__)
 

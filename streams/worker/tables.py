@@ -21,14 +21,15 @@ from brokers.errors import CorruptRecordException, KafkaError
 from brokers.interface import Message, Partition
 from brokers.options import ClientOptions
 from brokers.reading import stop_consumer
-from schemas.errors import DiskError, RepriseError
+from schemas.errors import DiskError, RepriseError, TableLostError
 from schemas.identities import Offset
 from schemas.limits import TABLE_FLUSH_CHANGES_MAX
+from schemas.positions import LogBounds
 from streams.log.interface import LogEntry
 from streams.log.kafka import log_bounds, next_record_offset, read_past_corruption
 from streams.table.fold import Fold
 from streams.table.skip_log import SkippedRecords
-from streams.table.table import LogBounds, PartitionTable, TableLostError
+from streams.table.table import PartitionTable
 from streams.table.topic import KafkaTableTopic
 
 logger = logging.getLogger(__name__)

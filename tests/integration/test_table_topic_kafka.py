@@ -11,14 +11,14 @@ from aiokafka.admin import AIOKafkaAdminClient  # type: ignore[import-untyped]
 from brokers.options import client_options
 from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
-from schemas.errors import TableTooLargeError
+from schemas.errors import TableLostError, TableTooLargeError
 from schemas.identities import ModelContext
 from streams.table import rows
 from streams.table import topic as table_topic
 from streams.table.row_writer import RowWrite
-from streams.table.rows import Place, RowKind
-from streams.table.table import TableLostError, TopicRow
+from streams.table.rows import RowKind, RowPlace
 from streams.table.topic import KafkaTableTopic
+from streams.table.topic_interface import TopicRow
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -40,7 +40,7 @@ def flush(name: str, count: int = 3, size: int = 10) -> list[RowWrite]:
 
 
 def chunk(n: int, size: int) -> RowWrite:
-    key = rows.row_key(Place(CONTEXT, 1, n))
+    key = rows.row_key(RowPlace(CONTEXT, 1, n))
     return RowWrite(key, rows.encode_row(RowKind.CHUNK, 9, random.Random(n).randbytes(size)))
 
 

@@ -12,11 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from schemas.errors import TableLostError
 from schemas.identities import Offset
+from schemas.positions import LogBounds
 from streams.log.interface import LogEntry
 from streams.table.fold import Fold
-from streams.table.row_reader import TableFollower
-from streams.table.table import Action, LogBounds, PartitionTable, TableLostError
+from streams.table.row_reader import RowReader
+from streams.table.table import Action, PartitionTable
 from tests.building import cleared, events_record, stored
 from tests.property.test_recovery_equals_never_crashing import (
     MEMORY,
@@ -50,7 +52,7 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(coroutine)
 
 
-def state(one: Fold | TableFollower) -> object:
+def state(one: Fold | RowReader) -> object:
     return (
         one.kernel.contexts(),
         one.kernel.scopes(),
@@ -78,7 +80,7 @@ class World:
         self.topic = MemoryTopic()
         self.names = 0
         self.disk = 0
-        self.live = TableFollower(make_fold().kernel)
+        self.live = RowReader(make_fold().kernel)
         self.followed = 0
         self.open()
         self.live.caught_up(0)
@@ -166,7 +168,7 @@ def test_any_faults_give_the_fresh_fold_to_worker_and_followers(
         assert state(world.table.fold) == state(truth)
         assert state(world.live) == state(truth)
         for _ in range(3):
-            cold = TableFollower(make_fold().kernel)
+            cold = RowReader(make_fold().kernel)
             world.topic.follow(cold)
             cold.caught_up(0)
             assert state(cold) == state(truth)
@@ -238,7 +240,7 @@ def test_a_table_that_cannot_be_used_leaves_no_row_to_the_one_built_after_it(
     world.fault("spoil")
     assert world.plan.action is Action.REBUILD
     world.flush()
-    cold = TableFollower(make_fold().kernel)
+    cold = RowReader(make_fold().kernel)
     world.topic.follow(cold)
     cold.caught_up(0)
     assert state(cold) == state(straight(history, make_fold))

@@ -3,11 +3,12 @@
 import random
 from collections.abc import AsyncIterator
 
-from streams.table.row_reader import TableFollower
+from schemas.errors import TableLostError
+from streams.table.row_reader import RowReader
 from streams.table.row_writer import RowWrite
 from streams.table.rows import COVERED_KEY
-from streams.table.table import TableLostError, TopicRow
 from streams.table.topic import chunk_places
+from streams.table.topic_interface import TopicRow
 
 
 class MemoryTopic:
@@ -52,7 +53,7 @@ class MemoryTopic:
             kept.append(row)
         self.rows = kept
 
-    def follow(self, follower: TableFollower, start: int = 0) -> int:
+    def follow(self, follower: RowReader, start: int = 0) -> int:
         """Puts the rows from `start` on; returns where to go on."""
         for row in self.rows:
             if row.offset >= start:

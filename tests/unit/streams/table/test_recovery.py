@@ -265,7 +265,7 @@ def test_an_unfinished_generation_is_ignored(disk: Disk) -> None:
     expected = disk.fold.kernel.contexts()
     disk.close()
     database = Rdict(str(disk.path / "table"), Options(raw_mode=True))
-    place = rows.Place(context, 40, 0)
+    place = rows.RowPlace(context, 40, 0)
     database.put(rows.row_key(place), rows.encode_row(rows.RowKind.CHUNK, 2, b"\0" * 24))
     database.close()
     disk.open()

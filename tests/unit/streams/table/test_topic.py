@@ -3,7 +3,7 @@
 from schemas.identities import ModelContext
 from streams.table import rows
 from streams.table.row_writer import RowWrite
-from streams.table.rows import Place, RowKind
+from streams.table.rows import RowKind, RowPlace
 from streams.table.topic import chunk_places
 
 CONTEXT = ModelContext("t", "m", "", 16, "", "i")
@@ -12,7 +12,7 @@ MARK = RowWrite(rows.mark_key(CONTEXT), rows.encode_row(RowKind.CHUNK, 9, b"\2\0
 
 
 def row(kind: RowKind, generation: int, n: int) -> RowWrite:
-    key = rows.row_key(Place(CONTEXT, generation, n))
+    key = rows.row_key(RowPlace(CONTEXT, generation, n))
     return RowWrite(key, rows.encode_row(kind, 9, b""))
 
 
