@@ -1,6 +1,6 @@
 """What a table asks of its partition of the table topic; `streams.table.topic` is the real one."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple, Protocol
 
 from streams.table.row_writer import RowWrite
@@ -29,8 +29,13 @@ class TableTopic(Protocol):
         """Committed rows from `start` to the end as of the call, in order."""
         ...
 
-    async def write(self, written: list[RowWrite]) -> list[int]:
+    async def write(self, written: list[RowWrite], ahead: Sequence[RowWrite] = ()) -> list[int]:
         """Writes the rows, all or none of them; returns their offsets.
+
+        Args:
+            written: what counts together.
+            ahead: what counts only with them, wherever it stands: before them, all of it where
+                they are written, and any part of it where they are not.
 
         Raises:
             TableLostError: another worker owns the partition now, or what was written is unknown:
