@@ -19,8 +19,7 @@ is taken and read, 3 the disk is read into the fold, 4 what was decided is carri
 
 So the disk is never ahead of the topic, unless the topic was lost, and neither is ever ahead of the
 log. A crash at any step leaves a table that covers some offset; whoever opens it next folds on from
-there. A copy on a disk is stale once the cleaner may have removed tombstones that it has not seen.
-A rebuilt table has a name of its own, by which everyone who follows the old one knows to begin
+there. A rebuilt table has a name of its own, by which everyone who follows the old one knows to begin
 again.
 
 The embedded service has no table topic. Then nothing here ever waits: see `run_without_loop`.
@@ -30,7 +29,7 @@ import os
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from schemas.errors import RowCorruptError, RowVersionError
 from schemas.identities import Offset
@@ -44,10 +43,8 @@ from streams.table.row_reader import RowReader
 from streams.table.row_writer import RowWrite, RowWriter
 from streams.table.rows import RowKind
 from streams.table.store import Local, StoredRows, TableStore
+from streams.table.topic_copy import TopicCopy
 from streams.table.topic_interface import TableTopic
-
-COPY_AGE_MAX_S: Final = 6 * 3600.0
-"""Half and less of the time for which the table topic keeps tombstones (`schemas.topics`)."""
 
 T = TypeVar("T")
 
@@ -157,11 +154,11 @@ class Table:
         published, why_copied = True, ""
         if self._topic is not None:
             await self._topic.take()
-            published, why_copied = await self._copy(self._topic, now)
+            published, why_copied = await TopicCopy(self._store, self._topic).update(now)
         # Step 3.
         plan, corrupt = self._load(log, published=published)
         if corrupt and self._topic is not None:
-            await self._copy_all(self._topic, now)
+            await TopicCopy(self._store, self._topic).renew(now)
             why_copied = corrupt
             plan, corrupt = self._load(log, published=True)
             corrupt = corrupt and f"the table topic has: {corrupt}"
@@ -238,55 +235,6 @@ class Table:
         if plan.unproven_before:
             self.fold.distrust(plan.unproven_before)
         return "" if aside is None else f"the old rows were moved to {aside}"
-
-    # The copy of a topic
-
-    async def _copy(self, topic: TableTopic, now: float) -> tuple[bool, str]:
-        """Reads what the topic has beyond this disk's copy.
-
-        Returns:
-            Whether the topic has what this disk has, and why its copy was given up, or "".
-        """
-        try:
-            local, table = self._store.local(), self._store.table()
-        except RowCorruptError as error:
-            reason = str(error)
-        else:
-            if local is None:
-                reason = ""
-            elif await _is_empty(topic, local.position):
-                if await _is_empty(topic, 0):
-                    return False, ""
-                reason = "the topic was made again"
-            elif now - local.written_at > COPY_AGE_MAX_S:
-                reason = "this disk's copy was too old"
-            elif await self._copy_from(topic, local.position, now, table=table):
-                return True, ""
-            else:
-                reason = "this disk had another table"
-        await self._copy_all(topic, now)
-        return True, reason
-
-    async def _copy_all(self, topic: TableTopic, now: float) -> None:
-        self._store.set_aside()
-        await self._copy_from(topic, 0, now, table=None)
-
-    async def _copy_from(
-        self, topic: TableTopic, start: int, now: float, *, table: bytes | None
-    ) -> bool:
-        """Copies rows from `start` on; False where they are not those of the table named."""
-        position = None
-        async for batch in topic.read(start):
-            for row in batch:
-                if row.key != rows.COVERED_KEY or row.value is None:
-                    continue
-                position = row.offset
-                if table is not None and _table_named(row.value) != table:
-                    return False
-            self._store.commit(RowWrite(row.key, row.value) for row in batch)
-        if position is not None:
-            self._store.commit([], Local(position, now))
-        return table is None or position is not None
 
     async def _publish(self, now: float) -> None:
         """Sends this disk's rows under a name of its own: an older copy may have the one it had."""
@@ -392,18 +340,3 @@ class Table:
     def close(self) -> None:
         """Closes this disk's rows; what was flushed stays."""
         self._store.close()
-
-
-def _table_named(covered: bytes) -> bytes | None:
-    """The table that a `covered` row names; None where it cannot be read."""
-    try:
-        return rows.decode_row(rows.COVERED_KEY, covered).body
-    except RowCorruptError:
-        return None
-
-
-async def _is_empty(topic: TableTopic, start: int) -> bool:
-    async for batch in topic.read(start):
-        if batch:
-            return False
-    return True
