@@ -15,11 +15,12 @@
     |   +-- RecordVersionError
     |   +-- EventsFormatError
     +-- StorageError              the data directory
-        +-- DataDirectoryInUseError
-        +-- RowCorruptError
-        +-- RowVersionError
-        +-- DiskError             a read or a write failed: full or failing disk
-        +-- TableTooLargeError    rows that count together do not fit one transaction
+    |   +-- DataDirectoryInUseError
+    |   +-- RowCorruptError
+    |   +-- RowVersionError
+    |   +-- DiskError             a read or a write failed: full or failing disk
+    |   +-- TableTooLargeError    rows that count together do not fit one transaction
+    +-- TableLostError            a worker cannot write its table
 
 Messages say what was expected, what came, and where. Wire and record errors carry `reason`, the
 short name under which they are counted.
@@ -173,3 +174,10 @@ class TableTooLargeError(StorageError):
             f"Expected at most `{bytes_max}` bytes of rows that count together, got `{size_bytes}`"
             f" for partition {partition} of: {topic}"
         )
+
+
+class TableLostError(RepriseError):
+    """The table cannot be written: another worker owns it, or the broker is away.
+
+    Operator action: none; the worker opens it again where it is still the owner.
+    """

@@ -49,8 +49,14 @@ RECORD_EVENTS_MAX: Final = 65_536
 LOG_SYNC_S: Final = 0.05
 TABLE_FLUSH_S: Final = 0.25
 TABLE_FLUSH_CHANGES_MAX: Final = 262_144
-GENERATION_MIN_BYTES: Final = 1 * MIB
+STORE_GENERATION_MIN_BYTES: Final = 1 * MIB  # deltas of a context before it is rewritten: its own
+TOPIC_GENERATION_MIN_BYTES: Final = 64 * KIB  # the same in a topic, which many small contexts share
 DUMP_CHUNK_ENTRIES_MAX: Final = 32_768
+
+# A table that was built from a log without its beginning: publishers seen unregistered since, which
+# are proven empty when they register again. 150 bytes each, in one row. Whoever is forgotten is
+# degraded at its registration: reprise_fold_records{outcome="unregistered_forgotten"}.
+UNREGISTERED_REMEMBERED_MAX: Final = 256
 
 # Retention of the embedded log.
 LOG_RETENTION_BYTES: Final = 8 * GIB

@@ -66,3 +66,10 @@ class Position(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.partition}:{self.offset}"
+
+
+class LogBounds(NamedTuple):
+    """What a log, or one partition of it, has: everything from `start` on, up to before `end`."""
+
+    start: int
+    end: int

@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, settings
 from streams.kernel import native_available, open_kernel
 from streams.log.embedded import EmbeddedLog
 from streams.table.fold import Fold
-from streams.table.store import TableStore
 
 pytest_plugins = ["tests.deployment", "tests.kafka_fixtures"]
 
@@ -49,13 +48,6 @@ def make_fold(kernel_name: str) -> Callable[[], Fold]:
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[EmbeddedLog]:
     opened = EmbeddedLog(tmp_path / "log")
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[TableStore]:
-    opened = TableStore(tmp_path / "table")
     yield opened
     opened.close()
 

@@ -4,7 +4,7 @@ import asyncio
 import sys
 from array import array
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 from prometheus_client import CollectorRegistry
@@ -20,7 +20,7 @@ from schemas.registration import PublisherKind, Registration
 from streams.kernel.interface import Kernel, PublisherId
 from streams.kernel.reference import ReferenceKernel
 from streams.table.fold import Fold
-from streams.table.row_writer import RowWrite, TableWriter
+from streams.table.row_writer import RowWrite, RowWriter
 
 SEED = 1337
 
@@ -203,13 +203,33 @@ class FakeTable:
         self.apply(publisher, event)
 
 
+class PoisonedKernel:
+    """A kernel that fails, as nobody foresaw, on events with the word `poison` in them."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+
+    @classmethod
+    def around(cls, kernel: Kernel) -> Kernel:
+        """The kernel with that fault, to be used as any other."""
+        return cast(Kernel, cls(kernel))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._kernel, name)
+
+    def apply(self, publisher: PublisherId, events: bytes, after: int) -> Any:
+        """See `Kernel`."""
+        if b"poison" in events:
+            raise RuntimeError("for a test")
+        return self._kernel.apply(publisher, events, after)
+
+
 class FlushingWorker:
     """Folds records as a stream worker does, and gives the rows of each flush."""
 
     def __init__(self, fold: Fold, *, table: bytes = b"") -> None:
         self.fold = fold
-        self._writer = TableWriter()
-        self._writer.table = table
+        self._writer = RowWriter(generation_min_bytes=1 << 20, table=table)
 
     def flush(self, *records: bytes) -> list[RowWrite]:
         """The rows of one flush, after the records were folded."""

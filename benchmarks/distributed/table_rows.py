@@ -13,11 +13,12 @@ from brokers.options import client_options
 from brokers.settings import KafkaSettings
 from schemas.events import Removed, Stored, encode_events
 from schemas.identities import Offset
+from schemas.limits import TOPIC_GENERATION_MIN_BYTES
 from schemas.records import EventsRecord, RegisteredRecord, encode_record
 from schemas.registration import PublisherKind, Registration
 from streams.kernel import open_kernel
 from streams.table.fold import Fold
-from streams.table.row_writer import RowWrite, TableWriter
+from streams.table.row_writer import RowWrite, RowWriter
 from streams.table.topic import KafkaTableTopic
 
 SEED_OF_HASHES = 1337
@@ -30,8 +31,9 @@ class TableRows:
     def __init__(self, kernel: KernelName, partition: int) -> None:
         self.fold = Fold(open_kernel(SEED_OF_HASHES, name=kernel))
         self.rewritten = 0
-        self._writer = TableWriter()
-        self._writer.table = b"bench%03d" % partition
+        self._writer = RowWriter(
+            generation_min_bytes=TOPIC_GENERATION_MIN_BYTES, table=b"bench%03d" % partition
+        )
         self._sequence = -1
         self._registration = Registration(
             endpoint=f"tcp://127.0.0.1:{20_000 + partition}",
@@ -83,7 +85,7 @@ class TableRows:
         self._writer.note(flush)
         written = flush.rows
         for rewrite in self._writer.rewrites(self.fold, flush):
-            written = written + rewrite.chunks + rewrite.switch
+            written = [*written, *rewrite.chunks(), *rewrite.switch]
             self._writer.note_rewritten(rewrite)
             self.rewritten += 1
         return written

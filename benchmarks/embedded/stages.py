@@ -29,8 +29,9 @@ from schemas.registration import PublisherKind, Registration
 from simulation.traffic.load import Load, LoadPlan, LoadPublisher, encode_load
 from streams.kernel import array_packer, open_kernel
 from streams.log.embedded import EmbeddedLog
+from streams.log.interface import LogEntry
 from streams.table.fold import Fold
-from streams.table.store import TableStore
+from streams.table.table import Table, run_without_loop
 
 T = TypeVar("T")
 
@@ -77,8 +78,14 @@ class Pipeline:
         self._sequencer = Sequencer(array_packer())
         self._sequencer.add(self._registration)
         self._log = EmbeddedLog(root / "log")
-        self._store = TableStore(root / "table")
-        self.fold = Fold(open_kernel(1337, name=kernel))
+        self._table = Table(
+            root / "table", lambda: Fold(open_kernel(1337, name=kernel)), log=self._log
+        )
+
+    @property
+    def fold(self) -> Fold:
+        """The table's state."""
+        return self._table.fold
 
     def run(self, load: Load, clock: Clock) -> None:
         """Takes a load, which was sent, through all stages."""
@@ -116,22 +123,21 @@ class Pipeline:
         offset = clock.time("log append", lambda: self._log.append(encoded, now=1.7e9))
 
         def fold() -> None:
-            for place, value in enumerate(encoded):
-                assert self.fold.apply(Offset(offset + place), value) is None
+            entries = (LogEntry(Offset(at), value) for at, value in enumerate(encoded, offset))
+            assert not self._table.apply(entries)
 
         clock.time("fold", fold)
 
     def _flush(self, clock: Clock) -> None:
         clock.time("log sync", self._log.sync)
-        changes = clock.time("take changes", self.fold.take_changes)
-        clock.time("table flush", lambda: self._store.flush(self.fold, changes))
+        clock.time("table flush", lambda: run_without_loop(self._table.flush(now=0.0)))
 
     def close(self) -> None:
         """Closes sockets and databases."""
         self._connection.close()
         self._context.term()
         self._log.close()
-        self._store.close()
+        self._table.close()
 
 
 def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:

@@ -20,7 +20,7 @@ from schemas.identities import Offset, PrefixScope, PublisherKey
 from schemas.positions import Position, PublisherState
 from schemas.registration import Registration
 from streams.kernel.interface import Kernel
-from streams.table.row_reader import SkippedRow
+from streams.table.row_source import SkippedRow
 from streams.table.rows import OWNER_KEY
 
 
@@ -40,7 +40,7 @@ class Place(NamedTuple):
 
 
 class TableReader(Protocol):
-    """What `streams.table.row_reader.TableFollower` is to a replica."""
+    """What `streams.table.row_reader.RowReader` is to a replica."""
 
     @property
     def kernel(self) -> Kernel:

@@ -40,7 +40,8 @@ from schemas.limits import (
     REPLICA_STALL_S,
     SHUTDOWN_S,
 )
-from streams.table.row_reader import MISSING_ROWS, RESETS
+from streams.table.row_contexts import MISSING_ROWS
+from streams.table.row_reader import RESETS
 
 RETRY_S: Final = 1.0
 _POLL_MS: Final = 250

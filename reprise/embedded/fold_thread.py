@@ -6,7 +6,6 @@ the interpreter's lock: folding one turn's records goes on while the next turn's
 
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,11 +13,10 @@ from typing import NamedTuple
 from schemas.conditions import Conditions, Part
 from schemas.errors import StorageError
 from schemas.identities import Offset
-from schemas.limits import FOLD_QUEUE_BYTES_MAX, SHUTDOWN_S, TABLE_FLUSH_CHANGES_MAX
-from streams.log.embedded import EmbeddedLog
-from streams.table.fold import Fold, TableChanges
-from streams.table.skip_log import SkippedRecords
-from streams.table.store import TableStore
+from schemas.limits import FOLD_QUEUE_BYTES_MAX, SHUTDOWN_S
+from streams.log.interface import LogEntry
+from streams.table.driver import FoldDriver
+from streams.table.table import Table, run_without_loop
 
 logger = logging.getLogger(__name__)
 
@@ -32,40 +30,37 @@ class _Appended(NamedTuple):
 
 
 class FoldLoop:
-    """Owns the fold and the store while it runs; other threads may read the fold.
+    """The thread and its queue around a `FoldDriver`. It owns the table while it runs; other
+    threads may read the fold.
 
     Args:
-        fold: recovered; folds go on behind its offset.
+        table: recovered; folds go on behind its offset.
         flush_s: how often the table's changes are written.
         conditions: told of a flush that failed, which is tried again, and of the thread's end.
     """
 
-    def __init__(
-        self,
-        fold: Fold,
-        store: TableStore,
-        log: EmbeddedLog,
-        *,
-        flush_s: float,
-        conditions: Conditions,
-    ) -> None:
-        self.fold = fold
-        self.flushed_offset = fold.offset
-        self.faults = 0
-        self._store = store
-        self._log = log
+    def __init__(self, table: Table, *, flush_s: float, conditions: Conditions) -> None:
+        self.fold = table.fold
+        self._driver = FoldDriver(table, flush_s=flush_s, on_flush=self._note_flush)
         self._flush_s = flush_s
         self._conditions = conditions
         self._queue: deque[_Appended] = deque()
         self._queued_bytes = 0
         self._changed = threading.Condition()
-        self._skipped = SkippedRecords()
         self._stopping = False
         self._ended = False
         self._pending = 0  # batches of records queued or being folded
-        self._unflushed: TableChanges | None = None
-        self._flush_at = 0.0
         self._thread = threading.Thread(target=self._run, name="fold", daemon=True)
+
+    @property
+    def flushed_offset(self) -> Offset:
+        """What the table's rows cover."""
+        return self._driver.table.flushed
+
+    @property
+    def faults(self) -> int:
+        """Records on which the fold itself failed."""
+        return self._driver.faults
 
     def start(self) -> None:
         """Starts the thread."""
@@ -130,16 +125,13 @@ class FoldLoop:
             appended = self._take()
             if appended is not None:
                 self._fold(appended)
-            if self._is_flush_due():
-                self._flush()
+            run_without_loop(self._driver.flush_if_due())
             if appended is None and self._stopping:
-                self._flush()
+                run_without_loop(self._driver.flush())
                 return
 
     def _take(self) -> _Appended | None:
-        wait_s = max(self._flush_at - time.monotonic(), 0.0)
-        if self.fold.offset == self.flushed_offset:
-            wait_s = self._flush_s
+        wait_s = self._driver.flush_in() if self._driver.has_unflushed else self._flush_s
         with self._changed:
             self._changed.wait_for(lambda: self._queue or self._stopping, wait_s)
             if not self._queue:
@@ -149,44 +141,17 @@ class FoldLoop:
             return appended
 
     def _fold(self, appended: _Appended) -> None:
-        for place, value in enumerate(appended.encoded):
-            offset = Offset(appended.first + place)
-            try:
-                skipped = self.fold.apply(offset, value)
-            except Exception:
-                # The fold itself skips what cannot be used: this is a fault of ours.
-                logger.exception("The record at offset %d could not be folded", offset)
-                self.faults += 1
-                message = f"the record at {offset} could not be folded"
-                self._conditions.set(Part.INTERNAL, "record_failed", message, logged=False)
-                continue
-            if skipped is not None:
-                self._skipped.name("", skipped)
+        entries = (
+            LogEntry(Offset(offset), value)
+            for offset, value in enumerate(appended.encoded, appended.first)
+        )
+        run_without_loop(self._driver.fold(entries))
         with self._changed:
             self._pending -= 1
             self._changed.notify_all()
 
-    def _is_flush_due(self) -> bool:
-        now = time.monotonic()
-        many = self.fold.kernel.pending_changes() >= TABLE_FLUSH_CHANGES_MAX
-        if now < self._flush_at and (not many or self._unflushed is not None):
-            return False
-        self._flush_at = now + self._flush_s
-        return True
-
-    def _flush(self) -> None:
-        if self._unflushed is None and self.fold.offset == self.flushed_offset:
-            return
-        try:
-            self._log.sync()
-            if self._unflushed is not None:
-                self._store.reopen()
-            else:
-                self._unflushed = self.fold.take_changes()
-            self._store.flush(self.fold, self._unflushed)
-        except StorageError as error:
+    def _note_flush(self, error: StorageError | None) -> None:
+        if error is None:
+            self._conditions.clear(Part.TABLE)
+        else:
             self._conditions.set(Part.TABLE, "disk", str(error))
-            return
-        self._conditions.clear(Part.TABLE)
-        self.flushed_offset = self._unflushed.offset
-        self._unflushed = None

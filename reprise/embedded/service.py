@@ -1,7 +1,7 @@
 """The embedded service: bridge, log, fold, table and API in one process, on one data directory.
 
     DATA/log/     the records, `streams.log.embedded`
-    DATA/table/   the table's rows, `streams.table.store`
+    DATA/table/   the table's rows, `streams.table.table`
 
 Threads: `reprise-subscriber` receives from the engines, `write` decodes, packs and appends, `fold`
 folds and flushes, `log-sync` makes appends durable, and the main thread answers HTTP from the
@@ -23,14 +23,14 @@ from reprise.metrics.process import process_registry
 from reprise.metrics.roles import embedded_collector
 from reprise.settings import Settings
 from schemas.conditions import Part
-from schemas.errors import RowCorruptError, StorageError
+from schemas.errors import StorageError
 from schemas.identities import PrefixScope
 from schemas.positions import AnswerState, Position
 from schemas.registration import Registration, service_key
 from streams.kernel import array_packer, open_kernel
 from streams.log.embedded import EmbeddedLog
 from streams.table.fold import Fold
-from streams.table.store import TableStore
+from streams.table.table import Table
 
 logger = logging.getLogger(__name__)
 
@@ -57,23 +57,14 @@ class EmbeddedService(TableView):
         self._settings = settings
         log = EmbeddedLog(settings.data / "log")
         try:
-            store = TableStore(settings.data / "table")
+            table = Table(settings.data / "table", self._make_fold, log=log)
         except StorageError:
-            log.close()
-            raise
-        try:
-            store.covered()
-        except RowCorruptError:
-            pass  # recovery sets it aside
-        except StorageError:
-            store.close()
             log.close()
             raise
         self.write = WriteThread(
             settings=settings,
-            make_fold=self._make_fold,
             log=log,
-            store=store,
+            table=table,
             packer=array_packer(),
         )
         super().__init__(

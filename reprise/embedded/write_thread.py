@@ -39,9 +39,9 @@ from schemas.limits import EMBEDDED_TURN_MESSAGES_MAX, LOG_RETRY_S, SHUTDOWN_S
 from schemas.positions import PublisherState
 from schemas.registration import Registration
 from streams.log.embedded import EmbeddedLog
+from streams.table.driver import recover
 from streams.table.fold import Fold
-from streams.table.recovery import recover
-from streams.table.store import TableStore
+from streams.table.table import Table
 
 logger = logging.getLogger(__name__)
 
@@ -58,21 +58,19 @@ class WriteThread:
         self,
         *,
         settings: Settings,
-        make_fold: Callable[[], Fold],
         log: EmbeddedLog,
-        store: TableStore,
+        table: Table,
         packer: ArrayPacker,
     ) -> None:
         self.log = log
-        self.store = store
+        self.table = table
         self.conditions = Conditions(time.time, logger)
         self.conditions.set(
             Part.RECOVERY, "recovering", "recovering", Level.UNAVAILABLE, logged=False
         )
         self.recovery_s = 0.0
         self._settings = settings
-        self._make_fold = make_fold
-        self.folding = self._make_folding(make_fold())
+        self.folding = self._make_folding()
         self._loop = asyncio.new_event_loop()
         self.sink = LogSink(
             log,
@@ -97,13 +95,9 @@ class WriteThread:
         self._thread = threading.Thread(target=self._run, name="write", daemon=True)
         self._syncer = threading.Thread(target=self._sync_often, name="log-sync", daemon=True)
 
-    def _make_folding(self, fold: Fold) -> FoldLoop:
+    def _make_folding(self) -> FoldLoop:
         return FoldLoop(
-            fold,
-            self.store,
-            self.log,
-            flush_s=self._settings.table_flush_s,
-            conditions=self.conditions,
+            self.table, flush_s=self._settings.table_flush_s, conditions=self.conditions
         )
 
     @property
@@ -184,7 +178,7 @@ class WriteThread:
             logger.exception("Unexpected error while closing the sockets")
         try:
             self.folding.stop()
-            self.store.close()
+            self.table.close()
             self.log.close()
         except StorageError as error:
             logger.error(
@@ -227,7 +221,7 @@ class WriteThread:
                 self._reopen()
 
     def _reopen(self) -> None:
-        for database in (self.log, self.store):
+        for database in (self.log, self.table):
             try:
                 database.reopen()
             except StorageError as error:
@@ -235,11 +229,9 @@ class WriteThread:
 
     def _recover(self) -> None:
         started = time.monotonic()
-        recovered = recover(self.store, self.log, self._make_fold)
-        self.folding = self._make_folding(recovered.fold)
+        recovered = recover(self.table, self.log)
+        self.folding = self._make_folding()
         self.recovery_s = time.monotonic() - started
-        for skipped in recovered.skipped:
-            logger.warning("Skipped the record at offset %d (%s): %s", *skipped)
         logger.info(
             "Recovered in %.2f s: %s (%s), %d records folded, %d publishers registered",
             self.recovery_s,

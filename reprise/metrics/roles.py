@@ -31,9 +31,9 @@ def embedded_collector(service: "EmbeddedService") -> RoleCollector:
         return loop.faults
 
     def tables() -> Tables:
-        store = loop.store
+        table = loop.table
         flushed = loop.folding.flushed_offset
-        written = (store.flushed_rows, store.flushed_bytes, store.generations)
+        written = (table.written_rows, table.written_bytes, table.generations)
         return {0: Written(loop.fold, flushed, *written)}
 
     collector = RoleCollector()

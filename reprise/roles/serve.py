@@ -31,7 +31,7 @@ from reprise.settings import DEFAULT_HOST, DEFAULT_PORT, DEFAULT_SEED
 from schemas.errors import ConfigurationError, RegistrationError, RepriseError, StorageError
 from schemas.registration import Registration
 from streams.kernel import open_kernel
-from streams.table.row_reader import TableFollower
+from streams.table.row_reader import RowReader
 
 logger = logging.getLogger(__name__)
 
@@ -72,8 +72,8 @@ class ReplicaService:
             Topic.REGISTRY: kafka.topics.registry.partitions,
         }
 
-        def make_table() -> TableFollower:
-            return TableFollower(open_kernel(settings.seed, name=settings.kernel))
+        def make_table() -> RowReader:
+            return RowReader(open_kernel(settings.seed, name=settings.kernel))
 
         self.replica = Replica(make_table, partitions)
         self.replica.metrics.register(replica_collector(self.replica))

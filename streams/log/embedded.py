@@ -25,6 +25,7 @@ from typing import Final, NamedTuple
 from schemas.errors import StorageError
 from schemas.identities import Offset
 from schemas.limits import LOG_SEGMENT_BYTES
+from schemas.positions import LogBounds
 from storage.rocksdb import LOG, Database, disk_errors, new_batch
 from streams.log.interface import LogEntry
 
@@ -105,6 +106,11 @@ class EmbeddedLog:
     def end_offset(self) -> Offset:
         """See `ReadableLog`."""
         return Offset(self._next)
+
+    @property
+    def bounds(self) -> LogBounds:
+        """See `ReadableLog`."""
+        return LogBounds(self._complete_from, self._next)
 
     @property
     def complete_from(self) -> Offset:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from schemas.identities import Offset
+from schemas.positions import LogBounds
 
 
 class LogEntry(NamedTuple):
@@ -19,6 +20,11 @@ class ReadableLog(Protocol):
     @property
     def end_offset(self) -> Offset:
         """The offset that the next record will get."""
+        ...
+
+    @property
+    def bounds(self) -> LogBounds:
+        """What it has, but for records that retention spares, which stand before."""
         ...
 
     @property

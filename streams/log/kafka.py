@@ -7,8 +7,8 @@ from brokers.interface import Partition
 from brokers.options import ClientOptions
 from brokers.reading import first_offset_from, offset_bounds, opened_reader, read_one_by_one
 from schemas.identities import Offset
+from schemas.positions import LogBounds
 from streams.log.interface import LogEntry
-from streams.table.table import LogBounds
 
 _CAREFUL_RECORDS_MAX: Final = 4_096
 

@@ -12,6 +12,11 @@ Rules, in the order in which they are applied to a record:
 5. `events` go to the kernel. `gap` degrades the publisher: the table may miss blocks of it and may
    list evicted ones, until a reset or a `cleared` event.
 6. `registered` and `unregistered` make and end the publisher's part in answers.
+7. A publisher that is registered in a fold that has not seen the log's beginning (`distrust`) is
+   degraded, where nothing proves that it held nothing before: no record of an incarnation, and no
+   `unregistered` record. Its next incarnation or a `cleared` event ends that, like any other loss.
+8. An error that nobody foresaw ends nothing: the record is counted and passed over, and its
+   publisher is degraded. It may have changed a part of what it holds.
 """
 
 from collections import Counter
@@ -21,6 +26,7 @@ import msgspec
 
 from schemas.errors import RecordError
 from schemas.identities import ModelContext, Offset, PrefixScope, PublisherKey, StreamKey
+from schemas.limits import UNREGISTERED_REMEMBERED_MAX
 from schemas.positions import Cursor, PublisherState
 from schemas.records import (
     EventsRecord,
@@ -41,12 +47,32 @@ NO_OFFSET = Offset(-1)
 DUPLICATE = "duplicate_record"
 """Reason of a record whose batches were all folded before; the others are those of errors."""
 
+INTERNAL_ERROR = "internal_error"
+"""Reason of a record on which the fold itself failed."""
+
 
 class Registered(msgspec.Struct, frozen=True):
     """A live registration and the offset of the record that made it, which retention must keep."""
 
     registration: Registration
     offset: int
+
+
+class Unproven(msgspec.Struct, frozen=True):
+    """What a fold that has not seen the log's beginning does not know.
+
+    Attributes:
+        before: a registration that is met below this offset may be older than what was seen.
+        unregistered: publishers that were seen unregistered since: their next registration is a new
+            one. The oldest are forgotten, and are degraded like the others then.
+    """
+
+    before: int = 0
+    unregistered: tuple[PublisherKey, ...] = ()
+
+
+ALL_PROVEN = Unproven()
+"""Of a fold that has seen the log from its beginning."""
 
 
 class TableChanges(NamedTuple):
@@ -56,14 +82,16 @@ class TableChanges(NamedTuple):
     contexts: list[tuple[ModelContext, bytes]]
     publishers: dict[PublisherKey, PublisherState | None]
     registrations: dict[PublisherKey, Registered | None]
+    unproven: Unproven | None = None
 
 
 class SkippedRecord(NamedTuple):
-    """A record that was not folded: where it is, and why."""
+    """A record that was not folded: where it is, and why; `error` where nobody foresaw that."""
 
     offset: Offset
     reason: str
     detail: str
+    error: Exception | None = None
 
 
 class Fold:
@@ -76,16 +104,18 @@ class Fold:
         self.offset = NO_OFFSET
         self.publishers: dict[PublisherKey, PublisherState] = {}
         self.registrations: dict[PublisherKey, Registered] = {}
+        self.unproven = ALL_PROVEN
         self.counters: Counter[str] = Counter()
         self._handles: dict[PublisherKey, PublisherId] = {}
         self._degraded: Counter[StreamKey] = Counter()
         self._changed_publishers: set[PublisherKey] = set()
         self._changed_registrations: set[PublisherKey] = set()
+        self._unproven_changed = False
 
     # Records
 
     def apply(self, offset: Offset, encoded: bytes) -> SkippedRecord | None:
-        """Folds the record at `offset`; returns it where it was skipped, by rule 1 or 2.
+        """Folds the record at `offset`; returns it where it was skipped, by rule 1, 2 or 8.
 
         Records at or below the fold's own offset are ignored: they are part of it.
         """
@@ -97,6 +127,10 @@ class Fold:
         except RecordError as error:
             self.counters[error.reason] += 1
             return SkippedRecord(offset, error.reason, str(error))
+        except Exception as error:  # noqa: BLE001 -- rule 8
+            self.counters[INTERNAL_ERROR] += 1
+            self._degrade_publisher_of(encoded)
+            return SkippedRecord(offset, INTERNAL_ERROR, f"{type(error).__name__}: {error}", error)
         finally:
             # Only now: other threads take it for what queries see.
             self.offset = offset
@@ -109,7 +143,7 @@ class Fold:
             case RegisteredRecord():
                 self._register(offset, record)
             case UnregisteredRecord():
-                self._unregister(record.publisher)
+                self._unregister(offset, record.publisher)
             case _:
                 return self._apply_sequenced(record)
         return ""
@@ -171,6 +205,16 @@ class Fold:
         if cleared is not None and degraded_since is not None and cleared > degraded_since:
             state.degraded_since = None
 
+    def _degrade_publisher_of(self, encoded: bytes) -> None:
+        try:
+            publisher = decode_record(encoded).publisher
+        except Exception:  # noqa: BLE001 -- a record that names no publisher degrades none
+            return
+        before = self.publishers.get(publisher, PublisherState())
+        state = msgspec.structs.replace(before)
+        _degrade(state, state.sequence + 1)
+        self._put(publisher, before, state)
+
     def _handle(self, publisher: PublisherKey) -> PublisherId:
         handle = self._handles.get(publisher)
         if handle is None:
@@ -204,12 +248,37 @@ class Fold:
         self.kernel.register(self._handle(publisher), record.registration.lora_name, True)
         self.registrations[publisher] = Registered(record.registration, offset)
         self._changed_registrations.add(publisher)
+        if known is None and offset < self.unproven.before:
+            self._register_unproven(publisher)
 
-    def _unregister(self, publisher: PublisherKey) -> None:
-        if publisher not in self._handles:
+    def _register_unproven(self, publisher: PublisherKey) -> None:
+        """Rule 7. Whoever has a cursor was judged by its sequences, rules 3 to 5."""
+        seen = self.unproven.unregistered
+        if publisher in seen:
+            self._put_unproven(tuple(one for one in seen if one != publisher))
+            return
+        before = self.publishers.get(publisher, PublisherState())
+        if before.incarnation == 0:
+            state = msgspec.structs.replace(before)
+            _degrade(state, 0)
+            self._put(publisher, before, state)
+
+    def _put_unproven(self, unregistered: tuple[PublisherKey, ...]) -> None:
+        self.unproven = Unproven(self.unproven.before, unregistered)
+        self._unproven_changed = True
+
+    def _unregister(self, offset: Offset, publisher: PublisherKey) -> None:
+        if offset < self.unproven.before:
+            seen = [one for one in self.unproven.unregistered if one != publisher]
+            dropped = len(seen) + 1 - UNREGISTERED_REMEMBERED_MAX
+            if dropped > 0:
+                self.counters["unregistered_forgotten"] += dropped
+            self._put_unproven((*seen, publisher)[-UNREGISTERED_REMEMBERED_MAX:])
+        if publisher not in self._handles and publisher not in self.publishers:
             self.counters["duplicate_records"] += 1
             return
-        self.kernel.unregister(self._handles.pop(publisher))
+        self.kernel.unregister(self._handle(publisher))
+        del self._handles[publisher]
         self.registrations.pop(publisher, None)
         self._changed_registrations.add(publisher)
         self._put(publisher, self.publishers.get(publisher, PublisherState()), None)
@@ -223,40 +292,39 @@ class Fold:
             self.kernel.take_changes(),
             {key: self.publishers.get(key) for key in self._changed_publishers},
             {key: self.registrations.get(key) for key in self._changed_registrations},
+            self.unproven if self._unproven_changed else None,
         )
+        self._unproven_changed = False
         self._changed_publishers.clear()
         self._changed_registrations.clear()
         return changes
+
+    def distrust(self, before: Offset) -> None:
+        """Applies rule 7 to registrations below `before`, from now on. Stored with the next
+        changes, so that whoever goes on from any later rows does the same.
+        """
+        assert not self.registrations, "a fold is distrusted before it folds"
+        self.unproven = Unproven(before)
+        self._unproven_changed = True
 
     def restore(
         self,
         offset: Offset,
         publishers: dict[PublisherKey, PublisherState],
         registrations: dict[PublisherKey, Registered],
+        unproven: Unproven = ALL_PROVEN,
     ) -> None:
-        """Takes over what a table store held; the kernel's contexts were loaded before."""
+        """Takes over what a table's rows say; whoever read them has told the kernel of it."""
         assert self.offset == NO_OFFSET, "a fold is restored before it folds"
         self.offset = offset
+        self.unproven = unproven
         for publisher, state in publishers.items():
             self._handle(publisher)
             self._put(publisher, PublisherState(), state)
         for publisher, registered in registrations.items():
-            handle = self._handle(publisher)
-            self.kernel.register(handle, registered.registration.lora_name, True)
+            self._handle(publisher)
             self.registrations[publisher] = registered
         self._changed_publishers.clear()
-
-    def degrade_older_than(self, offset: Offset) -> None:
-        """Degrades publishers that were registered before: records of them may be missing.
-
-        For a fold of a log whose beginning was retired, which cannot tell what it has not seen.
-        """
-        for publisher, registered in self.registrations.items():
-            if registered.offset < offset:
-                before = self.publishers.get(publisher, PublisherState())
-                state = msgspec.structs.replace(before)
-                _degrade(state, 0)
-                self._put(publisher, before, state)
 
     # Reading
 

@@ -1,115 +1,98 @@
-"""Follows table topics into one kernel: what a query replica, or a worker without a disk, knows.
+"""Turns rows into a kernel's state: of a store that is opened, of topics that are followed.
 
-Rows come in the topic's order, from its beginning, and the topic may have been compacted up to any
+Rows of a topic come in its order, from its beginning, and it may have been compacted up to any
 point by then: superseded rows are gone, so is the order between rows of different keys. Therefore
 
 1. rows are only gathered, the last of each key, until the partition is caught up with where it
-   ended when the reader started; then they are loaded, chunks and deltas of a context in order;
+   ended when reading began; then they are loaded, chunks and deltas of a context in order;
 2. from there on rows wait until the `covered` row of their partition, the commit mark of a flush,
    reaches the offset that they cover: whatever a dead worker left of a flush is replaced by its
    successor before;
 3. a `covered` row of another table than the one before (its body names the table) says that the
-   table was built anew: what the partition held is dropped first.
+   table was built again from the log: what the partition held is dropped first.
+
+The rows of a store are a partition that is loaded once, and read from the disk stream by stream.
 
 Rows that are corrupt or of a newer version are skipped, counted and named; what they belong to is
-degraded until a whole row replaces them: the next generation does for a context.
+degraded until a whole row replaces them: the next generation does for a context. A strict reader
+raises instead: whoever owns a store has a log to build the table again from.
 
-The topic is to be read with `isolation_level="read_committed"`: a large flush is a transaction, and
+A topic is to be read with `isolation_level="read_committed"`: a large flush is a transaction, and
 what a dying worker wrote of one was never there.
 
 No I/O, clock or logging: the reader of the topic asks `take_skipped` what to say.
 """
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
-from schemas.errors import RowCorruptError, RowVersionError
+from schemas.errors import RowCorruptError
 from schemas.identities import ModelContext, Offset, PrefixScope, PublisherKey, StreamKey
 from schemas.positions import Position, PublisherState
-from streams.kernel.changes import Change, Op
 from streams.kernel.interface import Kernel
 from streams.table import rows
-from streams.table.fold import NO_OFFSET, Registered
-from streams.table.row_loader import ContextRow, load_rows
-from streams.table.rows import Place, Row, RowKind
-
-SKIPPED_NAMED_MAX: Final = 100
-"""Skipped rows that wait to be named; all are counted."""
-
-_STEP_BYTES: Final = 4 * 2**20
-
-MISSING_ROWS: Final = "missing_rows"
-"""Reason where a row does not follow on those before it."""
+from streams.table.fold import ALL_PROVEN, NO_OFFSET, Registered, Unproven
+from streams.table.row_contexts import CORRUPT_ROWS, PartitionContexts
+from streams.table.row_source import GatheredRows, RowSource, SkippedRow, SkippedRows
+from streams.table.rows import Row
 
 RESETS: Final = "resets"
 """Counts how often another table than the one before was met."""
 
 
-class SkippedRow(NamedTuple):
-    """A row that could not be used: where it is, and why."""
-
-    partition: int
-    key: bytes
-    reason: str
-
-
-class _Context(msgspec.Struct):
-    """How far the rows of a context have been applied; `damaged` where one of them is missing."""
-
-    generation: int = 0
-    next_n: int = 0
-    damaged: bool = False
-
-
 class _Partition:
-    """What is known of one partition; `gathered` are rows that do not count yet, by key."""
+    """What is known of one partition; `gathered` are rows that do not count yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, contexts: PartitionContexts) -> None:
         self.caught_up = False
         self.covered = NO_OFFSET
         self.table = b""
-        self.gathered: dict[bytes, bytes | None] = {}
-        self.contexts: dict[ModelContext, _Context] = {}
+        self.unproven = ALL_PROVEN
+        self.gathered = GatheredRows()
+        self.contexts = contexts
         self.publishers: set[PublisherKey] = set()
 
 
 class _Commit:
-    """Rows that count from now on, sorted out by what they are."""
+    """Rows of no context that count from now on, sorted out by what they are."""
 
     def __init__(self) -> None:
         self.forgotten: list[PublisherKey] = []
         self.generations: dict[ModelContext, int] = {}
-        self.context_rows: dict[ModelContext, list[tuple[Place, Row]]] = {}
         self.states: dict[PublisherKey, PublisherState] = {}
         self.registrations: dict[PublisherKey, Registered] = {}
+        self.unproven: Unproven | None = None
 
 
-class TableFollower:
+class RowReader:
     """The state of all partitions that it is given. One writer; reading may run beside it, in other
     threads.
 
     Attributes:
         kernel: the index to query.
         publishers, registrations: as `Fold`'s.
-        counters: rows by outcome: `rows`, `corrupt_rows`, `newer_rows`, `missing_rows`,
-            `repeated_rows`, `stale_marks`, `resets`, `healed`.
     """
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, *, strict: bool = False) -> None:
+        """`strict`: raise RowCorruptError or RowVersionError at the first row that has one."""
         self.kernel = kernel
         self.publishers: dict[PublisherKey, PublisherState] = {}
         self.registrations: dict[PublisherKey, Registered] = {}
-        self.counters: Counter[str] = Counter()
         self._partitions: dict[int, _Partition] = {}
         self._degraded: Counter[StreamKey] = Counter()
-        self._damaged: set[StreamKey] = set()
-        self._skipped: deque[SkippedRow] = deque(maxlen=SKIPPED_NAMED_MAX)
+        self._skipped = SkippedRows(strict=strict)
 
     # Reading
+
+    @property
+    def counters(self) -> Counter[str]:
+        """Rows by outcome: `rows`, `corrupt_rows`, `newer_rows`, `missing_rows`, `repeated_rows`,
+        `stale_marks`, `resets`, `healed`.
+        """
+        return self._skipped.counters
 
     def covered(self, partition: int) -> Offset:
         """The offset of the events topic up to which the partition is folded; -1 for nothing."""
@@ -120,6 +103,14 @@ class TableFollower:
         """Where each partition stands, sorted."""
         return [Position(number, self.covered(number)) for number in sorted(self._partitions)]
 
+    def contexts(self, partition: int) -> PartitionContexts:
+        """Where the contexts of a partition stand."""
+        return self._partition(partition).contexts
+
+    def unproven(self, partition: int) -> Unproven:
+        """What the fold that wrote the partition's rows had not seen of its log."""
+        return self._partition(partition).unproven
+
     def is_degraded(self, scope: PrefixScope) -> bool:
         """Whether a publisher of the scope has lost batches, or a row of the scope was skipped.
 
@@ -127,14 +118,12 @@ class TableFollower:
         """
         tenant_id, model_name, _, block_size, additional_salt = scope
         wanted = (tenant_id, model_name, block_size, additional_salt)
-        streams = [*self._degraded, *self._damaged]
+        streams = [*self._degraded, *self._skipped.damaged]
         return any(stream[:4] == wanted for stream in streams)
 
     def take_skipped(self) -> list[SkippedRow]:
-        """Rows skipped since the last call, the latest `SKIPPED_NAMED_MAX` of them."""
-        skipped = list(self._skipped)
-        self._skipped.clear()
-        return skipped
+        """Rows skipped since the last call, the latest of them; see `SkippedRows`."""
+        return self._skipped.take()
 
     # Rows
 
@@ -143,18 +132,16 @@ class TableFollower:
 
         Cost O(1), but for a `covered` row once caught up: O(changes of its flush).
         """
-        known = self._partitions.get(partition)
-        if known is None:
-            known = self._partitions[partition] = _Partition()
-        gathered = known.gathered
-        gathered.pop(key, None)
+        known = self._partition(partition)
         if known.caught_up:
-            gathered[key] = value
+            known.gathered.put(key, value)
             if key == rows.COVERED_KEY:
-                for _ in self._commit(partition, known):
+                for _ in self._commit(partition, known, known.gathered):
                     pass
-        elif value is not None:
-            gathered[key] = value  # a tombstone needs nothing: it has taken the row away
+        elif value is None:
+            known.gathered.remove(key)
+        else:
+            known.gathered.put(key, value)
 
     def caught_up(self, partition: int) -> None:
         """The reader has put every row that the partition had when reading began: they are loaded.
@@ -170,83 +157,79 @@ class TableFollower:
         Until the last step the partition's part of the kernel is not whole, and nothing may be put
         into it.
         """
-        known = self._partitions.setdefault(partition, _Partition())
+        known = self._partition(partition)
         if not known.caught_up:
-            yield from self._commit(partition, known)
+            yield from self._commit(partition, known, known.gathered)
             known.caught_up = True
 
-    def _commit(self, partition: int, known: _Partition) -> Iterator[None]:
+    def load(self, source: RowSource) -> None:
+        """Loads what a store has, as partition 0. Cost O(rows); holds those of one stream at a
+        time.
+        """
+        known = self._partition(0)
+        for _ in self._commit(0, known, source):
+            pass
+        known.caught_up = True
+
+    def _partition(self, partition: int) -> _Partition:
+        known = self._partitions.get(partition)
+        if known is None:
+            contexts = PartitionContexts(partition, self.kernel, self._skipped)
+            known = self._partitions[partition] = _Partition(contexts)
+        return known
+
+    def _commit(self, partition: int, known: _Partition, source: RowSource) -> Iterator[None]:
         """Applies what counts now, in steps.
 
         Step 1. the `covered` row: how far rows count, and whether the table is still the same.
         Step 2. publishers that were unregistered, with whatever they held.
         Step 3. context rows, then the states of publishers, then registrations.
         """
-        covered = self._decode(
-            partition, rows.COVERED_KEY, known.gathered.pop(rows.COVERED_KEY, None)
-        )
+        value = source.covered()
+        covered = None if value is None else known.contexts.decode(rows.COVERED_KEY, value)
         if covered is None:
             return
         if known.table and covered.body != known.table:
-            self._reset(known)
+            self._reset(partition, known)
         elif covered.covers < known.covered:
             self.counters["stale_marks"] += 1
             return
         before, known.covered, known.table = known.covered, Offset(covered.covers), covered.body
-        commit = self._sort_out(partition, known)
+        commit = self._sort_out(partition, known, source)
         for publisher in commit.forgotten:
             self._forget(known, publisher)
-        yield from self._apply_contexts(partition, known, commit, before)
+        yield from known.contexts.apply(
+            source, commit.generations, known.publishers, before=before, now=known.covered
+        )
         for publisher, state in commit.states.items():
             self._put_state(known, publisher, state)
         for publisher, registered in commit.registrations.items():
             known.publishers.add(publisher)
             self.registrations[publisher] = registered
             self._register(publisher)
+        if commit.unproven is not None:
+            known.unproven = commit.unproven
 
-    def _decode(self, partition: int, key: bytes, value: bytes | None) -> Row | None:
-        """The row, or None where there is none or it has to be skipped."""
-        if value is None:
-            return None
-        try:
-            row = rows.decode_row(key, value)
-        except RowVersionError:
-            self._skip(partition, key, "newer_rows")
-            return None
-        except RowCorruptError:
-            self._skip(partition, key, "corrupt_rows")
-            return None
-        self.counters["rows"] += 1
-        return row
-
-    def _skip(self, partition: int, key: bytes, reason: str) -> None:
-        self.counters[reason] += 1
-        self._skipped.append(SkippedRow(partition, key, reason))
-        with suppress(RowCorruptError):
-            if key[:1] in (rows.PUBLISHER, rows.REGISTRATION):
-                self._damaged.add(rows.parse_publisher_key(key).stream)
-            elif key[:1] == rows.MARK:
-                self._damaged.add(rows.parse_mark_key(key).stream)
-
-    def _sort_out(self, partition: int, known: _Partition) -> _Commit:
-        """Takes the rows that count out of those gathered. Cost O(rows gathered)."""
+    def _sort_out(self, partition: int, known: _Partition, source: RowSource) -> _Commit:
+        """Takes the rows of no context that count out of the source. Cost O(such rows)."""
         commit = _Commit()
-        waiting: dict[bytes, bytes | None] = {}
-        for key, value in known.gathered.items():
+        for key, value in source.plain_rows():
             try:
                 if value is None:
                     self._sort_tombstone(known, commit, key)
+                elif (row := known.contexts.decode(key, value)) is None:
                     continue
-                row = self._decode(partition, key, value)
-                if row is None or row.covers <= known.covered:
-                    if row is not None:
-                        self._sort_row(commit, key, row)
-                    continue
-            except (RowCorruptError, msgspec.MsgspecError):
-                self._skip(partition, key, "corrupt_rows")
-                continue
-            waiting[key] = value
-        known.gathered = waiting
+                elif row.covers > known.covered:
+                    source.keep(key, value)
+                else:
+                    self._sort_row(commit, key, row)
+            except (RowCorruptError, msgspec.MsgspecError, ValueError) as error:
+                corrupt = (
+                    error
+                    if isinstance(error, RowCorruptError)
+                    else RowCorruptError(key=key, detail=f"it does not decode: {error}")
+                )
+                self._skipped.skip(SkippedRow(partition, key, CORRUPT_ROWS), corrupt)
         return commit
 
     def _sort_tombstone(self, known: _Partition, commit: _Commit, key: bytes) -> None:
@@ -260,9 +243,6 @@ class TableFollower:
     @staticmethod
     def _sort_row(commit: _Commit, key: bytes, row: Row) -> None:
         match key[:1]:
-            case rows.CONTEXT:
-                place = rows.parse_row_key(key)
-                commit.context_rows.setdefault(place.context, []).append((place, row))
             case rows.MARK:
                 generation = int.from_bytes(row.body, "little")
                 commit.generations[rows.parse_mark_key(key)] = generation
@@ -272,85 +252,8 @@ class TableFollower:
             case rows.REGISTRATION:
                 registered = msgspec.msgpack.decode(row.body, type=Registered)
                 commit.registrations[rows.parse_publisher_key(key)] = registered
-
-    # Contexts
-
-    def _apply_contexts(
-        self, partition: int, known: _Partition, commit: _Commit, before: Offset
-    ) -> Iterator[None]:
-        ready: dict[StreamKey, list[ContextRow]] = {}
-        for context in commit.context_rows.keys() | commit.generations.keys():
-            for row in self._ready_rows(partition, known, commit, context, before):
-                ready.setdefault(context.stream, []).append(row)
-        for stream_rows in ready.values():
-            loaded_bytes = sum(len(row.body) for row in stream_rows)
-            for refused in load_rows(self.kernel, stream_rows):
-                if refused is not None:
-                    key = rows.row_key(Place(refused.context, 0, refused.n))
-                    self._damage(partition, known, refused.context, key, "corrupt_rows")
-                if loaded_bytes >= _STEP_BYTES:
-                    yield
-
-    def _ready_rows(
-        self,
-        partition: int,
-        known: _Partition,
-        commit: _Commit,
-        context: ModelContext,
-        before: Offset,
-    ) -> list[ContextRow]:
-        """The rows of a context that have to be loaded now, in order; the rest is kept or dropped.
-
-        A chunk repeats what was applied up to the offset that it covers: it is loaded only where
-        that has not been, or where the context is damaged.
-        """
-        state = known.contexts.setdefault(context, _Context())
-        generation = max(commit.generations.get(context, 0), state.generation)
-        switched = generation > state.generation
-        heals = switched and state.damaged
-        if switched:
-            state.generation, state.next_n, state.damaged = generation, 0, False
-        ready: list[ContextRow] = []
-        replaces = heals
-        for place, row in sorted(commit.context_rows.get(context, ())):
-            if place.generation > generation:
-                known.gathered[rows.row_key(place)] = rows.encode_row(RowKind(row.kind), *row[1:])
-                continue
-            if place.generation < generation:
-                continue
-            if place.n < state.next_n:
-                self.counters["repeated_rows"] += 1
-                continue
-            if place.n > state.next_n:
-                key = rows.row_key(place._replace(n=state.next_n))
-                self._damage(partition, known, context, key, MISSING_ROWS)
-            state.next_n = place.n + 1
-            applied = row.covers <= before
-            if row.kind == RowKind.CHUNK and (heals or not applied):
-                replaces = True
-            elif applied:
-                continue
-            ready.append(ContextRow(row.covers, context, place.n, row.body))
-        if replaces and before != NO_OFFSET:
-            self._clear(known, context)
-        if heals and not state.damaged:
-            self.counters["healed"] += 1
-            if not any(c.stream == context.stream and s.damaged for c, s in known.contexts.items()):
-                self._damaged.discard(context.stream)
-        return ready
-
-    def _clear(self, known: _Partition, context: ModelContext) -> None:
-        for publisher in known.publishers:
-            if publisher.stream == context.stream:
-                change = Change(0, 0, publisher.dp_rank, 0, Op.CLEAR, 0)
-                self.kernel.load(context, change.encode())
-
-    def _damage(
-        self, partition: int, known: _Partition, context: ModelContext, key: bytes, reason: str
-    ) -> None:
-        known.contexts[context].damaged = True
-        self._damaged.add(context.stream)
-        self._skip(partition, key, reason)
+            case rows.FACT if key == rows.UNPROVEN_KEY:
+                commit.unproven = msgspec.msgpack.decode(row.body, type=Unproven)
 
     # Publishers
 
@@ -383,12 +286,12 @@ class TableFollower:
         else:
             known.publishers.discard(publisher)
 
-    def _reset(self, known: _Partition) -> None:
+    def _reset(self, partition: int, known: _Partition) -> None:
         """Drops all that the partition held: its table was built anew."""
         self.counters[RESETS] += 1
         for publisher in list(known.publishers):
             self.registrations.pop(publisher, None)
             self._forget(known, publisher)
-            self._damaged.discard(publisher.stream)
-        known.contexts.clear()
-        known.covered = NO_OFFSET
+            self._skipped.damaged.discard(publisher.stream)
+        known.contexts = PartitionContexts(partition, self.kernel, self._skipped)
+        known.covered, known.unproven = NO_OFFSET, ALL_PROVEN

@@ -1,34 +1,33 @@
 """What a table writes, as rows in order: the store puts them into RocksDB, a worker into the topic.
 
-A flush is these rows, in this order:
+A flush is these rows:
 
-    Step 1. removals of rows that no longer belong to anything (`strays`).
-    Step 2. a delta row for each changed context, the changed publishers and registrations, once the
-            seed, and last the `covered` row, which commits them all.
-    Step 3. for each context whose deltas outweigh its live entries, a new generation: chunks of a
-            full dump, the mark that makes it the current one, and the removal of the old rows.
+    removals of rows that no longer belong to anything (`strays`), a delta row for each changed
+    context, the changed publishers and registrations, what is `unproven` where that changed, once
+    the seed, and last the `covered` row, which commits them all.
 
-In a topic the `covered` row comes once more after step 3, so that every flush ends in it.
+After it comes, for each context whose deltas outweigh its live entries, a new generation: chunks of
+a full dump, then the mark that makes it the current one, the removal of the old rows, and the
+`covered` row once more, which commits these.
 
 A reader lets a row count once `covered` has reached the offset that the row covers, so a flush
-that ends anywhere leaves what the one before left, or the whole of step 2. Rows of a generation
-without a mark never count; a number that was begun is never used again.
+that ends anywhere leaves what the one before left, or all of it. Rows of a generation without a
+mark never count; a number that was begun is never used again.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 import msgspec
 
 from schemas.identities import ModelContext, PublisherKey
-from schemas.limits import DUMP_CHUNK_ENTRIES_MAX, GENERATION_MIN_BYTES
+from schemas.limits import DUMP_CHUNK_ENTRIES_MAX
 from schemas.positions import PublisherState
 from streams.kernel.changes import CHANGE_BYTES
 from streams.table import rows
 from streams.table.fold import Fold, Registered, TableChanges
-from streams.table.rows import Place, RowKind
+from streams.table.rows import RowKind, RowPlace
 
-_ROW_BYTES: Final = 128  # what a row takes beside its body: key, header, the log's own framing
 _DELTA_BYTES_MAX: Final = DUMP_CHUNK_ENTRIES_MAX * CHANGE_BYTES
 
 
@@ -54,7 +53,7 @@ class ContextRows(msgspec.Struct):
 
 
 class Flush(NamedTuple):
-    """Step 1 and 2, and where they leave the contexts; `TableWriter.note` makes that so."""
+    """The rows of a flush, and where they leave the contexts; `RowWriter.note` makes that so."""
 
     rows: list[RowWrite]
     grown: dict[ModelContext, ContextRows]
@@ -62,15 +61,35 @@ class Flush(NamedTuple):
 
 
 class Rewrite(NamedTuple):
-    """Step 3 for one context."""
+    """A new generation of one context.
+
+    Attributes:
+        bodies: of the chunks: 24 bytes for each live entry of the context.
+        covers: what the flush before it covers.
+        switch: what makes it the current one, to be written at once and after the chunks.
+        after: where the context's next row goes then.
+    """
 
     context: ModelContext
-    chunks: list[RowWrite]
+    bodies: list[bytes]
+    covers: int
     switch: list[RowWrite]
     after: ContextRows
 
+    def keys(self) -> list[bytes]:
+        """Of its chunks."""
+        generation = self.after.generation
+        return [
+            rows.row_key(RowPlace(self.context, generation, n)) for n in range(len(self.bodies))
+        ]
 
-class TableWriter:
+    def chunks(self) -> Iterator[RowWrite]:
+        """Its rows, encoded one by one; until the switch they do not count."""
+        for key, body in zip(self.keys(), self.bodies, strict=True):
+            yield RowWrite(key, rows.encode_row(RowKind.CHUNK, self.covers, body))
+
+
+class RowWriter:
     """Turns changes of a fold into rows. Pure but for its own bookkeeping.
 
     Attributes:
@@ -79,20 +98,24 @@ class TableWriter:
         contexts: where each context's next row goes.
     """
 
-    def __init__(self, *, generation_min_bytes: int = GENERATION_MIN_BYTES) -> None:
-        self.table = b""
-        self.strays: list[bytes] = []
-        self.contexts: dict[ModelContext, ContextRows] = {}
-        self.seed_written = False
+    def __init__(
+        self,
+        *,
+        generation_min_bytes: int,
+        table: bytes = b"",
+        strays: Iterable[bytes] = (),
+        contexts: Mapping[ModelContext, ContextRows] | None = None,
+        seed_written: bool = False,
+    ) -> None:
+        """`generation_min_bytes`: a context with fewer bytes of deltas is not rewritten."""
+        self.table = table
+        self.strays = list(strays)
+        self.contexts: dict[ModelContext, ContextRows] = dict(contexts or {})
+        self._seed_written = seed_written
         self._generation_min_bytes = generation_min_bytes
 
-    @staticmethod
-    def weight(body: bytes) -> int:
-        """What a delta row takes in a log, in bytes."""
-        return len(body) + _ROW_BYTES
-
     def flush(self, fold: Fold, changes: TableChanges) -> Flush:
-        """Steps 1 and 2. Nothing is noted: called again with the same changes, it says the same."""
+        """A flush. Nothing is noted: called again with the same changes, it says the same."""
         covers = int(changes.offset)
         written = [RowWrite(key, None) for key in self.strays]
         grown: dict[ModelContext, ContextRows] = {}
@@ -100,14 +123,18 @@ class TableWriter:
             state = msgspec.structs.replace(self.contexts.get(context) or ContextRows())
             for start in range(0, len(body), _DELTA_BYTES_MAX):
                 part = body[start : start + _DELTA_BYTES_MAX]
-                key = rows.row_key(Place(context, state.generation, state.next_n))
+                key = rows.row_key(RowPlace(context, state.generation, state.next_n))
                 written.append(RowWrite(key, rows.encode_row(RowKind.DELTA, covers, part)))
                 state.next_n += 1
-                state.delta_bytes += self.weight(part)
+                state.delta_bytes += rows.weight(part)
             grown[context] = state
         written += _structs(rows.PUBLISHER, changes.publishers.items(), covers)
         written += _structs(rows.REGISTRATION, changes.registrations.items(), covers)
-        if not self.seed_written:
+        if changes.unproven is not None:
+            body = msgspec.msgpack.encode(changes.unproven)
+            row = rows.encode_row(RowKind.DELTA, covers, body)
+            written.append(RowWrite(rows.UNPROVEN_KEY, row))
+        if not self._seed_written:
             seed = fold.kernel.seed.to_bytes(8, "little")
             written.append(RowWrite(rows.SEED_KEY, rows.encode_row(RowKind.DELTA, covers, seed)))
         covered = rows.encode_row(RowKind.DELTA, covers, self.table)
@@ -118,12 +145,11 @@ class TableWriter:
         """The rows of the flush have been written."""
         self.contexts.update(flush.grown)
         self.strays = []
-        self.seed_written = True
+        self._seed_written = True
 
     def rewrites(self, fold: Fold, flush: Flush) -> Iterator[Rewrite]:
-        """Step 3, after `note`; pass each to `note_rewritten` once its rows have been written.
-
-        Where that is never said, its rows are removed by a later flush.
+        """New generations, after `note`; pass each to `note_rewritten` once its rows have been
+        written. Where that is never said, its rows are removed by a later flush.
         """
         heavy = [
             context
@@ -142,24 +168,21 @@ class TableWriter:
         generation = max(old.generation, old.last_generation) + 1
         old.last_generation = generation
         bodies = fold.kernel.dump(context, DUMP_CHUNK_ENTRIES_MAX)
-        chunks = [
-            RowWrite(
-                rows.row_key(Place(context, generation, n)),
-                rows.encode_row(RowKind.CHUNK, covers, body),
-            )
-            for n, body in enumerate(bodies)
-        ]
-        self.strays += [chunk.key for chunk in chunks]
+        after = ContextRows(generation, len(bodies), 0, generation)
         mark = rows.encode_row(RowKind.CHUNK, covers, generation.to_bytes(4, "little"))
-        removed = (rows.row_key(Place(context, old.generation, n)) for n in range(old.next_n))
+        removed = (rows.row_key(RowPlace(context, old.generation, n)) for n in range(old.next_n))
         switch = [RowWrite(rows.mark_key(context), mark)]
         switch += [RowWrite(key, None) for key in removed]
-        return Rewrite(context, chunks, switch, ContextRows(generation, len(chunks), 0, generation))
+        covered = rows.encode_row(RowKind.DELTA, covers, self.table)
+        switch.append(RowWrite(rows.COVERED_KEY, covered))
+        rewrite = Rewrite(context, bodies, covers, switch, after)
+        self.strays += rewrite.keys()
+        return rewrite
 
     def note_rewritten(self, rewrite: Rewrite) -> None:
         """The rows of the rewriting have been written."""
         self.contexts[rewrite.context] = rewrite.after
-        kept = {chunk.key for chunk in rewrite.chunks}
+        kept = set(rewrite.keys())
         self.strays = [key for key in self.strays if key not in kept]
 
 

@@ -5,7 +5,8 @@ r"""Table rows as bytes: what the store keeps and what the table log carries. Fo
     b"G" + context                                     mark: the complete generation (u32 LE)
     b"P" + publisher                                   `PublisherState` as msgpack
     b"R" + publisher                                   `Registered` as msgpack
-    b"M" + name                                        facts of the table: `covered`, `seed`
+    b"M" + name                                        facts of the table: `covered`, `seed`,
+                                                       `unproven` (`fold.Unproven` as msgpack)
 
 `context` and `publisher` are the named tuple as a msgpack array behind its length (u16 BE): no key
 is a prefix of another, and the rows of one context in one generation stand together in order.
@@ -38,6 +39,7 @@ ROW_FORMAT: Final = 1
 CONTEXT, MARK, PUBLISHER, REGISTRATION, FACT = b"C", b"G", b"P", b"R", b"M"
 COVERED_KEY: Final = FACT + b"covered"
 SEED_KEY: Final = FACT + b"seed"
+UNPROVEN_KEY: Final = FACT + b"unproven"
 OWNER_KEY: Final = FACT + b"owner"
 """A tombstone of it in a topic marks where a worker took the partition; no row has this key."""
 
@@ -45,6 +47,7 @@ _HEADER: Final = struct.Struct("<BBHIq")
 _COVERS_AT: Final = 8
 _LENGTH: Final = struct.Struct(">H")
 _PLACE: Final = struct.Struct(">IQ")
+_FRAMING_BYTES: Final = 128  # what a row takes beside its body: key, header, the log's own framing
 _encoder = msgspec.msgpack.Encoder()
 _context_decoder = msgspec.msgpack.Decoder(ModelContext)
 _publisher_decoder = msgspec.msgpack.Decoder(PublisherKey)
@@ -67,7 +70,7 @@ class Row(NamedTuple):
     body: bytes
 
 
-class Place(NamedTuple):
+class RowPlace(NamedTuple):
     """Where a context's row stands."""
 
     context: ModelContext
@@ -85,19 +88,39 @@ def context_prefix(context: ModelContext) -> bytes:
     return _named(CONTEXT, context)
 
 
-def row_key(place: Place) -> bytes:
+def row_key(place: RowPlace) -> bytes:
     """The key of a context's row."""
     return context_prefix(place.context) + _PLACE.pack(place.generation, place.n)
 
 
 def generation_key(context: ModelContext, generation: int) -> bytes:
     """Where the rows of a generation begin; those of the one before end here."""
-    return row_key(Place(context, generation, 0))
+    return row_key(RowPlace(context, generation, 0))
 
 
 def end_of(prefix: bytes) -> bytes:
     """The first key after all that begin with the prefix."""
     return prefix[:-1] + bytes([prefix[-1] + 1]) if prefix[-1] < 255 else prefix + b"\xff" * 16
+
+
+def prefix_of(key: bytes) -> bytes:
+    """What all rows of the context begin with to which this row's key belongs."""
+    return key[: -_PLACE.size]
+
+
+def place_of(context: ModelContext, key: bytes) -> RowPlace:
+    """Where the row of a known context stands, from its key."""
+    return RowPlace(context, *_PLACE.unpack(key[-_PLACE.size :]))
+
+
+def parse_context_prefix(prefix: bytes) -> ModelContext:
+    """The inverse of `context_prefix`; raises RowCorruptError."""
+    return _parse(prefix, _context_decoder, rest_bytes=0)
+
+
+def weight(body: bytes) -> int:
+    """What a row takes in a log, in bytes."""
+    return len(body) + _FRAMING_BYTES
 
 
 def mark_key(context: ModelContext) -> bytes:
@@ -110,14 +133,13 @@ def publisher_key(prefix: bytes, publisher: PublisherKey) -> bytes:
     return _named(prefix, publisher)
 
 
-def parse_row_key(key: bytes) -> Place:
+def parse_row_key(key: bytes) -> RowPlace:
     """The inverse of `row_key`.
 
     Raises:
         RowCorruptError: not such a key.
     """
-    context = _parse(key, _context_decoder, rest_bytes=_PLACE.size)
-    return Place(context, *_PLACE.unpack(key[-_PLACE.size :]))
+    return place_of(parse_context_prefix(prefix_of(key)), key)
 
 
 def parse_mark_key(key: bytes) -> ModelContext:

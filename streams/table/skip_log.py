@@ -41,7 +41,8 @@ class SkippedRecords:
         count = self._named[skipped.reason] = self._named.get(skipped.reason, 0) + 1
         if count <= NAMED_MAX:
             at = f"{place}:{skipped.offset}" if place != "" else f"offset {skipped.offset}"
-            logger.warning("Skipped the record at %s (%s): %s", at, skipped.reason, skipped.detail)
+            text = "Skipped the record at %s (%s): %s"
+            logger.warning(text, at, skipped.reason, skipped.detail, exc_info=skipped.error)
         elif count == NAMED_MAX + 1:
             logger.warning(
                 "More records are skipped (%s): counted, and not named for a minute", skipped.reason

@@ -1,16 +1,4 @@
-"""The table on disk: rows in RocksDB, and the log offset that they cover, always in one write.
-
-A flush writes the rows that `streams.table.row_writer` names, in this order:
-
-    Step 1. nothing: the caller has made the log durable up to the offset that the flush will cover.
-    Step 2. one WriteBatch: a delta row for each changed context, the changed publishers and
-            registrations, and the covered offset. It is there whole or not at all.
-    Step 3. for each context whose deltas outweigh its live entries, a new generation: chunks of a
-            full dump, in as many batches as it takes, then one batch with the mark that makes it
-            the current one and the removal of the old rows. Until that mark the old rows count.
-
-So a crash anywhere leaves the table exactly as of some flush, and replaying the log from the
-covered offset on brings it to where it was.
+"""The rows of a table on this disk, in RocksDB. Bytes only: what they mean is for others to say.
 
 A worker's store is a copy of its partition of the table topic: rows go to the topic first, then
 here, unchanged, with facts that only this disk has (`Local`) under keys that no row has.
@@ -25,9 +13,7 @@ from typing import Final
 import msgspec
 
 from schemas.errors import DiskError, RowCorruptError
-from schemas.identities import ModelContext, Offset, PublisherKey
-from schemas.limits import GENERATION_MIN_BYTES
-from schemas.positions import PublisherState
+from schemas.identities import Offset
 from storage.rocksdb import (
     TABLE,
     Database,
@@ -37,10 +23,7 @@ from storage.rocksdb import (
     says_corruption,
 )
 from streams.table import rows
-from streams.table.fold import Fold, Registered, TableChanges
-from streams.table.row_loader import ContextRow, by_stream, load_rows
-from streams.table.row_writer import ContextRows, RowWrite, TableWriter
-from streams.table.rows import RowKind
+from streams.table.row_writer import RowWrite
 
 _BATCH_BYTES_MAX: Final = 8 * 2**20
 _LOCAL_KEY: Final = b"L"
@@ -62,7 +45,7 @@ class Local(msgspec.Struct, frozen=True):
 class TableStore:
     """Rows of one table. One owner; not thread-safe."""
 
-    def __init__(self, path: Path, *, generation_min_bytes: int = GENERATION_MIN_BYTES) -> None:
+    def __init__(self, path: Path) -> None:
         """Opens or creates the store.
 
         Raises:
@@ -70,12 +53,7 @@ class TableStore:
             StorageError: it cannot be opened.
         """
         self._path = path
-        self._generation_min_bytes = generation_min_bytes
         self._db = Database(path, TABLE)
-        self.writer = TableWriter(generation_min_bytes=generation_min_bytes)
-        self.flushed_rows = 0
-        self.flushed_bytes = 0
-        self.generations = 0
 
     # Reading
 
@@ -88,103 +66,46 @@ class TableStore:
         row = self._get(rows.COVERED_KEY)
         return None if row is None else Offset(row.covers)
 
+    def table(self) -> bytes:
+        """The name of the table that the rows belong to; see `RowWriter.table`."""
+        row = self._get(rows.COVERED_KEY)
+        return b"" if row is None else row.body
+
     def seed(self) -> int | None:
         """The prefix hash's seed with which the rows were made."""
         row = self._get(rows.SEED_KEY)
         return None if row is None else int.from_bytes(row.body, "little")
 
     def _get(self, key: bytes) -> rows.Row | None:
-        with self._reading(key):
-            value = self._db.get(key)
+        value = self.get(key)
         return None if value is None else rows.decode_row(key, value)
 
-    def load_into(self, fold: Fold) -> None:
-        """Brings a new fold to where the store is. Cost O(rows).
+    def get(self, key: bytes) -> bytes | None:
+        """The value under a key."""
+        with self._reading(key):
+            return self._db.get(key)
+
+    def read(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """The rows whose keys begin with the prefix, in order.
 
         Raises:
-            RowCorruptError, RowVersionError: the fold is half loaded and must be thrown away.
-            DiskError: the same.
+            RowCorruptError: the database finds them corrupt.
+            DiskError: they cannot be read.
         """
-        covered = self.covered()
-        if covered is None:
-            return
-        marks = {
-            rows.parse_mark_key(key): int.from_bytes(row.body, "little")
-            for key, row in self._scan(rows.MARK)
-        }
-        self.writer = TableWriter(generation_min_bytes=self._generation_min_bytes)
-        self.writer.table = self.table()
-        self.writer.seed_written = self.seed() is not None
-        for context, generation in marks.items():
-            self.writer.contexts[context] = ContextRows(generation, 0, 0, generation)
-        for stream_contexts in by_stream(self._contexts() | marks.keys()).values():
-            self._load_stream(fold, stream_contexts)
-        fold.restore(
-            covered,
-            dict(self._structs(rows.PUBLISHER, PublisherState)),
-            dict(self._structs(rows.REGISTRATION, Registered)),
-        )
-
-    def table(self) -> bytes:
-        """The name of the table that the rows belong to; see `TableWriter.table`."""
-        row = self._get(rows.COVERED_KEY)
-        return b"" if row is None else row.body
-
-    def _contexts(self) -> set[ModelContext]:
-        """Contexts that have rows. Cost O(contexts) seeks."""
-        found: set[ModelContext] = set()
-        with self._reading(rows.CONTEXT):
-            cursor = self._db.cursor()
-            cursor.seek(rows.CONTEXT)
-            while cursor.valid() and cursor.key()[:1] == rows.CONTEXT:
-                context = rows.parse_row_key(cursor.key()).context
-                found.add(context)
-                cursor.seek(rows.end_of(rows.context_prefix(context)))
-            cursor.status()
-        return found
-
-    def _load_stream(self, fold: Fold, contexts: list[ModelContext]) -> None:
-        """Loads one by one where the stream has one context; else the order between them counts."""
-        if len(contexts) == 1:
-            for row in self._context_rows(contexts[0]):
-                self._load(fold, [row])
-            return
-        self._load(fold, [row for context in contexts for row in self._context_rows(context)])
-
-    @staticmethod
-    def _load(fold: Fold, loaded: list[ContextRow]) -> None:
-        for refused in load_rows(fold.kernel, loaded):
-            if refused is not None:
-                raise RowCorruptError(
-                    key=rows.context_prefix(refused.context), detail="its changes do not load"
-                )
-
-    def _context_rows(self, context: ModelContext) -> Iterator[ContextRow]:
-        """The rows that count, in order; notes where the next one goes, and which are astray."""
-        state = self.writer.contexts.setdefault(context, ContextRows())
-        covered = self.covered() or 0
-        for key, row in self._scan(rows.context_prefix(context)):
-            place = rows.parse_row_key(key)
-            if place.generation != state.generation or row.covers > covered:
-                state.last_generation = max(state.last_generation, place.generation)
-                self.writer.strays.append(key)
-                continue
-            if place.n != state.next_n:
-                raise RowCorruptError(
-                    key=key, detail=f"row `{state.next_n}` of its context is missing before it"
-                )
-            state.next_n = place.n + 1
-            if row.kind == RowKind.DELTA:
-                state.delta_bytes += self.writer.weight(row.body)
-            yield ContextRow(row.covers, context, place.n, row.body)
-
-    def _scan(self, prefix: bytes) -> Iterator[tuple[bytes, rows.Row]]:
-        for key, value in self._read(prefix):
-            yield key, rows.decode_row(key, value)
-
-    def _read(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         with self._reading(prefix):
             yield from self._db.scan(prefix, prefix)
+
+    def context_prefixes(self) -> list[bytes]:
+        """What the rows of each context begin with. Cost O(contexts) seeks."""
+        found: list[bytes] = []
+        with self._reading(rows.CONTEXT):
+            row = self._db.cursor()
+            row.seek(rows.CONTEXT)
+            while row.valid() and row.key()[:1] == rows.CONTEXT:
+                found.append(rows.context_prefix(rows.parse_row_key(row.key()).context))
+                row.seek(rows.end_of(found[-1]))
+            row.status()
+        return found
 
     @contextmanager
     def _reading(self, key: bytes) -> Iterator[None]:
@@ -197,39 +118,48 @@ class TableStore:
                 raise RowCorruptError(key=key, detail=str(error)) from error
             raise
 
-    def _structs(self, prefix: bytes, kind: type[rows.T]) -> Iterator[tuple[PublisherKey, rows.T]]:
-        for key, row in self._scan(prefix):
-            try:
-                yield rows.parse_publisher_key(key), msgspec.msgpack.decode(row.body, type=kind)
-            except (msgspec.MsgspecError, ValueError) as error:
-                raise RowCorruptError(key=key, detail=str(error)) from error
+    def all_rows(self) -> Iterator[RowWrite]:
+        """Every row, in the order in which a flush would write them: `covered` is the last."""
+        covered = None
+        for prefix in (rows.CONTEXT, rows.MARK, rows.PUBLISHER, rows.REGISTRATION, rows.FACT):
+            for key, value in self.read(prefix):
+                if key == rows.COVERED_KEY:
+                    covered = RowWrite(key, value)
+                else:
+                    yield RowWrite(key, value)
+        if covered is not None:
+            yield covered
+
+    def local(self) -> Local | None:
+        """What is remembered of the topic, or None where this is no complete copy of one."""
+        value = self.get(_LOCAL_KEY)
+        try:
+            return None if value is None else msgspec.msgpack.decode(value, type=Local)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise RowCorruptError(key=_LOCAL_KEY, detail=str(error)) from error
 
     # Writing
 
-    def flush(self, fold: Fold, changes: TableChanges) -> None:
-        """Writes the changes of the fold; see the module for the order.
+    def commit(self, written: Iterable[RowWrite], local: Local | None = None) -> None:
+        """Puts rows in one WriteBatch: all of them are there afterwards, or none.
+
+        Args:
+            written: rows.
+            local: what to remember of the topic; None to let stand what was remembered.
 
         Raises:
-            DiskError: step 2 failed, the store covers what it covered before; call again with the
-                same changes. A failure of step 3 loses nothing and is tried again at a later flush.
+            DiskError: none of them was written.
         """
-        flush = self.writer.flush(fold, changes)
+        batch = new_batch()
+        for write in written:
+            _add(batch, write)
+        if local is not None:
+            batch.put(_LOCAL_KEY, msgspec.msgpack.encode(local))
         with disk_errors("write the table", self._path):
-            self._db.write(_batch_of(flush.rows))
-        self.writer.note(flush)
-        self.flushed_rows += len(flush.grown)
-        self.flushed_bytes += sum(len(body) for _, body in changes.contexts)
-        if fold.offset != changes.offset:
-            return  # a flush that is tried again: a dump would hold more than its rows may claim
-        for rewrite in self.writer.rewrites(fold, flush):
-            self.write(rewrite.chunks)
-            with disk_errors("rewrite a context of the table", self._path):
-                self._db.write(_batch_of(rewrite.switch))
-            self.writer.note_rewritten(rewrite)
-            self.generations += 1
+            self._db.write(batch)
 
     def write(self, written: Iterable[RowWrite]) -> None:
-        """Puts rows as they are, in as many batches as it takes.
+        """Puts rows that do not count yet, in as many batches as it takes.
 
         Raises:
             DiskError: some of them may have been written.
@@ -243,72 +173,29 @@ class TableStore:
                     batch = new_batch()
             self._db.write(batch)
 
-    # A copy of a topic's partition
+    # Opening and closing
 
-    def local(self) -> Local | None:
-        """What is remembered of the topic, or None where this is no complete copy of one."""
-        with self._reading(_LOCAL_KEY):
-            value = self._db.get(_LOCAL_KEY)
-        try:
-            return None if value is None else msgspec.msgpack.decode(value, type=Local)
-        except msgspec.MsgspecError as error:
-            raise RowCorruptError(key=_LOCAL_KEY, detail=str(error)) from error
-
-    def copy(
-        self, written: Iterable[RowWrite], local: Local | None = None, *, keep_local: bool = False
-    ) -> None:
-        """Takes over rows of the topic in one WriteBatch, and notes how far they reach.
-
-        Args:
-            written: in the topic's order.
-            local: what to remember; None for a copy that is not complete yet.
-            keep_local: let stand what was remembered: rows from there on may be copied again.
-
-        Raises:
-            DiskError: none of them was written.
-        """
-        batch = _batch_of(written)
-        if local is not None:
-            batch.put(_LOCAL_KEY, msgspec.msgpack.encode(local))
-        elif not keep_local:
-            batch.delete(_LOCAL_KEY)
-        with disk_errors("write the table", self._path):
-            self._db.write(batch)
-
-    def all_rows(self) -> Iterator[RowWrite]:
-        """Every row, in the order in which a flush would write them: `covered` is the last."""
-        covered = None
-        for prefix in (rows.CONTEXT, rows.MARK, rows.PUBLISHER, rows.REGISTRATION, rows.FACT):
-            for key, value in self._read(prefix):
-                if key == rows.COVERED_KEY:
-                    covered = RowWrite(key, value)
-                else:
-                    yield RowWrite(key, value)
-        if covered is not None:
-            yield covered
-
-    # Life
-
-    def set_aside(self) -> Path:
+    def set_aside(self) -> Path | None:
         """Moves rows that cannot be used out of the way, beside the store, and begins an empty one.
 
-        An earlier set of them is replaced: at most one is kept. A store without rows stays.
+        An earlier set of them is replaced: at most one is kept.
+
+        Returns:
+            Where the rows are now; None where there were none: the store stays then.
         """
         aside = self._path.with_name(self._path.name + ".corrupt")
         if self._is_empty():
-            self.writer = TableWriter(generation_min_bytes=self._generation_min_bytes)
-            return aside
+            return None
         self._db.close()
         with disk_errors("move the corrupt table", self._path):
             shutil.rmtree(aside, ignore_errors=True)
             self._path.rename(aside)
         self._db.reopen()
-        self.writer = TableWriter(generation_min_bytes=self._generation_min_bytes)
         return aside
 
     def _is_empty(self) -> bool:
         with suppress(RowCorruptError, DiskError):
-            return not any(True for _ in self._read(b""))
+            return not any(True for _ in self.read(b""))
         return False
 
     def reopen(self) -> None:
@@ -324,11 +211,39 @@ class TableStore:
         self._db.close()
 
 
-def _batch_of(written: Iterable[RowWrite]) -> WriteBatch:
-    batch = new_batch()
-    for write in written:
-        _add(batch, write)
-    return batch
+class StoredRows:
+    """A `RowSource` over all rows of a store; `strays` are the keys of those that do not count."""
+
+    def __init__(self, store: TableStore) -> None:
+        self._store = store
+        self.strays: list[bytes] = []
+
+    def covered(self) -> bytes | None:
+        """See `RowSource`."""
+        return self._store.get(rows.COVERED_KEY)
+
+    def plain_rows(self) -> Iterator[tuple[bytes, bytes | None]]:
+        """See `RowSource`."""
+        for prefix in (rows.MARK, rows.PUBLISHER, rows.REGISTRATION, rows.FACT):
+            for key, value in self._store.read(prefix):
+                if key != rows.COVERED_KEY:
+                    yield key, value
+
+    def context_prefixes(self) -> list[bytes]:
+        """See `RowSource`."""
+        return self._store.context_prefixes()
+
+    def context_rows(self, prefix: bytes) -> Iterator[tuple[bytes, bytes | None]]:
+        """See `RowSource`."""
+        yield from self._store.read(prefix)
+
+    def keep(self, key: bytes, value: bytes) -> None:
+        """See `RowSource`: nothing will follow that it could wait for."""
+        self.drop(key)
+
+    def drop(self, key: bytes) -> None:
+        """See `RowSource`."""
+        self.strays.append(key)
 
 
 def _add(batch: WriteBatch, write: RowWrite) -> None:

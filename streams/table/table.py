@@ -1,353 +1,342 @@
-"""One partition's table: the fold, its copy on this disk, and its rows in the table topic.
+"""The table of one log, or of one partition of it: the fold, its rows on this disk, and the table
+topic where there is one.
 
-A flush, in this order; the order is the guarantee:
+`flush` writes what was folded since the last one. The order is the guarantee:
 
-    Step 1. the rows go to the topic, all or none of them (`TableTopic.write`).
-    Step 2. the same rows go to this disk, with the topic's offset of their `covered` row.
-    Step 3. only then may more be folded.
+    Step 1. the source is made durable: `sync` of a log of our own; what a topic has is.
+    Step 2. the rows go to the table topic, where there is one: all or none of them.
+    Step 3. the same rows go to this disk in one WriteBatch, with where the topic has them.
+    Step 4. they are noted as covered; only then may more be folded.
 
-So the disk is never ahead of the topic, unless the topic was lost, and the topic is never ahead of
-the events it covers. A worker that dies at any step leaves a table that covers some offset; whoever
-opens it next folds on from there:
+A context whose deltas outweigh its live entries is then written again as a new generation, by steps
+2 to 4 once more. On the disk its chunks may go ahead in several batches: until the mark, which
+comes in one batch with the removal of the old rows, they do not count. So what is held for it is a
+dump, 24 bytes for each live entry of one context, and the topic's rows of it.
 
-    this disk                 the table topic         the events           decision
-    ------------------------  ----------------------  -------------------  -------------------
-    a copy up to p            goes on from p          all after it         RESUME: rows from p on
-    none, stale, corrupt, or  has a table             all after it         RESUME: all of its rows
-      of another table
-    a copy up to p            ends before p (lost)    all after it         PUBLISH: send the copy
-    any                       none, corrupt, or of    any                  REBUILD: fold the events
-                                another seed                                from their beginning
-    any                       any                     end before the       REBUILD
-                                                        table, or begin
-                                                        after it
+`open` brings a table to where its rows are, and takes the same four steps: 1 durable, 2 the topic
+is taken and read, 3 the disk is read into the fold, 4 what was decided is carried out and noted
+(`streams.table.recovery` has the cases).
 
-A copy is stale once the cleaner may have removed tombstones that it has not seen. A rebuilt table
-has a name of its own, by which everyone who follows the old one knows to begin anew.
+So the disk is never ahead of the topic, unless the topic was lost, and neither is ever ahead of the
+log. A crash at any step leaves a table that covers some offset; whoever opens it next folds on from
+there. A rebuilt table has a name of its own, by which everyone who follows the old one knows to begin
+again.
+
+The embedded service has no table topic. Then nothing here ever waits: see `run_without_loop`.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterable
-from enum import StrEnum
+import os
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import TypeVar
 
-from schemas.errors import RepriseError, RowCorruptError
+from schemas.errors import RowCorruptError, RowVersionError
 from schemas.identities import Offset
-from schemas.limits import KIB
-from streams.log.interface import LogEntry
+from schemas.limits import STORE_GENERATION_MIN_BYTES, TOPIC_GENERATION_MIN_BYTES
+from schemas.positions import LogBounds
+from streams.log.interface import LogEntry, WritableLog
 from streams.table import rows
-from streams.table.fold import NO_OFFSET, Fold, SkippedRecord
-from streams.table.row_writer import RowWrite, TableWriter
+from streams.table.fold import NO_OFFSET, Fold, SkippedRecord, TableChanges
+from streams.table.recovery import Action, Plan, plan_recovery
+from streams.table.row_reader import RowReader
+from streams.table.row_writer import RowWrite, RowWriter
 from streams.table.rows import RowKind
-from streams.table.store import Local, TableStore
+from streams.table.store import Local, StoredRows, TableStore
+from streams.table.topic_copy import TopicCopy
+from streams.table.topic_interface import TableTopic
 
-COPY_AGE_MAX_S: Final = 6 * 3600.0
-"""Half and less of the time for which the table topic keeps tombstones (`schemas.topics`)."""
-
-GENERATION_MIN_BYTES: Final = 64 * KIB
-"""Less than the embedded service's: many small contexts share a topic, and each may grow to it."""
+T = TypeVar("T")
 
 
-class TableLostError(RepriseError):
-    """The table cannot be written: another worker owns it, or the broker is away.
+def run_without_loop(coroutine: Coroutine[object, None, T]) -> T:
+    """Runs a coroutine to its end where it is known to wait for nothing: of a table without a
+    topic.
 
-    Operator action: none; the worker opens it again where it is still the owner.
+    Raises:
+        AssertionError: it waits for something after all.
     """
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    coroutine.close()
+    raise AssertionError("Expected a coroutine that waits for nothing, but it waits")
 
 
-class TopicRow(NamedTuple):
-    """A row as it stands in the table topic."""
-
-    offset: int
-    key: bytes
-    value: bytes | None
-
-
-class TableTopic(Protocol):
-    """One partition of the table topic. To be taken before anything else."""
-
-    async def take(self) -> bool:
-        """Makes this the only writer: nothing that an owner before sends from now on is written.
-
-        Returns:
-            Whether nobody else took it since this object did, and wrote what it wrote last.
-        """
-        ...
-
-    def read(self, start: int) -> AsyncIterator[list[TopicRow]]:
-        """Committed rows from `start` to the end as of the call, in order."""
-        ...
-
-    async def write(self, written: list[RowWrite]) -> list[int]:
-        """Writes the rows, all or none of them; returns their offsets.
-
-        Raises:
-            TableLostError: another worker owns the partition now, or what was written is unknown:
-                all of the rows or none.
-        """
-        ...
-
-
-class Action(StrEnum):
-    """What was decided at opening; see the module."""
-
-    RESUME = "resume"
-    PUBLISH = "publish"
-    REBUILD = "rebuild"
-
-
-class Plan(NamedTuple):
-    """A decision, where folding starts, and the reason in words."""
-
-    action: Action
-    start: Offset
-    reason: str
-
-
-class LogBounds(NamedTuple):
-    """The first offset that the events' partition still has, and the one after its last."""
-
-    start: int
-    end: int
-
-
-def plan_opening(
-    *, covered: Offset | None, same_seed: bool, events: LogBounds, copied: bool
-) -> Plan:
-    """The decision once the topic's rows are here; see the module.
-
-    Args:
-        covered: what the rows cover; None where there are none or they cannot be used.
-        same_seed: whether they were made with the seed in use.
-        events: what the events' partition has.
-        copied: whether the topic has them; False where it was lost.
-    """
-    beginning = Offset(events.start)
-    if covered is None:
-        return Plan(Action.REBUILD, beginning, "there is no table")
-    if not same_seed:
-        return Plan(Action.REBUILD, beginning, "the table was made with another hash seed")
-    start = Offset(covered + 1)
-    if not events.start <= start <= events.end:
-        reason = f"the table covers {covered}, the events are {events.start} to {events.end - 1}"
-        return Plan(Action.REBUILD, beginning, reason)
-    if not copied:
-        return Plan(Action.PUBLISH, start, f"the topic was lost, this disk covers {covered}")
-    return Plan(Action.RESUME, start, f"the table covers {covered}")
-
-
-class PartitionTable:
-    """The table of one partition of the events. One owner; calls may not overlap.
+class Table:
+    """See the module. One owner; calls may not overlap. Other threads may read `fold`.
 
     Attributes:
-        fold: the state in memory; its offset is the last event folded.
-        flushed: the last offset that the topic covers.
+        fold: the state in memory; its offset is the last record folded.
+        flushed: the last offset that the rows cover.
+        written_rows, written_bytes: what was written, keys included.
+        generations: contexts that were rewritten.
     """
 
     def __init__(
         self,
         path: Path,
-        topic: TableTopic,
         make_fold: Callable[[], Fold],
+        topic: TableTopic | None = None,
         *,
-        make_name: Callable[[], bytes],
-        generation_min_bytes: int = GENERATION_MIN_BYTES,
+        log: WritableLog | None = None,
+        make_name: Callable[[], bytes] = lambda: os.urandom(8),
+        generation_min_bytes: int | None = None,
     ) -> None:
-        """Opens the copy on this disk.
+        """Opens the rows on this disk.
+
+        Args:
+            path: the directory of its rows.
+            make_fold: an empty fold with a kernel of its own.
+            topic: the partition of the table topic.
+            log: what is folded, where that is a log of our own.
+            make_name: a name that no table had before; for a table with a topic.
+            generation_min_bytes: see `RowWriter`.
 
         Raises:
             DataDirectoryInUseError: another process has it open.
+            RowVersionError: a newer Reprise wrote it; nothing was changed.
             StorageError: it cannot be opened.
         """
         self._topic = topic
+        self._log = log
         self._make_fold = make_fold
         self._make_name = make_name
-        self._store = TableStore(path, generation_min_bytes=generation_min_bytes)
+        if generation_min_bytes is None:
+            alone = topic is None
+            generation_min_bytes = (
+                STORE_GENERATION_MIN_BYTES if alone else TOPIC_GENERATION_MIN_BYTES
+            )
+        self._generation_min_bytes = generation_min_bytes
+        self._store = TableStore(path)
+        try:
+            with suppress(RowCorruptError):  # `open` sees to that
+                self._store.covered()
+        except RowVersionError:
+            self._store.close()
+            raise
         self.fold = make_fold()
-        self._start = 0
-        self.flushed = NO_OFFSET
+        self._begin(self.fold)
         self.written_rows = 0
         self.written_bytes = 0
         self.generations = 0
 
+    def _begin(self, fold: Fold) -> None:
+        self.fold = fold
+        self.flushed = NO_OFFSET
+        self._start = 0
+        self._writer = RowWriter(generation_min_bytes=self._generation_min_bytes)
+        self._unflushed: TableChanges | None = None
+        self._failed = False
+
     # Opening
 
-    async def open(self, events: LogBounds, *, now: float) -> Plan:
-        """Brings the table to where its topic is, and decides where folding starts.
+    async def open(self, log: LogBounds, *, now: float) -> Plan:
+        """Brings the table to where its rows are, and decides where folding starts.
+
+        May be called again after an error that another try may pass.
 
         Args:
-            events: what the events' partition has.
+            log: what the log has.
             now: Unix seconds.
 
         Raises:
             RowVersionError: a newer Reprise wrote the table.
-            DiskError, TableLostError: close it, and open it anew.
+            DiskError, TableLostError: call `reopen`, and this again; or close it.
         """
-        await self._topic.take()
-        copied, reason = await self._copy(now)
-        try:
-            covered, same_seed = self._load()
-        except RowCorruptError as error:
-            reason = str(error)
-            await self._copy_all(now)
-            copied = True
-            try:
-                covered, same_seed = self._load()
-            except RowCorruptError as again:
-                reason = f"the table topic has: {again}"
-                covered, same_seed = None, True
-        plan = plan_opening(covered=covered, same_seed=same_seed, events=events, copied=copied)
+        self._begin(self._make_fold())
+        # Step 1.
+        if self._log is not None:
+            self._log.sync()
+        # Step 2.
+        published, why_copied = True, ""
+        if self._topic is not None:
+            await self._topic.take()
+            published, why_copied = await TopicCopy(self._store, self._topic).update(now)
+        # Step 3.
+        plan, corrupt = self._load(log, published=published)
+        if corrupt and self._topic is not None:
+            await TopicCopy(self._store, self._topic).renew(now)
+            why_copied = corrupt
+            plan, corrupt = self._load(log, published=True)
+            corrupt = corrupt and f"the table topic has: {corrupt}"
+        # Step 4.
         self._start, self.flushed = plan.start, self.fold.offset
-        if plan.action is Action.REBUILD:
-            self._clear()
-            # So that a table without events says, too, that it has what the events still have.
-            self.fold.restore(Offset(plan.start - 1), {}, {})
-            self.flushed = NO_OFFSET
-        elif plan.action is Action.PUBLISH:
-            await self._publish(now)
-        return plan._replace(reason=f"{plan.reason}; {reason}") if reason else plan
+        match plan.action:
+            case Action.REBUILD:
+                corrupt += self._clear(plan)
+            case Action.PUBLISH:
+                await self._publish(now)
+            case Action.ADOPT:
+                assert self._log is not None, "only a log of our own is adopted"
+                self._log.advance_to(plan.start)
+        return plan._replace(reason="; ".join(filter(None, (plan.reason, why_copied, corrupt))))
 
-    async def _copy(self, now: float) -> tuple[bool, str]:
-        """Reads what the topic has beyond this disk's copy.
+    def _load(self, log: LogBounds, *, published: bool) -> tuple[Plan, str]:
+        """Decides, and loads this disk's rows where they count.
 
         Returns:
-            Whether the topic has what this disk has, and why its copy was given up, or "".
+            The plan, and why the rows cannot be used where they are corrupt.
         """
+        own_log = self._log is not None
+
+        def plan(covered: Offset | None, *, same_seed: bool = True) -> Plan:
+            return plan_recovery(
+                covered=covered,
+                same_seed=same_seed,
+                log=log,
+                own_log=own_log,
+                published=published,
+            )
+
         try:
-            local, table = self._store.local(), self._store.table()
+            seed = self._store.seed()
+            decided = plan(self._store.covered(), same_seed=seed in (None, self.fold.kernel.seed))
+            if decided.action is not Action.REBUILD:
+                self._load_rows(seed_written=seed is not None)
         except RowCorruptError as error:
-            await self._copy_all(now)
-            return True, str(error)
-        if local is None:
-            await self._copy_all(now)
-            return True, ""
-        if await _is_empty(self._topic, local.position):
-            if await _is_empty(self._topic, 0):
-                return False, ""
-            await self._copy_all(now)
-            return True, "the topic was made anew"
-        if now - local.written_at > COPY_AGE_MAX_S:
-            await self._copy_all(now)
-            return True, "this disk's copy was too old"
-        if not await self._copy_from(local.position, now, table=table):
-            await self._copy_all(now)
-            return True, "this disk had another table"
-        return True, ""
+            corrupt = str(error)
+        else:
+            return decided, ""
+        # Not while the error is handled: it holds on to what was being read.
+        self._begin(self._make_fold())
+        return plan(None)._replace(reason="the table is corrupt"), corrupt
 
-    async def _copy_all(self, now: float) -> None:
-        self._store.set_aside()
-        await self._copy_from(0, now, table=None)
+    def _load_rows(self, *, seed_written: bool) -> None:
+        reader = RowReader(self.fold.kernel, strict=True)
+        stored = StoredRows(self._store)
+        reader.load(stored)
+        self.fold.restore(
+            reader.covered(0), reader.publishers, reader.registrations, reader.unproven(0)
+        )
+        self._writer = RowWriter(
+            generation_min_bytes=self._generation_min_bytes,
+            table=self._store.table(),
+            strays=stored.strays,
+            contexts=reader.contexts(0).known,
+            seed_written=seed_written,
+        )
 
-    async def _copy_from(self, start: int, now: float, *, table: bytes | None) -> bool:
-        """Copies rows from `start` on; False where they are not those of the table named."""
-        position = None
-        async for batch in self._topic.read(start):
-            for row in batch:
-                if row.key != rows.COVERED_KEY or row.value is None:
-                    continue
-                position = row.offset
-                if table is not None and _table_named(row.value) != table:
-                    return False
-            self._store.copy([RowWrite(row.key, row.value) for row in batch], keep_local=True)
-        if position is not None:
-            self._store.copy([], Local(position, now))
-        return table is None or position is not None
-
-    def _load(self) -> tuple[Offset | None, bool]:
-        """What this disk's rows cover, None for nothing, and whether they have the seed in use."""
-        self.fold = self._make_fold()
-        self._store.load_into(self.fold)
-        same_seed = self._store.seed() in (None, self.fold.kernel.seed)
-        return None if self._store.covered() is None else self.fold.offset, same_seed
+    def _clear(self, plan: Plan) -> str:
+        """Begins an empty table, of another name where it has a topic: its first flush removes
+        every row of the old one there. Returns what became of the old rows.
+        """
+        self._begin(self._make_fold())
+        if self._topic is not None:
+            old = [row.key for row in self._store.all_rows() if row.key != rows.COVERED_KEY]
+            self._writer.strays = old
+            self._writer.table = self._make_name()
+        aside = self._store.set_aside()
+        self._start = plan.start
+        # So that a table without records says, too, that it has what the log still has.
+        self.fold.restore(Offset(plan.start - 1), {}, {})
+        if plan.unproven_before:
+            self.fold.distrust(plan.unproven_before)
+        return "" if aside is None else f"the old rows were moved to {aside}"
 
     async def _publish(self, now: float) -> None:
-        """Sends this disk's copy under a name of its own: an older copy may have the one it had."""
-        self.writer.table = self._make_name()
-        written = [row for row in self._store.all_rows() if row.key != rows.COVERED_KEY]
-        covered = rows.encode_row(RowKind.DELTA, self.fold.offset, self.writer.table)
+        """Sends this disk's rows under a name of its own: an older copy may have the one it had."""
+        self._writer.table = self._make_name()
+        unsent = {rows.COVERED_KEY, *self._writer.strays}
+        written = [row for row in self._store.all_rows() if row.key not in unsent]
+        covered = rows.encode_row(RowKind.DELTA, self.fold.offset, self._writer.table)
         await self._write([*written, RowWrite(rows.COVERED_KEY, covered)], now)
 
-    def _clear(self) -> None:
-        """Begins a table of another name; its first flush removes every row of the old one."""
-        old = [row.key for row in self._store.all_rows() if row.key != rows.COVERED_KEY]
-        self._store.set_aside()
-        self.writer.table = self._make_name()
-        self.writer.strays = old
-        self.fold = self._make_fold()
-
     # Folding
-
-    @property
-    def writer(self) -> TableWriter:
-        """What the next flush follows on."""
-        return self._store.writer
 
     @property
     def next_offset(self) -> int:
         """The offset of the record to fold next."""
         return max(self.fold.offset + 1, self._start)
 
-    def apply(self, batch: Iterable[LogEntry]) -> list[SkippedRecord]:
+    @property
+    def pending_changes(self) -> int:
+        """How many changes the next flush would write."""
+        return self.fold.kernel.pending_changes()
+
+    def apply(self, entries: Iterable[LogEntry]) -> list[SkippedRecord]:
         """Folds records in order; those at or below the fold's offset are passed over.
 
         Returns:
             Those that were skipped; all others are folded.
         """
-        skipped = [self.fold.apply(entry.offset, entry.value) for entry in batch]
+        skipped = [self.fold.apply(entry.offset, entry.value) for entry in entries]
         return [one for one in skipped if one is not None]
 
     async def flush(self, *, now: float) -> int:
         """Writes what was folded since the last flush; returns how many rows that took.
 
         Raises:
-            TableLostError, DiskError: close the table, and open it anew.
+            DiskError: the rows cover what they covered before, or all but a new generation was
+                written. Called again, it opens the disk's rows again and writes the same changes.
+            TableLostError: close the table and open it again; or `take_again`, then call again.
         """
-        if self.fold.offset == self.flushed:
+        if self._unflushed is None and self.fold.offset == self.flushed:
             return 0
-        changes = self.fold.take_changes()
-        flush = self.writer.flush(self.fold, changes)
-        self.writer.note(flush)
-        written = flush.rows
-        for rewrite in self.writer.rewrites(self.fold, flush):
-            written = written + rewrite.chunks + rewrite.switch
-            self.writer.note_rewritten(rewrite)
-            self.generations += 1
-        if written is not flush.rows:
-            # A follower lets rows count at a `covered` row: what it has gathered then is empty.
-            written.append(flush.rows[-1])
-        await self._write(written, now)
-        self.flushed = changes.offset
-        return len(written)
-
-    async def _write(self, written: list[RowWrite], now: float) -> None:
         # Step 1.
-        offsets = await self._topic.write(written)
-        # Step 2.
+        if self._log is not None:
+            self._log.sync()
+        if self._failed:
+            self._store.reopen()
+        if self._unflushed is None:
+            self._unflushed = self.fold.take_changes()
+        changes = self._unflushed
+        flush = self._writer.flush(self.fold, changes)
+        # Steps 2 and 3.
+        written = await self._write(flush.rows, now)
+        # Step 4.
+        self._writer.note(flush)
+        self.flushed, self._unflushed = changes.offset, None
+        if self.fold.offset != changes.offset:
+            return written  # written late: a dump would hold more than its rows may claim
+        for rewrite in self._writer.rewrites(self.fold, flush):
+            written += await self._write(rewrite.switch, now, ahead=rewrite.chunks)
+            self._writer.note_rewritten(rewrite)
+            self.generations += 1
+        return written
+
+    async def _write(
+        self,
+        written: list[RowWrite],
+        now: float,
+        *,
+        ahead: Callable[[], Iterable[RowWrite]] = tuple,
+    ) -> int:
+        """Writes rows that end in the `covered` row which commits them, and the rows `ahead`, which
+        do not count without them; returns how many.
+        """
         assert written[-1].key == rows.COVERED_KEY, "a flush ends in the row that commits it"
-        position = offsets[-1]
-        self._store.copy(written, Local(position, now))
-        self.written_rows += len(written)
-        self.written_bytes += sum(len(row.key) + len(row.value or b"") for row in written)
+        local, before = None, self.written_rows
+        # Step 2.
+        if self._topic is not None:
+            offsets = await self._topic.write(written, list(ahead()))
+            local = Local(offsets[-1], now)
+        # Step 3.
+        self._failed = True
+        self._store.write(map(self._count, ahead()))
+        self._store.commit(map(self._count, written), local)
+        self._failed = False
+        return self.written_rows - before
+
+    def _count(self, row: RowWrite) -> RowWrite:
+        self.written_rows += 1
+        self.written_bytes += len(row.key) + len(row.value or b"")
+        return row
 
     async def take_again(self) -> bool:
         """Whether nobody else had the table since this object did; if so it may go on."""
-        return await self._topic.take()
+        return self._topic is None or await self._topic.take()
+
+    def reopen(self) -> None:
+        """Opens this disk's rows again after an error; `open` is to be called next.
+
+        Raises:
+            StorageError: they cannot be opened now; call again later.
+        """
+        self._store.reopen()
 
     def close(self) -> None:
-        """Closes this disk's copy; what was flushed stays."""
+        """Closes this disk's rows; what was flushed stays."""
         self._store.close()
-
-
-def _table_named(covered: bytes) -> bytes | None:
-    """The table that a `covered` row names; None where it cannot be read."""
-    try:
-        return rows.decode_row(rows.COVERED_KEY, covered).body
-    except RowCorruptError:
-        return None
-
-
-async def _is_empty(topic: TableTopic, start: int) -> bool:
-    async for batch in topic.read(start):
-        if batch:
-            return False
-    return True

@@ -4,10 +4,32 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from schemas.identities import Offset
+from schemas.limits import TABLE_FLUSH_CHANGES_MAX
 from streams.kernel import open_kernel
 from streams.log.embedded import ReadOnlyLog
-from streams.table.fold import Fold
-from streams.table.recovery import fresh_fold
+from streams.log.interface import ReadableLog
+from streams.table.fold import NO_OFFSET, Fold
+
+
+def fresh_fold(fold: Fold, log: ReadableLog) -> int:
+    """Folds a whole log into an empty fold: the truth to which any recovery is compared.
+
+    Returns:
+        How many records the log has.
+
+    Raises:
+        DiskError: the log cannot be read to its end.
+    """
+    assert fold.offset == NO_OFFSET, "a fresh fold starts empty"
+    if log.complete_from > 0:
+        fold.distrust(log.complete_from)
+    records = 0
+    for entry in log.read(Offset(0)):
+        records += 1
+        fold.apply(entry.offset, entry.value)
+        if fold.kernel.pending_changes() >= TABLE_FLUSH_CHANGES_MAX:
+            fold.take_changes()
+    return records
 
 
 def verify_log(data: Path, seed: int) -> Iterator[str]:

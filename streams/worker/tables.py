@@ -9,7 +9,6 @@ The hot topic is read by a bare consumer, not by a Faust agent: see `streams.wor
 
 import asyncio
 import logging
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -21,14 +20,15 @@ from brokers.errors import CorruptRecordException, KafkaError
 from brokers.interface import Message, Partition
 from brokers.options import ClientOptions
 from brokers.reading import stop_consumer
-from schemas.errors import DiskError, RepriseError
+from schemas.errors import DiskError, RepriseError, TableLostError
 from schemas.identities import Offset
-from schemas.limits import TABLE_FLUSH_CHANGES_MAX
+from schemas.positions import LogBounds
 from streams.log.interface import LogEntry
 from streams.log.kafka import log_bounds, next_record_offset, read_past_corruption
+from streams.table.driver import FoldDriver
 from streams.table.fold import Fold
 from streams.table.skip_log import SkippedRecords
-from streams.table.table import LogBounds, PartitionTable, TableLostError
+from streams.table.table import Table
 from streams.table.topic import KafkaTableTopic
 
 logger = logging.getLogger(__name__)
@@ -41,7 +41,8 @@ COMMIT_S: Final = 2.0
 class Owned(NamedTuple):
     """A partition of this worker. Whoever holds the lock may fold and write it."""
 
-    table: PartitionTable
+    table: Table
+    driver: FoldDriver
     topic: KafkaTableTopic
     lock: asyncio.Lock
 
@@ -109,19 +110,15 @@ class PartitionTables:
             partition,
             transactional_id=f"{self._table_topic}.{partition}",
         )
-        table = PartitionTable(
-            self._data / f"table-{partition}",
-            topic,
-            self._make_fold,
-            make_name=lambda: os.urandom(8),
-        )
+        table = Table(self._data / f"table-{partition}", self._make_fold, topic)
         try:
             plan = await table.open(bounds, now=time.time())
         except BaseException:
             table.close()
             await topic.stop()
             raise
-        self.owned[partition] = Owned(table, topic, asyncio.Lock())
+        driver = FoldDriver(table, place=partition, counters=self.counters, skipped=self._skipped)
+        self.owned[partition] = Owned(table, driver, topic, asyncio.Lock())
         logger.info(
             "Opened the table of partition %d in %.2f s: %s (%s), reading on from %d",
             partition,
@@ -169,20 +166,17 @@ class PartitionTables:
             return
         async with owned.lock:
             if self.owned.get(partition) is owned:
-                await self._fold_owned(partition, owned.table, entries)
+                await self._fold_owned(partition, owned, entries)
 
-    async def _fold_owned(
-        self, partition: int, table: PartitionTable, entries: Sequence[LogEntry]
-    ) -> None:
-        for entry in entries:
-            if entry.offset > table.next_offset:
-                await self._pass_over(partition, table.next_offset, entry.offset)
-            for skipped in table.apply([entry]):
-                self.counters[f"skipped_{skipped.reason}"] += 1
-                self._skipped.name(partition, skipped)
-            self.counters["records"] += 1
-            if table.fold.kernel.pending_changes() >= TABLE_FLUSH_CHANGES_MAX:
-                await table.flush(now=time.time())
+    async def _fold_owned(self, partition: int, owned: Owned, entries: Sequence[LogEntry]) -> None:
+        expected, begin = owned.table.next_offset, 0
+        for place, entry in enumerate(entries):
+            if entry.offset > expected:
+                await owned.driver.fold(entries[begin:place])
+                await self._pass_over(partition, expected, entry.offset)
+                begin = place
+            expected = max(expected, entry.offset + 1)
+        await owned.driver.fold(entries[begin:])
 
     async def flush(self) -> None:
         """Writes what was folded, all partitions side by side; the table topic covers it then.
@@ -195,7 +189,7 @@ class PartitionTables:
     async def _flush(self, owned: Owned) -> None:
         async with owned.lock:
             if owned in self.owned.values():
-                await owned.table.flush(now=time.time())
+                await owned.driver.flush()
 
     async def _pass_over(self, partition: int, expected: int, got: int) -> None:
         """Raises TableLostError where the records between are in the log, and were not brought."""

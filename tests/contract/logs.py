@@ -30,9 +30,9 @@ from streams.kernel import open_kernel
 from streams.log.embedded import EmbeddedLog
 from streams.log.interface import LogEntry
 from streams.log.kafka import log_bounds
+from streams.table.driver import recover
 from streams.table.fold import Fold
-from streams.table.recovery import recover
-from streams.table.store import TableStore
+from streams.table.table import Table
 from streams.worker.tables import EventsReader, PartitionTables
 
 SEED = 1337
@@ -146,11 +146,12 @@ class EmbeddedUnderTest:
         self.log.retain(bytes_max=0, age_max_s=0.0, now=0.0, floor=Offset(before))
 
     def live_once(self) -> list[Fold]:
-        store = TableStore(self._directory / "table")
+        table = Table(self._directory / "table", new_fold, log=self.log)
         try:
-            return [recover(store, self.log, new_fold).fold]
+            recover(table, self.log)
+            return [table.fold]
         finally:
-            store.close()
+            table.close()
 
     def close(self) -> None:
         self.log.close()

@@ -17,7 +17,7 @@ from reprise.settings import DEFAULT_SEED
 from streams.kernel import open_kernel
 from streams.log.embedded import ReadOnlyLog
 from streams.table.fold import Fold
-from streams.table.recovery import fresh_fold
+from streams.table.verification import fresh_fold
 from tests.load import Engine, Load
 from tests.processes import Service, until
 

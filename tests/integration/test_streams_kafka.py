@@ -32,7 +32,7 @@ from schemas.identities import Offset
 from schemas.topics import TopicSpec, encode_stream
 from streams.kernel import open_kernel
 from streams.table.fold import Fold
-from streams.table.row_reader import TableFollower
+from streams.table.row_reader import RowReader
 from tests.building import STREAM, cleared, events_record, registered_record, registration, stored
 from tests.building import removed as removed_event
 
@@ -178,8 +178,8 @@ class Deployment:
 
     # Truth
 
-    async def _follow(self) -> tuple[TableFollower, int]:
-        follower = TableFollower(open_kernel(1337))
+    async def _follow(self) -> tuple[RowReader, int]:
+        follower = RowReader(open_kernel(1337))
         count = 0
         async for partition, _, key, value in self._rows(self.settings.topics.table):
             follower.put(partition, key, value)
@@ -194,13 +194,13 @@ class Deployment:
             folds[partition].apply(Offset(offset), value or b"")
         return folds
 
-    def follower(self) -> TableFollower:
+    def follower(self) -> RowReader:
         return asyncio.run(self._follow())[0]
 
     def row_count(self) -> int:
         return asyncio.run(self._follow())[1]
 
-    def check(self) -> TableFollower:
+    def check(self) -> RowReader:
         """Waits until every event is covered, then compares with a fresh fold of them."""
         folds = asyncio.run(self._fresh())
         wanted = {number: fold.offset for number, fold in folds.items()}

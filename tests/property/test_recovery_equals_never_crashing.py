@@ -1,9 +1,12 @@
 """The fold and the table under any history: what docs/architecture.md says of them, tried."""
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 import msgspec
 import pytest
@@ -11,12 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.events import BlockEvent
-from schemas.identities import Medium, Offset
+from schemas.identities import Medium, Offset, PublisherKey
+from schemas.positions import PublisherState
 from schemas.records import EventsRecord, decode_record
+from streams.kernel.interface import ContextView
 from streams.log.embedded import EmbeddedLog
+from streams.log.interface import LogEntry
+from streams.table.driver import recover
 from streams.table.fold import Fold
-from streams.table.recovery import fresh_fold, recover
-from streams.table.store import TableStore
+from streams.table.row_reader import RowReader
+from streams.table.table import Table, run_without_loop
+from streams.table.verification import fresh_fold
 from tests.building import (
     cleared,
     events_record,
@@ -28,6 +36,7 @@ from tests.building import (
     stored,
     unregistered_record,
 )
+from tests.kills import Kill, Killed, kills
 
 
 class Step(Enum):
@@ -35,13 +44,30 @@ class Step(Enum):
 
     FLUSH = "flush"
     ABORT = "abort"
+    LOSE = "lose"
+    RETIRE = "retire"
 
 
+class Death(NamedTuple):
+    """A flush, and a start after it, in which a kill comes after so many effects.
+
+    Attributes:
+        lost: the table's directory is gone before the start, so that it is a rebuild.
+    """
+
+    after: int
+    lost: bool
+
+
+Item = bytes | Step | Death
 MEMORY = Path("/dev/shm")  # many databases are opened, and a process that dies needs no disk
 
 pytestmark = pytest.mark.timeout(600)
 
 KINDS = ["events"] * 6 + ["gap", "reset", "again", "flush", "abort", "un"]
+HARSH = [*KINDS, "death", "death", "death", "lose"]
+RETIRED = [kind for kind in HARSH if kind != "again"] + ["retire"] * 3
+"""Without records that come again: what is retired is older than whatever comes late."""
 
 
 def tokens_of(block: int) -> list[int]:
@@ -77,14 +103,12 @@ def events(draw: st.DrawFn, sequence: int) -> list[BlockEvent]:
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> list[bytes | Step]:
-    """Records of two ranks with gaps, restarts, redeliveries and crashes among them."""
-    history: list[bytes | Step] = [registered_record(registration("a"))]
+def histories(draw: st.DrawFn, kinds: Sequence[str] = tuple(KINDS)) -> list[Item]:
+    """Records of a publisher with gaps, restarts, redeliveries and crashes among them."""
+    history: list[Item] = [registered_record(registration("a"))]
     incarnation, sequence = 1, 0
     for _ in range(draw(st.integers(1, 25))):
-        match draw(
-            st.sampled_from(["events"] * 6 + ["gap", "reset", "again", "flush", "abort", "un"])
-        ):
+        match draw(st.sampled_from(kinds)):
             case "events":
                 last = sequence + draw(st.integers(0, 2))
                 batch = [event for s in range(sequence, last + 1) for event in draw(events(s))]
@@ -103,6 +127,8 @@ def histories(draw: st.DrawFn) -> list[bytes | Step]:
                 history.append(unregistered_record(registration("a")))
                 history.append(registered_record(registration("a")))
                 incarnation, sequence = incarnation + 1, 0
+            case "death":
+                history.append(Death(draw(st.integers(0, 12)), draw(st.booleans())))
             case step:
                 history.append(Step(step))
     return history
@@ -117,31 +143,92 @@ def state(fold: Fold) -> object:
     )
 
 
-def run(history: list[bytes | Step], directory: Path, make_fold: Callable[[], Fold]) -> Fold:
-    """Lives through the history on a real log and store; ABORT loses what was not flushed."""
+class Service:
+    """The embedded service's log and table, through whatever happens to the process."""
 
-    def open_all() -> tuple[EmbeddedLog, TableStore, Fold]:
-        log = EmbeddedLog(directory / "log")
-        store = TableStore(directory / "table", generation_min_bytes=0)
-        return log, store, recover(store, log, make_fold).fold
+    def __init__(self, directory: Path, make_fold: Callable[[], Fold], kill: Kill) -> None:
+        self.directory = directory
+        self.make_fold = make_fold
+        self.kill = kill
+        self.open()
 
-    log, store, fold = open_all()
-    for item in history:
-        if item is Step.FLUSH:
-            store.flush(fold, fold.take_changes())
-        elif item is Step.ABORT:
-            log.close()
-            store.close()
-            log, store, fold = open_all()
-        else:
-            assert isinstance(item, bytes)
-            fold.apply(log.append([item]), item)
-    truth = make_fold()
-    fresh_fold(truth, log)
-    assert state(fold) == state(truth)
-    log.close()
-    store.close()
-    return fold
+    def open(self) -> None:
+        """Flushes after each record of a recovery, so that any of these can be the last."""
+        self.log = EmbeddedLog(self.directory / "log", segment_bytes=1)
+        self.table = Table(
+            self.directory / "table", self.make_fold, log=self.log, generation_min_bytes=0
+        )
+        recover(self.table, self.log, flush_changes_max=0)
+
+    def close(self) -> None:
+        self.table.close()
+        self.log.close()
+
+    def flush(self) -> None:
+        run_without_loop(self.table.flush(now=0.0))
+
+    def lose(self) -> None:
+        shutil.rmtree(self.directory / "table", ignore_errors=True)
+
+    def retire(self) -> None:
+        """All that the table does not need, but the live registrations."""
+        exempt = [known.offset for known in self.table.fold.registrations.values()]
+        floor = Offset(self.table.flushed + 1)
+        self.log.retain(bytes_max=0, age_max_s=0.0, now=1.0, floor=floor, exempt=exempt)
+
+    def die(self, death: Death) -> None:
+        self.kill.left = death.after
+        killed = self._killed_in(self.flush)
+        with self.kill.asleep():
+            self.close()
+            if death.lost and not killed:
+                self.lose()
+        if self._killed_in(self.open):
+            with self.kill.asleep():
+                self.close()
+                self.open()
+        self.kill.left = None
+
+    @staticmethod
+    def _killed_in(work: Callable[[], None]) -> bool:
+        """Not to be handled where it is caught: its traceback holds on to what was open."""
+        try:
+            work()
+        except Killed:
+            return True
+        return False
+
+    def live_through(self, item: Item) -> None:
+        match item:
+            case bytes():
+                self.table.apply([LogEntry(self.log.append([item]), item)])
+            case Death():
+                self.die(item)
+            case Step.FLUSH:
+                self.flush()
+            case Step.RETIRE:
+                self.retire()
+            case Step.ABORT | Step.LOSE:
+                self.close()
+                if item is Step.LOSE:
+                    self.lose()
+                self.open()
+
+
+@contextmanager
+def served(history: list[Item], make_fold: Callable[[], Fold]) -> Iterator[Service]:
+    """A service after the history."""
+    place = MEMORY if MEMORY.is_dir() else None
+    with TemporaryDirectory(dir=place) as directory, kills() as kill:
+        service = Service(Path(directory), make_fold, kill)
+        for item in history:
+            service.live_through(item)
+        yield service
+        service.close()
+
+
+def records_of(history: list[Item]) -> list[bytes]:
+    return [item for item in history if isinstance(item, bytes)]
 
 
 def straight(records: list[bytes], make_fold: Callable[[], Fold]) -> Fold:
@@ -152,22 +239,62 @@ def straight(records: list[bytes], make_fold: Callable[[], Fold]) -> Fold:
 
 
 @settings(max_examples=50)
-@given(histories())
-def test_cut_anywhere_and_recover_equals_never_cut(
-    make_fold: Callable[[], Fold], history: list[bytes | Step]
+@given(histories(HARSH))
+def test_killed_anywhere_and_recovered_equals_never_killed(
+    make_fold: Callable[[], Fold], history: list[Item]
 ) -> None:
-    with TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as directory:
-        recovered = run(history, Path(directory), make_fold)
-    records = [item for item in history if isinstance(item, bytes)]
-    assert state(recovered) == state(straight(records, make_fold))
+    with served(history, make_fold) as service:
+        truth = make_fold()
+        fresh_fold(truth, service.log)
+        assert state(service.table.fold) == state(truth)
+        assert state(truth) == state(straight(records_of(history), make_fold))
+
+
+IDLE = registration("idle", port=5558)
+IDLE_RECORDS = [
+    registered_record(IDLE),
+    events_record(0, 0, [stored(0, [1], tokens_of(1))], stream=IDLE.stream),
+]
+"""Of a publisher of which nothing comes any more."""
+
+
+def assert_nothing_wrong_is_exact(told: Fold | RowReader, truth: Fold) -> None:
+    """Whoever is not degraded holds what it holds, and lost nothing."""
+    assert told.registrations.keys() == truth.registrations.keys()
+    for publisher in truth.registrations:
+        if not is_degraded(told, publisher):
+            assert not is_degraded(truth, publisher)
+            assert contexts_of(told, publisher) == contexts_of(truth, publisher)
+
+
+def is_degraded(one: Fold | RowReader, publisher: PublisherKey) -> bool:
+    return one.publishers.get(publisher, PublisherState()).degraded_since is not None
+
+
+def contexts_of(one: Fold | RowReader, publisher: PublisherKey) -> list[ContextView]:
+    found = one.kernel.contexts()
+    return [view for view in found if view.context.stream == publisher.stream]
+
+
+@settings(max_examples=50)
+@given(histories(RETIRED))
+def test_what_the_log_no_longer_proves_is_never_called_exact(
+    make_fold: Callable[[], Fold], history: list[Item]
+) -> None:
+    history = [*IDLE_RECORDS, *history]
+    truth = straight(records_of(history), make_fold)
+    with served(history, make_fold) as service:
+        for _ in range(2):
+            assert_nothing_wrong_is_exact(service.table.fold, truth)
+            service.live_through(Step.LOSE)
 
 
 @settings(max_examples=100)
 @given(histories(), st.data())
 def test_delivering_records_again_changes_nothing(
-    make_fold: Callable[[], Fold], history: list[bytes | Step], data: st.DataObject
+    make_fold: Callable[[], Fold], history: list[Item], data: st.DataObject
 ) -> None:
-    records = [item for item in history if isinstance(item, bytes)]
+    records = records_of(history)
     records = records[: data.draw(st.integers(1, len(records)))]
     unregistered = unregistered_record(registration("a"))
     if unregistered in records:  # a redelivered `unregistered` is a new one: it names no cursor
@@ -183,7 +310,7 @@ def test_delivering_records_again_changes_nothing(
 @settings(max_examples=100)
 @given(histories())
 def test_the_size_of_records_does_not_matter(
-    make_fold: Callable[[], Fold], history: list[bytes | Step]
+    make_fold: Callable[[], Fold], history: list[Item]
 ) -> None:
     whole, parts = make_fold(), make_fold()
     incarnation = 1

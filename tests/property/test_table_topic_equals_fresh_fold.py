@@ -12,16 +12,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from schemas.errors import TableLostError
 from schemas.identities import Offset
+from schemas.positions import LogBounds
+from schemas.registration import Registration
 from streams.log.interface import LogEntry
 from streams.table.fold import Fold
-from streams.table.row_reader import TableFollower
-from streams.table.table import Action, LogBounds, PartitionTable, TableLostError
-from tests.building import cleared, events_record, stored
+from streams.table.recovery import Action
+from streams.table.row_reader import RowReader
+from streams.table.table import Table
+from tests.building import cleared, events_record, registered_record, stored
+from tests.kills import Kill, Killed, kills
 from tests.property.test_recovery_equals_never_crashing import (
+    IDLE_RECORDS,
     MEMORY,
-    Step,
+    RETIRED,
+    Item,
+    assert_nothing_wrong_is_exact,
     histories,
+    records_of,
     straight,
 )
 from tests.unit.streams.table_topic import MemoryTopic
@@ -43,6 +52,8 @@ FAULTS = [
     "clean",
     "again",
     "spoil",
+    "kill",
+    "kill",
 ]
 
 
@@ -50,7 +61,7 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(coroutine)
 
 
-def state(one: Fold | TableFollower) -> object:
+def state(one: Fold | RowReader) -> object:
     return (
         one.kernel.contexts(),
         one.kernel.scopes(),
@@ -69,8 +80,11 @@ class World:
         seed: int,
         *,
         generation_min_bytes: int = 0,
+        kill: Kill | None = None,
     ) -> None:
         self.directory = directory
+        self.kill = kill or Kill()
+        self.first = 0
         self.generation_min_bytes = generation_min_bytes
         self.make_fold = make_fold
         self.rng = random.Random(seed)
@@ -78,21 +92,21 @@ class World:
         self.topic = MemoryTopic()
         self.names = 0
         self.disk = 0
-        self.live = TableFollower(make_fold().kernel)
+        self.live = RowReader(make_fold().kernel)
         self.followed = 0
         self.open()
         self.live.caught_up(0)
 
     def open(self) -> None:
         self.owned = self.topic.open()
-        self.table = PartitionTable(
+        self.table = Table(
             self.directory / f"disk-{self.disk}",
-            self.owned,
             self.make_fold,
+            self.owned,
             make_name=self.name,
             generation_min_bytes=self.generation_min_bytes,
         )
-        bounds = LogBounds(0, len(self.events))
+        bounds = LogBounds(self.first, len(self.events))
         self.plan = run(self.table.open(bounds, now=0.0))
         self.fold()
 
@@ -113,19 +127,31 @@ class World:
         self.followed = self.topic.follow(self.live, self.followed)
 
     def fault(self, name: str) -> None:
-        match name:
-            case "flush":
-                return self.flush()
-            case "clean":
-                return self.topic.compact(self.rng)
-            case "again":
-                assert run(self.table.take_again())
-                return None
-            case "before" | "after" | "chunks":
-                self.owned.fails = name
-                if self.table.fold.offset != self.table.flushed:
-                    with pytest.raises(TableLostError):
-                        run(self.table.flush(now=0.0))
+        alive = {
+            "flush": self.flush,
+            "clean": lambda: self.topic.compact(self.rng),
+            "again": self.take_again,
+            "kill": self.die,
+            "retire": self.retire,
+        }
+        if name in alive:
+            alive[name]()
+            return
+        if name in ("before", "after", "chunks"):
+            self.owned.fails = name
+            unflushed = self.table.fold.offset != self.table.flushed
+            try:
+                run(self.table.flush(now=0.0))
+            except TableLostError:
+                assert unflushed
+            else:
+                assert name == "chunks" or not unflushed
+        self.restart(name)
+
+    def take_again(self) -> None:
+        assert run(self.table.take_again())
+
+    def restart(self, name: str) -> None:
         old = self.table
         if name == "takeover":
             self.disk += 1
@@ -134,7 +160,7 @@ class World:
                 with pytest.raises(TableLostError):
                     run(old.flush(now=0.0))
             old.close()
-            return None
+            return
         old.close()
         if name in ("disk", "both"):
             shutil.rmtree(self.directory / f"disk-{self.disk}")
@@ -144,18 +170,57 @@ class World:
         if name == "spoil":
             self.topic.spoil()
         self.open()
-        return None
+
+    def die(self) -> None:
+        """Somewhere in a flush, and somewhere in the opening and the first flush after it."""
+        self.kill.left = self.rng.randrange(8)
+        killed = self.is_killed_in(self.flush)
+        with self.kill.asleep():
+            self.table.close()
+            if not killed and self.rng.random() < 0.3:
+                self.topic.spoil()
+        if self.is_killed_in(self.open_and_flush):
+            with self.kill.asleep():
+                self.table.close()
+                self.open()
+        self.kill.left = None
+
+    def open_and_flush(self) -> None:
+        self.open()
+        self.flush()
+
+    @staticmethod
+    def is_killed_in(work: Callable[[], None]) -> bool:
+        try:
+            work()
+        except Killed:
+            return True
+        return False
+
+    def retire(self) -> None:
+        """The events lose a beginning, of which the table may not have all; bridges write again who
+        is registered.
+        """
+        self.first = self.rng.randint(self.first, len(self.events))
+        self.events += map(registered_record, self.registered)
+        self.fold()
+
+    @property
+    def registered(self) -> list[Registration]:
+        known = self.table.fold.registrations.values()
+        return [one.registration for one in known]
 
 
 @settings(max_examples=60)
 @given(histories(), st.lists(st.sampled_from(FAULTS), max_size=12), st.integers(0, 2**32))
 def test_any_faults_give_the_fresh_fold_to_worker_and_followers(
-    make_fold: Callable[[], Fold], history: list[bytes | Step], faults: list[str], seed: int
+    make_fold: Callable[[], Fold], history: list[Item], faults: list[str], seed: int
 ) -> None:
-    records = [item for item in history if isinstance(item, bytes)]
+    records = records_of(history)
     truth = straight(records, make_fold)
-    with TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as directory:
-        world = World(Path(directory), make_fold, seed, generation_min_bytes=(seed % 2) * 2**20)
+    with TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as directory, kills() as kill:
+        minimum = (seed % 2) * 2**20
+        world = World(Path(directory), make_fold, seed, generation_min_bytes=minimum, kill=kill)
         due = {world.rng.randrange(len(records)): fault for fault in faults}
         for place, record in enumerate(records):
             world.events.append(record)
@@ -166,7 +231,7 @@ def test_any_faults_give_the_fresh_fold_to_worker_and_followers(
         assert state(world.table.fold) == state(truth)
         assert state(world.live) == state(truth)
         for _ in range(3):
-            cold = TableFollower(make_fold().kernel)
+            cold = RowReader(make_fold().kernel)
             world.topic.follow(cold)
             cold.caught_up(0)
             assert state(cold) == state(truth)
@@ -176,12 +241,38 @@ def test_any_faults_give_the_fresh_fold_to_worker_and_followers(
         world.table.close()
 
 
+ENDS = ["abort", "both", "spoil", "flush", "kill"]
+
+
+@settings(max_examples=60)
+@given(histories(RETIRED), st.lists(st.sampled_from(["retire", *ENDS]), max_size=12), st.integers())
+def test_what_the_events_no_longer_prove_is_never_called_exact(
+    make_fold: Callable[[], Fold], history: list[Item], faults: list[str], seed: int
+) -> None:
+    records = [*IDLE_RECORDS, *records_of(history)]
+    truth = straight(records, make_fold)
+    with TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as directory, kills() as kill:
+        world = World(Path(directory), make_fold, seed, kill=kill)
+        due = {world.rng.randrange(len(records)): fault for fault in faults}
+        for place, record in enumerate(records):
+            world.events.append(record)
+            world.fold()
+            if place in due:
+                world.fault(due[place])
+        for end in ["retire", world.rng.choice(ENDS), "flush"]:
+            world.fault(end)
+        for told in (world.table.fold, world.live):
+            assert_nothing_wrong_is_exact(told, truth)
+        assert world.live.publishers == world.table.fold.publishers
+        world.table.close()
+
+
 @settings(max_examples=30)
 @given(histories())
 def test_the_three_recoveries_give_one_table(
-    make_fold: Callable[[], Fold], history: list[bytes | Step]
+    make_fold: Callable[[], Fold], history: list[Item]
 ) -> None:
-    records = [item for item in history if isinstance(item, bytes)]
+    records = records_of(history)
     with TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as directory:
         world = World(Path(directory), make_fold, 0)
         for record in records:
@@ -238,7 +329,7 @@ def test_a_table_that_cannot_be_used_leaves_no_row_to_the_one_built_after_it(
     world.fault("spoil")
     assert world.plan.action is Action.REBUILD
     world.flush()
-    cold = TableFollower(make_fold().kernel)
+    cold = RowReader(make_fold().kernel)
     world.topic.follow(cold)
     cold.caught_up(0)
     assert state(cold) == state(straight(history, make_fold))

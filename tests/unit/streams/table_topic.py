@@ -1,13 +1,13 @@
 """A partition of the table topic in memory: transactions, owners, and the cleaner."""
 
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
-from streams.table.row_reader import TableFollower
+from schemas.errors import TableLostError
+from streams.table.row_reader import RowReader
 from streams.table.row_writer import RowWrite
 from streams.table.rows import COVERED_KEY
-from streams.table.table import TableLostError, TopicRow
-from streams.table.topic import chunk_places
+from streams.table.topic_interface import TopicRow
 
 
 class MemoryTopic:
@@ -52,7 +52,7 @@ class MemoryTopic:
             kept.append(row)
         self.rows = kept
 
-    def follow(self, follower: TableFollower, start: int = 0) -> int:
+    def follow(self, follower: RowReader, start: int = 0) -> int:
         """Puts the rows from `start` on; returns where to go on."""
         for row in self.rows:
             if row.offset >= start:
@@ -61,8 +61,8 @@ class MemoryTopic:
 
 
 class OwnedTopic:
-    """Implements `TableTopic`, chunks of a rewriting first, as `KafkaTableTopic` writes them where
-    they are many. `fails` lets the next write fail before or after it counts, or among the chunks.
+    """Implements `TableTopic`. `fails` lets the next write fail before or after it counts, or among
+    the rows that go ahead, as `KafkaTableTopic` may where they are many.
     """
 
     def __init__(self, topic: MemoryTopic) -> None:
@@ -84,25 +84,26 @@ class OwnedTopic:
         for begin in range(0, len(rows), 3):
             yield rows[begin : begin + 3]
 
-    async def write(self, written: list[RowWrite]) -> list[int]:
+    async def write(self, written: list[RowWrite], ahead: Sequence[RowWrite] = ()) -> list[int]:
         topic = self._topic
         if self._owner != topic.owner or self.fails == "before":
             raise TableLostError("fenced or failed")
-        early = chunk_places(written)
-        late = [place for place in range(len(written)) if place not in early]
-        if self.fails == "chunks":
-            self._append(written, early[: topic.rng.randint(0, len(early))])
+        if self.fails == "chunks" and ahead:
+            self._append(ahead[: topic.rng.randint(0, len(ahead))])
             raise TableLostError("the worker was killed")
-        offsets = self._append(written, early + late)
+        self._append(ahead)
+        offsets = self._append(written)
         topic.next_offset += 1
         self._next = topic.next_offset
         if self.fails == "after":
             raise TableLostError("the answer was lost")
-        return [offsets[place] for place in range(len(written))]
+        return offsets
 
-    def _append(self, written: list[RowWrite], places: list[int]) -> dict[int, int]:
+    def _append(self, written: Sequence[RowWrite]) -> list[int]:
         first = self._topic.next_offset
-        offsets = {place: first + n for n, place in enumerate(places)}
-        self._topic.rows += [TopicRow(offsets[place], *written[place]) for place in places]
-        self._topic.next_offset += len(places)
+        offsets = list(range(first, first + len(written)))
+        self._topic.rows += [
+            TopicRow(offset, *row) for offset, row in zip(offsets, written, strict=True)
+        ]
+        self._topic.next_offset += len(written)
         return offsets

@@ -8,10 +8,15 @@ import pytest
 
 from schemas.errors import DiskError
 from schemas.identities import Offset
+from schemas.positions import LogBounds
 from streams.log.embedded import EmbeddedLog
+from streams.log.interface import LogEntry
+from streams.table.driver import recover
 from streams.table.fold import Fold
-from streams.table.recovery import Action, fresh_fold, recover
+from streams.table.recovery import Action
 from streams.table.store import TableStore
+from streams.table.table import Table, run_without_loop
+from streams.table.verification import fresh_fold
 from tests.building import events_record, stored
 
 
@@ -26,21 +31,22 @@ def flip_a_byte(directory: Path, seed: int) -> None:
 
 def write_history(path: Path, make_fold: Callable[[], Fold]) -> Fold:
     """A log and a table, each with most of it in a data file."""
-    log, store = EmbeddedLog(path / "log"), TableStore(path / "table")
-    fold = recover(store, log, make_fold).fold
+    log = EmbeddedLog(path / "log")
+    table = Table(path / "table", make_fold, log=log)
+    recover(table, log)
     numbers = random.Random(1)
     for sequence in range(200):
         hashes = [numbers.getrandbits(64) for _ in range(20)]
         tokens = [numbers.getrandbits(31) for _ in range(80)]
         record = events_record(sequence, sequence, [stored(sequence, hashes, tokens)])
-        fold.apply(log.append([record]), record)
+        table.apply([LogEntry(log.append([record]), record)])
         if sequence % 10 == 9:
-            store.flush(fold, fold.take_changes())
-    for owner in (log, store):
+            run_without_loop(table.flush(now=0.0))
+    for owner in (log, table._store):
         owner._db.flush()
     log.close()
-    store.close()
-    return fold
+    table.close()
+    return table.fold
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -49,13 +55,13 @@ def test_a_data_file_of_the_table_that_is_damaged_is_noticed_and_the_table_rebui
 ) -> None:
     before = write_history(tmp_path, make_fold)
     flip_a_byte(tmp_path / "table", seed)
-    log, store = EmbeddedLog(tmp_path / "log"), TableStore(tmp_path / "table")
-    recovered = recover(store, log, make_fold)
-    assert recovered.plan.action is Action.REBUILD, f"seed {seed}"
-    assert recovered.fold.kernel.contexts() == before.kernel.contexts()
+    log = EmbeddedLog(tmp_path / "log")
+    table = Table(tmp_path / "table", make_fold, log=log)
+    assert recover(table, log).plan.action is Action.REBUILD, f"seed {seed}"
+    assert table.fold.kernel.contexts() == before.kernel.contexts()
     assert (tmp_path / "table.corrupt").is_dir()
     log.close()
-    store.close()
+    table.close()
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -68,31 +74,46 @@ def test_a_data_file_of_the_log_that_is_damaged_never_looks_like_its_end(
         fresh_fold(make_fold(), EmbeddedLog(tmp_path / "log"))
 
 
+def fail_to_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until it is undone."""
+
+    def fails(*_: object) -> None:
+        raise DiskError(action="write", path="table", detail="full")
+
+    monkeypatch.setattr(TableStore, "commit", fails)
+
+
 def test_a_flush_that_is_tried_again_later_rewrites_no_generation(
-    tmp_path: Path, make_fold: Callable[[], Fold]
+    tmp_path: Path, make_fold: Callable[[], Fold], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = TableStore(tmp_path / "table", generation_min_bytes=0)
-    fold = make_fold()
-    fold.apply(Offset(0), events_record(0, 0, [stored(0, [1], range(4))] * 9))
-    failed = fold.take_changes()
-    fold.apply(Offset(1), events_record(1, 1, [stored(1, [1], range(4))]))
-    store.flush(fold, failed)
-    assert store.generations == 0
-    store.close()
-    reopened = TableStore(tmp_path / "table")
-    recovered = make_fold()
-    reopened.load_into(recovered)
-    recovered.apply(Offset(1), events_record(1, 1, [stored(1, [1], range(4))]))
-    assert recovered.kernel.contexts() == fold.kernel.contexts()
+    table = Table(tmp_path / "table", make_fold, generation_min_bytes=0)
+    table.apply([LogEntry(Offset(0), events_record(0, 0, [stored(0, [1], range(4))] * 9))])
+    with monkeypatch.context() as patched:
+        fail_to_commit(patched)
+        with pytest.raises(DiskError):
+            run_without_loop(table.flush(now=0.0))
+    last = LogEntry(Offset(1), events_record(1, 1, [stored(1, [1], range(4))]))
+    table.apply([last])
+    run_without_loop(table.flush(now=0.0))
+    assert (table.flushed, table.generations) == (0, 0)
+    table.close()
+    reopened = Table(tmp_path / "table", make_fold)
+    plan = run_without_loop(reopened.open(LogBounds(0, 2), now=0.0))
+    assert (plan.action, plan.start) == (Action.RESUME, 1)
+    reopened.apply([last])
+    assert reopened.fold.kernel.contexts() == table.fold.kernel.contexts()
     reopened.close()
 
 
 def test_recovery_leaves_the_store_covering_the_end_of_the_log(
     tmp_path: Path, make_fold: Callable[[], Fold]
 ) -> None:
-    log, store = EmbeddedLog(tmp_path / "log"), TableStore(tmp_path / "table")
+    log = EmbeddedLog(tmp_path / "log")
+    table = Table(tmp_path / "table", make_fold, log=log)
     log.append([events_record(0, 0, [stored(0, [1], range(4))])])
-    recover(store, log, make_fold)
+    recover(table, log)
+    table.close()
+    store = TableStore(tmp_path / "table")
     assert store.covered() == 0
     log.close()
     store.close()

@@ -15,7 +15,7 @@ from schemas.positions import AnswerState
 from schemas.registration import Registration
 from schemas.topics import encode_publisher
 from streams.table.fold import Fold
-from streams.table.row_reader import TableFollower
+from streams.table.row_reader import RowReader
 from tests.building import SCOPE, events_record, registered_record, registration, stored
 from tests.fakes import AsgiClient, FakeTable, FlushingWorker
 
@@ -32,7 +32,7 @@ class Reader:
     def __init__(self, make_fold: Callable[[], Fold]) -> None:
         self.now = 100.0
         self.replica = Replica(
-            lambda: TableFollower(make_fold().kernel), PARTITIONS, clock=lambda: self.now
+            lambda: RowReader(make_fold().kernel), PARTITIONS, clock=lambda: self.now
         )
         self.topics: dict[Place, list[tuple[bytes, bytes | None]]] = {
             place: [] for place in (TABLE_0, TABLE_1, REGISTRY)

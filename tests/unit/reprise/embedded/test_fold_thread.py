@@ -1,17 +1,21 @@
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from reprise.embedded.fold_thread import FoldLoop
 from schemas.conditions import Conditions
-from schemas.errors import StorageError
+from schemas.errors import DiskError, StorageError
 from schemas.identities import Offset
 from streams.kernel import open_kernel
 from streams.log.embedded import EmbeddedLog
 from streams.table.fold import Fold
 from streams.table.store import TableStore
-from tests.building import events_record, stored
+from streams.table.table import Table
+from tests.building import SCOPE, events_record, stored
+from tests.fakes import PoisonedKernel
 
 
 class Panic(BaseException):
@@ -23,13 +27,21 @@ class PanickingFold(Fold):
         raise Panic("for a test")
 
 
+def opened(path: Path, log: EmbeddedLog, make_fold: Callable[[], Fold]) -> Table:
+    return Table(path / "table", make_fold, log=log)
+
+
+def reference() -> Fold:
+    return Fold(open_kernel(1337, name="reference"))
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_the_end_of_the_thread_is_told_and_nobody_waits_for_ever(
-    tmp_path: Path, log: EmbeddedLog, store: TableStore
+    tmp_path: Path, log: EmbeddedLog
 ) -> None:
     conditions = Conditions(time.time)
-    fold = PanickingFold(open_kernel(1337, name="reference"))
-    folding = FoldLoop(fold, store, log, flush_s=0.01, conditions=conditions)
+    table = opened(tmp_path, log, lambda: PanickingFold(open_kernel(1337, name="reference")))
+    folding = FoldLoop(table, flush_s=0.01, conditions=conditions)
     folding.start()
     folding.submit(Offset(0), [b"record"])
     with pytest.raises(StorageError, match="has ended"):
@@ -38,14 +50,62 @@ def test_the_end_of_the_thread_is_told_and_nobody_waits_for_ever(
     with pytest.raises(StorageError, match="has ended"):
         folding.submit(Offset(1), [b"record"])
     folding.stop()
+    table.close()
 
 
-def test_stopping_folds_and_flushes_what_was_submitted(log: EmbeddedLog, store: TableStore) -> None:
-    fold = Fold(open_kernel(1337, name="reference"))
-    folding = FoldLoop(fold, store, log, flush_s=60.0, conditions=Conditions(time.time))
+def test_stopping_folds_and_flushes_what_was_submitted(tmp_path: Path, log: EmbeddedLog) -> None:
+    table = opened(tmp_path, log, reference)
+    folding = FoldLoop(table, flush_s=60.0, conditions=Conditions(time.time))
     folding.start()
     record = events_record(0, 0, [stored(0, [1], range(4))])
     folding.submit(log.append([record]), [record])
     folding.stop()
-    assert fold.offset == 0
-    assert store.covered() == 0
+    assert folding.fold.offset == 0
+    assert folding.flushed_offset == 0
+    table.close()
+
+
+def test_an_error_nobody_foresaw_is_counted_and_told_by_the_publisher_alone(
+    tmp_path: Path, log: EmbeddedLog
+) -> None:
+    table = opened(tmp_path, log, lambda: Fold(PoisonedKernel.around(open_kernel(1337))))
+    conditions = Conditions(time.time)
+    folding = FoldLoop(table, flush_s=60.0, conditions=conditions)
+    folding.start()
+    records = [
+        events_record(0, 0, [stored(0, [1], range(4), lora_name="poison")]),
+        events_record(1, 1, [stored(1, [2], range(4))]),
+    ]
+    folding.submit(log.append(records), records)
+    folding.wait()
+    assert (folding.fold.offset, folding.faults, conditions.problem) == (1, 1, "")
+    assert folding.fold.is_degraded(SCOPE)
+    folding.stop()
+    table.close()
+
+
+def test_a_flush_that_fails_is_told_and_tried_again(
+    tmp_path: Path, log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = opened(tmp_path, log, reference)
+    conditions = Conditions(time.time)
+    failed = threading.Event()
+    told: list[str] = []
+    commit = TableStore.commit
+
+    def fails(*_: object) -> None:
+        failed.set()
+        told.append(conditions.problem)
+        raise DiskError(action="write", path="table", detail="full")
+
+    monkeypatch.setattr(TableStore, "commit", fails)
+    folding = FoldLoop(table, flush_s=0.01, conditions=conditions)
+    folding.start()
+    record = events_record(0, 0, [stored(0, [1], range(4))])
+    folding.submit(log.append([record]), [record])
+    assert failed.wait(30.0)
+    monkeypatch.setattr(TableStore, "commit", commit)
+    folding.stop()
+    assert told
+    assert (folding.flushed_offset, conditions.problem) == (0, "")
+    table.close()

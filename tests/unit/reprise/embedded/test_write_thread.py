@@ -15,7 +15,7 @@ from schemas.positions import Cursor
 from streams.kernel import open_kernel
 from streams.log.embedded import EmbeddedLog
 from streams.table.fold import Fold
-from streams.table.store import TableStore
+from streams.table.table import Table
 from tests.processes import until
 from tests.unit.bridge.messages import frames_of, registration
 
@@ -45,11 +45,15 @@ class HaltingFold(Fold):
 
 
 def opened(directory: Path) -> WriteThread:
+    log = FaultyLog(directory / "log")
     return WriteThread(
         settings=Settings(data=directory),
-        make_fold=lambda: HaltingFold(open_kernel(1337, name="reference")),
-        log=FaultyLog(directory / "log"),
-        store=TableStore(directory / "table"),
+        log=log,
+        table=Table(
+            directory / "table",
+            lambda: HaltingFold(open_kernel(1337, name="reference")),
+            log=log,
+        ),
         packer=PythonArrayPacker(),
     )
 

@@ -20,7 +20,7 @@ from reprise.metrics.roles import bridge_metrics, replica_collector, worker_metr
 from reprise.roles.streams import StreamsSettings, Worker
 from reprise.settings import Settings
 from streams.kernel import open_kernel
-from streams.table.row_reader import TableFollower
+from streams.table.row_reader import RowReader
 from tests.fakes import FakeTable
 
 ROOT = Path(__file__).parents[4]
@@ -72,7 +72,7 @@ async def _worker(data: Path) -> dict[str, Metric]:
 
 def _replica() -> dict[str, Metric]:
     replica = Replica(
-        lambda: TableFollower(open_kernel(1337, name="reference")),
+        lambda: RowReader(open_kernel(1337, name="reference")),
         {Topic.TABLE: 2, Topic.REGISTRY: 1},
     )
     replica.metrics.register(replica_collector(replica))

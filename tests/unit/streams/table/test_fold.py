@@ -4,8 +4,9 @@ import pytest
 
 from schemas.events import BlockEvent, Removed
 from schemas.identities import Offset, PublisherKey
+from schemas.limits import UNREGISTERED_REMEMBERED_MAX
 from schemas.positions import PublisherState
-from streams.table.fold import DUPLICATE, Fold
+from streams.table.fold import DUPLICATE, INTERNAL_ERROR, Fold, Unproven
 from tests.building import (
     SCOPE,
     STREAM,
@@ -20,6 +21,7 @@ from tests.building import (
     u32s,
     unregistered_record,
 )
+from tests.fakes import PoisonedKernel
 
 PUBLISHER = PublisherKey(STREAM, 0)
 
@@ -199,3 +201,126 @@ def test_changes_are_taken_once(fold: Fold) -> None:
     assert list(changes.registrations) == [PUBLISHER]
     again = fold.take_changes()
     assert (again.contexts, again.publishers, again.registrations) == ([], {}, {})
+
+
+# A log whose beginning was retired
+
+
+EVERYTHING = Offset(2**63 - 1)
+
+
+def test_a_registration_below_the_mark_proves_nothing(fold: Fold) -> None:
+    fold.distrust(Offset(5))
+    fold.apply(Offset(4), registered_record(registration("a")))
+    assert fold.publishers[PUBLISHER].degraded_since == 0
+    assert fold.is_degraded(SCOPE)
+
+
+def test_a_registration_above_the_mark_is_a_new_one(fold: Fold) -> None:
+    fold.distrust(Offset(5))
+    fold.apply(Offset(5), registered_record(registration("a")))
+    assert not fold.publishers
+    assert not fold.is_degraded(SCOPE)
+
+
+def test_a_registration_that_is_written_again_proves_nothing_either(fold: Fold) -> None:
+    fold.distrust(EVERYTHING)
+    feed(fold, *3 * [registered_record(registration("a"))])
+    assert fold.is_degraded(SCOPE)
+
+
+@pytest.mark.parametrize(
+    "proof",
+    [
+        [reset_record(3)],
+        [events_record(0, 0, [stored(0, [1], range(4))], incarnation=3)],
+        [events_record(7, 8, [stored(7, [1], range(4)), cleared(8)], incarnation=3)],
+        [unregistered_record(registration("a")), registered_record(registration("a"))],
+    ],
+)
+def test_what_shows_a_whole_incarnation_proves_the_publisher(
+    fold: Fold, proof: list[bytes]
+) -> None:
+    fold.distrust(EVERYTHING)
+    feed(fold, registered_record(registration("a")), *proof)
+    assert not fold.is_degraded(SCOPE)
+    feed(fold, registered_record(registration("a")))
+    assert not fold.is_degraded(SCOPE)
+
+
+def test_a_publisher_whose_incarnation_was_seen_whole_is_not_degraded_by_a_registration(
+    fold: Fold,
+) -> None:
+    fold.distrust(EVERYTHING)
+    feed(fold, events_record(0, 0, [stored(0, [1], range(4))]))
+    feed(fold, registered_record(registration("a")))
+    assert not fold.is_degraded(SCOPE)
+
+
+def test_a_publisher_that_goes_on_in_the_middle_stays_degraded(fold: Fold) -> None:
+    fold.distrust(EVERYTHING)
+    feed(fold, registered_record(registration("a")))
+    feed(fold, events_record(7, 7, [stored(7, [1], range(4))]))
+    assert fold.is_degraded(SCOPE)
+
+
+def test_an_unregistration_of_a_publisher_never_seen_proves_its_next_registration(
+    fold: Fold,
+) -> None:
+    fold.distrust(EVERYTHING)
+    feed(fold, unregistered_record(registration("a")), registered_record(registration("a")))
+    assert not fold.is_degraded(SCOPE)
+    assert fold.unproven == Unproven(EVERYTHING)
+
+
+def test_of_the_publishers_seen_unregistered_only_so_many_are_remembered(fold: Fold) -> None:
+    fold.distrust(EVERYTHING)
+    for number in range(UNREGISTERED_REMEMBERED_MAX + 1):
+        feed(fold, unregistered_record(registration(f"i{number}")))
+    assert len(fold.unproven.unregistered) == UNREGISTERED_REMEMBERED_MAX
+    assert fold.counters["unregistered_forgotten"] == 1
+    feed(fold, registered_record(registration("i0")), registered_record(registration("i1")))
+    assert [key.stream.instance_id for key in fold.publishers] == ["i0"]
+
+
+def test_what_is_not_proven_is_among_the_changes_once(fold: Fold) -> None:
+    fold.distrust(Offset(5))
+    assert fold.take_changes().unproven == Unproven(5)
+    assert fold.take_changes().unproven is None
+
+
+# Errors that nobody foresaw
+
+
+def test_an_error_nobody_foresaw_passes_over_one_record_and_degrades_its_publisher(
+    fold: Fold,
+) -> None:
+    fold.kernel = PoisonedKernel.around(fold.kernel)
+    feed(fold, events_record(0, 0, [stored(0, [1], range(4))]))
+    bad = events_record(1, 1, [stored(1, [2], range(4), lora_name="poison")])
+    skipped = fold.apply(Offset(1), bad)
+    assert skipped is not None
+    assert (skipped.offset, skipped.reason) == (1, INTERNAL_ERROR)
+    assert skipped.detail == "RuntimeError: for a test"
+    assert isinstance(skipped.error, RuntimeError)
+    assert fold.counters[INTERNAL_ERROR] == 1
+    assert fold.publishers[PUBLISHER].degraded_since == 1
+    assert fold.take_changes().publishers[PUBLISHER] == fold.publishers[PUBLISHER]
+    feed(fold, events_record(2, 2, [stored(2, [2], range(4, 8), parent=1)]))
+    assert matched(fold, list(range(8))) == 8
+    assert fold.is_degraded(SCOPE)
+    feed(fold, reset_record(2))
+    assert not fold.is_degraded(SCOPE)
+
+
+def test_an_error_in_the_first_record_of_an_incarnation_stays_a_hole_in_it(fold: Fold) -> None:
+    fold.kernel = PoisonedKernel.around(fold.kernel)
+    bad = stored(0, [2], range(4), lora_name="poison")
+    feed(fold, events_record(0, 0, [stored(0, [1], range(4))]))
+    feed(fold, events_record(0, 1, [bad], incarnation=2))
+    assert fold.is_degraded(SCOPE)
+    feed(fold, events_record(2, 2, [stored(2, [2], range(4, 8))], incarnation=2))
+    assert fold.is_degraded(SCOPE)
+    assert matched(fold, list(range(4))) == 0
+    feed(fold, unregistered_record(registration("a")))
+    assert not fold.is_degraded(SCOPE)

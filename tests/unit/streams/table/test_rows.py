@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from schemas.errors import RowCorruptError, RowVersionError
 from schemas.identities import ModelContext, PublisherKey, StreamKey
 from streams.table import rows
-from streams.table.rows import Place, RowKind
+from streams.table.rows import RowKind, RowPlace
 
 names = st.text(max_size=20)
 contexts = st.builds(ModelContext, names, names, names, st.integers(1, 65_536), names, names)
@@ -18,7 +18,7 @@ publishers = st.builds(
 
 @given(contexts, st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1))
 def test_row_keys_round_trip(context: ModelContext, generation: int, n: int) -> None:
-    place = Place(context, generation, n)
+    place = RowPlace(context, generation, n)
     assert rows.parse_row_key(rows.row_key(place)) == place
 
 
@@ -38,12 +38,12 @@ def test_rows_of_one_context_stand_together_in_order(
     one: ModelContext, other: ModelContext, generation: int, n: int
 ) -> None:
     prefix = rows.context_prefix(one)
-    key = rows.row_key(Place(one, generation, n))
+    key = rows.row_key(RowPlace(one, generation, n))
     assert prefix < key < rows.end_of(prefix)
-    assert key < rows.row_key(Place(one, generation, n + 1))
+    assert key < rows.row_key(RowPlace(one, generation, n + 1))
     assert key < rows.generation_key(one, generation + 1)
     if one != other:
-        assert not prefix <= rows.row_key(Place(other, generation, n)) < rows.end_of(prefix)
+        assert not prefix <= rows.row_key(RowPlace(other, generation, n)) < rows.end_of(prefix)
 
 
 @given(st.sampled_from(RowKind), st.integers(-1, 2**63 - 1), st.binary(max_size=100))

@@ -1,0 +1,141 @@
+"""The one loop that folds records into a table and flushes it: at recovery, in the embedded
+service's fold thread, in a worker.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+from schemas.errors import StorageError
+from schemas.limits import TABLE_FLUSH_CHANGES_MAX
+from streams.log.interface import LogEntry, WritableLog
+from streams.table.fold import INTERNAL_ERROR, NO_OFFSET
+from streams.table.recovery import Plan
+from streams.table.skip_log import SkippedRecords
+from streams.table.table import Table, run_without_loop
+
+_NEVER: Final = float("inf")
+
+
+class FoldDriver:
+    """Folds into one table, names what is skipped, and flushes where that is due.
+
+    A flush is due once a flush time has passed since the last one, or earlier where the changes
+    that wait are many: they are held in memory. While flushes fail only time makes one due.
+
+    Attributes:
+        table: opened.
+        counters: `records`, and `skipped_*` by reason.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        *,
+        place: object = "",
+        flush_s: float = _NEVER,
+        flush_changes_max: int = TABLE_FLUSH_CHANGES_MAX,
+        counters: Counter[str] | None = None,
+        skipped: SkippedRecords | None = None,
+        on_flush: Callable[[StorageError | None], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Args:
+        place: what offsets are of, for people: a partition, or "".
+        flush_s: the flush time; without one, whoever calls `flush` keeps it.
+        flush_changes_max: changes that may wait.
+        counters, skipped: shared with other drivers.
+        on_flush: told of each flush that was due: None, or its error, and the flush is tried
+            again later. Without it the error is raised.
+        clock: monotonic seconds.
+        """
+        self.table = table
+        self.counters = Counter() if counters is None else counters
+        self._place = place
+        self._flush_s = flush_s
+        self._flush_changes_max = flush_changes_max
+        self._skipped = SkippedRecords() if skipped is None else skipped
+        self._on_flush = on_flush
+        self._clock = clock
+        self._flush_at = clock() + flush_s
+        self._failing = False
+
+    @property
+    def faults(self) -> int:
+        """Records on which the fold itself failed."""
+        return self.counters[f"skipped_{INTERNAL_ERROR}"]
+
+    @property
+    def has_unflushed(self) -> bool:
+        """Whether anything was folded that the rows do not cover."""
+        return self.table.fold.offset != self.table.flushed
+
+    async def fold(self, entries: Iterable[LogEntry]) -> None:
+        """Folds records in order, and flushes where many changes wait.
+
+        Nothing about a record ends it: what cannot be folded is skipped, counted and named.
+
+        Raises:
+            StorageError, TableLostError: a flush failed, and nobody is told of that.
+        """
+        for entry in entries:
+            for skipped in self.table.apply((entry,)):
+                self.counters[f"skipped_{skipped.reason}"] += 1
+                self._skipped.name(self._place, skipped)
+            self.counters["records"] += 1
+            if self.table.pending_changes >= self._flush_changes_max and not self._failing:
+                await self.flush()
+
+    def flush_in(self) -> float:
+        """Seconds until a flush is due, 0 where one is."""
+        return max(self._flush_at - self._clock(), 0.0)
+
+    async def flush_if_due(self) -> None:
+        """Flushes once the flush time has passed."""
+        if not self.flush_in():
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Flushes now; see `Table.flush`.
+
+        Raises:
+            StorageError, TableLostError: it failed, and nobody is told of that.
+        """
+        self._flush_at = self._clock() + self._flush_s
+        try:
+            await self.table.flush(now=time.time())
+        except StorageError as error:
+            if self._on_flush is None:
+                raise
+            self._failing = True
+            self._on_flush(error)
+            return
+        self._failing = False
+        if self._on_flush is not None:
+            self._on_flush(None)
+
+
+class Recovered(NamedTuple):
+    """What a recovery did, and how many records were folded."""
+
+    plan: Plan
+    records: int
+
+
+def recover(
+    table: Table, log: WritableLog, *, flush_changes_max: int = TABLE_FLUSH_CHANGES_MAX
+) -> Recovered:
+    """Brings a table without a topic up to the end of its log, from whatever its rows and the log
+    still have. On return its rows cover the end of the log.
+
+    Raises:
+        RowVersionError: a newer Reprise wrote the rows; nothing was changed.
+        DiskError: the disk failed; call again with both opened again.
+    """
+    plan = run_without_loop(table.open(log.bounds, now=time.time()))
+    driver = FoldDriver(table, flush_changes_max=flush_changes_max)
+    run_without_loop(driver.fold(log.read(plan.start)))
+    if table.fold.offset != NO_OFFSET:
+        run_without_loop(driver.flush())
+    return Recovered(plan, driver.counters["records"])

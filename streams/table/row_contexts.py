@@ -1,0 +1,215 @@
+"""The contexts of one partition: which of their rows count, in which order, and what is missing."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
+
+from schemas.errors import RowCorruptError, RowVersionError
+from schemas.identities import ModelContext, Offset, PublisherKey
+from streams.kernel.changes import Change, Op
+from streams.kernel.interface import Kernel
+from streams.table import rows
+from streams.table.fold import NO_OFFSET
+from streams.table.row_loader import ContextRow, by_stream, load_rows
+from streams.table.row_source import RowSource, SkippedRow, SkippedRows
+from streams.table.row_writer import ContextRows
+from streams.table.rows import Row, RowKind, RowPlace
+
+_STEP_BYTES: Final = 4 * 2**20
+
+MISSING_ROWS: Final = "missing_rows"
+"""Reason where a row does not follow on those before it."""
+
+CORRUPT_ROWS: Final = "corrupt_rows"
+NEWER_ROWS: Final = "newer_rows"
+
+
+class ReadContext(ContextRows):
+    """How far the rows of a context have been applied; `damaged` where one of them is missing."""
+
+    damaged: bool = False
+
+
+class _Counted(NamedTuple):
+    """How far the rows of the partition counted before, and how far they count now."""
+
+    before: Offset
+    now: Offset
+
+
+class _Found(NamedTuple):
+    """A row of a context, None where it was skipped, and its value as it was."""
+
+    place: RowPlace
+    row: Row | None
+    value: bytes
+
+
+class PartitionContexts:
+    """See the module. `known` is where each context stands, as a writer has to know it."""
+
+    def __init__(self, partition: int, kernel: Kernel, skipped: SkippedRows) -> None:
+        self.known: dict[ModelContext, ReadContext] = {}
+        self._partition = partition
+        self._kernel = kernel
+        self._skipped = skipped
+
+    def apply(
+        self,
+        source: RowSource,
+        generations: Mapping[ModelContext, int],
+        publishers: Iterable[PublisherKey],
+        *,
+        before: Offset,
+        now: Offset,
+    ) -> Iterator[None]:
+        """Loads what counts now, stream by stream, in steps of some megabytes.
+
+        Holds the rows of one stream at a time. Cost O(changes in them).
+
+        Args:
+            source: rows to sort out.
+            generations: contexts that have another generation from now on, or the same.
+            publishers: of the partition, as known before.
+            before: rows up to it were loaded already.
+            now: rows up to it count.
+        """
+        prefixes = dict(self._find_contexts(source))
+        counted = _Counted(before, now)
+        loaded_bytes = 0
+        for contexts in by_stream(prefixes.keys() | generations.keys()).values():
+            ready: list[ContextRow] = []
+            for context in contexts:
+                found = []
+                if context in prefixes:
+                    found = list(self._rows_of(source, context, prefixes[context], now))
+                generation = generations.get(context, 0)
+                ready += self._take_ready(source, context, generation, found, publishers, counted)
+            for refused in load_rows(self._kernel, ready):
+                if refused is not None:
+                    key = rows.row_key(RowPlace(refused.context, 0, refused.n))
+                    self._damage(refused.context, key, CORRUPT_ROWS, "its changes do not load")
+                if loaded_bytes >= _STEP_BYTES:
+                    yield
+            loaded_bytes += sum(len(row.body) for row in ready)
+            if loaded_bytes >= _STEP_BYTES:
+                loaded_bytes = 0
+                yield
+
+    def decode(self, key: bytes, value: bytes) -> Row | None:
+        """The row, or None where it has to be skipped."""
+        try:
+            row = rows.decode_row(key, value)
+        except (RowVersionError, RowCorruptError) as error:
+            reason = NEWER_ROWS if isinstance(error, RowVersionError) else CORRUPT_ROWS
+            self._skipped.skip(SkippedRow(self._partition, key, reason), error)
+            return None
+        self._skipped.counters["rows"] += 1
+        return row
+
+    def _find_contexts(self, source: RowSource) -> Iterator[tuple[ModelContext, bytes]]:
+        for prefix in source.context_prefixes():
+            try:
+                yield rows.parse_context_prefix(prefix), prefix
+            except RowCorruptError as error:
+                for key, value in source.context_rows(prefix):
+                    if value is not None:
+                        row = SkippedRow(self._partition, key, CORRUPT_ROWS)
+                        self._skipped.skip(row, error)
+
+    def _rows_of(
+        self, source: RowSource, context: ModelContext, prefix: bytes, now: Offset
+    ) -> Iterator[_Found]:
+        """The rows that count by their offset."""
+        for key, value in source.context_rows(prefix):
+            if value is None:
+                continue
+            row = self.decode(key, value)
+            place = rows.place_of(context, key)
+            if row is None or row.covers <= now:
+                yield _Found(place, row, value)
+            else:
+                state = self.known.setdefault(context, ReadContext())
+                state.last_generation = max(state.last_generation, place.generation)
+                source.keep(key, value)
+
+    def _take_ready(
+        self,
+        source: RowSource,
+        context: ModelContext,
+        generation: int,
+        found: list[_Found],
+        publishers: Iterable[PublisherKey],
+        counted: _Counted,
+    ) -> list[ContextRow]:
+        """The rows of a context that have to be loaded now, in order; the rest is kept or dropped.
+
+        A chunk repeats what was applied up to the offset that it covers: it is loaded only where
+        that has not been, or where the context is damaged.
+        """
+        state = self.known.setdefault(context, ReadContext())
+        switched = generation > state.generation
+        heals = switched and state.damaged
+        if switched:
+            state.generation, state.next_n, state.delta_bytes = generation, 0, 0
+            state.damaged = False
+        state.last_generation = max(state.last_generation, state.generation)
+        ready: list[ContextRow] = []
+        replaces = heals
+        for place, row, value in sorted(found):
+            state.last_generation = max(state.last_generation, place.generation)
+            if place.generation > state.generation:
+                source.keep(rows.row_key(place), value)
+                continue
+            if place.generation < state.generation:
+                source.drop(rows.row_key(place))
+                continue
+            if row is None:
+                self._mark_damaged(context)
+                continue
+            if not self._follows(state, place):
+                continue
+            if row.kind == RowKind.DELTA:
+                state.delta_bytes += rows.weight(row.body)
+            applied = row.covers <= counted.before
+            if row.kind == RowKind.CHUNK and (heals or not applied):
+                replaces = True
+            elif applied:
+                continue
+            ready.append(ContextRow(row.covers, context, place.n, row.body))
+        if replaces and counted.before != NO_OFFSET:
+            self._clear(context, publishers)
+        if heals and not state.damaged:
+            self._note_healed(context)
+        return ready
+
+    def _follows(self, state: ReadContext, place: RowPlace) -> bool:
+        """Whether the row has not been met; what is missing before it is noted."""
+        if place.n < state.next_n:
+            self._skipped.counters["repeated_rows"] += 1
+            return False
+        if place.n > state.next_n:
+            key = rows.row_key(place._replace(n=state.next_n))
+            self._damage(place.context, key, MISSING_ROWS, "it is missing")
+        state.next_n = place.n + 1
+        return True
+
+    def _clear(self, context: ModelContext, publishers: Iterable[PublisherKey]) -> None:
+        for publisher in publishers:
+            if publisher.stream == context.stream:
+                change = Change(0, 0, publisher.dp_rank, 0, Op.CLEAR, 0)
+                self._kernel.load(context, change.encode())
+
+    def _damage(self, context: ModelContext, key: bytes, reason: str, detail: str) -> None:
+        error = RowCorruptError(key=key, detail=detail)
+        self._skipped.skip(SkippedRow(self._partition, key, reason), error)
+        self._mark_damaged(context)
+
+    def _mark_damaged(self, context: ModelContext) -> None:
+        self.known[context].damaged = True
+        self._skipped.damaged.add(context.stream)
+
+    def _note_healed(self, context: ModelContext) -> None:
+        self._skipped.counters["healed"] += 1
+        stream = context.stream
+        if not any(one.stream == stream and read.damaged for one, read in self.known.items()):
+            self._skipped.damaged.discard(stream)

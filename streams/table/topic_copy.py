@@ -1,0 +1,83 @@
+"""A worker's disk as a copy of its partition of the table topic: how it is brought up to date."""
+
+from typing import Final
+
+from schemas.errors import RowCorruptError
+from streams.table import rows
+from streams.table.row_writer import RowWrite
+from streams.table.store import Local, TableStore
+from streams.table.topic_interface import TableTopic
+
+COPY_AGE_MAX_S: Final = 6 * 3600.0
+"""Half and less of the time for which the table topic keeps tombstones (`schemas.topics`)."""
+
+
+class TopicCopy:
+    """A copy is stale once the cleaner may have removed tombstones that it has not seen."""
+
+    def __init__(self, store: TableStore, topic: TableTopic) -> None:
+        self._store = store
+        self._topic = topic
+
+    async def update(self, now: float) -> tuple[bool, str]:
+        """Reads what the topic has beyond the store's copy, or all of it where that is no use.
+
+        Args:
+            now: Unix seconds.
+
+        Returns:
+            Whether the topic has what the store has, and why its copy was given up, or "".
+        """
+        try:
+            local, table = self._store.local(), self._store.table()
+        except RowCorruptError as error:
+            reason = str(error)
+        else:
+            if local is None:
+                reason = ""
+            elif await self._is_empty(local.position):
+                if await self._is_empty(0):
+                    return False, ""
+                reason = "the topic was made again"
+            elif now - local.written_at > COPY_AGE_MAX_S:
+                reason = "this disk's copy was too old"
+            elif await self._read_on(local.position, now, table=table):
+                return True, ""
+            else:
+                reason = "this disk had another table"
+        await self.renew(now)
+        return True, reason
+
+    async def renew(self, now: float) -> None:
+        """Reads all that the topic has; what the store had is set aside."""
+        self._store.set_aside()
+        await self._read_on(0, now, table=None)
+
+    async def _read_on(self, start: int, now: float, *, table: bytes | None) -> bool:
+        """Copies rows from `start` on; False where they are not those of the table named."""
+        position = None
+        async for batch in self._topic.read(start):
+            for row in batch:
+                if row.key != rows.COVERED_KEY or row.value is None:
+                    continue
+                position = row.offset
+                if table is not None and _table_named(row.value) != table:
+                    return False
+            self._store.commit(RowWrite(row.key, row.value) for row in batch)
+        if position is not None:
+            self._store.commit([], Local(position, now))
+        return table is None or position is not None
+
+    async def _is_empty(self, start: int) -> bool:
+        async for batch in self._topic.read(start):
+            if batch:
+                return False
+        return True
+
+
+def _table_named(covered: bytes) -> bytes | None:
+    """The table that a `covered` row names; None where it cannot be read."""
+    try:
+        return rows.decode_row(rows.COVERED_KEY, covered).body
+    except RowCorruptError:
+        return None

@@ -1,0 +1,507 @@
+import asyncio
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rocksdict import Options, Rdict
+
+from schemas.errors import RowVersionError
+from schemas.identities import Offset
+from schemas.positions import LogBounds, PublisherState
+from streams.kernel import open_kernel
+from streams.log.embedded import EmbeddedLog
+from streams.log.interface import LogEntry
+from streams.table import rows
+from streams.table.driver import FoldDriver, recover
+from streams.table.fold import ALL_PROVEN, Fold
+from streams.table.recovery import EVERY_OFFSET, Action, Plan
+from streams.table.row_reader import RowReader
+from streams.table.row_writer import RowWrite
+from streams.table.store import TableStore
+from streams.table.table import Table, run_without_loop
+from streams.table.verification import fresh_fold
+from tests.building import (
+    SCOPE,
+    events_record,
+    gap_record,
+    registered_record,
+    registration,
+    removed,
+    stored,
+    unregistered_record,
+)
+from tests.fakes import PoisonedKernel
+from tests.unit.streams.table_topic import MemoryTopic
+
+
+def history() -> list[bytes]:
+    return [
+        registered_record(registration("a")),
+        events_record(0, 0, [stored(0, [1, 2], range(8))]),
+        events_record(1, 1, [stored(1, [3], range(8, 12), parent=2), removed(1, [1])]),
+        gap_record(2, 3),
+        events_record(4, 4, [stored(4, [1], range(4))]),
+    ]
+
+
+class Disk:
+    """A data directory that is closed and opened again, as after a crash between two writes."""
+
+    def __init__(self, path: Path, make_fold: Callable[[], Fold]) -> None:
+        self.path = path
+        self.make_fold = make_fold
+        self.open()
+
+    def open(self) -> None:
+        self.log = EmbeddedLog(self.path / "log", segment_bytes=300)
+        self.table = Table(
+            self.path / "table", self.make_fold, log=self.log, generation_min_bytes=0
+        )
+        self.recovered = recover(self.table, self.log)
+
+    @property
+    def fold(self) -> Fold:
+        return self.table.fold
+
+    def close(self) -> None:
+        self.log.close()
+        self.table.close()
+
+    def reopen(self) -> None:
+        self.close()
+        self.open()
+
+    def write(self, record: bytes) -> None:
+        self.table.apply([LogEntry(self.log.append([record]), record)])
+
+    def flush(self) -> None:
+        run_without_loop(self.table.flush(now=0.0))
+
+    def lose_rows(self) -> None:
+        self.close()
+        shutil.rmtree(self.path / "table")
+
+    def truth(self) -> Fold:
+        fold = self.make_fold()
+        fresh_fold(fold, self.log)
+        return fold
+
+
+@pytest.fixture
+def disk(tmp_path: Path, make_fold: Callable[[], Fold]) -> Disk:
+    return Disk(tmp_path, make_fold)
+
+
+def same(one: Fold, other: Fold) -> bool:
+    return (
+        one.kernel.contexts() == other.kernel.contexts()
+        and one.publishers == other.publishers
+        and {k: v.registration for k, v in one.registrations.items()}
+        == {k: v.registration for k, v in other.registrations.items()}
+    )
+
+
+@pytest.mark.parametrize("flush_after", range(6))
+def test_a_table_cut_anywhere_recovers_to_a_fresh_fold(disk: Disk, flush_after: int) -> None:
+    for count, record in enumerate(history(), 1):
+        disk.write(record)
+        if count == flush_after:
+            disk.flush()
+    disk.reopen()
+    assert disk.recovered.plan.action is (Action.RESUME if flush_after else Action.REBUILD)
+    assert disk.recovered.records == len(history()) - flush_after
+    assert same(disk.fold, disk.truth())
+    assert disk.fold.publishers[registration("a").publisher].degraded_since == 2
+
+
+def test_a_lost_table_is_built_again_from_the_log(disk: Disk) -> None:
+    for record in history():
+        disk.write(record)
+        disk.flush()
+    before = disk.fold
+    disk.lose_rows()
+    disk.open()
+    assert disk.recovered.plan.action is Action.REBUILD
+    assert same(disk.fold, before)
+    disk.close()
+
+
+def test_a_lost_log_leaves_the_table_and_goes_on_behind_it(disk: Disk) -> None:
+    for record in history():
+        disk.write(record)
+    disk.flush()
+    before = disk.fold
+    disk.close()
+    for file in (disk.path / "log").iterdir():
+        file.unlink()
+    disk.open()
+    assert disk.recovered.plan.action is Action.ADOPT
+    assert same(disk.fold, before)
+    disk.write(events_record(5, 5, [stored(5, [9], range(4, 8), parent=1)]))
+    assert disk.fold.offset == 5
+    disk.reopen()
+    action: Action = disk.recovered.plan.action
+    assert action is Action.RESUME
+    assert len(disk.fold.kernel.contexts()) == 1
+    disk.close()
+
+
+def test_a_rebuild_from_a_log_without_its_beginning_is_degraded_not_silently_wrong(
+    disk: Disk,
+) -> None:
+    for record in history():
+        disk.write(record)
+    disk.flush()
+    for sequence in range(5, 30):
+        disk.write(events_record(sequence, sequence, [stored(sequence, [1], range(4))]))
+    disk.flush()
+    disk.log.retain(bytes_max=600, age_max_s=1e9, now=0.0, floor=disk.log.end_offset, exempt=[0])
+    assert disk.log.complete_from > 5
+    disk.lose_rows()
+    disk.open()
+    publisher = registration("a").publisher
+    assert publisher in disk.fold.registrations
+    assert disk.fold.publishers[publisher].degraded_since == 0
+    disk.close()
+
+
+def test_another_seed_rebuilds_the_table(disk: Disk, kernel_name: str) -> None:
+    for record in history():
+        disk.write(record)
+    disk.flush()
+    disk.close()
+    disk.make_fold = lambda: Fold(open_kernel(7, name=kernel_name))
+    disk.open()
+    assert disk.recovered.plan.action is Action.REBUILD
+    assert same(disk.fold, disk.truth())
+    disk.close()
+
+
+def context_keys(database: Rdict) -> list[bytes]:
+    keys = [key for key, _ in database.items()]
+    return [key for key in keys if isinstance(key, bytes) and key[:1] == rows.CONTEXT]
+
+
+def corrupt(disk: Disk, prefix: bytes, change: Callable[[bytes], bytes]) -> None:
+    """Changes the first row under the prefix behind the store's back."""
+    disk.close()
+    database = Rdict(str(disk.path / "table"), Options(raw_mode=True))
+    row = database.iter()
+    row.seek(prefix)
+    key, value = row.key(), row.value()
+    assert key[:1] == prefix[:1]
+    del row
+    database.put(key, change(value))
+    database.close()
+
+
+@pytest.mark.parametrize("prefix", [rows.CONTEXT, rows.PUBLISHER, rows.REGISTRATION, rows.FACT])
+def test_a_corrupt_row_sets_the_table_aside_and_rebuilds_it(disk: Disk, prefix: bytes) -> None:
+    for record in history():
+        disk.write(record)
+        disk.flush()
+    corrupt(disk, prefix, lambda value: value[:-1] + bytes([value[-1] ^ 1]))
+    disk.open()
+    assert disk.recovered.plan.action is Action.REBUILD
+    assert "table.corrupt" in disk.recovered.plan.reason
+    assert (disk.path / "table.corrupt").is_dir()
+    assert same(disk.fold, disk.truth())
+    disk.close()
+
+
+def test_a_missing_row_is_noticed(disk: Disk) -> None:
+    for record in history():
+        disk.write(record)
+        disk.flush()
+    disk.close()
+    database = Rdict(str(disk.path / "table"), Options(raw_mode=True))
+    keys = context_keys(database)
+    if len(keys) > 1:
+        database.delete(keys[0])
+    database.close()
+    disk.open()
+    assert same(disk.fold, disk.truth())
+    disk.close()
+
+
+def test_rows_of_a_newer_version_stop_the_start_and_stay_as_they_are(disk: Disk) -> None:
+    disk.write(history()[0])
+    disk.flush()
+    corrupt(disk, rows.COVERED_KEY, lambda value: b"\x09" + value[1:])
+    with pytest.raises(RowVersionError, match="`1` or older, got `9`"):
+        disk.open()
+    disk.log.close()
+
+
+def test_churn_begins_new_generations_and_drops_the_old_rows(disk: Disk) -> None:
+    for sequence in range(200):
+        event = stored(sequence, [1], range(4)) if sequence % 2 == 0 else removed(sequence, [1])
+        disk.write(events_record(sequence, sequence, [event]))
+        disk.flush()
+    assert disk.table.generations > 10
+    disk.close()
+    database = Rdict(str(disk.path / "table"), Options(raw_mode=True))
+    kept = context_keys(database)
+    database.close()
+    assert len(kept) < 20
+    disk.open()
+    assert same(disk.fold, disk.truth())
+    disk.close()
+
+
+def test_an_unfinished_generation_is_ignored(disk: Disk) -> None:
+    for record in history()[:3]:
+        disk.write(record)
+        disk.flush()
+    context = disk.fold.kernel.contexts()[0].context
+    expected = disk.fold.kernel.contexts()
+    disk.close()
+    database = Rdict(str(disk.path / "table"), Options(raw_mode=True))
+    place = rows.RowPlace(context, 40, 0)
+    database.put(rows.row_key(place), rows.encode_row(rows.RowKind.CHUNK, 2, b"\0" * 24))
+    database.close()
+    disk.open()
+    assert disk.fold.kernel.contexts() == expected
+    disk.close()
+
+
+def test_facts_that_this_version_does_not_know_are_let_be(disk: Disk) -> None:
+    for record in history():
+        disk.write(record)
+    disk.flush()
+    expected = disk.fold.kernel.contexts()
+    disk.close()
+    store = TableStore(disk.path / "table")
+    row = rows.encode_row(rows.RowKind.DELTA, 1, b"from a later version")
+    store.commit([RowWrite(rows.FACT + b"later", row)])
+    store.close()
+    disk.open()
+    assert disk.recovered.plan.action is Action.RESUME
+    assert disk.fold.kernel.contexts() == expected
+    disk.close()
+
+
+# What the log no longer proves
+
+
+ONE, TWO = registration("a"), registration("b", port=5558)
+
+
+def degraded(fold: Fold) -> set[str]:
+    return {key.stream.instance_id for key in fold.publishers if is_lossy(fold.publishers[key])}
+
+
+def is_lossy(state: PublisherState) -> bool:
+    return state.degraded_since is not None
+
+
+def retire_the_beginning(disk: Disk) -> None:
+    """Two registrations stay of what was before; `a` has held blocks, and is idle now."""
+    disk.write(registered_record(ONE))
+    disk.write(events_record(0, 0, [stored(0, [1], range(4))]))
+    disk.write(registered_record(TWO))
+    for sequence in range(30):
+        batch = [stored(sequence, [sequence + 1], range(4))]
+        disk.write(events_record(sequence, sequence, batch, stream=TWO.stream))
+    disk.write(registered_record(registration("c", port=5559)))
+    disk.flush()
+    disk.log.retain(bytes_max=600, age_max_s=1e9, now=0.0, floor=disk.log.end_offset, exempt=[0, 2])
+    assert disk.log.complete_from > 10
+
+
+def test_idle_publishers_of_a_log_without_its_beginning_are_degraded_new_ones_are_not(
+    disk: Disk,
+) -> None:
+    retire_the_beginning(disk)
+    disk.lose_rows()
+    disk.open()
+    assert disk.recovered.plan.action is Action.REBUILD
+    assert degraded(disk.fold) == {"a", "b"}
+    disk.reopen()
+    action: Action = disk.recovered.plan.action
+    assert action is Action.RESUME
+    assert degraded(disk.fold) == {"a", "b"}
+    disk.close()
+
+
+@pytest.mark.parametrize("killed_after", range(1, 8))
+def test_a_kill_in_a_rebuild_forgets_nothing_that_is_not_proven(
+    disk: Disk, killed_after: int
+) -> None:
+    """Each record is flushed alone, so the last one is as well."""
+    retire_the_beginning(disk)
+    disk.lose_rows()
+    disk.log = EmbeddedLog(disk.path / "log", segment_bytes=300)
+    table = Table(disk.path / "table", disk.make_fold, log=disk.log)
+    plan = run_without_loop(table.open(disk.log.bounds, now=0.0))
+    assert plan.action is Action.REBUILD
+    for entry in list(disk.log.read(plan.start))[:killed_after]:
+        table.apply([entry])
+        run_without_loop(table.flush(now=0.0))
+    table.close()
+    disk.log.close()
+    disk.open()
+    action: Action = disk.recovered.plan.action
+    spared = 2  # registrations from before the log's beginning: what only covers them is no start
+    assert action is (Action.RESUME if killed_after > spared else Action.REBUILD)
+    assert degraded(disk.fold) == {"a", "b"}
+    disk.close()
+
+
+def test_a_rebuild_flushes_on_its_way_and_covers_its_last_record(disk: Disk) -> None:
+    retire_the_beginning(disk)
+    disk.lose_rows()
+    disk.log = EmbeddedLog(disk.path / "log", segment_bytes=300)
+    disk.table = Table(disk.path / "table", disk.make_fold, log=disk.log)
+    recover(disk.table, disk.log, flush_changes_max=0)
+    assert disk.table.flushed == disk.log.end_offset - 1
+    disk.reopen()
+    assert degraded(disk.fold) == {"a", "b"}
+    disk.close()
+
+
+class Worker:
+    """A table with a topic, over a partition of the events that begins at `start`."""
+
+    def __init__(self, path: Path, topic: MemoryTopic, make_fold: Callable[[], Fold]) -> None:
+        self.table = Table(path, make_fold, topic.open())
+        self.driver = FoldDriver(self.table, place=0)
+
+    def open(self, start: int, end: int) -> Plan:
+        return asyncio.run(self.table.open(LogBounds(start, end), now=0.0))
+
+    def fold(self, *records: bytes) -> None:
+        start = self.table.next_offset
+        entries = [LogEntry(Offset(start + at), value) for at, value in enumerate(records)]
+        asyncio.run(self.driver.fold(entries))
+
+    def flush(self) -> None:
+        asyncio.run(self.driver.flush())
+
+
+@pytest.fixture
+def topic() -> MemoryTopic:
+    return MemoryTopic()
+
+
+@pytest.fixture
+def worker(tmp_path: Path, topic: MemoryTopic, make_fold: Callable[[], Fold]) -> Worker:
+    return Worker(tmp_path / "first", topic, make_fold)
+
+
+def reader_of(topic: MemoryTopic, make_fold: Callable[[], Fold]) -> RowReader:
+    reader = RowReader(make_fold().kernel)
+    topic.follow(reader)
+    reader.caught_up(0)
+    return reader
+
+
+@pytest.mark.parametrize("end", [1000, 1001])
+def test_a_registration_that_a_bridge_writes_again_proves_no_idle_publisher(
+    worker: Worker, topic: MemoryTopic, make_fold: Callable[[], Fold], end: int
+) -> None:
+    assert worker.open(1000, end).unproven_before == EVERY_OFFSET
+    worker.fold(registered_record(ONE))
+    assert worker.table.fold.is_degraded(SCOPE)
+    worker.flush()
+    assert reader_of(topic, make_fold).is_degraded(SCOPE)
+    worker.fold(registered_record(ONE))
+    worker.flush()
+    assert reader_of(topic, make_fold).is_degraded(SCOPE)
+    worker.fold(unregistered_record(ONE), registered_record(ONE))
+    worker.flush()
+    assert not worker.table.fold.is_degraded(SCOPE)
+    assert not reader_of(topic, make_fold).is_degraded(SCOPE)
+    worker.table.close()
+
+
+def test_the_next_owner_of_an_unproven_table_goes_on_not_knowing(
+    worker: Worker, topic: MemoryTopic, make_fold: Callable[[], Fold], tmp_path: Path
+) -> None:
+    worker.open(1000, 1002)
+    worker.fold(unregistered_record(TWO))
+    worker.flush()
+    worker.table.close()
+    other = Worker(tmp_path / "second", topic, make_fold)
+    assert other.open(1000, 1001).action is Action.RESUME
+    other.fold(registered_record(ONE), registered_record(TWO))
+    assert degraded(other.table.fold) == {"a"}
+    other.table.close()
+
+
+def test_a_partition_without_records_says_so_and_that_it_proves_nothing(
+    worker: Worker, topic: MemoryTopic, make_fold: Callable[[], Fold], tmp_path: Path
+) -> None:
+    worker.open(1000, 1000)
+    worker.flush()
+    worker.table.close()
+    assert reader_of(topic, make_fold).covered(0) == 999
+    other = Worker(tmp_path / "second", topic, make_fold)
+    assert other.open(1000, 1000).action is Action.RESUME
+    other.fold(registered_record(ONE))
+    assert degraded(other.table.fold) == {"a"}
+    other.table.close()
+
+
+def test_a_log_that_is_whole_again_proves_all(
+    worker: Worker, topic: MemoryTopic, make_fold: Callable[[], Fold], tmp_path: Path
+) -> None:
+    worker.open(1000, 1000)
+    worker.fold(registered_record(ONE))
+    worker.flush()
+    worker.table.close()
+    topic.spoil()
+    other = Worker(tmp_path / "second", topic, make_fold)
+    assert other.open(0, 1).action is Action.REBUILD
+    other.fold(registered_record(ONE))
+    other.flush()
+    reader = reader_of(topic, make_fold)
+    assert not reader.is_degraded(SCOPE)
+    assert reader.unproven(0) == ALL_PROVEN
+    other.table.close()
+
+
+def test_a_record_that_nobody_foresaw_stops_no_worker_and_is_not_forgotten(
+    topic: MemoryTopic, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def make_fold() -> Fold:
+        return Fold(PoisonedKernel.around(open_kernel(1337, name="reference")))
+
+    worker = Worker(tmp_path / "first", topic, make_fold)
+    worker.open(0, 3)
+    worker.fold(
+        events_record(0, 0, [stored(0, [1], range(4))]),
+        events_record(1, 1, [stored(1, [2], range(4), lora_name="poison")]),
+        events_record(2, 2, [stored(2, [2], range(4, 8), parent=1)]),
+    )
+    assert worker.driver.faults == 1
+    assert worker.driver.counters["records"] == 3
+    (told,) = [record for record in caplog.records if "0:1 (internal_error)" in record.message]
+    assert told.exc_info is not None
+    assert worker.table.fold.offset == 2
+    worker.flush()
+    worker.table.close()
+    assert reader_of(topic, make_fold).is_degraded(SCOPE)
+    other = Worker(tmp_path / "second", topic, make_fold)
+    other.open(0, 3)
+    assert other.table.fold.is_degraded(SCOPE)
+    other.table.close()
+
+
+def test_an_error_nobody_foresaw_stops_no_recovery(tmp_path: Path) -> None:
+    disk = Disk(tmp_path, lambda: Fold(PoisonedKernel.around(open_kernel(1337, name="reference"))))
+    disk.write(events_record(0, 0, [stored(0, [1], range(4))]))
+    disk.write(events_record(1, 1, [stored(1, [2], range(4), lora_name="poison")]))
+    disk.reopen()
+    assert disk.fold.offset == 1
+    assert disk.fold.is_degraded(SCOPE)
+    disk.reopen()
+    assert disk.recovered.records == 0
+    assert disk.fold.is_degraded(SCOPE)
+    disk.close()
+
+
+def test_what_waits_after_all_cannot_be_run_without_a_loop() -> None:
+    with pytest.raises(AssertionError, match="it waits"):
+        run_without_loop(asyncio.sleep(0))
