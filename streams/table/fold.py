@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from schemas.codec import decode_record
 from schemas.errors import RecordError
 from schemas.identities import ModelContext, Offset, PrefixScope, PublisherKey, StreamKey
 from schemas.positions import Cursor, PublisherState
@@ -30,9 +31,8 @@ from schemas.records import (
     ResetRecord,
     SequencedRecord,
     UnregisteredRecord,
-    decode_record,
 )
-from schemas.registration import Registration
+from schemas.registration import Registered as Registered
 from streams.kernel.interface import Kernel, PublisherId
 
 NO_OFFSET = Offset(-1)
@@ -40,13 +40,6 @@ NO_OFFSET = Offset(-1)
 
 DUPLICATE = "duplicate_record"
 """Reason of a record whose batches were all folded before; the others are those of errors."""
-
-
-class Registered(msgspec.Struct, frozen=True):
-    """A live registration and the offset of the record that made it, which retention must keep."""
-
-    registration: Registration
-    offset: int
 
 
 class TableChanges(NamedTuple):

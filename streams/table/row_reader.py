@@ -27,6 +27,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from schemas.codec import decode_row_body
 from schemas.errors import RowCorruptError, RowVersionError
 from schemas.identities import ModelContext, Offset, PrefixScope, PublisherKey, StreamKey
 from schemas.positions import Position, PublisherState
@@ -242,7 +243,7 @@ class TableFollower:
                     if row is not None:
                         self._sort_row(commit, key, row)
                     continue
-            except (RowCorruptError, msgspec.MsgspecError):
+            except RowCorruptError:
                 self._skip(partition, key, "corrupt_rows")
                 continue
             waiting[key] = value
@@ -264,14 +265,16 @@ class TableFollower:
                 place = rows.parse_row_key(key)
                 commit.context_rows.setdefault(place.context, []).append((place, row))
             case rows.MARK:
-                generation = int.from_bytes(row.body, "little")
-                commit.generations[rows.parse_mark_key(key)] = generation
+                commit.generations[rows.parse_mark_key(key)] = rows.parse_mark(key, row.body)
             case rows.PUBLISHER:
-                state = msgspec.msgpack.decode(row.body, type=PublisherState)
+                state = decode_row_body(PublisherState, key=key, body=row.body)
                 commit.states[rows.parse_publisher_key(key)] = state
             case rows.REGISTRATION:
-                registered = msgspec.msgpack.decode(row.body, type=Registered)
-                commit.registrations[rows.parse_publisher_key(key)] = registered
+                registered = decode_row_body(Registered, key=key, body=row.body)
+                publisher = rows.parse_publisher_key(key)
+                if registered.registration.publisher != publisher:
+                    raise RowCorruptError(key=key, detail="it registers another publisher")
+                commit.registrations[publisher] = registered
 
     # Contexts
 

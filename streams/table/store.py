@@ -24,10 +24,11 @@ from typing import Final
 
 import msgspec
 
+from schemas.codec import decode_row_body
 from schemas.errors import DiskError, RowCorruptError
 from schemas.identities import ModelContext, Offset, PublisherKey
 from schemas.limits import GENERATION_MIN_BYTES
-from schemas.positions import PublisherState
+from schemas.positions import LogOffset, PublisherState, Seconds
 from storage.rocksdb import (
     TABLE,
     Database,
@@ -55,8 +56,8 @@ class Local(msgspec.Struct, frozen=True):
         written_at: Unix seconds of the last write: older copies may have missed tombstones.
     """
 
-    position: int
-    written_at: float
+    position: LogOffset
+    written_at: Seconds
 
 
 class TableStore:
@@ -91,7 +92,7 @@ class TableStore:
     def seed(self) -> int | None:
         """The prefix hash's seed with which the rows were made."""
         row = self._get(rows.SEED_KEY)
-        return None if row is None else int.from_bytes(row.body, "little")
+        return None if row is None else rows.parse_seed(rows.SEED_KEY, row.body)
 
     def _get(self, key: bytes) -> rows.Row | None:
         with self._reading(key):
@@ -109,7 +110,7 @@ class TableStore:
         if covered is None:
             return
         marks = {
-            rows.parse_mark_key(key): int.from_bytes(row.body, "little")
+            rows.parse_mark_key(key): rows.parse_mark(key, row.body)
             for key, row in self._scan(rows.MARK)
         }
         self.writer = TableWriter(generation_min_bytes=self._generation_min_bytes)
@@ -199,10 +200,8 @@ class TableStore:
 
     def _structs(self, prefix: bytes, kind: type[rows.T]) -> Iterator[tuple[PublisherKey, rows.T]]:
         for key, row in self._scan(prefix):
-            try:
-                yield rows.parse_publisher_key(key), msgspec.msgpack.decode(row.body, type=kind)
-            except (msgspec.MsgspecError, ValueError) as error:
-                raise RowCorruptError(key=key, detail=str(error)) from error
+            body = decode_row_body(kind, key=key, body=row.body)
+            yield rows.parse_publisher_key(key), body
 
     # Writing
 
@@ -249,10 +248,7 @@ class TableStore:
         """What is remembered of the topic, or None where this is no complete copy of one."""
         with self._reading(_LOCAL_KEY):
             value = self._db.get(_LOCAL_KEY)
-        try:
-            return None if value is None else msgspec.msgpack.decode(value, type=Local)
-        except msgspec.MsgspecError as error:
-            raise RowCorruptError(key=_LOCAL_KEY, detail=str(error)) from error
+        return None if value is None else decode_row_body(Local, key=_LOCAL_KEY, body=value)
 
     def copy(
         self, written: Iterable[RowWrite], local: Local | None = None, *, keep_local: bool = False

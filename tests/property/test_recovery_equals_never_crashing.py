@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from schemas.codec import decode_record, decode_record_events
 from schemas.events import BlockEvent
 from schemas.identities import Medium, Offset
-from schemas.records import EventsRecord, decode_record
+from schemas.records import EventsRecord
 from streams.log.embedded import EmbeddedLog
 from streams.table.fold import Fold
 from streams.table.recovery import fresh_fold, recover
@@ -193,7 +194,7 @@ def test_the_size_of_records_does_not_matter(
             continue
         record = decode_record(item)
         assert isinstance(record, EventsRecord)
-        decoded = record.decoded_events()
+        decoded = decode_record_events(record)
         numbers = sorted({event.sequence for event in decoded})
         count = len(numbers)
         renumbered = {number: sequence + place for place, number in enumerate(numbers)}
