@@ -395,7 +395,7 @@ def test_corrupt_rows_and_entries_are_skipped_counted_and_named(
     assert replica.metric("reprise_registry_skipped_total") == 3.0
     log = replica.log()
     for offset in range(3):
-        assert f"Skipped the registry entry at offset {offset} of partition 0" in log
+        assert f"Skipping the registry entry at offset {offset} of partition 0" in log
     assert "Skipped a row of the table (corrupt_rows) in partition 0" in log
 
 
