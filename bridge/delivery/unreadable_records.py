@@ -47,11 +47,8 @@ def drop_unreadable(
             after = Cursor(record.incarnation, record.first_sequence)
             changes += _said_of(publisher, run, before, after)
             run = []
-            before = (
-                None
-                if before is None
-                else max(before, Cursor(record.incarnation, record.last_sequence))
-            )
+            reached = Cursor(record.incarnation, record.last_sequence)
+            before = None if before is None else max(before, reached)
     after_all = None if last is None else last._replace(sequence=last.sequence + 1)
     changes += _said_of(publisher, run, before, after_all)
     for start in range(0, len(changes), _CHANGES_AT_ONCE):

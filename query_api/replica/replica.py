@@ -31,7 +31,6 @@ class Replica(TableView):
         conditions: what is wrong with it now; it is ready once a copy was complete.
         recovery_s: how long the latest complete copy took.
         entries_skipped: what was left out of the registry, in all copies.
-        faults: messages that were passed over for an unexpected error, in all copies.
         rebuilds: copies made anew.
         reachable, failed_checks: whether Kafka answered when last asked; how often not.
         internal_errors: of the reader, that it did not expect.
@@ -58,7 +57,6 @@ class Replica(TableView):
         self.recovery_s = 0.0
         self._begun_at = clock()
         self.entries_skipped = 0
-        self.faults = 0
         self.reachable = False
         self.failed_checks = self.internal_errors = 0
         self.conditions = Conditions(time, logger)

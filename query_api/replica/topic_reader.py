@@ -226,7 +226,7 @@ class KafkaFeed:
                 self._put(copy, place, record)
             except Exception:
                 # Another reading would meet it again: what is lost with it is less than all.
-                self._replica.faults += 1
+                self._replica.internal_errors += 1
                 copy.faulty = copy.faulty or place.topic is Topic.TABLE
                 logger.exception(
                     "Unexpected error; skipping the message of the %s at offset %d of partition %d",
@@ -272,7 +272,7 @@ class KafkaFeed:
             for _ in copy.advance(place, next_offset):
                 await asyncio.sleep(0)
         except Exception:  # the next call goes on without the rows that were being loaded
-            self._replica.faults += 1
+            self._replica.internal_errors += 1
             copy.faulty = True
             logger.exception(
                 "Unexpected error; skipping rows of the %s before offset %d of partition %d",

@@ -51,9 +51,4 @@ REPLICA: Final[tuple[Family[Replica], ...]] = (
         "Registry entries that the replica cannot use.",
         lambda replica: replica.entries_skipped,
     ),
-    counter(
-        "reprise_replica_faults",
-        "Messages that the replica passed over for an unexpected internal error (see the log).",
-        lambda replica: replica.faults,
-    ),
 )

@@ -264,14 +264,13 @@ def check_what_is_said(deployment: Deployment, load: Load) -> None:
     deployment.until(
         lambda: states_of(deployment, load) <= {"exact", "degraded"}, what="no answer is stale"
     )
-    assert bridge.health()["problem"] == ""
     assert bridge.metric("reprise_bridge_unusable_entries_total") > 30
-    assert bridge.metric("reprise_bridge_faults_total") == 0
     assert worker.metric("reprise_worker_records_total", outcome="skipped_malformed_record") > 10
     assert worker.metric("reprise_worker_records_total", outcome="skipped_newer_version") > 0
     for replica in deployment.replicas:
         assert replica.metric("reprise_registry_skipped_total") > 30
         assert "Skipped a row of the table (corrupt_rows)" in replica.output()
-        assert replica.metric("reprise_replica_faults_total") == 0
     for role in (bridge, worker, *deployment.replicas):
+        assert role.health()["conditions"] == [], role.name
+        assert role.metric("reprise_internal_errors_total") == 0, role.name
         assert "Traceback" not in role.output(), role.output()[-4000:]

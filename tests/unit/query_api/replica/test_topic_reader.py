@@ -103,7 +103,7 @@ def test_an_unexpected_error_costs_one_row_and_the_answers_no_longer_say_exact(
 ) -> None:
     feeding.give(TABLE, [*rows, (b"P key", b"poison")])
     feeding.give(TABLE, [(b"P key", b"poison"), *rows])
-    assert feeding.replica.faults == 2
+    assert feeding.replica.internal_errors == 2
     assert feeding.replica.ready
     assert feeding.replica.kernel.contexts()
     assert feeding.replica.state(SCOPE) is not AnswerState.EXACT
@@ -118,7 +118,7 @@ def test_an_unexpected_error_while_rows_are_loaded_does_not_repeat_for_ever(
     assert not feeding.replica.loading.complete
     asyncio.run(feeding.feed._advance(feeding.replica.loading, TABLE, 1))
     assert feeding.replica.loading.complete
-    assert feeding.replica.faults == 1
+    assert feeding.replica.internal_errors == 1
 
 
 def test_an_entry_of_the_registry_that_cannot_be_read_is_counted_and_named_within_a_bound(
@@ -130,7 +130,7 @@ def test_an_entry_of_the_registry_that_cannot_be_read_is_counted_and_named_withi
         feeding.give(REGISTRY, [(b"\x92\x95\xa1\xff", b""), *[(key, b"\xa1\xff")] * 5])
         feeding.give(REGISTRY, [(key, encode_registration(ONE))])
     assert feeding.replica.entries_skipped == 6
-    assert feeding.replica.faults == 0
+    assert feeding.replica.internal_errors == 0
     assert not feeding.replica.copy.faulty
     assert feeding.replica.loading.registry.registrations == {ONE.publisher: ONE}
     assert caplog.text.count("Skipping the registry entry") == 3
