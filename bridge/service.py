@@ -155,7 +155,8 @@ class Bridge:
     @property
     def faults(self) -> int:
         """Unforeseen errors of all parts."""
-        return self._own_faults + self.pump.faults + self.ownership.faults
+        readers = self.registry.faults + self.cursors.faults + self.spool.faults
+        return self._own_faults + self.pump.faults + self.ownership.faults + readers
 
     def _count_fault(self) -> None:
         self._own_faults += 1
@@ -310,7 +311,7 @@ class Bridge:
 
     def dropped(self) -> Counter[tuple[PublisherKey, str]]:
         """What was left out, by publisher and reason."""
-        dropped = Counter(self.writer.dropped)
+        dropped = self.writer.dropped + self.spool.dropped
         for publisher, counters in self.counters().items():
             for reason, count in counters.dropped.items():
                 dropped[publisher, reason] += count

@@ -14,6 +14,7 @@
     |   +-- RecordFormatError
     |   +-- RecordVersionError
     |   +-- EventsFormatError
+    +-- EntryError                an entry of the registry, the cursors or a spool cannot be used
     +-- StorageError              the data directory
     |   +-- DataDirectoryInUseError
     |   +-- RowCorruptError
@@ -22,9 +23,14 @@
     |   +-- TableTooLargeError    rows that count together do not fit one transaction
     +-- TableLostError            a worker cannot write its table
 
-Messages say what was expected, what came, and where. Wire and record errors carry `reason`, the
-short name under which they are counted.
+Messages say what was expected, what came, and where. Wire, record and entry errors carry `reason`,
+the short name under which they are counted.
 """
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from schemas.identities import PublisherKey
 
 
 class RepriseError(Exception):
@@ -116,6 +122,26 @@ class EventsFormatError(RecordError, ValueError):
     """The events of a record are not an array of block events; none of them was applied."""
 
     reason = "malformed_events"
+
+
+class EntryError(RepriseError):
+    """An entry of the registry, of the cursors or of a spool cannot be used. Its text leaves out
+    where it stands, which the reader knows.
+
+    Operator action: the entry is skipped and counted; write it again, a registration by
+    `/register` or `/unregister`.
+
+    Attributes:
+        reason: `malformed_key`, `malformed_value`, `key_mismatch` or `too_many`.
+        publisher: whose it is; None where its key cannot be read.
+    """
+
+    def __init__(
+        self, reason: str, *, detail: str, publisher: "PublisherKey | None" = None
+    ) -> None:
+        self.reason = reason
+        self.publisher = publisher
+        super().__init__(f"Expected a usable entry, got {reason}: {detail}")
 
 
 class StorageError(RepriseError):

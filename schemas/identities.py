@@ -2,10 +2,29 @@
 
 All are named tuples: they hash and compare as tuples, encode as msgpack arrays, and pass to the
 Rust kernel without conversion.
+
+Their fields say what they may hold, and `schemas.codec` checks it as it decodes. What `/register`
+accepts fits: it counts the bytes of a name where a decoder counts the characters.
 """
 
 from enum import StrEnum
-from typing import Final, NamedTuple, NewType
+from typing import Annotated, Final, NamedTuple, NewType
+
+from msgspec import Meta
+
+from schemas.limits import BLOCK_SIZE_MAX, DP_RANK_MAX, NAME_BYTES_MAX
+
+Name = Annotated[str, Meta(min_length=1, max_length=NAME_BYTES_MAX)]
+"""Of something that must have one."""
+
+Text = Annotated[str, Meta(max_length=NAME_BYTES_MAX)]
+"""A name that may be missing."""
+
+BlockSize = Annotated[int, Meta(ge=1, le=BLOCK_SIZE_MAX)]
+"""Tokens per block."""
+
+Rank = Annotated[int, Meta(ge=0, le=DP_RANK_MAX)]
+"""A data-parallel rank."""
 
 EngineHash = NewType("EngineHash", int)
 """What an engine calls a block, normalised to u64. Opaque; comparable within one publisher only."""
@@ -46,39 +65,39 @@ class StreamKey(NamedTuple):
     break.
     """
 
-    tenant_id: str
-    model_name: str
-    block_size: int
-    additional_salt: str
-    instance_id: str
+    tenant_id: Text
+    model_name: Text
+    block_size: BlockSize
+    additional_salt: Text
+    instance_id: Text
 
 
 class PublisherKey(NamedTuple):
     """One publisher of events: one data-parallel rank of one instance, for one model."""
 
     stream: StreamKey
-    dp_rank: int
+    dp_rank: Rank
 
 
 class PrefixScope(NamedTuple):
     """A ModelContext without its instance: what one query walks, over all instances at once."""
 
-    tenant_id: str
-    model_name: str
-    lora_name: str
-    block_size: int
-    additional_salt: str
+    tenant_id: Text
+    model_name: Text
+    lora_name: Text
+    block_size: BlockSize
+    additional_salt: Text
 
 
 class ModelContext(NamedTuple):
     """The scope of one prefix table, and of its digest."""
 
-    tenant_id: str
-    model_name: str
-    lora_name: str
-    block_size: int
-    additional_salt: str
-    instance_id: str
+    tenant_id: Text
+    model_name: Text
+    lora_name: Text
+    block_size: BlockSize
+    additional_salt: Text
+    instance_id: Text
 
     @property
     def stream(self) -> StreamKey:

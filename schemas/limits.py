@@ -20,6 +20,19 @@ PUBLISHERS_MAX: Final = 4096
 BLOCK_SIZE_MAX: Final = 65_536
 DP_RANK_MAX: Final = 2**31 - 1
 
+# What comes back from a log, a topic or a disk: a number above these is refused as it is decoded,
+# so that nothing behind the decoder meets one that does not fit its format.
+OFFSET_MAX: Final = 2**63 - 2  # the one after it still is an i64
+INCARNATION_MAX: Final = 2**62  # far above any, and what counts on from it still is an i64
+GENERATION_MAX: Final = 2**31 - 1  # of a context's rows; u32 in their keys
+ERROR_DETAIL_CHARS_MAX: Final = 300  # of hostile bytes, in an error's text and so in the log
+
+# What a topic can make a reader remember; beyond, reprise_bridge_unusable_entries_total and
+# reprise_registry_skipped_total.
+REGISTRY_ENTRIES_MAX: Final = 4 * PUBLISHERS_MAX  # some hundred bytes to some KiB each
+CURSOR_NOTES_MAX: Final = 262_144  # of all publishers that ever were; some hundred bytes each
+ENTRIES_NAMED_MAX: Final = 100  # unusable ones said in the log, of each reason; all are counted
+
 # Wire: one ZMQ message of an engine. A 128K-token prefill is about 0.6 MB.
 MESSAGE_BYTES_MAX: Final = 64 * MIB  # reprise_bridge_dropped_total{reason="message_too_large"}
 BATCH_EVENTS_MAX: Final = 1_000_000

@@ -1,9 +1,25 @@
 """Where a fold stands: cursors of publishers, positions of logs."""
 
+import sys
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
+from msgspec import Meta
+
+from schemas.limits import INCARNATION_MAX, OFFSET_MAX, SEQUENCE_MAX
+
+IncarnationNumber = Annotated[int, Meta(ge=0, le=INCARNATION_MAX)]
+"""0 before a publisher's first batch."""
+
+SequenceNumber = Annotated[int, Meta(ge=-1, le=SEQUENCE_MAX)]
+"""-1 before an incarnation's first batch."""
+
+LogOffset = Annotated[int, Meta(ge=-1, le=OFFSET_MAX)]
+"""-1 for nothing."""
+
+Seconds = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
+"""Unix seconds; finite."""
 
 
 class Cursor(NamedTuple):
@@ -30,10 +46,10 @@ class PublisherState(msgspec.Struct, kw_only=True, omit_defaults=True):
             publisher, and may list blocks that it has evicted, until a reset or a clear.
     """
 
-    incarnation: int = 0
-    sequence: int = -1
-    engine_time: float = 0.0
-    degraded_since: int | None = None
+    incarnation: IncarnationNumber = 0
+    sequence: SequenceNumber = -1
+    engine_time: Seconds = 0.0
+    degraded_since: SequenceNumber | None = None
 
     @property
     def cursor(self) -> Cursor:

@@ -21,9 +21,8 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from schemas.errors import RecordFormatError, RecordVersionError
-from schemas.events import BlockEvent, decode_events
-from schemas.identities import PublisherKey, StreamKey
+from schemas.identities import PublisherKey, Rank, StreamKey, Text
+from schemas.positions import IncarnationNumber, Seconds, SequenceNumber
 from schemas.registration import Registration
 
 RECORD_VERSION: Final = 1
@@ -31,8 +30,8 @@ RECORD_VERSION: Final = 1
 
 class _Envelope(msgspec.Struct, kw_only=True, frozen=True, tag_field="kind"):
     stream: StreamKey
-    dp_rank: int
-    bridge_time: float
+    dp_rank: Rank
+    bridge_time: Seconds
     version: int = RECORD_VERSION
 
     @property
@@ -42,28 +41,21 @@ class _Envelope(msgspec.Struct, kw_only=True, frozen=True, tag_field="kind"):
 
 
 class _Sequenced(_Envelope, kw_only=True, frozen=True):
-    incarnation: int
-    first_sequence: int
-    last_sequence: int
+    incarnation: IncarnationNumber
+    first_sequence: SequenceNumber
+    last_sequence: SequenceNumber
 
 
 class EventsRecord(_Sequenced, kw_only=True, frozen=True, tag="events"):
     """What one publisher sent in one window, in order.
 
     `events` stays encoded, a msgpack array of `schemas.events.BlockEvent`: the kernel takes it as
-    it is. `engine_time` is the last batch's own timestamp, in Unix seconds.
+    it is; `schemas.codec.decode_record_events` gives them as objects. `engine_time` is the last
+    batch's own timestamp, in Unix seconds.
     """
 
-    engine_time: float
+    engine_time: Seconds
     events: msgspec.Raw
-
-    def decoded_events(self) -> list[BlockEvent]:
-        """The events as objects.
-
-        Raises:
-            msgspec.DecodeError: they are not block events.
-        """
-        return decode_events(self.events)
 
 
 class ResetRecord(_Sequenced, kw_only=True, frozen=True, tag="reset"):
@@ -72,7 +64,7 @@ class ResetRecord(_Sequenced, kw_only=True, frozen=True, tag="reset"):
     `first_sequence` and `last_sequence` are -1: nothing of the new incarnation has been folded yet.
     """
 
-    reason: str = ""
+    reason: Text = ""
 
 
 class GapRecord(_Sequenced, kw_only=True, frozen=True, tag="gap"):
@@ -80,7 +72,7 @@ class GapRecord(_Sequenced, kw_only=True, frozen=True, tag="gap"):
     here.
     """
 
-    reason: str = ""
+    reason: Text = ""
 
 
 class RegisteredRecord(_Envelope, kw_only=True, frozen=True, tag="registered"):
@@ -99,41 +91,9 @@ Record = EventsRecord | ResetRecord | GapRecord | RegisteredRecord | Unregistere
 RecordT = TypeVar("RecordT", bound=Record)
 
 
-class _Version(msgspec.Struct):
-    version: int
-
-
 _encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
-_version_decoder = msgspec.msgpack.Decoder(_Version)
 
 
 def encode_record(record: Record) -> bytes:
-    """The record as it stands in the log."""
+    """The record as it stands in the log; `schemas.codec.decode_record` is the inverse."""
     return _encoder.encode(record)
-
-
-def decode_record(encoded: bytes) -> Record:
-    """The inverse of `encode_record`; O(envelope), events stay encoded.
-
-    Raises:
-        RecordVersionError: written by a newer Reprise.
-        RecordFormatError: not a record.
-    """
-    try:
-        record = _decoder.decode(encoded)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        version = _version_of(encoded)
-        if version is not None and version > RECORD_VERSION:
-            raise RecordVersionError(version=version, supported=RECORD_VERSION) from error
-        raise RecordFormatError(detail=str(error)) from error
-    if record.version > RECORD_VERSION:
-        raise RecordVersionError(version=record.version, supported=RECORD_VERSION)
-    return record
-
-
-def _version_of(encoded: bytes) -> int | None:
-    try:
-        return _version_decoder.decode(encoded).version
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return None

@@ -8,8 +8,17 @@ from enum import StrEnum
 import msgspec
 
 from schemas.errors import RegistrationConflictError, RegistrationError
-from schemas.identities import DEFAULT_TENANT, PublisherKey, StreamKey
+from schemas.identities import (
+    DEFAULT_TENANT,
+    BlockSize,
+    Name,
+    PublisherKey,
+    Rank,
+    StreamKey,
+    Text,
+)
 from schemas.limits import PUBLISHERS_MAX
+from schemas.positions import LogOffset
 
 
 class PublisherKind(StrEnum):
@@ -24,10 +33,10 @@ class HashProfile(msgspec.Struct, frozen=True, kw_only=True):
     and keeps it only to show it again in `/services`.
     """
 
-    strategy: str
-    algorithm: str
-    python_hash_seed: str
-    index_projection: str
+    strategy: Text
+    algorithm: Text
+    python_hash_seed: Text
+    index_projection: Text
 
 
 class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -40,16 +49,16 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         lora_name: the adapter of events that name none; "" for the base model.
     """
 
-    endpoint: str
+    endpoint: Name
     kind: PublisherKind
-    model_name: str
-    instance_id: str
-    block_size: int
-    dp_rank: int = 0
-    tenant_id: str = DEFAULT_TENANT
-    lora_name: str = ""
-    additional_salt: str = ""
-    replay_endpoint: str = ""
+    model_name: Name
+    instance_id: Name
+    block_size: BlockSize
+    dp_rank: Rank = 0
+    tenant_id: Text = DEFAULT_TENANT
+    lora_name: Text = ""
+    additional_salt: Text = ""
+    replay_endpoint: Text = ""
     hash_profile: HashProfile | None = None
 
     @property
@@ -84,6 +93,13 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
             and model_name in (None, self.model_name)
             and block_size in (None, self.block_size)
         )
+
+
+class Registered(msgspec.Struct, frozen=True):
+    """A live registration and the offset of the record that made it, which retention must keep."""
+
+    registration: Registration
+    offset: LogOffset
 
 
 def service_key(tenant_id: str, instance_id: str, dp_rank: int) -> str:

@@ -13,12 +13,14 @@ fields.
 """
 
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
 from schemas.identities import PublisherKey, StreamKey
-from schemas.limits import KAFKA_MESSAGE_MAX_BYTES
+from schemas.limits import KAFKA_MESSAGE_MAX_BYTES, OFFSET_MAX
+from schemas.positions import IncarnationNumber, Seconds, SequenceNumber
+from schemas.registration import Registration
 
 EVENTS_PARTITIONS: Final = 8
 REGISTRY_PARTITIONS: Final = 16
@@ -50,36 +52,43 @@ class Topics(NamedTuple):
     table: TopicSpec
 
 
+PartitionNumber = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+
+
 class CursorNote(msgspec.Struct, frozen=True, kw_only=True):
     """Where a publisher stood when its bridge last noted it; the events topic has what came after.
 
     Attributes:
         incarnation, sequence: the publisher's cursor.
         partition, offset: the record in the events topic that holds that batch; read on from here.
+        engine_time: of the batch at the cursor, 0 where it is not known.
+        registered: fingerprint of the registration that the log has; 0: it has none.
     """
 
-    incarnation: int
-    sequence: int
-    partition: int
-    offset: int
+    incarnation: IncarnationNumber
+    sequence: SequenceNumber
+    partition: PartitionNumber
+    offset: Annotated[int, msgspec.Meta(ge=0, le=OFFSET_MAX)]
+    engine_time: Seconds = 0.0
+    registered: Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)] = 0
 
 
 _encoder = msgspec.msgpack.Encoder()
-_publisher_decoder = msgspec.msgpack.Decoder(PublisherKey)
 
 
 def encode_publisher(publisher: PublisherKey) -> bytes:
-    """The key of a publisher in `registry` and `cursors`."""
+    """The key of a publisher in `registry` and `cursors`, and of a lane in a spool."""
     return _encoder.encode(publisher)
 
 
-def decode_publisher(key: bytes) -> PublisherKey:
-    """The inverse.
+def encode_registration(registration: Registration) -> bytes:
+    """The value of an entry of `registry`."""
+    return _encoder.encode(registration)
 
-    Raises:
-        msgspec.MsgspecError: not such a key.
-    """
-    return _publisher_decoder.decode(key)
+
+def encode_note(note: CursorNote) -> bytes:
+    """The value of an entry of `cursors`."""
+    return _encoder.encode(note)
 
 
 def encode_stream(stream: StreamKey) -> bytes:

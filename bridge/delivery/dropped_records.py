@@ -5,11 +5,13 @@ from typing import Final
 
 from bridge.sequencing.lane import Anchor
 from schemas.identities import PublisherKey
+from schemas.positions import Cursor
 from schemas.records import EventsRecord, GapRecord, ResetRecord, SequencedRecord
 
 SPOOL_FULL: Final = "spool_full"
 RECORD_TOO_LARGE: Final = "record_too_large"
 DISK_ERROR: Final = "disk_error"
+SPOOL_UNREADABLE: Final = "spool_unreadable"
 
 
 @dataclass(slots=True)
@@ -67,6 +69,24 @@ def gap_of(record: EventsRecord, reason: str) -> GapRecord:
     """The gap that stands for a record which cannot be written."""
     lost = (record.incarnation, record.first_sequence, record.last_sequence)
     return _gap(record.publisher, record.bridge_time, lost, reason)
+
+
+def gap_between(
+    publisher: PublisherKey, before: Cursor, after: Cursor, *, now: float, reason: str
+) -> GapRecord | None:
+    """The gap of the batches between both cursors, as far as their numbers tell; None: no batch.
+
+    Args:
+        publisher: whose.
+        before: the last batch before what is lost.
+        after: the first batch after it.
+        now: Unix seconds.
+        reason: why they are lost.
+    """
+    first = before.sequence + 1 if after.incarnation == before.incarnation else 0
+    if after.incarnation < before.incarnation or first >= after.sequence:
+        return None
+    return _gap(publisher, now, (after.incarnation, first, after.sequence - 1), reason)
 
 
 def _gap(publisher: PublisherKey, now: float, lost: tuple[int, int, int], reason: str) -> GapRecord:

@@ -6,29 +6,37 @@
 
 A lane is one publisher; numbers rise over all lanes. Records are read from a lane's head, and
 deleted when the log has acknowledged them; what was read but not deleted is read again after a
-restart, so the log may get it twice, never not at all.
+restart, so the log may get it twice, never not at all. What cannot be read is deleted and counted;
+`bridge.delivery.unreadable_records` says in its place what of the publisher is lost.
 
 Writes go to RocksDB's write-ahead log: they survive `kill -9`, and a power cut but for the last
 moments.
 """
 
+import logging
 import struct
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import msgspec
-
-from schemas.errors import RecordError, StorageError
+from schemas.codec import KEY_MISMATCH, MALFORMED_KEY, decode_publisher, decode_record
+from schemas.errors import EntryError, RecordError
 from schemas.identities import PublisherKey
-from schemas.limits import SPOOL_BYTES_MAX
-from schemas.records import Record, decode_record
-from schemas.topics import decode_publisher, encode_publisher
+from schemas.limits import ENTRIES_NAMED_MAX, SPOOL_BYTES_MAX
+from schemas.records import Record
+from schemas.topics import encode_publisher
 from storage.rocksdb import SPOOL, Database, WriteBatch, disk_errors, new_batch
 
 _RECORD_KEY: Final = struct.Struct(">cIQ")
 _LANE_KEY: Final = struct.Struct(">cI")
 _RECORD, _LANE = b"r", b"l"
+FAULT: Final = "fault"
+WRONG_LANE: Final = "wrong_lane"
+"""Reasons of records that cannot be read; the others are those of a RecordError."""
+
+_CLEARED_AT_ONCE: Final = 4096
+_logger = logging.getLogger(__name__)
 
 
 class SpooledRecord(NamedTuple):
@@ -36,6 +44,14 @@ class SpooledRecord(NamedTuple):
 
     number: int
     encoded: bytes
+
+    def decoded(self) -> Record:
+        """What it says.
+
+        Raises:
+            RecordError: it is no record, or a newer Reprise wrote it.
+        """
+        return decode_record(self.encoded)
 
 
 class _SpoolLane:
@@ -58,6 +74,11 @@ class Spool:
         path: its directory, made where it is missing.
         bytes_max: bound on the records' bytes.
 
+    Attributes:
+        dropped: unreadable records that were deleted, by publisher and reason.
+        unusable_entries: what was deleted or left alone because it belongs to no lane.
+        faults: records that could not be read for an unexpected error; they are in `dropped`.
+
     Raises:
         DataDirectoryInUseError: another process has it open.
         StorageError: it cannot be opened.
@@ -68,28 +89,62 @@ class Spool:
         self.size_bytes = 0
         self.records = 0
         self.spooled_records = 0
+        self.dropped: Counter[tuple[PublisherKey, str]] = Counter()
+        self.unusable_entries = 0
+        self.faults = 0
         self._path = path
         self._lanes: dict[PublisherKey, _SpoolLane] = {}
         self._next_lane = 0
         self._next_number = 0
         self._db = Database(path, SPOOL)
-        try:
-            self._load()
-        except msgspec.MsgspecError as error:
-            self._db.close()
-            raise StorageError(f"Expected an intact spool at {path}, got: {error}") from error
+        self._load()
 
     def _load(self) -> None:
         by_number: dict[int, _SpoolLane] = {}
+        unusable: list[bytes] = []
         for key, value in self._db.scan(_LANE, b""):
-            if key[:1] == _LANE:
-                lane = _SpoolLane(_LANE_KEY.unpack(key)[1])
-                by_number[lane.number] = lane
-                self._lanes[decode_publisher(value)] = lane
-                self._next_lane = max(self._next_lane, lane.number + 1)
-            else:
-                _, lane_number, number = _RECORD_KEY.unpack(key)
-                self._count(by_number[lane_number], number, len(value))
+            try:
+                if key[:1] == _LANE:
+                    self._load_lane(by_number, key, value)
+                elif key[:1] == _RECORD:
+                    _, lane_number, number = _RECORD_KEY.unpack(key)
+                    self._count(by_number[lane_number], number, len(value))
+                else:
+                    raise EntryError(MALFORMED_KEY, detail="neither a lane nor a record")
+            except (EntryError, KeyError, struct.error) as error:
+                self.unusable_entries += 1
+                if self.unusable_entries <= ENTRIES_NAMED_MAX:
+                    _logger.warning(
+                        "Skipping the entry of the spool in %s at key %s: %r",
+                        self._path,
+                        key[:64].hex(),
+                        error,
+                    )
+                if key[:1] in (_LANE, _RECORD):  # others may be a newer version's
+                    unusable.append(key)
+            if len(unusable) >= _CLEARED_AT_ONCE:
+                self._clear(unusable)
+        for publisher, lane in list(self._lanes.items()):
+            if not lane.records:
+                unusable.append(_LANE_KEY.pack(_LANE, lane.number))
+                del self._lanes[publisher]
+        self._clear(unusable)
+
+    def _load_lane(self, by_number: dict[int, _SpoolLane], key: bytes, value: bytes) -> None:
+        lane = _SpoolLane(_LANE_KEY.unpack(key)[1])
+        self._next_lane = max(self._next_lane, lane.number + 1)
+        publisher = decode_publisher(value)
+        if publisher in self._lanes:
+            detail = "a second lane of one publisher"
+            raise EntryError(KEY_MISMATCH, detail=detail, publisher=publisher)
+        self._lanes[publisher] = by_number[lane.number] = lane
+
+    def _clear(self, keys: list[bytes]) -> None:
+        batch = new_batch()
+        for key in keys:
+            batch.delete(key)
+        self._write(batch)
+        keys.clear()
 
     def _count(self, lane: _SpoolLane, number: int, size_bytes: int) -> None:
         if not lane.records:
@@ -131,34 +186,53 @@ class Spool:
         return self.size_bytes + size_bytes <= self.bytes_max
 
     def delete(self, publisher: PublisherKey, records: Iterable[SpooledRecord]) -> None:
-        """Deletes records that `read` gave, those that are still there.
+        """Deletes records that `read` gave, in their order, those that are still there.
 
         Raises:
             DiskError: nothing was deleted.
+        """
+        self.replace(publisher, ((record.number, None) for record in records))
+
+    def replace(self, publisher: PublisherKey, changes: Iterable[tuple[int, bytes | None]]) -> None:
+        """Puts others in place of records that `read` gave, or None, which deletes them.
+
+        Args:
+            publisher: whose.
+            changes: numbers, rising, with what is to stand there; missing records are left out.
+
+        Raises:
+            DiskError: nothing was changed.
         """
         lane = self._lanes.get(publisher)
         if lane is None:
             return
         batch = new_batch()
-        deleted: list[SpooledRecord] = []
-        for record in records:
-            key = _RECORD_KEY.pack(_RECORD, lane.number, record.number)
-            if record.number >= lane.head and self._db.get(key) is not None:
-                batch.delete(key)
-                deleted.append(record)
-        emptied = len(deleted) == lane.records
+        deleted = size_bytes = 0
+        first: int | None = None
+        for number, encoded in changes:
+            key = _RECORD_KEY.pack(_RECORD, lane.number, number)
+            known = self._db.get(key) if number >= lane.head else None
+            if known is None:
+                continue
+            size_bytes += len(known) - len(encoded or b"")
+            if encoded is not None:
+                batch.put(key, encoded)
+                continue
+            batch.delete(key)
+            deleted += 1
+            first = number if first is None else first
+        emptied = deleted == lane.records
         if emptied:
             batch.delete(_LANE_KEY.pack(_LANE, lane.number))
         self._write(batch)
-        size_bytes = sum(len(record.encoded) for record in deleted)
-        lane.records -= len(deleted)
+        lane.records -= deleted
         lane.size_bytes -= size_bytes
-        self.records -= len(deleted)
+        self.records -= deleted
         self.size_bytes -= size_bytes
         if emptied:
             del self._lanes[publisher]
-        elif deleted and deleted[0].number == lane.head:
-            lane.head = deleted[-1].number + 1
+        elif first == lane.head:
+            lane.head = next(self.read(publisher, bytes_max=0)).number
 
     def discard(self, publisher: PublisherKey, *, after: int = -1) -> int:
         """Deletes the publisher's records with numbers above `after`; returns how many."""
@@ -210,10 +284,24 @@ class Spool:
     def decoded(self, publisher: PublisherKey) -> Iterator[tuple[SpooledRecord, Record]]:
         """The publisher's records with what they say; unreadable ones are left out."""
         for spooled in self.read(publisher):
-            try:
-                yield spooled, decode_record(spooled.encoded)
-            except RecordError:
-                continue
+            record = self.decode(publisher, spooled)
+            if isinstance(record, Record):
+                yield spooled, record
+
+    def decode(self, publisher: PublisherKey, spooled: SpooledRecord) -> Record | str:
+        """What the record says, or the reason why nobody can tell.
+
+        An unexpected error is such a reason too: a record that ends the reading would end it again.
+        """
+        try:
+            record = spooled.decoded()
+        except RecordError as error:
+            return error.reason
+        except Exception:
+            self.faults += 1
+            _logger.exception("Unexpected error in record %d of %s", spooled.number, publisher)
+            return FAULT
+        return record if record.publisher == publisher else WRONG_LANE
 
     def close(self) -> None:
         """Closes the database; iterators end."""

@@ -28,11 +28,12 @@ from bridge.delivery.dropped_records import DISK_ERROR, RECORD_TOO_LARGE, SPOOL_
 from bridge.delivery.partition_queue import Channel, Pending, is_control
 from bridge.delivery.producer import Transport
 from bridge.delivery.spool import Spool, SpooledRecord
+from bridge.delivery.unreadable_records import drop_unreadable
 from bridge.sequencing.lane import NO_ANCHOR, Anchor
 from brokers.clients import partition_of
 from brokers.errors import KafkaError, MessageSizeTooLargeError
 from brokers.interface import Batch, Producer
-from schemas.errors import RecordError, StorageError
+from schemas.errors import StorageError
 from schemas.identities import PublisherKey, StreamKey
 from schemas.limits import (
     KAFKA_BATCH_BYTES,
@@ -47,7 +48,6 @@ from schemas.records import (
     Record,
     RegisteredRecord,
     UnregisteredRecord,
-    decode_record,
     encode_record,
 )
 from schemas.topics import TopicSpec, encode_stream
@@ -91,6 +91,7 @@ class Writer:
         self._partitions: dict[StreamKey, tuple[bytes, int]] = {}
         self._withheld = set(spool.publishers())
         self._last: dict[PublisherKey, Anchor] = {}
+        self._written: dict[PublisherKey, Cursor] = {}
 
     # Appending
 
@@ -241,6 +242,7 @@ class Writer:
         """The publisher is not ours any more, or is no more."""
         self.losses.pop(publisher, None)
         self._last.pop(publisher, None)
+        self._written.pop(publisher, None)
 
     def check(self) -> None:
         """Spools what is late; to be called now and then, for the time when nothing comes."""
@@ -353,18 +355,33 @@ class Writer:
                 continue
             if publisher in self._withheld:
                 continue
-            for spooled in self.spool.read(publisher, bytes_max=KAFKA_BATCH_BYTES):
-                try:
-                    record = decode_record(spooled.encoded)
-                except RecordError:
-                    continue
-                pending = Pending(record, spooled.encoded, spooled.number)
-                if not self._put(batch, pending):
-                    return True
-                channel.in_flight.append(pending)
+            if not self._fill_from_lane(channel, batch, publisher):
+                return True
         if channel.in_flight:
             channel.since = time.monotonic()
         return bool(channel.in_flight)
+
+    def _fill_from_lane(self, channel: Channel, batch: Batch, publisher: PublisherKey) -> bool:
+        """False where the batch is full.
+
+        A record that cannot be read waits until those before it are in the log, and goes then.
+        """
+        begun = len(channel.in_flight)
+        for spooled in self.spool.read(publisher, bytes_max=KAFKA_BATCH_BYTES):
+            record = self.spool.decode(publisher, spooled)
+            if isinstance(record, str):
+                break
+            pending = Pending(record, spooled.encoded, spooled.number)
+            if not self._put(batch, pending):
+                return False
+            channel.in_flight.append(pending)
+        else:
+            return True
+        if len(channel.in_flight) == begun:
+            last = self._last.get(publisher, NO_ANCHOR).cursor
+            drop_unreadable(self.spool, publisher, before=self._written.get(publisher), last=last)
+            channel.changed.set()  # what is left comes next
+        return True
 
     def _put(self, batch: Batch, pending: Pending) -> bool:
         key = self._place(pending.record.stream)[0]
@@ -379,6 +396,9 @@ class Writer:
             publisher = pending.record.publisher
             self.written_records += 1
             self.written_bytes += len(pending.encoded)
+            if not isinstance(pending.record, RegisteredRecord | UnregisteredRecord):
+                record = pending.record
+                self._written[publisher] = Cursor(record.incarnation, record.last_sequence)
             self._on_written(publisher, pending.record, offset + place)
             if pending.number >= 0:
                 spooled.setdefault(publisher, []).append(

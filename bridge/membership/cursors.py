@@ -15,54 +15,47 @@ an earlier registration can so never be taken for one of the next.
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 from zlib import crc32
-
-import msgspec
 
 from bridge.sequencing.lane import Anchor
 from brokers.clients import Clients, partition_of
 from brokers.interface import Message
 from brokers.reading import read_to_end
-from schemas.errors import RecordError
-from schemas.identities import PublisherKey
-from schemas.limits import NOTE_BEHIND_RECORDS_MAX
-from schemas.positions import NO_CURSOR, Cursor
-from schemas.records import (
-    EventsRecord,
-    Record,
-    RegisteredRecord,
-    UnregisteredRecord,
+from schemas.codec import (
+    TOO_MANY,
+    decode_cursor_entry,
     decode_record,
+    decode_record_events,
 )
+from schemas.errors import EntryError, RecordError
+from schemas.identities import PublisherKey
+from schemas.limits import CURSOR_NOTES_MAX, ENTRIES_NAMED_MAX, NOTE_BEHIND_RECORDS_MAX
+from schemas.positions import NO_CURSOR, Cursor
+from schemas.records import EventsRecord, Record, RegisteredRecord, UnregisteredRecord
 from schemas.registration import Registration
-from schemas.topics import CursorNote, Topics, decode_publisher, encode_publisher, encode_stream
+from schemas.topics import (
+    CursorNote,
+    Topics,
+    encode_note,
+    encode_publisher,
+    encode_registration,
+    encode_stream,
+)
 
 UNREGISTERED: Final = 0
+CHECKSUM: Final = "checksum"
+"""Reason of a record that Kafka finds damaged; the others are those of errors."""
+
 _logger = logging.getLogger(__name__)
-_encoder = msgspec.msgpack.Encoder()
-
-
-class Note(CursorNote, frozen=True, kw_only=True):
-    """A `CursorNote` with what the bridge would otherwise have to read the events for.
-
-    Attributes:
-        engine_time: of the batch at the cursor, 0 where it is not known.
-        registered: `fingerprint` of the registration that the log has, or UNREGISTERED.
-    """
-
-    engine_time: float = 0.0
-    registered: int = UNREGISTERED
-
-
-_decoder = msgspec.msgpack.Decoder(Note)
 
 
 def fingerprint(registration: Registration) -> int:
     """Tells registrations of one publisher apart; never UNREGISTERED."""
-    return crc32(_encoder.encode(registration)) or 1
+    return crc32(encode_registration(registration)) or 1
 
 
 @dataclass(slots=True)
@@ -72,7 +65,7 @@ class LogState:
     Attributes:
         cursor: its last batch, or gap.
         engine_time: of that batch, 0 where it is not known.
-        registered: see `Note`.
+        registered: `fingerprint` of the registration that the log has, or UNREGISTERED.
         partition: of its records in `events`.
         offset: everything before it is known.
         noted: whether a note is in the log; noted_offset: that of the last one.
@@ -110,9 +103,9 @@ class LogState:
             self.cursor = Cursor(self.cursor.incarnation + 1, -1)
             self.engine_time = 0.0
 
-    def note(self) -> Note:
+    def note(self) -> CursorNote:
         """What the next bridge needs to know."""
-        return Note(
+        return CursorNote(
             incarnation=self.cursor.incarnation,
             sequence=self.cursor.sequence,
             partition=self.partition,
@@ -128,10 +121,15 @@ class Cursors:
     Args:
         clients: of the deployment.
         topics: of the deployment.
+
+    Attributes:
+        skipped: notes and records that cannot be used, by reason.
+        faults: those that were passed over for an unexpected error.
     """
 
     def __init__(self, clients: Clients, topics: Topics) -> None:
-        self.unreadable = 0
+        self.skipped: Counter[str] = Counter()
+        self.faults = 0
         self.recovered_records = 0
         self._clients = clients
         self._topics = topics
@@ -139,6 +137,7 @@ class Cursors:
         self._homes: dict[PublisherKey, int] = {}
         self._dirty: set[PublisherKey] = set()
         self._never_written: set[int] = set()
+        self._incomplete: set[int] = set()  # partitions with notes that there was no room for
 
     # Recovery
 
@@ -155,7 +154,8 @@ class Cursors:
         reader = self._clients.reader(committed=False)
         try:
             await reader.start()
-            ends = await read_to_end(reader, self._topics.cursors.name, starts, self._take_note)
+            take = self._guarded(self.topic, self._take_note)
+            ends = await read_to_end(reader, self.topic, starts, take)
         finally:
             await reader.stop()
         self._never_written -= set(starts)
@@ -164,33 +164,61 @@ class Cursors:
     def forget(self, partitions: Iterable[int]) -> None:
         """Drops what is known of the publishers of these partitions."""
         gone = set(partitions)
+        self._incomplete -= gone
         for publisher in [one for one, home in self._homes.items() if home in gone]:
             del self._homes[publisher]
             self._states.pop(publisher, None)
             self._dirty.discard(publisher)
 
+    def _guarded(self, topic: str, take: Callable[[Message], None]) -> Callable[[Message], None]:
+        """`take` for the messages of the topic, which passes over and counts what it cannot use.
+
+        No message may keep a whole partition from being taken over, whatever it is.
+        """
+
+        def guarded(message: Message) -> None:
+            try:
+                take(message)
+            except (EntryError, RecordError) as error:
+                self._skip(topic, message.partition, message.offset, error.reason, error)
+            except Exception:
+                self.faults += 1
+                _logger.exception(
+                    "Unexpected error; skipping the message in %s, partition %d, offset %d",
+                    topic,
+                    message.partition,
+                    message.offset,
+                )
+
+        return guarded
+
     def _take_note(self, message: Message) -> None:
         try:
-            publisher = decode_publisher(message.key or b"")
-        except msgspec.MsgspecError as error:
-            self._skip(self._topics.cursors.name, message.partition, message.offset, error)
-            return
-        self._homes[publisher] = message.partition
-        try:
-            note = _decoder.decode(message.value or b"")
-        except msgspec.MsgspecError as error:
-            self._skip(self._topics.cursors.name, message.partition, message.offset, error)
-            self._states[publisher] = LogState(partition=self.partition(publisher))
-            return
-        self._states[publisher] = LogState(
-            partition=self.partition(publisher),
+            publisher, note = decode_cursor_entry(message.key, message.value)
+        except EntryError as error:
+            if error.publisher is not None:  # there is a note, so there may be records
+                known = LogState(self.partition(error.publisher))
+                self._set(error.publisher, message.partition, known)
+            raise
+        partition = self.partition(publisher)
+        state = LogState(
+            partition,
             cursor=Cursor(note.incarnation, note.sequence),
             engine_time=note.engine_time,
             registered=note.registered,
-            offset=note.offset if note.partition == self.partition(publisher) else 0,
+            offset=note.offset if note.partition == partition else 0,
             noted=True,
             noted_offset=note.offset,
         )
+        self._set(publisher, message.partition, state)
+
+    def _set(self, publisher: PublisherKey, home: int, state: LogState) -> None:
+        if publisher not in self._states and len(self._states) >= CURSOR_NOTES_MAX:
+            self._incomplete.add(home)
+            detail = f"one more publisher than {CURSOR_NOTES_MAX}"
+            raise EntryError(TOO_MANY, detail=detail, publisher=publisher)
+        self._homes[publisher] = home
+        self._states[publisher] = state
 
     async def recover(self, homes: Mapping[PublisherKey, int]) -> dict[PublisherKey, LogState]:
         """What the log has of these publishers now, read on from their notes.
@@ -208,7 +236,7 @@ class Cursors:
             state = self._states.get(publisher)
             if state is None:
                 state = self._states[publisher] = LogState(partition=self.partition(publisher))
-                if home not in self._never_written:
+                if home not in self._never_written | self._incomplete:
                     starts.setdefault(state.partition, None)  # no note, no record
                     wanted[publisher] = state
                     continue
@@ -226,33 +254,30 @@ class Cursors:
 
         def take(message: Message) -> None:
             self.recovered_records += 1
-            try:
-                record = decode_record(message.value or b"")
-                state = wanted.get(record.publisher)
-                if state is not None and isinstance(record, EventsRecord):
-                    record.decoded_events()  # the fold skips it else: its batches are not there
-            except (RecordError, msgspec.MsgspecError, ValueError, RecursionError) as error:
-                self._skip(topic, message.partition, message.offset, error)
-                return
+            record = decode_record(message.value or b"")
+            state = wanted.get(record.publisher)
             if state is not None:
+                if isinstance(record, EventsRecord):
+                    decode_record_events(record)  # else the fold skips it: they are not there
                 state.take(record, message.offset)
 
         def corrupt(partition: int, offset: int) -> None:
-            self._skip(topic, partition, offset, "it fails its checksum")
+            self._skip(topic, partition, offset, CHECKSUM, "it fails its checksum")
 
         reader = self._clients.reader(committed=False)
         try:
             await reader.start()
-            ends = await read_to_end(reader, topic, starts, take, corrupt)
+            ends = await read_to_end(reader, topic, starts, self._guarded(topic, take), corrupt)
         finally:
             await reader.stop()
         for state in wanted.values():
             state.offset = ends[state.partition]
 
-    def _skip(self, topic: str, partition: int, offset: int, error: object) -> None:
-        self.unreadable += 1
-        _logger.warning(
-            "Skipped an unreadable message in %s, partition %d, offset %d: %s",
+    def _skip(self, topic: str, partition: int, offset: int, reason: str, error: object) -> None:
+        self.skipped[reason] += 1
+        _logger.log(
+            logging.WARNING if self.skipped[reason] <= ENTRIES_NAMED_MAX else logging.DEBUG,
+            "Skipping the message in %s, partition %d, offset %d: %s",
             topic,
             partition,
             offset,
@@ -310,7 +335,7 @@ class Cursors:
             state = self._states.get(publisher)
             if state is None:
                 continue
-            value = _encoder.encode(state.note())
+            value = encode_note(state.note())
             state.noted_offset = state.offset
             notes.setdefault(self._homes[publisher], []).append(
                 (publisher, encode_publisher(publisher), value)

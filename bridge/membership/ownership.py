@@ -159,8 +159,11 @@ class Ownership:
             for home, one in entries.items()
             for publisher, registration in one.publishers.items()
         }
-        unusable = {publisher for one in entries.values() for publisher in one.unusable}
-        gone = [one for one in self._pump.followed if one not in wanted and one not in unusable]
+        gone = [
+            publisher
+            for publisher in self._pump.followed
+            if publisher not in wanted and self._is_gone(publisher, entries)
+        ]
         await self._unfollow(gone)
         while True:
             try:
@@ -171,9 +174,18 @@ class Ownership:
         await self._take_over(wanted)
         for home in entries:
             for publisher in self._cursors.noted_as_registered(home):
-                if publisher not in wanted and publisher not in unusable:
+                if publisher not in wanted and entries[home].has_forgotten(publisher):
                     self._write_unregistered(publisher)
         await self._release_foreign()
+
+    def _is_gone(self, publisher: PublisherKey, entries: Mapping[int, Entries]) -> bool:
+        """Whether the publisher is another bridge's now, or certainly no longer registered."""
+        return self._home_of(publisher) not in entries or all(
+            one.has_forgotten(publisher) for one in entries.values()
+        )
+
+    def _home_of(self, publisher: PublisherKey) -> int:
+        return partition_of(encode_publisher(publisher), self._registry_partitions)
 
     async def _changed(
         self, home: int, publisher: PublisherKey, registration: Registration | None
@@ -311,10 +323,7 @@ class Ownership:
     # What an earlier life, or an earlier session, spooled of publishers that are another's now
 
     async def _release_foreign(self) -> None:
-        homes = {
-            publisher: partition_of(encode_publisher(publisher), self._registry_partitions)
-            for publisher in self._writer.withheld()
-        }
+        homes = {publisher: self._home_of(publisher) for publisher in self._writer.withheld()}
         homes = {one: home for one, home in homes.items() if home not in self._owned}
         if not homes:
             return

@@ -13,10 +13,9 @@ was paused, or cut off, notices before it writes again.
 import asyncio
 import logging
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
-
-import msgspec
 
 from brokers.backoff import Backoff
 from brokers.clients import Clients, subscribe
@@ -24,14 +23,14 @@ from brokers.errors import AWAY
 from brokers.interface import Consumer, Message, Partition
 from brokers.reading import stop_consumer
 from brokers.settings import KafkaSettings
+from schemas.codec import TOO_MANY, decode_registry_entry
+from schemas.errors import EntryError
 from schemas.identities import PublisherKey
-from schemas.limits import LEAVE_S, RETRY_S
+from schemas.limits import ENTRIES_NAMED_MAX, LEAVE_S, REGISTRY_ENTRIES_MAX, RETRY_S
 from schemas.registration import Registration
-from schemas.topics import decode_publisher
 
 _POLL_MS: Final = 200
 _logger = logging.getLogger(__name__)
-_decoder = msgspec.msgpack.Decoder(Registration)
 
 
 @dataclass(slots=True)
@@ -41,10 +40,16 @@ class Entries:
     Attributes:
         publishers: those that are registered.
         unusable: those whose last entry cannot be read: neither registered nor forgotten.
+        complete: False where there was no room for more of either.
     """
 
     publishers: dict[PublisherKey, Registration] = field(default_factory=dict)
     unusable: set[PublisherKey] = field(default_factory=set)
+    complete: bool = True
+
+    def has_forgotten(self, publisher: PublisherKey) -> bool:
+        """Whether it is certain that the publisher, if it is of this partition, is forgotten."""
+        return self.complete and publisher not in self.publishers and publisher not in self.unusable
 
 
 class _Renewal(NamedTuple):
@@ -81,12 +86,17 @@ class Registry:
         kafka: its topics and groups.
         owner: told of every change, in order.
         session_s: after this long without a heartbeat our partitions go to other bridges.
+
+    Attributes:
+        skipped: entries that cannot be used, by reason.
+        faults: entries that were passed over for an unexpected error.
     """
 
     def __init__(
         self, clients: Clients, kafka: KafkaSettings, owner: Owner, *, session_s: float
     ) -> None:
-        self.unusable_entries = 0
+        self.skipped: Counter[str] = Counter()
+        self.faults = 0
         self.rebalances = 0
         self.connected = False
         self._clients = clients
@@ -188,33 +198,60 @@ class Registry:
             self._owner.assign(self._entries)
 
     def _take(self, message: Message) -> None:
-        entries = self._entries[message.partition]
-        publisher: PublisherKey | None = None
+        """Follows one entry; one that cannot be followed ends nothing, whatever it is."""
         try:
-            publisher = decode_publisher(message.key or b"")
-            registration = None if message.value is None else _decoder.decode(message.value)
-            if registration is not None and registration.publisher != publisher:
-                raise msgspec.ValidationError(f"its key is that of {publisher}")
-        except msgspec.MsgspecError as error:
-            self.unusable_entries += 1
-            _logger.warning(
-                "Skipped an unusable entry in %s, partition %d, offset %d: %s",
+            self._follow(message)
+        except EntryError as error:
+            self._skip(message, error)
+        except Exception:
+            self.faults += 1
+            _logger.exception(
+                "Unexpected error; skipping the entry in %s, partition %d, offset %d",
                 self._topic,
                 message.partition,
                 message.offset,
-                error,
             )
-            if publisher is not None and publisher not in entries.publishers:
-                entries.unusable.add(publisher)
+
+    def _skip(self, message: Message, error: EntryError) -> None:
+        self.skipped[error.reason] += 1
+        is_named = self.skipped[error.reason] <= ENTRIES_NAMED_MAX
+        _logger.log(
+            logging.WARNING if is_named else logging.DEBUG,
+            "Skipping the entry in %s, partition %d, offset %d: %s",
+            self._topic,
+            message.partition,
+            message.offset,
+            error,
+        )
+        entries, publisher = self._entries[message.partition], error.publisher
+        if publisher is None or publisher in entries.publishers or publisher in entries.unusable:
             return
-        entries.unusable.discard(publisher)
-        if registration is None:
-            known = entries.publishers.pop(publisher, None)
-            if known is None:
-                return
+        if self._has_room():
+            entries.unusable.add(publisher)
         else:
-            if entries.publishers.get(publisher) == registration:
-                return
+            entries.complete = False
+
+    def _has_room(self) -> bool:
+        known = (len(one.publishers) + len(one.unusable) for one in self._entries.values())
+        return sum(known) < REGISTRY_ENTRIES_MAX
+
+    def _follow(self, message: Message) -> None:
+        entry = decode_registry_entry(message.key, message.value)
+        if entry is None:
+            return
+        publisher, registration = entry
+        entries = self._entries[message.partition]
+        known = entries.publishers.get(publisher)
+        is_new = known is None and publisher not in entries.unusable
+        if registration is not None and is_new and not self._has_room():
+            detail = f"one more publisher than {REGISTRY_ENTRIES_MAX}"
+            raise EntryError(TOO_MANY, detail=detail, publisher=publisher)
+        entries.unusable.discard(publisher)
+        if registration == known:
+            return
+        if registration is None:
+            del entries.publishers[publisher]
+        else:
             entries.publishers[publisher] = registration
         if self._told:
             self._owner.change(message.partition, publisher, registration)

@@ -3,6 +3,7 @@
 import logging
 
 from bridge.delivery.spool import Spool, SpooledRecord
+from bridge.delivery.unreadable_records import drop_unreadable
 from bridge.membership.cursors import UNREGISTERED, LogState
 from bridge.sequencing.lane import Anchor
 from schemas.identities import PublisherKey
@@ -28,6 +29,7 @@ def resolve(spool: Spool, publisher: PublisherKey, state: LogState) -> Anchor:
     if state.registered == UNREGISTERED and state.cursor.incarnation:
         spool.discard(publisher)
         state.begin_registration()
+    drop_unreadable(spool, publisher, before=state.cursor)
     anchor = state.anchor
     written: list[SpooledRecord] = []
     for spooled, record in spool.decoded(publisher):
@@ -48,6 +50,7 @@ def prune(spool: Spool, publisher: PublisherKey, state: LogState) -> None:
     The rest would go before what its owner writes, or contradict it: a gap that we saw may be one
     that the owner repairs.
     """
+    drop_unreadable(spool, publisher, before=None)
     cursor = state.cursor
     gone: list[SpooledRecord] = []
     broken = state.registered == UNREGISTERED

@@ -8,19 +8,13 @@ An entry that cannot be read is skipped, counted and named by its place, as if i
 written. Pure.
 """
 
-import msgspec
+from collections import Counter
 
+from schemas.codec import TOO_MANY, decode_registry_entry
+from schemas.errors import EntryError
 from schemas.identities import PublisherKey
+from schemas.limits import REGISTRY_ENTRIES_MAX
 from schemas.registration import Registration
-from schemas.topics import decode_publisher
-
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Registration)
-
-
-def encode_registration(registration: Registration) -> bytes:
-    """The value of an entry."""
-    return _encoder.encode(registration)
 
 
 class RegistryTable:
@@ -28,30 +22,34 @@ class RegistryTable:
 
     def __init__(self) -> None:
         self.registrations: dict[PublisherKey, Registration] = {}
-        self.skipped = 0
+        self.skipped: Counter[str] = Counter()
         self._ahead: dict[PublisherKey, int] = {}
 
-    def put(self, offset: int, key: bytes, value: bytes | None) -> str:
+    def put(self, offset: int, key: bytes | None, value: bytes | None) -> None:
         """Applies an entry as it is read, in the order of its partition.
 
-        Returns:
-            "", or why it was skipped.
+        Raises:
+            EntryError: it was skipped, and counted in `skipped` by its reason.
         """
         try:
-            publisher = decode_publisher(key)
-            registration = None if value is None else _decoder.decode(value)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            if value is None:
-                return ""  # somebody cleans up after an entry that was skipped
-            self.skipped += 1
-            return str(error)
-        if registration is not None and registration.publisher != publisher:
-            self.skipped += 1
-            return f"its key is another publisher's: {publisher}"
-        if offset >= self._ahead.get(publisher, -1):
-            self._ahead.pop(publisher, None)
-            self._set(publisher, registration)
-        return ""
+            self._put(offset, key, value)
+        except EntryError as error:
+            self.skipped[error.reason] += 1
+            raise
+
+    def _put(self, offset: int, key: bytes | None, value: bytes | None) -> None:
+        entry = decode_registry_entry(key, value)
+        if entry is None:
+            return
+        publisher, registration = entry
+        if offset < self._ahead.get(publisher, -1):
+            return
+        is_new = registration is not None and publisher not in self.registrations
+        if is_new and len(self.registrations) >= REGISTRY_ENTRIES_MAX:
+            detail = f"one more publisher than {REGISTRY_ENTRIES_MAX}"
+            raise EntryError(TOO_MANY, detail=detail, publisher=publisher)
+        self._ahead.pop(publisher, None)
+        self._set(publisher, registration)
 
     def put_written(
         self, offset: int, publisher: PublisherKey, registration: Registration | None

@@ -16,14 +16,13 @@ from brokers.interface import EntryProducer
 from brokers.options import ClientOptions
 from brokers.settings import KafkaSettings
 from query_api.http.errors import recovering
-from query_api.replica.registry_table import encode_registration
 from query_api.replica.replica import Replica
 from query_api.replica.snapshot import Place, Topic
 from query_api.replica.topic_reader import KafkaFeed
 from schemas.errors import NotRegisteredError, StorageError
 from schemas.identities import PublisherKey
 from schemas.registration import Registration, is_new, service_key
-from schemas.topics import encode_publisher
+from schemas.topics import encode_publisher, encode_registration
 
 COMMAND_S: Final = 10.0
 """How long a request waits for the log."""

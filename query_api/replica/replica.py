@@ -172,5 +172,6 @@ class Replica(TableView):
         """See `View`."""
         if self._clock() >= self._stale_at:
             return AnswerState.STALE
-        degraded = self.copy.table.is_degraded(scope)
+        # After a fault nobody can say what of the table is missing.
+        degraded = self.copy.faulty or self.copy.table.is_degraded(scope)
         return AnswerState.DEGRADED if degraded else AnswerState.EXACT

@@ -85,6 +85,7 @@ class Copy:
         begun: whether it is known what must be read before it is complete.
         positions: what the table has folded; a new tuple at each change, after it.
         next_offsets: where to read on.
+        faulty: whether a row was passed over for an unexpected error.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class Copy:
         self.table = make_table()
         self.registry = RegistryTable()
         self.begun = False
+        self.faulty = False
         self.next_offsets = {
             Place(topic, partition): 0
             for topic in (Topic.TABLE, Topic.REGISTRY)

@@ -31,8 +31,9 @@ from brokers.reading import stop_consumer
 from brokers.settings import KafkaSettings
 from query_api.replica.replica import Replica
 from query_api.replica.snapshot import Copy, Place, Topic
-from schemas.errors import ConfigurationError
+from schemas.errors import ConfigurationError, EntryError
 from schemas.limits import (
+    ENTRIES_NAMED_MAX,
     LAG_CHECK_S,
     LAG_CHECK_WAIT_S,
     REPLICA_AWAY_S,
@@ -222,11 +223,18 @@ class KafkaFeed:
     async def _apply(self, copy: Copy, place: Place, records: Sequence[Message]) -> None:
         was_complete, resets = copy.complete, copy.table.counters[RESETS]
         for record in records:
-            if place.topic is Topic.TABLE:
-                age_s = max(time() - record.timestamp / 1000, 0.0)
-                copy.put_row(place, record.key or b"", record.value, as_of=monotonic() - age_s)
-            else:
-                self._put_entry(copy, place, record)
+            try:
+                self._put(copy, place, record)
+            except Exception:
+                # Another reading would meet it again: what is lost with it is less than all.
+                self._replica.internal_errors += 1
+                copy.faulty = copy.faulty or place.topic is Topic.TABLE
+                logger.exception(
+                    "Unexpected error; skipping the message of the %s at offset %d of partition %d",
+                    place.topic,
+                    record.offset,
+                    place.partition,
+                )
         await self._advance(copy, place, records[-1].offset + 1)
         for skipped in copy.table.take_skipped():
             logger.warning(
@@ -242,21 +250,37 @@ class KafkaFeed:
             # In a topic that was made anew, what is read may begin in the middle of the new table.
             raise _OffsetsLostError("the table was built anew")
 
-    def _put_entry(self, copy: Copy, place: Place, record: Message) -> None:
-        reason = copy.registry.put(record.offset, record.key or b"", record.value)
-        if reason:
+    def _put(self, copy: Copy, place: Place, record: Message) -> None:
+        if place.topic is Topic.TABLE:
+            age_s = max(time() - record.timestamp / 1000, 0.0)
+            copy.put_row(place, record.key or b"", record.value, as_of=monotonic() - age_s)
+            return
+        try:
+            copy.registry.put(record.offset, record.key, record.value)
+        except EntryError as error:
             self._replica.entries_skipped += 1
-            logger.warning(
-                "Skipped the registry entry at offset %d of partition %d: %s",
+            is_named = copy.registry.skipped[error.reason] <= ENTRIES_NAMED_MAX
+            logger.log(
+                logging.WARNING if is_named else logging.DEBUG,
+                "Skipping the registry entry at offset %d of partition %d: %s",
                 record.offset,
                 place.partition,
-                reason,
+                error,
             )
 
-    @staticmethod
-    async def _advance(copy: Copy, place: Place, next_offset: int) -> None:
-        for _ in copy.advance(place, next_offset):
-            await asyncio.sleep(0)
+    async def _advance(self, copy: Copy, place: Place, next_offset: int) -> None:
+        try:
+            for _ in copy.advance(place, next_offset):
+                await asyncio.sleep(0)
+        except Exception:  # the next call goes on without the rows that were being loaded
+            self._replica.internal_errors += 1
+            copy.faulty = True
+            logger.exception(
+                "Unexpected error; skipping rows of the %s before offset %d of partition %d",
+                place.topic,
+                next_offset,
+                place.partition,
+            )
 
     # Checking
 

@@ -75,7 +75,11 @@ MEMBERSHIP: Final[tuple[Family[Bridge], ...]] = (
     ),
     counter(
         "reprise_bridge_unusable_entries",
-        "Registry entries and stored cursors that the bridge cannot use.",
-        lambda bridge: bridge.registry.unusable_entries + bridge.cursors.unreadable,
+        "Entries of the registry, the cursors and the spool that the bridge cannot use.",
+        lambda bridge: (
+            bridge.registry.skipped.total()
+            + bridge.cursors.skipped.total()
+            + bridge.spool.unusable_entries
+        ),
     ),
 )

@@ -66,7 +66,7 @@ def bridge_metrics(bridge: "Bridge") -> CollectorRegistry:
             bridge.pump.sequencer,
             bridge.pump.inbox,
             bridge.pump.subscriber,
-            dropped_later=bridge.writer.dropped,
+            dropped_later=bridge.writer.dropped + bridge.spool.dropped,
             states={one.registration.publisher: one.state for one in publishers},
         )
 

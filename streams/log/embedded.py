@@ -20,7 +20,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from schemas.errors import StorageError
 from schemas.identities import Offset
@@ -90,15 +90,25 @@ class EmbeddedLog:
 
     def _fact(self, key: bytes, *, default: int) -> int:
         value = self._db.get(key)
-        return default if value is None else int(_U64.unpack(value)[0])
+        return default if value is None else int(self._unpack(_U64, value)[0])
+
+    def _unpack(self, fields: struct.Struct, stored: bytes) -> tuple[Any, ...]:
+        """Raises StorageError where these are none of the log's own bytes."""
+        try:
+            return fields.unpack(stored)
+        except struct.error as error:
+            raise StorageError(
+                f"Expected an intact log at {self._path}, got {len(stored)} bytes in place of"
+                f" {fields.size}. Restore the directory, or delete it to begin with an empty log"
+            ) from error
 
     def _read_segments(self) -> Iterator[Segment]:
         for key, value in self._db.scan(_KEY.pack(_SEGMENT, 0), _SEGMENT):
-            yield Segment(_KEY.unpack(key)[1], *_MARK.unpack(value))
+            yield Segment(self._unpack(_KEY, key)[1], *self._unpack(_MARK, value))
 
     def _last_record_offset(self) -> int:
         key = self._db.last_key_before(_KEY.pack(_RECORD, _END))
-        return -1 if key is None or key[:1] != _RECORD else int(_KEY.unpack(key)[1])
+        return -1 if key is None or key[:1] != _RECORD else int(self._unpack(_KEY, key)[1])
 
     # Reading
 
@@ -130,7 +140,7 @@ class EmbeddedLog:
         """
         with disk_errors("read the log", self._path):
             for key, value in self._db.scan(_KEY.pack(_RECORD, start), _RECORD):
-                yield LogEntry(Offset(_KEY.unpack(key)[1]), value)
+                yield LogEntry(Offset(self._unpack(_KEY, key)[1]), value)
 
     # Writing
 

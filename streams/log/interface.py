@@ -8,7 +8,7 @@ from schemas.positions import LogBounds
 
 
 class LogEntry(NamedTuple):
-    """One record as it stands in the log; decode it with `schemas.records.decode_record`."""
+    """One record as it stands in the log; decode it with `schemas.codec.decode_record`."""
 
     offset: Offset
     value: bytes

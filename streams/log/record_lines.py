@@ -12,12 +12,14 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from schemas.codec import UNUSABLE, decode_record, decode_record_events
 from schemas.errors import RecordError
 from schemas.events import BlockEvent, Stored
 from schemas.identities import StreamKey
-from schemas.records import EventsRecord, Record, RegisteredRecord, decode_record
+from schemas.records import EventsRecord, Record, RegisteredRecord
 
 _encoder: Final = msgspec.json.Encoder()
+_NESTING_MAX: Final = 8
 
 
 class Entry(NamedTuple):
@@ -77,9 +79,9 @@ def _record_fields(record: Record, *, compact: bool) -> dict[str, Any]:
         fields["registration"] = msgspec.to_builtins(record.registration)
     if isinstance(record, EventsRecord):
         try:
-            events = record.decoded_events()
+            events = decode_record_events(record)
             fields["events"] = [_event_fields(event, compact=compact) for event in events]
-        except (msgspec.MsgspecError, struct.error) as error:
+        except (RecordError, struct.error) as error:
             fields["error"] = f"Expected an array of block events, got: {error}"
     return fields
 
@@ -111,11 +113,16 @@ def _extra_key(key: bytes) -> Any:
         return None
     try:
         return _readable(msgspec.msgpack.decode(key))
-    except msgspec.MsgspecError:
+    except UNUSABLE:
         return key.hex()
 
 
-def _readable(value: Any) -> Any:
+def _readable(value: Any, nesting: int = 0) -> Any:
+    """Raises TypeError for what no engine's extra keys are made of."""
     if isinstance(value, bytes):
         return value.hex()
-    return [_readable(item) for item in value] if isinstance(value, list) else value
+    if isinstance(value, list) and nesting < _NESTING_MAX:
+        return [_readable(item, nesting + 1) for item in value]
+    if value is None or isinstance(value, str | int | float):
+        return value
+    raise TypeError(f"Expected extra keys of strings, numbers and bytes, got: {type(value)}")

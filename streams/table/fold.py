@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from schemas.codec import decode_record
 from schemas.errors import RecordError
 from schemas.identities import ModelContext, Offset, PrefixScope, PublisherKey, StreamKey
 from schemas.limits import UNREGISTERED_REMEMBERED_MAX
@@ -36,9 +37,8 @@ from schemas.records import (
     ResetRecord,
     SequencedRecord,
     UnregisteredRecord,
-    decode_record,
 )
-from schemas.registration import Registration
+from schemas.registration import Registered as Registered
 from streams.kernel.interface import Kernel, PublisherId
 
 NO_OFFSET = Offset(-1)
@@ -49,13 +49,6 @@ DUPLICATE = "duplicate_record"
 
 INTERNAL_ERROR = "internal_error"
 """Reason of a record on which the fold itself failed."""
-
-
-class Registered(msgspec.Struct, frozen=True):
-    """A live registration and the offset of the record that made it, which retention must keep."""
-
-    registration: Registration
-    offset: int
 
 
 class Unproven(msgspec.Struct, frozen=True):

@@ -27,8 +27,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-import msgspec
-
+from schemas.codec import decode_row_body
 from schemas.errors import RowCorruptError
 from schemas.identities import ModelContext, Offset, PrefixScope, PublisherKey, StreamKey
 from schemas.positions import Position, PublisherState
@@ -223,13 +222,8 @@ class RowReader:
                     source.keep(key, value)
                 else:
                     self._sort_row(commit, key, row)
-            except (RowCorruptError, msgspec.MsgspecError, ValueError) as error:
-                corrupt = (
-                    error
-                    if isinstance(error, RowCorruptError)
-                    else RowCorruptError(key=key, detail=f"it does not decode: {error}")
-                )
-                self._skipped.skip(SkippedRow(partition, key, CORRUPT_ROWS), corrupt)
+            except RowCorruptError as error:
+                self._skipped.skip(SkippedRow(partition, key, CORRUPT_ROWS), error)
         return commit
 
     def _sort_tombstone(self, known: _Partition, commit: _Commit, key: bytes) -> None:
@@ -244,16 +238,18 @@ class RowReader:
     def _sort_row(commit: _Commit, key: bytes, row: Row) -> None:
         match key[:1]:
             case rows.MARK:
-                generation = int.from_bytes(row.body, "little")
-                commit.generations[rows.parse_mark_key(key)] = generation
+                commit.generations[rows.parse_mark_key(key)] = rows.parse_mark(key, row.body)
             case rows.PUBLISHER:
-                state = msgspec.msgpack.decode(row.body, type=PublisherState)
+                state = decode_row_body(PublisherState, key=key, body=row.body)
                 commit.states[rows.parse_publisher_key(key)] = state
             case rows.REGISTRATION:
-                registered = msgspec.msgpack.decode(row.body, type=Registered)
-                commit.registrations[rows.parse_publisher_key(key)] = registered
+                registered = decode_row_body(Registered, key=key, body=row.body)
+                publisher = rows.parse_publisher_key(key)
+                if registered.registration.publisher != publisher:
+                    raise RowCorruptError(key=key, detail="it registers another publisher")
+                commit.registrations[publisher] = registered
             case rows.FACT if key == rows.UNPROVEN_KEY:
-                commit.unproven = msgspec.msgpack.decode(row.body, type=Unproven)
+                commit.unproven = decode_row_body(Unproven, key=key, body=row.body)
 
     # Publishers
 

@@ -27,13 +27,18 @@ unfinished or of a finished rewriting, and are ignored. No mark means generation
 
 import struct
 import zlib
+from collections.abc import Callable
 from enum import IntEnum
 from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
+from schemas.codec import decode_row_context, decode_row_number, decode_row_publisher
 from schemas.errors import RowCorruptError, RowVersionError
 from schemas.identities import ModelContext, PublisherKey
+from schemas.limits import GENERATION_MAX, OFFSET_MAX
+
+T = TypeVar("T")
 
 ROW_FORMAT: Final = 1
 CONTEXT, MARK, PUBLISHER, REGISTRATION, FACT = b"C", b"G", b"P", b"R", b"M"
@@ -49,10 +54,6 @@ _LENGTH: Final = struct.Struct(">H")
 _PLACE: Final = struct.Struct(">IQ")
 _FRAMING_BYTES: Final = 128  # what a row takes beside its body: key, header, the log's own framing
 _encoder = msgspec.msgpack.Encoder()
-_context_decoder = msgspec.msgpack.Decoder(ModelContext)
-_publisher_decoder = msgspec.msgpack.Decoder(PublisherKey)
-
-T = TypeVar("T")
 
 
 class RowKind(IntEnum):
@@ -109,13 +110,16 @@ def prefix_of(key: bytes) -> bytes:
 
 
 def place_of(context: ModelContext, key: bytes) -> RowPlace:
-    """Where the row of a known context stands, from its key."""
-    return RowPlace(context, *_PLACE.unpack(key[-_PLACE.size :]))
+    """Where the row of a known context stands, from its key; raises RowCorruptError."""
+    generation, n = _PLACE.unpack(key[-_PLACE.size :])
+    if generation > GENERATION_MAX or n > OFFSET_MAX:
+        raise RowCorruptError(key=key, detail="its place is beyond any that is written")
+    return RowPlace(context, generation, n)
 
 
 def parse_context_prefix(prefix: bytes) -> ModelContext:
     """The inverse of `context_prefix`; raises RowCorruptError."""
-    return _parse(prefix, _context_decoder, rest_bytes=0)
+    return _parse(prefix, decode_row_context, rest_bytes=0)
 
 
 def weight(body: bytes) -> int:
@@ -144,22 +148,29 @@ def parse_row_key(key: bytes) -> RowPlace:
 
 def parse_mark_key(key: bytes) -> ModelContext:
     """The inverse of `mark_key`; raises RowCorruptError."""
-    return _parse(key, _context_decoder, rest_bytes=0)
+    return _parse(key, decode_row_context, rest_bytes=0)
+
+
+def parse_mark(key: bytes, body: bytes) -> int:
+    """The generation in the body of a mark; raises RowCorruptError."""
+    return decode_row_number(key=key, body=body, size_bytes=4, maximum=GENERATION_MAX)
+
+
+def parse_seed(key: bytes, body: bytes) -> int:
+    """The seed in its row's body; raises RowCorruptError."""
+    return decode_row_number(key=key, body=body, size_bytes=8, maximum=2**64 - 1)
 
 
 def parse_publisher_key(key: bytes) -> PublisherKey:
     """The inverse of `publisher_key`; raises RowCorruptError."""
-    return _parse(key, _publisher_decoder, rest_bytes=0)
+    return _parse(key, decode_row_publisher, rest_bytes=0)
 
 
-def _parse(key: bytes, decoder: "msgspec.msgpack.Decoder[T]", *, rest_bytes: int) -> T:
+def _parse(key: bytes, decode: Callable[[bytes, bytes], T], *, rest_bytes: int) -> T:
     end = len(key) - rest_bytes
     if end < 3 or _LENGTH.unpack_from(key, 1)[0] != end - 3:
         raise RowCorruptError(key=key, detail="its key has another length than it says")
-    try:
-        return decoder.decode(key[3:end])
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise RowCorruptError(key=key, detail=f"its key does not decode: {error}") from error
+    return decode(key, key[3:end])
 
 
 def encode_row(kind: RowKind, covers: int, body: bytes) -> bytes:
@@ -183,4 +194,6 @@ def decode_row(key: bytes, value: bytes) -> Row:
         raise RowVersionError(version=version, supported=ROW_FORMAT)
     if zlib.crc32(memoryview(value)[_COVERS_AT:]) != crc or kind not in (0, 1):
         raise RowCorruptError(key=key, detail="its checksum does not match")
+    if not -1 <= covers <= OFFSET_MAX:
+        raise RowCorruptError(key=key, detail=f"it covers offset `{covers}`")
     return Row(kind, covers, value[_HEADER.size :])

@@ -12,8 +12,10 @@ from typing import Final
 
 import msgspec
 
+from schemas.codec import decode_row_body
 from schemas.errors import DiskError, RowCorruptError
 from schemas.identities import Offset
+from schemas.positions import LogOffset, Seconds
 from storage.rocksdb import (
     TABLE,
     Database,
@@ -38,8 +40,8 @@ class Local(msgspec.Struct, frozen=True):
         written_at: Unix seconds of the last write: older copies may have missed tombstones.
     """
 
-    position: int
-    written_at: float
+    position: LogOffset
+    written_at: Seconds
 
 
 class TableStore:
@@ -74,7 +76,7 @@ class TableStore:
     def seed(self) -> int | None:
         """The prefix hash's seed with which the rows were made."""
         row = self._get(rows.SEED_KEY)
-        return None if row is None else int.from_bytes(row.body, "little")
+        return None if row is None else rows.parse_seed(rows.SEED_KEY, row.body)
 
     def _get(self, key: bytes) -> rows.Row | None:
         value = self.get(key)
@@ -133,10 +135,7 @@ class TableStore:
     def local(self) -> Local | None:
         """What is remembered of the topic, or None where this is no complete copy of one."""
         value = self.get(_LOCAL_KEY)
-        try:
-            return None if value is None else msgspec.msgpack.decode(value, type=Local)
-        except (msgspec.MsgspecError, ValueError) as error:
-            raise RowCorruptError(key=_LOCAL_KEY, detail=str(error)) from error
+        return None if value is None else decode_row_body(Local, key=_LOCAL_KEY, body=value)
 
     # Writing
 

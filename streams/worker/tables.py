@@ -95,7 +95,7 @@ class PartitionTables:
         missing = sorted(wanted - self.owned.keys())
         if missing:
             bounds = await log_bounds(self._options, self._events_topic, missing)
-            await asyncio.gather(*(self._open(one, bounds[one]) for one in missing))
+            await _all_of(self._open(one, bounds[one]) for one in missing)
 
     async def _take_again(self, partition: int) -> bool:
         owned = self.owned[partition]

@@ -11,10 +11,11 @@ from typing import NamedTuple
 import pytest
 
 from brokers.settings import KafkaSettings
+from schemas.codec import decode_record
 from schemas.events import BlockEvent
 from schemas.identities import Medium, Offset, PublisherKey, StreamKey
 from schemas.positions import Position, PublisherState
-from schemas.records import Record, decode_record, encode_record
+from schemas.records import Record, encode_record
 from schemas.registration import Registration
 from streams.kernel.interface import ContextView
 from streams.log.interface import LogEntry

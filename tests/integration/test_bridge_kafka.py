@@ -22,7 +22,7 @@ from bridge.sockets.raw_message import RawMessage
 from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
 from devtools.broker import Broker
-from query_api.replica.registry_table import encode_registration
+from schemas.codec import decode_record
 from schemas.identities import ModelContext, Offset, PublisherKey
 from schemas.records import (
     EventsRecord,
@@ -31,11 +31,10 @@ from schemas.records import (
     RegisteredRecord,
     ResetRecord,
     UnregisteredRecord,
-    decode_record,
     encode_record,
 )
 from schemas.registration import PublisherKind, Registration
-from schemas.topics import encode_publisher, encode_stream
+from schemas.topics import encode_publisher, encode_registration, encode_stream
 from simulation.engines.cache import CacheSizes, EngineCache, Offload
 from simulation.engines.publisher import Publisher, PublisherOptions
 from streams.kernel import open_kernel
@@ -692,7 +691,9 @@ def test_unusable_entries_are_named_and_the_rest_goes_on(
     bridge = bridges(deployment.kafka)
     until_live(bridge, one)
     assert set(bridge.states()) == {"a"}
-    named = re.findall(r"unusable entry in \S+\.registry, partition \d+, offset \d+", bridge.log())
+    named = re.findall(
+        r"Skipping the entry in \S+\.registry, partition \d+, offset \d+", bridge.log()
+    )
     assert len(named) == 3
     deployment.register(two.registration)
     until_live(bridge, one, two)
@@ -717,7 +718,7 @@ def test_a_broken_record_in_the_log_does_not_keep_a_bridge_from_taking_over(
     until(
         lambda: bridge.metric("reprise_bridge_written_records_total") >= 1, what="written records"
     )
-    assert "Skipped an unreadable message" in bridge.log()
+    assert "Skipping the message" in bridge.log()
     assert bridge.metric("reprise_bridge_gaps_total") == 0
 
 

@@ -16,8 +16,9 @@ from aiokafka import AIOKafkaProducer  # type: ignore[import-untyped]
 
 from brokers.settings import KafkaSettings
 from devtools.broker import Broker
+from schemas.codec import decode_record
 from schemas.errors import RecordError
-from schemas.records import EventsRecord, decode_record, encode_record
+from schemas.records import EventsRecord, encode_record
 from streams.table.fold import DUPLICATE
 from tests.deployment import (
     SESSION_S,

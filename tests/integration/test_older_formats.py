@@ -15,8 +15,8 @@ import pytest
 from bridge.delivery.spool import Spool
 from query_api.replica.registry_table import RegistryTable
 from reprise.settings import DEFAULT_SEED
+from schemas.codec import decode_record
 from schemas.identities import Offset
-from schemas.records import decode_record
 from streams.kernel import open_kernel
 from streams.log.embedded import ReadOnlyLog
 from streams.table.fold import Fold
@@ -116,7 +116,7 @@ def test_the_rows_of_the_table_topic_give_the_same_table(topics: Topics) -> None
 def test_the_registry_is_read(topics: Topics) -> None:
     registry = RegistryTable()
     for place, (key, value) in enumerate(topics.registry):
-        assert registry.put(place, key, value) == ""
+        registry.put(place, key, value)
     assert sorted(key.stream.instance_id for key in registry.registrations) == topics.registered
 
 

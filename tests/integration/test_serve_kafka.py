@@ -17,10 +17,10 @@ from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
 from devtools.broker import Broker
 from query_api.http.health import total_digest
-from query_api.replica.registry_table import encode_registration
+from schemas.codec import decode_publisher
 from schemas.identities import StreamKey
 from schemas.registration import Registration
-from schemas.topics import TopicSpec, decode_publisher, encode_publisher
+from schemas.topics import TopicSpec, encode_publisher, encode_registration
 from streams.kernel import open_kernel
 from streams.table import rows
 from streams.table.fold import Fold
@@ -395,7 +395,7 @@ def test_corrupt_rows_and_entries_are_skipped_counted_and_named(
     assert replica.metric("reprise_registry_skipped_total") == 3.0
     log = replica.log()
     for offset in range(3):
-        assert f"Skipped the registry entry at offset {offset} of partition 0" in log
+        assert f"Skipping the registry entry at offset {offset} of partition 0" in log
     assert "Skipped a row of the table (corrupt_rows) in partition 0" in log
 
 

@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from schemas.codec import decode_record, decode_record_events
 from schemas.events import BlockEvent
 from schemas.identities import Medium, Offset, PublisherKey
 from schemas.positions import PublisherState
-from schemas.records import EventsRecord, decode_record
+from schemas.records import EventsRecord
 from streams.kernel.interface import ContextView
 from streams.log.embedded import EmbeddedLog
 from streams.log.interface import LogEntry
@@ -320,7 +321,7 @@ def test_the_size_of_records_does_not_matter(
             continue
         record = decode_record(item)
         assert isinstance(record, EventsRecord)
-        decoded = record.decoded_events()
+        decoded = decode_record_events(record)
         numbers = sorted({event.sequence for event in decoded})
         count = len(numbers)
         renumbered = {number: sequence + place for place, number in enumerate(numbers)}

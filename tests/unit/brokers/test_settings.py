@@ -5,9 +5,10 @@ import pytest
 from brokers.options import client_options
 from brokers.settings import KafkaSettings
 from reprise.roles.serve import ServeSettings
+from schemas.codec import decode_publisher
 from schemas.errors import ConfigurationError
 from schemas.identities import PublisherKey, StreamKey
-from schemas.topics import Cleanup, decode_publisher, encode_publisher, encode_stream
+from schemas.topics import Cleanup, encode_publisher, encode_stream
 
 
 def settings(**fields: object) -> KafkaSettings:

@@ -4,6 +4,7 @@ import pytest
 
 from schemas.errors import DataDirectoryInUseError, StorageError
 from schemas.identities import Offset
+from storage.rocksdb import LOG, Database, new_batch
 from streams.log.embedded import EmbeddedLog, ReadOnlyLog
 
 
@@ -117,3 +118,17 @@ def test_reopening_keeps_everything(small: EmbeddedLog) -> None:
     small.reopen()
     assert offsets(small) == list(range(100))
     assert small.append([b"y"]) == 100
+
+
+@pytest.mark.parametrize("key", [b"mcomplete_from", b"s" + bytes(8), b"s?"])
+def test_facts_that_are_none_are_refused_with_the_place_and_what_to_do(
+    tmp_path: Path, key: bytes
+) -> None:
+    EmbeddedLog(tmp_path / "log").close()
+    database = Database(tmp_path / "log", LOG)
+    batch = new_batch()
+    batch.put(key, b"seven..")
+    database.write(batch)
+    database.close()
+    with pytest.raises(StorageError, match=r"Expected an intact log at .*Restore the directory"):
+        EmbeddedLog(tmp_path / "log")

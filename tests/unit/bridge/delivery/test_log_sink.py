@@ -7,9 +7,10 @@ import pytest
 
 from bridge.delivery import log_sink
 from bridge.delivery.log_sink import LOG_FULL, LogSink
+from schemas.codec import decode_record
 from schemas.errors import StorageError
 from schemas.identities import Offset
-from schemas.records import Record, UnregisteredRecord, decode_record
+from schemas.records import Record, UnregisteredRecord
 from tests.unit.bridge.messages import registration
 
 PUBLISHERS = [registration(dp_rank=rank).publisher for rank in range(8)]

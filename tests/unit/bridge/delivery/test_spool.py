@@ -1,3 +1,4 @@
+import struct
 from pathlib import Path
 
 import pytest
@@ -5,6 +6,7 @@ import pytest
 from bridge.delivery.spool import Spool, SpooledRecord
 from schemas.errors import DataDirectoryInUseError
 from schemas.identities import PublisherKey
+from storage.rocksdb import new_batch
 from tests.unit.bridge.messages import registration
 
 ONE = registration().publisher
@@ -97,3 +99,65 @@ def test_a_second_process_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataDirectoryInUseError):
         Spool(tmp_path)
     spool.close()
+
+
+def test_deleting_around_a_record_leaves_it_to_be_read(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    spool.append(ONE, [b"a", b"b", b"c"])
+    first, _, third = spool.read(ONE)
+    spool.delete(ONE, [first, third])
+    assert values(spool, ONE) == [b"b"]
+    spool.delete(ONE, list(spool.read(ONE)))
+    assert ONE not in spool
+    spool.close()
+
+
+def test_a_record_that_is_replaced_keeps_its_place_and_its_bytes_are_counted(
+    tmp_path: Path,
+) -> None:
+    spool = Spool(tmp_path)
+    numbers = spool.append(ONE, [b"a", b"b", b"c"])
+    spool.replace(ONE, [(numbers[0], b"long"), (numbers[1], None), (99, b"never")])
+    assert values(spool, ONE) == [b"long", b"c"]
+    assert (spool.records, spool.size_bytes) == (2, 5)
+    spool.close()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (b"l\0\0\0\7", b"\x92\x95\xa1\xff"),  # a lane of nobody
+        (b"l\0", b""),
+        (b"r\0\0\0\7" + bytes(8), b"a record of no lane"),
+        (b"r\0", b""),
+        (b"z of a newer version", b""),
+    ],
+)
+def test_an_entry_that_belongs_to_no_lane_keeps_no_spool_from_opening(
+    tmp_path: Path, key: bytes, value: bytes
+) -> None:
+    spool = Spool(tmp_path)
+    spool.append(ONE, [b"a"])
+    batch = new_batch()
+    batch.put(key, value)
+    spool._db.write(batch)
+    spool.close()
+    again = Spool(tmp_path)
+    assert values(again, ONE) == [b"a"]
+    assert (again.records, again.size_bytes, again.unusable_entries) == (1, 1, 1)
+    assert (again._db.get(key) is None) == (key[:1] != b"z")
+    again.append(TWO, [b"x"])
+    again.close()
+
+
+def test_a_lane_without_records_is_gone_at_the_next_opening(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    spool.append(ONE, [b"a"])
+    (record,) = spool.read(ONE)
+    batch = new_batch()
+    batch.delete(struct.pack(">cIQ", b"r", 0, record.number))
+    spool._db.write(batch)
+    spool.close()
+    again = Spool(tmp_path)
+    assert ONE not in again
+    again.close()

@@ -10,16 +10,17 @@ import pytest
 
 from bridge.delivery import partition_queue as channel
 from bridge.delivery import writer
-from bridge.delivery.dropped_records import RECORD_TOO_LARGE, SPOOL_FULL
+from bridge.delivery.dropped_records import RECORD_TOO_LARGE, SPOOL_FULL, SPOOL_UNREADABLE
 from bridge.delivery.producer import Transport
 from bridge.delivery.spool import Spool
 from bridge.delivery.writer import Writer
 from bridge.sequencing.lane import Anchor
 from brokers.errors import KafkaError, MessageSizeTooLargeError
 from brokers.interface import Batch, SentBatch
+from schemas.codec import decode_record
 from schemas.events import Removed, encode_events
 from schemas.identities import PublisherKey
-from schemas.limits import KAFKA_MESSAGE_MAX_BYTES
+from schemas.limits import KAFKA_BATCH_BYTES, KAFKA_MESSAGE_MAX_BYTES
 from schemas.positions import Cursor
 from schemas.records import (
     EventsRecord,
@@ -27,7 +28,7 @@ from schemas.records import (
     Record,
     ResetRecord,
     UnregisteredRecord,
-    decode_record,
+    encode_record,
 )
 from schemas.topics import Cleanup, TopicSpec
 from tests.unit.bridge.messages import registration
@@ -369,3 +370,51 @@ def test_spooled_records_that_are_withheld_wait_and_the_others_go_on(tmp_path: P
         assert sequences(run.broker.records(ONE)) == list(range(20))
 
     play(tmp_path, scenario)
+
+
+def unreadable(count: int) -> list[bytes]:
+    newer = {"kind": "novelty", "version": 9, "fill": bytes(KAFKA_BATCH_BYTES // 8)}
+    return [msgspec.msgpack.encode(newer)] * count
+
+
+def test_more_unreadable_records_than_a_batch_at_the_head_keep_nobody_waiting(
+    tmp_path: Path,
+) -> None:
+    async def scenario(run: Run) -> None:
+        run.spool.append(ONE, unreadable(20))
+        run.spool.append(ONE, [encode_record(events(number)) for number in range(5, 8)])
+        run.writer.place(ONE, Anchor(Cursor(1, 7), 7.0))
+        run.writer.release(ONE)
+        await run.drained()
+        run.writer.append([events(8)])
+        await run.drained()
+
+    run = play(tmp_path, scenario, spool_bytes=2**30)
+    assert sequences(run.broker.records(ONE)) == [5, 6, 7, 8]
+    assert run.spool.dropped == {(ONE, SPOOL_UNREADABLE): 20}
+
+
+def test_what_becomes_unreadable_while_it_waits_is_a_gap_in_its_place(tmp_path: Path) -> None:
+    async def scenario(run: Run) -> None:
+        run.writer.append([events(0)])
+        await run.drained()
+        run.leased = False
+        run.broker.away.clear()
+        for number in range(1, 5):
+            run.writer.append([events(number)])
+        run.writer.spill()
+        _, second, third, _ = run.spool.read(ONE)
+        run.spool.replace(ONE, [(second.number, b"?"), (third.number, b"?")])
+        run.writer.append([events(5)])
+        run.spool.replace(ONE, [(run.spool.last_number(ONE), b"?")])
+        run.broker.away.set()
+        run.leased = True
+        await run.drained()
+
+    run = play(tmp_path, scenario)
+    records = run.broker.records(ONE)
+    gaps = [
+        (one.first_sequence, one.last_sequence) for one in records if isinstance(one, GapRecord)
+    ]
+    assert gaps == [(2, 3), (5, 5)]
+    assert sequences(records) == [0, 1, 3, 4, 5]

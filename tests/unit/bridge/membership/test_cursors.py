@@ -14,6 +14,7 @@ from bridge.membership.cursors import Cursors, LogState, fingerprint
 from brokers.clients import Clients
 from brokers.interface import Partition
 from brokers.settings import KafkaSettings
+from schemas.codec import decode_record
 from schemas.events import encode_events
 from schemas.positions import NO_CURSOR, Cursor
 from schemas.records import (
@@ -216,7 +217,7 @@ def test_unreadable_messages_are_counted_and_a_bad_note_costs_a_reading() -> Non
     topics.record(events(ONE, 1, 0, 4))
     made, states = recover(topics, 0)
     assert states[ONE.publisher].cursor == Cursor(1, 4)
-    assert made.unreadable == 3
+    assert made.skipped.total() == 3
 
 
 def test_events_that_fail_their_checksum_are_passed_over_and_counted() -> None:
@@ -225,7 +226,7 @@ def test_events_that_fail_their_checksum_are_passed_over_and_counted() -> None:
     topics.damaged = {4, 5}
     made, states = recover(topics, 0)
     assert states[ONE.publisher].cursor == Cursor(1, 8)
-    assert made.unreadable == 2
+    assert made.skipped.total() == 2
 
 
 def test_a_record_whose_events_are_none_was_not_written() -> None:
@@ -234,7 +235,7 @@ def test_a_record_whose_events_are_none_was_not_written() -> None:
     topics.record(events(ONE, 1, 0, 4), broken)
     made, states = recover(topics, 0)
     assert states[ONE.publisher].cursor == Cursor(1, 4)
-    assert made.unreadable == 1
+    assert made.skipped.total() == 1
 
 
 def test_a_note_beyond_the_end_or_before_the_beginning_reads_what_there_is() -> None:
@@ -275,3 +276,57 @@ def test_publishers_of_other_partitions_are_forgotten() -> None:
     assert made.state(ONE.publisher) is None
     assert made.state(TWO.publisher) is not None
     assert made.take_notes() == {}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (b"\x92\x95\xa1\xff", b""),
+        (encode_publisher(ONE.publisher), b"\x81\xa1\xff\x01"),
+        (encode_publisher(ONE.publisher), b"\x91" * 10_000),
+        (encode_publisher(ONE.publisher), None),
+    ],
+)
+def test_a_note_that_cannot_be_read_keeps_no_partition_from_being_taken_over(
+    key: bytes, value: bytes | None
+) -> None:
+    topics = Topics()
+    topics.append(TOPICS.cursors.name, 0, encode_publisher(ONE.publisher), None)
+    topics.append(TOPICS.cursors.name, 0, key, value)
+    topics.record(events(ONE, 1, 0, 4))
+    made, states = recover(topics, 0)
+    assert states[ONE.publisher].cursor == Cursor(1, 4)
+    assert (made.skipped.total(), made.faults) == (2, 0)
+
+
+def test_an_unexpected_error_costs_one_message_and_is_counted_with_its_place(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def decode(encoded: bytes) -> Record:
+        record = decode_record(encoded)
+        if isinstance(record, EventsRecord) and record.first_sequence == 5:
+            raise ZeroDivisionError("injected")
+        return record
+
+    monkeypatch.setattr(cursors, "decode_record", decode)
+    topics = Topics()
+    topics.record(events(ONE, 1, 0, 4), events(ONE, 1, 5, 5), events(ONE, 1, 6, 7))
+    made, states = recover(topics, 0)
+    assert states[ONE.publisher].cursor == Cursor(1, 7)
+    assert (made.skipped.total(), made.faults) == (0, 1)
+    assert f"skipping the message in {TOPICS.events.name}, partition 0, offset 1" in caplog.text
+
+
+def test_notes_above_the_bound_cost_a_reading_and_never_a_cursor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topics = Topics()
+    made, _ = recover(topics, 0)
+    made.written(ONE.publisher, events(ONE, 3, 0, 4), 0)
+    topics.append(TOPICS.cursors.name, 0, encode_publisher(TWO.publisher), b"\x80")
+    write_notes(topics, made)
+    topics.record(events(ONE, 3, 0, 4))
+    monkeypatch.setattr(cursors, "CURSOR_NOTES_MAX", 1)
+    made, states = recover(topics, 0)
+    assert states[ONE.publisher].cursor == Cursor(3, 4)
+    assert made.skipped["too_many"] == 1

@@ -4,10 +4,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from bridge.delivery import spool as spool_module
+from bridge.delivery import unreadable_records
+from bridge.delivery.dropped_records import SPOOL_UNREADABLE
 from bridge.delivery.spool import Spool
 from bridge.membership.cursors import LogState
 from bridge.membership.spool_recovery import prune, resolve
 from bridge.sequencing.lane import Anchor
+from schemas.codec import decode_record
 from schemas.events import encode_events
 from schemas.positions import Cursor
 from schemas.records import EventsRecord, GapRecord, Record, ResetRecord, encode_record
@@ -111,3 +115,89 @@ def test_of_an_unregistered_publisher_nothing_is_left(spool: Spool) -> None:
     fill(spool, events(1, 5, 6))
     prune(spool, ONE, state(1, 4, registered=0))
     assert ONE not in spool
+
+
+NEWER = msgspec.msgpack.encode({"kind": "novelty", "version": 9})
+
+
+def append(spool: Spool, *records: Record | bytes) -> None:
+    spool.append(ONE, [one if isinstance(one, bytes) else encode_record(one) for one in records])
+
+
+def said(spool: Spool) -> list[tuple[str, int, int, int]]:
+    return [
+        (type(one).__name__, one.incarnation, one.first_sequence, one.last_sequence)
+        for one in left(spool)
+        if isinstance(one, EventsRecord | GapRecord)
+    ]
+
+
+def test_what_cannot_be_read_becomes_a_gap_of_the_batches_around_it(spool: Spool) -> None:
+    append(spool, NEWER, b"\xa1\xff", events(1, 7, 8), NEWER, events(1, 12, 12), events(1, 13, 13))
+    assert resolve(spool, ONE, state(1, 4)) == Anchor(Cursor(1, 13), 13.0)
+    assert said(spool) == [
+        ("GapRecord", 1, 5, 6),
+        ("EventsRecord", 1, 7, 8),
+        ("GapRecord", 1, 9, 11),
+        ("EventsRecord", 1, 12, 12),
+        ("EventsRecord", 1, 13, 13),
+    ]
+    assert spool.dropped == {(ONE, SPOOL_UNREADABLE): 3}
+
+
+def test_what_cannot_be_read_and_held_no_batch_says_nothing(spool: Spool) -> None:
+    append(spool, b"", events(1, 5, 6), b"", reset(2), b"", events(2, 0, 1))
+    resolve(spool, ONE, state(1, 4))
+    assert said(spool) == [("EventsRecord", 1, 5, 6), ("EventsRecord", 2, 0, 1)]
+    assert spool.records == 3
+
+
+def test_batches_of_a_new_incarnation_that_cannot_be_read_are_a_gap_in_it(spool: Spool) -> None:
+    append(spool, events(1, 5, 6), b"", events(2, 3, 4))
+    resolve(spool, ONE, state(1, 4))
+    assert said(spool)[1:] == [("GapRecord", 2, 0, 2), ("EventsRecord", 2, 3, 4)]
+
+
+def test_a_tail_that_cannot_be_read_is_left_to_whoever_goes_on(spool: Spool) -> None:
+    append(spool, events(1, 5, 6), NEWER, NEWER)
+    assert resolve(spool, ONE, state(1, 4)) == Anchor(Cursor(1, 6), 6.0)
+    assert said(spool) == [("EventsRecord", 1, 5, 6)]
+
+
+def test_of_anothers_publisher_what_cannot_be_read_ends_what_is_left(spool: Spool) -> None:
+    append(spool, events(1, 5, 6), NEWER, events(1, 8, 9))
+    prune(spool, ONE, state(1, 4))
+    assert said(spool) == [("EventsRecord", 1, 5, 6)]
+    assert spool.dropped[ONE, SPOOL_UNREADABLE] == 1
+
+
+def test_a_record_of_another_publisher_is_unreadable_in_this_lane(spool: Spool) -> None:
+    other = registration(instance_id="w-9").publisher
+    append(spool, msgspec.structs.replace(events(1, 5, 6), stream=other.stream))
+    resolve(spool, ONE, state(1, 4))
+    assert ONE not in spool
+
+
+def test_more_than_one_write_of_unreadable_records_is_dropped(
+    spool: Spool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unreadable_records, "_CHANGES_AT_ONCE", 3)
+    append(spool, *[NEWER] * 10, events(1, 9, 9))
+    resolve(spool, ONE, state(1, 4))
+    assert said(spool) == [("GapRecord", 1, 5, 8), ("EventsRecord", 1, 9, 9)]
+
+
+def test_an_unexpected_error_costs_one_record_and_is_counted(
+    spool: Spool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def decode(encoded: bytes) -> Record:
+        record = decode_record(encoded)
+        if isinstance(record, EventsRecord) and record.first_sequence == 6:
+            raise ZeroDivisionError("injected")
+        return record
+
+    monkeypatch.setattr(spool_module, "decode_record", decode)
+    append(spool, events(1, 5, 5), events(1, 6, 6), events(1, 7, 7))
+    resolve(spool, ONE, state(1, 4))
+    assert said(spool)[1] == ("GapRecord", 1, 6, 6)
+    assert spool.faults == 1

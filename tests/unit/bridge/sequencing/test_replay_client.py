@@ -14,6 +14,7 @@ from bridge.sequencing.lane import Anchor
 from bridge.sequencing.replay_client import END_SEQUENCE, Replayer
 from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
+from schemas.codec import decode_record_events
 from schemas.events import Removed
 from schemas.positions import NO_CURSOR, Cursor
 from schemas.records import EventsRecord, SequencedRecord
@@ -128,7 +129,7 @@ def told(records: Sequence[SequencedRecord]) -> list[object]:
     short: list[object] = []
     for record in records:
         if isinstance(record, EventsRecord):
-            for event in record.decoded_events():
+            for event in decode_record_events(record):
                 assert isinstance(event, Removed)
                 assert event.hashes == event.sequence.to_bytes(8, "little")
                 short.append((record.incarnation, event.sequence))

@@ -10,6 +10,7 @@ from bridge.sequencing.lane import JOINED_LATE, MISSED, RESTARTED
 from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire.drop_reasons import DropReason
+from schemas.codec import decode_record_events
 from schemas.errors import RegistrationConflictError
 from schemas.events import BlockEvent, Removed
 from schemas.identities import Offset, PublisherKey
@@ -51,7 +52,7 @@ def told(records: Sequence[SequencedRecord]) -> list[object]:
     short: list[object] = []
     for record in records:
         if isinstance(record, EventsRecord):
-            short.extend(record.decoded_events())
+            short.extend(decode_record_events(record))
         else:
             short.append(
                 (record.reason, record.incarnation, record.first_sequence, record.last_sequence)

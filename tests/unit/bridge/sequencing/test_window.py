@@ -2,16 +2,10 @@ import pytest
 
 from bridge.sequencing import window as window_module
 from bridge.sequencing.window import Window
+from schemas.codec import decode_record, decode_record_events
 from schemas.events import BlockEvent, Cleared, Removed
 from schemas.identities import Medium
-from schemas.records import (
-    EventsRecord,
-    GapRecord,
-    ResetRecord,
-    SequencedRecord,
-    decode_record,
-    encode_record,
-)
+from schemas.records import EventsRecord, GapRecord, ResetRecord, SequencedRecord, encode_record
 from tests.unit.bridge.messages import registration
 
 PUBLISHER = registration(dp_rank=2).publisher
@@ -33,7 +27,7 @@ def add(window: Window, sequence: int, events: list[BlockEvent], incarnation: in
 
 def events_of(record: SequencedRecord) -> list[BlockEvent]:
     assert isinstance(record, EventsRecord)
-    return record.decoded_events()
+    return decode_record_events(record)
 
 
 def span(record: SequencedRecord) -> tuple[str, int, int, int]:

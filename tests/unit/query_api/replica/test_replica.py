@@ -5,7 +5,6 @@ from collections.abc import Callable
 import pytest
 
 from query_api.http.app import create_app
-from query_api.replica.registry_table import encode_registration
 from query_api.replica.replica import Replica
 from query_api.replica.snapshot import Place, Topic
 from reprise.metrics.roles import replica_collector
@@ -13,7 +12,7 @@ from schemas.conditions import Level, Part
 from schemas.limits import STALE_S
 from schemas.positions import AnswerState
 from schemas.registration import Registration
-from schemas.topics import encode_publisher
+from schemas.topics import encode_publisher, encode_registration
 from streams.table.fold import Fold
 from streams.table.row_reader import RowReader
 from tests.building import SCOPE, events_record, registered_record, registration, stored

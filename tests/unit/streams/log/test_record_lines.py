@@ -72,7 +72,10 @@ def test_a_registration_is_shown_whole() -> None:
     registration = Registration(
         endpoint="tcp://h:1", kind=PublisherKind.VLLM, model_name="m", instance_id="i", block_size=4
     )
-    shown = line(encode_record(RegisteredRecord(**PUBLISHER, registration=registration)))
+    record = RegisteredRecord(
+        stream=registration.stream, dp_rank=0, bridge_time=1.0, registration=registration
+    )
+    shown = line(encode_record(record))
     assert shown["kind"] == "registered"
     assert shown["registration"] == msgspec.to_builtins(registration)
 
@@ -163,3 +166,20 @@ def test_events_that_cannot_be_decoded_leave_the_envelope(events: bytes) -> None
 )
 def test_every_part_of_the_filter_must_match(wanted: StreamFilter, shown: bool) -> None:
     assert (line(encode_record(UnregisteredRecord(**PUBLISHER)), wanted) is not None) == shown
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        b"\xa1\xff",  # no UTF-8
+        b"\x91" * 500 + b"\xc0",
+        b"\x91" * 5000,
+        b"\xc7\x01\x05a",  # an extension of nobody's
+        b"\xd6\xff\xff\xff\xff\xff",  # a time
+        b"\x81\x90\x01",  # a map by arrays
+    ],
+)
+def test_extra_keys_that_are_none_are_shown_as_hex(key: bytes) -> None:
+    event = msgspec.structs.replace(stored(5, [1], [1, 2, 3, 4]), extra_keys=(key,))
+    (shown,) = line(events_record(5, 5, [event]))["events"]
+    assert shown["extra_keys"] == [key.hex()]

@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from schemas.errors import RowCorruptError, RowVersionError
 from schemas.identities import ModelContext, PublisherKey, StreamKey
+from schemas.limits import GENERATION_MAX, OFFSET_MAX
 from streams.table import rows
 from streams.table.rows import RowKind, RowPlace
 
@@ -16,7 +17,7 @@ publishers = st.builds(
 )
 
 
-@given(contexts, st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1))
+@given(contexts, st.integers(0, GENERATION_MAX), st.integers(0, OFFSET_MAX))
 def test_row_keys_round_trip(context: ModelContext, generation: int, n: int) -> None:
     place = RowPlace(context, generation, n)
     assert rows.parse_row_key(rows.row_key(place)) == place
@@ -46,7 +47,7 @@ def test_rows_of_one_context_stand_together_in_order(
         assert not prefix <= rows.row_key(RowPlace(other, generation, n)) < rows.end_of(prefix)
 
 
-@given(st.sampled_from(RowKind), st.integers(-1, 2**63 - 1), st.binary(max_size=100))
+@given(st.sampled_from(RowKind), st.integers(-1, OFFSET_MAX), st.binary(max_size=100))
 def test_rows_round_trip(kind: RowKind, covers: int, body: bytes) -> None:
     assert rows.decode_row(b"k", rows.encode_row(kind, covers, body)) == (kind, covers, body)
 

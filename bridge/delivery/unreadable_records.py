@@ -1,0 +1,77 @@
+"""Records of a spool that cannot be read: written by a newer version, or damaged on the disk."""
+
+import logging
+import time
+from collections import Counter
+from typing import Final
+
+from bridge.delivery.dropped_records import SPOOL_UNREADABLE, gap_between
+from bridge.delivery.spool import Spool
+from schemas.identities import PublisherKey
+from schemas.positions import Cursor
+from schemas.records import RegisteredRecord, UnregisteredRecord, encode_record
+
+_CHANGES_AT_ONCE: Final = 4096
+_logger = logging.getLogger(__name__)
+
+
+def drop_unreadable(
+    spool: Spool, publisher: PublisherKey, *, before: Cursor | None, last: Cursor | None = None
+) -> int:
+    """Deletes the publisher's records that cannot be read, and says in their place what is lost.
+
+    Which batches they held can only be told from those around them: the gap record that takes the
+    place of one or more of them names the batches between its neighbours. Cost O(lane).
+
+    Args:
+        spool: whose publisher it is.
+        publisher: of the lane.
+        before: what the log has of it; None: nothing is said, the records are only deleted.
+        last: the last batch that was put into the lane; None where nobody knows.
+
+    Returns:
+        How many were deleted.
+
+    Raises:
+        DiskError: some of them may have been.
+    """
+    reasons: Counter[str] = Counter()
+    run: list[int] = []  # of unreadable records, one after the other
+    changes: list[tuple[int, bytes | None]] = []
+    for spooled in spool.read(publisher):
+        record = spool.decode(publisher, spooled)
+        if isinstance(record, str):
+            reasons[record] += 1
+            run.append(spooled.number)
+        elif not isinstance(record, RegisteredRecord | UnregisteredRecord):
+            after = Cursor(record.incarnation, record.first_sequence)
+            changes += _said_of(publisher, run, before, after)
+            run = []
+            reached = Cursor(record.incarnation, record.last_sequence)
+            before = None if before is None else max(before, reached)
+    after_all = None if last is None else last._replace(sequence=last.sequence + 1)
+    changes += _said_of(publisher, run, before, after_all)
+    for start in range(0, len(changes), _CHANGES_AT_ONCE):
+        spool.replace(publisher, changes[start : start + _CHANGES_AT_ONCE])
+    dropped = reasons.total()
+    if dropped:
+        spool.dropped[publisher, SPOOL_UNREADABLE] += dropped
+        _logger.warning(
+            "Dropped %d spooled records of %s that cannot be read: %s",
+            dropped,
+            publisher,
+            dict(reasons),
+        )
+    return dropped
+
+
+def _said_of(
+    publisher: PublisherKey, run: list[int], before: Cursor | None, after: Cursor | None
+) -> list[tuple[int, bytes | None]]:
+    """What comes in place of unreadable records that stand one after the other."""
+    said: list[tuple[int, bytes | None]] = [(number, None) for number in run]
+    if run and before is not None and after is not None:
+        gap = gap_between(publisher, before, after, now=time.time(), reason=SPOOL_UNREADABLE)
+        if gap is not None:
+            said[0] = (run[0], encode_record(gap))
+    return said

@@ -1,0 +1,257 @@
+"""Decoders of everything that comes back from a log, a topic or a disk.
+
+What is decoded here was written by any version of Reprise, by something else, or by a failing disk.
+So a decoder raises one of a closed set and nothing else, whatever the bytes are:
+
+    a record of the log, and its events                        RecordError
+    an entry of `registry` or `cursors`, a lane of a spool     EntryError
+    a row of a table: its key's name, its body                 RowCorruptError
+
+and what it returns holds no value that something behind it cannot take: the types of `schemas` say
+the ranges of names, numbers and times (`Annotated`), and msgspec checks them as it decodes.
+
+Pure. Errors leave out where the bytes stand: the reader knows, counts them, says it and goes on.
+"""
+
+from collections.abc import Callable
+from struct import Struct
+from struct import error as struct_error
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
+
+from schemas.errors import (
+    EntryError,
+    EventsFormatError,
+    RecordFormatError,
+    RecordVersionError,
+    RowCorruptError,
+)
+from schemas.events import BlockEvent, decode_events
+from schemas.identities import ModelContext, PublisherKey
+from schemas.limits import ERROR_DETAIL_CHARS_MAX
+from schemas.records import (
+    RECORD_VERSION,
+    EventsRecord,
+    GapRecord,
+    Record,
+    RegisteredRecord,
+)
+from schemas.registration import Registration
+from schemas.topics import CursorNote
+
+UNUSABLE: Final = (ValueError, TypeError, OverflowError, RecursionError, struct_error)
+"""What msgspec and `struct` raise on bytes that are not what they should be. Of ValueError's family
+are all of msgspec's errors and UnicodeDecodeError, which is none of msgspec's."""
+
+MALFORMED_KEY: Final = "malformed_key"
+MALFORMED_VALUE: Final = "malformed_value"
+KEY_MISMATCH: Final = "key_mismatch"
+TOO_MANY: Final = "too_many"
+"""Reasons of an EntryError; the last one is a reader's own, which has no room for one more."""
+
+T = TypeVar("T")
+SourceT = TypeVar("SourceT", bytes, bytes | msgspec.Raw)
+
+
+class _Version(msgspec.Struct):
+    version: int
+
+
+_record: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
+_version = msgspec.msgpack.Decoder(_Version)
+_publisher = msgspec.msgpack.Decoder(PublisherKey)
+_context = msgspec.msgpack.Decoder(ModelContext)
+_registration = msgspec.msgpack.Decoder(Registration)
+_note = msgspec.msgpack.Decoder(CursorNote)
+
+
+def _decode(
+    decode: Callable[[SourceT], T], encoded: SourceT, error: Callable[[str], Exception]
+) -> T:
+    """What `decode` makes of the bytes; raises what `error` makes of the reason why not."""
+    try:
+        return decode(encoded)
+    except UNUSABLE as cause:
+        raise error(detail_of(cause)) from cause
+
+
+def detail_of(error: BaseException) -> str:
+    """The error's text, which may repeat what it was given: shortened, on one line."""
+    text = str(error)[:ERROR_DETAIL_CHARS_MAX]
+    return "".join(one if one.isprintable() else "?" for one in text)
+
+
+# Records
+
+
+def decode_record(encoded: bytes) -> Record:
+    """The inverse of `schemas.records.encode_record`; O(envelope), events stay encoded.
+
+    Raises:
+        RecordVersionError: written by a newer Reprise.
+        RecordFormatError: not a record.
+    """
+    try:
+        record = _record.decode(encoded)
+    except UNUSABLE as error:
+        version = _version_of(encoded)
+        if version is not None and version > RECORD_VERSION:
+            raise RecordVersionError(version=version, supported=RECORD_VERSION) from error
+        raise RecordFormatError(detail=detail_of(error)) from error
+    if record.version > RECORD_VERSION:
+        raise RecordVersionError(version=record.version, supported=RECORD_VERSION)
+    _check_record(record)
+    return record
+
+
+def _version_of(encoded: bytes) -> int | None:
+    try:
+        return _version.decode(encoded).version
+    except UNUSABLE:
+        return None
+
+
+def _check_record(record: Record) -> None:
+    """What one field says of another."""
+    if isinstance(record, EventsRecord | GapRecord):
+        first, last = record.first_sequence, record.last_sequence
+        if not 0 <= first <= last:
+            raise RecordFormatError(detail=f"sequences `{first}` to `{last}`")
+    elif isinstance(record, RegisteredRecord) and record.registration.publisher != record.publisher:
+        raise RecordFormatError(detail="the registration of a publisher other than its own")
+
+
+def decode_record_events(record: EventsRecord) -> list[BlockEvent]:
+    """The events of a record as objects; O(events).
+
+    Raises:
+        EventsFormatError: they are not block events.
+    """
+    return _decode(decode_events, record.events, EventsFormatError)
+
+
+# Entries
+
+
+class RegistryEntry(NamedTuple):
+    """An entry of `registry`; None: the publisher is forgotten."""
+
+    publisher: PublisherKey
+    registration: Registration | None
+
+
+class CursorEntry(NamedTuple):
+    """An entry of `cursors`."""
+
+    publisher: PublisherKey
+    note: CursorNote
+
+
+def decode_publisher(key: bytes | None) -> PublisherKey:
+    """The inverse of `schemas.topics.encode_publisher`.
+
+    Raises:
+        EntryError: not such a key.
+    """
+    return _decode(
+        _publisher.decode, key or b"", lambda detail: EntryError(MALFORMED_KEY, detail=detail)
+    )
+
+
+def decode_registry_entry(key: bytes | None, value: bytes | None) -> RegistryEntry | None:
+    """An entry of `registry`. None for one that removes what could not be read either.
+
+    Raises:
+        EntryError: it says nothing of any publisher, or nothing usable of the one it names.
+    """
+    try:
+        publisher = decode_publisher(key)
+    except EntryError:
+        if value is None:
+            return None
+        raise
+    if value is None:
+        return RegistryEntry(publisher, None)
+    registration = _decode_value(_registration.decode, publisher, value)
+    if registration.publisher != publisher:
+        detail = "the registration of a publisher other than its key's"
+        raise EntryError(KEY_MISMATCH, detail=detail, publisher=publisher)
+    return RegistryEntry(publisher, registration)
+
+
+def decode_cursor_entry(key: bytes | None, value: bytes | None) -> CursorEntry:
+    """An entry of `cursors`.
+
+    Raises:
+        EntryError: it says nothing of any publisher, or nothing usable of the one it names.
+    """
+    publisher = decode_publisher(key)
+    return CursorEntry(publisher, _decode_value(_note.decode, publisher, value or b""))
+
+
+def _decode_value(decode: Callable[[bytes], T], publisher: PublisherKey, value: bytes) -> T:
+    return _decode(
+        decode,
+        value,
+        lambda detail: EntryError(MALFORMED_VALUE, detail=detail, publisher=publisher),
+    )
+
+
+# Rows
+
+
+def decode_row_context(key: bytes, encoded: bytes) -> ModelContext:
+    """The context in a row's key.
+
+    Raises:
+        RowCorruptError: there is none.
+    """
+    return _decode(_context.decode, encoded, _row_error(key, "its key does not decode"))
+
+
+def decode_row_publisher(key: bytes, encoded: bytes) -> PublisherKey:
+    """The publisher in a row's key.
+
+    Raises:
+        RowCorruptError: there is none.
+    """
+    return _decode(_publisher.decode, encoded, _row_error(key, "its key does not decode"))
+
+
+def decode_row_body(kind: type[T], *, key: bytes, body: bytes) -> T:
+    """The body of a row that holds one object.
+
+    Raises:
+        RowCorruptError: it is none of that kind.
+    """
+
+    def decode(encoded: bytes) -> T:
+        return msgspec.msgpack.decode(encoded, type=kind)
+
+    return _decode(decode, body, _row_error(key, "its body does not decode"))
+
+
+def decode_row_number(*, key: bytes, body: bytes, size_bytes: int, maximum: int) -> int:
+    """The body of a row that is one unsigned number, little-endian.
+
+    Raises:
+        RowCorruptError: it has another size, or is above the maximum.
+    """
+    number = int.from_bytes(body, "little") if len(body) == size_bytes else -1
+    if not 0 <= number <= maximum:
+        raise RowCorruptError(key=key, detail=f"its body is no number of {size_bytes} bytes")
+    return number
+
+
+def unpack_row_key(fields: Struct, key: bytes, encoded: bytes) -> tuple[int, ...]:
+    """Fixed fields of a key.
+
+    Raises:
+        RowCorruptError: it has another length.
+    """
+    return _decode(fields.unpack, encoded, _row_error(key, "its key has another length"))
+
+
+def _row_error(key: bytes, what: str) -> Callable[[str], RowCorruptError]:
+    return lambda detail: RowCorruptError(key=key, detail=f"{what}: {detail}")

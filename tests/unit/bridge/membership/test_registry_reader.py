@@ -1,0 +1,172 @@
+"""The registry's reader against messages of a consumer in memory."""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from bridge.membership import registry_reader
+from bridge.membership.registry_reader import Entries, Registry
+from brokers.clients import Clients
+from brokers.interface import Consumer, Partition
+from brokers.settings import KafkaSettings
+from schemas.identities import PublisherKey
+from schemas.registration import Registration
+from schemas.topics import encode_publisher, encode_registration
+from tests.unit.bridge.messages import registration
+
+ONE = registration()
+TWO = registration(instance_id="w-2")
+SETTINGS = KafkaSettings(bootstrap="k:1", registry_partitions=1)
+TOPIC = SETTINGS.topics.registry.name
+KEY = encode_publisher(ONE.publisher)
+POISON: list[tuple[bytes | None, bytes | None]] = [
+    (b"\xc1", b"what?"),
+    (b"\x92\x95\xa1\xff", encode_registration(ONE)),
+    (None, b""),
+    (KEY, b"\x81\xa8endpoint\xa1\xff"),
+    (KEY, b"\x91" * 10_000),
+    (KEY, encode_registration(TWO)),
+    (KEY, encode_registration(ONE)[:-1]),
+]
+
+
+class Owner:
+    """Notes what it is told."""
+
+    def __init__(self) -> None:
+        self.assigned: list[dict[int, Entries]] = []
+        self.changes: list[tuple[int, PublisherKey, Registration | None]] = []
+        self.fails_for: PublisherKey | None = None
+
+    async def revoke(self) -> None: ...
+
+    def assign(self, entries: dict[int, Entries]) -> None:
+        self.assigned.append(entries)
+
+    def change(
+        self, partition: int, publisher: PublisherKey, registration: Registration | None
+    ) -> None:
+        if publisher == self.fails_for:
+            raise ZeroDivisionError("injected")
+        self.changes.append((partition, publisher, registration))
+
+
+class FakeConsumer:
+    """One partition of the registry."""
+
+    def __init__(self) -> None:
+        self.log: list[tuple[bytes | None, bytes | None]] = []
+        self.position_ = 0
+
+    def seek(self, partition: object, offset: int) -> None:
+        self.position_ = offset
+
+    async def position(self, partition: object) -> int:
+        return self.position_
+
+    async def end_offsets(self, partitions: Sequence[Any]) -> Mapping[Partition, int]:
+        return {Partition(*one): len(self.log) for one in partitions}
+
+    async def commit(self, offsets: object) -> None: ...
+
+    async def getmany(self, *, timeout_ms: int) -> Mapping[Partition, Sequence[Any]]:
+        start, self.position_ = self.position_, len(self.log)
+        messages = [
+            SimpleNamespace(partition=0, offset=start + n, key=key, value=value)
+            for n, (key, value) in enumerate(self.log[start:])
+        ]
+        return {Partition(TOPIC, 0): messages}
+
+
+class Reading:
+    """A reader to which the partition was assigned."""
+
+    def __init__(self) -> None:
+        self.owner = Owner()
+        self.consumer = FakeConsumer()
+        clients = cast(Clients, SimpleNamespace())
+        self.registry = Registry(clients, SETTINGS, self.owner, session_s=10.0)
+        self.registry._consumer = cast(Consumer, self.consumer)
+        asyncio.run(self.registry.on_partitions_assigned({Partition(TOPIC, 0)}))
+
+    def turn(self, *messages: tuple[bytes | None, bytes | None]) -> Entries:
+        """Reads these, and all before them that were not read."""
+        self.consumer.log += messages
+
+        async def turn() -> None:
+            await self.registry._turn(cast(Consumer, self.consumer))
+
+        asyncio.run(turn())
+        (entries,) = self.owner.assigned
+        return entries[0]
+
+
+@pytest.fixture
+def reading() -> Reading:
+    return Reading()
+
+
+def entry(of: Registration) -> tuple[bytes, bytes]:
+    return encode_publisher(of.publisher), encode_registration(of)
+
+
+@pytest.mark.parametrize("poison", POISON)
+def test_an_entry_that_cannot_be_read_is_counted_and_the_next_ones_are_followed(
+    reading: Reading, poison: tuple[bytes | None, bytes | None]
+) -> None:
+    entries = reading.turn(poison, entry(TWO))
+    assert entries.publishers == {TWO.publisher: TWO}
+    assert reading.registry.skipped.total() == 1
+    reading.turn(poison, entry(ONE))
+    assert reading.owner.changes == [(0, ONE.publisher, ONE)]
+    assert (reading.registry.skipped.total(), reading.registry.faults) == (2, 0)
+
+
+def test_a_publisher_whose_entry_cannot_be_read_is_not_taken_for_forgotten(
+    reading: Reading,
+) -> None:
+    entries = reading.turn((KEY, b"\x00"))
+    assert not entries.has_forgotten(ONE.publisher)
+    assert entries.has_forgotten(TWO.publisher)
+    reading.turn((KEY, None))
+    assert entries.has_forgotten(ONE.publisher)
+
+
+def test_an_unexpected_error_costs_one_entry_and_is_counted_with_its_place(
+    reading: Reading, caplog: pytest.LogCaptureFixture
+) -> None:
+    reading.turn()
+    reading.owner.fails_for = ONE.publisher
+    reading.turn(entry(ONE), entry(TWO))
+    assert reading.owner.changes == [(0, TWO.publisher, TWO)]
+    assert reading.registry.faults == 1
+    assert f"skipping the entry in {TOPIC}, partition 0, offset 0" in caplog.text
+
+
+def test_the_publishers_of_a_registry_have_a_bound_and_none_counts_as_forgotten_above_it(
+    reading: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry_reader, "REGISTRY_ENTRIES_MAX", 3)
+    many = [registration(instance_id=f"i-{number}") for number in range(5)]
+    bad = [(encode_publisher(one.publisher), b"\x00") for one in many]
+    entries = reading.turn(*map(entry, many[:2]), *bad[2:], *map(entry, many[3:]))
+    assert len(entries.publishers) + len(entries.unusable) == 3
+    assert set(entries.publishers) == {one.publisher for one in many[:2]}
+    assert not entries.has_forgotten(many[4].publisher)
+    assert reading.registry.skipped["too_many"] == 2
+    reading.turn((encode_publisher(many[0].publisher), None), entry(many[4]))
+    assert many[4].publisher in entries.publishers
+
+
+def test_of_many_unusable_entries_only_the_first_are_named(
+    reading: Reading, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(registry_reader, "ENTRIES_NAMED_MAX", 2)
+    with caplog.at_level(logging.WARNING):
+        reading.turn(*[(b"\xc1", b"")] * 9)
+    assert reading.registry.skipped == {"malformed_key": 9}
+    assert len([one for one in caplog.records if "Skipping" in one.message]) == 2

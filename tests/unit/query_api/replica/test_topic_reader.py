@@ -1,0 +1,137 @@
+"""What the reader does with messages that it cannot use; the consumer is left out."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from brokers.interface import Message
+from brokers.settings import KafkaSettings
+from query_api.replica import topic_reader
+from query_api.replica.replica import Replica
+from query_api.replica.snapshot import Place, Topic
+from query_api.replica.topic_reader import KafkaFeed
+from schemas.positions import AnswerState
+from schemas.topics import encode_publisher, encode_registration
+from streams.kernel import open_kernel
+from streams.table.fold import Fold
+from streams.table.row_reader import RowReader
+from tests.building import SCOPE, events_record, registered_record, registration, stored
+from tests.fakes import FlushingWorker
+
+ONE, TWO = registration("a"), registration("b", port=6000)
+SETTINGS = KafkaSettings(bootstrap="k:1", events_partitions=1, registry_partitions=1)
+PARTITIONS = {Topic.TABLE: 1, Topic.REGISTRY: 1}
+TABLE, REGISTRY = Place(Topic.TABLE, 0), Place(Topic.REGISTRY, 0)
+ROWS = (
+    registered_record(ONE),
+    events_record(0, 0, [stored(0, [1, 2], list(range(8)))]),
+)
+
+
+class Poisoned(RowReader):
+    """A follower with a fault: it fails at rows of that value."""
+
+    def put(self, partition: int, key: bytes, value: bytes | None) -> None:
+        if value == b"poison":
+            raise ZeroDivisionError("injected")
+        super().put(partition, key, value)
+
+    def catching_up(self, partition: int) -> Iterator[None]:
+        gathered = self._partitions[partition].gathered
+        if b"poison while loading" in gathered._plain.values():
+            gathered._plain.clear()
+            raise ZeroDivisionError("injected")
+        return super().catching_up(partition)
+
+
+class Feeding:
+    """A feed whose messages the test gives."""
+
+    def __init__(self) -> None:
+        self.replica = Replica(lambda: Poisoned(open_kernel(1337, name="reference")), PARTITIONS)
+        self.feed = KafkaFeed(
+            SETTINGS,
+            cast(Any, {}),
+            self.replica,
+            prepare=cast(Any, None),
+            when_refused=cast(Any, None),
+        )
+        self.read: dict[Place, int] = {TABLE: 0, REGISTRY: 0}
+
+    def give(self, place: Place, entries: Sequence[tuple[bytes | None, bytes | None]]) -> None:
+        now = int(time.time() * 1000)
+        messages = [
+            SimpleNamespace(
+                partition=0, offset=self.read[place] + n, timestamp=now, key=key, value=value
+            )
+            for n, (key, value) in enumerate(entries)
+        ]
+        self.read[place] += len(messages)
+        ends = self.read | {Place(Topic.EVENTS, 0): 0}
+        copy = self.replica.loading
+        if copy.begun:
+            self.replica.note_ends(ends)
+        else:
+            copy.begin(time.monotonic(), ends)
+        asyncio.run(self.feed._apply(copy, place, cast(Sequence[Message], messages)))
+        if place is TABLE:
+            asyncio.run(self.feed._advance(copy, REGISTRY, self.read[REGISTRY]))
+        self.replica.note_progress()
+
+    def close(self) -> None:
+        self.feed._loop.close()
+
+
+@pytest.fixture
+def feeding() -> Iterator[Feeding]:
+    made = Feeding()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def rows() -> Sequence[tuple[bytes, bytes | None]]:
+    return FlushingWorker(Fold(open_kernel(1337, name="reference"))).flush(*ROWS)
+
+
+def test_an_unexpected_error_costs_one_row_and_the_answers_no_longer_say_exact(
+    feeding: Feeding, rows: Sequence[tuple[bytes, bytes | None]], caplog: pytest.LogCaptureFixture
+) -> None:
+    feeding.give(TABLE, [*rows, (b"P key", b"poison")])
+    feeding.give(TABLE, [(b"P key", b"poison"), *rows])
+    assert feeding.replica.internal_errors == 2
+    assert feeding.replica.ready
+    assert feeding.replica.kernel.contexts()
+    assert feeding.replica.state(SCOPE) is not AnswerState.EXACT
+    assert feeding.replica.copy.faulty
+    assert f"skipping the message of the table at offset {len(rows)} of partition 0" in caplog.text
+
+
+def test_an_unexpected_error_while_rows_are_loaded_does_not_repeat_for_ever(
+    feeding: Feeding,
+) -> None:
+    feeding.give(TABLE, [(b"P key", b"poison while loading")])
+    assert not feeding.replica.loading.complete
+    asyncio.run(feeding.feed._advance(feeding.replica.loading, TABLE, 1))
+    assert feeding.replica.loading.complete
+    assert feeding.replica.internal_errors == 1
+
+
+def test_an_entry_of_the_registry_that_cannot_be_read_is_counted_and_named_within_a_bound(
+    feeding: Feeding, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(topic_reader, "ENTRIES_NAMED_MAX", 2)
+    key = encode_publisher(ONE.publisher)
+    with caplog.at_level(logging.WARNING):
+        feeding.give(REGISTRY, [(b"\x92\x95\xa1\xff", b""), *[(key, b"\xa1\xff")] * 5])
+        feeding.give(REGISTRY, [(key, encode_registration(ONE))])
+    assert feeding.replica.entries_skipped == 6
+    assert feeding.replica.internal_errors == 0
+    assert not feeding.replica.copy.faulty
+    assert feeding.replica.loading.registry.registrations == {ONE.publisher: ONE}
+    assert caplog.text.count("Skipping the registry entry") == 3
