@@ -4,11 +4,12 @@ import click
 
 from reprise import __version__
 from reprise.cli import distributed, embedded
+from reprise.cli.interruption import Commands
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
-@click.group(context_settings=_CONTEXT)
+@click.group(cls=Commands, context_settings=_CONTEXT)
 @click.version_option(__version__, prog_name="reprise")
 def main() -> None:
     """Tells an LLM router which engine holds the longest prefix of a prompt.

@@ -17,6 +17,7 @@ hashes, as a follower may not look into them anyway.
 """
 
 import argparse
+import signal
 import sys
 import time
 from array import array
@@ -266,6 +267,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str]) -> int:
     """Publish one load."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)  # a background shell has SIGINT ignored
     given = _parser().parse_args(arguments)
     names = LoadPlan.__struct_fields__
     plan = LoadPlan(**{name: getattr(given, name) for name in names})

@@ -25,7 +25,6 @@ from storage.rocksdb import LOG, Database, disk_errors
 from streams.log.embedded import ReadOnlyLog
 from streams.log.record_lines import Entry, StreamFilter, record_line
 
-_INTERRUPTED: Final = 130  # the exit code of a command that Ctrl-C ended
 _PATIENCE_S: Final = 10.0
 _POLL_S: Final = 0.25
 _POLL_RECORDS_MAX: Final = 500
@@ -54,8 +53,8 @@ Write = Callable[[bytes], object]
 
 @contextmanager
 def quiet_output() -> Iterator[Write]:
-    """Standard output, each write seen at once; a reader that went away or Ctrl-C ends the body
-    without a word.
+    """Standard output, each write seen at once; a reader that went away ends the body without a
+    word.
     """
 
     def write(lines: bytes) -> None:
@@ -67,8 +66,6 @@ def quiet_output() -> Iterator[Write]:
     except BrokenPipeError:
         # What is left in the buffer has nowhere to go; the interpreter would try again at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except KeyboardInterrupt:
-        sys.exit(_INTERRUPTED)
 
 
 def tail_kafka(settings: KafkaSettings, options: TailOptions, write: Write) -> None:

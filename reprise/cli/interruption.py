@@ -1,0 +1,57 @@
+"""How SIGINT and SIGTERM end a command, whatever its caller has set for them."""
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Final
+
+import click
+
+_ENDING: Final = (signal.SIGINT, signal.SIGTERM)
+_SIGNALLED: Final = 128
+"""A command that a signal ended returns this and the signal's number, as a shell says it."""
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """SIGINT and SIGTERM raise KeyboardInterrupt in the body, and end the process without a word.
+
+    The exit code is 130 or 143. A service installs handlers of its own once it runs, and ends with
+    0. What starts a command may have SIGINT ignored (`nohup`, a background job of a shell that is
+    no terminal's); Python then leaves it ignored, and the command could not be stopped by it.
+
+    Raises:
+        SystemExit: a signal ended the body.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # no other thread may install handlers
+        return
+    received: list[int] = []
+
+    def end(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        signal.raise_signal(signal.SIGINT)
+
+    before = {number: signal.getsignal(number) for number in _ENDING}
+    # asyncio takes SIGINT over, to let its tasks end in order, only from this very handler.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    except KeyboardInterrupt:
+        sys.exit(_SIGNALLED + (received[0] if received else signal.SIGINT))
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+class Commands(click.Group):
+    """A group whose commands end by SIGINT and SIGTERM."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        """See `click.Group`."""
+        with ended_by_signals():
+            return super().invoke(ctx)

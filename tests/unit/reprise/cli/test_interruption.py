@@ -1,0 +1,79 @@
+"""Signals end a command, also where whatever started it has them ignored."""
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from reprise.cli.interruption import Commands, ended_by_signals
+from reprise.cli.main import main
+from streams.table import verification
+
+BOTH = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+BOUND_S = 20.0
+
+
+@pytest.fixture(params=[signal.SIG_IGN, signal.SIG_DFL])
+def inherited(request: pytest.FixtureRequest) -> Iterator[signal.Handlers]:
+    """What the process has inherited for both signals."""
+    before = [(number, signal.signal(number, request.param)) for number, _ in BOTH]
+    try:
+        yield request.param
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+
+
+@pytest.mark.parametrize(("number", "code"), BOTH)
+def test_a_signal_ends_a_command_without_a_word(
+    inherited: signal.Handlers, number: signal.Signals, code: int
+) -> None:
+    left: list[str] = []
+
+    @click.group(cls=Commands)
+    def group() -> None: ...
+
+    @group.command()
+    def wait() -> None:
+        try:
+            signal.raise_signal(number)
+            time.sleep(BOUND_S)
+        finally:
+            left.append("in order")
+
+    result = CliRunner().invoke(group, ["wait"])
+    assert (result.exit_code, result.output, left) == (code, "", ["in order"])
+    assert [signal.getsignal(one) for one, _ in BOTH] == [inherited, inherited]
+
+
+@pytest.mark.usefixtures("inherited")
+@pytest.mark.parametrize(("number", "code"), BOTH)
+def test_verify_is_ended_while_it_folds(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    def fold(data: Path, seed: int) -> Iterator[str]:
+        yield "first context"
+        signal.raise_signal(number)
+        time.sleep(BOUND_S)
+
+    monkeypatch.setattr(verification, "verify_log", fold)
+    result = CliRunner().invoke(main, ["verify", "--data", str(tmp_path)])
+    assert (result.exit_code, result.output) == (code, "first context\n")
+
+
+def test_a_thread_that_may_not_install_handlers_runs_the_command_all_the_same() -> None:
+    ran: list[bool] = []
+
+    def run() -> None:
+        with ended_by_signals():
+            ran.append(True)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(BOUND_S)
+    assert ran == [True]
