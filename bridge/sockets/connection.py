@@ -1,6 +1,7 @@
 """One publisher's SUB socket and what is known of its link; for the subscriber's thread only."""
 
 import logging
+import math
 import time
 from contextlib import suppress
 from itertools import count
@@ -21,6 +22,8 @@ CONNECT_TIMEOUT_MS: Final = 5_000
 KEEPALIVE_IDLE_S: Final = 30
 KEEPALIVE_INTERVAL_S: Final = 10
 KEEPALIVE_PROBES: Final = 3
+QUIET_S: Final = 0.05
+"""An attempt that libzmq makes no sooner than this cannot meet one that is made in its place."""
 _logger = logging.getLogger(__name__)
 _monitor_numbers = count()
 
@@ -32,7 +35,11 @@ class Connection:
     such as a message above the bound or another server on the port, it gives the endpoint up
     without a word. And it looks a name up for one IP version only: with IPv6 on, `localhost` means
     `::1` where that exists, and an engine that listens on IPv4 is never found. So a link that stays
-    away is made anew every RECONNECT_S, one by name with the other IP version.
+    away is replaced every RECONNECT_S, one by name with the other IP version.
+
+    Replacing drops what the link has brought. It may have come up since the thread last looked, and
+    the engine may have sent: so it is done only while libzmq waits before its next attempt, or once
+    it has given up, and not before everything has been received.
 
     Args:
         context: of the socket.
@@ -59,14 +66,16 @@ class Connection:
             self._by_name = names_host(self.endpoint)
             self.socket.ipv6 = not self._by_name
             self._monitor = self.socket.get_monitor_socket(
-                zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED,
+                zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED,
                 f"inproc://monitor-{next(_monitor_numbers)}",
             )
             self._connect()
         except BaseException:
             self.close()
             raise
-        self._start_waiting(time.monotonic())
+        self._watched_at = time.monotonic()
+        self._quiet_from = self._quiet_until = math.inf
+        self._start_waiting(self._watched_at)
 
     def receive(self) -> list[RawMessage]:
         """What has arrived, up to RECEIVE_BURST_MAX messages; never waits."""
@@ -95,10 +104,20 @@ class Connection:
     def watch(self) -> None:
         """Follows the link's state, and says once when it changes or stays away; never waits."""
         assert self._monitor is not None
+        looked_at = time.monotonic()
         with suppress(zmq.Again):
             while True:
                 event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))
+                if event["event"] == zmq.EVENT_CONNECT_RETRIED:
+                    # Not before the last look, when there was no such event.
+                    self._quiet_from = self._watched_at
+                    self._quiet_until = self._watched_at + event["value"] / 1000
+                    continue
+                # A link that libzmq does not give up is said to be retried right after it is lost.
+                self._quiet_from = looked_at + RECONNECT_MS / 1000
+                self._quiet_until = math.inf
                 self._set_connected(event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED)
+        self._watched_at = looked_at
         if not self.connected:
             self._wait(time.monotonic())
 
@@ -140,13 +159,19 @@ class Connection:
                 SUBSCRIBE_WARN_S,
                 self._name,
             )
-        if now >= self._retry_at:
+        if now >= self._retry_at and self._is_idle(now):
             self._retry_at = now + RECONNECT_S
+            self._quiet_from = math.inf
             with suppress(zmq.ZMQError):  # libzmq has given it up already
                 self.socket.disconnect(self.endpoint)
             if self._by_name:
                 self.socket.ipv6 = not self.socket.ipv6
             self._connect()
+
+    def _is_idle(self, now: float) -> bool:
+        """Whether no attempt is under way or about to be, and nothing is left to receive."""
+        quiet = self._quiet_from <= now < self._quiet_until - QUIET_S
+        return quiet and not self.socket.poll(0)
 
 
 def _set_options(socket: "zmq.Socket[bytes]") -> None:

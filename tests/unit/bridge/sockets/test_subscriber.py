@@ -254,6 +254,82 @@ def test_a_name_is_tried_in_both_versions_of_ip(
     late.close()
 
 
+@pytest.fixture
+def context() -> Iterator["zmq.Context[zmq.Socket[bytes]]"]:
+    built: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    yield built
+    built.destroy(linger=0)
+
+
+def receive(connection: Connection) -> list[bytes]:
+    messages: list[RawMessage] = []
+
+    def received() -> bool:
+        messages.extend(connection.receive())
+        return bool(messages)
+
+    wait_until(received)
+    return [message.frames[0] for message in messages]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_link_that_comes_up_while_it_is_looked_at_keeps_what_it_brings(
+    context: "zmq.Context[zmq.Socket[bytes]]", host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "RECONNECT_S", 0.0)
+    endpoint = free_endpoint()
+    connection = Connection(context, registration(endpoint=endpoint.replace("127.0.0.1", host)))
+    wait = Connection._wait
+    late: list[Engine] = []
+
+    def come_up_and_wait(connection: Connection, now: float) -> None:
+        if not late:  # the events have been read, the link has not been replaced yet
+            late.append(Engine(endpoint))
+            late[0].await_subscriber()
+            late[0].send(b"kept")
+        wait(connection, time.monotonic())
+
+    monkeypatch.setattr(Connection, "_wait", come_up_and_wait)
+    connection.watch()
+    assert receive(connection) == [b"kept"]
+    connection.watch()
+    assert (connection.connected, connection.links) == (True, 1)
+    connection.close()
+    late[0].close()
+
+
+def test_a_lost_link_is_replaced_only_once_all_that_it_brought_is_received(
+    context: "zmq.Context[zmq.Socket[bytes]]", engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "RECONNECT_S", 0.0)
+    connection = Connection(context, registration(endpoint=engine.endpoint))
+    engine.await_subscriber()
+    engine.send(b"kept")
+    assert connection.socket.poll(round(PATIENCE_S * 1000))
+    connection.watch()
+    engine.close()
+    replaced: list[bool] = []
+    monkeypatch.setattr(Connection, "_connect", lambda _: replaced.append(True))
+
+    def lost() -> bool:
+        connection.watch()
+        return not connection.connected
+
+    wait_until(lost)
+    end = time.monotonic() + 0.5  # libzmq waits at least this long before its fourth attempt
+    while time.monotonic() < end:
+        connection.watch()
+    assert replaced == []
+    assert receive(connection) == [b"kept"]
+
+    def retried() -> bool:
+        connection.watch()
+        return bool(replaced)
+
+    wait_until(retried)
+    connection.close()
+
+
 def test_an_oversized_message_costs_the_link_and_not_the_stream(
     subscriber: Subscriber, engine: Engine, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
