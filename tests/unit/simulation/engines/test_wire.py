@@ -14,7 +14,7 @@ from simulation.engines.wire import (
     parse_release,
 )
 
-VECTORS = Path(__file__).parents[2] / "vectors"
+VECTORS = Path(__file__).parents[3] / "vectors"
 RELEASES = {
     "vllm-0.9.0": "0.9",
     "vllm-0.9.2": "0.9.2",

@@ -95,7 +95,7 @@ def test_command_prints_its_endpoint_and_then_its_figures() -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "simulation.traffic.load", "--blocks=640", "--pattern=removed"],
         stdout=subprocess.PIPE,
-        cwd=Path(__file__).parents[3],
+        cwd=Path(__file__).parents[4],
     )
     assert process.stdout is not None
     try:
