@@ -191,6 +191,9 @@ class Publisher:
 
     def _serve_replays(self, socket: "zmq.Socket[bytes]") -> None:
         for _ in range(_REPLAY_BURST_MAX):
+            # Has libzmq count what has left for the client: while it is busy it does so only now
+            # and then, takes the queue for full, and drops the end of a replay.
+            socket.get(zmq.EVENTS)
             try:
                 request = socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
