@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
+from devtools.broker_start import StartFiles, start_files
 from devtools.kafka_jars import (
     BrokerUnavailableError,
     cache_directory,
@@ -108,6 +109,7 @@ class Broker:
         extra_listeners: Sequence[Listener] = (),
         settings: Mapping[str, str] | None = None,
         heap_mib: int = 256,
+        java_flags: Sequence[str] = (),
     ) -> None:
         """Starts nothing yet.
 
@@ -117,12 +119,14 @@ class Broker:
             extra_listeners: beside the plaintext listener, each on a port of its own.
             settings: of server.properties, over those for tests.
             heap_mib: Java's heap.
+            java_flags: beside those that every broker gets.
         """
         self._directory = directory
         self._fixed_port = port
         self._listeners = [Listener(), *extra_listeners]
         self._settings = dict(settings or {})
         self._heap_mib = heap_mib
+        self._java_flags = list(java_flags)
         self._ports: dict[str, int] = {}
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -162,6 +166,7 @@ class Broker:
         """
         assert not self.running, "the broker is not running"
         java, jars = find_java(), fetch_jars()
+        ready_made = start_files(java, jars)
         command = [java, "-cp", f"{jars}/*"]
         self._directory.mkdir(parents=True, exist_ok=True)
         (self._directory / "log4j2.properties").write_text(_LOGGING)
@@ -170,8 +175,8 @@ class Broker:
             if first:
                 self._choose_ports()
             self._write_settings()
-            self._format(command)
-            if self._run(command):
+            self._format(command, ready_made)
+            if self._run(command, self._java_flags or ready_made.java_flags):
                 return
             # A port chosen here may have been taken since; a broker that had one keeps it.
             last = not first or self._fixed_port or attempt == _START_ATTEMPTS - 1
@@ -186,12 +191,12 @@ class Broker:
             self._process.wait(STOP_S)
             self._process = None
 
-    def stop(self) -> None:
+    def stop(self, timeout_s: float = STOP_S) -> None:
         """Sends SIGTERM, and SIGKILL where that does not help in time."""
         if self._process is not None:
             self._process.terminate()
             try:
-                self._process.wait(STOP_S)
+                self._process.wait(timeout_s)
             except subprocess.TimeoutExpired:
                 self.kill()
             self._process = None
@@ -248,8 +253,9 @@ class Broker:
         text = "".join(f"{key}={value}\n" for key, value in settings.items())
         (self._directory / "server.properties").write_text(text)
 
-    def _format(self, command: list[str]) -> None:
-        if (self._directory / "data" / "meta.properties").exists():
+    def _format(self, command: list[str], ready_made: StartFiles) -> None:
+        data = self._directory / "data"
+        if (data / "meta.properties").exists() or ready_made.copy_formatted(data):
             return
         tool = ["kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", _CLUSTER_ID]
         tool += ["-c", str(self._directory / "server.properties")]
@@ -264,9 +270,10 @@ class Broker:
             raise RuntimeError(
                 f"Expected to format {self._directory}, got:\n{(done.stdout + done.stderr)[-4000:]}"
             )
+        ready_made.keep_formatted(data)
 
-    def _run(self, command: list[str]) -> bool:
-        flags = [*_SMALL_JAVA, f"-Xms{self._heap_mib}m", f"-Xmx{self._heap_mib}m"]
+    def _run(self, command: list[str], java_flags: Sequence[str]) -> bool:
+        flags = [*_SMALL_JAVA, *java_flags, f"-Xms{self._heap_mib}m", f"-Xmx{self._heap_mib}m"]
         flags += [f"-Dlog4j2.configurationFile={self._directory / 'log4j2.properties'}"]
         settings = str(self._directory / "server.properties")
         with (self._directory / "broker.log").open("ab") as log:

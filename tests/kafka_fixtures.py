@@ -22,6 +22,8 @@ from aiokafka.errors import KafkaError  # type: ignore[import-untyped]
 
 from brokers.settings import KafkaSettings
 from devtools.broker import Broker, is_answering
+from devtools.broker_start import alone
+from devtools.class_archive import archive_classes
 from devtools.kafka_jars import (
     BrokerUnavailableError,
     fetch_jars,
@@ -51,16 +53,21 @@ class Kafka:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Fetches the jars before the first test, whose time is bounded."""
+    """Makes what every broker needs before the first test, whose time is bounded."""
     wanted = any(_asks_for_broker(item) for item in session.items)
-    listing = session.config.getoption("collectonly")
-    if wanted and not listing and not _choice() and not have_jars():
-        print("==> fetching the jars of Apache Kafka for the tests (54 MB, once)", flush=True)
-        try:
-            find_java()
-            fetch_jars()
-        except BrokerUnavailableError as error:
-            _no_broker.append(error)
+    if not wanted or session.config.getoption("collectonly") or _choice():
+        return
+    try:
+        find_java()
+        with alone("jars"):
+            if not have_jars():
+                print(
+                    "==> fetching the jars of Apache Kafka for the tests (54 MB, once)", flush=True
+                )
+                fetch_jars()
+        archive_classes()
+    except BrokerUnavailableError as error:
+        _no_broker.append(error)
 
 
 def _asks_for_broker(item: pytest.Item) -> bool:
