@@ -34,6 +34,7 @@ from simulation.engines.process import (
 from simulation.engines.publisher import PublisherOptions
 from simulation.engines.wire import EventBatch
 from simulation.traffic.http_json import JsonConnection
+from tests.processes import until
 from tests.unit.simulation.demo.stub_service import NaiveFollower
 
 WAIT_MS = 10_000
@@ -72,13 +73,21 @@ def follow_from_start(ready: EngineReady, dp_rank: int) -> NaiveFollower:
         dealer.set(zmq.LINGER, 0)
         dealer.connect(ready.ranks[dp_rank].replay_endpoint)
         dealer.send_multipart([b"", bytes(8)])
-        while True:
+        for _ in range(PublisherOptions().buffer_batches + 1):
             assert dealer.poll(WAIT_MS)
             frames = dealer.recv_multipart()
             if not frames[-1]:
                 return follower
             for event in msgspec.msgpack.decode(frames[-1], type=EventBatch).events:
                 follower.apply(event)
+    raise AssertionError("a replay has an end")
+
+
+def until_replayed(ready: EngineReady, dp_rank: int, held: set[tuple[int, str]]) -> None:
+    until(
+        lambda: follow_from_start(ready, dp_rank).held == held,
+        what=f"a replay of rank {dp_rank} gives what the engine says it holds",
+    )
 
 
 def test_generate_reports_what_was_cached() -> None:
@@ -106,9 +115,7 @@ def test_truth_is_what_the_publishers_said() -> None:
                 for medium in ("GPU", "CPU")
                 for block in truth["ranks"][str(rank)][medium]
             }
-            follower = follow_from_start(opened.ready, rank)
-            while follower.held != held:
-                follower = follow_from_start(opened.ready, rank)
+            until_replayed(opened.ready, rank, held)
         asked = connection.request("POST", "/truth", {"token_ids": [4, 5, 6, 7, 8, 9, 10]})
         ranks = msgspec.json.decode(asked.body)["ranks"]
         assert ranks["0"] == {"any": 6, "GPU": 6, "CPU": 6}
@@ -123,8 +130,7 @@ def test_ready_tells_who_it_is_and_how_far_it_has_come() -> None:
         def state() -> EngineState:
             return msgspec.json.decode(connection.request("GET", "/ready").body, type=EngineState)
 
-        while state().batches != [0, 2]:
-            continue
+        until(lambda: state().batches == [0, 2], what="two batches of rank 1 are published")
         assert (state().ready, state().options, state().requests) == (opened.ready, OPTIONS, 2)
 
 
@@ -133,9 +139,12 @@ def test_clear_forgets_and_announces() -> None:
         generate(connection, [1, 2, 3, 4], 0)
         assert connection.request("POST", "/clear").status == 200
         assert generate(connection, [9, 9], 0).cached_tokens == 0
-        follower = follow_from_start(opened.ready, 0)
-        while len(follower.held) != 2 or (9, 9) not in follower.prefixes.values():
+
+        def forgotten() -> bool:
             follower = follow_from_start(opened.ready, 0)
+            return len(follower.held) == 2 and (9, 9) in follower.prefixes.values()
+
+        until(forgotten, what="a replay ends with what was stored after the clearing")
 
 
 @pytest.mark.parametrize(
@@ -233,8 +242,7 @@ def orphan(grace_s: float) -> EngineReady:
 
 def test_engine_ends_when_its_parent_is_gone() -> None:
     pid = orphan(0).pid
-    while _runs(pid):
-        time.sleep(0.02)
+    until(lambda: not _runs(pid), what=f"the end of engine {pid}")
 
 
 def test_orphan_is_adopted_and_ended_by_who_adopted_it() -> None:
@@ -269,8 +277,10 @@ def test_client_that_was_killed_leaves_no_trace(capfd: pytest.CaptureFixture[str
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         with calls(opened.ready) as connection:
             generate(connection, [1, 2])
-        while any("process_request_thread" in one.name for one in threading.enumerate()):
-            time.sleep(0.01)
+        until(
+            lambda: not any("process_request_thread" in one.name for one in threading.enumerate()),
+            what="no request is served any more",
+        )
     assert capfd.readouterr().err == ""
 
 

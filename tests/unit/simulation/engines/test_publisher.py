@@ -1,5 +1,5 @@
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import msgspec
 import pytest
@@ -7,8 +7,11 @@ import zmq
 
 from simulation.engines.publisher import END_SEQUENCE, Publisher, PublisherOptions, offset_port
 from simulation.engines.wire import AllBlocksCleared, BlockStored, EventBatch
+from tests.processes import until
 
 WAIT_MS = 10_000
+MESSAGES_MAX = 1000
+"""More than any test here publishes: a socket that gives more gives them for ever."""
 CLEARED = AllBlocksCleared()
 
 
@@ -37,6 +40,7 @@ def replayed(socket: "zmq.Socket[bytes]", first: int) -> list[list[bytes]]:
     socket.send_multipart([b"", first.to_bytes(8, "big")])
     messages = [socket.recv_multipart()]
     while messages[-1][-2] != END_SEQUENCE:
+        assert len(messages) < MESSAGES_MAX, "a replay has an end"
         messages.append(socket.recv_multipart())
     return messages
 
@@ -51,13 +55,15 @@ def test_live_batches_are_three_frames_with_rising_sequences() -> None:
     with publisher(options, 3) as opened, connected(zmq.SUB, opened.endpoint) as subscriber:
         subscriber.set(zmq.RCVTIMEO, 20)
         received: list[list[bytes]] = []
-        # A subscription takes a moment, and what is published before it is lost.
-        while len(received) < 3:
+
+        def publish_and_receive() -> bool:
             opened.publish([event])
-            try:
+            with suppress(zmq.Again):
                 received.append(subscriber.recv_multipart())
-            except zmq.Again:
-                continue
+            return len(received) >= 3
+
+        # A subscription takes a moment, and what is published before it is lost.
+        until(publish_and_receive, what="three live batches")
     numbers = [int.from_bytes(sequence, "big") for _, sequence, _ in received]
     assert numbers == list(range(numbers[0], numbers[0] + 3))
     for topic, sequence, payload in received:
@@ -92,9 +98,13 @@ def test_replay_has_the_frames_of_its_release(
 
 def all_buffered(dealer: "zmq.Socket[bytes]", count: int) -> list[list[bytes]]:
     """Replays from 0 until `count` batches are there: publishing is asynchronous."""
-    messages = replayed(dealer, 0)
-    while len(messages) < count + 1:
-        messages = replayed(dealer, 0)
+    messages: list[list[bytes]] = []
+
+    def all_there() -> bool:
+        messages[:] = replayed(dealer, 0)
+        return len(messages) >= count + 1
+
+    until(all_there, what=f"a replay of {count} batches")
     return messages
 
 
@@ -103,9 +113,22 @@ def test_replay_begins_where_the_buffer_begins() -> None:
     with publisher(options) as opened, connected(zmq.DEALER, opened.replay_endpoint) as dealer:
         for _ in range(5):
             opened.publish([CLEARED])
-        messages = all_buffered(dealer, 2)
-        while sequences(messages) != [3, 4]:
-            messages = replayed(dealer, 0)
+        until(lambda: sequences(replayed(dealer, 0)) == [3, 4], what="the last two batches")
+        assert sequences(replayed(dealer, 0)) == [3, 4], "and it stays so"
+
+
+def publish_until_received(opened: Publisher, subscriber: "zmq.Socket[bytes]") -> int:
+    """Publishes until the subscriber has something to receive; returns how many there were."""
+    published = 0
+
+    def received() -> bool:
+        nonlocal published
+        opened.publish([CLEARED])
+        published += 1
+        return bool(subscriber.poll(20))
+
+    until(received, what="a live batch")
+    return published
 
 
 def test_lost_batch_is_a_gap_that_can_be_replayed() -> None:
@@ -114,14 +137,13 @@ def test_lost_batch_is_a_gap_that_can_be_replayed() -> None:
         connected(zmq.SUB, opened.endpoint) as subscriber,
         connected(zmq.DEALER, opened.replay_endpoint) as dealer,
     ):
-        while not subscriber.poll(20):
-            opened.publish([CLEARED])
+        before = publish_until_received(opened, subscriber)
         opened.publish([CLEARED], lost=True)
         opened.publish([CLEARED])
         live = [int.from_bytes(subscriber.recv_multipart()[1], "big")]
-        while len(live) < 2 or live[-1] == live[-2] + 1:
+        while live[-1] < before + 1:
             live.append(int.from_bytes(subscriber.recv_multipart()[1], "big"))
-        assert live[-1] == live[-2] + 2
+        assert live == [*range(live[0], before), before + 1]
         assert sequences(replayed(dealer, live[-1] - 1))[:2] == [live[-1] - 1, live[-1]]
 
 
@@ -139,17 +161,15 @@ def test_malformed_replay_request_gets_no_answer_and_harms_nobody() -> None:
 def test_what_is_queued_is_sent_before_closing() -> None:
     options = PublisherOptions()
     with publisher(options) as opened, connected(zmq.SUB, opened.endpoint) as subscriber:
-        published = 50
-        while not subscriber.poll(20):
-            opened.publish([CLEARED])
-            published += 1
+        published = publish_until_received(opened, subscriber) + 50
         for _ in range(50):
             opened.publish([CLEARED])
         opened.close()
         opened.publish([CLEARED])
-        last = -1
-        while last < published - 1:
-            last = int.from_bytes(subscriber.recv_multipart()[1], "big")
+        received = [int.from_bytes(subscriber.recv_multipart()[1], "big")]
+        while received[-1] < published - 1:
+            received.append(int.from_bytes(subscriber.recv_multipart()[1], "big"))
+        assert received == list(range(received[0], published))
         assert not subscriber.poll(0)
 
 
