@@ -73,7 +73,12 @@ def offset_port(endpoint: str, dp_rank: int) -> str:
 
 
 class Publisher:
-    """One publisher of one data-parallel rank. Methods may be called from any thread."""
+    """One publisher of one data-parallel rank. Methods may be called from any thread.
+
+    Attributes:
+        subscribers: how many subscriptions there are; whoever is counted gets all that is published
+            from then on.
+    """
 
     def __init__(self, options: PublisherOptions, *, dp_rank: int = 0) -> None:
         """Bind and start.
@@ -82,6 +87,7 @@ class Publisher:
             zmq.ZMQError: an address cannot be bound.
         """
         self.dp_rank = dp_rank
+        self.subscribers = 0
         self._topic = options.topic.encode()
         self._encoder = EventEncoder(options.wire)
         self._buffer: deque[tuple[int, bytes]] = deque(maxlen=options.buffer_batches)
@@ -130,7 +136,9 @@ class Publisher:
 
     def _bind_all(self, options: PublisherOptions) -> None:
         hwm = options.high_water_mark
-        self._live = self._context.socket(zmq.PUB)
+        # As PUB on the wire; it also says who subscribes.
+        self._live = self._context.socket(zmq.XPUB)
+        self._live.set(zmq.XPUB_VERBOSER, 1)
         self._live.set_hwm(hwm)
         self.endpoint = self._bind(self._live, options.endpoint, options)
         self._replay: zmq.Socket[bytes] | None = None
@@ -160,11 +168,14 @@ class Publisher:
     def _publish_until_stopped(self) -> None:
         poller = zmq.Poller()
         poller.register(self._outlet, zmq.POLLIN)
+        poller.register(self._live, zmq.POLLIN)
         if self._replay is not None:
             poller.register(self._replay, zmq.POLLIN)
         try:
             while True:
                 ready = dict(poller.poll())
+                if self._live in ready:
+                    self._count_subscriber(self._live.recv())
                 if self._replay is not None and self._replay in ready:
                     self._serve_replays(self._replay)
                 if self._outlet in ready and not self._publish_next():
@@ -185,6 +196,11 @@ class Publisher:
             self._send(sequence, payload)
         self._buffer.append((sequence, payload))
         return True
+
+    def _count_subscriber(self, said: bytes) -> None:
+        """A subscription begins with 1, the end of one with 0; whoever leaves ends all it had."""
+        if said[:1] in (b"\0", b"\1"):
+            self.subscribers += 1 if said[:1] == b"\1" else -1
 
     def _send(self, sequence: int, payload: bytes) -> None:
         self._live.send_multipart([self._topic, sequence.to_bytes(8, "big"), payload])

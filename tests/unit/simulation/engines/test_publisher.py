@@ -194,3 +194,18 @@ def test_taken_port_is_an_error_unless_any_will_do() -> None:
 def _live(frames: list[bytes]) -> list[bytes]:
     """The three frames of a replayed batch that a live one has."""
     return frames[1:]
+
+
+def test_whoever_is_counted_as_a_subscriber_gets_what_is_published_next() -> None:
+    with publisher(PublisherOptions()) as opened:
+        for _ in range(2):
+            with (
+                connected(zmq.SUB, opened.endpoint) as one,
+                connected(zmq.SUB, opened.endpoint) as other,
+            ):
+                until(lambda: opened.subscribers == 2, what="two subscribers")
+                first = opened.published
+                opened.publish([CLEARED])
+                for subscriber in (one, other):
+                    assert int.from_bytes(subscriber.recv_multipart()[1], "big") == first
+            until(lambda: opened.subscribers == 0, what="no subscriber")
