@@ -1,5 +1,6 @@
 # Two commands do everything on a fresh machine: `make run` (the service with a demo) and `make test`.
-# PYTHON=... chooses the interpreter (3.11 to 3.13), ARGS=... passes options to `reprise up`.
+# PYTHON=... chooses the interpreter (3.11 to 3.13), ARGS=... passes options to `reprise up` or pytest,
+# JOBS=... says how many tests run side by side (0 for one after the other).
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -15,6 +16,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 NATIVE := streams/kernel/native
 NATIVE_SOURCES := $(wildcard $(NATIVE)/Cargo.toml $(NATIVE)/src/*.rs $(NATIVE)/index/Cargo.toml $(NATIVE)/index/src/*.rs)
 ARGS ?=
+JOBS ?= 3
 
 .PHONY: help run install test check fmt bench kafka clean
 
@@ -26,8 +28,9 @@ run: .make/run ## set everything up and start the service with four simulated en
 
 install: .make/run ## set up what the service needs, and build the Rust kernel
 
+# Most tests of several processes wait more than they compute, so more workers than cores pay.
 test: .make/dev ## all tests; they start by themselves every process that they need
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder --durations 25 $(ARGS)
 
 check: .make/dev ## formatting, lint, types, import rules; the kernel's own lint and tests where Rust is found
 	$(BIN)/ruff format --check .

@@ -35,7 +35,8 @@ _START_ATTEMPTS: Final = 3
 _CLUSTER_ID: Final = "MkU3OEVBNTcwNTJENDM2Qg"
 # Below the range that systems give to outgoing connections: a client that tries again and again to
 # reach a broker that is down must not be given the broker's own port, and so be its own peer.
-_PORTS: Final = range(12_000, 32_000)
+PORTS = range(12_000, 18_000)
+"""Those that `free_ports` chooses from; who runs side by side with others takes a part of them."""
 
 _SETTINGS: Final = {
     "process.roles": "broker,controller",
@@ -295,7 +296,7 @@ class Broker:
 def free_ports(count: int) -> list[int]:
     """Loopback ports that nothing uses now, all different."""
     found: list[int] = []
-    for port in random.sample(_PORTS, len(_PORTS)):
+    for port in random.sample(PORTS, len(PORTS)):
         if len(found) == count:
             break
         with socket.socket() as attempt:

@@ -10,6 +10,7 @@ Where there is none, the tests that ask for one are skipped and say why; with CI
 import asyncio
 import contextlib
 import os
+import sys
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -62,7 +63,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         with alone("jars"):
             if not have_jars():
                 print(
-                    "==> fetching the jars of Apache Kafka for the tests (54 MB, once)", flush=True
+                    "==> fetching the jars of Apache Kafka for the tests (54 MB, once)",
+                    file=sys.stderr,
                 )
                 fetch_jars()
         archive_classes()

@@ -23,9 +23,12 @@ ENGINES = 4
 PORTS = 20 * ENGINES
 CLEAN_LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (INFO   |WARNING) \S+: .+")
 
-pytestmark = pytest.mark.skipif(
-    not Path("/proc/self/cmdline").exists(), reason="processes are counted in /proc"
-)
+pytestmark = [
+    pytest.mark.xdist_group("demo"),
+    pytest.mark.skipif(
+        not Path("/proc/self/cmdline").exists(), reason="processes are counted in /proc"
+    ),
+]
 
 
 def free_ports() -> int:
@@ -33,7 +36,7 @@ def free_ports() -> int:
 
     Below those that the system gives away, and by chance, so that parallel runs do not meet.
     """
-    for first in random.SystemRandom().sample(range(18_000, 32_000, PORTS + 1), 100):
+    for first in random.SystemRandom().sample(range(18_000, 25_000, PORTS + 1), 100):
         try:
             for port in range(first, first + PORTS + 1):
                 with socket.socket() as probe:

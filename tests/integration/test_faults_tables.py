@@ -16,7 +16,7 @@ from tests.deployment import SESSION_S, Deployment, check_once_quiet
 from tests.load import Load
 from tests.roles import Role
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("faults")]
 
 
 def lose_disk(worker: Role) -> None:

@@ -95,6 +95,8 @@ def until_live(bridge: BridgeProcess, *engines: Engine) -> None:
         lambda: {name for name, state in bridge.states().items() if state == "live"} >= names,
         what=f"the publishers are followed:\n{bridge.log()[-3000:]}",
     )
+    # Before that, what an engine without a replay publishes would be lost.
+    until(lambda: all(one.publisher.subscribers for one in engines), what="subscribers")
 
 
 def shares(*bridges: BridgeProcess) -> list[set[str]]:

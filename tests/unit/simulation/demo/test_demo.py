@@ -21,6 +21,8 @@ from simulation.traffic.conversations import Traffic
 from simulation.traffic.http_json import JsonConnection
 from tests.unit.simulation.demo.stub_service import StubService
 
+pytestmark = pytest.mark.xdist_group("demo")
+
 OPTIONS = DemoOptions(
     dp_ranks=(1, 2),
     traffic=Traffic(system_tokens=(64,), open_max=4),
@@ -129,7 +131,7 @@ def test_ports_of_engines_do_not_overlap() -> None:
 
 def free_ports(count: int) -> int:
     """The first of so many free ports in a row, below those that the system gives away."""
-    for first in range(20_000 + os.getpid() % 500 * 20, 32_000, count):
+    for first in range(25_000 + os.getpid() % 300 * 20, 32_000, count):
         try:
             for port in range(first, first + count):
                 with socket.socket() as probe:
