@@ -7,9 +7,11 @@ import msgspec
 import zmq
 
 from simulation.engines.control import EngineServer, RequestError
+from simulation.engines.publisher import END_SEQUENCE
 from simulation.engines.wire import AllBlocksCleared, BlockStored, EngineEvent, EventBatch
 
 RankKey = tuple[str, int]
+REPLAY_WAIT_MS = 10_000
 
 
 class NaiveFollower:
@@ -113,7 +115,7 @@ class StubService:
             self._followers.setdefault(key, NaiveFollower())
         if not known:
             ready = threading.Event()
-            thread = threading.Thread(target=self._follow, args=(key, wanted["endpoint"], ready))
+            thread = threading.Thread(target=self._follow, args=(key, wanted, ready))
             self._threads.append(thread)
             thread.start()
             ready.wait()
@@ -149,19 +151,45 @@ class StubService:
             counts = [len({b for b, _ in f.held}) for f in self._followers.values()]
         return {"context_count": 1, "contexts": [{"model_name": "m", "prefix_count": sum(counts)}]}
 
-    def _follow(self, key: RankKey, endpoint: str, ready: threading.Event) -> None:
-        decoder = msgspec.msgpack.Decoder(EventBatch)
+    def _follow(
+        self, key: RankKey, wanted: Mapping[str, str | int], ready: threading.Event
+    ) -> None:
         with self._context.socket(zmq.SUB) as socket:
             socket.set(zmq.LINGER, 0)
             socket.subscribe(b"")
-            socket.connect(endpoint)
+            socket.connect(str(wanted["endpoint"]))
             ready.set()
+            first = True
             while not self._stop.is_set() and key in self.registered:
                 if not socket.poll(50):
                     continue
                 _, sequence, payload = socket.recv_multipart()
+                batches = [(int.from_bytes(sequence, "big"), payload)]
+                if first:  # a subscription takes a moment
+                    batches = self._missed(str(wanted["replay_endpoint"]), batches[0][0]) + batches
+                    first = False
                 with self._lock:
-                    self.sequences.setdefault(key, []).append(int.from_bytes(sequence, "big"))
-                    for event in decoder.decode(payload).events:
-                        if key in self._followers:
-                            self._followers[key].apply(event)
+                    for one in batches:
+                        self._apply(key, *one)
+
+    def _missed(self, replay_endpoint: str, end: int) -> list[tuple[int, bytes]]:
+        """The batches before sequence `end`, as the engine replays them."""
+        missed: list[tuple[int, bytes]] = []
+        if not replay_endpoint:
+            return missed
+        with self._context.socket(zmq.DEALER) as socket:
+            socket.set(zmq.LINGER, 0)
+            socket.connect(replay_endpoint)
+            socket.send_multipart([b"", bytes(8)])
+            while socket.poll(REPLAY_WAIT_MS):
+                *_, sequence, payload = socket.recv_multipart()
+                if sequence == END_SEQUENCE or int.from_bytes(sequence, "big") >= end:
+                    return missed
+                missed.append((int.from_bytes(sequence, "big"), payload))
+        raise AssertionError("a replay has an end")
+
+    def _apply(self, key: RankKey, sequence: int, payload: bytes) -> None:
+        self.sequences.setdefault(key, []).append(sequence)
+        if key in self._followers:
+            for event in msgspec.msgpack.decode(payload, type=EventBatch).events:
+                self._followers[key].apply(event)
