@@ -9,11 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from prometheus_client.parser import text_string_to_metric_families
-
 from brokers.settings import KafkaSettings
 from tests.integration.bridge.engine import Engine
-from tests.processes import START_S, until
+from tests.processes import START_S, sum_of_samples, until
 
 SESSION_S = 2
 
@@ -81,12 +79,7 @@ class BridgeProcess:
         }
 
     def metric(self, name: str, **labels: str) -> float:
-        return sum(
-            sample.value
-            for family in text_string_to_metric_families(self._get("/metrics").decode())
-            for sample in family.samples
-            if sample.name == name and labels.items() <= sample.labels.items()
-        )
+        return sum_of_samples(self._get("/metrics"), name, labels)
 
 
 def until_live(bridge: BridgeProcess, *engines: Engine) -> None:
