@@ -19,8 +19,8 @@ is taken and read, 3 the disk is read into the fold, 4 what was decided is carri
 
 So the disk is never ahead of the topic, unless the topic was lost, and neither is ever ahead of the
 log. A crash at any step leaves a table that covers some offset; whoever opens it next folds on from
-there. A rebuilt table has a name of its own, by which everyone who follows the old one knows to begin
-again.
+there. A rebuilt table has a name of its own, by which everyone who follows the old one knows to
+begin again.
 
 The embedded service has no table topic. Then nothing here ever waits: see `run_without_loop`.
 """

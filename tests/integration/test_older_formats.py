@@ -20,7 +20,7 @@ from schemas.records import decode_record
 from streams.kernel import open_kernel
 from streams.log.embedded import ReadOnlyLog
 from streams.table.fold import Fold
-from streams.table.row_reader import TableFollower
+from streams.table.row_reader import RowReader
 from streams.table.verification import verify_log
 from tests.processes import Service
 
@@ -103,7 +103,7 @@ def test_every_record_of_the_log_and_the_topic_is_folded(written: Path, topics: 
 
 
 def test_the_rows_of_the_table_topic_give_the_same_table(topics: Topics) -> None:
-    reader = TableFollower(open_kernel(DEFAULT_SEED))
+    reader = RowReader(open_kernel(DEFAULT_SEED))
     for key, value in topics.table:
         reader.put(0, key, value)
     reader.caught_up(0)
