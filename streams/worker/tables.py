@@ -26,7 +26,7 @@ from schemas.positions import LogBounds
 from streams.log.interface import LogEntry
 from streams.log.kafka import log_bounds, next_record_offset, read_past_corruption
 from streams.table.driver import FoldDriver
-from streams.table.fold import Fold
+from streams.table.fold import INTERNAL_ERROR, Fold
 from streams.table.skip_log import SkippedRecords
 from streams.table.table import Table
 from streams.table.topic import KafkaTableTopic
@@ -73,6 +73,11 @@ class PartitionTables:
         self._events_topic = events_topic
         self._table_topic = table_topic
         self._make_fold = make_fold
+
+    @property
+    def internal_errors(self) -> int:
+        """Records on which a fold failed for a reason that nobody foresaw."""
+        return self.counters[f"skipped_{INTERNAL_ERROR}"]
 
     # Ownership
 

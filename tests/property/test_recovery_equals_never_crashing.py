@@ -239,7 +239,7 @@ def straight(records: list[bytes], make_fold: Callable[[], Fold]) -> Fold:
     return fold
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(histories(HARSH))
 def test_killed_anywhere_and_recovered_equals_never_killed(
     make_fold: Callable[[], Fold], history: list[Item]
@@ -277,7 +277,7 @@ def contexts_of(one: Fold | RowReader, publisher: PublisherKey) -> list[ContextV
     return [view for view in found if view.context.stream == publisher.stream]
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(histories(RETIRED))
 def test_what_the_log_no_longer_proves_is_never_called_exact(
     make_fold: Callable[[], Fold], history: list[Item]

@@ -211,7 +211,7 @@ class World:
         return [one.registration for one in known]
 
 
-@settings(max_examples=60)
+@settings(max_examples=50)
 @given(histories(), st.lists(st.sampled_from(FAULTS), max_size=12), st.integers(0, 2**32))
 def test_any_faults_give_the_fresh_fold_to_worker_and_followers(
     make_fold: Callable[[], Fold], history: list[Item], faults: list[str], seed: int
@@ -244,7 +244,7 @@ def test_any_faults_give_the_fresh_fold_to_worker_and_followers(
 ENDS = ["abort", "both", "spoil", "flush", "kill"]
 
 
-@settings(max_examples=60)
+@settings(max_examples=50)
 @given(histories(RETIRED), st.lists(st.sampled_from(["retire", *ENDS]), max_size=12), st.integers())
 def test_what_the_events_no_longer_prove_is_never_called_exact(
     make_fold: Callable[[], Fold], history: list[Item], faults: list[str], seed: int

@@ -1,8 +1,13 @@
 from collections.abc import Callable
 
+import pytest
+
+from schemas.errors import RowCorruptError, RowVersionError
 from streams.table import rows
 from streams.table.fold import Fold
 from streams.table.row_reader import RowReader
+from tests.building import SCOPE, events_record, stored
+from tests.fakes import FlushingWorker
 
 
 def test_a_partition_that_has_no_rows_covers_nothing(make_fold: Callable[[], Fold]) -> None:
@@ -18,3 +23,46 @@ def test_a_covered_row_alone_moves_the_position(make_fold: Callable[[], Fold]) -
     assert follower.covered(0) == -1
     follower.caught_up(0)
     assert follower.covered(0) == 7
+
+
+def written(make_fold: Callable[[], Fold]) -> list[tuple[bytes, bytes | None]]:
+    """The rows of a publisher that holds a block; the context's row is the first."""
+    worker = FlushingWorker(make_fold(), table=b"t")
+    flush = worker.flush(events_record(0, 0, [stored(0, [1], range(4))]))
+    return [(row.key, row.value) for row in flush]
+
+
+def damaged(value: bytes) -> bytes:
+    return value[:-1] + bytes([value[-1] ^ 1])
+
+
+def newer(value: bytes) -> bytes:
+    return b"\x09" + value[1:]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason", "error"),
+    [(damaged, "corrupt_rows", RowCorruptError), (newer, "newer_rows", RowVersionError)],
+)
+@pytest.mark.parametrize("prefix", [rows.CONTEXT, rows.PUBLISHER])
+def test_a_row_that_cannot_be_used_is_passed_over_or_raised_as_asked(
+    make_fold: Callable[[], Fold],
+    change: Callable[[bytes], bytes],
+    reason: str,
+    error: type[Exception],
+    prefix: bytes,
+) -> None:
+    found = [
+        (key, change(value) if value is not None and key[:1] == prefix else value)
+        for key, value in written(make_fold)
+    ]
+    reader, strict = RowReader(make_fold().kernel), RowReader(make_fold().kernel, strict=True)
+    for key, value in found:
+        reader.put(0, key, value)
+        strict.put(0, key, value)
+    reader.caught_up(0)
+    assert reader.counters[reason] == 1
+    assert [one.reason for one in reader.take_skipped()] == [reason]
+    assert reader.is_degraded(SCOPE)
+    with pytest.raises(error):
+        strict.caught_up(0)

@@ -1,0 +1,106 @@
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from schemas.errors import DiskError, StorageError
+from schemas.identities import Offset
+from schemas.positions import LogBounds
+from streams.log.interface import LogEntry
+from streams.table.driver import FoldDriver
+from streams.table.fold import DUPLICATE, Fold
+from streams.table.store import TableStore
+from streams.table.table import Table, run_without_loop
+from tests.building import events_record, stored
+
+
+class Clock:
+    """Turned by the test."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def table(tmp_path: Path, make_fold: Callable[[], Fold]) -> Iterator[Table]:
+    table = Table(tmp_path / "table", make_fold)
+    run_without_loop(table.open(LogBounds(0, 0), now=0.0))
+    yield table
+    table.close()
+
+
+def entry(number: int) -> LogEntry:
+    batch = [stored(number, [number + 1], range(4 * number, 4 * number + 4))]
+    return LogEntry(Offset(number), events_record(number, number, batch))
+
+
+def test_a_flush_is_due_once_its_time_has_passed(table: Table) -> None:
+    clock = Clock()
+    driver = FoldDriver(table, flush_s=5.0, clock=clock)
+    run_without_loop(driver.fold([entry(0)]))
+    clock.now = 4.0
+    run_without_loop(driver.flush_if_due())
+    assert (driver.has_unflushed, driver.flush_in()) == (True, 1.0)
+    clock.now = 5.0
+    run_without_loop(driver.flush_if_due())
+    assert (driver.has_unflushed, driver.flush_in()) == (False, 5.0)
+    assert table.flushed == 0
+
+
+def test_a_flush_is_due_at_once_where_many_changes_wait(table: Table) -> None:
+    driver = FoldDriver(table, flush_changes_max=3)
+    run_without_loop(driver.fold([entry(0), entry(1)]))
+    assert table.flushed == -1
+    run_without_loop(driver.fold([entry(2), entry(3)]))
+    assert table.flushed == 2
+
+
+def test_while_flushes_fail_only_time_makes_one_due_and_folding_goes_on(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    told: list[StorageError | None] = []
+    driver = FoldDriver(table, flush_s=5.0, flush_changes_max=1, clock=clock, on_flush=told.append)
+    with monkeypatch.context() as patch:
+        patch.setattr(TableStore, "commit", fails)
+        run_without_loop(driver.fold(map(entry, range(4))))
+        assert [type(one) for one in told] == [DiskError]
+    assert table.fold.offset == 3
+    clock.now = 5.0
+    run_without_loop(driver.flush_if_due())
+    assert (told[1:], table.flushed) == ([None], 0), "what failed is written first"
+    run_without_loop(driver.flush())
+    assert table.flushed == 3
+
+
+def fails(*_: object) -> None:
+    raise DiskError(action="write", path="table", detail="full")
+
+
+def test_without_anybody_to_tell_the_error_of_a_flush_is_raised(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TableStore, "commit", fails)
+    driver = FoldDriver(table, flush_changes_max=1)
+    with pytest.raises(DiskError):
+        run_without_loop(driver.fold([entry(0)]))
+
+
+def test_what_is_skipped_is_counted_and_named_with_its_place(
+    table: Table, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver = FoldDriver(table, place=7)
+    asyncio.run(
+        driver.fold([entry(0), entry(0)._replace(offset=Offset(1)), LogEntry(Offset(2), b"")])
+    )
+    assert driver.counters == {
+        "records": 3,
+        f"skipped_{DUPLICATE}": 1,
+        "skipped_malformed_record": 1,
+    }
+    assert ["7:1 " in caplog.messages[0], "7:2 " in caplog.messages[1]] == [True, True]
+    assert driver.faults == 0
