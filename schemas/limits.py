@@ -83,6 +83,17 @@ KAFKA_FETCH_BYTES_MAX: Final = 32 * MIB  # of one answer to a consumer, all part
 TABLE_BATCH_BYTES_MAX: Final = KAFKA_MESSAGE_MAX_BYTES - 128 * KIB  # the codec may add a little
 TABLE_TRANSACTION_BYTES_MAX: Final = 1 * GIB  # TableTooLargeError; a broker must take it in 120 s
 
+# Between a worker's consumer and its fold, in records, since Faust counts no bytes. Above them the
+# worker fetches no more. What it has in memory at once is a poll, a buffer and a batch: 32 MiB of
+# records of 44 KiB, which is a busy engine's, and WORKER_MEMORY_BYTES_MAX if each were as large as
+# a message may be. Fetched and not polled there are 32 MiB more, compressed.
+WORKER_POLL_RECORDS_MAX: Final = 256
+WORKER_BUFFER_RECORDS_MAX: Final = 256
+WORKER_BATCH_RECORDS_MAX: Final = 256  # folded and written at once
+WORKER_MEMORY_BYTES_MAX: Final = KAFKA_MESSAGE_MAX_BYTES * (
+    WORKER_POLL_RECORDS_MAX + WORKER_BUFFER_RECORDS_MAX + WORKER_BATCH_RECORDS_MAX
+)
+
 # A publisher's live batches, while the ones before them are asked for: reason="held_full".
 HELD_BATCHES_MAX: Final = 65_536
 HELD_BYTES_MAX: Final = 256 * MIB  # of all publishers
@@ -129,4 +140,5 @@ assert RECORD_BYTES_MAX <= LOG_SEGMENT_BYTES, "a record never spans segments"
 assert DUMP_CHUNK_ENTRIES_MAX * 64 < TABLE_BATCH_BYTES_MAX, "a row of a table must fit a batch"
 assert RECORD_BYTES_MAX < RECORD_SEND_MAX, "a record of the usual size must fit a message"
 assert FLUSH_S + 2 * LEAVE_S < SHUTDOWN_S, "a bridge that is stopped must flush and leave in time"
+assert WORKER_MEMORY_BYTES_MAX <= 6 * GIB, "a worker that catches up must fit a machine"
 assert SPOOL_REOPEN < 1.0, "a full spool must be drained before it is filled again"

@@ -40,6 +40,7 @@ from streams.table.fold import NO_OFFSET, Fold, SkippedRecord
 from streams.table.row_writer import RowWrite, TableWriter
 from streams.table.rows import RowKind
 from streams.table.store import Local, TableStore
+from streams.threads import in_thread
 
 COPY_AGE_MAX_S: Final = 6 * 3600.0
 """Half and less of the time for which the table topic keeps tombstones (`schemas.topics`)."""
@@ -186,13 +187,13 @@ class PartitionTable:
         await self._topic.take()
         copied, reason = await self._copy(now)
         try:
-            covered, same_seed = self._load()
+            covered, same_seed = await in_thread(self._load)
         except RowCorruptError as error:
             reason = str(error)
             await self._copy_all(now)
             copied = True
             try:
-                covered, same_seed = self._load()
+                covered, same_seed = await in_thread(self._load)
             except RowCorruptError as again:
                 reason = f"the table topic has: {again}"
                 covered, same_seed = None, True
