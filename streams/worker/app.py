@@ -26,6 +26,8 @@ parameters with the pinned versions):
         records flow, when the tables are open: no heartbeat is sent while the callback of a
         rebalance runs, and a worker that loads for longer than its session would be expelled.
         Where they do not open it does not hand on: nothing flows, and the app ends.
+    `TableManager.on_start`
+        does not sleep for a second, in which partitions of a worker that restarts would wait.
     signal `on_partitions_revoked`
         the group waits for it; so the flush under way ends before others have the partitions.
     `_getmany`
@@ -85,6 +87,7 @@ from streams.log.interface import LogEntry
 from streams.worker.outcome import Outcome
 from streams.worker.owner import PartitionOwner
 
+AGENT_POLL_S: Final = 0.01
 COMMIT_S: Final = 2.0
 STOP_S: Final = 30.0
 _NEVER: Final = 2**31 - 1
@@ -183,6 +186,16 @@ class _Transport(driver.Transport):
 
 class _Tables(TableManager):
     app: "WorkerApp"
+
+    async def on_start(self) -> None:
+        """Waits until the agent's topic is known, for which Faust sleeps a second.
+
+        A topic that came after the subscription would be subscribed 45 s later.
+        """
+        while not self.app.topics and not self.should_stop:
+            await self.sleep(AGENT_POLL_S)
+        await self._update_channels()
+        await self.recovery.start()
 
     async def on_rebalance(
         self,

@@ -44,6 +44,7 @@ CALLED = [
     (driver.Consumer, "assignment", ["self"]),
     (driver.Consumer, "position", ["self", "tp"]),
     (driver.Consumer, "seek_wait", ["self", "partitions"]),
+    (TableManager, "_update_channels", ["self"]),
     (Stream, "take_events", ["self", "max_", "within"]),
 ]
 
