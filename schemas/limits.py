@@ -115,6 +115,17 @@ KAFKA_FETCH_BYTES_MAX: Final = 32 * MIB  # of one answer to a consumer, all part
 TABLE_BATCH_BYTES_MAX: Final = KAFKA_MESSAGE_MAX_BYTES - 128 * KIB  # the codec may add a little
 TABLE_TRANSACTION_BYTES_MAX: Final = 1 * GIB  # TableTooLargeError; a broker must take it in 120 s
 
+# Between a worker's consumer and its fold, in records, since Faust counts no bytes. Above them the
+# worker fetches no more. What it has in memory at once is a poll, a buffer and a batch: 32 MiB of
+# records of 44 KiB, which is a busy engine's, and WORKER_MEMORY_BYTES_MAX if each were as large as
+# a message may be. Fetched and not polled there are 32 MiB more, compressed.
+WORKER_POLL_RECORDS_MAX: Final = 256
+WORKER_BUFFER_RECORDS_MAX: Final = 256
+WORKER_BATCH_RECORDS_MAX: Final = 256  # folded and written at once
+WORKER_MEMORY_BYTES_MAX: Final = KAFKA_MESSAGE_MAX_BYTES * (
+    WORKER_POLL_RECORDS_MAX + WORKER_BUFFER_RECORDS_MAX + WORKER_BATCH_RECORDS_MAX
+)
+
 # A publisher's live batches, while the ones before them are asked for: reason="held_full".
 HELD_BATCHES_MAX: Final = 65_536
 HELD_BYTES_MAX: Final = 256 * MIB  # of all publishers
@@ -166,4 +177,5 @@ assert MESSAGE_BYTES_MAX <= TURN_BYTES_MAX, "one message of the largest size fit
 assert REPLAYS_AT_ONCE_MAX * REPLAY_CHUNK_BYTES <= LOG_WAITING_BYTES_MAX, (
     "every replay under way may have a chunk behind an append that failed"
 )
+assert WORKER_MEMORY_BYTES_MAX <= 6 * GIB, "a worker that catches up must fit a machine"
 assert SPOOL_REOPEN < 1.0, "a full spool must be drained before it is filled again"

@@ -11,7 +11,7 @@ from reprise.metrics.process import PROCESS, Role, process_registry
 from reprise.metrics.publishers import FOLDED, RECEIVED, REPLAY, Received, received
 from reprise.metrics.replica import LAG, REPLICA
 from reprise.metrics.table import FOLDED_OFFSETS, INDEX, RECOVERY, TABLES, Tables, Written
-from reprise.metrics.worker import RECORDS, RESTARTS
+from reprise.metrics.worker import CRASHES, RECORDS, RESTARTS
 from schemas.conditions import Part
 from schemas.positions import Position
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bridge.service import Bridge
     from query_api.replica.replica import Replica
     from reprise.embedded.service import EmbeddedService
-    from reprise.roles.streams import Worker
+    from streams.worker.worker import Worker
 
 
 def embedded_collector(service: "EmbeddedService") -> RoleCollector:
@@ -104,6 +104,7 @@ def worker_metrics(worker: "Worker") -> CollectorRegistry:
     collector.add(PROCESS, lambda: Role(worker.conditions, internal_errors))
     collector.add(REACHABLE, lambda: not worker.conditions.has(Part.KAFKA))
     collector.add(RESTARTS, lambda: worker.restarts)
+    collector.add(CRASHES, lambda: worker.crashes)
     collector.add(RECORDS, lambda: None if worker.tables is None else worker.tables.counters)
     collector.add(
         FOLDED_OFFSETS,

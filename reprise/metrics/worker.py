@@ -13,6 +13,14 @@ RESTARTS: Final[tuple[Family[int], ...]] = (
     ),
 )
 
+CRASHES: Final[tuple[Family[int], ...]] = (
+    counter(
+        "reprise_worker_crashes",
+        "Times Faust itself failed beneath the worker's app.",
+        float,
+    ),
+)
+
 RECORDS: Final[tuple[Family[Mapping[str, int]], ...]] = (
     counters(
         "reprise_worker_records",

@@ -4,16 +4,17 @@ service's fold thread, in a worker.
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from schemas.errors import StorageError
 from schemas.limits import TABLE_FLUSH_CHANGES_MAX
 from streams.log.interface import LogEntry, WritableLog
-from streams.table.fold import INTERNAL_ERROR, NO_OFFSET
+from streams.table.fold import INTERNAL_ERROR, NO_OFFSET, SkippedRecord
 from streams.table.recovery import Plan
 from streams.table.skip_log import SkippedRecords
 from streams.table.table import Table, run_without_loop
+from streams.threads import in_thread
 
 _NEVER: Final = float("inf")
 
@@ -80,12 +81,42 @@ class FoldDriver:
             StorageError, TableLostError: a flush failed, and nobody is told of that.
         """
         for entry in entries:
-            for skipped in self.table.apply((entry,)):
-                self.counters[f"skipped_{skipped.reason}"] += 1
-                self._skipped.name(self._place, skipped)
-            self.counters["records"] += 1
-            if self.table.pending_changes >= self._flush_changes_max and not self._failing:
+            self._count(1, self.table.apply((entry,)))
+            if self._is_full:
                 await self.flush()
+
+    async def fold_in_thread(self, entries: Sequence[LogEntry]) -> None:
+        """As `fold`, with the folding in threads: the kernel works without the interpreter's lock,
+        and the loop goes on meanwhile.
+        """
+        rest = entries
+        while rest:
+            count, skipped = await in_thread(self._fold_some, rest)
+            self._count(count, skipped)
+            rest = rest[count:]
+            if self._is_full:
+                await self.flush()
+
+    def _fold_some(self, entries: Sequence[LogEntry]) -> tuple[int, list[SkippedRecord]]:
+        """Folds the first ones, until a flush is due; how many, and which of them were skipped."""
+        skipped: list[SkippedRecord] = []
+        count = 0
+        for entry in entries:
+            skipped += self.table.apply((entry,))
+            count += 1
+            if self._is_full:
+                break
+        return count, skipped
+
+    @property
+    def _is_full(self) -> bool:
+        return self.table.pending_changes >= self._flush_changes_max and not self._failing
+
+    def _count(self, records: int, skipped: Iterable[SkippedRecord]) -> None:
+        self.counters["records"] += records
+        for one in skipped:
+            self.counters[f"skipped_{one.reason}"] += 1
+            self._skipped.name(self._place, one)
 
     def flush_in(self) -> float:
         """Seconds until a flush is due, 0 where one is."""

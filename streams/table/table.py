@@ -45,6 +45,7 @@ from streams.table.rows import RowKind
 from streams.table.store import Local, StoredRows, TableStore
 from streams.table.topic_copy import TopicCopy
 from streams.table.topic_interface import TableTopic
+from streams.threads import in_thread
 
 T = TypeVar("T")
 
@@ -156,11 +157,11 @@ class Table:
             await self._topic.take()
             published, why_copied = await TopicCopy(self._store, self._topic).update(now)
         # Step 3.
-        plan, corrupt = self._load(log, published=published)
+        plan, corrupt = await self._loaded(log, published=published)
         if corrupt and self._topic is not None:
             await TopicCopy(self._store, self._topic).renew(now)
             why_copied = corrupt
-            plan, corrupt = self._load(log, published=True)
+            plan, corrupt = await self._loaded(log, published=True)
             corrupt = corrupt and f"the table topic has: {corrupt}"
         # Step 4.
         self._start, self.flushed = plan.start, self.fold.offset
@@ -174,7 +175,13 @@ class Table:
                 self._log.advance_to(plan.start)
         return plan._replace(reason="; ".join(filter(None, (plan.reason, why_copied, corrupt))))
 
-    def _load(self, log: LogBounds, *, published: bool) -> tuple[Plan, str]:
+    async def _loaded(self, log: LogBounds, *, published: bool) -> tuple[Plan, str]:
+        """`_load`; beside the loop where there is one, which sends heartbeats meanwhile."""
+        if self._topic is None:
+            return self._load(log, published)
+        return await in_thread(self._load, log, published)
+
+    def _load(self, log: LogBounds, published: bool) -> tuple[Plan, str]:
         """Decides, and loads this disk's rows where they count.
 
         Returns:

@@ -1,93 +1,387 @@
-"""The Faust app of a worker: the shell in which `streams.worker.tables` reads, folds and writes.
+"""The worker's Faust app: an agent folds the events. The only module that imports Faust.
 
-Faust 0.15.3 does not bring the records. Measured on a real broker, with isolated agents that took
-batches:
+Faust 0.15.3 assigns, fetches, delivers, acknowledges and commits; `streams.worker.tables` owns the
+tables, of which Faust knows nothing. One agent, not isolated, takes batches (`take_events`) of all
+partitions:
 
-- a rebalance cancels the agents' actors, the supervisor counts each as a crash, and beyond a few it
-  ends the process by `SystemExit(1)`: a healthy worker died when others had been restarted;
-- streams resume before a slow `on_partitions_assigned` has been handled, so records arrived that
-  did not follow on the table (they were noticed, and the worker began anew);
-- a record costs about 65 us of CPU, that is 15,000 records/s, and a bare consumer 1.3 us.
+- an isolated agent is cancelled at each rebalance, which its supervisor counts as a crash, and ends
+  the process by `SystemExit` beyond a few; a shared one is left alone, and what is queued for it is
+  dropped where it is of another generation of the group;
+- its batch has a buffer that nobody clears at a rebalance: the body compares generations itself;
+- the batch is acknowledged after the body, however that ends. No exception may leave it, for the
+  actor would be restarted and the batch be lost: it goes to `Outcome.fail`, and the app ends.
 
-So a consumer of aiokafka, a member of the same group, reads inside a task of the app. The app is
-started from code, without its web server, consumer, tables and topics.
+What is overridden, most of it private (`tests/unit/streams/worker/test_seams.py` compares names and
+parameters with the pinned versions):
+
+    `_create_worker_consumer`, `_new_consumer_thread`, `_new_transport`
+        our options: TLS and SASL, the sticky assignor that all versions of a worker share, read
+        committed, messages of 8 MiB.
+    `seek_to_committed`
+        the position is what the table covers, never what the group committed, which only tells lag.
+        It is asked for while partitions are away or being opened, too: those are left out.
+    `TableManager.on_rebalance` (a setting)
+        opens the tables before anything flows: the signal `on_partitions_assigned` is sent when
+        records flow already. It returns at once, and hands on to Faust, which then seeks and lets
+        records flow, when the tables are open: no heartbeat is sent while the callback of a
+        rebalance runs, and a worker that loads for longer than its session would be expelled.
+        Where they do not open it does not hand on: nothing flows, and the app ends.
+    `TableManager.on_start`
+        does not sleep for a second, in which partitions of a worker that restarts would wait.
+    signal `on_partitions_revoked`
+        the group waits for it; so the flush under way ends before others have the partitions.
+    `_getmany`
+        a batch that fails its checksum is read past; any other error of the client ends the app in
+        order, where Faust would crash.
+    `_commit`
+        no more than what the tables cover, which a batch that was dropped is not; a commit that
+        fails is left to the next one, where Faust would crash.
+    `on_start`, `on_crash` of the thread
+        a broker that is away at the start ends the app in order; nothing is printed.
+    `Worker` of the thread
+        a process that has to end does not wait for a consumer whose broker is away.
+    `on_buffer_full`
+        nothing: the fetch waits for room. Faust would leave the partition out of the next fetch,
+        and sleep for a second where that leaves none.
+    `verify_event_path`
+        nothing: it only logs, and reads what the consumer's thread may just take away.
+    `_create_directories`
+        none are needed.
+    `_crash`
+        told to `Outcome.crash`.
+
+Tables of Faust's own are not used: their recovery waits for the last offset of the changelog, and a
+transaction ends in a record that no consumer is given; nor do they fence, or write rows and offset
+as one.
+
+An app that was stopped does not start again. Each attempt makes a new one.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from typing import Final
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from types import SimpleNamespace
+from typing import Any, Final, cast
 
 import faust
 from faust.app.base import BootStrategy
+from faust.streams import Stream
+from faust.tables.manager import TableManager
+from faust.transport.drivers import aiokafka as driver
+from faust.types import TP, StreamT
+from faust.types.transports import TransportT
+from mode.threads import ServiceThread, WorkerThread
 from yarl import URL
 
+from brokers.clients import Clients
+from brokers.errors import CorruptRecordException, KafkaError
 from brokers.options import ClientOptions
+from schemas.identities import Offset
+from schemas.limits import (
+    WORKER_BATCH_RECORDS_MAX,
+    WORKER_BUFFER_RECORDS_MAX,
+    WORKER_POLL_RECORDS_MAX,
+)
+from streams.log.interface import LogEntry
+from streams.worker.outcome import Outcome
+from streams.worker.owner import PartitionOwner
 
+AGENT_POLL_S: Final = 0.01
+COMMIT_S: Final = 2.0
 STOP_S: Final = 30.0
+_NEVER: Final = 2**31 - 1
 
 
-class _Shell(BootStrategy):
-    """Nothing of Kafka is started: the work has clients of its own."""
+class _Daemon(WorkerThread):
+    def __init__(self, service: ServiceThread, **options: Any) -> None:
+        super().__init__(service, **options)
+        self.daemon = True
 
-    enable_kafka = False
+
+class _Thread(driver.AIOKafkaConsumerThread):
+    """Faust's consumer, in a thread with a loop of its own: heartbeats wait for nothing of ours."""
+
+    app: "WorkerApp"
+    Worker = _Daemon
+
+    def _create_worker_consumer(self, transport: driver.Transport) -> Any:
+        return self.app.new_consumer()
+
+    async def on_start(self) -> None:
+        self.app.outcome.enter_consumer_thread()
+        try:
+            await super().on_start()
+        except (KafkaError, OSError) as error:
+            self.app.outcome.fail(error)
+            await self.wait_until_stopped()
+
+    async def _commit(self, offsets: Mapping[TP, int]) -> bool:
+        """Commits no more than what the tables cover: a batch that was dropped is acked, too."""
+        known = {}
+        for tp in self.assignment() & offsets.keys():
+            covered = self.app.owner.covered(tp.partition)
+            if covered is not None:
+                known[tp] = min(offsets[tp], covered)
+        try:
+            await self._ensure_consumer().commit(known)
+        except KafkaError:  # a rebalance or an outage is under way
+            return False
+        return True
+
+    def on_crash(self, msg: str, *fmt: Any, **kwargs: Any) -> None:
+        """Nothing is printed: `WorkerApp.failed` has the reason."""
+
+
+class _Consumer(driver.Consumer):
+    app: "WorkerApp"
+
+    def _new_consumer_thread(self) -> _Thread:
+        return _Thread(self, loop=self.loop, beacon=self.beacon)
+
+    async def seek_to_committed(self) -> Mapping[TP, int]:
+        """The positions that the tables have, which are sought first."""
+        offsets = {}
+        for tp in self.assignment():
+            offset = self.app.owner.next_offset(tp.partition)
+            if offset is not None:
+                offsets[tp] = offset
+        await self.seek_wait(offsets)
+        return offsets
+
+    async def _getmany(
+        self,
+        active_partitions: set[TP] | None,
+        timeout: float,  # noqa: ASYNC109 -- Faust's parameter
+    ) -> Mapping[TP, list[Any]]:
+        try:
+            try:
+                return await super()._getmany(active_partitions, timeout)
+            except CorruptRecordException:
+                return {tp: await self._read_past(tp) for tp in active_partitions or ()}
+        except (KafkaError, OSError) as error:
+            self.app.outcome.fail(error)
+            return {}
+
+    async def _read_past(self, tp: TP) -> list[Any]:
+        start = await self.position(tp)
+        if start is None:
+            return []
+        entries = await self.app.owner.read_past(tp.partition, start)
+        if entries:
+            await self.seek_wait({tp: entries[-1].offset + 1})
+            self._read_offset[tp] = start  # which the seek has set beyond what comes now
+        return [_record(tp, entry) for entry in entries]
+
+    def on_buffer_full(self, tp: TP) -> None:
+        """The next record waits for room."""
+
+    def verify_event_path(self, now: float, tp: TP) -> None:
+        """Nothing is said of what is slow."""
+
+
+class _Transport(driver.Transport):
+    Consumer = _Consumer
+
+
+class _Tables(TableManager):
+    app: "WorkerApp"
+
+    async def on_start(self) -> None:
+        """Waits until the agent's topic is known, for which Faust sleeps a second.
+
+        A topic that came after the subscription would be subscribed 45 s later.
+        """
+        while not self.app.topics and not self.should_stop:
+            await self.sleep(AGENT_POLL_S)
+        await self._update_channels()
+        await self.recovery.start()
+
+    async def on_rebalance(
+        self,
+        assigned: set[TP],
+        revoked: set[TP],
+        newly_assigned: set[TP],
+        generation_id: int = 0,
+    ) -> None:
+        """Begins to open the tables, and returns."""
+        self.add_future(self._open(assigned, revoked, newly_assigned, generation_id))
+
+    async def _open(
+        self, assigned: set[TP], revoked: set[TP], newly_assigned: set[TP], generation_id: int
+    ) -> None:
+        if await self.app.open_tables({tp.partition for tp in assigned}):
+            await super().on_rebalance(assigned, revoked, newly_assigned, generation_id)
+
+
+class _Boot(BootStrategy):
+    """Neither a web server nor Faust's producer: flushes have producers of their own."""
+
     enable_web = False
+    enable_kafka_producer = False
 
 
 class WorkerApp(faust.App):
-    """An app around one task."""
+    """One attempt: it joins the group, and folds until it is stopped or fails. To be run once.
 
-    BootStrategy = _Shell
+    Attributes:
+        owner: who has the tables; to be closed by whoever made it, after the app.
+        outcome: how it ended.
+    """
 
-    async def _wait_for_table_recovery_completed(self) -> bool:
-        """There are no tables of Faust's that a task would have to wait for."""
-        return False
+    BootStrategy = _Boot
+
+    def __init__(
+        self,
+        options: ClientOptions,
+        owner: PartitionOwner,
+        *,
+        group: str,
+        topic: str,
+        flush_s: float,
+        session_timeout_s: float,
+    ) -> None:
+        """Must be called on the running loop."""
+        self.owner = owner
+        self.outcome = Outcome()
+        self._options = options
+        self._group = group
+        self._session_timeout_s = session_timeout_s
+        super().__init__(
+            group,
+            broker=[URL(f"kafka://{server}") for server in options["bootstrap_servers"]],
+            store="memory://",
+            broker_commit_interval=COMMIT_S,
+            broker_commit_every=_NEVER,  # the fetch would wait for it
+            broker_session_timeout=session_timeout_s,
+            stream_buffer_maxsize=WORKER_BUFFER_RECORDS_MAX,
+            stream_wait_empty=False,
+            table_standby_replicas=0,
+            topic_allow_declare=False,
+            topic_disable_leader=True,
+            autodiscover=False,
+            TableManager=_Tables,
+        )
+        events = self.topic(
+            topic,
+            key_type=bytes,
+            value_type=bytes,
+            key_serializer="raw",
+            value_serializer="raw",
+        )
+
+        async def fold(stream: StreamT[bytes]) -> None:
+            taking = cast("Stream[bytes]", stream)
+            async for batch in taking.take_events(WORKER_BATCH_RECORDS_MAX, within=flush_s):
+                await self._fold(event.message for event in batch)
+
+        async def release(*_: object, **__: object) -> None:
+            await owner.release()
+
+        self.agent(events, concurrency=1, isolated_partitions=False)(fold)
+        self._release = release  # of which Faust keeps a weak reference
+        self.on_partitions_revoked.connect(release)
+
+    # What the seams ask for
+
+    def new_consumer(self) -> Any:
+        """The group's member; to be made on the loop that it works on."""
+        return Clients(self._options).worker_consumer(
+            self._group,
+            session_s=self._session_timeout_s,
+            poll_records_max=WORKER_POLL_RECORDS_MAX,
+        )
+
+    async def open_tables(self, partitions: Iterable[int]) -> bool:
+        """Whether these tables are open, so that records may flow."""
+        try:
+            return await self.owner.assign(partitions)
+        except Exception as error:  # noqa: BLE001 -- told to whoever runs the app
+            self.outcome.fail(error)
+            return False
+
+    async def _fold(self, messages: Iterable[Any]) -> None:
+        if self.outcome.failed.done():
+            return
+        records: defaultdict[int, list[LogEntry]] = defaultdict(list)
+        for message in messages:
+            if message.generation_id == self.consumer_generation_id:
+                entry = LogEntry(Offset(message.offset), message.value or b"")
+                records[message.partition].append(entry)
+        try:
+            await self.owner.fold(records)
+        except Exception as error:  # noqa: BLE001 -- none may leave the agent
+            self.outcome.fail(error)
+
+    # Its end
+
+    def _crash(self, reason: BaseException) -> None:
+        self.outcome.crash(reason)
+        super()._crash(reason)
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Folds until stopped; then commits and leaves the group.
+
+        Raises:
+            FaustCrashedError: see there.
+            Exception: why it cannot go on.
+        """
+        starting = asyncio.ensure_future(self.start())
+        starting.add_done_callback(self._started_or_failed)
+        entered = asyncio.ensure_future(self.outcome.entered.wait())
+        stopped = asyncio.ensure_future(stopping.wait())
+        try:
+            await asyncio.wait((entered, starting), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((stopped, self.outcome.failed), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            entered.cancel()
+            stopped.cancel()
+            try:
+                await self._end()
+            finally:
+                starting.cancel()
+                await asyncio.wait((starting,))
+        if not stopping.is_set():
+            self.outcome.failed.result()
+
+    def _started_or_failed(self, starting: "asyncio.Future[None]") -> None:
+        error = None if starting.cancelled() else starting.exception()
+        if error is not None:
+            self.outcome.fail(error)
+
+    async def _end(self) -> None:
+        try:
+            await self.owner.release()  # the agent is cancelled where it stands
+            await asyncio.wait_for(self.stop(), STOP_S)
+        except RuntimeError:
+            if self.outcome.crashed_by is None:  # else the loop of its consumer is closed
+                raise
+
+    def _new_transport(self) -> TransportT:
+        return _Transport(self.conf.broker_consumer, self)
 
     def _create_directories(self) -> None:
-        """Nor any that would have to be kept.
-
-        Faust makes `<id>-data` in the working directory otherwise, which in a container may be
-        read-only. A `datadir` of ours is no way out: it is made without its parents, before the
-        first partition makes `--data`, so that the app would fail whenever that is missing; and
-        Faust formats it, so that a brace in its name would be an error.
-        """
+        """None: in a container the working directory may be read-only."""
 
 
-async def run_app(
-    options: ClientOptions, *, group: str, work: Callable[[], Coroutine[None, None, None]]
-) -> None:
-    """Runs the work inside an app until it ends.
-
-    Raises:
-        Exception: what the work raised.
-    """
-    app = WorkerApp(
-        group,
-        broker=[URL(f"kafka://{server}") for server in options["bootstrap_servers"]],
-        store="memory://",
-        topic_allow_declare=False,
-        topic_disable_leader=True,
-        autodiscover=False,
+def _record(tp: TP, entry: LogEntry) -> SimpleNamespace:
+    """A record as the client would have given it."""
+    return SimpleNamespace(
+        topic=tp.topic,
+        partition=tp.partition,
+        offset=entry.offset,
+        timestamp=None,
+        timestamp_type=None,
+        headers=(),
+        key=None,
+        value=entry.value,
+        checksum=None,
+        serialized_key_size=0,
+        serialized_value_size=len(entry.value),
     )
-    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    async def run() -> None:
-        try:
-            await work()
-        except Exception as error:  # noqa: BLE001 -- told to whoever waits, below
-            ended.set_exception(error)
-        else:
-            ended.set_result(None)
-
-    app.task(run)
-    try:
-        await app.start()
-        await ended
-    finally:
-        await asyncio.wait_for(app.stop(), STOP_S)
 
 
 def quiet_logs(level: int) -> None:
-    """Lets Faust say what is wrong, and nothing in the steady state."""
+    """Silences Faust unless everything is to be told: who runs the app tells why it ended."""
     for name in ("faust", "mode", __name__):  # an app logs under its module
-        logging.getLogger(name).setLevel(max(level, logging.ERROR))
+        logging.getLogger(name).setLevel(max(level, logging.CRITICAL))

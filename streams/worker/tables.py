@@ -1,27 +1,23 @@
-"""The tables of a worker's partitions, and the reader that folds records into them. No rules here.
+"""The tables of a worker's partitions, which its Faust app (`streams.worker.app`) folds into.
 
 The group gives partitions (`assign`), and each is read on from the offset that its table covers,
-whatever the group has committed: that offset only informs. Records are folded as they come, and
-what they changed is written once a flush time, all partitions side by side.
+whatever the group has committed: that offset only informs. A batch of records is folded and what it
+changed written, all partitions side by side.
 
-The hot topic is read by a bare consumer, not by a Faust agent: see `streams.worker.app`.
+What takes long, loading rows and folding, runs in threads: the kernel works without the
+interpreter's lock, so the app answers the group meanwhile.
 """
 
 import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from brokers.clients import Clients, subscribe
-from brokers.errors import CorruptRecordException, KafkaError
-from brokers.interface import Message, Partition
 from brokers.options import ClientOptions
-from brokers.reading import stop_consumer
-from schemas.errors import DiskError, RepriseError, TableLostError
-from schemas.identities import Offset
+from schemas.errors import DiskError, TableLostError
 from schemas.positions import LogBounds
 from streams.log.interface import LogEntry
 from streams.log.kafka import log_bounds, next_record_offset, read_past_corruption
@@ -32,10 +28,6 @@ from streams.table.table import Table
 from streams.table.topic import KafkaTableTopic
 
 logger = logging.getLogger(__name__)
-
-TURN_RECORDS_MAX: Final = 4_096
-POLL_MS: Final = 200
-COMMIT_S: Final = 2.0
 
 
 class Owned(NamedTuple):
@@ -67,6 +59,7 @@ class PartitionTables:
         self.owned: dict[int, Owned] = {}
         self.counters: Counter[str] = Counter()
         self._skipped = SkippedRecords()
+        self._wanted: frozenset[int] | None = None
         self._assigning = asyncio.Lock()
         self._data = data
         self._options = options
@@ -76,38 +69,60 @@ class PartitionTables:
 
     @property
     def internal_errors(self) -> int:
-        """Records on which a fold failed for a reason that nobody foresaw."""
+        """Records on which a fold failed unexpectedly."""
         return self.counters[f"skipped_{INTERNAL_ERROR}"]
 
     # Ownership
 
-    async def assign(self, partitions: Iterable[int]) -> None:
+    async def assign(self, partitions: Iterable[int]) -> bool:
         """Opens the tables of these partitions and closes all others.
 
         A table that this worker had before stays open where nobody else has written it since.
 
+        Returns:
+            Whether they are to be folded now; False where `release` or another `assign` has come
+            meanwhile, which leaves open what this one has opened.
+
         Raises:
             KafkaError, RepriseError: none of them can be folded now.
         """
-        wanted = set(partitions)
+        wanted = self._wanted = frozenset(partitions)
         async with self._assigning:
-            await self._assign(wanted)
+            try:
+                if self._wanted is wanted:
+                    await self._assign(wanted)
+            except Exception:
+                if self._wanted is wanted:
+                    raise  # else others may have them by now, and be why
+        return self._wanted is wanted
 
-    async def _assign(self, wanted: set[int]) -> None:
+    async def release(self) -> None:
+        """Nothing is folded until the next `assign`; returns once no fold or flush is under way."""
+        self._wanted = None
+        for owned in list(self.owned.values()):
+            async with owned.lock:
+                pass
+
+    async def _assign(self, wanted: frozenset[int]) -> None:
         for partition in list(self.owned):
-            if partition not in wanted or not await self._take_again(partition):
+            if partition not in wanted:
+                await self._close(partition)
+        for partition in list(self.owned):
+            if self._wanted is wanted and not await self._take_again(partition):
                 await self._close(partition)
         missing = sorted(wanted - self.owned.keys())
         if missing:
             bounds = await log_bounds(self._options, self._events_topic, missing)
-            await _all_of(self._open(one, bounds[one]) for one in missing)
+            await _all_of(self._open(one, bounds[one], wanted) for one in missing)
 
     async def _take_again(self, partition: int) -> bool:
         owned = self.owned[partition]
         async with owned.lock:
             return await owned.table.take_again()
 
-    async def _open(self, partition: int, bounds: LogBounds) -> None:
+    async def _open(self, partition: int, bounds: LogBounds, wanted: frozenset[int]) -> None:
+        if self._wanted is not wanted:
+            return  # to open it would take it from its next owner, as `_take_again` would
         started = time.monotonic()
         topic = KafkaTableTopic(
             self._options,
@@ -118,6 +133,7 @@ class PartitionTables:
         table = Table(self._data / f"table-{partition}", self._make_fold, topic)
         try:
             plan = await table.open(bounds, now=time.time())
+            await table.flush(now=time.time())  # of a rebuilt one, what it has without records
         except BaseException:
             table.close()
             await topic.stop()
@@ -139,62 +155,66 @@ class PartitionTables:
             try:
                 owned.table.close()
             except DiskError as error:  # what was flushed is in the topic; the others close, too
-                logger.warning("Gave up the copy of partition %d: %s", partition, error)
+                logger.warning(
+                    "Closed partition %d without a clean local store: %s", partition, error
+                )
             await owned.topic.stop()
 
     async def close(self) -> None:
-        """Closes all tables, after whatever is being flushed."""
-        for partition in list(self.owned):
-            await self._close(partition)
+        """Closes all tables, after whatever is being opened or flushed."""
+        self._wanted = None
+        async with self._assigning:
+            for partition in list(self.owned):
+                await self._close(partition)
 
-    async def settle(self) -> None:
-        """Returns once no flush is under way."""
-        for owned in list(self.owned.values()):
-            async with owned.lock:
-                pass
+    def next_offset(self, partition: int) -> int | None:
+        """Where to read on; None where the table is not open."""
+        owned = self.owned.get(partition)
+        return None if owned is None else owned.table.next_offset
 
-    def next_offset(self, partition: int) -> int:
-        """Where to read on."""
-        return self.owned[partition].table.next_offset
+    def covered(self, partition: int) -> int | None:
+        """The offset after the last that its table topic covers; None where it is not open."""
+        owned = self.owned.get(partition)
+        return None if owned is None else owned.table.flushed + 1
 
     # Records
 
-    async def fold(self, partition: int, entries: Sequence[LogEntry]) -> None:
-        """Folds records, and flushes where they have changed much.
+    async def fold(self, records: Mapping[int, Sequence[LogEntry]]) -> None:
+        """Folds records and writes what they changed; the table topic covers them on return.
 
         Raises:
-            TableLostError, DiskError, KafkaError: the table has to be opened anew.
+            TableLostError, DiskError, KafkaError: the tables have to be opened again.
         """
+        await _all_of(self._fold(partition, entries) for partition, entries in records.items())
+
+    async def _fold(self, partition: int, entries: Sequence[LogEntry]) -> None:
         owned = self.owned.get(partition)
         if owned is None:
             self.counters["not_owned"] += len(entries)
             return
         async with owned.lock:
-            if self.owned.get(partition) is owned:
+            if self._wanted is not None and self.owned.get(partition) is owned:
                 await self._fold_owned(partition, owned, entries)
+                await owned.driver.flush()
 
     async def _fold_owned(self, partition: int, owned: Owned, entries: Sequence[LogEntry]) -> None:
         expected, begin = owned.table.next_offset, 0
         for place, entry in enumerate(entries):
             if entry.offset > expected:
-                await owned.driver.fold(entries[begin:place])
+                await owned.driver.fold_in_thread(entries[begin:place])
                 await self._pass_over(partition, expected, entry.offset)
                 begin = place
             expected = max(expected, entry.offset + 1)
-        await owned.driver.fold(entries[begin:])
+        await owned.driver.fold_in_thread(entries[begin:])
 
-    async def flush(self) -> None:
-        """Writes what was folded, all partitions side by side; the table topic covers it then.
+    async def read_past(self, partition: int, start: int) -> list[LogEntry]:
+        """The records from `start` on, up to and with the first batch that is corrupt.
 
         Raises:
-            TableLostError, DiskError: the table has to be opened anew.
+            KafkaError: the broker is away.
         """
-        await _all_of(self._flush(owned) for owned in list(self.owned.values()))
-
-    async def _flush(self, owned: Owned) -> None:
-        async with owned.lock:
-            if owned in self.owned.values():
-                await owned.driver.flush()
+        logger.error("Reading past records that are corrupt, from %d:%d on", partition, start)
+        return await read_past_corruption(self._options, self._events_topic, partition, start)
 
     async def _pass_over(self, partition: int, expected: int, got: int) -> None:
         """Raises TableLostError where the records between are in the log, and were not brought."""
@@ -204,139 +224,8 @@ class PartitionTables:
             raise TableLostError(f"expected record {partition}:{expected}, got {partition}:{got}")
 
 
-class EventsReader:
-    """A member of the group that folds what it is given. To be used once.
-
-    Attributes:
-        generation: how often partitions came or went. What was fetched in another one, or between
-            two, is dropped and read again where its partition is ours.
-    """
-
-    def __init__(
-        self,
-        tables: PartitionTables,
-        options: ClientOptions,
-        *,
-        group: str,
-        topic: str,
-        flush_s: float,
-        session_timeout_s: float,
-    ) -> None:
-        self.generation = 0
-        self._settled = False
-        self._options = options
-        self._tables = tables
-        self._flush_s = flush_s
-        self._failure: Exception | None = None
-        self._commit_at = self._flush_at = 0.0
-        self._consumer = Clients(options).worker_consumer(group, session_s=session_timeout_s)
-        self._topic = topic
-
-    async def run(self, stopping: asyncio.Event) -> None:
-        """Folds until stopped; then writes what was folded, commits and leaves the group.
-
-        Raises:
-            RepriseError, KafkaError, OSError: why it cannot go on.
-        """
-        subscribe(self._consumer, self._topic, self)
-        try:
-            await self._consumer.start()
-            while not stopping.is_set() and self._failure is None:
-                await self._turn()
-            if self._settled and self._failure is None:
-                await self._tables.flush()
-                await self._commit()
-        finally:
-            await stop_consumer(self._consumer)
-        if self._failure is not None:
-            raise self._failure
-
-    async def _turn(self) -> None:
-        generation = self.generation
-        wait_s = min(max(self._flush_at - time.monotonic(), 0.001), POLL_MS / 1000)
-        try:
-            batches = await self._consumer.getmany(
-                timeout_ms=int(1000 * wait_s) + 1, max_records=TURN_RECORDS_MAX
-            )
-        except CorruptRecordException as error:
-            logger.error("Reading past records that are corrupt: %s", error)
-            await self._read_past(generation)
-            return
-        if not self._is_settled(generation):
-            self._read_again(batches)
-            return
-        await _all_of(
-            self._tables.fold(part.partition, [_entry(record) for record in records])
-            for part, records in batches.items()
-        )
-        now = time.monotonic()
-        if now >= self._flush_at:
-            self._flush_at = now + self._flush_s
-            await self._tables.flush()
-        if now >= self._commit_at:
-            self._commit_at = now + COMMIT_S
-            await self._commit()
-
-    def _read_again(self, dropped: Iterable[Partition]) -> None:
-        """Some of what is dropped may have been fetched after its partition was sought."""
-        if self._settled:
-            for part in self._consumer.assignment().intersection(dropped):
-                self._consumer.seek(part, self._tables.next_offset(part.partition))
-
-    async def _read_past(self, generation: int) -> None:
-        """Folds each partition on from where it stands, past what fails its checksum."""
-        for part in self._consumer.assignment():
-            if not self._is_settled(generation):
-                return  # whoever has the partition now meets it again
-            topic, partition = part
-            start = self._tables.next_offset(partition)
-            entries = await read_past_corruption(self._options, topic, partition, start)
-            if self._is_settled(generation):
-                await self._tables.fold(partition, entries)
-            if self._is_settled(generation):
-                self._consumer.seek(part, self._tables.next_offset(partition))
-
-    def _is_settled(self, generation: int) -> bool:
-        """Whether the partitions are those of then, and ours."""
-        return self._settled and generation == self.generation
-
-    async def _commit(self) -> None:
-        """Tells the group how far it is; whoever measures lag reads it, nothing else does."""
-        offsets = {
-            part: self._tables.owned[part.partition].table.flushed + 1
-            for part in self._consumer.assignment()
-            if part.partition in self._tables.owned
-        }
-        if not offsets:
-            return
-        try:
-            await self._consumer.commit(offsets)
-        except KafkaError as error:  # a rebalance is under way; the next one will do
-            logger.debug("Could not commit: %s", error)
-
-    async def on_partitions_revoked(self, revoked: set[Partition]) -> None:
-        """No partition is ours until the next assignment; returns once nothing is being written."""
-        self._settled = False
-        await self._tables.settle()
-
-    async def on_partitions_assigned(self, assigned: set[Partition]) -> None:
-        """These are ours: opens their tables and reads on from what they cover."""
-        try:
-            await self._tables.assign(part.partition for part in assigned)
-            for part in assigned:
-                self._consumer.seek(part, self._tables.next_offset(part.partition))
-        except (RepriseError, KafkaError, OSError) as error:
-            self._failure = error
-        self.generation += 1
-        self._settled = True
-
-
 async def _all_of(tasks: Iterable[Coroutine[None, None, None]]) -> None:
     """Lets all of them end, then raises the first one's error."""
     for outcome in await asyncio.gather(*tasks, return_exceptions=True):
         if isinstance(outcome, BaseException):
             raise outcome
-
-
-def _entry(record: Message) -> LogEntry:
-    return LogEntry(Offset(record.offset), record.value or b"")

@@ -33,7 +33,8 @@ from streams.log.kafka import log_bounds
 from streams.table.driver import recover
 from streams.table.fold import Fold
 from streams.table.table import Table
-from streams.worker.tables import EventsReader, PartitionTables
+from streams.worker.app import WorkerApp
+from streams.worker.tables import PartitionTables
 
 SEED = 1337
 FLUSH_S = 0.01
@@ -293,9 +294,9 @@ class KafkaUnderTest:
             table_topic=settings.topics.table.name,
             make_fold=new_fold,
         )
-        reader = EventsReader(
-            tables,
+        app = WorkerApp(
             options,
+            tables,
             group=settings.group("streams"),
             topic=settings.topics.events.name,
             flush_s=FLUSH_S,
@@ -305,12 +306,12 @@ class KafkaUnderTest:
 
         def has_read_all() -> bool:
             return all(
-                number in tables.owned and tables.next_offset(number) >= bounds[number].end
+                (next_ := tables.next_offset(number)) is not None and next_ >= bounds[number].end
                 for number in self.partitions
             )
 
         stopping = asyncio.Event()
-        reading = asyncio.create_task(reader.run(stopping))
+        reading = asyncio.create_task(app.run(stopping))
         try:
             async with asyncio.timeout(WAIT_S):
                 while not has_read_all() and not reading.done():  # noqa: ASYNC110

@@ -17,10 +17,10 @@ from query_api.replica.replica import Replica
 from query_api.replica.snapshot import Topic
 from reprise.embedded.service import EmbeddedService
 from reprise.metrics.roles import bridge_metrics, replica_collector, worker_metrics
-from reprise.roles.streams import StreamsSettings, Worker
 from reprise.settings import Settings
 from streams.kernel import open_kernel
 from streams.table.row_reader import RowReader
+from streams.worker.worker import StreamsSettings, Worker
 from tests.fakes import FakeTable
 
 ROOT = Path(__file__).parents[4]
@@ -67,7 +67,7 @@ async def _bridge(data: Path) -> dict[str, Metric]:
 
 
 async def _worker(data: Path) -> dict[str, Metric]:
-    return _named(worker_metrics(Worker(StreamsSettings(kafka=KAFKA, data=data))))
+    return _named(worker_metrics(Worker(StreamsSettings(kafka=KAFKA, data=data, seed=1337))))
 
 
 def _replica() -> dict[str, Metric]:

@@ -1,0 +1,38 @@
+"""What the worker's Faust app asks of whoever has the tables."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from streams.log.interface import LogEntry
+
+
+class PartitionOwner(Protocol):
+    """Who has the tables."""
+
+    async def assign(self, partitions: Iterable[int]) -> bool:
+        """Opens these tables, and closes all others; False where they were taken away meanwhile.
+
+        Raises:
+            RepriseError, KafkaError, OSError: they cannot be folded now.
+        """
+        ...
+
+    async def release(self) -> None:
+        """None of them is to be folded until the next `assign`; returns once none is."""
+        ...
+
+    def next_offset(self, partition: int) -> int | None:
+        """Where to read on; None where the table is not open."""
+        ...
+
+    def covered(self, partition: int) -> int | None:
+        """The offset after the last that its table topic covers; None where it is not open."""
+        ...
+
+    async def fold(self, records: Mapping[int, Sequence[LogEntry]]) -> None:
+        """Folds records of each partition, and writes what they changed."""
+        ...
+
+    async def read_past(self, partition: int, start: int) -> list[LogEntry]:
+        """The records from `start` on, where some of them are corrupt."""
+        ...
