@@ -51,8 +51,13 @@ class RecordSink(Protocol):
         """Takes records, in order for each publisher; never waits for who writes them."""
         ...
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether what was received may become records now."""
+        ...
+
     async def ready(self) -> None:
-        """Returns once what was received may become records."""
+        """Returns once that is so."""
         ...
 
     async def room(self) -> None:
@@ -168,6 +173,7 @@ class Pump:
         self._turn_messages_max = turn_messages_max
         self._loop = asyncio.get_running_loop() if loop is None else loop
         self._arrived = asyncio.Event()
+        self._is_idle = False  # the turns wait for an arrival, and for nothing else
 
     @property
     def faults(self) -> int:
@@ -180,7 +186,7 @@ class Pump:
     def _wake(self) -> None:
         """Called by the socket thread when there is something to take again."""
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._arrived.set)
+            self._loop.call_soon_threadsafe(self._arrive)
 
     # Start and end
 
@@ -234,9 +240,34 @@ class Pump:
             while self._turn():
                 await asyncio.sleep(0)
                 await self._sink.ready()
-            await self._arrived.wait()
+            await self._wait_for_arrival()
             if self._window_s:
                 await asyncio.sleep(self._window_s)
+
+    async def _wait_for_arrival(self) -> None:
+        self._is_idle = not self._window_s
+        try:
+            await self._arrived.wait()
+        finally:
+            self._is_idle = False
+
+    def _arrive(self) -> None:
+        """There is something to take: a turn at once, where nothing has to be waited for.
+
+        Waking the task that waits costs a further pass of the loop, and the interpreter's lock
+        twice; where messages come one by one that is a fifth of the CPU time.
+        """
+        if not self._is_idle or not self._sink.is_ready:
+            self._arrived.set()
+            return
+        try:
+            is_more = self._turn()
+        except Exception:
+            self._count_fault()
+            _logger.exception("Unexpected error in a turn; going on")
+            is_more = True
+        if is_more:
+            self._arrived.set()
 
     def _turn(self) -> bool:
         """Steps 2 to 4; False where nothing more has been received."""

@@ -97,6 +97,11 @@ class LogSink:
         else:
             self._on_appended(first, encoded)
 
+    @property
+    def is_ready(self) -> bool:
+        """See `RecordSink`: whether nothing waits."""
+        return not self._waiting
+
     async def ready(self) -> None:
         """See `RecordSink`: until nothing waits."""
         await self._free.wait()

@@ -263,8 +263,13 @@ class Writer:
         """By partition, the offset after the last acknowledged record."""
         return {channel.partition: channel.end for channel in self._channels}
 
+    @property
+    def is_ready(self) -> bool:
+        """See `RecordSink`: always, for what the queue cannot take the spool does."""
+        return True
+
     async def ready(self) -> None:
-        """See `RecordSink`: at once, for what the queue cannot take the spool does."""
+        """See `RecordSink`: at once."""
 
     async def room(self) -> None:
         """See `RecordSink`: until the queue is at most half full."""

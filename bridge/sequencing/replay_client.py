@@ -78,7 +78,6 @@ class Replayer:
                 self.requests += 1
                 if await self._ask(repair, publisher, endpoint, emit) is Answer.DONE:
                     break
-            self.replayed_batches += repair.replayed
 
     async def _ask(
         self, repair: Repair, publisher: PublisherKey, endpoint: str, emit: Emit
@@ -88,7 +87,9 @@ class Replayer:
         )
         try:
             async for chunk in replies:
+                before = repair.replayed
                 answer, records = repair.feed(chunk, time.time())
+                self.replayed_batches += repair.replayed - before
                 if records:
                     await emit(records)
                 if answer is not Answer.MORE:

@@ -24,6 +24,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Final
 
+import uvloop
+
 from bridge.delivery.log_sink import LogSink
 from bridge.membership.commands import Commands
 from bridge.membership.registrar import Registrar
@@ -71,7 +73,7 @@ class WriteThread:
         self.recovery_s = 0.0
         self._settings = settings
         self.folding = self._make_folding()
-        self._loop = asyncio.new_event_loop()
+        self._loop = uvloop.new_event_loop()  # a turn is one pass of it: asyncio's costs more
         self.sink = LogSink(
             log,
             on_appended=self._fold,

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from bridge.delivery.log_sink import LogSink
 from reprise.metrics.family import Family, counter, gauge
 from schemas.conditions import DISK_PARTS, Conditions
 from streams.log.embedded import EmbeddedLog
@@ -21,6 +22,23 @@ LOG: Final[tuple[Family[EmbeddedLog], ...]] = (
         "reprise_log_size_bytes",
         "Bytes of the records that the log keeps.",
         lambda log: log.size_bytes,
+    ),
+)
+
+WAITING: Final[tuple[Family[LogSink], ...]] = (
+    gauge(
+        "reprise_log_waiting_bytes",
+        "Bytes of records that wait in memory until the log can be written again.",
+        lambda sink: sink.waiting_bytes,
+    ),
+)
+
+COMMANDS: Final[tuple[Family[int], ...]] = (
+    counter(
+        "reprise_refused_commands",
+        "Calls of /register and /unregister refused because the log could not be written, the"
+        " service was stopping, or too many waited.",
+        float,
     ),
 )
 

@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry
 
 from reprise.metrics.delivery import DELIVERY, MEMBERSHIP, REACHABLE
 from reprise.metrics.family import RoleCollector
-from reprise.metrics.log import DISK, LOG
+from reprise.metrics.log import COMMANDS, DISK, LOG, WAITING
 from reprise.metrics.process import PROCESS, Role, process_registry
 from reprise.metrics.publishers import FOLDED, RECEIVED, REPLAY, Received, received
 from reprise.metrics.replica import LAG, REPLICA
@@ -44,7 +44,10 @@ def embedded_collector(service: "EmbeddedService") -> RoleCollector:
             pump.sequencer, pump.inbox, pump.subscriber, dropped_later=loop.sink.dropped
         ),
     )
+    collector.add(REPLAY, lambda: pump.replayer)
     collector.add(LOG, lambda: loop.log)
+    collector.add(WAITING, lambda: loop.sink)
+    collector.add(COMMANDS, lambda: loop.commands.refused)
     collector.add(DISK, lambda: loop.conditions)
     collector.add(RECOVERY, lambda: loop)
     collector.add(FOLDED_OFFSETS, service.positions)

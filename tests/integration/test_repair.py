@@ -128,7 +128,7 @@ def assert_exact(service: Service, engine: Engine) -> None:
             truth["CPU"],
         ]
     assert contexts_of(service) == fresh_contexts(service.data)
-    assert service.metric("reprise_faults_total") == 0.0
+    assert service.metric("reprise_internal_errors_total") == 0.0
 
 
 @pytest.mark.parametrize("wire", WIRES)

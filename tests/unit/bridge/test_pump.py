@@ -58,6 +58,10 @@ class FakeSink:
             raise RuntimeError("for a test")
         self.records += records
 
+    @property
+    def is_ready(self) -> bool:
+        return self.free.is_set()
+
     async def ready(self) -> None:
         await self.free.wait()
 
