@@ -2,6 +2,7 @@
 another.
 """
 
+from collections.abc import Collection
 from typing import NamedTuple, Protocol
 
 from prometheus_client import CollectorRegistry
@@ -9,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from schemas.conditions import Condition, is_ready, problem
 from schemas.identities import PrefixScope
 from schemas.positions import AnswerState, Position, PublisherState
-from schemas.registration import Registration
+from schemas.registration import PublisherKind, Registration
 from streams.kernel.interface import Kernel
 
 Positions = tuple[Position, ...]
@@ -111,6 +112,11 @@ class View(Protocol):
 
 class Registry(Protocol):
     """Write access to the set of publishers."""
+
+    @property
+    def kinds(self) -> Collection[PublisherKind]:
+        """Those that can be followed, in the order in which errors name them."""
+        ...
 
     async def register(self, registration: Registration) -> None:
         """Follows a publisher; returns once the registration is durable. Repeating one is no

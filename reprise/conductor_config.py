@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
+from bridge.wire import KINDS
 from query_api.http.errors import RequestError
 from query_api.http.requests.registrations import REGISTER_FIELDS, read_registration
 from query_api.http.wire import Wire
@@ -73,7 +74,7 @@ def _entry(path: Path, name: str, fields: dict[str, Any]) -> Registration | None
     known = {key: value for key, value in fields.items() if key in _KNOWN}
     body = msgspec.json.encode({"instance_id": name, "dp_rank": 0} | known)
     try:
-        return read_registration(body, Wire.JSON)
+        return read_registration(body, Wire.JSON, KINDS)
     except RequestError as error:
         logger.warning("Left out the publisher `%s` of %s: %s", name, path, error)
         return None

@@ -19,6 +19,7 @@ NAME_BYTES_MAX: Final = 1024  # any string of a registration or a query
 PUBLISHERS_MAX: Final = 4096
 BLOCK_SIZE_MAX: Final = 65_536
 DP_RANK_MAX: Final = 2**31 - 1
+KIND_CHARS_MAX: Final = 64  # the name of a wire protocol
 
 # What comes back from a log, a topic or a disk: a number above these is refused as it is decoded,
 # so that nothing behind the decoder meets one that does not fit its format.

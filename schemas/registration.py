@@ -3,7 +3,7 @@ rules by which one may join the others.
 """
 
 from collections.abc import Mapping
-from enum import StrEnum
+from typing import Annotated, NewType
 
 import msgspec
 
@@ -17,15 +17,13 @@ from schemas.identities import (
     StreamKey,
     Text,
 )
-from schemas.limits import PUBLISHERS_MAX
+from schemas.limits import KIND_CHARS_MAX, PUBLISHERS_MAX
 from schemas.positions import LogOffset
 
-
-class PublisherKind(StrEnum):
-    """Wire protocols the bridge speaks; spelled as Mooncake's `/register` spells them."""
-
-    VLLM = "vLLM"
-    SGLANG = "SGLang"
+PublisherKind = NewType("PublisherKind", str)
+"""The wire protocol of a publisher, as Mooncake's `/register` spells it: `vLLM`, `SGLang`. Those
+that there are, are the modules of `bridge/wire/`.
+"""
 
 
 class HashProfile(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +48,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """
 
     endpoint: Name
-    kind: PublisherKind
+    kind: Annotated[PublisherKind, msgspec.Meta(min_length=1, max_length=KIND_CHARS_MAX)]
     model_name: Name
     instance_id: Name
     block_size: BlockSize

@@ -133,7 +133,7 @@ def reset_record(incarnation: int, *, stream: StreamKey = STREAM, dp_rank: int =
 def registration(instance_id: str = "a", *, port: int = 5557, dp_rank: int = 0) -> Registration:
     return Registration(
         endpoint=f"tcp://127.0.0.1:{port}",
-        kind=PublisherKind.VLLM,
+        kind=PublisherKind("vLLM"),
         model_name="m",
         instance_id=instance_id,
         block_size=BLOCK,

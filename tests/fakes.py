@@ -10,6 +10,7 @@ import msgspec
 from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp, Message
 
+from bridge.wire import KINDS
 from query_api.ports import Health, Lag, Positions, ServiceView
 from schemas.conditions import Condition, Level, Part
 from schemas.errors import EndpointError, NotRegisteredError, RegistrationConflictError
@@ -55,7 +56,7 @@ def registration(
     """A registration that differs from the others in what the test says."""
     return Registration(
         endpoint=endpoint or f"tcp://{instance_id}-{tenant_id}:{5557 + dp_rank}",
-        kind=PublisherKind.VLLM,
+        kind=PublisherKind("vLLM"),
         model_name=model_name,
         instance_id=instance_id,
         block_size=block_size,
@@ -70,6 +71,7 @@ class FakeTable:
     """A View and a Registry over one kernel; every condition that a test needs is a plain field."""
 
     def __init__(self, kernel: Kernel | None = None) -> None:
+        self.kinds = KINDS
         self._kernel: Kernel = ReferenceKernel(SEED) if kernel is None else kernel
         self._metrics = CollectorRegistry()
         self.ready = True

@@ -37,7 +37,7 @@ class TableRows:
         self._sequence = -1
         self._registration = Registration(
             endpoint=f"tcp://127.0.0.1:{20_000 + partition}",
-            kind=PublisherKind.VLLM,
+            kind=PublisherKind("vLLM"),
             model_name=MODEL,
             instance_id=f"i{partition}",
             block_size=BLOCK_SIZE,

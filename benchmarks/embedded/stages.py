@@ -67,7 +67,7 @@ class Pipeline:
     def __init__(self, kernel: KernelName, root: Path, endpoint: str) -> None:
         self._registration = Registration(
             endpoint=endpoint,
-            kind=PublisherKind.VLLM,
+            kind=PublisherKind("vLLM"),
             model_name=MODEL,
             instance_id="i0",
             block_size=BLOCK_SIZE,

@@ -1,19 +1,28 @@
 """What engines send, one module for each kind of publisher; their wire versions end here.
 
-A new kind is a module with a `Source` and an entry in `SOURCES`.
+A new kind is one module in this folder with two names, as `vllm` and `sglang` have them:
+
+    KIND          how `/register` names it
+    open_source   makes the decoder of one publisher's messages
+
+The folder is searched for them when it is imported; nothing else has to know.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from pkgutil import iter_modules
 from types import MappingProxyType
 from typing import Final, Protocol
 
-from bridge.wire.batch import DecodedBatch
-from bridge.wire.sglang import sglang_source
-from bridge.wire.vllm import vllm_source
+from xxhash import xxh3_64_intdigest
+
+from bridge.wire.batch import DecodedBatch, read_frames
+from bridge.wire.drop_reasons import DropReason
 from schemas.arrays import ArrayPacker
+from schemas.errors import BatchError
 from schemas.registration import PublisherKind, Registration
 
-__all__ = ["SOURCES", "DecodedBatch", "Source", "SourceFactory", "open_source"]
+__all__ = ["KINDS", "SOURCES", "DecodedBatch", "Source", "SourceFactory", "open_source"]
 
 
 class Source(Protocol):
@@ -30,11 +39,38 @@ class Source(Protocol):
 
 SourceFactory = Callable[[Registration, ArrayPacker], Source]
 
-SOURCES: Final[Mapping[PublisherKind, SourceFactory]] = MappingProxyType(
-    {PublisherKind.VLLM: vllm_source, PublisherKind.SGLANG: sglang_source}
-)
+
+def _find_sources() -> dict[PublisherKind, SourceFactory]:
+    found: dict[PublisherKind, SourceFactory] = {}
+    for entry in iter_modules(__path__, f"{__name__}."):
+        module = import_module(entry.name)
+        kind = getattr(module, "KIND", None)
+        if kind is not None:
+            assert kind not in found, f"two modules of one kind: {kind}"
+            found[kind] = module.open_source
+    return found
+
+
+SOURCES: Final[Mapping[PublisherKind, SourceFactory]] = MappingProxyType(_find_sources())
+
+KINDS: Final = tuple(sorted(SOURCES, key=str.lower, reverse=True))
+"""Those that `/register` accepts, in the order in which it names them."""
+
+
+class _UnknownKind:
+    """A publisher that a newer version registered: each of its batches is lost, and known to be."""
+
+    def __init__(self, kind: PublisherKind) -> None:
+        self._detail = f"Expected a publisher of type {' or '.join(KINDS)}, got: {kind}"
+
+    def decode(self, frames: Sequence[bytes]) -> DecodedBatch:
+        """See `Source`."""
+        sequence, payload = read_frames(frames)
+        unusable = BatchError(DropReason.UNKNOWN_KIND, self._detail)
+        return DecodedBatch(sequence, xxh3_64_intdigest(payload), None, [], [unusable])
 
 
 def open_source(registration: Registration, packer: ArrayPacker) -> Source:
     """The decoder for a publisher of the registration's kind."""
-    return SOURCES[registration.kind](registration, packer)
+    factory = SOURCES.get(registration.kind)
+    return _UnknownKind(registration.kind) if factory is None else factory(registration, packer)

@@ -16,6 +16,7 @@ class DropReason(StrEnum):
     # The batch; a gap stands for it, unless the publisher is degraded by an earlier one.
     MESSAGE_TOO_LARGE = "message_too_large"
     UNDECODABLE = "undecodable"
+    UNKNOWN_KIND = "unknown_kind"
     BAD_TIMESTAMP = "bad_timestamp"
     RANK_MISMATCH = "rank_mismatch"
     TOO_MANY_EVENTS = "too_many_events"

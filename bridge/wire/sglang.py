@@ -34,7 +34,7 @@ from bridge.wire.fields import (
 )
 from schemas.arrays import ArrayPacker
 from schemas.events import BlockEvent, Removed, Stored, extra_key
-from schemas.registration import Registration
+from schemas.registration import PublisherKind, Registration
 
 
 class _Stored(WireEvent):
@@ -108,6 +108,8 @@ def _salted(cache_salt: str | None, blocks: int) -> tuple[bytes, ...]:
     return (extra_key([cache_salt]), *[b""] * (blocks - 1))
 
 
+KIND: Final = PublisherKind("SGLang")
+
 _MapEvent = _StoredMap | _RemovedMap | ClearedMap
 _ArrayEvent = _StoredArray | _RemovedArray | ClearedArray
 
@@ -122,6 +124,6 @@ _FORMS: Final = WireForms(
 )
 
 
-def sglang_source(registration: Registration, packer: ArrayPacker) -> BatchDecoder:
+def open_source(registration: Registration, packer: ArrayPacker) -> BatchDecoder:
     """The decoder of an SGLang publisher's messages."""
     return BatchDecoder(registration, packer, forms=_FORMS)

@@ -39,7 +39,9 @@ from bridge.wire.fields import (
 from schemas.arrays import ArrayPacker
 from schemas.errors import EventError
 from schemas.events import BlockEvent, Removed, Stored, extra_key
-from schemas.registration import Registration
+from schemas.registration import PublisherKind, Registration
+
+KIND: Final = PublisherKind("vLLM")
 
 _REMOTE: Final = "REMOTE"
 
@@ -160,6 +162,6 @@ _FORMS: Final = WireForms(
 )
 
 
-def vllm_source(registration: Registration, packer: ArrayPacker) -> BatchDecoder:
+def open_source(registration: Registration, packer: ArrayPacker) -> BatchDecoder:
     """The decoder of a vLLM publisher's messages."""
     return BatchDecoder(registration, packer, forms=_FORMS)

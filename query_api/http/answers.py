@@ -66,7 +66,7 @@ def _service(service: ServiceView) -> Document:
     return {
         "Endpoint": registration.endpoint,
         "ReplayEndpoint": registration.replay_endpoint,
-        "Type": registration.kind.value,
+        "Type": registration.kind,
         "ModelName": registration.model_name,
         "LoraName": registration.lora_name,
         "TenantID": registration.tenant_id,

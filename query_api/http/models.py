@@ -126,7 +126,7 @@ class RegisterRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One publisher of events to follow."""
 
     endpoint: Annotated[Name, Meta(description="ZMQ address of the engine's PUB socket.")]
-    type: Literal["vLLM", "SGLang"]
+    type: str
     modelname: Name
     instance_id: Name
     block_size: BlockSize
@@ -170,7 +170,7 @@ class Service(msgspec.Struct, kw_only=True):
 
     Endpoint: str
     ReplayEndpoint: str
-    Type: Literal["vLLM", "SGLang"]
+    Type: str
     ModelName: str
     LoraName: str
     TenantID: str

@@ -55,7 +55,7 @@ def registration_routes(registry: Registry) -> APIRouter:
     )
     async def register(request: Request) -> Response:
         body, wire = await read_request(request)
-        registration = read_registration(body, wire)
+        registration = read_registration(body, wire, registry.kinds)
         await registry.register(registration)
         status = "registered successfully"
         return respond({"status": status, "instance_id": registration.instance_id}, wire)

@@ -7,7 +7,7 @@ cannot know of each other; see `query_api.replica.registry_table`.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from typing import Any, Final, TypeVar
 
 from brokers.clients import ENTRY_MS, Clients
@@ -21,7 +21,7 @@ from query_api.replica.snapshot import Place, Topic
 from query_api.replica.topic_reader import KafkaFeed
 from schemas.errors import NotRegisteredError, StorageError
 from schemas.identities import PublisherKey
-from schemas.registration import Registration, is_new, service_key
+from schemas.registration import PublisherKind, Registration, is_new, service_key
 from schemas.topics import encode_publisher, encode_registration
 
 COMMAND_S: Final = 10.0
@@ -43,9 +43,11 @@ class KafkaRegistry:
         feed: KafkaFeed,
         *,
         check: Callable[[Registration], None],
+        kinds: Collection[PublisherKind],
     ) -> None:
         """Args:
         check: raises EndpointError where no bridge could ever connect.
+        kinds: of publishers that the bridges can follow.
         """
         self._topic = settings.topics.registry.name
         self._servers = settings.bootstrap
@@ -53,6 +55,7 @@ class KafkaRegistry:
         self._replica = replica
         self._feed = feed
         self._check = check
+        self.kinds = kinds
         self._lock = asyncio.Lock()
         self._producer: EntryProducer | None = None
         feed.close_with(self._close)

@@ -16,6 +16,7 @@ from functools import partial
 from operator import methodcaller
 from typing import Final
 
+from bridge.wire import KINDS
 from query_api.ports import Health, Positions
 from query_api.table_view import TableView
 from reprise.embedded.write_thread import WriteThread
@@ -87,6 +88,8 @@ class EmbeddedService(TableView):
     def stop(self) -> None:
         """Stops receiving, then writes what has been received, and closes the data directory."""
         self.write.stop()
+
+    kinds = KINDS
 
     # View
 

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from bridge.sockets.endpoints import check_endpoint
+from bridge.wire import KINDS
 from brokers.availability import quiet_client
 from brokers.options import client_options
 from brokers.outages import Outage
@@ -85,7 +86,7 @@ class ReplicaService:
             when_refused=when_refused,
         )
         self.registry = KafkaRegistry(
-            kafka, options, self.replica, self._feed, check=_check_endpoints
+            kafka, options, self.replica, self._feed, check=_check_endpoints, kinds=KINDS
         )
         self._registrations = registrations
 

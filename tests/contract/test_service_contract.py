@@ -170,7 +170,7 @@ def test_answers_and_digest_are_the_engines_own_truth_under_eviction_and_offload
         assert answer["CPU"] == cache.longest_held(prompt, "CPU")
     registration = Registration(
         endpoint=publisher.endpoint,
-        kind=PublisherKind.VLLM,
+        kind=PublisherKind("vLLM"),
         model_name="m",
         instance_id="a",
         block_size=16,

@@ -56,7 +56,7 @@ def registration(engine: Engine) -> Registration:
     fields = engine.registration()
     return Registration(
         endpoint=str(fields["endpoint"]),
-        kind=PublisherKind.VLLM,
+        kind=PublisherKind("vLLM"),
         model_name="m",
         instance_id=engine.instance_id,
         block_size=16,

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.exposition import generate_latest
 
+from bridge.wire import KINDS
 from query_api.http.errors import RequestError
 from query_api.http.requests.registrations import read_registration
 from query_api.http.wire import Wire
@@ -287,7 +288,7 @@ def test_what_register_accepts_every_reader_takes_and_no_reader_takes_more_numbe
     document = fields | {"type": "vLLM", "block_size": block_size, "dp_rank": dp_rank}
     is_in_range = 1 <= block_size <= 65_536 and 0 <= dp_rank <= 2**31 - 1
     try:
-        accepted = read_registration(json.dumps(document).encode(), Wire.JSON)
+        accepted = read_registration(json.dumps(document).encode(), Wire.JSON, KINDS)
     except RequestError:
         pass
     else:

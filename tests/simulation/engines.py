@@ -56,7 +56,7 @@ class SimulatedEngine:
         self.registration = Registration(
             endpoint=f"tcp://engine-{number}:5557",
             replay_endpoint=f"tcp://engine-{number}:5558" if replays else "",
-            kind=PublisherKind.VLLM,
+            kind=PublisherKind("vLLM"),
             model_name=MODEL,
             instance_id=f"engine-{number}",
             block_size=BLOCK_SIZE,

@@ -5,6 +5,7 @@ form takes the published ones, with `additionalsalt`, and `hash_profile` may be 
 Reprise hashes tokens itself.
 """
 
+from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from query_api.http.errors import RequestError
@@ -56,8 +57,13 @@ class Unregistration(NamedTuple):
     block_size: int | None
 
 
-def read_registration(body: bytes, wire: Wire) -> Registration:
+def read_registration(body: bytes, wire: Wire, kinds: Collection[PublisherKind]) -> Registration:
     """The body of `POST /register`.
+
+    Args:
+        body: as it came.
+        wire: what it is encoded in.
+        kinds: of publishers that can be followed.
 
     Raises:
         RequestError: the first thing that is wrong.
@@ -81,7 +87,7 @@ def read_registration(body: bytes, wire: Wire) -> Registration:
         additional_salt = read_optional_text(fields["additionalsalt"], wire)
     return Registration(
         endpoint=endpoint,
-        kind=_kind(kind),
+        kind=_kind(kind, kinds),
         model_name=model_name,
         instance_id=instance_id,
         block_size=block_size,
@@ -132,12 +138,11 @@ def _text(fields: FieldMap, name: str, wire: Wire) -> str:
     return read_text(fields[name], wire) if name in fields else ""
 
 
-def _kind(name: str) -> PublisherKind:
-    try:
-        return PublisherKind(name)
-    except ValueError as error:
-        kinds = " or ".join(PublisherKind)
-        raise RequestError("invalid_value", f"type must be {kinds}", field="type") from error
+def _kind(name: str, kinds: Collection[PublisherKind]) -> PublisherKind:
+    if name not in kinds:
+        expected = " or ".join(kinds)
+        raise RequestError("invalid_value", f"type must be {expected}", field="type")
+    return PublisherKind(name)
 
 
 def _read_block_size(fields: FieldMap, wire: Wire) -> int:

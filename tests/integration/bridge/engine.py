@@ -26,7 +26,7 @@ class Engine:
         self.registration = Registration(
             endpoint=self.publisher.endpoint,
             replay_endpoint=self.publisher.replay_endpoint,
-            kind=PublisherKind.VLLM,
+            kind=PublisherKind("vLLM"),
             model_name="m",
             instance_id=instance_id,
             block_size=16,

@@ -13,6 +13,8 @@ VECTORS = Path(__file__).parents[2] / "vectors"
 
 ENDPOINT = "tcp://127.0.0.1:5557"
 
+VLLM = PublisherKind("vLLM")
+
 
 class Captured(NamedTuple):
     """One live message of a released publisher, and what it meant."""
@@ -24,7 +26,7 @@ class Captured(NamedTuple):
 
 
 def captured_messages() -> Iterator[Captured]:
-    for prefix, kind in (("vllm", PublisherKind.VLLM), ("sglang", PublisherKind.SGLANG)):
+    for prefix, kind in (("vllm", PublisherKind("vLLM")), ("sglang", PublisherKind("SGLang"))):
         for path in sorted(VECTORS.glob(f"{prefix}-*.jsonl")):
             for line in path.read_text().splitlines():
                 vector = json.loads(line)
@@ -36,7 +38,7 @@ def captured_messages() -> Iterator[Captured]:
 
 def registration(
     *,
-    kind: PublisherKind = PublisherKind.VLLM,
+    kind: PublisherKind = VLLM,
     dp_rank: int = 0,
     lora_name: str = "",
     instance_id: str = "w-1",

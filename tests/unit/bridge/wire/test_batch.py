@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from bridge.wire import batch as batch_module
 from bridge.wire.batch import BatchDecoder, DecodedBatch, read_frames
 from bridge.wire.drop_reasons import DropReason
-from bridge.wire.vllm import vllm_source
+from bridge.wire.vllm import open_source
 from schemas.arrays import PythonArrayPacker
 from schemas.errors import BatchError, EventError, FrameError
 from schemas.events import Cleared, Removed
@@ -19,7 +19,7 @@ DEEP = b"\x91" * 100_000 + b"\xc0"
 
 
 def decoder(dp_rank: int = 0) -> BatchDecoder:
-    return vllm_source(registration(dp_rank=dp_rank), PythonArrayPacker())
+    return open_source(registration(dp_rank=dp_rank), PythonArrayPacker())
 
 
 def decode(batch: object) -> DecodedBatch:

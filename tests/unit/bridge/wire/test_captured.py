@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import pytest
 
-from bridge.wire import open_source
+from bridge.wire import KINDS, open_source
 from schemas.arrays import PythonArrayPacker
 from schemas.events import BlockEvent, Cleared, Removed, Stored
 from schemas.identities import Medium
-from schemas.registration import PublisherKind
 from tests.unit.bridge.messages import Captured, captured_messages, registration
 
 CAPTURED = list(captured_messages())
@@ -135,12 +134,12 @@ def test_the_captures_cover_arrays_and_maps_of_both_engines() -> None:
         for captured in CAPTURED
         for event in _list(captured.decoded[1])
     }
-    assert forms == {(kind, form) for kind in PublisherKind for form in (list, dict)}
+    assert forms == {(kind, form) for kind in KINDS for form in (list, dict)}
 
 
 def test_one_source_reads_every_version_in_turn() -> None:
     """An engine is upgraded behind the same endpoint."""
-    for kind in PublisherKind:
+    for kind in KINDS:
         source = open_source(registration(kind=kind), PythonArrayPacker())
         for captured in CAPTURED:
             if captured.kind is kind and "dp3" not in captured.name:

@@ -1,6 +1,6 @@
 import pytest
 
-from bridge.wire.sglang import sglang_source
+from bridge.wire.sglang import open_source
 from schemas.arrays import PythonArrayPacker
 from schemas.events import Removed, Stored, extra_key
 from schemas.identities import Medium
@@ -9,8 +9,8 @@ from tests.unit.bridge.messages import frames_of, map_event, registration
 
 
 def only(event: object, lora_name: str = "") -> object:
-    registered = registration(kind=PublisherKind.SGLANG, lora_name=lora_name)
-    batch = sglang_source(registered, PythonArrayPacker()).decode(frames_of([1.5, [event], 0]))
+    registered = registration(kind=PublisherKind("SGLang"), lora_name=lora_name)
+    batch = open_source(registered, PythonArrayPacker()).decode(frames_of([1.5, [event], 0]))
     assert batch.dropped == []
     (decoded,) = batch.events
     return decoded

@@ -2,7 +2,7 @@ import pytest
 
 from bridge.wire.batch import DecodedBatch
 from bridge.wire.drop_reasons import DropReason
-from bridge.wire.vllm import vllm_source
+from bridge.wire.vllm import open_source
 from schemas.arrays import PythonArrayPacker
 from schemas.events import BlockEvent, Cleared, Removed, Stored, extra_key
 from schemas.identities import Medium
@@ -16,7 +16,7 @@ STORED_FIELDS: list[object] = [
 
 
 def decode(*events: object, lora_name: str = "") -> DecodedBatch:
-    source = vllm_source(registration(lora_name=lora_name), PythonArrayPacker())
+    source = open_source(registration(lora_name=lora_name), PythonArrayPacker())
     return source.decode(frames_of([1.5, list(events), 0], sequence=9))
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from bridge.wire import KINDS
 from query_api.http import models, openapi
 from query_api.http.errors import ErrorEnvelope
 from query_api.http.requests.queries import read_hash_query, read_query
@@ -81,7 +82,7 @@ def test_request_examples_are_accepted(wire: Wire) -> None:
     read_hash_query(encode(openapi.HASH_QUERY_EXAMPLE, wire), wire)
     read_unregistration(encode(openapi.UNREGISTER_EXAMPLE, wire), wire)
     if wire is Wire.JSON:
-        read_registration(encode(openapi.REGISTER_EXAMPLE, wire), wire)
+        read_registration(encode(openapi.REGISTER_EXAMPLE, wire), wire, KINDS)
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ def test_unregistering_forgets_what_matches(table: FakeTable, client: AsgiClient
 def test_services_have_conductors_names_and_ours(table: FakeTable, client: AsgiClient) -> None:
     known = Registration(
         endpoint="tcp://a:1",
-        kind=PublisherKind.SGLANG,
+        kind=PublisherKind("SGLang"),
         model_name="m",
         instance_id="a",
         block_size=4,

@@ -70,7 +70,11 @@ def test_a_line_has_its_place_and_every_field(record: Record, fields: dict[str, 
 
 def test_a_registration_is_shown_whole() -> None:
     registration = Registration(
-        endpoint="tcp://h:1", kind=PublisherKind.VLLM, model_name="m", instance_id="i", block_size=4
+        endpoint="tcp://h:1",
+        kind=PublisherKind("vLLM"),
+        model_name="m",
+        instance_id="i",
+        block_size=4,
     )
     record = RegisteredRecord(
         stream=registration.stream, dp_rank=0, bridge_time=1.0, registration=registration

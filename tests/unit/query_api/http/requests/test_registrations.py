@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from bridge.wire import KINDS
 from query_api.http.errors import ErrorEnvelope, RequestError, describe
 from query_api.http.requests.registrations import (
     Unregistration,
@@ -42,7 +43,7 @@ def without(*names: str) -> dict[str, Any]:
 
 def refusal(document: object, wire: Wire) -> ErrorEnvelope:
     with pytest.raises(RequestError) as caught:
-        read_registration(encode(document, wire), wire)
+        read_registration(encode(document, wire), wire, KINDS)
     status, envelope = describe(caught.value)
     assert status == 400
     return envelope
@@ -50,9 +51,9 @@ def refusal(document: object, wire: Wire) -> ErrorEnvelope:
 
 @BOTH
 def test_a_full_registration_is_read(wire: Wire) -> None:
-    assert read_registration(encode(FULL, wire), wire) == Registration(
+    assert read_registration(encode(FULL, wire), wire, KINDS) == Registration(
         endpoint="tcp://a:1",
-        kind=PublisherKind.VLLM,
+        kind=PublisherKind("vLLM"),
         model_name="m",
         instance_id="a",
         block_size=16,
@@ -67,20 +68,20 @@ def test_a_full_registration_is_read(wire: Wire) -> None:
 @BOTH
 def test_defaults_are_conductors(wire: Wire) -> None:
     optional = ("replay_endpoint", "lora_name", "tenant_id", "cache_group")
-    read = read_registration(encode(without(*optional), wire), wire)
+    read = read_registration(encode(without(*optional), wire), wire, KINDS)
     defaults = (read.replay_endpoint, read.lora_name, read.tenant_id, read.additional_salt)
     assert defaults == ("", "", "default", "")
     empty = {**FULL, "tenant_id": "", "cache_group": None}
-    assert read_registration(encode(empty, wire), wire).tenant_id == "default"
+    assert read_registration(encode(empty, wire), wire, KINDS).tenant_id == "default"
 
 
 def test_the_published_json_form_has_a_namespace_and_needs_no_hash_profile() -> None:
     document = {**without("hash_profile"), "additionalsalt": "w8a8", "type": "SGLang"}
-    read = read_registration(encode(document, Wire.JSON), Wire.JSON)
-    assert (read.additional_salt, read.kind) == ("w8a8", PublisherKind.SGLANG)
+    read = read_registration(encode(document, Wire.JSON), Wire.JSON, KINDS)
+    assert (read.additional_salt, read.kind) == ("w8a8", PublisherKind("SGLang"))
     assert read.hash_profile is None
     document |= {"additionalsalt": None, "lora_name": None, "hash_profile": None}
-    read = read_registration(encode(document, Wire.JSON), Wire.JSON)
+    read = read_registration(encode(document, Wire.JSON), Wire.JSON, KINDS)
     assert (read.additional_salt, read.lora_name, read.hash_profile) == ("", "", None)
 
 
@@ -205,7 +206,7 @@ def test_a_bad_hash_profile_is_named(
 @pytest.mark.parametrize("seed", ["random", "0", "00", "4294967295", "0" * 600])
 def test_hash_seeds_are_kept_as_text(seed: str) -> None:
     document = {**FULL, "hash_profile": {**PROFILE, "python_hash_seed": seed}}
-    read = read_registration(encode(document, Wire.MSGPACK), Wire.MSGPACK)
+    read = read_registration(encode(document, Wire.MSGPACK), Wire.MSGPACK, KINDS)
     assert read.hash_profile is not None
     assert read.hash_profile.python_hash_seed == seed
 
@@ -220,7 +221,7 @@ def test_a_hash_profile_must_be_a_map() -> None:
 def test_of_a_repeated_field_the_first_counts() -> None:
     full = encode(FULL, Wire.MSGPACK)
     twice = bytes([full[0] + 1]) + full[1:] + encode({"instance_id": 1}, Wire.MSGPACK)[1:]
-    assert read_registration(twice, Wire.MSGPACK).instance_id == "a"
+    assert read_registration(twice, Wire.MSGPACK, KINDS).instance_id == "a"
 
 
 @BOTH
