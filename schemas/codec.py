@@ -14,7 +14,6 @@ Pure. Errors leave out where the bytes stand: the reader knows, counts them, say
 """
 
 from collections.abc import Callable
-from struct import Struct
 from struct import error as struct_error
 from typing import Final, NamedTuple, TypeVar
 
@@ -242,15 +241,6 @@ def decode_row_number(*, key: bytes, body: bytes, size_bytes: int, maximum: int)
     if not 0 <= number <= maximum:
         raise RowCorruptError(key=key, detail=f"its body is no number of {size_bytes} bytes")
     return number
-
-
-def unpack_row_key(fields: Struct, key: bytes, encoded: bytes) -> tuple[int, ...]:
-    """Fixed fields of a key.
-
-    Raises:
-        RowCorruptError: it has another length.
-    """
-    return _decode(fields.unpack, encoded, _row_error(key, "its key has another length"))
 
 
 def _row_error(key: bytes, what: str) -> Callable[[str], RowCorruptError]:

@@ -35,7 +35,7 @@ from schemas.topics import CursorNote, encode_note, encode_publisher, encode_reg
 from streams.kernel import native_available, open_kernel
 from streams.log.record_lines import Entry, StreamFilter, record_line
 from streams.table import rows
-from streams.table.fold import Fold
+from streams.table.fold import Fold, Unproven
 from streams.table.rows import RowKind, RowPlace
 from streams.table.store import Local
 from tests.fakes import registration
@@ -140,6 +140,9 @@ DECODERS = [
         [msgspec.msgpack.encode(PublisherState(incarnation=1, sequence=3, degraded_since=2))],
     ),
     Decoder("registered", body(Registered), ROW, [msgspec.msgpack.encode(Registered(ONE, 3))]),
+    Decoder(
+        "unproven", body(Unproven), ROW, [msgspec.msgpack.encode(Unproven(3, (ONE.publisher,)))]
+    ),
     Decoder("local", body(Local), ROW, [msgspec.msgpack.encode(Local(3, 1.0))]),
 ]
 ids = [decoder.name for decoder in DECODERS]
