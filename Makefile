@@ -30,7 +30,7 @@ install: .make/run ## set up what the service needs, and build the Rust kernel
 
 # Most tests of several processes wait more than they compute, so more workers than cores pay.
 test: .make/dev ## all tests; they start by themselves every process that they need
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder --durations 25 $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --durations 25 $(ARGS)
 
 check: .make/dev ## formatting, lint, types, import rules; the kernel's own lint and tests where Rust is found
 	$(BIN)/ruff format --check .

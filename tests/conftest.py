@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from devtools import broker
 from streams.kernel import native_available, open_kernel
 from streams.log.embedded import EmbeddedLog
 from streams.table.fold import Fold
 
-pytest_plugins = ["tests.deployment", "tests.kafka_fixtures"]
+pytest_plugins = ["tests.deployment", "tests.kafka_fixtures", "tests.workers"]
 
 settings.register_profile(
     "reprise",
@@ -23,36 +22,6 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("reprise")
-
-
-GROUP = "xdist_group"
-FIRST = "faults"
-"""The group that takes longest: the others are run beside it."""
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Gives each worker ports of its own: one must find nothing where another starts a broker."""
-    worker = getattr(config, "workerinput", None)
-    if worker is not None:
-        count = len(broker.PORTS) // int(worker["workercount"])
-        first = int(worker["workerid"].removeprefix("gw")) * count
-        broker.PORTS = broker.PORTS[first : first + count]
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests of a file stay together where several workers run, and so do those of a named group."""
-    if not hasattr(config, "workerinput"):
-        return
-    for item in items:
-        if item.get_closest_marker(GROUP) is None:
-            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
-
-    def is_later(item: pytest.Item) -> bool:
-        group = item.get_closest_marker(GROUP)
-        return group is None or group.args != (FIRST,)
-
-    items.sort(key=is_later)
 
 
 def pytest_collection_finish() -> None:

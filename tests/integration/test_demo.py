@@ -23,12 +23,9 @@ ENGINES = 4
 PORTS = 20 * ENGINES
 CLEAN_LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (INFO   |WARNING) \S+: .+")
 
-pytestmark = [
-    pytest.mark.xdist_group("demo"),
-    pytest.mark.skipif(
-        not Path("/proc/self/cmdline").exists(), reason="processes are counted in /proc"
-    ),
-]
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/cmdline").exists(), reason="processes are counted in /proc"
+)
 
 
 def free_ports() -> int:

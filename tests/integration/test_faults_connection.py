@@ -133,7 +133,6 @@ class Faults:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("faults")
 @pytest.mark.timeout(600)
 def test_cut_frozen_and_slow_connections_lose_and_repeat_nothing(
     deployment: Deployment, proxies: Mapping[str, Proxy], load: Load, seed: int

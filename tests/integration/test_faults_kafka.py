@@ -15,7 +15,6 @@ KILLS = int(os.environ.get("REPRISE_TEST_KILLS", "30"))
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("faults")
 @pytest.mark.timeout(900)
 def test_nothing_is_lost_or_folded_twice_however_often_anything_is_killed(
     deployment: Deployment, load: Load, seed: int

@@ -17,7 +17,7 @@ from tests.deployment import SESSION_S, Deployment, check_once_quiet
 from tests.load import Load
 from tests.roles import Role
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("faults")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def lose_disk(worker: Role) -> None:

@@ -21,8 +21,6 @@ from simulation.traffic.conversations import Traffic
 from simulation.traffic.http_json import JsonConnection
 from tests.unit.simulation.demo.stub_service import StubService
 
-pytestmark = pytest.mark.xdist_group("demo")
-
 OPTIONS = DemoOptions(
     dp_ranks=(1, 2),
     traffic=Traffic(system_tokens=(64,), open_max=4),
