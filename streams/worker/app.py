@@ -123,9 +123,11 @@ class _Thread(driver.AIOKafkaConsumerThread):
             covered = self.app.owner.covered(tp.partition)
             if covered is not None:
                 known[tp] = min(offsets[tp], covered)
+        if not known:
+            return False  # all of them are being opened; the client refuses to commit nothing
         try:
             await self._ensure_consumer().commit(known)
-        except KafkaError:  # a rebalance or an outage is under way
+        except (KafkaError, OSError):  # a rebalance or an outage is under way
             return False
         return True
 

@@ -112,7 +112,7 @@ def test_a_table_topic_lost_with_the_workers_disks_is_rebuilt_from_the_events(
     rebuilt = set()  # by either: one that joins first has all of them for a while
     for worker in deployment.workers:
         opened = worker.output().rpartition("Metrics on ")[2]
-        rebuilt |= set(re.findall(r"partition (\d) in \S+ s: rebuild \(there is no table", opened))
+        rebuilt |= set(re.findall(r"partition (\d) in \S+ s: rebuild \(the table is empty", opened))
     assert rebuilt == {"0", "1", "2", "3"}
 
 

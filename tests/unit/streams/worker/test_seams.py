@@ -1,9 +1,11 @@
 """Faust as the worker overrides it: most of the names are private, and may go in any release."""
 
+import asyncio
 import importlib.metadata
 import inspect
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import faust
 import pytest
@@ -11,8 +13,10 @@ from faust.app.base import BootStrategy
 from faust.streams import Stream
 from faust.tables.manager import TableManager
 from faust.transport.drivers import aiokafka as driver
+from faust.types import TP
 from mode.threads import WorkerThread
 
+from brokers.errors import KafkaError
 from streams.worker import app
 
 REPOSITORY = Path(__file__).parents[4]
@@ -94,6 +98,52 @@ def test_what_is_installed_is_what_is_pinned(package: str) -> None:
     found = re.search(rf"^{package}==(\S+)$", pins, re.MULTILINE)
     assert found is not None
     assert importlib.metadata.version(package) == found[1]
+
+
+class Committing:
+    """What `_Thread._commit` asks of itself: three partitions, and how far their tables are."""
+
+    def __init__(self, covered: dict[int, int], failure: Exception | None = None) -> None:
+        self.committed: list[dict[TP, int]] = []
+        self.app = SimpleNamespace(owner=SimpleNamespace(covered=covered.get))
+        self._failure = failure
+
+    def assignment(self) -> set[TP]:
+        return {TP("events", number) for number in range(3)}
+
+    def _ensure_consumer(self) -> "Committing":
+        return self
+
+    async def commit(self, offsets: dict[TP, int]) -> None:
+        if not offsets:
+            raise ValueError(offsets)  # as aiokafka does
+        if self._failure is not None:
+            raise self._failure
+        self.committed.append(offsets)
+
+
+ACKED = {TP("events", number): 10 for number in (0, 1, 3)}
+
+
+def committed_by(thread: Committing) -> bool:
+    return asyncio.run(app._Thread._commit(thread, ACKED))  # type: ignore[arg-type]
+
+
+def test_no_more_is_committed_than_open_tables_cover() -> None:
+    thread = Committing({0: 7, 1: 12, 3: 9})
+    assert committed_by(thread)
+    assert thread.committed == [{TP("events", 0): 7, TP("events", 1): 10}]
+
+
+def test_while_no_table_is_open_nothing_is_committed_and_nothing_fails() -> None:
+    thread = Committing({})
+    assert not committed_by(thread)
+    assert thread.committed == []
+
+
+@pytest.mark.parametrize("failure", [KafkaError("rebalancing"), OSError("away")])
+def test_a_commit_that_fails_is_left_to_the_next_one(failure: Exception) -> None:
+    assert not committed_by(Committing({0: 7}, failure))
 
 
 def _shape(function: object) -> list[tuple[str, object, bool]]:
