@@ -8,7 +8,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from aiokafka.conn import (  # type: ignore[import-untyped]
     AIOKafkaConnection,
@@ -26,14 +26,16 @@ from aiokafka.protocol.metadata import MetadataRequest  # type: ignore[import-un
 
 from brokers.backoff import Backoff
 from brokers.errors import AWAY
-from brokers.options import ATTEMPT_MS, ClientOptions
+from brokers.options import ClientOptions
 from brokers.outages import Outage
 from schemas.errors import ConfigurationError
-
-_ASK_S: Final = 1.0
-_PAUSE_FIRST_S: Final = 0.1
-_PAUSE_MAX_S: Final = 2.0
-_CAUSES_MAX: Final = 8
+from schemas.limits import (
+    ERROR_CAUSES_MAX,
+    KAFKA_ATTEMPT_MS,
+    KAFKA_RETRY_FIRST_S,
+    KAFKA_RETRY_MAX_S,
+    KAFKA_WATCH_S,
+)
 
 T = TypeVar("T")
 
@@ -48,7 +50,7 @@ async def until_reached(
     """Repeats the attempt while brokers are away or not ready; the pauses grow to two seconds.
 
     Args:
-        attempt: what to do; each of its requests is bounded by `ATTEMPT_MS`.
+        attempt: what to do; each of its requests is bounded by `KAFKA_ATTEMPT_MS`.
         servers: named in errors.
         outage: what says so in the log; one of this call's own where it is None.
         patience_s: after that the attempt's own failure is raised; None for never.
@@ -58,7 +60,7 @@ async def until_reached(
     """
     outage = outage or Outage(servers)
     loop = asyncio.get_running_loop()
-    begun, backoff = loop.time(), Backoff(_PAUSE_FIRST_S, _PAUSE_MAX_S)
+    begun, backoff = loop.time(), Backoff(KAFKA_RETRY_FIRST_S, KAFKA_RETRY_MAX_S)
     while True:
         try:
             reached = await attempt()
@@ -97,7 +99,7 @@ async def watch(options: ClientOptions, outage: Outage) -> None:
                 outage.note(describe(error))
             else:
                 outage.end()
-            await asyncio.sleep(_ASK_S)
+            await asyncio.sleep(KAFKA_WATCH_S)
     finally:
         await _close(connection)
 
@@ -133,7 +135,9 @@ async def _connected(options: ClientOptions) -> AIOKafkaConnection:
     for place, (host, port, _) in enumerate(collect_hosts(settings.pop("bootstrap_servers"))):
         connection: AIOKafkaConnection | None = None
         try:
-            connection = await create_conn(host, port, request_timeout_ms=ATTEMPT_MS, **settings)
+            connection = await create_conn(
+                host, port, request_timeout_ms=KAFKA_ATTEMPT_MS, **settings
+            )
             # A listener that wants SASL lets anyone connect, and no one ask.
             await connection.send(MetadataRequest([]))
         except AWAY as error:
@@ -195,7 +199,7 @@ def _refusal(error: Exception) -> str:
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
     cause: BaseException | None = error
-    for _ in range(_CAUSES_MAX):
+    for _ in range(ERROR_CAUSES_MAX):
         if cause is None:
             return
         yield cause

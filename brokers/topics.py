@@ -31,18 +31,14 @@ from aiokafka.errors import (  # type: ignore[import-untyped]
 
 from brokers.availability import knock, until_reached
 from brokers.clients import Clients
-from brokers.options import ATTEMPT_MS, ClientOptions, client_options
+from brokers.options import ClientOptions, client_options
 from brokers.outages import Outage
 from brokers.settings import KafkaSettings
 from schemas.errors import ConfigurationError
+from schemas.limits import KAFKA_ATTEMPT_MS, TOPIC_SETTLE_PAUSE_S, TOPIC_SETTLE_S
 from schemas.topics import TopicSpec
 
 logger = logging.getLogger(__name__)
-
-_SETTLE_S: Final = 20.0
-"""How long the brokers may take until they all know a topic that was just made."""
-
-_SETTLE_PAUSE_S: Final = 0.05
 
 _REFUSALS: Final = (
     ClusterAuthorizationFailedError,
@@ -113,7 +109,7 @@ async def _admin(options: ClientOptions) -> AsyncIterator[AIOKafkaAdminClient]:
 
 
 async def _make_missing(admin: AIOKafkaAdminClient, settings: KafkaSettings) -> None:
-    end = asyncio.get_running_loop().time() + _SETTLE_S
+    end = asyncio.get_running_loop().time() + TOPIC_SETTLE_S
     while True:
         present = await _describe(admin)
         missing = [spec for spec in settings.topics if spec.name not in present]
@@ -128,7 +124,7 @@ async def _make_missing(admin: AIOKafkaAdminClient, settings: KafkaSettings) -> 
             raise KafkaTimeoutError("the topics are not usable yet: partitions have no leader")
         if missing:
             await _create(admin, missing, settings.replication)
-        await asyncio.sleep(_SETTLE_PAUSE_S)
+        await asyncio.sleep(TOPIC_SETTLE_PAUSE_S)
 
 
 async def _describe(admin: AIOKafkaAdminClient) -> dict[str, _Partitions]:
@@ -167,7 +163,7 @@ async def _create(admin: AIOKafkaAdminClient, specs: Sequence[TopicSpec], replic
         )
         for spec in specs
     ]
-    response = await admin.create_topics(topics, timeout_ms=ATTEMPT_MS)
+    response = await admin.create_topics(topics, timeout_ms=KAFKA_ATTEMPT_MS)
     for name, code, message in response.topic_errors:
         error = for_code(code)
         if error in (NoError, TopicAlreadyExistsError):

@@ -18,13 +18,19 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 
 from schemas.identities import PublisherKey, StreamKey
-from schemas.limits import KAFKA_MESSAGE_MAX_BYTES, OFFSET_MAX
+from schemas.limits import (
+    COMPACTED_SEGMENT_BYTES,
+    COMPACTED_SEGMENT_MS,
+    EVENTS_RETENTION_MS,
+    KAFKA_MESSAGE_MAX_BYTES,
+    OFFSET_MAX,
+    TOMBSTONE_RETENTION_MS,
+)
 from schemas.positions import IncarnationNumber, Seconds, SequenceNumber
 from schemas.registration import Registration
 
 EVENTS_PARTITIONS: Final = 8
 REGISTRY_PARTITIONS: Final = 16
-EVENTS_RETENTION_MS: Final = 7 * 24 * 3600 * 1000
 
 
 class Cleanup(StrEnum):
@@ -106,9 +112,9 @@ def topics_of(prefix: str, *, events_partitions: int, registry_partitions: int) 
     # Only closed segments are compacted: so they are closed early, by size and by time.
     compacted = {
         "min.cleanable.dirty.ratio": "0.3",
-        "delete.retention.ms": "86400000",
-        "segment.ms": "600000",
-        "segment.bytes": "16777216",
+        "delete.retention.ms": str(TOMBSTONE_RETENTION_MS),
+        "segment.ms": str(COMPACTED_SEGMENT_MS),
+        "segment.bytes": str(COMPACTED_SEGMENT_BYTES),
     }
     return Topics(
         TopicSpec(name("registry"), registry_partitions, Cleanup.COMPACT, compacted),

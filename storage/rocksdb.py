@@ -29,7 +29,13 @@ from rocksdict import (
 )
 
 from schemas.errors import DataDirectoryInUseError, DiskError, StorageError
-from schemas.limits import MIB
+from schemas.limits import (
+    DATABASE_WRITE_BUFFER_BYTES,
+    ROCKSDB_JOBS_MAX,
+    ROCKSDB_LOG_FILE_BYTES_MAX,
+    ROCKSDB_LOG_FILES_MAX,
+    SPOOL_WRITE_BUFFER_BYTES,
+)
 
 __all__ = [
     "LOG",
@@ -58,9 +64,9 @@ class Preset(NamedTuple):
     compressed: bool
 
 
-LOG: Final = Preset("the log", 32 * MIB, compressed=False)
-TABLE: Final = Preset("the table", 32 * MIB, compressed=True)
-SPOOL: Final = Preset("the spool", 16 * MIB, compressed=True)
+LOG: Final = Preset("the log", DATABASE_WRITE_BUFFER_BYTES, compressed=False)
+TABLE: Final = Preset("the table", DATABASE_WRITE_BUFFER_BYTES, compressed=True)
+SPOOL: Final = Preset("the spool", SPOOL_WRITE_BUFFER_BYTES, compressed=True)
 
 
 class Database:
@@ -204,9 +210,9 @@ def _options(preset: Preset) -> Options:
     options = Options(raw_mode=True)
     options.create_if_missing(True)
     options.set_write_buffer_size(preset.write_buffer_bytes)
-    options.set_max_background_jobs(2)
-    options.set_keep_log_file_num(3)
-    options.set_max_log_file_size(4 * MIB)
+    options.set_max_background_jobs(ROCKSDB_JOBS_MAX)
+    options.set_keep_log_file_num(ROCKSDB_LOG_FILES_MAX)
+    options.set_max_log_file_size(ROCKSDB_LOG_FILE_BYTES_MAX)
     options.set_compression_type(
         DBCompressionType.lz4() if preset.compressed else DBCompressionType.none()
     )

@@ -22,7 +22,6 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Final
 
 from bridge.delivery.dropped_records import DISK_ERROR, RECORD_TOO_LARGE, SPOOL_FULL, Loss, gap_of
 from bridge.delivery.partition_queue import Channel, Pending, is_control
@@ -36,11 +35,12 @@ from brokers.interface import Batch, Producer
 from schemas.errors import StorageError
 from schemas.identities import PublisherKey, StreamKey
 from schemas.limits import (
+    BRIDGE_RETRY_S,
     KAFKA_BATCH_BYTES,
     QUEUE_BYTES_MAX,
-    RECORD_SEND_MAX,
-    RETRY_S,
-    SPOOL_REOPEN,
+    RECORD_SEND_BYTES_MAX,
+    SPOOL_REOPEN_RATIO,
+    WRITER_PAUSE_S,
 )
 from schemas.positions import Cursor
 from schemas.records import (
@@ -52,7 +52,6 @@ from schemas.records import (
 )
 from schemas.topics import TopicSpec, encode_stream
 
-_PAUSE_S: Final = 0.02
 _logger = logging.getLogger(__name__)
 
 
@@ -100,7 +99,7 @@ class Writer:
         now = time.monotonic()
         for record in records:
             pending = Pending(record, encode_record(record))
-            if len(pending.encoded) > RECORD_SEND_MAX and isinstance(record, EventsRecord):
+            if len(pending.encoded) > RECORD_SEND_BYTES_MAX and isinstance(record, EventsRecord):
                 pending = self._shrink(record)
             self._append(pending, now)
 
@@ -230,7 +229,7 @@ class Writer:
 
     def losses_to_end(self) -> list[PublisherKey]:
         """The publishers whose loss can be ended: there is room again."""
-        if not self.losses or self.spool.size_bytes > SPOOL_REOPEN * self.spool.bytes_max:
+        if not self.losses or self.spool.size_bytes > SPOOL_REOPEN_RATIO * self.spool.bytes_max:
             return []
         return list(self.losses)
 
@@ -274,7 +273,7 @@ class Writer:
     async def room(self) -> None:
         """See `RecordSink`: until the queue is at most half full."""
         while self.queue_bytes > QUEUE_BYTES_MAX // 2:  # noqa: ASYNC110 -- many events end it
-            await asyncio.sleep(_PAUSE_S)
+            await asyncio.sleep(WRITER_PAUSE_S)
 
     async def flush(self, timeout_s: float) -> bool:
         """Waits until all that was queued is acknowledged; False where it took too long."""
@@ -282,7 +281,7 @@ class Writer:
         while not all(channel.is_idle for channel in self._channels):
             if time.monotonic() >= end:
                 return False
-            await asyncio.sleep(_PAUSE_S)
+            await asyncio.sleep(WRITER_PAUSE_S)
         return True
 
     # Sending
@@ -303,7 +302,7 @@ class Writer:
     async def _run_channel(self, channel: Channel) -> None:
         while True:
             if not self._may_write():
-                await asyncio.sleep(_PAUSE_S)
+                await asyncio.sleep(WRITER_PAUSE_S)
                 continue
             producer: Producer | None = None
             try:
@@ -319,10 +318,10 @@ class Writer:
                 self._note_failure(channel, error)
                 if producer is not None:
                     await self._transport.replace(producer)
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(BRIDGE_RETRY_S)
             except StorageError as error:
                 _logger.error("Expected to read the spool: %s", error)
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(BRIDGE_RETRY_S)
             else:
                 self._finish(channel, offset)
 

@@ -41,7 +41,7 @@ from brokers.clients import partition_of
 from brokers.errors import KafkaError
 from schemas.errors import RegistrationError
 from schemas.identities import PublisherKey
-from schemas.limits import FLUSH_S, PUBLISHERS_MAX, RETRY_S
+from schemas.limits import BRIDGE_FLUSH_S, BRIDGE_RETRY_S, PUBLISHERS_MAX
 from schemas.positions import Cursor
 from schemas.records import (
     RegisteredRecord,
@@ -101,7 +101,7 @@ class Ownership:
         await self._stop_running()
         for publisher in self._pump.followed:
             self._pump.hold(publisher)
-        await self._writer.flush(FLUSH_S)
+        await self._writer.flush(BRIDGE_FLUSH_S)
         self._writer.spill()
         for publisher in self._writer.spool.publishers():
             self._writer.withhold(publisher)
@@ -351,4 +351,4 @@ def _same(one: Cursor, other: Cursor) -> bool:
 
 async def _wait_for_kafka(error: BaseException) -> None:
     _logger.debug("Waiting for Kafka: %r", error)
-    await asyncio.sleep(RETRY_S)
+    await asyncio.sleep(BRIDGE_RETRY_S)

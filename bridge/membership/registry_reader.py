@@ -15,7 +15,7 @@ import logging
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from brokers.backoff import Backoff
 from brokers.clients import Clients, subscribe
@@ -26,10 +26,16 @@ from brokers.settings import KafkaSettings
 from schemas.codec import TOO_MANY, decode_registry_entry
 from schemas.errors import EntryError
 from schemas.identities import PublisherKey
-from schemas.limits import ENTRIES_NAMED_MAX, LEAVE_S, REGISTRY_ENTRIES_MAX, RETRY_S
+from schemas.limits import (
+    BRIDGE_LEAVE_S,
+    BRIDGE_RETRY_S,
+    ENTRIES_NAMED_MAX,
+    HEARTBEATS_PER_SESSION,
+    REGISTRY_ENTRIES_MAX,
+    REGISTRY_POLL_MS,
+)
 from schemas.registration import Registration
 
-_POLL_MS: Final = 200
 _logger = logging.getLogger(__name__)
 
 
@@ -125,7 +131,9 @@ class Registry:
 
     async def run(self) -> None:
         """Follows until it is cancelled, then leaves the group."""
-        backoff = Backoff(RETRY_S, RETRY_S)  # growing pauses would leave publishers alone
+        backoff = Backoff(
+            BRIDGE_RETRY_S, BRIDGE_RETRY_S
+        )  # growing pauses would leave publishers alone
         while True:
             consumer = self._clients.member(self._group, session_s=self._session_s)
             self._consumer = consumer
@@ -148,7 +156,7 @@ class Registry:
 
     async def _leave(self, consumer: Consumer) -> None:
         self._renewal = None
-        if not await stop_consumer(consumer, timeout_s=LEAVE_S):
+        if not await stop_consumer(consumer, timeout_s=BRIDGE_LEAVE_S):
             _logger.info("Left the group without its coordinator; it will notice")
 
     async def on_partitions_revoked(self, revoked: set[Partition]) -> None:
@@ -171,7 +179,7 @@ class Registry:
         _logger.info("Owns %d partitions of %s", len(self._entries), self._topic)
 
     async def _turn(self, consumer: Consumer) -> None:
-        batches = await consumer.getmany(timeout_ms=_POLL_MS)
+        batches = await consumer.getmany(timeout_ms=REGISTRY_POLL_MS)
         self.connected, self._failing = True, False
         for messages in batches.values():
             for message in messages:
@@ -278,7 +286,7 @@ class Registry:
         asked_at = time.monotonic()
         if asked_at < self._renew_at:
             return None
-        self._renew_at = asked_at + self._session_s / 4
+        self._renew_at = asked_at + self._session_s / HEARTBEATS_PER_SESSION
         number = min(self._entries)
         partition = Partition(self._topic, number)
         try:

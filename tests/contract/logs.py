@@ -22,7 +22,7 @@ from brokers.reading import opened_reader
 from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
 from schemas.identities import Offset, PublisherKey, StreamKey
-from schemas.limits import SESSION_S, SPOOL_BYTES_MAX
+from schemas.limits import BRIDGE_SESSION_S, SPOOL_BYTES_MAX
 from schemas.positions import Position
 from schemas.records import Record, encode_record
 from schemas.topics import encode_stream
@@ -300,7 +300,7 @@ class KafkaUnderTest:
             group=settings.group("streams"),
             topic=settings.topics.events.name,
             flush_s=FLUSH_S,
-            session_timeout_s=SESSION_S,
+            session_timeout_s=BRIDGE_SESSION_S,
         )
         bounds = await log_bounds(options, settings.topics.events.name, self.partitions)
 

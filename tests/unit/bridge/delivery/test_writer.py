@@ -171,7 +171,7 @@ def sequences(records: list[Record]) -> list[int]:
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channel, "SPOOL_AFTER_S", 0.0)
-    monkeypatch.setattr(writer, "RETRY_S", 0.01)
+    monkeypatch.setattr(writer, "BRIDGE_RETRY_S", 0.01)
 
 
 Scenario = Callable[[Run], Awaitable[None]]
