@@ -15,12 +15,12 @@ from pathlib import Path
 
 import msgspec
 
-from bridge.delivery.producer import Transport
+from bridge.delivery.producer import ReplaceableProducer
 from bridge.delivery.spool import Spool
 from bridge.delivery.writer import Writer
 from bridge.membership.cursors import Cursors
 from bridge.membership.ownership import Ownership
-from bridge.membership.registry_reader import Registry
+from bridge.membership.registry_reader import RegistryReader
 from bridge.pump import Pump
 from bridge.sequencing.lane import PublisherCounters
 from bridge.supervision import cancel, keep
@@ -128,10 +128,10 @@ class Bridge:
         self._own_faults = 0
         self.cursors = Cursors(clients, settings.kafka.topics)
         self.spool = Spool(settings.data / "spool", bytes_max=settings.spool_bytes)
-        transport = self._transport = Transport(clients.producer)
+        producer = self._producer = ReplaceableProducer(clients.producer)
         self.writer = Writer(
             topic=settings.kafka.topics.events,
-            transport=transport,
+            producer=producer,
             spool=self.spool,
             on_written=self.cursors.written,
             may_write=lambda: self.registry.has_lease,
@@ -140,11 +140,11 @@ class Bridge:
         self.ownership = Ownership(
             pump=self.pump,
             writer=self.writer,
-            transport=transport,
+            producer=producer,
             cursors=self.cursors,
             registry_partitions=settings.kafka.registry_partitions,
         )
-        self.registry = Registry(
+        self.registry = RegistryReader(
             clients, settings.kafka, self.ownership, session_s=settings.session_s
         )
         self._has_followed = False
@@ -245,7 +245,7 @@ class Bridge:
         for home, notes in self.cursors.take_notes().items():
             publishers = [publisher for publisher, _, _ in notes]
             try:
-                await self._transport.send(
+                await self._producer.send(
                     self.cursors.topic, home, [(key, value) for _, key, value in notes]
                 )
             except (KafkaError, OSError, TimeoutError) as error:

@@ -10,7 +10,7 @@ from brokers.interface import Batch, Producer
 from schemas.limits import BRIDGE_LEAVE_S
 
 
-class Transport:
+class ReplaceableProducer:
     """Sends batches, for as long as the broker is away. One loop.
 
     Args:

@@ -40,7 +40,7 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Entries:
+class RegistryPartition:
     """One partition of the registry.
 
     Attributes:
@@ -73,7 +73,7 @@ class Owner(Protocol):
         """Writes what there is of all publishers; once it returns, they may be another's."""
         ...
 
-    def assign(self, entries: dict[int, Entries]) -> None:
+    def assign(self, entries: dict[int, RegistryPartition]) -> None:
         """These partitions are ours, all of them, and this is what they hold; returns at once."""
         ...
 
@@ -84,7 +84,7 @@ class Owner(Protocol):
         ...
 
 
-class Registry:
+class RegistryReader:
     """See the module. One loop.
 
     Args:
@@ -111,7 +111,7 @@ class Registry:
         self._session_s = session_s
         self._owner = owner
         self._consumer: Consumer | None = None
-        self._entries: dict[int, Entries] = {}
+        self._owned: dict[int, RegistryPartition] = {}
         self._ends: dict[int, int] | None = None  # to be read up to; None: not asked for yet
         self._told = False
         self._lease_until = 0.0
@@ -122,12 +122,12 @@ class Registry:
     @property
     def partitions(self) -> list[int]:
         """Those that are ours."""
-        return sorted(self._entries)
+        return sorted(self._owned)
 
     @property
     def has_lease(self) -> bool:
         """Whether no other bridge can own what is ours, or nothing is."""
-        return not self._entries or time.monotonic() < self._lease_until
+        return not self._owned or time.monotonic() < self._lease_until
 
     async def run(self) -> None:
         """Follows until it is cancelled, then leaves the group."""
@@ -164,46 +164,46 @@ class Registry:
         self.rebalances += 1
         self._told = False
         await self._owner.revoke()
-        self._entries = {}
+        self._owned = {}
         self._lease_until = 0.0
 
     async def on_partitions_assigned(self, assigned: set[Partition]) -> None:
         """See `RebalanceListener`."""
         assert self._consumer is not None
-        self._entries = {partition.partition: Entries() for partition in assigned}
+        self._owned = {partition.partition: RegistryPartition() for partition in assigned}
         self._ends = None
         self._told = False
         self._renew_at = 0.0
-        for number in self._entries:
+        for number in self._owned:
             self._consumer.seek(Partition(self._topic, number), 0)
-        _logger.info("Owns %d partitions of %s", len(self._entries), self._topic)
+        _logger.info("Owns %d partitions of %s", len(self._owned), self._topic)
 
     async def _turn(self, consumer: Consumer) -> None:
         batches = await consumer.getmany(timeout_ms=REGISTRY_POLL_MS)
         self.connected, self._failing = True, False
         for messages in batches.values():
             for message in messages:
-                if message.partition in self._entries:
+                if message.partition in self._owned:
                     self._take(message)
-        if self._entries:
+        if self._owned:
             await self._renew(consumer)
             if not self._told:
                 await self._catch_up(consumer)
 
     async def _catch_up(self, consumer: Consumer) -> None:
-        partitions = {number: Partition(self._topic, number) for number in self._entries}
+        partitions = {number: Partition(self._topic, number) for number in self._owned}
         if self._ends is None:
             ends = await consumer.end_offsets(list(partitions.values()))
             self._ends = {key.partition: end for key, end in ends.items()}
-        if self._ends.keys() != self._entries.keys():  # a rebalance came between
+        if self._ends.keys() != self._owned.keys():  # a rebalance came between
             self._ends = None
             return
         for number, partition in partitions.items():
             if await consumer.position(partition) < self._ends[number]:
                 return
-        if self._entries.keys() == partitions.keys():
+        if self._owned.keys() == partitions.keys():
             self._told = True
-            self._owner.assign(self._entries)
+            self._owner.assign(self._owned)
 
     def _take(self, message: Message) -> None:
         """Follows one entry; one that cannot be followed ends nothing, whatever it is."""
@@ -231,7 +231,7 @@ class Registry:
             message.offset,
             error,
         )
-        entries, publisher = self._entries[message.partition], error.publisher
+        entries, publisher = self._owned[message.partition], error.publisher
         if publisher is None or publisher in entries.publishers or publisher in entries.unusable:
             return
         if self._has_room():
@@ -240,7 +240,7 @@ class Registry:
             entries.complete = False
 
     def _has_room(self) -> bool:
-        known = (len(one.publishers) + len(one.unusable) for one in self._entries.values())
+        known = (len(one.publishers) + len(one.unusable) for one in self._owned.values())
         return sum(known) < REGISTRY_ENTRIES_MAX
 
     def _follow(self, message: Message) -> None:
@@ -248,7 +248,7 @@ class Registry:
         if entry is None:
             return
         publisher, registration = entry
-        entries = self._entries[message.partition]
+        entries = self._owned[message.partition]
         known = entries.publishers.get(publisher)
         is_new = known is None and publisher not in entries.unusable
         if registration is not None and is_new and not self._has_room():
@@ -278,7 +278,7 @@ class Registry:
             return
         if commit.cancelled() or commit.exception() is not None:
             _logger.debug("Cannot renew the lease: %r", commit)
-        elif number in self._entries:
+        elif number in self._owned:
             self._lease_until = asked_at + self._session_s
 
     async def _ask(self, consumer: Consumer) -> _Renewal | None:
@@ -287,7 +287,7 @@ class Registry:
         if asked_at < self._renew_at:
             return None
         self._renew_at = asked_at + self._session_s / HEARTBEATS_PER_SESSION
-        number = min(self._entries)
+        number = min(self._owned)
         partition = Partition(self._topic, number)
         try:
             position = await consumer.position(partition)
