@@ -62,13 +62,13 @@ PartitionNumber = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 
 
 class CursorNote(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a publisher stood when its bridge last noted it; the events topic has what came after.
+    """A stored cursor: where the publisher stood then; the events topic has what came after.
 
     Attributes:
         incarnation, sequence: the publisher's cursor.
         partition, offset: the record in the events topic that holds that batch; read on from here.
         engine_time: of the batch at the cursor, 0 where it is not known.
-        registered: fingerprint of the registration that the log has; 0: it has none.
+        registered: fingerprint of the registration in the log; 0: none.
     """
 
     incarnation: IncarnationNumber

@@ -1,5 +1,6 @@
-"""RocksDB through rocksdict: the databases of Reprise, and the meaning of RocksDB's errors, which
-all arrive as `Exception` with a text.
+"""The databases of Reprise: RocksDB through rocksdict.
+
+RocksDB's errors all arrive as `Exception` with a text; what the texts mean is known here alone.
 
     database   values                       options of its own
     ---------  ---------------------------  -------------------------------------------------------
@@ -8,8 +9,8 @@ all arrive as `Exception` with a text.
     TABLE      rows, overwritten in place   -
     SPOOL      records, soon deleted        a smaller write buffer: mostly it is empty
 
-Keys and values are raw bytes. The write-ahead log is on, so whatever a write returned from survives
-`kill -9`; it survives the machine's death once `sync` has returned after it.
+Keys and values are raw bytes. The write-ahead log is on, so a write that has returned survives
+`kill -9`, and a power cut once a later `sync` has returned.
 """
 
 import gc
@@ -132,10 +133,10 @@ class Database:
         self._open()
 
     def close(self) -> None:
-        """Closes it; iterators end. Nothing where it is closed already.
+        """Closes it; iterators end. Does nothing where it is closed already.
 
         Raises:
-            DiskError: what RocksDB says at the end.
+            DiskError: RocksDB failed as it closed.
         """
         if not self._opened:
             return  # an earlier reopening closed it and could not open it again
@@ -217,7 +218,7 @@ def _options(preset: Preset) -> Options:
         DBCompressionType.lz4() if preset.compressed else DBCompressionType.none()
     )
     # A torn last write (the machine died) ends recovery there; anything else is corruption and is
-    # said.
+    # reported.
     options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
     return options
 
@@ -230,7 +231,7 @@ def _open_for_writing(path: Path, preset: Preset) -> Rdict:
         if _says_in_use(error):
             raise DataDirectoryInUseError(str(path)) from error
         raise StorageError(
-            f"Expected a readable and writable database at {path}, got: {error}"
+            f"Cannot open the database at {path} for reading and writing: {error}"
         ) from error
 
 
