@@ -10,13 +10,13 @@
                                                     entry up, and what was refused would take
                                                     effect later
     reader            any topic, from an offset     committed or not: only a table has transactions
-    replica_reader    table and registry            no reset: an offset that is gone must be told;
+    replica_reader    table and registry            no reset: an offset that is gone is an error;
                                                     small fetches: queries share the process
     member            registry, as a bridge         a short rebalance: a bridge hands over at once
     worker_consumer   events, as a worker           a long rebalance: tables are opened within it
     admin             topics                        -
 
-All producers wait for all replicas in sync, and send at once: whoever uses them packs batches. No
+All producers wait for all replicas in sync, and send at once: their users pack batches. No
 consumer commits by itself.
 """
 
@@ -168,7 +168,7 @@ class Clients:
         )
 
     def replica_reader(self) -> Consumer:
-        """Reads many partitions for as long as it lives; raises where an offset is gone."""
+        """Reads many partitions until it is stopped; raises where an offset is gone."""
         return self._consumer(
             {
                 "auto_offset_reset": "none",
@@ -213,7 +213,7 @@ class Clients:
     def worker_consumer_options(
         self, group: str, *, session_s: float, poll_records_max: int | None = None
     ) -> dict[str, Any]:
-        """The keyword arguments of `worker_consumer`, for whoever has another construct it."""
+        """The keyword arguments of `worker_consumer`, for a caller that constructs it."""
         return {
             **self._options,
             **_CONSUMER,

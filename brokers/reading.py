@@ -1,7 +1,7 @@
-"""Reading partitions to an end, past messages that fail their checksum, and ending a consumer.
+"""Reads partitions to their end, past messages that fail their checksum, and stops consumers.
 
-All of it in no group: `Clients.reader`. How long an answer may take is bounded; past the bound it
-is a `KafkaError`, as where the broker is away.
+The readers are in no group: see `Clients.reader`. How long an answer may take is bounded; past the
+bound a `KafkaError` is raised, as where the broker is away.
 """
 
 import asyncio
@@ -41,11 +41,14 @@ async def opened_reader(options: ClientOptions, *, committed: bool) -> AsyncIter
 
 
 async def stop_consumer(consumer: Consumer, *, timeout_s: float | None = None) -> bool:
-    """Stops it; whether it left in order, its group told.
+    """Stops a consumer.
 
     Args:
         consumer: to stop.
         timeout_s: give up after it; None to wait for as long as it takes.
+
+    Returns:
+        Whether it left its group in order.
     """
     # As a task: its fetcher may end the call with the cancellation of a fetch of its own.
     stopping = asyncio.ensure_future(consumer.stop())
@@ -56,7 +59,7 @@ async def stop_consumer(consumer: Consumer, *, timeout_s: float | None = None) -
     if stopping.cancelled():
         return False
     if (failure := stopping.exception()) is not None:
-        logger.debug("A consumer did not stop in order: %r", failure)
+        logger.debug("A consumer failed while it was stopped: %r", failure)
     return failure is None
 
 
@@ -163,7 +166,7 @@ async def read_to_end(
 def _first_offsets(
     starts: Mapping[int, int | None], begins: Mapping[Partition, int], ends: Mapping[Partition, int]
 ) -> dict[Partition, int]:
-    """Where to begin, for the partitions that have anything to read."""
+    """The first offset to read, of the partitions that have anything to read."""
     found: dict[Partition, int] = {}
     for part, end in ends.items():
         begin, start = begins[part], starts[part.partition]
@@ -235,5 +238,5 @@ async def _poll(
 def _stalled(partition: Partition) -> KafkaTimeoutError:
     waited_s = READ_STALLED_POLLS_MAX * READ_POLL_MS // 1000
     return KafkaTimeoutError(
-        f"Expected messages of {partition.topic}:{partition.partition}, got none in {waited_s} s"
+        f"No message of {partition.topic}:{partition.partition} in {waited_s} s, though it has more"
     )
