@@ -23,7 +23,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterable, Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
 from bridge.sequencing.lane import Anchor
 from bridge.sequencing.replay_client import Emit, Replayer
@@ -34,12 +34,9 @@ from bridge.supervision import cancel, keep
 from schemas.arrays import ArrayPacker
 from schemas.errors import RegistrationConflictError
 from schemas.identities import PublisherKey
-from schemas.limits import SHUTDOWN_S, TURN_BYTES_MAX, TURN_MESSAGES_MAX
+from schemas.limits import RELINK_CHECK_S, SHUTDOWN_S, TURN_BYTES_MAX, TURN_MESSAGES_MAX
 from schemas.records import Record, SequencedRecord
 from schemas.registration import Registration
-
-LINKS_S: Final = 0.25
-"""How often it is looked whether a link has come up."""
 
 _logger = logging.getLogger(__name__)
 
@@ -384,7 +381,7 @@ class Pump:
 
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(LINKS_S)
+            await asyncio.sleep(RELINK_CHECK_S)
             self.watch_links()
 
     def watch_links(self) -> None:

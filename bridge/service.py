@@ -2,7 +2,7 @@
 
 startup     opens the spool; needs no broker, and waits for one for as long as it takes
 main loop   the pump turns what the sockets received into records; beside it the registry is
-            followed, records are sent, and every HOUSE_S the rest is looked after
+            followed, records are sent, and every HOUSEKEEPING_S the rest is looked after
 drain       stop receiving; write what was received; note the cursors; leave the group
 """
 
@@ -12,16 +12,15 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
-from bridge.delivery.producer import Transport
+from bridge.delivery.producer import ReplaceableProducer
 from bridge.delivery.spool import Spool
 from bridge.delivery.writer import Writer
 from bridge.membership.cursors import Cursors
 from bridge.membership.ownership import Ownership
-from bridge.membership.registry_reader import Registry
+from bridge.membership.registry_reader import RegistryReader
 from bridge.pump import Pump
 from bridge.sequencing.lane import PublisherCounters
 from bridge.supervision import cancel, keep
@@ -34,17 +33,18 @@ from schemas.conditions import Conditions, Level, Part
 from schemas.errors import ConfigurationError
 from schemas.identities import PublisherKey
 from schemas.limits import (
-    FLUSH_S,
-    LEAVE_S,
-    NOTE_S,
+    BRIDGE_FLUSH_S,
+    BRIDGE_LEAVE_S,
+    BRIDGE_SESSION_S,
+    CURSOR_NOTE_S,
+    HOUSEKEEPING_S,
+    RECORD_WINDOW_MS,
     REGISTERED_AGAIN_S,
-    SESSION_S,
+    SESSION_MIN_S,
     SPOOL_BYTES_MAX,
-    WINDOW_MS,
 )
 from schemas.registration import Registration
 
-HOUSE_S: Final = 0.25
 _logger = logging.getLogger(__name__)
 
 
@@ -63,16 +63,17 @@ class BridgeSettings(msgspec.Struct, frozen=True, kw_only=True):
     kafka: KafkaSettings
     options: ClientOptions
     data: Path
-    window_ms: int = WINDOW_MS
+    window_ms: int = RECORD_WINDOW_MS
     spool_bytes: int = SPOOL_BYTES_MAX
-    session_s: float = SESSION_S
+    session_s: float = BRIDGE_SESSION_S
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError where a value cannot be used."""
-        if self.window_ms < 0 or self.spool_bytes < 0 or self.session_s < 1:
+        if self.window_ms < 0 or self.spool_bytes < 0 or self.session_s < SESSION_MIN_S:
             raise ConfigurationError(
-                "Expected a window and a spool of at least 0 and a session of at least 1 s, got:"
-                f" {self.window_ms} ms, {self.spool_bytes} bytes, {self.session_s:g} s"
+                "Expected a window and a spool of at least 0 and a session of at least"
+                f" {SESSION_MIN_S:g} s, got: {self.window_ms} ms, {self.spool_bytes} bytes,"
+                f" {self.session_s:g} s"
             )
 
 
@@ -127,10 +128,10 @@ class Bridge:
         self._own_faults = 0
         self.cursors = Cursors(clients, settings.kafka.topics)
         self.spool = Spool(settings.data / "spool", bytes_max=settings.spool_bytes)
-        transport = self._transport = Transport(clients.producer)
+        producer = self._producer = ReplaceableProducer(clients.producer)
         self.writer = Writer(
             topic=settings.kafka.topics.events,
-            transport=transport,
+            producer=producer,
             spool=self.spool,
             on_written=self.cursors.written,
             may_write=lambda: self.registry.has_lease,
@@ -139,11 +140,11 @@ class Bridge:
         self.ownership = Ownership(
             pump=self.pump,
             writer=self.writer,
-            transport=transport,
+            producer=producer,
             cursors=self.cursors,
             registry_partitions=settings.kafka.registry_partitions,
         )
-        self.registry = Registry(
+        self.registry = RegistryReader(
             clients, settings.kafka, self.ownership, session_s=settings.session_s
         )
         self._has_followed = False
@@ -214,23 +215,23 @@ class Bridge:
         """See the module; each step is bounded."""
         await self.ownership.stop()
         await self.pump.drain()
-        if not await self.writer.flush(FLUSH_S):
+        if not await self.writer.flush(BRIDGE_FLUSH_S):
             _logger.warning("Kafka is away: what was received waits in the spool")
             return
         try:
-            await asyncio.wait_for(self._write_notes(), LEAVE_S)
+            await asyncio.wait_for(self._write_notes(), BRIDGE_LEAVE_S)
         except TimeoutError:
             _logger.info("The cursors could not be noted; the next owner reads the log for them")
 
     async def _keep_house(self) -> None:
         while True:
-            await asyncio.sleep(HOUSE_S)
+            await asyncio.sleep(HOUSEKEEPING_S)
             self.writer.check()
             self.ownership.end_losses()
             self._check_conditions()
             now = time.monotonic()
             if now >= self._note_at and (self._noting is None or self._noting.done()):
-                self._note_at = now + NOTE_S
+                self._note_at = now + CURSOR_NOTE_S
                 self._noting = asyncio.create_task(self._write_notes())
             if now - self._registered_at > REGISTERED_AGAIN_S:
                 self._registered_at = now
@@ -244,7 +245,7 @@ class Bridge:
         for home, notes in self.cursors.take_notes().items():
             publishers = [publisher for publisher, _, _ in notes]
             try:
-                await self._transport.send(
+                await self._producer.send(
                     self.cursors.topic, home, [(key, value) for _, key, value in notes]
                 )
             except (KafkaError, OSError, TimeoutError) as error:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from schemas.limits import RETRY_S
+from schemas.limits import BRIDGE_RETRY_S
 
 _logger = logging.getLogger(__name__)
 
@@ -12,7 +12,7 @@ _logger = logging.getLogger(__name__)
 async def keep(
     name: str, part: Callable[[], Awaitable[None]], *, on_fault: Callable[[], None]
 ) -> None:
-    """Runs the part until it is cancelled; again, after RETRY_S, where it ends by itself.
+    """Runs the part until it is cancelled; again, after BRIDGE_RETRY_S, where it ends by itself.
 
     Args:
         name: of the part, for the log.
@@ -25,7 +25,7 @@ async def keep(
         except Exception:
             on_fault()
             _logger.exception("Unexpected error in the %s; restarting it", name)
-        await asyncio.sleep(RETRY_S)
+        await asyncio.sleep(BRIDGE_RETRY_S)
 
 
 async def cancel(*tasks: "asyncio.Task[None]") -> None:

@@ -1,14 +1,14 @@
-"""Reaching Kafka: waiting for brokers that are away, watching them, and the reason in words.
+"""Waits for brokers that are away, watches them, and says why they cannot be used.
 
-No role needs a broker to start: it waits, and says so. Only what waiting does not change ends it:
-refused credentials, a certificate that cannot be trusted, a mechanism that is not spoken.
+No role needs a broker to start: it waits, and says so. It gives up only where waiting cannot help:
+refused credentials, a certificate that cannot be trusted, a mechanism that is not supported.
 """
 
 import asyncio
 import logging
 import ssl
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from aiokafka.conn import (  # type: ignore[import-untyped]
     AIOKafkaConnection,
@@ -26,14 +26,16 @@ from aiokafka.protocol.metadata import MetadataRequest  # type: ignore[import-un
 
 from brokers.backoff import Backoff
 from brokers.errors import AWAY
-from brokers.options import ATTEMPT_MS, ClientOptions
+from brokers.options import ClientOptions
 from brokers.outages import Outage
 from schemas.errors import ConfigurationError
-
-_ASK_S: Final = 1.0
-_PAUSE_FIRST_S: Final = 0.1
-_PAUSE_MAX_S: Final = 2.0
-_CAUSES_MAX: Final = 8
+from schemas.limits import (
+    ERROR_CAUSES_MAX,
+    KAFKA_ATTEMPT_MS,
+    KAFKA_RETRY_FIRST_S,
+    KAFKA_RETRY_MAX_S,
+    KAFKA_WATCH_S,
+)
 
 T = TypeVar("T")
 
@@ -48,17 +50,17 @@ async def until_reached(
     """Repeats the attempt while brokers are away or not ready; the pauses grow to two seconds.
 
     Args:
-        attempt: what to do; each of its requests is bounded by `ATTEMPT_MS`.
+        attempt: what to do; each of its requests is bounded by `KAFKA_ATTEMPT_MS`.
         servers: named in errors.
-        outage: what says so in the log; one of this call's own where it is None.
-        patience_s: after that the attempt's own failure is raised; None for never.
+        outage: told while they are away; None: one of this call alone.
+        patience_s: give up after it; None for never.
 
     Raises:
-        ConfigurationError: what came does not change by waiting, or the patience is over.
+        ConfigurationError: waiting cannot help, or `patience_s` is over.
     """
     outage = outage or Outage(servers)
     loop = asyncio.get_running_loop()
-    begun, backoff = loop.time(), Backoff(_PAUSE_FIRST_S, _PAUSE_MAX_S)
+    started_at, backoff = loop.time(), Backoff(KAFKA_RETRY_FIRST_S, KAFKA_RETRY_MAX_S)
     while True:
         try:
             reached = await attempt()
@@ -72,20 +74,19 @@ async def until_reached(
             raise ConfigurationError(
                 f"Expected Kafka at {servers} to accept us, but {refusal}: {describe(failure)}"
             ) from failure
-        if patience_s is not None and loop.time() - begun >= patience_s:
+        if patience_s is not None and loop.time() - started_at >= patience_s:
             raise ConfigurationError(
                 f"Expected Kafka to answer at {servers}, got: {describe(failure)}"
             ) from failure
-        outage.note(describe(failure))
+        outage.begin(describe(failure))
         await backoff.wait()
 
 
 async def watch(options: ClientOptions, outage: Outage) -> None:
-    """Asks Kafka once a second whether it is there, over a connection that is kept, until it is
-    cancelled.
+    """Asks Kafka every KAFKA_WATCH_S whether it is there, until it is cancelled.
 
-    The clients of a role restore their connections by themselves and tell nobody but their log,
-    where they say it for each attempt of each connection.
+    The clients of a role reconnect by themselves, and report that only in their own log, once for
+    each attempt of each connection. So this keeps a connection of its own.
     """
     connection: AIOKafkaConnection | None = None
     try:
@@ -94,10 +95,10 @@ async def watch(options: ClientOptions, outage: Outage) -> None:
                 connection = await _asked(options, connection)
             except AWAY as error:
                 connection = None
-                outage.note(describe(error))
+                outage.begin(describe(error))
             else:
                 outage.end()
-            await asyncio.sleep(_ASK_S)
+            await asyncio.sleep(KAFKA_WATCH_S)
     finally:
         await _close(connection)
 
@@ -110,16 +111,16 @@ async def _asked(
         try:
             await connection.send(MetadataRequest([]))
         except AWAY:
-            await connection.close()  # that broker may be away and others not
+            await connection.close()  # that broker may be away, and others there
         else:
             return connection
     return await _connected(options)
 
 
-async def knock(options: ClientOptions) -> None:
+async def check_access(options: ClientOptions) -> None:
     """Connects to the bootstrap servers until one lets us in, TLS and SASL included.
 
-    A client of aiokafka would say only that it failed; here the reason comes out.
+    A client of aiokafka would say only that it failed; this raises the reason.
 
     Raises:
         KafkaError, OSError, TimeoutError: none did; the last refusal where there was one.
@@ -130,14 +131,16 @@ async def knock(options: ClientOptions) -> None:
 async def _connected(options: ClientOptions) -> AIOKafkaConnection:
     failure: Exception = KafkaError("there is no server to ask")
     settings: dict[str, Any] = {**options}
-    for place, (host, port, _) in enumerate(collect_hosts(settings.pop("bootstrap_servers"))):
+    for index, (host, port, _) in enumerate(collect_hosts(settings.pop("bootstrap_servers"))):
         connection: AIOKafkaConnection | None = None
         try:
-            connection = await create_conn(host, port, request_timeout_ms=ATTEMPT_MS, **settings)
-            # A listener that wants SASL lets anyone connect, and no one ask.
+            connection = await create_conn(
+                host, port, request_timeout_ms=KAFKA_ATTEMPT_MS, **settings
+            )
+            # A listener with SASL lets anyone connect, but answers only whoever has logged in.
             await connection.send(MetadataRequest([]))
         except AWAY as error:
-            if not place or _refusal(error):
+            if not index or _refusal(error):
                 failure = error
         except BaseException:
             await _close(connection)
@@ -154,17 +157,17 @@ async def _close(connection: AIOKafkaConnection | None) -> None:
 
 
 def quiet_client() -> None:
-    """Silences Kafka's client, unless everything is to be told.
+    """Silences aiokafka's logger, unless ours is at DEBUG.
 
-    It says each failed attempt of each of its connections, some eighty lines a second for as long
-    as Kafka is away: a role says once that it waits, and once that Kafka is back.
+    It logs each failed attempt of each connection, some eighty lines a second while Kafka is away.
+    A role logs once that it waits, and once that Kafka is back.
     """
     if logging.getLogger().level > logging.DEBUG:
         logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
 
 
 def describe(error: BaseException) -> str:
-    """One line with the error's first cause, which says more than what it led to."""
+    """One line with the error's first cause, which says more than its effects."""
     cause = list(_causes(error))[-1]
     text = str(cause) or str(error)
     hint = ""
@@ -177,7 +180,7 @@ def describe(error: BaseException) -> str:
 
 
 def _refusal(error: Exception) -> str:
-    """What makes waiting pointless, or ""."""
+    """Why waiting cannot help, or ""."""
     for cause in _causes(error):
         if isinstance(cause, SaslAuthenticationFailed | AuthenticationFailedError):
             return "it refused the SASL username or password"
@@ -195,9 +198,9 @@ def _refusal(error: Exception) -> str:
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
     cause: BaseException | None = error
-    for _ in range(_CAUSES_MAX):
+    for _ in range(ERROR_CAUSES_MAX):
         if cause is None:
             return
         yield cause
-        # A time-out is a cancellation beneath, which says nothing.
+        # Below a time-out is a cancellation, which says nothing.
         cause = None if isinstance(cause, TimeoutError) else cause.__cause__

@@ -22,7 +22,7 @@ class Backoff:
         self._next_s = first_s
 
     def take(self) -> float:
-        """How long to wait now, in seconds; for those that wait in a way of their own."""
+        """How long to wait now, in seconds; for callers that wait by other means."""
         pause_s = self._next_s
         self._next_s = min(2 * pause_s, self._max_s)
         return pause_s

@@ -1,7 +1,7 @@
-"""What we use of aiokafka that it does not promise to keep. Nothing else of ours does.
+"""The private parts of aiokafka that Reprise uses; no other module uses any.
 
-The version is pinned for it, and `tests/unit/brokers/test_client_internals.py` holds each name
-against the version that is installed.
+The version is pinned for them, and `tests/unit/brokers/test_client_internals.py` checks each name
+against the installed version.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from brokers.interface import Epoch
 
 
 def forbid_topic_creation() -> None:
-    """Has the clients of this process never ask a broker to make a topic that is missing.
+    """Keeps the clients of this process from asking brokers to create missing topics.
 
     They ask by default, for each topic that they read or write, whenever they refresh what they
     know; with Kafka's default `auto.create.topics.enable=true` a topic that is deleted beneath them
@@ -34,15 +34,15 @@ def epoch_of(producer: Any) -> Epoch:
 
 
 def adopt_epoch(producer: Any, epoch: Epoch) -> None:
-    """Has an idempotent producer that was not started write under an epoch that another one got."""
+    """Lets an idempotent producer that was not started write under another one's epoch."""
     producer._txn_manager.set_pid_and_epoch(*epoch)  # noqa: SLF001
 
 
 async def stop_producer(producer: Any, timeout_s: float) -> None:
-    """Stops a producer, with what it still wanted to write where the broker does not take it.
+    """Stops a producer; drops what it has not written, where the broker does not take it in time.
 
     Args:
-        producer: of table rows; what it leaves unwritten is refused once the next one has begun.
+        producer: of table rows; what it leaves unwritten is refused once the next one has started.
         timeout_s: for each of three steps, in seconds.
     """
     with suppress(*AWAY):

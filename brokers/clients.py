@@ -10,13 +10,13 @@
                                                     entry up, and what was refused would take
                                                     effect later
     reader            any topic, from an offset     committed or not: only a table has transactions
-    replica_reader    table and registry            no reset: an offset that is gone must be told;
+    replica_reader    table and registry            no reset: an offset that is gone is an error;
                                                     small fetches: queries share the process
     member            registry, as a bridge         a short rebalance: a bridge hands over at once
     worker_consumer   events, as a worker           a long rebalance: tables are opened within it
     admin             topics                        -
 
-All producers wait for all replicas in sync, and send at once: whoever uses them packs batches. No
+All producers wait for all replicas in sync, and send at once: their users pack batches. No
 consumer commits by itself.
 """
 
@@ -44,12 +44,26 @@ from brokers.interface import (
     Producer,
     RebalanceListener,
 )
-from brokers.options import ATTEMPT_MS, ClientOptions
+from brokers.options import ClientOptions
 from schemas.limits import (
+    BRIDGE_POLL_INTERVAL_MS,
+    BRIDGE_REBALANCE_MIN_MS,
+    BRIDGE_REQUEST_MIN_MS,
+    HEARTBEAT_MIN_MS,
+    HEARTBEATS_PER_SESSION,
+    KAFKA_ATTEMPT_MS,
     KAFKA_BATCH_BYTES,
     KAFKA_FETCH_BYTES_MAX,
     KAFKA_MESSAGE_MAX_BYTES,
+    KAFKA_METADATA_MS,
+    KAFKA_REQUEST_MS,
+    READ_FETCH_WAIT_MS,
+    REGISTRY_ENTRY_MS,
     REPLICA_FETCH_BYTES_MAX,
+    REPLICA_REQUEST_MS,
+    TABLE_TRANSACTION_MS,
+    WORKER_REBALANCE_MS,
+    WORKER_REQUEST_MIN_MS,
 )
 
 CODEC: Final = "zstd"
@@ -64,28 +78,13 @@ written and read, and the size, on records one by one, records by the MiB, and s
     snappy    5 / 1   0.77        4 / 3   0.71        5 / 2    0.81
 """
 
-REQUEST_MS: Final = 15_000
-"""How long a request may take before the broker counts as away."""
-
-ENTRY_MS: Final = 8_000
-"""After it a registry entry is given up, so that one that was refused seldom takes effect later."""
-
-REBALANCE_MS: Final = 300_000
-"""How long the workers of a group may take to open their tables."""
-
-TRANSACTION_MS: Final = 120_000
-"""After it the broker itself ends a transaction."""
-
-_METADATA_MS: Final = 30_000
-"""How often a client asks who leads its partitions, where nothing makes it ask before."""
-
 _PRODUCER: Final[dict[str, Any]] = {
     "acks": "all",
     "compression_type": CODEC,
     "linger_ms": 0,
     "max_request_size": KAFKA_MESSAGE_MAX_BYTES,
-    "metadata_max_age_ms": _METADATA_MS,
-    "request_timeout_ms": REQUEST_MS,
+    "metadata_max_age_ms": KAFKA_METADATA_MS,
+    "request_timeout_ms": KAFKA_REQUEST_MS,
 }
 _CONSUMER: Final[dict[str, Any]] = {
     "auto_offset_reset": "earliest",
@@ -94,8 +93,8 @@ _CONSUMER: Final[dict[str, Any]] = {
     "group_id": None,
     "isolation_level": "read_uncommitted",
     "max_partition_fetch_bytes": KAFKA_MESSAGE_MAX_BYTES,
-    "metadata_max_age_ms": _METADATA_MS,
-    "request_timeout_ms": REQUEST_MS,
+    "metadata_max_age_ms": KAFKA_METADATA_MS,
+    "request_timeout_ms": KAFKA_REQUEST_MS,
 }
 
 forbid_topic_creation()
@@ -143,14 +142,14 @@ class Clients:
             **self._options,
             **_PRODUCER,
             transactional_id=transactional_id,
-            transaction_timeout_ms=TRANSACTION_MS,
+            transaction_timeout_ms=TABLE_TRANSACTION_MS,
             max_batch_size=KAFKA_BATCH_BYTES,
         )
         return cast(EpochProducer, made)
 
     def entry_producer(self) -> EntryProducer:
-        """Writes single messages; gives one up after `ENTRY_MS`."""
-        changed = {"request_timeout_ms": ENTRY_MS}
+        """Writes single messages; gives one up after `REGISTRY_ENTRY_MS`."""
+        changed = {"request_timeout_ms": REGISTRY_ENTRY_MS}
         return cast(EntryProducer, AIOKafkaProducer(**self._options, **{**_PRODUCER, **changed}))
 
     # Consumers
@@ -164,19 +163,19 @@ class Clients:
         return self._consumer(
             {
                 "isolation_level": "read_committed" if committed else "read_uncommitted",
-                "fetch_max_wait_ms": 100,  # what it reads mostly ends, and then it waits in vain
+                "fetch_max_wait_ms": READ_FETCH_WAIT_MS,
             }
         )
 
     def replica_reader(self) -> Consumer:
-        """Reads many partitions for as long as it lives; raises where an offset is gone."""
+        """Reads many partitions until it is stopped; raises where an offset is gone."""
         return self._consumer(
             {
                 "auto_offset_reset": "none",
                 "fetch_max_bytes": REPLICA_FETCH_BYTES_MAX,
                 "isolation_level": "read_committed",
                 "max_partition_fetch_bytes": REPLICA_FETCH_BYTES_MAX // 8,
-                "request_timeout_ms": 10_000,  # sooner, for answers say by then that they are stale
+                "request_timeout_ms": REPLICA_REQUEST_MS,
             }
         )
 
@@ -190,9 +189,9 @@ class Clients:
         return self._consumer(
             {
                 **_membership(group, session_s),
-                "max_poll_interval_ms": 300_000,
-                "rebalance_timeout_ms": max(round(session_s * 1000), 10_000),
-                "request_timeout_ms": max(20_000, round(2000 * session_s)),
+                "max_poll_interval_ms": BRIDGE_POLL_INTERVAL_MS,
+                "rebalance_timeout_ms": max(round(session_s * 1000), BRIDGE_REBALANCE_MIN_MS),
+                "request_timeout_ms": max(BRIDGE_REQUEST_MIN_MS, round(2000 * session_s)),
             }
         )
 
@@ -214,16 +213,16 @@ class Clients:
     def worker_consumer_options(
         self, group: str, *, session_s: float, poll_records_max: int | None = None
     ) -> dict[str, Any]:
-        """The keyword arguments of `worker_consumer`, for whoever has another construct it."""
+        """The keyword arguments of `worker_consumer`, for a caller that constructs it."""
         return {
             **self._options,
             **_CONSUMER,
             **_membership(group, session_s),
             "isolation_level": "read_committed",
-            "max_poll_interval_ms": 2 * REBALANCE_MS,
+            "max_poll_interval_ms": 2 * WORKER_REBALANCE_MS,
             "max_poll_records": poll_records_max,
-            "rebalance_timeout_ms": REBALANCE_MS,
-            "request_timeout_ms": max(40_000, round(2000 * session_s)),
+            "rebalance_timeout_ms": WORKER_REBALANCE_MS,
+            "request_timeout_ms": max(WORKER_REQUEST_MIN_MS, round(2000 * session_s)),
         }
 
     def _consumer(self, changed: dict[str, Any]) -> Consumer:
@@ -233,7 +232,7 @@ class Clients:
 
     def admin(self) -> Any:
         """An admin client: aiokafka's own, since `brokers.topics` alone uses it."""
-        return AIOKafkaAdminClient(**self._options, request_timeout_ms=ATTEMPT_MS)
+        return AIOKafkaAdminClient(**self._options, request_timeout_ms=KAFKA_ATTEMPT_MS)
 
 
 def _membership(group: str, session_s: float) -> dict[str, Any]:
@@ -241,7 +240,7 @@ def _membership(group: str, session_s: float) -> dict[str, Any]:
     session_ms = round(session_s * 1000)
     return {
         "group_id": group,
-        "heartbeat_interval_ms": max(session_ms // 4, 100),
+        "heartbeat_interval_ms": max(session_ms // HEARTBEATS_PER_SESSION, HEARTBEAT_MIN_MS),
         "partition_assignment_strategy": (StickyPartitionAssignor,),
         "session_timeout_ms": session_ms,
     }

@@ -115,7 +115,7 @@ class EntryProducer(Protocol):
 
 
 class Epoch(NamedTuple):
-    """What a broker tells the writers of a partition apart by."""
+    """How a broker tells the writers of a partition apart."""
 
     producer_id: int
     epoch: int
@@ -216,5 +216,5 @@ class Consumer(Protocol):
         ...
 
     async def commit(self, offsets: Mapping[Partition, int]) -> None:
-        """Writes the group's offsets; raises KafkaError where we are no member of it any more."""
+        """Writes the group's offsets; raises KafkaError where we are no longer a member."""
         ...

@@ -10,9 +10,6 @@ from typing import Final, TypedDict
 from brokers.settings import KafkaSettings, Secret
 from schemas.errors import ConfigurationError
 
-ATTEMPT_MS: Final = 5_000
-"""How long one connection or request of the start may take."""
-
 _SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 

@@ -13,15 +13,15 @@ UNREACHABLE: Final = "unreachable"
 
 
 class Outage:
-    """Notes in a role's conditions whether Kafka can be used.
+    """Sets and clears the condition `kafka` of a role.
 
     `schemas.conditions` logs once that it begins and once that it ends, and between the two only
-    where another reason shows, as when brokers are back that are too few for the copies of a topic.
+    where another reason shows: for example, when too few brokers are back for a topic's replicas.
 
     Args:
         servers: named in the message.
         meanwhile: what the role does until Kafka is back, in words.
-        conditions: of the role; one's own, logged here, where it is None.
+        conditions: of the role; None: of this object alone, logged here.
         level: what it means for the role.
     """
 
@@ -38,8 +38,8 @@ class Outage:
         self._level = level
         self._conditions = Conditions(time.time, logger) if conditions is None else conditions
 
-    def note(self, reason: str) -> None:
-        """Kafka is away, or cannot be used yet."""
+    def begin(self, reason: str) -> None:
+        """Kafka is away, or cannot be used yet; may be called again, with another reason."""
         message = f"cannot use Kafka at {self._servers}: {reason}{self._meanwhile}"
         self._conditions.set(Part.KAFKA, UNREACHABLE, message, self._level)
 

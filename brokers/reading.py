@@ -1,25 +1,22 @@
-"""Reading partitions to an end, past messages that fail their checksum, and ending a consumer.
+"""Reads partitions to their end, past messages that fail their checksum, and stops consumers.
 
-All of it in no group: `Clients.reader`. How long an answer may take is bounded; past the bound it
-is a `KafkaError`, as where the broker is away.
+The readers are in no group: see `Clients.reader`. How long an answer may take is bounded; past the
+bound a `KafkaError` is raised, as where the broker is away.
 """
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from brokers.clients import Clients
 from brokers.errors import CorruptRecordException, KafkaTimeoutError
 from brokers.interface import Consumer, Message, Partition
 from brokers.options import ClientOptions
+from schemas.limits import READ_POLL_MS, READ_STALLED_POLLS_MAX
 
 logger = logging.getLogger(__name__)
-
-POLL_MS: Final = 1_000
-STALLED_POLLS_MAX: Final = 60
-"""Polls in a row that bring nothing, though there is more: then the broker counts as away."""
 
 
 class OffsetBounds(NamedTuple):
@@ -44,11 +41,14 @@ async def opened_reader(options: ClientOptions, *, committed: bool) -> AsyncIter
 
 
 async def stop_consumer(consumer: Consumer, *, timeout_s: float | None = None) -> bool:
-    """Stops it; whether it left in order, its group told.
+    """Stops a consumer.
 
     Args:
         consumer: to stop.
         timeout_s: give up after it; None to wait for as long as it takes.
+
+    Returns:
+        Whether it left its group in order.
     """
     # As a task: its fetcher may end the call with the cancellation of a fetch of its own.
     stopping = asyncio.ensure_future(consumer.stop())
@@ -59,7 +59,7 @@ async def stop_consumer(consumer: Consumer, *, timeout_s: float | None = None) -
     if stopping.cancelled():
         return False
     if (failure := stopping.exception()) is not None:
-        logger.debug("A consumer did not stop in order: %r", failure)
+        logger.debug("A consumer failed while it was stopped: %r", failure)
     return failure is None
 
 
@@ -93,13 +93,13 @@ async def first_offset_from(reader: Consumer, partition: Partition, start: int) 
         start: an offset; where nothing is kept that old, the first message that is kept counts.
 
     Raises:
-        KafkaTimeoutError: no answer came within `STALLED_POLLS_MAX` polls.
+        KafkaTimeoutError: no answer came within `READ_STALLED_POLLS_MAX` polls.
         KafkaError: the broker is away.
     """
     reader.assign([partition])
     reader.seek(partition, start)
     end = (await reader.end_offsets([partition]))[partition]
-    for _ in range(STALLED_POLLS_MAX):
+    for _ in range(READ_STALLED_POLLS_MAX):
         for messages in (await _poll(reader, partition, one=True)).values():
             return messages[0].offset
         if await reader.position(partition) >= end:
@@ -142,7 +142,7 @@ async def read_to_end(
         reader.seek(part, offset)
     while remaining:
         try:
-            batches = await reader.getmany(*remaining, timeout_ms=POLL_MS)
+            batches = await reader.getmany(*remaining, timeout_ms=READ_POLL_MS)
         except CorruptRecordException:
             if corrupt is None:
                 raise
@@ -166,7 +166,7 @@ async def read_to_end(
 def _first_offsets(
     starts: Mapping[int, int | None], begins: Mapping[Partition, int], ends: Mapping[Partition, int]
 ) -> dict[Partition, int]:
-    """Where to begin, for the partitions that have anything to read."""
+    """The first offset to read, of the partitions that have anything to read."""
     found: dict[Partition, int] = {}
     for part, end in ends.items():
         begin, start = begins[part], starts[part.partition]
@@ -184,7 +184,7 @@ async def read_one_by_one(
     ends, and drops what it read before it.
 
     Raises:
-        KafkaTimeoutError: nothing came within `STALLED_POLLS_MAX` polls.
+        KafkaTimeoutError: nothing came within `READ_STALLED_POLLS_MAX` polls.
         KafkaError: the broker is away.
     """
     reader.seek(partition, start)
@@ -201,7 +201,7 @@ async def read_one_by_one(
             for message in messages:
                 yield message.offset, message
         stalled = 0 if batches or await reader.position(partition) > offset else stalled + 1
-        if stalled >= STALLED_POLLS_MAX:
+        if stalled >= READ_STALLED_POLLS_MAX:
             raise _stalled(partition)
 
 
@@ -211,7 +211,7 @@ async def read_batches(
     """The messages from `start`, or from the first that is kept, up to where it ends now.
 
     Raises:
-        KafkaTimeoutError: nothing came within `STALLED_POLLS_MAX` polls.
+        KafkaTimeoutError: nothing came within `READ_STALLED_POLLS_MAX` polls.
         KafkaError: the broker is away, or a checksum fails.
     """
     reader.assign([partition])
@@ -222,7 +222,7 @@ async def read_batches(
     while await reader.position(partition) < end:
         batches = await _poll(reader, partition)
         stalled = 0 if batches else stalled + 1
-        if stalled >= STALLED_POLLS_MAX:
+        if stalled >= READ_STALLED_POLLS_MAX:
             raise _stalled(partition)
         for messages in batches.values():
             yield list(messages)
@@ -231,12 +231,12 @@ async def read_batches(
 async def _poll(
     reader: Consumer, partition: Partition, *, one: bool = False
 ) -> dict[Partition, list[Message]]:
-    found = await reader.getmany(partition, timeout_ms=POLL_MS, max_records=1 if one else None)
+    found = await reader.getmany(partition, timeout_ms=READ_POLL_MS, max_records=1 if one else None)
     return {part: list(messages) for part, messages in found.items() if messages}
 
 
 def _stalled(partition: Partition) -> KafkaTimeoutError:
-    waited_s = STALLED_POLLS_MAX * POLL_MS // 1000
+    waited_s = READ_STALLED_POLLS_MAX * READ_POLL_MS // 1000
     return KafkaTimeoutError(
-        f"Expected messages of {partition.topic}:{partition.partition}, got none in {waited_s} s"
+        f"No message of {partition.topic}:{partition.partition} in {waited_s} s, though it has more"
     )

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 
 from schemas.errors import ConfigurationError
+from schemas.limits import PORT_MAX
 from schemas.topics import EVENTS_PARTITIONS, REGISTRY_PARTITIONS, Topics, topics_of
 
 
@@ -58,7 +59,7 @@ class KafkaSettings(msgspec.Struct, frozen=True, kw_only=True):
         for server in self.servers:
             host, colon, port = server.rpartition(":")
             digits = port.isascii() and port.isdigit() and len(port) < 6
-            if not (host and colon and digits and int(port) < 65_536):
+            if not (host and colon and digits and int(port) <= PORT_MAX):
                 raise ConfigurationError(
                     f"Expected Kafka servers as host:port[,...], got: {server}"
                 )

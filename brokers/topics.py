@@ -1,7 +1,7 @@
-"""The topics of a deployment: made where they are missing, checked where they are not.
+"""The topics of a deployment: created where they are missing, checked where they are not.
 
-Every role does it at its start, several at the same time: whoever comes second checks what the
-first one made.
+Every role does it at its start, several at the same time: the second one checks what the first one
+created.
 """
 
 import asyncio
@@ -29,20 +29,16 @@ from aiokafka.errors import (  # type: ignore[import-untyped]
     for_code,
 )
 
-from brokers.availability import knock, until_reached
+from brokers.availability import check_access, until_reached
 from brokers.clients import Clients
-from brokers.options import ATTEMPT_MS, ClientOptions, client_options
+from brokers.options import ClientOptions, client_options
 from brokers.outages import Outage
 from brokers.settings import KafkaSettings
 from schemas.errors import ConfigurationError
+from schemas.limits import KAFKA_ATTEMPT_MS, TOPIC_SETTLE_PAUSE_S, TOPIC_SETTLE_S
 from schemas.topics import TopicSpec
 
 logger = logging.getLogger(__name__)
-
-_SETTLE_S: Final = 20.0
-"""How long the brokers may take until they all know a topic that was just made."""
-
-_SETTLE_PAUSE_S: Final = 0.05
 
 _REFUSALS: Final = (
     ClusterAuthorizationFailedError,
@@ -52,7 +48,7 @@ _REFUSALS: Final = (
     PolicyViolationError,
     TopicAuthorizationFailedError,
 )
-"""Answers to the making of a topic that waiting does not change."""
+"""Answers to the creation of a topic that waiting does not change."""
 
 
 class _Partitions(NamedTuple):
@@ -67,11 +63,11 @@ async def ensure_topics(settings: KafkaSettings, outage: Outage | None = None) -
 
     Args:
         settings: of the deployment.
-        outage: what says that it waits, and what for.
+        outage: told while it waits, and what for.
 
     Raises:
-        ConfigurationError: a topic has another shape than it must have or may not be made, or the
-            brokers refuse the credentials.
+        ConfigurationError: a topic has another shape than it must have or may not be created, or
+            the brokers refuse the credentials.
     """
     options = client_options(settings)
     attempt = partial(_ensure, settings, options)
@@ -79,7 +75,7 @@ async def ensure_topics(settings: KafkaSettings, outage: Outage | None = None) -
 
 
 async def count_partitions(options: ClientOptions, topic: str) -> int:
-    """How many partitions a topic has, which is not made by asking.
+    """How many partitions a topic has. Asking does not create it.
 
     Raises:
         ConfigurationError: there is no such topic.
@@ -89,16 +85,16 @@ async def count_partitions(options: ClientOptions, topic: str) -> int:
         found = (await _describe(admin)).get(topic)
     if found is None:
         raise ConfigurationError(
-            f"Expected a topic that is there, got: {topic}. The roles make it when they start;"
+            f"Topic does not exist: {topic}. The roles create it when they start;"
             " see also --topic-prefix"
         )
     return found.total
 
 
 async def _ensure(settings: KafkaSettings, options: ClientOptions) -> None:
-    await knock(options)
+    await check_access(options)
     async with _admin(options) as admin:
-        await _make_missing(admin, settings)
+        await _create_missing(admin, settings)
         await _check_configs(admin, settings.topics)
 
 
@@ -112,8 +108,8 @@ async def _admin(options: ClientOptions) -> AsyncIterator[AIOKafkaAdminClient]:
         await admin.close()
 
 
-async def _make_missing(admin: AIOKafkaAdminClient, settings: KafkaSettings) -> None:
-    end = asyncio.get_running_loop().time() + _SETTLE_S
+async def _create_missing(admin: AIOKafkaAdminClient, settings: KafkaSettings) -> None:
+    end = asyncio.get_running_loop().time() + TOPIC_SETTLE_S
     while True:
         present = await _describe(admin)
         missing = [spec for spec in settings.topics if spec.name not in present]
@@ -128,11 +124,11 @@ async def _make_missing(admin: AIOKafkaAdminClient, settings: KafkaSettings) -> 
             raise KafkaTimeoutError("the topics are not usable yet: partitions have no leader")
         if missing:
             await _create(admin, missing, settings.replication)
-        await asyncio.sleep(_SETTLE_PAUSE_S)
+        await asyncio.sleep(TOPIC_SETTLE_PAUSE_S)
 
 
 async def _describe(admin: AIOKafkaAdminClient) -> dict[str, _Partitions]:
-    # Of all topics: a question by name would make them, where brokers create topics on demand.
+    # Of all topics: a request by name would create them, where brokers create topics on demand.
     return {
         topic["topic"]: _Partitions(
             len(topic["partitions"]), sum(part["leader"] >= 0 for part in topic["partitions"])
@@ -149,7 +145,7 @@ def _check_partitions(spec: TopicSpec, got: _Partitions) -> None:
     raise ConfigurationError(
         f"Expected `{spec.partitions}` partitions, got `{got.total}` in topic: {spec.name}."
         f" Start every role with {flag} {got.total} to use the topic as it is, choose another"
-        " --topic-prefix, or delete the topic to have it made anew"
+        " --topic-prefix, or delete the topic to have it created again"
     )
 
 
@@ -167,19 +163,19 @@ async def _create(admin: AIOKafkaAdminClient, specs: Sequence[TopicSpec], replic
         )
         for spec in specs
     ]
-    response = await admin.create_topics(topics, timeout_ms=ATTEMPT_MS)
+    response = await admin.create_topics(topics, timeout_ms=KAFKA_ATTEMPT_MS)
     for name, code, message in response.topic_errors:
         error = for_code(code)
         if error in (NoError, TopicAlreadyExistsError):
             if error is NoError:
-                logger.info("Made topic %s", name)
+                logger.info("Created topic %s", name)
         elif error in _REFUSALS:
             raise ConfigurationError(
-                f"Expected to make topic: {name}, got {error.__name__}: {message or ''}."
-                " Make it beforehand, as docs/topics.md says, or let this user make it"
+                f"Cannot create topic {name}: {error.__name__}: {message or ''}."
+                " Create it beforehand, as docs/topics.md says, or allow this user to create it"
             )
         else:  # as too few brokers for the copies: more may be on their way
-            raise error(f"topic {name} cannot be made: {message or error.__name__}")
+            raise error(f"topic {name} cannot be created: {message or error.__name__}")
 
 
 async def _check_configs(admin: AIOKafkaAdminClient, specs: Sequence[TopicSpec]) -> None:
@@ -189,9 +185,9 @@ async def _check_configs(admin: AIOKafkaAdminClient, specs: Sequence[TopicSpec])
         for code, message, _, name, entries in response.resources:
             error = for_code(code)
             if error is TopicAuthorizationFailedError:
-                logger.warning("May not read the settings of topic %s: they are not checked", name)
+                logger.warning("Not authorized to read the config of %s; skipping the check", name)
             elif error is not NoError:
-                raise error(f"settings of topic {name}: {message}")
+                raise error(f"config of topic {name}: {message}")
             else:
                 _check_config(by_name[name], {entry[0]: entry[1] for entry in entries})
 
@@ -201,13 +197,13 @@ def _check_config(spec: TopicSpec, got: dict[str, str]) -> None:
     if policy != spec.cleanup:
         raise ConfigurationError(
             f"Expected cleanup.policy `{spec.cleanup}`, got `{policy}` in topic: {spec.name}."
-            f" Mend it with kafka-configs.sh --alter --entity-type topics --entity-name {spec.name}"
+            f" Fix it with kafka-configs.sh --alter --entity-type topics --entity-name {spec.name}"
             f" --add-config cleanup.policy={spec.cleanup}, or choose another --topic-prefix"
         )
     largest = "max.message.bytes"
     if largest in spec.configs and int(got.get(largest, 0)) < int(spec.configs[largest]):
         raise ConfigurationError(
             f"Expected {largest} of at least `{spec.configs[largest]}`, got `{got.get(largest)}`"
-            f" in topic: {spec.name}. Mend it with kafka-configs.sh --alter --entity-type topics"
+            f" in topic: {spec.name}. Fix it with kafka-configs.sh --alter --entity-type topics"
             f" --entity-name {spec.name} --add-config {largest}={spec.configs[largest]}"
         )

@@ -15,9 +15,7 @@ _U64_MASK = 2**64 - 1
 
 
 class ArrayPacker(Protocol):
-    """Both functions take one encoded msgpack array and raise ValueError naming what is wrong with
-    it.
-    """
+    """Packs one encoded msgpack array; raises ValueError with what is wrong with it."""
 
     def pack_hashes(self, encoded: bytes) -> bytes:
         """Engine hashes as (n,) u64 LE.
@@ -63,9 +61,7 @@ def to_little_endian(numbers: "array[int]") -> bytes:
 
 
 class PythonArrayPacker:
-    """The specification, and the fallback where the Rust kernel is not built. O(n) Python
-    objects.
-    """
+    """The specification, and the fallback without the Rust kernel. Cost O(n) Python objects."""
 
     def pack_hashes(self, encoded: bytes) -> bytes:
         """See `ArrayPacker`."""

@@ -10,7 +10,7 @@ So a decoder raises one of a closed set and nothing else, whatever the bytes are
 and what it returns holds no value that something behind it cannot take: the types of `schemas` say
 the ranges of names, numbers and times (`Annotated`), and msgspec checks them as it decodes.
 
-Pure. Errors leave out where the bytes stand: the reader knows, counts them, says it and goes on.
+Pure. Errors leave out where the bytes stand: the reader knows, logs and counts them, and goes on.
 """
 
 from collections.abc import Callable
@@ -78,7 +78,7 @@ def _decode(
 def detail_of(error: BaseException) -> str:
     """The error's text, which may repeat what it was given: shortened, on one line."""
     text = str(error)[:ERROR_DETAIL_CHARS_MAX]
-    return "".join(one if one.isprintable() else "?" for one in text)
+    return "".join(char if char.isprintable() else "?" for char in text)
 
 
 # Records

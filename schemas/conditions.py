@@ -1,4 +1,4 @@
-"""What is wrong with a role now, in the same words for every role, the log, HTTP and the metrics.
+"""What is wrong with a role now, in the same words in every role, log, answer and metric.
 
 A condition is one part of a role that does not work as it should. Its level says what that means:
 
@@ -35,7 +35,7 @@ class Part(StrEnum):
     REGISTRY = "registry"  # who is registered, as a bridge follows it
     SPOOL = "spool"  # records that wait on a bridge's disk
     WORKER = "worker"  # the process that folds
-    INTERNAL = "internal"  # an error that nothing else covers; the log has it
+    INTERNAL = "internal"  # an unexpected error; see the log
 
 
 DISK_PARTS: Final = (Part.LOG, Part.LOG_SYNC, Part.RETENTION, Part.TABLE)
@@ -68,14 +68,14 @@ class Condition(NamedTuple):
 
 
 class Log(Protocol):
-    """What `Conditions` tells when one begins and ends; a `logging.Logger` is one."""
+    """Where `Conditions` logs that one begins or ends; a `logging.Logger` is one."""
 
     def warning(self, text: str, /, *values: object) -> None:
-        """Tells that something is wrong; `text` takes the values by `%`."""
+        """Logs that something is wrong; `text` takes the values by `%`."""
         ...
 
     def info(self, text: str, /, *values: object) -> None:
-        """Tells that it is over."""
+        """Logs that it is over."""
         ...
 
 
@@ -94,7 +94,7 @@ class Conditions:
 
     Args:
         clock: Unix seconds.
-        log: told of beginnings and ends; None for nobody.
+        log: told when one begins and when it ends; None: not logged.
 
     Attributes:
         ready: whether none is `unavailable`.
@@ -127,7 +127,7 @@ class Conditions:
             reason: see `Condition`.
             message: see `Condition`.
             level: see the module.
-            logged: False where a start is no failure, or the caller has logged more already.
+            logged: False where the caller has logged it, or where it is normal during a start.
         """
         now = self._clock()
         with self._lock:

@@ -1,4 +1,4 @@
-"""Every error that Reprise raises on purpose.
+"""The errors that more than one room of Reprise knows.
 
     RepriseError
     +-- ConfigurationError        the settings or the configuration file are wrong
@@ -23,8 +23,9 @@
     |   +-- TableTooLargeError    rows that count together do not fit one transaction
     +-- TableLostError            a worker cannot write its table
 
-Messages say what was expected, what came, and where. Wire, record and entry errors carry `reason`,
-the short name under which they are counted.
+Errors that one room raises and handles itself stand there. Messages about input say what was
+expected, what came, and where; those about failures say what failed, where, and why. Wire, record
+and entry errors carry `reason`, the short name under which they are counted.
 """
 
 from typing import TYPE_CHECKING
@@ -38,11 +39,11 @@ class RepriseError(Exception):
 
 
 class ConfigurationError(RepriseError):
-    """Operator action: mend the named setting and start again."""
+    """Operator action: fix the named setting and restart."""
 
 
 class RegistrationError(RepriseError):
-    """Operator action: mend the request; nothing was changed."""
+    """Operator action: fix the request; nothing was changed."""
 
 
 class RegistrationConflictError(RegistrationError):
@@ -52,7 +53,7 @@ class RegistrationConflictError(RegistrationError):
 
 
 class EndpointError(RegistrationError):
-    """A ZMQ address that cannot be connected to at all.
+    """A ZMQ address that can never be connected to.
 
     Operator action: give an address such as `tcp://10.0.0.7:5557`. An engine that is merely not up
     yet is no error: the bridge keeps trying.
@@ -159,7 +160,7 @@ class DataDirectoryInUseError(StorageError):
 
 
 class RowCorruptError(StorageError):
-    """Operator action: none; the table is built again from the log."""
+    """Operator action: none; the table is rebuilt from the log."""
 
     def __init__(self, *, key: bytes, detail: str) -> None:
         self.key = key
@@ -167,7 +168,7 @@ class RowCorruptError(StorageError):
 
 
 class RowVersionError(StorageError):
-    """Operator action: upgrade this process, or delete the table's directory to build it again."""
+    """Operator action: upgrade this process, or delete the table's directory to rebuild it."""
 
     def __init__(self, *, version: int, supported: int) -> None:
         self.version = version
@@ -175,15 +176,15 @@ class RowVersionError(StorageError):
 
 
 class DiskError(StorageError):
-    """A read, a write or a sync failed. Events are kept in memory up to a bound, and writing is
-    tried again.
+    """A read, a write or a sync failed. Events are kept in memory up to a bound, and the write
+    is retried.
 
-    Operator action: free disk space or mend the disk; the service resumes by itself.
+    Operator action: free disk space or fix the disk; the service recovers by itself.
     """
 
     def __init__(self, *, action: str, path: str, detail: str) -> None:
         self.path = path
-        super().__init__(f"Expected to {action} at {path}, got: {detail}")
+        super().__init__(f"Cannot {action} at {path}: {detail}")
 
 
 class TableTooLargeError(StorageError):
@@ -205,5 +206,5 @@ class TableTooLargeError(StorageError):
 class TableLostError(RepriseError):
     """The table cannot be written: another worker owns it, or the broker is away.
 
-    Operator action: none; the worker opens it again where it is still the owner.
+    Operator action: none; the worker reopens it if it still owns the partition.
     """

@@ -5,8 +5,8 @@ Fields that hold their default are left out. Arrays are `bin`: engine hashes lit
 tokens little-endian u32, so any language reads them and the kernel takes them without parsing
 numbers.
 
-A fourth kind of thing a publisher can say, that it restarted or that something was lost, is not an
-event but a record of its own (`schemas.records`), because the bridge says it.
+That a publisher restarted, or that batches were lost, is not an event but a record of its own
+(`schemas.records`): the bridge finds it out, no publisher says it.
 """
 
 import msgspec
@@ -14,9 +14,9 @@ import msgspec
 from schemas.identities import Medium
 
 PREFIX_SPEC_KINDS = frozenset({"", "full_attention", "mla_attention", "sink_full_attention"})
-"""Cache groups whose blocks form a prefix ("" = the engine did not say). Blocks of other groups
-(sliding window, mamba, cross attention...) are sparse: they are counted and left out of the
-table."""
+"""Cache groups whose blocks form a prefix ("": the engine did not say). Blocks of other groups
+(sliding window, mamba, cross attention) are sparse: they are counted and not put into the table.
+"""
 
 
 class Stored(
@@ -66,7 +66,7 @@ class Removed(
 
 
 class Cleared(msgspec.Struct, tag="cleared", tag_field="type", kw_only=True, frozen=True):
-    """The publisher holds no block any more, on any medium."""
+    """The publisher no longer holds any block, on any medium."""
 
     sequence: int
 

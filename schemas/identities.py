@@ -33,7 +33,7 @@ PrefixHash = NewType("PrefixHash", int)
 """Ours: chained XXH3-64 over the prompt's tokens; equal prefixes have equal hashes everywhere."""
 
 Incarnation = NewType("Incarnation", int)
-"""One life of a publisher's process, from 1. Sequence numbers restart at 0 in each."""
+"""One run of a publisher's process, from 1. Sequence numbers restart at 0 in each."""
 
 Sequence = NewType("Sequence", int)
 """A publisher's number for one of its batches, from 0 in each incarnation."""
@@ -53,9 +53,7 @@ class Medium(StrEnum):
 
 
 MEDIA: Final = tuple(Medium)
-"""The tiers from fastest to slowest; a tier's place here is its code in rows
-(`streams.table.rows`).
-"""
+"""The tiers from fastest to slowest; a tier's index is its code in `streams.table.rows`."""
 
 
 class StreamKey(NamedTuple):

@@ -1,7 +1,11 @@
-"""Every bound, in one place, with the relations between bounds that the code relies on.
+"""Every bound, in one place, in sections by room, and the relations that the code relies on.
 
-A bound protects memory, time or the neighbours of whoever is misbehaving. Whatever a bound makes
-the code drop is counted under a name; the counter's name is given beside the bound.
+A bound protects memory, time or the neighbours of whoever misbehaves. Beside each stands what it
+protects, what it costs where that is not obvious, and the counter of what it makes us drop. The
+relations at the end are asserted when a process starts.
+
+Formats (versions, sizes of fields, status codes) stay in the modules that define them. Names end in
+their unit; `_MAX` and `_MIN` come last where the name says which side of the bound is meant.
 """
 
 from typing import Final
@@ -10,87 +14,201 @@ KIB: Final = 1024
 MIB: Final = 1024 * KIB
 GIB: Final = 1024 * MIB
 
-# HTTP: `POST` bodies. 1M tokens are about 7 MB of JSON.
-BODY_BYTES_MAX: Final = 32 * MIB
-QUERY_TOKENS_MAX: Final = 4 * MIB
-NAME_BYTES_MAX: Final = 1024  # any string of a registration or a query
+# ====================================================================================== schemas
+# What more than one room relies on.
 
-# Registrations.
-PUBLISHERS_MAX: Final = 4096
-BLOCK_SIZE_MAX: Final = 65_536
+# Names and numbers. What comes back from a log, a topic or a disk and is above them is refused as
+# it is decoded (RecordError, EntryError), so nothing behind the decoder meets a number that does
+# not fit its format.
+NAME_BYTES_MAX: Final = 1024  # any string of a registration, a query or an event
+PUBLISHERS_MAX: Final = 4096  # of one process: sockets, windows, 32 KiB of DUPLICATE_WINDOW each
+BLOCK_SIZE_MAX: Final = 65_536  # tokens
 DP_RANK_MAX: Final = 2**31 - 1
 KIND_CHARS_MAX: Final = 64  # the name of a wire protocol
-
-# What comes back from a log, a topic or a disk: a number above these is refused as it is decoded,
-# so that nothing behind the decoder meets one that does not fit its format.
-OFFSET_MAX: Final = 2**63 - 2  # the one after it still is an i64
-INCARNATION_MAX: Final = 2**62  # far above any, and what counts on from it still is an i64
+PORT_MAX: Final = 65_535
+SEQUENCE_MAX: Final = 2**63 - 1  # of a batch: reason="sequence_range"
+OFFSET_MAX: Final = 2**63 - 2  # the one after it is still an i64
+INCARNATION_MAX: Final = 2**62  # far above any real one; counting on from it still fits an i64
 GENERATION_MAX: Final = 2**31 - 1  # of a context's rows; u32 in their keys
-ERROR_DETAIL_CHARS_MAX: Final = 300  # of hostile bytes, in an error's text and so in the log
+ERROR_DETAIL_CHARS_MAX: Final = 300  # of hostile bytes in an error's text, and so in the log
 
-# What a topic can make a reader remember; beyond, reprise_bridge_unusable_entries_total and
-# reprise_registry_skipped_total.
+# What a topic can make a reader remember: reprise_bridge_unusable_entries_total and
+# reprise_registry_skipped_total, both with reason="too_many".
 REGISTRY_ENTRIES_MAX: Final = 4 * PUBLISHERS_MAX  # some hundred bytes to some KiB each
-CURSOR_NOTES_MAX: Final = 262_144  # of all publishers that ever were; some hundred bytes each
-ENTRIES_NAMED_MAX: Final = 100  # unusable ones said in the log, of each reason; all are counted
+ENTRIES_NAMED_MAX: Final = 100  # unusable ones logged, for each reason; all are counted
 
-# Wire: one ZMQ message of an engine. A 128K-token prefill is about 0.6 MB.
-MESSAGE_BYTES_MAX: Final = 64 * MIB  # reprise_bridge_dropped_total{reason="message_too_large"}
-BATCH_EVENTS_MAX: Final = 1_000_000
-EVENT_BLOCKS_MAX: Final = 1_000_000
+# Topics. Tombstones: a reader that was away for longer may miss one, and must read from the start.
+EVENTS_RETENTION_MS: Final = 7 * 24 * 3600 * 1000
+TOMBSTONE_RETENTION_MS: Final = 24 * 3600 * 1000
+COMPACTED_SEGMENT_MS: Final = 10 * 60 * 1000  # only closed segments are compacted
+COMPACTED_SEGMENT_BYTES: Final = 16 * MIB
+
+# Health: how soon after one line about a condition another, with another reason, is logged.
+CONDITION_REPEAT_S: Final = 10.0
+
+SHUTDOWN_S: Final = 10.0  # of every role, from the signal to the exit
+
+# ====================================================================================== storage
+
+DATABASE_WRITE_BUFFER_BYTES: Final = 32 * MIB  # of a log or a table, in memory until it is flushed
+SPOOL_WRITE_BUFFER_BYTES: Final = 16 * MIB  # a spool is mostly empty
+ROCKSDB_JOBS_MAX: Final = 2  # threads that flush and compact, for each database
+ROCKSDB_LOG_FILES_MAX: Final = 3  # of RocksDB's own text log, kept for each database
+ROCKSDB_LOG_FILE_BYTES_MAX: Final = 4 * MIB
+
+# ====================================================================================== brokers
+
+# Messages, batches and fetches.
+KAFKA_MESSAGE_MAX_BYTES: Final = 8 * MIB  # of every topic; records and rows are split well below it
+KAFKA_BATCH_BYTES: Final = 1 * MIB  # packed into one request of a partition
+KAFKA_FETCH_BYTES_MAX: Final = 32 * MIB  # of one answer to a consumer, all partitions together
+
+# Waits of the clients. Past any of them the broker counts as away: the condition `kafka`.
+KAFKA_ATTEMPT_MS: Final = 5_000  # one connection or request of a start, which is then retried
+KAFKA_REQUEST_MS: Final = 15_000  # one request of a producer or a reader
+KAFKA_METADATA_MS: Final = 30_000  # how often a client asks who leads, where no error makes it
+REGISTRY_ENTRY_MS: Final = 8_000  # a registry entry is given up: it seldom takes effect later
+REPLICA_REQUEST_MS: Final = 10_000  # shorter: by then the answers say that they are stale
+READ_POLL_MS: Final = 1_000
+READ_STALLED_POLLS_MAX: Final = 60  # in a row without a message, though there are more
+READ_FETCH_WAIT_MS: Final = 100  # at the end of a partition a fetch waits in vain for this long
+
+# Groups. A member that sends no heartbeat for a session loses its partitions to the others.
+SESSION_MIN_S: Final = 1.0  # the shortest that can be configured
+HEARTBEATS_PER_SESSION: Final = 4  # and commits that renew a bridge's lease
+HEARTBEAT_MIN_MS: Final = 100
+BRIDGE_POLL_INTERVAL_MS: Final = 300_000  # a bridge that polls less often leaves its group
+BRIDGE_REBALANCE_MIN_MS: Final = 10_000  # for the other bridges to flush and hand over
+BRIDGE_REQUEST_MIN_MS: Final = 20_000  # a join waits for the others' rebalance
+WORKER_REBALANCE_MS: Final = 300_000  # for the workers of a group to open their tables
+WORKER_REQUEST_MIN_MS: Final = 40_000
+TABLE_TRANSACTION_MS: Final = 120_000  # after it the broker itself ends a transaction
+
+# Reaching brokers.
+KAFKA_WATCH_S: Final = 1.0  # how often a role asks whether Kafka is there
+KAFKA_RETRY_FIRST_S: Final = 0.1
+KAFKA_RETRY_MAX_S: Final = 2.0
+ERROR_CAUSES_MAX: Final = 8  # of a chain of errors that is searched for its first cause
+TOPIC_SETTLE_S: Final = 20.0  # until all brokers know a topic that was just created
+TOPIC_SETTLE_PAUSE_S: Final = 0.05
+
+# ====================================================================================== bridge
+
+# wire: one ZMQ message of an engine. A 128K-token prefill is about 0.6 MB. What is above a bound is
+# dropped: reprise_bridge_dropped_total with the reason that is given.
+MESSAGE_BYTES_MAX: Final = 64 * MIB  # reason="message_too_large"
+BATCH_EVENTS_MAX: Final = 1_000_000  # reason="too_many_events"
+EVENT_BLOCKS_MAX: Final = 1_000_000  # reason="too_many_blocks"
+EVENT_OVERHEAD_BYTES: Final = 128  # of a packed event beside its arrays, at most
 PACKED_BATCH_BYTES_MAX: Final = 32 * MIB  # reason="batch_too_large"; a batch is never split
-SEQUENCE_MAX: Final = 2**63 - 1  # reason="sequence_range"
 GROUP_NUMBER_MAX: Final = 2**31 - 1  # reason="bad_group"
-DUPLICATE_WINDOW: Final = 4096  # sequences back to which a duplicate can be proven; 32 KiB each
 
-# Between the bridge's sockets and the log: reprise_bridge_dropped_total{reason="inbox_full"}.
-INBOX_MESSAGES_MAX: Final = 262_144
-INBOX_BYTES_MAX: Final = 512 * MIB
-FOLD_QUEUE_BYTES_MAX: Final = 64 * MIB  # appended and not yet folded; appending waits above it
+# sockets: from the engines to the inbox.
+INBOX_MESSAGES_MAX: Final = 262_144  # reason="inbox_full"
+INBOX_BYTES_MAX: Final = 512 * MIB  # reason="inbox_full"
 RECEIVE_BURST_MAX: Final = 512  # messages taken from one socket before the next one's turn
+SUBSCRIBER_TURN_S: Final = 0.005  # a turn looks at every socket, so several messages share one
+SUBSCRIBER_ERROR_PAUSE_S: Final = 0.1  # after an unexpected error, so that it does not spin
+LINK_WATCH_S: Final = 0.1  # how often the state of the links is read
+LINK_WARN_S: Final = 5.0  # a publisher that is not there by then is logged, once
+LINK_REPLACE_S: Final = 5.0  # a link that has been down for this long is replaced
+LINK_RETRY_FIRST_MS: Final = 100  # libzmq's own attempts, each twice the one before
+LINK_RETRY_MAX_MS: Final = 3_000
+LINK_QUIET_S: Final = 0.05  # a link is not replaced when libzmq's next attempt is closer than this
+LINK_CONNECT_MS: Final = 5_000
+LINK_KEEPALIVE_IDLE_S: Final = 30  # a dead host is noticed after this, and probes * interval
+LINK_KEEPALIVE_INTERVAL_S: Final = 10
+LINK_KEEPALIVE_PROBES_MAX: Final = 3
 
-# The embedded form's log, and who writes it.
-EMBEDDED_TURN_MESSAGES_MAX: Final = 1024  # smaller turns: the fold of one overlaps with the next
-LOG_RETRY_S: Final = 0.5  # how often an append that failed is tried again
-LOG_WAITING_BYTES_MAX: Final = 256 * MIB  # of records behind one that failed: reason="log_full"
-COMMANDS_MAX: Final = 2 * PUBLISHERS_MAX  # that wait for their turn: reprise_refused_commands_total
-
-# Records: a window's batches of one publisher.
+# sequencing: order, windows, gaps.
+DUPLICATE_WINDOW: Final = 4096  # sequences back to which a duplicate can be proven; 32 KiB each
+RECORD_WINDOW_MS: Final = 50  # whose batches share a record; the latency that it adds
 RECORD_BYTES_MAX: Final = 4 * MIB  # a fuller window is split; one larger batch still is one record
 RECORD_EVENTS_MAX: Final = 65_536
+TURN_MESSAGES_MAX: Final = 4096  # turned into records at once, before anything else has its turn
+TURN_BYTES_MAX: Final = 64 * MIB  # of them; a turn takes at least one message
+HELD_BATCHES_MAX: Final = 65_536  # of a publisher during a repair: reason="held_full"
+HELD_BYTES_MAX: Final = 256 * MIB  # of all publishers: reason="held_full"
 
-# Durability and flushing.
-LOG_SYNC_S: Final = 0.05
+# sequencing: replay. An engine that answers badly costs a gap, never the bridge.
+RELINK_CHECK_S: Final = 0.25  # how often it is checked which links have come up again
+REPLAY_IDLE_S: Final = 2.0  # without a reply for this long, what is missing is asked for again
+REPLAY_MESSAGES_MAX: Final = 65_536  # waiting in one socket; the engine drops what is above
+REPLAY_CHUNK_BATCHES: Final = 256  # handed on at once
+REPLAY_CHUNK_BYTES: Final = 4 * MIB
+REPLAY_BARREN_MAX: Final = 4  # requests in a row that bring nothing new
+REPLAY_REQUESTS_MAX: Final = 256  # of one repair
+REPLAYS_AT_ONCE_MAX: Final = 16
+
+# delivery: to Kafka, with the spool behind it. A gap stands in the log for what is dropped.
+QUEUE_BYTES_MAX: Final = 64 * MIB  # records not yet acknowledged; above it they go to the spool
+RECORD_SEND_BYTES_MAX: Final = KAFKA_MESSAGE_MAX_BYTES - 64 * KIB  # reason="record_too_large"
+WRITER_PAUSE_S: Final = 0.02  # how often the writer looks whether it may go on
+SPOOL_AFTER_S: Final = 1.0  # a record not acknowledged by then makes the next ones go to the spool
+SPOOL_BYTES_MAX: Final = 1 * GIB  # reason="spool_full"
+SPOOL_REOPEN_RATIO: Final = 0.9  # of the bound: below it, records are taken again
+SPOOL_CHANGES_MAX: Final = 4096  # deleted or replaced in one write
+BRIDGE_FLUSH_S: Final = 4.0  # for the queue to be acknowledged, on a rebalance and at the end
+
+# delivery: to the embedded log.
+LOG_RETRY_S: Final = 0.5  # how often a failed append is retried
+LOG_WAITING_BYTES_MAX: Final = 256 * MIB  # of records behind a failed append: reason="log_full"
+
+# membership: who follows which publisher, and from where.
+BRIDGE_SESSION_S: Final = 10.0  # after it other bridges take over; a takeover costs as much
+BRIDGE_LEAVE_S: Final = 2.0  # for one farewell: to the group, of a producer, of the cursors
+BRIDGE_RETRY_S: Final = 1.0  # between attempts at anything of a bridge that failed
+HOUSEKEEPING_S: Final = 0.25  # how often late records are spooled and conditions are checked
+REGISTRY_POLL_MS: Final = 200
+REGISTERED_AGAIN_S: Final = 24 * 3600.0  # who is registered is written again into the events
+CURSOR_NOTE_S: Final = 1.0  # how often the stored cursors are written
+CURSOR_NOTE_BEHIND_RECORDS_MAX: Final = 20_000  # an older one makes a takeover slow
+CURSOR_NOTES_MAX: Final = 262_144  # of all publishers ever; reason="too_many"
+COMMANDS_MAX: Final = 2 * PUBLISHERS_MAX  # waiting for their turn: reprise_refused_commands_total
+
+# ====================================================================================== streams
+
+# log: the embedded one.
+LOG_SYNC_S: Final = 0.05  # what a power cut may cost
+LOG_SEGMENT_BYTES: Final = 64 * MIB
+LOG_RETENTION_BYTES: Final = 8 * GIB
+LOG_RETENTION_S: Final = 7 * 24 * 3600.0
+
+# table: flushes and rows.
 TABLE_FLUSH_S: Final = 0.25
 TABLE_FLUSH_CHANGES_MAX: Final = 262_144
 STORE_GENERATION_MIN_BYTES: Final = 1 * MIB  # deltas of a context before it is rewritten: its own
 TOPIC_GENERATION_MIN_BYTES: Final = 64 * KIB  # the same in a topic, which many small contexts share
 DUMP_CHUNK_ENTRIES_MAX: Final = 32_768
-
+# Rows of a partition's table that count together: keys and values, before compression.
+TABLE_BATCH_BYTES_MAX: Final = KAFKA_MESSAGE_MAX_BYTES - 128 * KIB  # the codec may add a little
+TABLE_TRANSACTION_BYTES_MAX: Final = 1 * GIB  # TableTooLargeError; within TABLE_TRANSACTION_MS
 # A table that was built from a log without its beginning: publishers seen unregistered since, which
 # are proven empty when they register again. 150 bytes each, in one row. Whoever is forgotten is
 # degraded at its registration: reprise_fold_records{outcome="unregistered_forgotten"}.
 UNREGISTERED_REMEMBERED_MAX: Final = 256
 
-# Retention of the embedded log.
-LOG_RETENTION_BYTES: Final = 8 * GIB
-LOG_RETENTION_S: Final = 7 * 24 * 3600.0
-LOG_SEGMENT_BYTES: Final = 64 * MIB
-
-# The kernel.
+# kernel.
 HOLD_COUNT_MAX: Final = 65_535  # kernel counter `hold_count_overflow`
 GROUP_MAX: Final = 63  # cache groups above it are not remembered as skipped
-RANKS_PER_INSTANCE_MAX: Final = 1024
 
-# The monitor of a bridge or a worker: nobody who asks it can hold it up.
-MONITOR_REQUEST_S: Final = 5.0  # a connection lasts no longer, answered or not
-MONITOR_CONNECTIONS_MAX: Final = 64  # at once; the next one is answered 503
+# worker: between its consumer and its fold, in records, since Faust counts no bytes. Above them it
+# fetches no more. It has a poll, a buffer and a batch in memory at once: 32 MiB of records of
+# 44 KiB, which is a busy engine's, and 6 GiB if each were as large as a message may be. Fetched and
+# not polled there are 32 MiB more, compressed.
+WORKER_POLL_RECORDS_MAX: Final = 256
+WORKER_BUFFER_RECORDS_MAX: Final = 256
+WORKER_BATCH_RECORDS_MAX: Final = 256  # folded and written at once
 
-# Health: how soon after a line about a condition another one of it, with another reason, is logged.
-CONDITION_REPEAT_S: Final = 10.0
+# ====================================================================================== query_api
 
-# An answer is `stale` where the table is behind its log by more than either of these, or for as
-# long as the log cannot be reached.
+# http: `POST` bodies. 1M tokens are about 7 MB of JSON.
+BODY_BYTES_MAX: Final = 32 * MIB
+BODY_READ_S: Final = 30.0  # a request whose body takes longer is ended
+QUERY_TOKENS_MAX: Final = 4 * MIB
+
+# replica: an answer is `stale` where the table is behind its log by more than either of these, or
+# for as long as the log cannot be reached.
 STALE_RECORDS: Final = 100_000  # table rows and source records together
 STALE_S: Final = 5.0
 LAG_CHECK_S: Final = 0.5  # how often the ends of the logs are asked for
@@ -98,85 +216,76 @@ LAG_CHECK_WAIT_S: Final = 3.0  # without an answer for this long, Kafka is away
 LAG_NOTES_MAX: Final = 1024  # ends remembered until they are reached
 REPLICA_FETCH_BYTES_MAX: Final = 16 * MIB  # read from Kafka and not applied yet
 REPLICA_ROWS_PER_TURN_MAX: Final = 512
-REPLICA_STALL_S: Final = 30.0  # behind for this long without one row: the consumer is made anew
-REPLICA_AWAY_S: Final = 12 * 3600.0  # after so long a deletion may be compacted away: read anew
+REPLICA_STALL_S: Final = 30.0  # behind for this long without one row: the consumer is replaced
+REPLICA_AWAY_S: Final = 12 * 3600.0  # after so long a deletion may be gone: the table is reread
 
-# Waits.
-SHUTDOWN_S: Final = 10.0
-SUBSCRIBE_WARN_S: Final = 5.0
-RECONNECT_S: Final = 5.0  # a link that has been down for this long is made anew
-SUBSCRIBER_TURN_S: Final = 0.005  # a turn looks at every socket, so some messages share one
-LINK_WATCH_S: Final = 0.1  # how often the state of the links is looked at
-BODY_READ_S: Final = 30.0  # a request whose body takes longer is ended
+# ====================================================================================== reprise
 
-KAFKA_MESSAGE_MAX_BYTES: Final = 8 * MIB  # records and rows are split well below it
-KAFKA_FETCH_BYTES_MAX: Final = 32 * MIB  # of one answer to a consumer, all partitions together
+# embedded.
+EMBEDDED_TURN_MESSAGES_MAX: Final = 1024  # smaller turns: the fold of one overlaps with the next
+FOLD_QUEUE_BYTES_MAX: Final = 64 * MIB  # appended and not yet folded; appending waits above it
 
-# Rows of a partition's table that count together: keys and values, before compression.
-TABLE_BATCH_BYTES_MAX: Final = KAFKA_MESSAGE_MAX_BYTES - 128 * KIB  # the codec may add a little
-TABLE_TRANSACTION_BYTES_MAX: Final = 1 * GIB  # TableTooLargeError; a broker must take it in 120 s
+# monitor: of a bridge or a worker; no client can hold it up.
+MONITOR_REQUEST_S: Final = 5.0  # a connection lasts no longer, answered or not
+MONITOR_CONNECTIONS_MAX: Final = 64  # at once; the next one is answered 503
 
-# Between a worker's consumer and its fold, in records, since Faust counts no bytes. Above them the
-# worker fetches no more. What it has in memory at once is a poll, a buffer and a batch: 32 MiB of
-# records of 44 KiB, which is a busy engine's, and WORKER_MEMORY_BYTES_MAX if each were as large as
-# a message may be. Fetched and not polled there are 32 MiB more, compressed.
-WORKER_POLL_RECORDS_MAX: Final = 256
-WORKER_BUFFER_RECORDS_MAX: Final = 256
-WORKER_BATCH_RECORDS_MAX: Final = 256  # folded and written at once
-WORKER_MEMORY_BYTES_MAX: Final = KAFKA_MESSAGE_MAX_BYTES * (
-    WORKER_POLL_RECORDS_MAX + WORKER_BUFFER_RECORDS_MAX + WORKER_BATCH_RECORDS_MAX
-)
+# ====================================================================================== relations
 
-# A publisher's live batches, while the ones before them are asked for: reason="held_full".
-HELD_BATCHES_MAX: Final = 65_536
-HELD_BYTES_MAX: Final = 256 * MIB  # of all publishers
-
-# The engine's replay.
-REPLAY_IDLE_S: Final = 2.0  # without a reply for this long, what is missing is asked for again
-REPLAY_MESSAGES_MAX: Final = 65_536  # waiting in one socket; the engine drops what is above
-REPLAY_CHUNK_BATCHES: Final = 256
-REPLAY_CHUNK_BYTES: Final = 4 * MIB
-REPLAY_BARREN_MAX: Final = 4  # requests in a row that bring nothing new
-REPLAY_REQUESTS_MAX: Final = 256
-REPLAYS_AT_ONCE_MAX: Final = 16
-
-# Between the sequencer and the broker.
-QUEUE_BYTES_MAX: Final = 64 * MIB  # above it, records go to the spool
-SPOOL_AFTER_S: Final = 1.0  # a record that is not acknowledged by then makes the next ones spool
-KAFKA_BATCH_BYTES: Final = 1 * MIB
-RECORD_SEND_MAX: Final = (
-    KAFKA_MESSAGE_MAX_BYTES - 64 * KIB
-)  # reason="record_too_large": a gap stands for it
-SPOOL_BYTES_MAX: Final = 1 * GIB  # reason="spool_full": a gap stands for them
-SPOOL_REOPEN: Final = 0.9  # of the bound: below it, records are taken again
-
-# Cursors.
-NOTE_S: Final = 1.0
-NOTE_BEHIND_RECORDS_MAX: Final = 20_000  # a note that is older than that costs a takeover time
-
-# Waits.
-WINDOW_MS: Final = 50
-SESSION_S: Final = 10.0
-RETRY_S: Final = 1.0
-FLUSH_S: Final = 4.0  # on a rebalance and at the end
-LEAVE_S: Final = 2.0
-TURN_MESSAGES_MAX: Final = 4096  # turned into records at once, before anything else has its turn
-TURN_BYTES_MAX: Final = 64 * MIB  # of them; a turn takes one message at least
-REGISTERED_AGAIN_S: Final = 24 * 3600.0  # well below the retention of the events
-
-assert BODY_BYTES_MAX >= 6 * QUERY_TOKENS_MAX, "the largest query must fit into a body"
-assert MESSAGE_BYTES_MAX <= INBOX_BYTES_MAX, "one message of the largest size must fit the inbox"
-assert LOG_SYNC_S <= TABLE_FLUSH_S, "a table row may not cover a record that is not yet durable"
-assert DUMP_CHUNK_ENTRIES_MAX <= TABLE_FLUSH_CHANGES_MAX, "a dump chunk is at most one flush"
-assert LAG_CHECK_S + LAG_CHECK_WAIT_S < STALE_S, "one late check makes no answer stale"
+# wire -> inbox -> turn -> record -> log
+assert MESSAGE_BYTES_MAX <= INBOX_BYTES_MAX, "the largest message must fit the inbox"
+assert MESSAGE_BYTES_MAX <= TURN_BYTES_MAX, "the largest message must fit a turn"
+assert RECORD_BYTES_MAX <= PACKED_BATCH_BYTES_MAX, "smaller messages are not checked once packed"
 assert PACKED_BATCH_BYTES_MAX <= LOG_SEGMENT_BYTES, "a batch too large to split is one record"
 assert RECORD_BYTES_MAX <= LOG_SEGMENT_BYTES, "a record never spans segments"
-assert DUMP_CHUNK_ENTRIES_MAX * 64 < TABLE_BATCH_BYTES_MAX, "a row of a table must fit a batch"
-assert RECORD_BYTES_MAX < RECORD_SEND_MAX, "a record of the usual size must fit a message"
-assert FLUSH_S + 2 * LEAVE_S < SHUTDOWN_S, "a bridge that is stopped must flush and leave in time"
-assert MESSAGE_BYTES_MAX <= TURN_BYTES_MAX, "one message of the largest size fits into a turn"
+assert RECORD_BYTES_MAX < RECORD_SEND_BYTES_MAX, "a record of the usual size must fit a message"
+assert KAFKA_BATCH_BYTES < KAFKA_MESSAGE_MAX_BYTES, "the broker must take a batch of small records"
+assert KAFKA_MESSAGE_MAX_BYTES <= KAFKA_FETCH_BYTES_MAX, "the largest message must be fetchable"
+assert KAFKA_BATCH_BYTES < QUEUE_BYTES_MAX, "one batch must not fill the queue"
+assert QUEUE_BYTES_MAX < SPOOL_BYTES_MAX, "the spool takes the whole queue when Kafka goes away"
 assert REPLAYS_AT_ONCE_MAX * REPLAY_CHUNK_BYTES <= LOG_WAITING_BYTES_MAX, (
-    "every replay under way may have a chunk behind an append that failed"
+    "every replay under way may have a chunk behind a failed append"
 )
-assert WORKER_MEMORY_BYTES_MAX <= 6 * GIB, "a worker that catches up must fit a machine"
-assert SPOOL_REOPEN < 1.0, "a full spool must be drained before it is filled again"
+assert SPOOL_REOPEN_RATIO < 1.0, "a full spool must be drained before it is filled again"
+assert PUBLISHERS_MAX <= REGISTRY_ENTRIES_MAX <= CURSOR_NOTES_MAX, "all publishers are remembered"
+
+# links
+assert LINK_RETRY_FIRST_MS <= LINK_RETRY_MAX_MS, "the pauses grow"
+assert LINK_RETRY_MAX_MS < 1000 * LINK_REPLACE_S, "libzmq's own attempts come first"
+assert 1000 * LINK_QUIET_S < LINK_RETRY_FIRST_MS, "there must be a time in which nothing is tried"
+
+# sessions
+assert 1000 * SESSION_MIN_S / HEARTBEATS_PER_SESSION > HEARTBEAT_MIN_MS, (
+    "a member must send several heartbeats in the shortest session"
+)
+assert 1000 * SESSION_MIN_S / HEARTBEATS_PER_SESSION > REGISTRY_POLL_MS, (
+    "a bridge must come to renew its lease between two polls"
+)
+assert BRIDGE_SESSION_S >= SESSION_MIN_S, "the default must be allowed"
+assert 1000 * BRIDGE_FLUSH_S < BRIDGE_REBALANCE_MIN_MS, "a bridge flushes within a rebalance"
+assert BRIDGE_FLUSH_S + 2 * BRIDGE_LEAVE_S < SHUTDOWN_S, "a bridge flushes and leaves in time"
+assert WORKER_REBALANCE_MS > TABLE_TRANSACTION_MS, (
+    "a table is opened within a rebalance, and may wait for a dead worker's transaction"
+)
+assert KAFKA_RETRY_FIRST_S <= KAFKA_RETRY_MAX_S, "the pauses grow"
+
+# retention
+assert 1000 * REPLICA_AWAY_S < TOMBSTONE_RETENTION_MS, "a replica must not miss a tombstone"
+assert COMPACTED_SEGMENT_MS < TOMBSTONE_RETENTION_MS, "a segment is closed before it is cleaned"
+assert 2000 * REGISTERED_AGAIN_S < EVENTS_RETENTION_MS, "the log always says who is registered"
+
+# table
+assert LOG_SYNC_S <= TABLE_FLUSH_S, "a table row may not cover a record that is not yet durable"
+assert DUMP_CHUNK_ENTRIES_MAX <= TABLE_FLUSH_CHANGES_MAX, "a dump chunk is at most one flush"
+assert DUMP_CHUNK_ENTRIES_MAX * 64 < TABLE_BATCH_BYTES_MAX, "a row of a table must fit a batch"
+assert TABLE_BATCH_BYTES_MAX < KAFKA_MESSAGE_MAX_BYTES, "a flush of one batch must fit a message"
+assert TABLE_BATCH_BYTES_MAX < TABLE_TRANSACTION_BYTES_MAX, "a larger flush needs a transaction"
+assert KAFKA_REQUEST_MS < TABLE_TRANSACTION_MS, "one slow request must not end a transaction"
+assert (
+    KAFKA_MESSAGE_MAX_BYTES
+    * (WORKER_POLL_RECORDS_MAX + WORKER_BUFFER_RECORDS_MAX + WORKER_BATCH_RECORDS_MAX)
+    <= 6 * GIB
+), "a worker that catches up must fit a machine, however large its records are"
+
+# queries
+assert BODY_BYTES_MAX >= 6 * QUERY_TOKENS_MAX, "the largest query must fit a body"
+assert LAG_CHECK_S + LAG_CHECK_WAIT_S < STALE_S, "one late check makes no answer stale"

@@ -65,7 +65,7 @@ class AnswerState(StrEnum):
         stale       the table is behind its log: by more than 5 s or 100,000 records, or for as long
                     as the log cannot be reached
 
-    README.md and docs/ say it in the same words. A replica cannot reach a log that it cannot read,
+    README.md and docs/ use the same words. A replica cannot reach a log that it cannot read,
     the embedded service one that it cannot append to: what was received since is not in the table.
     """
 

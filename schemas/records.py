@@ -3,15 +3,15 @@
 One record is one msgpack map, tagged by `kind`. All kinds share the envelope:
 
     kind         str    "events" | "reset" | "gap" | "registered" | "unregistered"
-    version      int    1; a reader skips, counts and names records of a newer version
+    version      int    1; a reader skips, counts and logs records of a newer version
     stream       array  [tenant_id, model_name, block_size, additional_salt, instance_id]
     dp_rank      int    with `stream`, the publisher
     bridge_time  float  Unix seconds when the bridge wrote the record; informs, orders nothing
 
 `events`, `reset` and `gap` also carry the publisher's cursor, which makes replay exact:
 
-    incarnation     int   life of the publisher's process, from 1
-    first_sequence  int   first batch that the record speaks of
+    incarnation     int   run of the publisher's process, from 1
+    first_sequence  int   first batch that the record covers
     last_sequence   int   last one; the record is skipped where the table has folded up to it
 
 A reader must ignore map keys that it does not know: fields are only ever added.
@@ -36,7 +36,7 @@ class _Envelope(msgspec.Struct, kw_only=True, frozen=True, tag_field="kind"):
 
     @property
     def publisher(self) -> PublisherKey:
-        """The publisher that the record speaks of."""
+        """The publisher that the record is about."""
         return PublisherKey(self.stream, self.dp_rank)
 
 

@@ -1,5 +1,6 @@
-"""A registered publisher: what `/register`, the configuration file and the log say of it, and the
-rules by which one may join the others.
+"""A registered publisher, and the rules by which one may join the others.
+
+`/register`, the configuration file, the registry topic and the log all hold what is here.
 """
 
 from collections.abc import Mapping
@@ -21,8 +22,8 @@ from schemas.limits import KIND_CHARS_MAX, PUBLISHERS_MAX
 from schemas.positions import LogOffset
 
 PublisherKind = NewType("PublisherKind", str)
-"""The wire protocol of a publisher, as Mooncake's `/register` spells it: `vLLM`, `SGLang`. Those
-that there are, are the modules of `bridge/wire/`.
+"""The wire protocol of a publisher, as Mooncake's `/register` spells it: `vLLM`, `SGLang`. Each
+is a module of `bridge/wire/`.
 """
 
 

@@ -18,13 +18,19 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 
 from schemas.identities import PublisherKey, StreamKey
-from schemas.limits import KAFKA_MESSAGE_MAX_BYTES, OFFSET_MAX
+from schemas.limits import (
+    COMPACTED_SEGMENT_BYTES,
+    COMPACTED_SEGMENT_MS,
+    EVENTS_RETENTION_MS,
+    KAFKA_MESSAGE_MAX_BYTES,
+    OFFSET_MAX,
+    TOMBSTONE_RETENTION_MS,
+)
 from schemas.positions import IncarnationNumber, Seconds, SequenceNumber
 from schemas.registration import Registration
 
 EVENTS_PARTITIONS: Final = 8
 REGISTRY_PARTITIONS: Final = 16
-EVENTS_RETENTION_MS: Final = 7 * 24 * 3600 * 1000
 
 
 class Cleanup(StrEnum):
@@ -56,13 +62,13 @@ PartitionNumber = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 
 
 class CursorNote(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a publisher stood when its bridge last noted it; the events topic has what came after.
+    """A stored cursor: where the publisher stood then; the events topic has what came after.
 
     Attributes:
         incarnation, sequence: the publisher's cursor.
         partition, offset: the record in the events topic that holds that batch; read on from here.
         engine_time: of the batch at the cursor, 0 where it is not known.
-        registered: fingerprint of the registration that the log has; 0: it has none.
+        registered: fingerprint of the registration in the log; 0: none.
     """
 
     incarnation: IncarnationNumber
@@ -106,9 +112,9 @@ def topics_of(prefix: str, *, events_partitions: int, registry_partitions: int) 
     # Only closed segments are compacted: so they are closed early, by size and by time.
     compacted = {
         "min.cleanable.dirty.ratio": "0.3",
-        "delete.retention.ms": "86400000",
-        "segment.ms": "600000",
-        "segment.bytes": "16777216",
+        "delete.retention.ms": str(TOMBSTONE_RETENTION_MS),
+        "segment.ms": str(COMPACTED_SEGMENT_MS),
+        "segment.bytes": str(COMPACTED_SEGMENT_BYTES),
     }
     return Topics(
         TopicSpec(name("registry"), registry_partitions, Cleanup.COMPACT, compacted),

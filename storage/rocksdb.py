@@ -1,5 +1,6 @@
-"""RocksDB through rocksdict: the databases of Reprise, and the meaning of RocksDB's errors, which
-all arrive as `Exception` with a text.
+"""The databases of Reprise: RocksDB through rocksdict.
+
+RocksDB's errors all arrive as `Exception` with a text; what the texts mean is known here alone.
 
     database   values                       options of its own
     ---------  ---------------------------  -------------------------------------------------------
@@ -8,8 +9,8 @@ all arrive as `Exception` with a text.
     TABLE      rows, overwritten in place   -
     SPOOL      records, soon deleted        a smaller write buffer: mostly it is empty
 
-Keys and values are raw bytes. The write-ahead log is on, so whatever a write returned from survives
-`kill -9`; it survives the machine's death once `sync` has returned after it.
+Keys and values are raw bytes. The write-ahead log is on, so a write that has returned survives
+`kill -9`, and a power cut once a later `sync` has returned.
 """
 
 import gc
@@ -29,7 +30,13 @@ from rocksdict import (
 )
 
 from schemas.errors import DataDirectoryInUseError, DiskError, StorageError
-from schemas.limits import MIB
+from schemas.limits import (
+    DATABASE_WRITE_BUFFER_BYTES,
+    ROCKSDB_JOBS_MAX,
+    ROCKSDB_LOG_FILE_BYTES_MAX,
+    ROCKSDB_LOG_FILES_MAX,
+    SPOOL_WRITE_BUFFER_BYTES,
+)
 
 __all__ = [
     "LOG",
@@ -58,9 +65,9 @@ class Preset(NamedTuple):
     compressed: bool
 
 
-LOG: Final = Preset("the log", 32 * MIB, compressed=False)
-TABLE: Final = Preset("the table", 32 * MIB, compressed=True)
-SPOOL: Final = Preset("the spool", 16 * MIB, compressed=True)
+LOG: Final = Preset("the log", DATABASE_WRITE_BUFFER_BYTES, compressed=False)
+TABLE: Final = Preset("the table", DATABASE_WRITE_BUFFER_BYTES, compressed=True)
+SPOOL: Final = Preset("the spool", SPOOL_WRITE_BUFFER_BYTES, compressed=True)
 
 
 class Database:
@@ -126,10 +133,10 @@ class Database:
         self._open()
 
     def close(self) -> None:
-        """Closes it; iterators end. Nothing where it is closed already.
+        """Closes it; iterators end. Does nothing where it is closed already.
 
         Raises:
-            DiskError: what RocksDB says at the end.
+            DiskError: RocksDB failed as it closed.
         """
         if not self._opened:
             return  # an earlier reopening closed it and could not open it again
@@ -204,14 +211,14 @@ def _options(preset: Preset) -> Options:
     options = Options(raw_mode=True)
     options.create_if_missing(True)
     options.set_write_buffer_size(preset.write_buffer_bytes)
-    options.set_max_background_jobs(2)
-    options.set_keep_log_file_num(3)
-    options.set_max_log_file_size(4 * MIB)
+    options.set_max_background_jobs(ROCKSDB_JOBS_MAX)
+    options.set_keep_log_file_num(ROCKSDB_LOG_FILES_MAX)
+    options.set_max_log_file_size(ROCKSDB_LOG_FILE_BYTES_MAX)
     options.set_compression_type(
         DBCompressionType.lz4() if preset.compressed else DBCompressionType.none()
     )
     # A torn last write (the machine died) ends recovery there; anything else is corruption and is
-    # said.
+    # reported.
     options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
     return options
 
@@ -224,7 +231,7 @@ def _open_for_writing(path: Path, preset: Preset) -> Rdict:
         if _says_in_use(error):
             raise DataDirectoryInUseError(str(path)) from error
         raise StorageError(
-            f"Expected a readable and writable database at {path}, got: {error}"
+            f"Cannot open the database at {path} for reading and writing: {error}"
         ) from error
 
 

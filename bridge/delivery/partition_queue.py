@@ -19,23 +19,37 @@ class Pending(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Channel:
-    """One partition of `events`."""
+class PartitionQueue:
+    """The records for one partition of `events`.
+
+    Attributes:
+        partition: its number.
+        waiting: records to be sent.
+        in_flight: those of the batch under way, or of the one that failed last.
+        since: when the oldest record that is not acknowledged came, monotonic seconds.
+        spooled: the partition's publishers that have records in the spool, to be drained.
+        end: the offset after the last acknowledged record.
+        drained_last: whether the last batch came from the spool; the next is the queue's turn.
+        failing: whether the last batch failed, which has been logged.
+        changed: set when there may be something to send.
+    """
 
     partition: int
-    queue: deque[Pending] = field(default_factory=deque)
+    waiting: deque[Pending] = field(default_factory=deque)
     in_flight: list[Pending] = field(default_factory=list)
-    since: float = 0.0  # when the oldest record that is not acknowledged came
-    lanes: set[PublisherKey] = field(default_factory=set)  # spooled, and to be drained
-    end: int = 0  # the offset after the last acknowledged record
+    since: float = 0.0
+    spooled: set[PublisherKey] = field(
+        default_factory=set
+    )  # publishers with records in the spool, to be drained
+    end: int = 0
     drained_last: bool = False
-    failing: bool = False  # and that has been said
+    failing: bool = False
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def is_idle(self) -> bool:
         """Whether all that was queued is acknowledged."""
-        return not self.queue and not self.in_flight
+        return not self.waiting and not self.in_flight
 
     def is_late(self, now: float) -> bool:
         """Whether the broker is away, or too slow; `now` is monotonic."""

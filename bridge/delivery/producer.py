@@ -7,10 +7,10 @@ from typing import cast
 
 from brokers.errors import AWAY, KafkaError
 from brokers.interface import Batch, Producer
-from schemas.limits import LEAVE_S
+from schemas.limits import BRIDGE_LEAVE_S
 
 
-class Transport:
+class ReplaceableProducer:
     """Sends batches, for as long as the broker is away. One loop.
 
     Args:
@@ -53,7 +53,7 @@ class Transport:
         self._producer = None
         self._ended.set()
         with contextlib.suppress(*AWAY):
-            await asyncio.wait_for(producer.stop(), LEAVE_S)
+            await asyncio.wait_for(producer.stop(), BRIDGE_LEAVE_S)
 
     async def send(
         self, topic: str, partition: int, messages: Iterable[tuple[bytes, bytes]]

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 from schemas.codec import KEY_MISMATCH, MALFORMED_KEY, decode_publisher, decode_record
 from schemas.errors import EntryError, RecordError
 from schemas.identities import PublisherKey
-from schemas.limits import ENTRIES_NAMED_MAX, SPOOL_BYTES_MAX
+from schemas.limits import ENTRIES_NAMED_MAX, SPOOL_BYTES_MAX, SPOOL_CHANGES_MAX
 from schemas.records import Record
 from schemas.topics import encode_publisher
 from storage.rocksdb import SPOOL, Database, WriteBatch, disk_errors, new_batch
@@ -35,7 +35,6 @@ FAULT: Final = "fault"
 WRONG_LANE: Final = "wrong_lane"
 """Reasons of records that cannot be read; the others are those of a RecordError."""
 
-_CLEARED_AT_ONCE: Final = 4096
 _logger = logging.getLogger(__name__)
 
 
@@ -122,7 +121,7 @@ class Spool:
                     )
                 if key[:1] in (_LANE, _RECORD):  # others may be a newer version's
                     unusable.append(key)
-            if len(unusable) >= _CLEARED_AT_ONCE:
+            if len(unusable) >= SPOOL_CHANGES_MAX:
                 self._clear(unusable)
         for publisher, lane in list(self._lanes.items()):
             if not lane.records:

@@ -3,15 +3,14 @@
 import logging
 import time
 from collections import Counter
-from typing import Final
 
 from bridge.delivery.dropped_records import SPOOL_UNREADABLE, gap_between
 from bridge.delivery.spool import Spool
 from schemas.identities import PublisherKey
+from schemas.limits import SPOOL_CHANGES_MAX
 from schemas.positions import Cursor
 from schemas.records import RegisteredRecord, UnregisteredRecord, encode_record
 
-_CHANGES_AT_ONCE: Final = 4096
 _logger = logging.getLogger(__name__)
 
 
@@ -51,8 +50,8 @@ def drop_unreadable(
             before = None if before is None else max(before, reached)
     after_all = None if last is None else last._replace(sequence=last.sequence + 1)
     changes += _said_of(publisher, run, before, after_all)
-    for start in range(0, len(changes), _CHANGES_AT_ONCE):
-        spool.replace(publisher, changes[start : start + _CHANGES_AT_ONCE])
+    for start in range(0, len(changes), SPOOL_CHANGES_MAX):
+        spool.replace(publisher, changes[start : start + SPOOL_CHANGES_MAX])
     dropped = reasons.total()
     if dropped:
         spool.dropped[publisher, SPOOL_UNREADABLE] += dropped

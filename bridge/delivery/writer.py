@@ -22,11 +22,10 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Final
 
 from bridge.delivery.dropped_records import DISK_ERROR, RECORD_TOO_LARGE, SPOOL_FULL, Loss, gap_of
-from bridge.delivery.partition_queue import Channel, Pending, is_control
-from bridge.delivery.producer import Transport
+from bridge.delivery.partition_queue import PartitionQueue, Pending, is_control
+from bridge.delivery.producer import ReplaceableProducer
 from bridge.delivery.spool import Spool, SpooledRecord
 from bridge.delivery.unreadable_records import drop_unreadable
 from bridge.sequencing.lane import NO_ANCHOR, Anchor
@@ -36,11 +35,12 @@ from brokers.interface import Batch, Producer
 from schemas.errors import StorageError
 from schemas.identities import PublisherKey, StreamKey
 from schemas.limits import (
+    BRIDGE_RETRY_S,
     KAFKA_BATCH_BYTES,
     QUEUE_BYTES_MAX,
-    RECORD_SEND_MAX,
-    RETRY_S,
-    SPOOL_REOPEN,
+    RECORD_SEND_BYTES_MAX,
+    SPOOL_REOPEN_RATIO,
+    WRITER_PAUSE_S,
 )
 from schemas.positions import Cursor
 from schemas.records import (
@@ -52,7 +52,6 @@ from schemas.records import (
 )
 from schemas.topics import TopicSpec, encode_stream
 
-_PAUSE_S: Final = 0.02
 _logger = logging.getLogger(__name__)
 
 
@@ -61,7 +60,7 @@ class Writer:
 
     Args:
         topic: `events`.
-        transport: of the bridge.
+        producer: of the bridge.
         spool: this writer's own.
         on_written: told of each acknowledged record, with its offset.
         may_write: False while another bridge may own our publishers: nothing is sent then.
@@ -71,7 +70,7 @@ class Writer:
         self,
         *,
         topic: TopicSpec,
-        transport: Transport,
+        producer: ReplaceableProducer,
         spool: Spool,
         on_written: Callable[[PublisherKey, Record, int], None],
         may_write: Callable[[], bool],
@@ -84,10 +83,10 @@ class Writer:
         self.queue_bytes = 0
         self.losses: dict[PublisherKey, Loss] = {}
         self._topic = topic
-        self._transport = transport
+        self._producer = producer
         self._on_written = on_written
         self._may_write = may_write
-        self._channels = [Channel(number) for number in range(topic.partitions)]
+        self._queues = [PartitionQueue(number) for number in range(topic.partitions)]
         self._partitions: dict[StreamKey, tuple[bytes, int]] = {}
         self._withheld = set(spool.publishers())
         self._last: dict[PublisherKey, Anchor] = {}
@@ -100,7 +99,7 @@ class Writer:
         now = time.monotonic()
         for record in records:
             pending = Pending(record, encode_record(record))
-            if len(pending.encoded) > RECORD_SEND_MAX and isinstance(record, EventsRecord):
+            if len(pending.encoded) > RECORD_SEND_BYTES_MAX and isinstance(record, EventsRecord):
                 pending = self._shrink(record)
             self._append(pending, now)
 
@@ -110,24 +109,24 @@ class Writer:
         if loss is not None and not is_control(pending.record):
             self._lose(pending, SPOOL_FULL)
             return
-        channel = self._channel(publisher)
+        queue = self._queue_of(publisher)
         fits = self.queue_bytes + len(pending.encoded) <= QUEUE_BYTES_MAX
-        if publisher not in self.spool and fits and not channel.is_late(now):
-            self._enqueue(channel, pending, now)
-        elif self._spill(channel):
-            self._spool(channel, pending)
+        if publisher not in self.spool and fits and not queue.is_late(now):
+            self._enqueue(queue, pending, now)
+        elif self._spill(queue):
+            self._spool(queue, pending)
         elif is_control(pending.record):
-            self._enqueue(channel, pending, now)
+            self._enqueue(queue, pending, now)
         else:
             self._lose(pending, SPOOL_FULL)
 
-    def _enqueue(self, channel: Channel, pending: Pending, now: float) -> None:
-        if channel.is_idle:
-            channel.since = now
-        channel.queue.append(pending)
+    def _enqueue(self, queue: PartitionQueue, pending: Pending, now: float) -> None:
+        if queue.is_idle:
+            queue.since = now
+        queue.waiting.append(pending)
         self.queue_bytes += len(pending.encoded)
         self._remember(pending.record)
-        channel.changed.set()
+        queue.changed.set()
 
     def _remember(self, record: Record) -> None:
         if not isinstance(record, RegisteredRecord | UnregisteredRecord):
@@ -135,7 +134,7 @@ class Writer:
             cursor = Cursor(record.incarnation, record.last_sequence)
             self._last[record.publisher] = Anchor(cursor, engine_time)
 
-    def _spool(self, channel: Channel, pending: Pending) -> None:
+    def _spool(self, queue: PartitionQueue, pending: Pending) -> None:
         """Appends to the publisher's lane, or loses the record where it may be lost."""
         publisher = pending.record.publisher
         if not is_control(pending.record) and not self.spool.fits(len(pending.encoded)):
@@ -147,8 +146,8 @@ class Writer:
             _logger.error("Expected to write the spool: %s", error)
             self._lose(pending, DISK_ERROR)
             return
-        channel.lanes.add(publisher)
-        channel.changed.set()
+        queue.spooled.add(publisher)
+        queue.changed.set()
         self._remember(pending.record)
 
     def _lose(self, pending: Pending, reason: str) -> None:
@@ -164,40 +163,39 @@ class Writer:
             loss = self.losses[publisher] = Loss.beginning(before, record)
         loss.add(record)
 
-    def _spill(self, channel: Channel) -> bool:
+    def _spill(self, queue: PartitionQueue) -> bool:
         """Moves the queue to the spool, and copies there what is under way; all or nothing."""
-        moved = [one for one in channel.in_flight if one.number < 0]
+        moved = [one for one in queue.in_flight if one.number < 0]
         copied = len(moved)
-        moved += channel.queue
+        moved += queue.waiting
         if not self.spool.fits(sum(len(one.encoded) for one in moved)):
             return not moved
         numbers: list[int] = []
         try:
             for one in moved:
                 numbers += self.spool.append(one.record.publisher, [one.encoded])
-                channel.lanes.add(one.record.publisher)
+                queue.spooled.add(one.record.publisher)
         except StorageError as error:
             _logger.error("Expected to write the spool: %s", error)
             for one, number in zip(moved, numbers, strict=False):
                 self._unspool(one.record.publisher, [SpooledRecord(number, one.encoded)])
             return False
-        self.queue_bytes -= sum(len(one.encoded) for one in channel.queue)
-        channel.queue.clear()
+        self.queue_bytes -= sum(len(one.encoded) for one in queue.waiting)
+        queue.waiting.clear()
         place = iter(numbers[:copied])
-        channel.in_flight = [
-            one if one.number >= 0 else one._replace(number=next(place))
-            for one in channel.in_flight
+        queue.in_flight = [
+            one if one.number >= 0 else one._replace(number=next(place)) for one in queue.in_flight
         ]
         return True
 
-    def _channel(self, publisher: PublisherKey) -> Channel:
-        return self._channels[self._place(publisher.stream)[1]]
+    def _queue_of(self, publisher: PublisherKey) -> PartitionQueue:
+        return self._queues[self._place(publisher.stream)[1]]
 
     def _place(self, stream: StreamKey) -> tuple[bytes, int]:
         place = self._partitions.get(stream)
         if place is None:
             key = encode_stream(stream)
-            place = self._partitions[stream] = (key, partition_of(key, len(self._channels)))
+            place = self._partitions[stream] = (key, partition_of(key, len(self._queues)))
         return place
 
     # What the owner of the publishers decides
@@ -206,9 +204,9 @@ class Writer:
         """Lets what an earlier life spooled of the publisher be written."""
         self._withheld.discard(publisher)
         if publisher in self.spool:
-            channel = self._channel(publisher)
-            channel.lanes.add(publisher)
-            channel.changed.set()
+            queue = self._queue_of(publisher)
+            queue.spooled.add(publisher)
+            queue.changed.set()
 
     def withhold(self, publisher: PublisherKey) -> None:
         """Keeps what is spooled of the publisher from being written, until `release`."""
@@ -225,12 +223,12 @@ class Writer:
 
     def spill(self) -> None:
         """Spools all that is not acknowledged, as far as there is room."""
-        for channel in self._channels:
-            self._spill(channel)
+        for queue in self._queues:
+            self._spill(queue)
 
     def losses_to_end(self) -> list[PublisherKey]:
         """The publishers whose loss can be ended: there is room again."""
-        if not self.losses or self.spool.size_bytes > SPOOL_REOPEN * self.spool.bytes_max:
+        if not self.losses or self.spool.size_bytes > SPOOL_REOPEN_RATIO * self.spool.bytes_max:
             return []
         return list(self.losses)
 
@@ -247,9 +245,9 @@ class Writer:
     def check(self) -> None:
         """Spools what is late; to be called now and then, for the time when nothing comes."""
         now = time.monotonic()
-        for channel in self._channels:
-            if channel.queue and channel.is_late(now):
-                self._spill(channel)
+        for queue in self._queues:
+            if queue.waiting and queue.is_late(now):
+                self._spill(queue)
 
     # State
 
@@ -257,11 +255,11 @@ class Writer:
     def is_late(self) -> bool:
         """Whether the broker is away, or too slow."""
         now = time.monotonic()
-        return any(channel.is_late(now) for channel in self._channels)
+        return any(queue.is_late(now) for queue in self._queues)
 
     def ends(self) -> dict[int, int]:
         """By partition, the offset after the last acknowledged record."""
-        return {channel.partition: channel.end for channel in self._channels}
+        return {queue.partition: queue.end for queue in self._queues}
 
     @property
     def is_ready(self) -> bool:
@@ -274,104 +272,104 @@ class Writer:
     async def room(self) -> None:
         """See `RecordSink`: until the queue is at most half full."""
         while self.queue_bytes > QUEUE_BYTES_MAX // 2:  # noqa: ASYNC110 -- many events end it
-            await asyncio.sleep(_PAUSE_S)
+            await asyncio.sleep(WRITER_PAUSE_S)
 
     async def flush(self, timeout_s: float) -> bool:
         """Waits until all that was queued is acknowledged; False where it took too long."""
         end = time.monotonic() + timeout_s
-        while not all(channel.is_idle for channel in self._channels):
+        while not all(queue.is_idle for queue in self._queues):
             if time.monotonic() >= end:
                 return False
-            await asyncio.sleep(_PAUSE_S)
+            await asyncio.sleep(WRITER_PAUSE_S)
         return True
 
     # Sending
 
     async def run(self) -> None:
         """Sends until it is cancelled; then what is queued or under way goes to the spool."""
-        tasks = [asyncio.create_task(self._run_channel(channel)) for channel in self._channels]
+        tasks = [asyncio.create_task(self._run_queue(queue)) for queue in self._queues]
         try:
             await asyncio.gather(*tasks)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            for channel in self._channels:
-                self._spill(channel)
-            await self._transport.replace()
+            for queue in self._queues:
+                self._spill(queue)
+            await self._producer.replace()
 
-    async def _run_channel(self, channel: Channel) -> None:
+    async def _run_queue(self, queue: PartitionQueue) -> None:
         while True:
             if not self._may_write():
-                await asyncio.sleep(_PAUSE_S)
+                await asyncio.sleep(WRITER_PAUSE_S)
                 continue
             producer: Producer | None = None
             try:
-                producer = await self._transport.started()
+                producer = await self._producer.started()
                 batch = producer.create_batch()
-                if not self._fill(channel, batch):
-                    await channel.changed.wait()
-                    channel.changed.clear()
+                if not self._fill(queue, batch):
+                    await queue.changed.wait()
+                    queue.changed.clear()
                     continue
-                place = (self._topic.name, channel.partition)
-                offset = await self._transport.send_batch(producer, batch, *place)
+                place = (self._topic.name, queue.partition)
+                offset = await self._producer.send_batch(producer, batch, *place)
             except (KafkaError, OSError, TimeoutError) as error:
-                self._note_failure(channel, error)
+                self._note_failure(queue, error)
                 if producer is not None:
-                    await self._transport.replace(producer)
-                await asyncio.sleep(RETRY_S)
+                    await self._producer.replace(producer)
+                await asyncio.sleep(BRIDGE_RETRY_S)
             except StorageError as error:
                 _logger.error("Expected to read the spool: %s", error)
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(BRIDGE_RETRY_S)
             else:
-                self._finish(channel, offset)
+                self._finish(queue, offset)
 
-    def _fill(self, channel: Channel, batch: Batch) -> bool:
+    def _fill(self, queue: PartitionQueue, batch: Batch) -> bool:
         """Puts what is next into the batch, and under way; False where there is nothing."""
-        if channel.in_flight:  # it has failed: once more
-            self._refill(channel, batch)
+        if queue.in_flight:  # it has failed: once more
+            self._refill(queue, batch)
             return True
-        from_spool = bool(channel.lanes) and not (channel.drained_last and channel.queue)
-        channel.drained_last = from_spool
-        if not (from_spool and self._fill_from_spool(channel, batch)):
-            self._fill_from_queue(channel, batch)
-        return bool(channel.in_flight)
+        from_spool = bool(queue.spooled) and not (queue.drained_last and queue.waiting)
+        queue.drained_last = from_spool
+        if not (from_spool and self._fill_from_spool(queue, batch)):
+            self._fill_from_queue(queue, batch)
+        return bool(queue.in_flight)
 
-    def _refill(self, channel: Channel, batch: Batch) -> None:
-        for place, pending in enumerate(channel.in_flight):
+    def _refill(self, queue: PartitionQueue, batch: Batch) -> None:
+        for place, pending in enumerate(queue.in_flight):
             if not self._put(batch, pending):
                 assert place, "the first message always fits"
-                rest = channel.in_flight[place:]
-                del channel.in_flight[place:]
-                channel.queue.extendleft(one for one in reversed(rest) if one.number < 0)
+                rest = queue.in_flight[place:]
+                del queue.in_flight[place:]
+                queue.waiting.extendleft(one for one in reversed(rest) if one.number < 0)
                 self.queue_bytes += sum(len(one.encoded) for one in rest if one.number < 0)
                 return
 
-    def _fill_from_queue(self, channel: Channel, batch: Batch) -> None:
-        while channel.queue and self._put(batch, channel.queue[0]):
-            pending = channel.queue.popleft()
+    def _fill_from_queue(self, queue: PartitionQueue, batch: Batch) -> None:
+        while queue.waiting and self._put(batch, queue.waiting[0]):
+            pending = queue.waiting.popleft()
             self.queue_bytes -= len(pending.encoded)
-            channel.in_flight.append(pending)
+            queue.in_flight.append(pending)
 
-    def _fill_from_spool(self, channel: Channel, batch: Batch) -> bool:
-        for publisher in list(channel.lanes):
+    def _fill_from_spool(self, queue: PartitionQueue, batch: Batch) -> bool:
+        for publisher in list(queue.spooled):
             if publisher not in self.spool:
-                channel.lanes.discard(publisher)
+                queue.spooled.discard(publisher)
                 continue
             if publisher in self._withheld:
                 continue
-            if not self._fill_from_lane(channel, batch, publisher):
+            if not self._fill_from_lane(queue, batch, publisher):
                 return True
-        if channel.in_flight:
-            channel.since = time.monotonic()
-        return bool(channel.in_flight)
+        if queue.in_flight:
+            queue.since = time.monotonic()
+        return bool(queue.in_flight)
 
-    def _fill_from_lane(self, channel: Channel, batch: Batch, publisher: PublisherKey) -> bool:
+    def _fill_from_lane(self, queue: PartitionQueue, batch: Batch, publisher: PublisherKey) -> bool:
         """False where the batch is full.
 
         A record that cannot be read waits until those before it are in the log, and goes then.
         """
-        begun = len(channel.in_flight)
+        begun = len(queue.in_flight)
         for spooled in self.spool.read(publisher, bytes_max=KAFKA_BATCH_BYTES):
             record = self.spool.decode(publisher, spooled)
             if isinstance(record, str):
@@ -379,23 +377,23 @@ class Writer:
             pending = Pending(record, spooled.encoded, spooled.number)
             if not self._put(batch, pending):
                 return False
-            channel.in_flight.append(pending)
+            queue.in_flight.append(pending)
         else:
             return True
-        if len(channel.in_flight) == begun:
+        if len(queue.in_flight) == begun:
             last = self._last.get(publisher, NO_ANCHOR).cursor
             drop_unreadable(self.spool, publisher, before=self._written.get(publisher), last=last)
-            channel.changed.set()  # what is left comes next
+            queue.changed.set()  # what is left comes next
         return True
 
     def _put(self, batch: Batch, pending: Pending) -> bool:
         key = self._place(pending.record.stream)[0]
         return batch.append(key=key, value=pending.encoded, timestamp=None) is not None
 
-    def _finish(self, channel: Channel, offset: int) -> None:
-        written, channel.in_flight = channel.in_flight, []
-        channel.failing = False
-        channel.since = time.monotonic()
+    def _finish(self, queue: PartitionQueue, offset: int) -> None:
+        written, queue.in_flight = queue.in_flight, []
+        queue.failing = False
+        queue.since = time.monotonic()
         spooled: dict[PublisherKey, list[SpooledRecord]] = {}
         for place, pending in enumerate(written):
             publisher = pending.record.publisher
@@ -409,7 +407,7 @@ class Writer:
                 spooled.setdefault(publisher, []).append(
                     SpooledRecord(pending.number, pending.encoded)
                 )
-        channel.end = max(channel.end, offset + len(written))
+        queue.end = max(queue.end, offset + len(written))
         for publisher, records in spooled.items():
             self._unspool(publisher, records)
 
@@ -417,16 +415,16 @@ class Writer:
         with contextlib.suppress(StorageError):  # they will be written once more
             self.spool.delete(publisher, records)
 
-    def _note_failure(self, channel: Channel, error: BaseException) -> None:
+    def _note_failure(self, queue: PartitionQueue, error: BaseException) -> None:
         self.produce_errors += 1
-        place = (self._topic.name, channel.partition)
-        level = logging.DEBUG if channel.failing else logging.WARNING
+        place = (self._topic.name, queue.partition)
+        level = logging.DEBUG if queue.failing else logging.WARNING
         _logger.log(level, "Cannot write to %s, partition %d: %r", *place, error)
-        channel.failing = True
-        if isinstance(error, MessageSizeTooLargeError) and len(channel.in_flight) == 1:
-            (pending,) = channel.in_flight  # the topic takes less than it should
+        queue.failing = True
+        if isinstance(error, MessageSizeTooLargeError) and len(queue.in_flight) == 1:
+            (pending,) = queue.in_flight  # the topic takes less than it should
             if isinstance(pending.record, EventsRecord):
-                channel.in_flight = [self._shrink(pending.record, pending.number)]
+                queue.in_flight = [self._shrink(pending.record, pending.number)]
 
     def _shrink(self, record: EventsRecord, number: int = -1) -> Pending:
         self.dropped[record.publisher, RECORD_TOO_LARGE] += 1

@@ -1,14 +1,14 @@
 """What the log already has of each publisher, so that whoever takes one over knows where to go on.
 
-The topic `cursors` has a note of each publisher, written at most every NOTE_S after its records
-were acknowledged; the records of `events` from the noted offset on tell the rest. Two rules keep
-that short and right:
+The topic `cursors` has a note of each publisher: its stored cursor, written within CURSOR_NOTE_S
+of the acknowledgement of its records. The records of `events` from the noted offset on tell the
+rest. Two rules keep that short and right:
 
 - A publisher's first note is acknowledged before its first record is sent. So where there is no
   note, there is no record, and nothing needs to be read. Only where the partition of `cursors` was
   never written to (the topic was lost, or all is new) are the events read from their beginning.
 - The note of a publisher that is silent is written again before the events have gone on by
-  NOTE_BEHIND_RECORDS_MAX.
+  CURSOR_NOTE_BEHIND_RECORDS_MAX.
 
 Incarnations rise over all the history of a publisher, beyond its unregistering: a late record of
 an earlier registration can so never be taken for one of the next.
@@ -33,7 +33,7 @@ from schemas.codec import (
 )
 from schemas.errors import EntryError, RecordError
 from schemas.identities import PublisherKey
-from schemas.limits import CURSOR_NOTES_MAX, ENTRIES_NAMED_MAX, NOTE_BEHIND_RECORDS_MAX
+from schemas.limits import CURSOR_NOTE_BEHIND_RECORDS_MAX, CURSOR_NOTES_MAX, ENTRIES_NAMED_MAX
 from schemas.positions import NO_CURSOR, Cursor
 from schemas.records import EventsRecord, Record, RegisteredRecord, UnregisteredRecord
 from schemas.registration import Registration
@@ -321,7 +321,7 @@ class Cursors:
         """
         for publisher, state in self._states.items():
             end = ends.get(state.partition, 0)
-            if end - state.noted_offset > NOTE_BEHIND_RECORDS_MAX and state.noted:
+            if end - state.noted_offset > CURSOR_NOTE_BEHIND_RECORDS_MAX and state.noted:
                 state.offset = max(state.offset, end)
                 self._dirty.add(publisher)
 

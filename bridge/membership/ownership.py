@@ -30,10 +30,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from bridge.delivery.dropped_records import SPOOL_FULL
-from bridge.delivery.producer import Transport
+from bridge.delivery.producer import ReplaceableProducer
 from bridge.delivery.writer import Writer
 from bridge.membership.cursors import Cursors, LogState, fingerprint
-from bridge.membership.registry_reader import Entries
+from bridge.membership.registry_reader import RegistryPartition
 from bridge.membership.spool_recovery import prune, resolve
 from bridge.pump import Pump
 from bridge.sequencing.lane import Anchor
@@ -41,7 +41,7 @@ from brokers.clients import partition_of
 from brokers.errors import KafkaError
 from schemas.errors import RegistrationError
 from schemas.identities import PublisherKey
-from schemas.limits import FLUSH_S, PUBLISHERS_MAX, RETRY_S
+from schemas.limits import BRIDGE_FLUSH_S, BRIDGE_RETRY_S, PUBLISHERS_MAX
 from schemas.positions import Cursor
 from schemas.records import (
     RegisteredRecord,
@@ -75,7 +75,7 @@ class Ownership:
         *,
         pump: Pump,
         writer: Writer,
-        transport: Transport,
+        producer: ReplaceableProducer,
         cursors: Cursors,
         registry_partitions: int,
     ) -> None:
@@ -84,11 +84,11 @@ class Ownership:
         self.faults = 0
         self._pump = pump
         self._writer = writer
-        self._transport = transport
+        self._producer = producer
         self._cursors = cursors
         self._registry_partitions = registry_partitions
         self._owned: set[int] = set()
-        self._assignment: Mapping[int, Entries] | None = None
+        self._assignment: Mapping[int, RegistryPartition] | None = None
         self._changes: dict[PublisherKey, _Change] = {}
         self._running: asyncio.Task[None] | None = None
 
@@ -101,12 +101,12 @@ class Ownership:
         await self._stop_running()
         for publisher in self._pump.followed:
             self._pump.hold(publisher)
-        await self._writer.flush(FLUSH_S)
+        await self._writer.flush(BRIDGE_FLUSH_S)
         self._writer.spill()
         for publisher in self._writer.spool.publishers():
             self._writer.withhold(publisher)
 
-    def assign(self, entries: dict[int, Entries]) -> None:
+    def assign(self, entries: dict[int, RegistryPartition]) -> None:
         """See `Owner`."""
         self._assignment = entries
         self._order()
@@ -152,7 +152,7 @@ class Ownership:
         if registration is not None:
             await self._changed(home, publisher, registration)
 
-    async def _assigned(self, entries: Mapping[int, Entries]) -> None:
+    async def _assigned(self, entries: Mapping[int, RegistryPartition]) -> None:
         self._owned = set(entries)
         wanted = {
             publisher: (registration, home)
@@ -178,7 +178,7 @@ class Ownership:
                     self._write_unregistered(publisher)
         await self._release_foreign()
 
-    def _is_gone(self, publisher: PublisherKey, entries: Mapping[int, Entries]) -> bool:
+    def _is_gone(self, publisher: PublisherKey, entries: Mapping[int, RegistryPartition]) -> bool:
         """Whether the publisher is another bridge's now, or certainly no longer registered."""
         return self._home_of(publisher) not in entries or all(
             one.has_forgotten(publisher) for one in entries.values()
@@ -263,7 +263,7 @@ class Ownership:
         for home, notes in self._cursors.take_notes(publishers).items():
             while True:
                 try:
-                    await self._transport.send(
+                    await self._producer.send(
                         self._cursors.topic, home, [(key, value) for _, key, value in notes]
                     )
                     break
@@ -351,4 +351,4 @@ def _same(one: Cursor, other: Cursor) -> bool:
 
 async def _wait_for_kafka(error: BaseException) -> None:
     _logger.debug("Waiting for Kafka: %r", error)
-    await asyncio.sleep(RETRY_S)
+    await asyncio.sleep(BRIDGE_RETRY_S)

@@ -15,7 +15,7 @@ import logging
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from brokers.backoff import Backoff
 from brokers.clients import Clients, subscribe
@@ -26,15 +26,21 @@ from brokers.settings import KafkaSettings
 from schemas.codec import TOO_MANY, decode_registry_entry
 from schemas.errors import EntryError
 from schemas.identities import PublisherKey
-from schemas.limits import ENTRIES_NAMED_MAX, LEAVE_S, REGISTRY_ENTRIES_MAX, RETRY_S
+from schemas.limits import (
+    BRIDGE_LEAVE_S,
+    BRIDGE_RETRY_S,
+    ENTRIES_NAMED_MAX,
+    HEARTBEATS_PER_SESSION,
+    REGISTRY_ENTRIES_MAX,
+    REGISTRY_POLL_MS,
+)
 from schemas.registration import Registration
 
-_POLL_MS: Final = 200
 _logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Entries:
+class RegistryPartition:
     """One partition of the registry.
 
     Attributes:
@@ -67,7 +73,7 @@ class Owner(Protocol):
         """Writes what there is of all publishers; once it returns, they may be another's."""
         ...
 
-    def assign(self, entries: dict[int, Entries]) -> None:
+    def assign(self, entries: dict[int, RegistryPartition]) -> None:
         """These partitions are ours, all of them, and this is what they hold; returns at once."""
         ...
 
@@ -78,7 +84,7 @@ class Owner(Protocol):
         ...
 
 
-class Registry:
+class RegistryReader:
     """See the module. One loop.
 
     Args:
@@ -105,7 +111,7 @@ class Registry:
         self._session_s = session_s
         self._owner = owner
         self._consumer: Consumer | None = None
-        self._entries: dict[int, Entries] = {}
+        self._owned: dict[int, RegistryPartition] = {}
         self._ends: dict[int, int] | None = None  # to be read up to; None: not asked for yet
         self._told = False
         self._lease_until = 0.0
@@ -116,16 +122,18 @@ class Registry:
     @property
     def partitions(self) -> list[int]:
         """Those that are ours."""
-        return sorted(self._entries)
+        return sorted(self._owned)
 
     @property
     def has_lease(self) -> bool:
         """Whether no other bridge can own what is ours, or nothing is."""
-        return not self._entries or time.monotonic() < self._lease_until
+        return not self._owned or time.monotonic() < self._lease_until
 
     async def run(self) -> None:
         """Follows until it is cancelled, then leaves the group."""
-        backoff = Backoff(RETRY_S, RETRY_S)  # growing pauses would leave publishers alone
+        backoff = Backoff(
+            BRIDGE_RETRY_S, BRIDGE_RETRY_S
+        )  # growing pauses would leave publishers alone
         while True:
             consumer = self._clients.member(self._group, session_s=self._session_s)
             self._consumer = consumer
@@ -148,7 +156,7 @@ class Registry:
 
     async def _leave(self, consumer: Consumer) -> None:
         self._renewal = None
-        if not await stop_consumer(consumer, timeout_s=LEAVE_S):
+        if not await stop_consumer(consumer, timeout_s=BRIDGE_LEAVE_S):
             _logger.info("Left the group without its coordinator; it will notice")
 
     async def on_partitions_revoked(self, revoked: set[Partition]) -> None:
@@ -156,46 +164,46 @@ class Registry:
         self.rebalances += 1
         self._told = False
         await self._owner.revoke()
-        self._entries = {}
+        self._owned = {}
         self._lease_until = 0.0
 
     async def on_partitions_assigned(self, assigned: set[Partition]) -> None:
         """See `RebalanceListener`."""
         assert self._consumer is not None
-        self._entries = {partition.partition: Entries() for partition in assigned}
+        self._owned = {partition.partition: RegistryPartition() for partition in assigned}
         self._ends = None
         self._told = False
         self._renew_at = 0.0
-        for number in self._entries:
+        for number in self._owned:
             self._consumer.seek(Partition(self._topic, number), 0)
-        _logger.info("Owns %d partitions of %s", len(self._entries), self._topic)
+        _logger.info("Owns %d partitions of %s", len(self._owned), self._topic)
 
     async def _turn(self, consumer: Consumer) -> None:
-        batches = await consumer.getmany(timeout_ms=_POLL_MS)
+        batches = await consumer.getmany(timeout_ms=REGISTRY_POLL_MS)
         self.connected, self._failing = True, False
         for messages in batches.values():
             for message in messages:
-                if message.partition in self._entries:
+                if message.partition in self._owned:
                     self._take(message)
-        if self._entries:
+        if self._owned:
             await self._renew(consumer)
             if not self._told:
                 await self._catch_up(consumer)
 
     async def _catch_up(self, consumer: Consumer) -> None:
-        partitions = {number: Partition(self._topic, number) for number in self._entries}
+        partitions = {number: Partition(self._topic, number) for number in self._owned}
         if self._ends is None:
             ends = await consumer.end_offsets(list(partitions.values()))
             self._ends = {key.partition: end for key, end in ends.items()}
-        if self._ends.keys() != self._entries.keys():  # a rebalance came between
+        if self._ends.keys() != self._owned.keys():  # a rebalance came between
             self._ends = None
             return
         for number, partition in partitions.items():
             if await consumer.position(partition) < self._ends[number]:
                 return
-        if self._entries.keys() == partitions.keys():
+        if self._owned.keys() == partitions.keys():
             self._told = True
-            self._owner.assign(self._entries)
+            self._owner.assign(self._owned)
 
     def _take(self, message: Message) -> None:
         """Follows one entry; one that cannot be followed ends nothing, whatever it is."""
@@ -223,7 +231,7 @@ class Registry:
             message.offset,
             error,
         )
-        entries, publisher = self._entries[message.partition], error.publisher
+        entries, publisher = self._owned[message.partition], error.publisher
         if publisher is None or publisher in entries.publishers or publisher in entries.unusable:
             return
         if self._has_room():
@@ -232,7 +240,7 @@ class Registry:
             entries.complete = False
 
     def _has_room(self) -> bool:
-        known = (len(one.publishers) + len(one.unusable) for one in self._entries.values())
+        known = (len(one.publishers) + len(one.unusable) for one in self._owned.values())
         return sum(known) < REGISTRY_ENTRIES_MAX
 
     def _follow(self, message: Message) -> None:
@@ -240,7 +248,7 @@ class Registry:
         if entry is None:
             return
         publisher, registration = entry
-        entries = self._entries[message.partition]
+        entries = self._owned[message.partition]
         known = entries.publishers.get(publisher)
         is_new = known is None and publisher not in entries.unusable
         if registration is not None and is_new and not self._has_room():
@@ -270,7 +278,7 @@ class Registry:
             return
         if commit.cancelled() or commit.exception() is not None:
             _logger.debug("Cannot renew the lease: %r", commit)
-        elif number in self._entries:
+        elif number in self._owned:
             self._lease_until = asked_at + self._session_s
 
     async def _ask(self, consumer: Consumer) -> _Renewal | None:
@@ -278,8 +286,8 @@ class Registry:
         asked_at = time.monotonic()
         if asked_at < self._renew_at:
             return None
-        self._renew_at = asked_at + self._session_s / 4
-        number = min(self._entries)
+        self._renew_at = asked_at + self._session_s / HEARTBEATS_PER_SESSION
+        number = min(self._owned)
         partition = Partition(self._topic, number)
         try:
             position = await consumer.position(partition)

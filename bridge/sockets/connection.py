@@ -5,7 +5,6 @@ import math
 import time
 from contextlib import suppress
 from itertools import count
-from typing import Final
 
 import zmq
 from zmq.utils.monitor import parse_monitor_message
@@ -13,17 +12,21 @@ from zmq.utils.monitor import parse_monitor_message
 from bridge.sockets.endpoints import check_endpoint, names_host
 from bridge.sockets.raw_message import RawMessage
 from schemas.errors import EndpointError
-from schemas.limits import MESSAGE_BYTES_MAX, RECEIVE_BURST_MAX, RECONNECT_S, SUBSCRIBE_WARN_S
+from schemas.limits import (
+    LINK_CONNECT_MS,
+    LINK_KEEPALIVE_IDLE_S,
+    LINK_KEEPALIVE_INTERVAL_S,
+    LINK_KEEPALIVE_PROBES_MAX,
+    LINK_QUIET_S,
+    LINK_REPLACE_S,
+    LINK_RETRY_FIRST_MS,
+    LINK_RETRY_MAX_MS,
+    LINK_WARN_S,
+    MESSAGE_BYTES_MAX,
+    RECEIVE_BURST_MAX,
+)
 from schemas.registration import Registration
 
-RECONNECT_MS: Final = 100
-RECONNECT_MS_MAX: Final = 3_000
-CONNECT_TIMEOUT_MS: Final = 5_000
-KEEPALIVE_IDLE_S: Final = 30
-KEEPALIVE_INTERVAL_S: Final = 10
-KEEPALIVE_PROBES: Final = 3
-QUIET_S: Final = 0.05
-"""An attempt that libzmq makes no sooner than this cannot meet one that is made in its place."""
 _logger = logging.getLogger(__name__)
 _monitor_numbers = count()
 
@@ -35,7 +38,7 @@ class Connection:
     such as a message above the bound or another server on the port, it gives the endpoint up
     without a word. And it looks a name up for one IP version only: with IPv6 on, `localhost` means
     `::1` where that exists, and an engine that listens on IPv4 is never found. So a link that stays
-    away is replaced every RECONNECT_S, one by name with the other IP version.
+    away is replaced every LINK_REPLACE_S, one by name with the other IP version.
 
     Replacing drops what the link has brought. It may have come up since the thread last looked, and
     the engine may have sent: so it is done only while libzmq waits before its next attempt, or once
@@ -114,7 +117,7 @@ class Connection:
                     self._quiet_until = self._watched_at + event["value"] / 1000
                     continue
                 # A link that libzmq does not give up is said to be retried right after it is lost.
-                self._quiet_from = looked_at + RECONNECT_MS / 1000
+                self._quiet_from = looked_at + LINK_RETRY_FIRST_MS / 1000
                 self._quiet_until = math.inf
                 self._set_connected(event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED)
         self._watched_at = looked_at
@@ -147,8 +150,8 @@ class Connection:
             self._start_waiting(time.monotonic())
 
     def _start_waiting(self, now: float) -> None:
-        self._warn_at: float | None = now + SUBSCRIBE_WARN_S
-        self._retry_at = now + RECONNECT_S
+        self._warn_at: float | None = now + LINK_WARN_S
+        self._retry_at = now + LINK_REPLACE_S
 
     def _wait(self, now: float) -> None:
         if self._warn_at is not None and now >= self._warn_at:
@@ -156,11 +159,11 @@ class Connection:
             _logger.warning(
                 "Expected a publisher at %s within %g s; still trying, for %s",
                 self.endpoint,
-                SUBSCRIBE_WARN_S,
+                LINK_WARN_S,
                 self._name,
             )
         if now >= self._retry_at and self._is_idle(now):
-            self._retry_at = now + RECONNECT_S
+            self._retry_at = now + LINK_REPLACE_S
             self._quiet_from = math.inf
             with suppress(zmq.ZMQError):  # libzmq has given it up already
                 self.socket.disconnect(self.endpoint)
@@ -170,7 +173,7 @@ class Connection:
 
     def _is_idle(self, now: float) -> bool:
         """Whether no attempt is under way or about to be, and nothing is left to receive."""
-        quiet = self._quiet_from <= now < self._quiet_until - QUIET_S
+        quiet = self._quiet_from <= now < self._quiet_until - LINK_QUIET_S
         return quiet and not self.socket.poll(0)
 
 
@@ -179,11 +182,11 @@ def _set_options(socket: "zmq.Socket[bytes]") -> None:
     socket.linger = 0
     socket.rcvhwm = 0  # the bound is the inbox's, where what it drops is counted
     socket.maxmsgsize = MESSAGE_BYTES_MAX
-    socket.reconnect_ivl = RECONNECT_MS
-    socket.reconnect_ivl_max = RECONNECT_MS_MAX
-    socket.connect_timeout = CONNECT_TIMEOUT_MS
+    socket.reconnect_ivl = LINK_RETRY_FIRST_MS
+    socket.reconnect_ivl_max = LINK_RETRY_MAX_MS
+    socket.connect_timeout = LINK_CONNECT_MS
     socket.tcp_keepalive = 1
-    socket.tcp_keepalive_idle = KEEPALIVE_IDLE_S
-    socket.tcp_keepalive_intvl = KEEPALIVE_INTERVAL_S
-    socket.tcp_keepalive_cnt = KEEPALIVE_PROBES
+    socket.tcp_keepalive_idle = LINK_KEEPALIVE_IDLE_S
+    socket.tcp_keepalive_intvl = LINK_KEEPALIVE_INTERVAL_S
+    socket.tcp_keepalive_cnt = LINK_KEEPALIVE_PROBES_MAX
     socket.subscribe(b"")

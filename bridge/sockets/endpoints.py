@@ -4,10 +4,10 @@ from ipaddress import ip_address
 from typing import Final
 
 from schemas.errors import EndpointError
+from schemas.limits import PORT_MAX
 
 _TCP: Final = "tcp://"
 _IPC: Final = "ipc://"
-_PORT_MAX: Final = 65_535
 
 
 def check_endpoint(endpoint: str) -> None:
@@ -24,8 +24,8 @@ def check_endpoint(endpoint: str) -> None:
             f"Expected an address such as `tcp://10.0.0.7:5557` or `ipc:///run/engine`, "
             f"got: {endpoint[:200]}"
         )
-    if not 0 < int(port) <= _PORT_MAX:
-        raise EndpointError(f"Expected a port from 1 to {_PORT_MAX}, got: {endpoint[:200]}")
+    if not 0 < int(port) <= PORT_MAX:
+        raise EndpointError(f"Expected a port from 1 to {PORT_MAX}, got: {endpoint[:200]}")
 
 
 def names_host(endpoint: str) -> bool:

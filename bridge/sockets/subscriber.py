@@ -24,11 +24,10 @@ from schemas.limits import (
     PUBLISHERS_MAX,
     RECEIVE_BURST_MAX,
     SHUTDOWN_S,
+    SUBSCRIBER_ERROR_PAUSE_S,
     SUBSCRIBER_TURN_S,
 )
 from schemas.registration import Registration
-
-ERROR_PAUSE_S: Final = 0.1
 
 _SOCKETS_PER_PUBLISHER: Final = 3  # SUB, and both ends of its monitor
 _WAKE_ADDRESS: Final = "inproc://wake"
@@ -141,7 +140,7 @@ class Subscriber:
             except Exception:
                 self.unexpected_errors += 1
                 _logger.exception("Expected no error while receiving; going on")
-                time.sleep(ERROR_PAUSE_S)
+                time.sleep(SUBSCRIBER_ERROR_PAUSE_S)
         self._close()
 
     def _turn(self) -> None:

@@ -27,6 +27,7 @@ from schemas.errors import BatchError, EventError, FrameError, WireError
 from schemas.events import BlockEvent, Cleared, Removed, Stored
 from schemas.limits import (
     BATCH_EVENTS_MAX,
+    EVENT_OVERHEAD_BYTES,
     MESSAGE_BYTES_MAX,
     PACKED_BATCH_BYTES_MAX,
     RECORD_BYTES_MAX,
@@ -34,7 +35,6 @@ from schemas.limits import (
 )
 from schemas.registration import Registration
 
-_EVENT_OVERHEAD_BYTES: Final = 128
 _DECODING_ERRORS: Final = (ValueError, RecursionError)  # msgspec's errors are ValueErrors
 
 
@@ -293,7 +293,7 @@ def _tag_of(encoded: msgspec.Raw) -> str | None:
 
 
 def _check_packed(events: list[BlockEvent]) -> None:
-    size_bytes = _EVENT_OVERHEAD_BYTES * len(events)
+    size_bytes = EVENT_OVERHEAD_BYTES * len(events)
     for event in events:
         if isinstance(event, Stored):
             size_bytes += len(event.hashes) + len(event.tokens) + sum(map(len, event.extra_keys))

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Collection, Coroutine
 from typing import Any, Final, TypeVar
 
-from brokers.clients import ENTRY_MS, Clients
+from brokers.clients import Clients
 from brokers.errors import AWAY
 from brokers.interface import EntryProducer
 from brokers.options import ClientOptions
@@ -21,13 +21,14 @@ from query_api.replica.snapshot import Place, Topic
 from query_api.replica.topic_reader import KafkaFeed
 from schemas.errors import NotRegisteredError, StorageError
 from schemas.identities import PublisherKey
+from schemas.limits import REGISTRY_ENTRY_MS
 from schemas.registration import PublisherKind, Registration, is_new, service_key
 from schemas.topics import encode_publisher, encode_registration
 
 COMMAND_S: Final = 10.0
 """How long a request waits for the log."""
 
-assert ENTRY_MS / 1000 < COMMAND_S, "an entry is given up before its request is"
+assert REGISTRY_ENTRY_MS / 1000 < COMMAND_S, "an entry is given up before its request is"
 
 T = TypeVar("T")
 

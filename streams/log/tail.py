@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from brokers.availability import knock, until_reached
+from brokers.availability import check_access, until_reached
 from brokers.interface import Partition
 from brokers.options import ClientOptions, client_options
 from brokers.reading import opened_reader
@@ -87,7 +87,7 @@ async def _tail_kafka(settings: KafkaSettings, options: TailOptions, write: Writ
     topic = settings.topics.events.name
 
     async def look() -> int:
-        await knock(clients)
+        await check_access(clients)
         return await count_partitions(clients, topic)
 
     partitions = await until_reached(look, servers=settings.bootstrap, patience_s=_PATIENCE_S)

@@ -41,13 +41,13 @@ from contextlib import contextmanager
 from typing import Final
 
 from brokers.client_internals import stop_producer
-from brokers.clients import REQUEST_MS, Clients
+from brokers.clients import Clients
 from brokers.errors import AWAY
 from brokers.interface import EpochProducer, Partition, Producer
 from brokers.options import ClientOptions
 from brokers.reading import opened_reader, read_batches
 from schemas.errors import TableLostError, TableTooLargeError
-from schemas.limits import TABLE_BATCH_BYTES_MAX, TABLE_TRANSACTION_BYTES_MAX
+from schemas.limits import KAFKA_REQUEST_MS, TABLE_BATCH_BYTES_MAX, TABLE_TRANSACTION_BYTES_MAX
 from streams.table import rows
 from streams.table.row_writer import RowWrite
 from streams.table.topic_interface import TopicRow
@@ -223,7 +223,7 @@ class KafkaTableTopic:
         """The client tries again for as long as the broker refuses or is away, and tells nobody."""
         topic, partition = self._part
         loop, text = asyncio.get_running_loop(), "Still trying to %s partition %d of %s after %d s"
-        seconds = REQUEST_MS // 1000
+        seconds = KAFKA_REQUEST_MS // 1000
         timer = loop.call_later(seconds, logger.warning, text, what, partition, topic, seconds)
         try:
             yield

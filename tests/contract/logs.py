@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 from aiokafka import TopicPartition  # type: ignore[import-untyped]
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete  # type: ignore[import-untyped]
 
-from bridge.delivery.producer import Transport
+from bridge.delivery.producer import ReplaceableProducer
 from bridge.delivery.spool import Spool
 from bridge.delivery.writer import Writer
 from brokers.clients import Clients, partition_of
@@ -22,7 +22,7 @@ from brokers.reading import opened_reader
 from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
 from schemas.identities import Offset, PublisherKey, StreamKey
-from schemas.limits import SESSION_S, SPOOL_BYTES_MAX
+from schemas.limits import BRIDGE_SESSION_S, SPOOL_BYTES_MAX
 from schemas.positions import Position
 from schemas.records import Record, encode_record
 from schemas.topics import encode_stream
@@ -207,11 +207,11 @@ class KafkaUnderTest:
     async def _open_writer(self) -> None:
         settings = self._settings
         clients = Clients(client_options(settings))
-        self._transport = Transport(clients.producer)
+        self._producer = ReplaceableProducer(clients.producer)
         self._spool = Spool(self._directory / "spool", bytes_max=SPOOL_BYTES_MAX)
         self._writer = Writer(
             topic=settings.topics.events,
-            transport=self._transport,
+            producer=self._producer,
             spool=self._spool,
             on_written=self._note,
             may_write=lambda: True,
@@ -254,7 +254,7 @@ class KafkaUnderTest:
     def append_bytes(self, stream: StreamKey, value: bytes) -> Position:
         partition = self._partition(stream)
         message = (encode_stream(stream), value)
-        self._runner.run(self._transport.send(self._part(partition).topic, partition, [message]))
+        self._runner.run(self._producer.send(self._part(partition).topic, partition, [message]))
         return Position(partition, self.bounds(partition).end - 1)
 
     def restart_writer(self) -> None:
@@ -300,7 +300,7 @@ class KafkaUnderTest:
             group=settings.group("streams"),
             topic=settings.topics.events.name,
             flush_s=FLUSH_S,
-            session_timeout_s=SESSION_S,
+            session_timeout_s=BRIDGE_SESSION_S,
         )
         bounds = await log_bounds(options, settings.topics.events.name, self.partitions)
 

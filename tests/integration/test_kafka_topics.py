@@ -103,7 +103,7 @@ def test_a_wrong_cleanup_policy_says_what_to_do(kafka_settings: KafkaSettings, p
     with pytest.raises(ConfigurationError) as raised:
         ensure(kafka_settings)
     assert f"Expected cleanup.policy `compact`, got `{policy}`" in str(raised.value)
-    assert f"in topic: {name}. Mend it with" in str(raised.value)
+    assert f"in topic: {name}. Fix it with" in str(raised.value)
 
 
 def test_a_topic_that_takes_only_small_messages_is_refused(kafka_settings: KafkaSettings) -> None:

@@ -171,8 +171,8 @@ Scene = Callable[[Bench], Coroutine[None, None, None]]
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervision, "RETRY_S", 0.0)
-    monkeypatch.setattr(pumps, "LINKS_S", 0.0)
+    monkeypatch.setattr(supervision, "BRIDGE_RETRY_S", 0.0)
+    monkeypatch.setattr(pumps, "RELINK_CHECK_S", 0.0)
 
 
 def play(scene: Scene) -> Bench:

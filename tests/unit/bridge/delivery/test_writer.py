@@ -8,10 +8,9 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
-from bridge.delivery import partition_queue as channel
-from bridge.delivery import writer
+from bridge.delivery import partition_queue, writer
 from bridge.delivery.dropped_records import RECORD_TOO_LARGE, SPOOL_FULL, SPOOL_UNREADABLE
-from bridge.delivery.producer import Transport
+from bridge.delivery.producer import ReplaceableProducer
 from bridge.delivery.spool import Spool
 from bridge.delivery.writer import Writer
 from bridge.sequencing.lane import Anchor
@@ -117,7 +116,7 @@ class Run:
         self.spool = Spool(path, bytes_max=spool_bytes)
         self.writer = Writer(
             topic=TOPIC,
-            transport=Transport(self.broker.producer),
+            producer=ReplaceableProducer(self.broker.producer),
             spool=self.spool,
             on_written=lambda *written: self.written.append(written),
             may_write=lambda: self.leased,
@@ -170,8 +169,8 @@ def sequences(records: list[Record]) -> list[int]:
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel, "SPOOL_AFTER_S", 0.0)
-    monkeypatch.setattr(writer, "RETRY_S", 0.01)
+    monkeypatch.setattr(partition_queue, "SPOOL_AFTER_S", 0.0)
+    monkeypatch.setattr(writer, "BRIDGE_RETRY_S", 0.01)
 
 
 Scenario = Callable[[Run], Awaitable[None]]

@@ -252,7 +252,7 @@ def test_a_note_beyond_the_end_or_before_the_beginning_reads_what_there_is() -> 
 def test_the_note_of_a_silent_publisher_is_written_again_before_it_is_far_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cursors, "NOTE_BEHIND_RECORDS_MAX", 10)
+    monkeypatch.setattr(cursors, "CURSOR_NOTE_BEHIND_RECORDS_MAX", 10)
     topics = Topics()
     made, _ = recover(topics, 0)
     made.written(ONE.publisher, events(ONE, 1, 0, 4), 0)

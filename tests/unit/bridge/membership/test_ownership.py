@@ -35,7 +35,7 @@ def carried_out(
     async def run() -> None:
         nobody: Any = None
         owner = Ownership(
-            pump=nobody, writer=nobody, transport=nobody, cursors=nobody, registry_partitions=1
+            pump=nobody, writer=nobody, producer=nobody, cursors=nobody, registry_partitions=1
         )
         for publisher, wanted in changes:
             owner.change(0, publisher, wanted)

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from bridge.membership import registry_reader
-from bridge.membership.registry_reader import Entries, Registry
+from bridge.membership.registry_reader import RegistryPartition, RegistryReader
 from brokers.clients import Clients
 from brokers.interface import Consumer, Partition
 from brokers.settings import KafkaSettings
@@ -38,13 +38,13 @@ class Owner:
     """Notes what it is told."""
 
     def __init__(self) -> None:
-        self.assigned: list[dict[int, Entries]] = []
+        self.assigned: list[dict[int, RegistryPartition]] = []
         self.changes: list[tuple[int, PublisherKey, Registration | None]] = []
         self.fails_for: PublisherKey | None = None
 
     async def revoke(self) -> None: ...
 
-    def assign(self, entries: dict[int, Entries]) -> None:
+    def assign(self, entries: dict[int, RegistryPartition]) -> None:
         self.assigned.append(entries)
 
     def change(
@@ -89,11 +89,11 @@ class Reading:
         self.owner = Owner()
         self.consumer = FakeConsumer()
         clients = cast(Clients, SimpleNamespace())
-        self.registry = Registry(clients, SETTINGS, self.owner, session_s=10.0)
+        self.registry = RegistryReader(clients, SETTINGS, self.owner, session_s=10.0)
         self.registry._consumer = cast(Consumer, self.consumer)
         asyncio.run(self.registry.on_partitions_assigned({Partition(TOPIC, 0)}))
 
-    def turn(self, *messages: tuple[bytes | None, bytes | None]) -> Entries:
+    def turn(self, *messages: tuple[bytes | None, bytes | None]) -> RegistryPartition:
         """Reads these, and all before them that were not read."""
         self.consumer.log += messages
 

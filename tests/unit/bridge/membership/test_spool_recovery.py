@@ -181,7 +181,7 @@ def test_a_record_of_another_publisher_is_unreadable_in_this_lane(spool: Spool) 
 def test_more_than_one_write_of_unreadable_records_is_dropped(
     spool: Spool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unreadable_records, "_CHANGES_AT_ONCE", 3)
+    monkeypatch.setattr(unreadable_records, "SPOOL_CHANGES_MAX", 3)
     append(spool, *[NEWER] * 10, events(1, 9, 9))
     resolve(spool, ONE, state(1, 4))
     assert said(spool) == [("GapRecord", 1, 5, 8), ("EventsRecord", 1, 9, 9)]

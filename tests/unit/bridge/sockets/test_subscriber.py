@@ -216,7 +216,7 @@ def test_a_publisher_that_is_not_up_is_waited_for_and_named_once(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connection_module, "SUBSCRIBE_WARN_S", 0.0)
+    monkeypatch.setattr(connection_module, "LINK_WARN_S", 0.0)
     caplog.set_level(logging.WARNING, "bridge")
     registered = registration(endpoint=free_endpoint())
     subscriber.follow(registered)
@@ -233,7 +233,7 @@ def test_a_publisher_that_is_not_up_is_waited_for_and_named_once(
 def test_a_name_is_tried_in_both_versions_of_ip(
     subscriber: Subscriber, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection_module, "RECONNECT_S", 0.0)
+    monkeypatch.setattr(connection_module, "LINK_REPLACE_S", 0.0)
     connect = Connection._connect
     tried: list[bool] = []
 
@@ -246,7 +246,7 @@ def test_a_name_is_tried_in_both_versions_of_ip(
     subscriber.follow(registration(endpoint=endpoint.replace("127.0.0.1", "localhost")))
     wait_until(lambda: len(tried) >= 4)
     assert tried[:4] == [False, True, False, True]
-    monkeypatch.setattr(connection_module, "RECONNECT_S", 1.0)
+    monkeypatch.setattr(connection_module, "LINK_REPLACE_S", 1.0)
     late = Engine(endpoint)
     late.await_subscriber()
     late.send(b"up")
@@ -276,7 +276,7 @@ def receive(connection: Connection) -> list[bytes]:
 def test_a_link_that_comes_up_while_it_is_looked_at_keeps_what_it_brings(
     context: "zmq.Context[zmq.Socket[bytes]]", host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection_module, "RECONNECT_S", 0.0)
+    monkeypatch.setattr(connection_module, "LINK_REPLACE_S", 0.0)
     endpoint = free_endpoint()
     connection = Connection(context, registration(endpoint=endpoint.replace("127.0.0.1", host)))
     wait = Connection._wait
@@ -301,7 +301,7 @@ def test_a_link_that_comes_up_while_it_is_looked_at_keeps_what_it_brings(
 def test_a_lost_link_is_replaced_only_once_all_that_it_brought_is_received(
     context: "zmq.Context[zmq.Socket[bytes]]", engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection_module, "RECONNECT_S", 0.0)
+    monkeypatch.setattr(connection_module, "LINK_REPLACE_S", 0.0)
     connection = Connection(context, registration(endpoint=engine.endpoint))
     engine.await_subscriber()
     engine.send(b"kept")
@@ -334,7 +334,7 @@ def test_an_oversized_message_costs_the_link_and_not_the_stream(
     subscriber: Subscriber, engine: Engine, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection_module, "MESSAGE_BYTES_MAX", 1000)
-    monkeypatch.setattr(connection_module, "RECONNECT_S", 0.1)
+    monkeypatch.setattr(connection_module, "LINK_REPLACE_S", 0.1)
     follow(subscriber, engine)
     engine.send(b"", bytes(8), b"x" * 2000)
     engine.await_subscriber()
@@ -345,7 +345,7 @@ def test_an_oversized_message_costs_the_link_and_not_the_stream(
 def test_a_port_where_a_handshake_failed_is_tried_again(
     subscriber: Subscriber, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection_module, "RECONNECT_S", 0.1)
+    monkeypatch.setattr(connection_module, "LINK_REPLACE_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as stranger:
         endpoint = f"tcp://127.0.0.1:{stranger.getsockname()[1]}"
         registered = registration(endpoint=endpoint)
