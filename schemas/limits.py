@@ -163,6 +163,36 @@ TURN_MESSAGES_MAX: Final = 4096  # turned into records at once, before anything 
 TURN_BYTES_MAX: Final = 64 * MIB  # of them; a turn takes one message at least
 REGISTERED_AGAIN_S: Final = 24 * 3600.0  # well below the retention of the events
 
+# streams: log
+TAIL_REACH_S: Final = 10.0  # `reprise tail` gives up a Kafka that does not answer for this long
+TAIL_POLL_S: Final = 0.25  # between two looks for new records: the age of what it prints
+TAIL_RECORDS_MAX: Final = 500  # printed at once: memory, at most one fetch more
+TAIL_KEY_NESTING_MAX: Final = 8  # of extra keys shown as values; deeper ones are shown as hex
+CORRUPT_READ_RECORDS_MAX: Final = 4096  # read one by one past a corrupt batch, before going on
+
+# streams: table
+ROW_LOAD_STEP_BYTES: Final = 4 * MIB  # loaded before the reader's loop has its turn: some 10 ms
+STORE_BATCH_BYTES_MAX: Final = 8 * MIB  # a WriteBatch of rows that do not count yet: memory
+SKIPPED_ROWS_NAMED_MAX: Final = 100  # waiting to be logged; all: reprise_table_rows{outcome}
+SKIPPED_RECORDS_NAMED_MAX: Final = 100  # logged of each reason in each window; all are counted in
+SKIPPED_RECORDS_WINDOW_S: Final = 60.0  # reprise_fold_records and reprise_worker_records
+TABLE_RETAKE_S: Final = 6 * 3600.0  # an owner proves itself this often; costs two round trips
+TABLE_PRODUCER_STOP_S: Final = 15.0  # for a producer of rows to send what it has, and close
+TABLE_COPY_AGE_MAX_S: Final = 6 * 3600.0  # an older copy is read again: costs the whole partition
+TOMBSTONE_RETENTION_S: Final = 24 * 3600  # of the compacted topics: the table and the registry
+
+# streams: worker
+WORKER_FLUSH_S: Final = 0.05  # records are gathered for this long: latency for fewer, larger rows
+WORKER_SESSION_S: Final = 10.0  # a silent worker's partitions go to others after this long
+WORKER_POLL_S: Final = 0.01  # between two looks whether Faust knows the agent's topic, at the start
+WORKER_COMMIT_S: Final = 2.0  # the committed offset, which only tells lag, is at most this old
+WORKER_RETRY_S: Final = 0.5  # the pause after an app that failed; doubled up to the next one:
+WORKER_RETRY_MAX_S: Final = 5.0  # partitions of a worker that waits for this long move to others
+WORKER_SETTLED_S: Final = 30.0  # an app that ran for this long did not fail at its start
+WORKER_STOP_S: Final = SHUTDOWN_S - 2.0  # for the last flush and commit, and to leave the group
+WORKER_APP_STOP_S: Final = 30.0  # for Faust's services to end after a failure
+WORKER_CLEAN_S: Final = 5.0  # for the tasks that a crash of Faust left; then the process ends
+
 assert BODY_BYTES_MAX >= 6 * QUERY_TOKENS_MAX, "the largest query must fit into a body"
 assert MESSAGE_BYTES_MAX <= INBOX_BYTES_MAX, "one message of the largest size must fit the inbox"
 assert LOG_SYNC_S <= TABLE_FLUSH_S, "a table row may not cover a record that is not yet durable"
@@ -179,3 +209,13 @@ assert REPLAYS_AT_ONCE_MAX * REPLAY_CHUNK_BYTES <= LOG_WAITING_BYTES_MAX, (
 )
 assert WORKER_MEMORY_BYTES_MAX <= 6 * GIB, "a worker that catches up must fit a machine"
 assert SPOOL_REOPEN < 1.0, "a full spool must be drained before it is filled again"
+assert TABLE_COPY_AGE_MAX_S <= TOMBSTONE_RETENTION_S / 2, (
+    "a worker's copy of the table topic may not miss a deletion"
+)
+assert REPLICA_AWAY_S <= TOMBSTONE_RETENTION_S / 2, "nor may a replica that was without Kafka"
+assert TABLE_RETAKE_S <= 12 * 3600, "brokers fence an older owner for a day after it was in use"
+assert WORKER_RETRY_MAX_S < WORKER_SESSION_S, "a restarting worker should keep its partitions"
+assert WORKER_FLUSH_S < WORKER_SESSION_S, "gathering records may not look like a silent worker"
+assert WORKER_STOP_S < SHUTDOWN_S, "a worker must have left the group before it is killed"
+assert WORKER_CLEAN_S < WORKER_SESSION_S, "a spoiled process should end before its session does"
+assert TAIL_KEY_NESTING_MAX < 100, "showing extra keys may not reach Python's recursion limit"

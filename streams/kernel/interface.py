@@ -17,7 +17,7 @@ PublisherId = NewType("PublisherId", int)
 """A kernel's handle of a publisher, valid until `unregister`."""
 
 COUNTERS = (
-    "stored",  # blocks stored, announced again ones included
+    "stored",  # blocks stored, repeated announcements included
     "removed",  # blocks removed, counted-down ones included
     "cleared",  # entries dropped by clear or unregister
     "repeated",  # blocks stored that the publisher held on that tier already
