@@ -193,6 +193,16 @@ WORKER_STOP_S: Final = SHUTDOWN_S - 2.0  # for the last flush and commit, and to
 WORKER_APP_STOP_S: Final = 30.0  # for Faust's services to end after a failure
 WORKER_CLEAN_S: Final = 5.0  # for the tasks that a crash of Faust left; then the process ends
 
+# query_api: http
+QUERY_COUNTS_MAX: Final = 1024  # queries not yet sorted into the histograms: memory, 1 ms at once
+BODY_DRAIN_BYTES_MAX: Final = 2 * BODY_BYTES_MAX  # of a body that is too large, so that its client
+# reads the 413; reprise_http_requests_total{status="413"}
+
+# query_api: replica
+REPLICA_RETRY_S: Final = 1.0  # the pause after reading failed; answers get older by it
+REPLICA_POLL_MS: Final = 250  # of one fetch without rows: how soon positions move past compaction
+REGISTRY_WRITE_S: Final = 10.0  # a registration waits this long for Kafka, then is answered 503
+
 assert BODY_BYTES_MAX >= 6 * QUERY_TOKENS_MAX, "the largest query must fit into a body"
 assert MESSAGE_BYTES_MAX <= INBOX_BYTES_MAX, "one message of the largest size must fit the inbox"
 assert LOG_SYNC_S <= TABLE_FLUSH_S, "a table row may not cover a record that is not yet durable"
@@ -218,4 +228,7 @@ assert WORKER_RETRY_MAX_S < WORKER_SESSION_S, "a restarting worker should keep i
 assert WORKER_FLUSH_S < WORKER_SESSION_S, "gathering records may not look like a silent worker"
 assert WORKER_STOP_S < SHUTDOWN_S, "a worker must have left the group before it is killed"
 assert WORKER_CLEAN_S < WORKER_SESSION_S, "a spoiled process should end before its session does"
+assert BODY_DRAIN_BYTES_MAX > BODY_BYTES_MAX, "a body a little too large is read to its end"
+assert REPLICA_RETRY_S < STALE_S, "one failure of the reader alone should not make answers stale"
+assert REPLICA_POLL_MS < 1000 * REPLICA_STALL_S, "one empty fetch is not a stall"
 assert TAIL_KEY_NESTING_MAX < 100, "showing extra keys may not reach Python's recursion limit"

@@ -44,7 +44,7 @@ _STALE_PARTS: Final = (Part.RECOVERY, Part.LOG, Part.INTERNAL)
 
 
 class EmbeddedService(TableView):
-    """Implements `query_api.ports.View` and `Registry` over one `WriteThread`."""
+    """Implements `query_api.ports.View` and `PublisherRegistry` over one `WriteThread`."""
 
     def __init__(self, settings: Settings) -> None:
         """Opens the data directory.
@@ -116,7 +116,7 @@ class EmbeddedService(TableView):
     # Registry
 
     async def register(self, registration: Registration) -> None:
-        """See `Registry`."""
+        """See `PublisherRegistry`."""
         future = self.write.register(registration)
         await _within(asyncio.wrap_future(future))
 
@@ -129,7 +129,7 @@ class EmbeddedService(TableView):
         model_name: str | None,
         block_size: int | None,
     ) -> list[Registration]:
-        """See `Registry`."""
+        """See `PublisherRegistry`."""
         matches = methodcaller(
             "matches",
             tenant_id=tenant_id,

@@ -34,7 +34,7 @@ REPLICA: Final[tuple[Family[Replica], ...]] = (
         "reprise_table_rows",
         "Rows of the table topic that the replica read, by outcome.",
         ("outcome",),
-        lambda replica: by_label(replica.copy.table.counters),
+        lambda replica: by_label(replica.current.table.counters),
     ),
     counter(
         "reprise_table_rebuilds",
@@ -44,7 +44,7 @@ REPLICA: Final[tuple[Family[Replica], ...]] = (
     gauge(
         "reprise_registry_publishers",
         "Registered publishers that the replica knows.",
-        lambda replica: len(replica.copy.registry.registrations),
+        lambda replica: len(replica.current.registry.registrations),
     ),
     counter(
         "reprise_registry_skipped",

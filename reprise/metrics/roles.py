@@ -125,8 +125,8 @@ def replica_collector(replica: "Replica") -> RoleCollector:
     collector.add(REPLICA, lambda: replica)
     collector.add(RECOVERY, lambda: replica)
     collector.add(FOLDED_OFFSETS, replica.positions)
-    collector.add(FOLDED, lambda: dict(replica.copy.table.publishers))
-    collector.add(INDEX, lambda: replica.copy.table.kernel)
+    collector.add(FOLDED, lambda: dict(replica.current.table.publishers))
+    collector.add(INDEX, lambda: replica.current.table.kernel)
     return collector
 
 

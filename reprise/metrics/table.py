@@ -5,7 +5,7 @@ from typing import Final, NamedTuple, Protocol
 
 from query_api.ports import Positions
 from reprise.metrics.family import Family, Samples, counters, gauge, gauges
-from streams.kernel.interface import Kernel
+from streams.kernel.interface import ReadOnlyKernel
 from streams.table.fold import Fold
 
 
@@ -116,7 +116,7 @@ RECOVERY: Final[tuple[Family[Recovers], ...]] = (
     ),
 )
 
-INDEX: Final[tuple[Family[Kernel], ...]] = (
+INDEX: Final[tuple[Family[ReadOnlyKernel], ...]] = (
     gauges(
         "reprise_kernel_info",
         "1 for the name of the kernel that is in use.",

@@ -21,10 +21,10 @@ from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
 from query_api.http.app import create_app
 from query_api.http.errors import RequestError
-from query_api.replica.registry_writer import KafkaRegistry
+from query_api.replica.registry_writer import RegistryWriter
 from query_api.replica.replica import Replica
 from query_api.replica.snapshot import Topic
-from query_api.replica.topic_reader import KafkaFeed
+from query_api.replica.topic_reader import TopicReader
 from reprise.metrics.roles import replica_collector
 from reprise.roles.http_server import Server
 from reprise.settings import DEFAULT_HOST, DEFAULT_PORT, DEFAULT_SEED
@@ -77,28 +77,28 @@ class ReplicaService:
 
         self.replica = Replica(make_table, partitions)
         self.replica.metrics.register(replica_collector(self.replica))
-        self._feed = KafkaFeed(
+        self._reader = TopicReader(
             kafka,
             options,
             self.replica,
             prepare=partial(self._prepare, kafka),
             when_refused=when_refused,
         )
-        self.registry = KafkaRegistry(
-            kafka, options, self.replica, self._feed, check=_check_endpoints
+        self.registry = RegistryWriter(
+            kafka, options, self.replica, self._reader, check=_check_endpoints
         )
         self._registrations = registrations
 
     def start(self) -> None:
         """See `reprise.roles.http_server.Service`."""
-        self._feed.start()
+        self._reader.start()
         for registration in self._registrations:
-            done = self._feed.run(self._register(registration))
+            done = self._reader.run(self._register(registration))
             done.add_done_callback(partial(_log_refusal, registration))
 
     def stop(self) -> None:
         """See `reprise.roles.http_server.Service`."""
-        self._feed.stop()
+        self._reader.stop()
 
     async def _prepare(self, kafka: KafkaSettings) -> None:
         """Waits for the topics."""
