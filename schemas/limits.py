@@ -179,7 +179,9 @@ SKIPPED_RECORDS_WINDOW_S: Final = 60.0  # reprise_fold_records and reprise_worke
 TABLE_RETAKE_S: Final = 6 * 3600.0  # an owner proves itself this often; costs two round trips
 TABLE_PRODUCER_STOP_S: Final = 15.0  # for a producer of rows to send what it has, and close
 TABLE_COPY_AGE_MAX_S: Final = 6 * 3600.0  # an older copy is read again: costs the whole partition
-TOMBSTONE_RETENTION_S: Final = 24 * 3600  # of the compacted topics: the table and the registry
+TOMBSTONE_RETENTION_MS: Final = (
+    24 * 3600 * 1000
+)  # of the compacted topics: the table and the registry
 
 # streams: worker
 WORKER_FLUSH_S: Final = 0.05  # records are gathered for this long: latency for fewer, larger rows
@@ -203,6 +205,21 @@ REPLICA_RETRY_S: Final = 1.0  # the pause after reading failed; answers get olde
 REPLICA_POLL_MS: Final = 250  # of one fetch without rows: how soon positions move past compaction
 REGISTRY_WRITE_S: Final = 10.0  # a registration waits this long for Kafka, then is answered 503
 
+# reprise
+OPTION_GIB_MAX: Final = 2.0**33  # a file system has no more bytes than 64 bits can count
+OPTION_HOURS_MAX: Final = 24.0 * 365 * 10_000  # of retention; dates must stay computable
+GATHER_MS_MAX: Final = 10_000  # --window-ms and --flush-ms: above it answers would look broken
+SESSION_MIN_S: Final = 1.0  # --session-timeout-s: below it a pause of the machine is a takeover
+SESSION_S_MAX: Final = 300.0  # above it a dead role's publishers or partitions wait for too long
+SETTING_SHOWN_CHARS_MAX: Final = 40  # of a wrong environment variable, in the error
+EMBEDDED_COMMAND_S: Final = 10.0  # a registration waits this long for the log, then gets a 503
+LOG_RETENTION_CHECK_S: Final = 10.0  # how far the log may outgrow its retention; costs one lookup
+REGISTER_RETRY_S: Final = 1.0  # before the configured publishers of a replica are tried once more
+MONITOR_STOP_S: Final = 2.0  # for the monitor to end with its role
+HTTP_BACKLOG: Final = 2048  # connections not accepted yet; the kernel refuses further ones
+HTTP_GRACE_S: Final = 3  # whole seconds for the requests under way, at the end
+OPEN_FILES_MAX: Final = 65_536  # asked of the system; a publisher takes about five, a client one
+
 assert BODY_BYTES_MAX >= 6 * QUERY_TOKENS_MAX, "the largest query must fit into a body"
 assert MESSAGE_BYTES_MAX <= INBOX_BYTES_MAX, "one message of the largest size must fit the inbox"
 assert LOG_SYNC_S <= TABLE_FLUSH_S, "a table row may not cover a record that is not yet durable"
@@ -219,10 +236,10 @@ assert REPLAYS_AT_ONCE_MAX * REPLAY_CHUNK_BYTES <= LOG_WAITING_BYTES_MAX, (
 )
 assert WORKER_MEMORY_BYTES_MAX <= 6 * GIB, "a worker that catches up must fit a machine"
 assert SPOOL_REOPEN < 1.0, "a full spool must be drained before it is filled again"
-assert TABLE_COPY_AGE_MAX_S <= TOMBSTONE_RETENTION_S / 2, (
+assert 2000 * TABLE_COPY_AGE_MAX_S <= TOMBSTONE_RETENTION_MS, (
     "a worker's copy of the table topic may not miss a deletion"
 )
-assert REPLICA_AWAY_S <= TOMBSTONE_RETENTION_S / 2, "nor may a replica that was without Kafka"
+assert 2000 * REPLICA_AWAY_S <= TOMBSTONE_RETENTION_MS, "nor may a replica that was without Kafka"
 assert TABLE_RETAKE_S <= 12 * 3600, "brokers fence an older owner for a day after it was in use"
 assert WORKER_RETRY_MAX_S < WORKER_SESSION_S, "a restarting worker should keep its partitions"
 assert WORKER_FLUSH_S < WORKER_SESSION_S, "gathering records may not look like a silent worker"
@@ -231,4 +248,10 @@ assert WORKER_CLEAN_S < WORKER_SESSION_S, "a spoiled process should end before i
 assert BODY_DRAIN_BYTES_MAX > BODY_BYTES_MAX, "a body a little too large is read to its end"
 assert REPLICA_RETRY_S < STALE_S, "one failure of the reader alone should not make answers stale"
 assert REPLICA_POLL_MS < 1000 * REPLICA_STALL_S, "one empty fetch is not a stall"
+assert SESSION_MIN_S <= WORKER_SESSION_S <= SESSION_S_MAX, "the default must be allowed"
+assert SESSION_MIN_S <= SESSION_S <= SESSION_S_MAX, "the default must be allowed"
+assert WINDOW_MS <= GATHER_MS_MAX, "the default must be allowed"
+assert OPEN_FILES_MAX >= 10 * PUBLISHERS_MAX, "every publisher's sockets, and as many clients"
+assert HTTP_BACKLOG < OPEN_FILES_MAX, "every connection that waits takes a descriptor"
+assert HTTP_GRACE_S + MONITOR_STOP_S < SHUTDOWN_S, "a stop must end before the process is killed"
 assert TAIL_KEY_NESTING_MAX < 100, "showing extra keys may not reach Python's recursion limit"

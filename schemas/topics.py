@@ -18,7 +18,7 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 
 from schemas.identities import PublisherKey, StreamKey
-from schemas.limits import KAFKA_MESSAGE_MAX_BYTES, OFFSET_MAX, TOMBSTONE_RETENTION_S
+from schemas.limits import KAFKA_MESSAGE_MAX_BYTES, OFFSET_MAX, TOMBSTONE_RETENTION_MS
 from schemas.positions import IncarnationNumber, Seconds, SequenceNumber
 from schemas.registration import Registration
 
@@ -106,7 +106,7 @@ def topics_of(prefix: str, *, events_partitions: int, registry_partitions: int) 
     # Only closed segments are compacted: so they are closed early, by size and by time.
     compacted = {
         "min.cleanable.dirty.ratio": "0.3",
-        "delete.retention.ms": str(TOMBSTONE_RETENTION_S * 1000),
+        "delete.retention.ms": str(TOMBSTONE_RETENTION_MS),
         "segment.ms": "600000",
         "segment.bytes": "16777216",
     }

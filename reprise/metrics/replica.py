@@ -1,4 +1,4 @@
-"""A replica: how far it is behind, what it made of rows, and whom it knows."""
+"""A replica: how far it is behind, what became of rows, and who is registered."""
 
 from typing import Final
 
@@ -38,7 +38,7 @@ REPLICA: Final[tuple[Family[Replica], ...]] = (
     ),
     counter(
         "reprise_table_rebuilds",
-        "Times the replica had to read the table from its beginning again.",
+        "Times the replica had to reread the table from its beginning.",
         lambda replica: replica.rebuilds,
     ),
     gauge(

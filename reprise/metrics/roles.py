@@ -67,7 +67,7 @@ def bridge_metrics(bridge: "Bridge") -> CollectorRegistry:
             bridge.pump.inbox,
             bridge.pump.subscriber,
             dropped_later=bridge.writer.dropped + bridge.spool.dropped,
-            states={one.registration.publisher: one.state for one in publishers},
+            states={status.registration.publisher: status.state for status in publishers},
         )
 
     collector = RoleCollector()
@@ -91,13 +91,13 @@ def worker_metrics(worker: "Worker") -> CollectorRegistry:
         owned = {} if worker.tables is None else dict(worker.tables.owned)
         return {
             number: Written(
-                one.table.fold,
-                one.table.flushed,
-                one.table.written_rows,
-                one.table.written_bytes,
-                one.table.generations,
+                partition.table.fold,
+                partition.table.flushed,
+                partition.table.written_rows,
+                partition.table.written_bytes,
+                partition.table.generations,
             )
-            for number, one in owned.items()
+            for number, partition in owned.items()
         }
 
     collector = RoleCollector()

@@ -9,7 +9,6 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Final
 
 import msgspec
 
@@ -29,13 +28,12 @@ from reprise.metrics.roles import replica_collector
 from reprise.roles.http_server import Server
 from reprise.settings import DEFAULT_HOST, DEFAULT_PORT, DEFAULT_SEED
 from schemas.errors import ConfigurationError, RegistrationError, RepriseError, StorageError
+from schemas.limits import REGISTER_RETRY_S
 from schemas.registration import Registration
 from streams.kernel import open_kernel
 from streams.table.row_reader import RowReader
 
 logger = logging.getLogger(__name__)
-
-_REGISTER_PAUSE_S: Final = 1.0
 
 
 class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,7 +111,7 @@ class ReplicaService:
                 await self.registry.write(registration)
                 return
             except (RequestError, StorageError):  # not read yet, or not there
-                await asyncio.sleep(_REGISTER_PAUSE_S)
+                await asyncio.sleep(REGISTER_RETRY_S)
 
 
 def _check_endpoints(registration: Registration) -> None:
@@ -129,7 +127,9 @@ def _log_refusal(registration: Registration, done: "Future[None]") -> None:
             "Configured publisher %s was not registered: %s", registration.service_key, error
         )
     elif error is not None:
-        logger.error("Registering %s failed", registration.service_key, exc_info=error)
+        logger.error(
+            "Cannot register configured publisher %s", registration.service_key, exc_info=error
+        )
 
 
 def serve_replica(
