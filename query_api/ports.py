@@ -1,6 +1,4 @@
-"""What the HTTP API needs of the service behind it. The embedded service is one; a replica
-another.
-"""
+"""What the HTTP API needs of the service behind it: the embedded service, or a replica."""
 
 from collections.abc import Collection
 from typing import NamedTuple, Protocol
@@ -11,7 +9,7 @@ from schemas.conditions import Condition, is_ready, problem
 from schemas.identities import PrefixScope
 from schemas.positions import AnswerState, Position, PublisherState
 from schemas.registration import PublisherKind, Registration
-from streams.kernel.interface import Kernel
+from streams.kernel.interface import ReadOnlyKernel
 
 Positions = tuple[Position, ...]
 """What a table has folded of each partition of the log; the embedded log is one partition."""
@@ -79,8 +77,8 @@ class View(Protocol):
     """Read access to one table. Every method is cheap, thread-safe and free of I/O."""
 
     @property
-    def kernel(self) -> Kernel:
-        """The index that answers queries; only its reading methods may be called."""
+    def kernel(self) -> ReadOnlyKernel:
+        """The index that answers queries."""
         ...
 
     @property
@@ -110,7 +108,7 @@ class View(Protocol):
         ...
 
 
-class Registry(Protocol):
+class PublisherRegistry(Protocol):
     """Write access to the set of publishers."""
 
     @property

@@ -6,19 +6,18 @@ from query_api.ports import Positions, ServiceView
 from schemas.identities import PublisherKey
 from schemas.positions import PublisherState
 from schemas.registration import Registration
-from streams.kernel.interface import Kernel
+from streams.kernel.interface import ReadOnlyKernel
 
 
 class TableView:
     """A table as the HTTP API reads it; `state` and `health` are the form's own.
 
-    The arguments are called each time, because recovery and a new snapshot put another table in
-    the place of the one that there was.
+    The arguments are called each time, because recovery and a new snapshot replace the table.
 
     Args:
         kernel: the index that answers queries.
         publishers: what is folded of each publisher.
-        registrations: who is registered, in a collection that nobody changes.
+        registrations: who is registered, in a collection that is never changed.
         positions: what the table has folded, by rising partition.
         connected: whether the link to a publisher is up; None where this process cannot know.
     """
@@ -26,7 +25,7 @@ class TableView:
     def __init__(
         self,
         *,
-        kernel: Callable[[], Kernel],
+        kernel: Callable[[], ReadOnlyKernel],
         publishers: Callable[[], Mapping[PublisherKey, PublisherState]],
         registrations: Callable[[], Iterable[Registration]],
         positions: Callable[[], Positions],
@@ -39,7 +38,7 @@ class TableView:
         self._connected = connected
 
     @property
-    def kernel(self) -> Kernel:
+    def kernel(self) -> ReadOnlyKernel:
         """See `query_api.ports.View`."""
         return self._kernel()
 

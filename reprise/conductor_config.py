@@ -5,8 +5,7 @@
                                     "modelname": "m", "block_size": 16, "dp_rank": 0}}}
 
 An entry has the fields of `POST /register`; `instance_id` defaults to the entry's name and
-`dp_rank` to 0. Fields that are not known are tolerated; an entry that cannot be used is logged and
-left out.
+`dp_rank` to 0. Unknown fields are ignored; an entry that cannot be used is logged and skipped.
 """
 
 import logging
@@ -55,7 +54,7 @@ def load(path: Path, *, required: bool) -> Configuration:
             ) from error
         return Configuration()
     except OSError as error:
-        raise ConfigurationError(f"Expected to read {path}, got: {error.strerror}") from error
+        raise ConfigurationError(f"Cannot read {path}: {error.strerror}") from error
     try:
         parsed = msgspec.json.decode(text, type=_File)
     except msgspec.MsgspecError as error:
@@ -67,14 +66,16 @@ def load(path: Path, *, required: bool) -> Configuration:
             f"Expected http_server_port from 0 to 65535 in {path}, got: {parsed.http_server_port}"
         )
     entries = [_entry(path, name, fields) for name, fields in parsed.kvevent_instance.items()]
-    return Configuration(parsed.http_server_port, tuple(one for one in entries if one is not None))
+    return Configuration(
+        parsed.http_server_port, tuple(entry for entry in entries if entry is not None)
+    )
 
 
 def _entry(path: Path, name: str, fields: dict[str, Any]) -> Registration | None:
-    known = {key: value for key, value in fields.items() if key in _KNOWN}
-    body = msgspec.json.encode({"instance_id": name, "dp_rank": 0} | known)
+    used = {key: value for key, value in fields.items() if key in _KNOWN}
+    body = msgspec.json.encode({"instance_id": name, "dp_rank": 0} | used)
     try:
         return read_registration(body, Wire.JSON, KINDS)
     except RequestError as error:
-        logger.warning("Left out the publisher `%s` of %s: %s", name, path, error)
+        logger.warning("Skipping the publisher `%s` of %s: %s", name, path, error)
         return None

@@ -21,9 +21,9 @@ BASE_PORT_VARIABLE: Final = "REPRISE_DEMO_BASE_PORT"
 
 
 def run_beside(settings: Settings, registrations: Sequence[Registration]) -> None:
-    """Serves until SIGINT or SIGTERM, with the demo's processes running as long.
+    """Serves until SIGINT or SIGTERM, with the demo's processes beside it.
 
-    Where the demo cannot start or go on it says so, and the service runs without it.
+    Where the demo cannot start or continue, it prints why, and the service runs without it.
 
     Raises:
         ConfigurationError, StorageError: see `reprise.roles.http_server.serve`.
@@ -44,15 +44,15 @@ def run_beside(settings: Settings, registrations: Sequence[Registration]) -> Non
         serve(settings, registrations, when_serving=begin, when_stopping=stop.set)
     finally:
         stop.set()
-        for one in thread:
-            one.join()
+        for started in thread:
+            started.join()
 
 
 def base_port_from(environment: Mapping[str, str]) -> int:
     """REPRISE_DEMO_BASE_PORT, or the default: engines take ports from there on, 0 for any.
 
     Raises:
-        ConfigurationError: it is no port that leaves room for the engines'.
+        ConfigurationError: it is not a port with room for the engines' ports after it.
     """
     text = environment.get(BASE_PORT_VARIABLE, "")
     if not text:
@@ -69,4 +69,4 @@ def _run(demo: Demo) -> None:
     try:
         demo.run()
     except (EngineStartError, OSError, ServiceError) as error:
-        click.echo(f"The demo has ended, the service goes on without it: {error}", err=True)
+        click.echo(f"The demo has ended: {error}; the service continues without it", err=True)

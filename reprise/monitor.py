@@ -7,7 +7,7 @@ A bridge is monitored on its own loop, whose turns are short, so that its state 
 written. A worker is monitored from a thread with a loop of its own, because loading a table can
 hold the worker's loop for longer than whoever asks for its health waits.
 
-Whatever a client sends ends its own connection at most: each is closed after one answer, or after
+A client can affect its own connection only: each is closed after one answer, or after
 `MONITOR_REQUEST_S` without one, and there are at most `MONITOR_CONNECTIONS_MAX` of them.
 """
 
@@ -34,11 +34,10 @@ from query_api.http.health import package_version
 from query_api.http.metrics import exposition
 from reprise.roles.http_server import bind
 from schemas.conditions import Conditions, health_document, ready_document
-from schemas.limits import MONITOR_CONNECTIONS_MAX, MONITOR_REQUEST_S
+from schemas.limits import MONITOR_CONNECTIONS_MAX, MONITOR_REQUEST_S, MONITOR_STOP_S
 
 logger = logging.getLogger(__name__)
 
-_STOP_S: Final = 2.0
 _CLOSE: Final = {"connection": "close"}
 
 Fields = Callable[[], Mapping[str, object]]
@@ -124,11 +123,11 @@ class _Server(uvicorn.Server):
         yield
 
     async def serve_until_exit(self, listening: socket.socket) -> None:
-        """Serves until `should_exit`; an error is logged, and ends nothing else."""
+        """Serves until `should_exit`; an error is logged, and stops nothing else."""
         try:
             await self.serve([listening])
         except Exception:
-            logger.exception("The monitor has ended; the role goes on without it")
+            logger.exception("The monitor failed; the role continues without it")
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -152,7 +151,7 @@ async def monitored_here(app: ASGIApp, listening: socket.socket) -> AsyncIterato
         yield
     finally:
         server.should_exit = True
-        await asyncio.wait((serving,), timeout=_STOP_S)
+        await asyncio.wait((serving,), timeout=MONITOR_STOP_S)
         listening.close()
 
 
@@ -168,5 +167,5 @@ def monitored_beside(app: ASGIApp, listening: socket.socket) -> Iterator[None]:
         yield
     finally:
         server.should_exit = True
-        thread.join(_STOP_S)
+        thread.join(MONITOR_STOP_S)
         listening.close()

@@ -19,7 +19,6 @@ DEFAULT_SEED: Final = 1337
 """Dynamo's seed, so that `/query_by_hash` takes its hashes as they are."""
 
 _SEED_DIGITS_MAX: Final = len(str(2**64 - 1))
-_SHOWN_MAX: Final = 40
 
 LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 
@@ -82,7 +81,11 @@ def seed_from(environment: Mapping[str, str]) -> int:
         seed = int(digits)
         if seed < 2**64:
             return seed
-    shown = text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}... ({len(text)} characters)"
+    shown = (
+        text
+        if len(text) <= limits.SETTING_SHOWN_CHARS_MAX
+        else f"{text[: limits.SETTING_SHOWN_CHARS_MAX]}... ({len(text)} characters)"
+    )
     raise ConfigurationError(
         f"Expected CONDUCTOR_SEED to be a decimal number from 0 to 2**64-1, got: {shown}"
     )

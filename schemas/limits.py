@@ -200,6 +200,35 @@ WORKER_POLL_RECORDS_MAX: Final = 256
 WORKER_BUFFER_RECORDS_MAX: Final = 256
 WORKER_BATCH_RECORDS_MAX: Final = 256  # folded and written at once
 
+# log: reading it for people, and past what is corrupt.
+TAIL_REACH_S: Final = 10.0  # `reprise tail` gives up a Kafka that does not answer for this long
+TAIL_POLL_S: Final = 0.25  # between two looks for new records: the age of what it prints
+TAIL_RECORDS_MAX: Final = 500  # printed at once: memory, at most one fetch more
+TAIL_KEY_NESTING_MAX: Final = 8  # of extra keys shown as values; deeper ones are shown as hex
+CORRUPT_READ_RECORDS_MAX: Final = 4096  # read one by one past a corrupt batch, before going on
+
+# table: loading, writing and naming rows.
+ROW_LOAD_STEP_BYTES: Final = 4 * MIB  # loaded before the reader's loop has its turn: some 10 ms
+STORE_BATCH_BYTES_MAX: Final = 8 * MIB  # a WriteBatch of rows that do not count yet: memory
+SKIPPED_ROWS_NAMED_MAX: Final = 100  # waiting to be logged; all: reprise_table_rows{outcome}
+SKIPPED_RECORDS_NAMED_MAX: Final = 100  # logged of each reason in each window; all are counted in
+SKIPPED_RECORDS_WINDOW_S: Final = 60.0  # reprise_fold_records and reprise_worker_records
+TABLE_RETAKE_S: Final = 6 * 3600.0  # an owner proves itself this often; costs two round trips
+TABLE_PRODUCER_STOP_S: Final = 15.0  # for a producer of rows to send what it has, and close
+TABLE_COPY_AGE_MAX_S: Final = 6 * 3600.0  # an older copy is read again: costs the whole partition
+
+# worker: the Faust app and its retries.
+WORKER_FLUSH_S: Final = 0.05  # records are gathered for this long: latency for fewer, larger rows
+WORKER_SESSION_S: Final = 10.0  # a silent worker's partitions go to others after this long
+WORKER_POLL_S: Final = 0.01  # between two looks whether Faust knows the agent's topic, at the start
+WORKER_COMMIT_S: Final = 2.0  # the committed offset, which only tells lag, is at most this old
+WORKER_RETRY_S: Final = 0.5  # the pause after an app that failed; doubled up to the next one:
+WORKER_RETRY_MAX_S: Final = 5.0  # partitions of a worker that waits for this long move to others
+WORKER_SETTLED_S: Final = 30.0  # an app that ran for this long did not fail at its start
+WORKER_STOP_S: Final = SHUTDOWN_S - 2.0  # for the last flush and commit, and to leave the group
+WORKER_APP_STOP_S: Final = 30.0  # for Faust's services to end after a failure
+WORKER_CLEAN_S: Final = 5.0  # for the tasks that a crash of Faust left; then the process ends
+
 # ====================================================================================== query_api
 
 # http: `POST` bodies. 1M tokens are about 7 MB of JSON.
@@ -219,6 +248,16 @@ REPLICA_ROWS_PER_TURN_MAX: Final = 512
 REPLICA_STALL_S: Final = 30.0  # behind for this long without one row: the consumer is replaced
 REPLICA_AWAY_S: Final = 12 * 3600.0  # after so long a deletion may be gone: the table is reread
 
+# http: what a request may still cost.
+QUERY_COUNTS_MAX: Final = 1024  # queries not yet sorted into the histograms: memory, 1 ms at once
+BODY_DRAIN_BYTES_MAX: Final = 2 * BODY_BYTES_MAX  # of a body that is too large, so that its client
+# reads the 413; reprise_http_requests_total{status="413"}
+
+# replica: its reader of the topics.
+REPLICA_RETRY_S: Final = 1.0  # the pause after reading failed; answers get older by it
+REPLICA_POLL_MS: Final = 250  # of one fetch without rows: how soon positions move past compaction
+REGISTRY_WRITE_S: Final = 10.0  # a registration waits this long for Kafka, then is answered 503
+
 # ====================================================================================== reprise
 
 # embedded.
@@ -228,6 +267,20 @@ FOLD_QUEUE_BYTES_MAX: Final = 64 * MIB  # appended and not yet folded; appending
 # monitor: of a bridge or a worker; no client can hold it up.
 MONITOR_REQUEST_S: Final = 5.0  # a connection lasts no longer, answered or not
 MONITOR_CONNECTIONS_MAX: Final = 64  # at once; the next one is answered 503
+
+# options, servers and waits.
+OPTION_GIB_MAX: Final = 2.0**33  # a file system has no more bytes than 64 bits can count
+OPTION_HOURS_MAX: Final = 24.0 * 365 * 10_000  # of retention; dates must stay computable
+GATHER_MS_MAX: Final = 10_000  # --window-ms and --flush-ms: above it answers would look broken
+SESSION_S_MAX: Final = 300.0  # above it a dead role's publishers or partitions wait for too long
+SETTING_SHOWN_CHARS_MAX: Final = 40  # of a wrong environment variable, in the error
+EMBEDDED_COMMAND_S: Final = 10.0  # a registration waits this long for the log, then gets a 503
+LOG_RETENTION_CHECK_S: Final = 10.0  # how far the log may outgrow its retention; costs one lookup
+REGISTER_RETRY_S: Final = 1.0  # before the configured publishers of a replica are tried once more
+MONITOR_STOP_S: Final = 2.0  # for the monitor to end with its role
+HTTP_BACKLOG: Final = 2048  # connections not accepted yet; the kernel refuses further ones
+HTTP_GRACE_S: Final = 3  # whole seconds for the requests under way, at the end
+OPEN_FILES_MAX: Final = 65_536  # asked of the system; a publisher takes about five, a client one
 
 # ====================================================================================== relations
 
@@ -289,3 +342,23 @@ assert (
 # queries
 assert BODY_BYTES_MAX >= 6 * QUERY_TOKENS_MAX, "the largest query must fit a body"
 assert LAG_CHECK_S + LAG_CHECK_WAIT_S < STALE_S, "one late check makes no answer stale"
+
+# streams, query_api, reprise
+assert 2000 * TABLE_COPY_AGE_MAX_S <= TOMBSTONE_RETENTION_MS, (
+    "a worker's copy of the table topic may not miss a deletion"
+)
+assert TABLE_RETAKE_S <= 12 * 3600, "brokers fence an older owner for a day after it was in use"
+assert WORKER_RETRY_MAX_S < WORKER_SESSION_S, "a restarting worker should keep its partitions"
+assert WORKER_FLUSH_S < WORKER_SESSION_S, "gathering records may not look like a silent worker"
+assert WORKER_STOP_S < SHUTDOWN_S, "a worker must have left the group before it is killed"
+assert WORKER_CLEAN_S < WORKER_SESSION_S, "a spoiled process should end before its session does"
+assert BODY_DRAIN_BYTES_MAX > BODY_BYTES_MAX, "a body a little too large is read to its end"
+assert REPLICA_RETRY_S < STALE_S, "one failure of the reader alone should not make answers stale"
+assert REPLICA_POLL_MS < 1000 * REPLICA_STALL_S, "one empty fetch is not a stall"
+assert SESSION_MIN_S <= WORKER_SESSION_S <= SESSION_S_MAX, "the default must be allowed"
+assert SESSION_MIN_S <= BRIDGE_SESSION_S <= SESSION_S_MAX, "the default must be allowed"
+assert RECORD_WINDOW_MS <= GATHER_MS_MAX, "the default must be allowed"
+assert OPEN_FILES_MAX >= 10 * PUBLISHERS_MAX, "every publisher's sockets, and as many clients"
+assert HTTP_BACKLOG < OPEN_FILES_MAX, "every connection that waits takes a descriptor"
+assert HTTP_GRACE_S + MONITOR_STOP_S < SHUTDOWN_S, "a stop must end before the process is killed"
+assert TAIL_KEY_NESTING_MAX < 100, "showing extra keys may not reach Python's recursion limit"

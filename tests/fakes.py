@@ -68,7 +68,7 @@ def registration(
 
 
 class FakeTable:
-    """A View and a Registry over one kernel; every condition that a test needs is a plain field."""
+    """A View and a PublisherRegistry over one kernel; what a test sets is a plain field."""
 
     def __init__(self, kernel: Kernel | None = None) -> None:
         self.kinds = KINDS
@@ -120,7 +120,7 @@ class FakeTable:
         return ServiceView(known, state, connected=True)
 
     async def register(self, registration: Registration) -> None:
-        """See `Registry`."""
+        """See `PublisherRegistry`."""
         if self.failure is not None:
             raise self.failure
         self.add(registration)
@@ -153,7 +153,7 @@ class FakeTable:
         model_name: str | None,
         block_size: int | None,
     ) -> list[Registration]:
-        """See `Registry`."""
+        """See `PublisherRegistry`."""
         if self.failure is not None:
             raise self.failure
         found = [

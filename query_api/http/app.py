@@ -20,14 +20,14 @@ from query_api.http.metrics import HttpMetrics
 from query_api.http.query_endpoint import CLIENT_GONE, HotRoutes
 from query_api.http.routes import metrics_route, query_routes, registration_routes, view_routes
 from query_api.http.wire import encode, encode_error, reply_wire
-from query_api.ports import Registry, View
+from query_api.ports import PublisherRegistry, View
 from schemas.errors import RepriseError
 
 _OTHER_ROUTE: Final = "other"
 logger = logging.getLogger(__name__)
 
 
-def create_app(view: View, registry: Registry) -> ASGIApp:
+def create_app(view: View, registry: PublisherRegistry) -> ASGIApp:
     """The ASGI application over one table and one set of publishers.
 
     It keeps its metrics in `view.metrics`, so a registry serves one app; a second one raises
@@ -48,7 +48,7 @@ def create_app(view: View, registry: Registry) -> ASGIApp:
     app.include_router(registration_routes(registry))
     app.include_router(view_routes(view, app.version))
     app.include_router(metrics_route(view))
-    # FastAPI's own handler of last resort would answer in text, and raise again to be logged twice.
+    # FastAPI's own handler of last resort would answer in text, and re-raise, which logs it twice.
     app.add_exception_handler(Exception, _answer_unexpected)
     app.add_exception_handler(HTTPException, _answer_http_exception)
     app.add_exception_handler(RepriseError, _answer_error)
@@ -87,7 +87,7 @@ async def _answer_http_exception(request: Request, error: Exception) -> Response
 
 
 class _Front:
-    """Sends hot requests their way; counts all others, and answers 500 where they fail."""
+    """Passes hot requests to the endpoint; counts all others, and answers 500 where they fail."""
 
     def __init__(self, app: FastAPI, hot: HotRoutes, metrics: HttpMetrics) -> None:
         self._app = app

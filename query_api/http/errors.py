@@ -28,7 +28,7 @@ from schemas.limits import BODY_BYTES_MAX
 
 
 class RequestError(RepriseError):
-    """A request that cannot be answered as it was sent. Operator action: mend the named field.
+    """A request that cannot be answered as it was sent. Operator action: fix the named field.
 
     Attributes:
         reason: one word that a client can switch on; Conductor's vocabulary where it has one.
@@ -54,7 +54,7 @@ class RequestError(RepriseError):
 
 
 class ClientGoneError(RepriseError):
-    """The client left before its request was complete; there is nobody to answer."""
+    """The client left before its request was complete; there is no one to answer."""
 
 
 class ErrorEnvelope(msgspec.Struct, omit_defaults=True):

@@ -1,8 +1,8 @@
 """Metrics of the HTTP routes, kept in plain numbers and turned into Prometheus families when asked.
 
-A `prometheus_client` histogram costs about 1 us for each observation, a query makes five. Here a
-query appends one tuple, which is worth a few percent of its time.
-All of it runs on the event loop's thread.
+A `prometheus_client` histogram costs about 1 us for each observation, and a query makes five. Here
+a query appends one tuple, which saves a few percent of its time. All of it runs on the event loop's
+thread.
 """
 
 from bisect import bisect_left
@@ -15,11 +15,12 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from schemas.limits import QUERY_COUNTS_MAX
+
 _SECONDS: Final = (
     *(25e-6, 50e-6, 100e-6, 250e-6, 500e-6),
     *(1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3, 500e-3, 1.0),
 )
-_WAITING_MAX: Final = 1024
 _TOKENS: Final = tuple(float(2**power) for power in range(6, 23, 2))
 
 
@@ -80,7 +81,7 @@ class QueryMetrics:
     def count(self, query: tuple[float, int, int]) -> None:
         """Counts one answered query: its seconds, tokens, and tokens of the longest match."""
         self._waiting.append(query)
-        if len(self._waiting) >= _WAITING_MAX:
+        if len(self._waiting) >= QUERY_COUNTS_MAX:
             self._sort()
 
     def _sort(self) -> None:

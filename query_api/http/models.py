@@ -113,7 +113,7 @@ class ConductorMatches(msgspec.Struct, kw_only=True):
 
 
 class HashProfileModel(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """How the engine hashes. Required in msgpack; Reprise keeps it only to show it again."""
+    """How the engine hashes. Required in msgpack; Reprise only keeps and shows it."""
 
     strategy: Literal["vllm_v1"]
     algorithm: Literal["sha256", "sha256_cbor"]
@@ -180,7 +180,7 @@ class Service(msgspec.Struct, kw_only=True):
     CacheGroup: int | None
     HashProfile: HashProfileModel | None
     AdditionalSalt: str
-    Incarnation: Annotated[int, Meta(description="Life of the publisher's process, from 1.")]
+    Incarnation: Annotated[int, Meta(description="Which run of the publisher's process, from 1.")]
     Sequence: Annotated[int, Meta(description="Last batch folded; -1 for none.")]
     DegradedSince: Annotated[int | None, Meta(description="First batch lost for good, or null.")]
     Connected: Annotated[

@@ -1,6 +1,6 @@
 """The routes that a router calls for each request, served in front of the FastAPI app.
 
-FastAPI costs 70 to 190 us a request, this about 10. What it goes round is done here: the body's
+FastAPI costs 70 to 190 us a request, this about 10. What FastAPI would do is done here: the body's
 bound, content types, errors in the shape of all the others, metrics. The routes are declared in
 FastAPI all the same (`routes`), for the documentation.
 
@@ -40,10 +40,10 @@ from query_api.ports import Positions, View, positions_text
 from schemas.errors import RepriseError
 from schemas.identities import PrefixScope
 from schemas.positions import AnswerState
-from streams.kernel.interface import InstanceMatch, Kernel
+from streams.kernel.interface import InstanceMatch, ReadOnlyKernel
 
 HttpHeaders = list[tuple[bytes, bytes]]
-Answerer = Callable[[Kernel, Query], tuple[PrefixScope, list[InstanceMatch]]]
+Answerer = Callable[[ReadOnlyKernel, Query], tuple[PrefixScope, list[InstanceMatch]]]
 
 CLIENT_GONE: Final = 499
 _REQUEST_ID: Final = re.compile(rb"[\x20-\x7e]{1,256}")
@@ -79,7 +79,7 @@ class HotRoutes:
 
     @property
     def paths(self) -> frozenset[str]:
-        """The paths whose POST requests are to come here."""
+        """The paths whose POST requests come here."""
         return frozenset(self._routes)
 
     async def serve(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
@@ -145,7 +145,7 @@ class HotRoutes:
         return headers, answer
 
     @staticmethod
-    def _read(route: _Route, kernel: Kernel, wire: Wire, body: bytes) -> Query:
+    def _read(route: _Route, kernel: ReadOnlyKernel, wire: Wire, body: bytes) -> Query:
         if route.by_hash:
             return read_hash_query(body, wire)
         if wire is Wire.JSON:
@@ -155,8 +155,8 @@ class HotRoutes:
         return read_query(body, wire)
 
     def _position_header(self, positions: Positions) -> tuple[bytes, bytes]:
-        known, header = self._position
-        if positions != known:
+        shown, header = self._position
+        if positions != shown:
             header = (b"reprise-position", positions_text(positions).encode())
             self._position = (positions, header)
         return header

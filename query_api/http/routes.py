@@ -15,7 +15,7 @@ from query_api.http.query_endpoint import HotRoutes
 from query_api.http.requests.bodies import read_body
 from query_api.http.requests.registrations import read_registration, read_unregistration
 from query_api.http.wire import Wire, body_wire, encode, header, reply_wire
-from query_api.ports import Registry, View
+from query_api.ports import PublisherRegistry, View
 
 BOTH_WIRES: Final = (Wire.JSON, Wire.MSGPACK)
 
@@ -38,7 +38,7 @@ async def read_request(request: Request) -> tuple[bytes, Wire]:
     return await read_body(request.receive, headers), wire
 
 
-def registration_routes(registry: Registry) -> APIRouter:
+def registration_routes(registry: PublisherRegistry) -> APIRouter:
     """The routes that change what is followed."""
     router = APIRouter(tags=["registrations"])
 

@@ -1,8 +1,8 @@
 """How far a replica is behind: in records by offsets, in seconds by when an offset was the end.
 
 A log does not say when a record that has not been read was written. So the end of each partition
-is noted every now and then with the time, and once everything below it is applied, the table is
-known to be as new as the log was at that time. The resolution is the time between two notes.
+is sampled every `LAG_CHECK_S`, and once everything below a sample is applied, the table is known to
+be as new as the log was when it was taken. The resolution is the time between two samples.
 
 Pure: times are passed in, monotonic seconds.
 """
@@ -13,42 +13,42 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from schemas.limits import LAG_NOTES_MAX, STALE_RECORDS, STALE_S
 
-PlaceT = TypeVar("PlaceT", bound=Hashable)
+NameT = TypeVar("NameT", bound=Hashable)
 NEVER: Final = float("inf")
 
 
-class _Note(NamedTuple):
+class _Sample(NamedTuple):
     time: float
     end: int
 
 
 class _Partition:
-    """One partition: the notes that are not reached yet, and since when it is behind.
+    """One partition: the samples that are not reached yet, and since when it is behind.
 
     Attributes:
         as_of: everything that was in the log then is applied.
-        end, next: end of the log when last noted; first offset that is not applied.
+        end, next: end of the log when last sampled; first offset that is not applied.
     """
 
-    __slots__ = ("_notes", "_reached", "as_of", "end", "next")
+    __slots__ = ("_reached", "_samples", "as_of", "end", "next")
 
     def __init__(self, as_of: float) -> None:
         self._reached = False
         self.as_of = as_of
         self.end = 0
         self.next = 0
-        self._notes: deque[_Note] = deque(maxlen=LAG_NOTES_MAX)
+        self._samples: deque[_Sample] = deque(maxlen=LAG_NOTES_MAX)
 
     def note(self, now: float, end: int) -> None:
         self.end = end
-        if not self._notes or self._notes[-1].end < end or self.next >= end:
-            self._notes.append(_Note(now, end))
+        if not self._samples or self._samples[-1].end < end or self.next >= end:
+            self._samples.append(_Sample(now, end))
         self.advance(self.next)
 
     def advance(self, next_offset: int) -> None:
         self.next = next_offset
-        while self._notes and self._notes[0].end <= next_offset:
-            self.as_of = self._notes.popleft().time
+        while self._samples and self._samples[0].end <= next_offset:
+            self.as_of = self._samples.popleft().time
             self._reached = True
 
     def guess(self, as_of: float) -> None:
@@ -56,38 +56,42 @@ class _Partition:
             self.as_of = as_of
 
 
-class LagTracker(Generic[PlaceT]):
+class LagTracker(Generic[NameT]):
     """Partitions of any topics, each under a name of the caller's; not thread-safe."""
 
     def __init__(self) -> None:
-        self._partitions: dict[PlaceT, _Partition] = {}
+        self._partitions: dict[NameT, _Partition] = {}
 
-    def add(self, place: PlaceT, *, as_of: float) -> None:
+    def add(self, name: NameT, *, as_of: float) -> None:
         """Follows one more partition, applied to where the log was at `as_of`."""
-        self._partitions[place] = _Partition(as_of)
+        self._partitions[name] = _Partition(as_of)
 
-    def guess(self, place: PlaceT, as_of: float) -> None:
-        """The partition is applied to about then; counts until it has reached a first note."""
-        self._partitions[place].guess(as_of)
+    def guess(self, name: NameT, as_of: float) -> None:
+        """The partition is applied to about then; counts until a first sample is reached."""
+        self._partitions[name].guess(as_of)
 
-    def advance(self, place: PlaceT, next_offset: int) -> None:
+    def advance(self, name: NameT, next_offset: int) -> None:
         """Everything below the offset is applied."""
-        self._partitions[place].advance(next_offset)
+        self._partitions[name].advance(next_offset)
 
-    def note_ends(self, now: float, ends: Mapping[PlaceT, int]) -> None:
+    def note_ends(self, now: float, ends: Mapping[NameT, int]) -> None:
         """The log was asked at `now`, and these offsets are the next that it will give."""
-        for place, end in ends.items():
-            self._partitions[place].note(now, end)
+        for name, end in ends.items():
+            self._partitions[name].note(now, end)
 
-    def records(self, place: PlaceT) -> int:
+    def records(self, name: NameT) -> int:
         """How many records the log had beyond those applied when it was last asked."""
-        partition = self._partitions[place]
+        partition = self._partitions[name]
         return max(partition.end - partition.next, 0)
 
     def seconds(self, now: float, *, reachable: bool) -> float:
         """The table holds all that the logs held this long ago; 0.0 where it holds all of it."""
         partitions = self._partitions.values()
-        behind = [one.as_of for one in partitions if one.next < one.end or not reachable]
+        behind = [
+            partition.as_of
+            for partition in partitions
+            if partition.next < partition.end or not reachable
+        ]
         return max(now - min(behind), 0.0) if behind else 0.0
 
     def stale_at(self, *, reachable: bool) -> float:
@@ -96,4 +100,4 @@ class LagTracker(Generic[PlaceT]):
             return -NEVER
         if sum(map(self.records, self._partitions)) > STALE_RECORDS:
             return -NEVER
-        return min(one.as_of for one in self._partitions.values()) + STALE_S
+        return min(partition.as_of for partition in self._partitions.values()) + STALE_S

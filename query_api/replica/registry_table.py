@@ -4,7 +4,7 @@ The topic is compacted and keyed by publisher, so the last entry of a publisher 
 replicas write different registrations of one publisher at once, the later one in the log wins
 everywhere, and both requests were answered with success.
 
-An entry that cannot be read is skipped, counted and named by its place, as if it had never been
+An entry that cannot be read is skipped, counted and logged with its offset, as if it had never been
 written. Pure.
 """
 

@@ -8,7 +8,7 @@ cannot know of each other; see `query_api.replica.registry_table`.
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from brokers.clients import Clients
 from brokers.errors import AWAY
@@ -17,31 +17,28 @@ from brokers.options import ClientOptions
 from brokers.settings import KafkaSettings
 from query_api.http.errors import recovering
 from query_api.replica.replica import Replica
-from query_api.replica.snapshot import Place, Topic
-from query_api.replica.topic_reader import KafkaFeed
+from query_api.replica.snapshot import Topic, TopicPartition
+from query_api.replica.topic_reader import TopicReader
 from schemas.errors import NotRegisteredError, StorageError
 from schemas.identities import PublisherKey
-from schemas.limits import REGISTRY_ENTRY_MS
+from schemas.limits import REGISTRY_ENTRY_MS, REGISTRY_WRITE_S
 from schemas.registration import PublisherKind, Registration, is_new, service_key
 from schemas.topics import encode_publisher, encode_registration
 
-COMMAND_S: Final = 10.0
-"""How long a request waits for the log."""
-
-assert REGISTRY_ENTRY_MS / 1000 < COMMAND_S, "an entry is given up before its request is"
+assert REGISTRY_ENTRY_MS / 1000 < REGISTRY_WRITE_S, "an entry is given up before its request is"
 
 T = TypeVar("T")
 
 
-class KafkaRegistry:
-    """Implements `query_api.ports.Registry`; everything but the waiting runs on the feed's loop."""
+class RegistryWriter:
+    """Implements `query_api.ports.PublisherRegistry`; works on the reader's loop."""
 
     def __init__(
         self,
         settings: KafkaSettings,
         options: ClientOptions,
         replica: Replica,
-        feed: KafkaFeed,
+        reader: TopicReader,
         *,
         check: Callable[[Registration], None],
         kinds: Collection[PublisherKind],
@@ -54,15 +51,15 @@ class KafkaRegistry:
         self._servers = settings.bootstrap
         self._options = options
         self._replica = replica
-        self._feed = feed
+        self._reader = reader
         self._check = check
         self.kinds = kinds
         self._lock = asyncio.Lock()
         self._producer: EntryProducer | None = None
-        feed.close_with(self._close)
+        reader.close_with(self._close)
 
     async def register(self, registration: Registration) -> None:
-        """See `Registry`."""
+        """See `PublisherRegistry`."""
         await self._finish(self.write(registration))
 
     async def unregister(
@@ -74,10 +71,10 @@ class KafkaRegistry:
         model_name: str | None,
         block_size: int | None,
     ) -> list[Registration]:
-        """See `Registry`."""
+        """See `PublisherRegistry`."""
 
-        def is_meant(one: Registration) -> bool:
-            return one.matches(
+        def is_meant(registration: Registration) -> bool:
+            return registration.matches(
                 tenant_id=tenant_id,
                 instance_id=instance_id,
                 dp_rank=dp_rank,
@@ -89,18 +86,19 @@ class KafkaRegistry:
         return await self._finish(self._forget(is_meant, target))
 
     async def _finish(self, work: Coroutine[Any, Any, T]) -> T:
-        future = asyncio.wrap_future(self._feed.run(work))
+        future = asyncio.wrap_future(self._reader.run(work))
         try:
-            return await asyncio.wait_for(future, COMMAND_S)
+            return await asyncio.wait_for(future, REGISTRY_WRITE_S)
         except TimeoutError as error:
             raise StorageError(
-                f"Expected Kafka at {self._servers} to take the entry within {COMMAND_S:.0f} s"
+                f"Kafka at {self._servers} did not take the registry entry within"
+                f" {REGISTRY_WRITE_S:.0f} s"
             ) from error
 
-    # On the feed's loop
+    # On the reader's loop
 
     async def write(self, registration: Registration) -> None:
-        """What `register` does; for callers that are on the feed's loop already."""
+        """What `register` does; for callers that are on the reader's loop already."""
         async with self._lock:
             if is_new(registration, self._registrations()):
                 self._check(registration)
@@ -110,7 +108,7 @@ class KafkaRegistry:
         self, is_meant: Callable[[Registration], bool], target: str
     ) -> list[Registration]:
         async with self._lock:
-            gone = [one for one in self._registrations().values() if is_meant(one)]
+            gone = list(filter(is_meant, self._registrations().values()))
             if not gone:
                 raise NotRegisteredError(target)
             for registration in gone:
@@ -118,10 +116,10 @@ class KafkaRegistry:
             return gone
 
     def _registrations(self) -> dict[PublisherKey, Registration]:
-        copy = self._replica.loading
-        if not copy.registry_complete:
+        snapshot = self._replica.loading
+        if not snapshot.registry_complete:
             raise recovering("the registry is being read")
-        return copy.registry.registrations
+        return snapshot.registry.registrations
 
     async def _send(self, publisher: PublisherKey, registration: Registration | None) -> None:
         value = None if registration is None else encode_registration(registration)
@@ -132,9 +130,9 @@ class KafkaRegistry:
             )
         except AWAY as error:
             raise StorageError(
-                f"Expected Kafka at {self._servers} to take the entry, got: {error!r}"
+                f"Cannot write the registry entry to Kafka at {self._servers}: {error!r}"
             ) from error
-        place = Place(Topic.REGISTRY, written.partition)
+        place = TopicPartition(Topic.REGISTRY, written.partition)
         self._replica.loading.put_written(place, written.offset, publisher, registration)
 
     async def _open(self) -> EntryProducer:

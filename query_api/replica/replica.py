@@ -1,5 +1,5 @@
-"""A query replica: the read side of the service over a copy of the table that a reader of Kafka
-feeds (`query_api.replica.topic_reader`).
+"""A query replica: the read side of the service, over a snapshot of the table that
+`query_api.replica.topic_reader` keeps up to date.
 """
 
 import logging
@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 
 from query_api.ports import Health
 from query_api.replica.lag import NEVER
-from query_api.replica.snapshot import Copy, Place, TableReader, Topic
+from query_api.replica.snapshot import Snapshot, TableReader, Topic, TopicPartition
 from query_api.table_view import TableView
 from schemas.conditions import Condition, Conditions, Level, Part
 from schemas.identities import PrefixScope
@@ -26,14 +26,14 @@ class Replica(TableView):
     """Implements `query_api.ports.View`. The reader writes, on one thread; all others only read.
 
     Attributes:
-        copy: what is answered from.
-        loading: what is being read; the same, but while another copy is made.
-        conditions: what is wrong with it now; it is ready once a copy was complete.
-        recovery_s: how long the latest complete copy took.
-        entries_skipped: what was left out of the registry, in all copies.
-        rebuilds: copies made anew.
-        reachable, failed_checks: whether Kafka answered when last asked; how often not.
-        internal_errors: of the reader, that it did not expect.
+        current: what is answered from.
+        loading: what is being read; the same, except while another snapshot is made.
+        conditions: what is wrong with it now; it is ready once a snapshot was complete.
+        recovery_s: how long the latest complete snapshot took.
+        entries_skipped: what was left out of the registry, in all snapshots.
+        rebuilds: how often another snapshot was made.
+        reachable, failed_checks: whether Kafka answered when last asked; how often it did not.
+        internal_errors: unexpected errors of the reader.
     """
 
     def __init__(
@@ -46,12 +46,12 @@ class Replica(TableView):
         self._make_table = make_table
         self._partitions = partitions
         self._clock = clock
-        self.copy = self.loading = Copy(make_table, partitions)
+        self.current = self.loading = Snapshot(make_table, partitions)
         super().__init__(
-            kernel=lambda: self.copy.table.kernel,
-            publishers=lambda: self.copy.table.publishers,
-            registrations=lambda: list(self.copy.registry.registrations.values()),
-            positions=lambda: self.copy.positions,
+            kernel=lambda: self.current.table.kernel,
+            publishers=lambda: self.current.table.publishers,
+            registrations=lambda: list(self.current.registry.registrations.values()),
+            positions=lambda: self.current.positions,
         )
         self.rebuilds = 0
         self.recovery_s = 0.0
@@ -69,21 +69,21 @@ class Replica(TableView):
 
     # The reader's side
 
-    def begin_again(self) -> None:
-        """Makes another copy; until it is complete, answers come from the one that there is."""
-        self.loading = Copy(self._make_table, self._partitions)
+    def reload(self) -> None:
+        """Makes another snapshot; until it is complete, answers come from the current one."""
+        self.loading = Snapshot(self._make_table, self._partitions)
         self.rebuilds += 1
         self._begun_at = self._clock()
         if not self.ready:
-            self.copy = self.loading
+            self.current = self.loading
         else:
             self._note_recovery(Level.DEGRADED)
 
     def _note_recovery(self, level: Level) -> None:
-        message = "waiting until Kafka says where the topics end"
+        message = "waiting for Kafka to tell where the topics end"
         self.conditions.set(Part.RECOVERY, "recovering", message, level, logged=False)
 
-    def note_ends(self, ends: Mapping[Place, int]) -> None:
+    def note_ends(self, ends: Mapping[TopicPartition, int]) -> None:
         """Kafka has answered: the topics end there."""
         now = self._clock()
         self.reachable = True
@@ -116,33 +116,33 @@ class Replica(TableView):
         self.conditions.clear(Part.TABLE)
 
     def note_progress(self) -> None:
-        """Something was applied: changes over to a copy that is complete and as far."""
-        new = self.copy is not self.loading or not self.ready
+        """Something was applied: changes over to a snapshot that is complete and as far."""
+        new = self.current is not self.loading or not self.ready
         if new and self.loading.complete and self._is_as_far():
             self.recovery_s = self._clock() - self._begun_at
-            self.copy = self.loading
+            self.current = self.loading
             self.conditions.clear(Part.RECOVERY)
             logger.info(
                 "Read the table in %.2f s: %d publishers, %d registered",
                 self.recovery_s,
-                len(self.copy.table.publishers),
-                len(self.copy.registry.registrations),
+                len(self.current.table.publishers),
+                len(self.current.registry.registrations),
             )
-        # While another copy is made, nothing new comes into the one that there is.
-        current = self.copy is self.loading and self.reachable
-        self._stale_at = self.copy.stale_at(reachable=current)
+        # While another snapshot is made, the current one gets nothing new.
+        is_current = self.current is self.loading and self.reachable
+        self._stale_at = self.current.stale_at(reachable=is_current)
 
     def _is_as_far(self) -> bool:
         """Whether what is loaded covers what is answered from, as far as the events still go.
 
-        A table topic that was lost is empty until a worker has written it again.
+        A table topic that was lost is empty until a worker has rewritten it.
         """
         if not self.ready:
             return True
         loaded = dict(self.loading.positions)
         return all(
             loaded[partition] >= min(offset, self._events_ends.get(partition, 0) - 1)
-            for partition, offset in self.copy.positions
+            for partition, offset in self.current.positions
         )
 
     # View
@@ -154,17 +154,17 @@ class Replica(TableView):
 
     def health(self) -> Health:
         """See `View`."""
-        copy = self.copy
-        lag = copy.lag(self._clock(), reachable=self.reachable)
+        current = self.current
+        lag = current.lag(self._clock(), reachable=self.reachable)
         conditions = tuple(map(self._with_progress, self.conditions.all()))
-        return Health(ROLE, conditions, copy.table.kernel.name, copy.positions, lag)
+        return Health(ROLE, conditions, current.table.kernel.name, current.positions, lag)
 
     def _with_progress(self, condition: Condition) -> Condition:
         loading = self.loading
         if condition.part is not Part.RECOVERY or not loading.begun:
             return condition
         if loading.complete:
-            message = "the table topic was lost: waiting for the workers to write it again"
+            message = "the table topic was lost: waiting for the workers to rewrite it"
             return condition._replace(message=message)
         return condition._replace(message=loading.progress())
 
@@ -172,6 +172,6 @@ class Replica(TableView):
         """See `View`."""
         if self._clock() >= self._stale_at:
             return AnswerState.STALE
-        # After a fault nobody can say what of the table is missing.
-        degraded = self.copy.faulty or self.copy.table.is_degraded(scope)
+        # After a fault it is not known what of the table is missing.
+        degraded = self.current.faulty or self.current.table.is_degraded(scope)
         return AnswerState.DEGRADED if degraded else AnswerState.EXACT

@@ -1,8 +1,8 @@
-"""One copy of the table and of the registry, from the beginning of their topics on.
+"""One snapshot of the table and of the registry, read from the beginning of their topics on.
 
-A replica answers from one copy. It makes another one where the topics cannot be read on from where
-the first one stands (they were deleted and made anew, or deletions may be gone), and changes over
-once that one has caught up.
+A replica answers from one snapshot. It makes another where the topics cannot be read on from where
+the first stands (they were deleted and recreated, or tombstones may be gone), and changes over once
+that one has caught up.
 
 Pure: the reader of the topics calls `begin`, then `put_row`, `put_entry` and `advance` in the order
 of each partition. One writer; reading may run beside it, in other threads.
@@ -19,7 +19,7 @@ from query_api.replica.registry_table import RegistryTable
 from schemas.identities import Offset, PrefixScope, PublisherKey
 from schemas.positions import Position, PublisherState
 from schemas.registration import Registration
-from streams.kernel.interface import Kernel
+from streams.kernel.interface import ReadOnlyKernel
 from streams.table.row_source import SkippedRow
 from streams.table.rows import OWNER_KEY
 
@@ -32,7 +32,7 @@ class Topic(StrEnum):
     EVENTS = "events"
 
 
-class Place(NamedTuple):
+class TopicPartition(NamedTuple):
     """One partition of one topic."""
 
     topic: Topic
@@ -43,7 +43,7 @@ class TableReader(Protocol):
     """What `streams.table.row_reader.RowReader` is to a replica."""
 
     @property
-    def kernel(self) -> Kernel:
+    def kernel(self) -> ReadOnlyKernel:
         """The index that answers queries."""
         ...
 
@@ -78,14 +78,14 @@ class TableReader(Protocol):
         ...
 
 
-class Copy:
+class Snapshot:
     """See the module.
 
     Attributes:
         begun: whether it is known what must be read before it is complete.
         positions: what the table has folded; a new tuple at each change, after it.
         next_offsets: where to read on.
-        faulty: whether a row was passed over for an unexpected error.
+        faulty: whether a row was skipped for an unexpected error.
     """
 
     def __init__(
@@ -96,32 +96,34 @@ class Copy:
         self.begun = False
         self.faulty = False
         self.next_offsets = {
-            Place(topic, partition): 0
+            TopicPartition(topic, partition): 0
             for topic in (Topic.TABLE, Topic.REGISTRY)
             for partition in range(partitions[topic])
         }
         self._tables = range(partitions[Topic.TABLE])
-        self._targets: dict[Place, int] = {}
-        self._lag = LagTracker[Place]()
+        self._targets: dict[TopicPartition, int] = {}
+        self._lag = LagTracker[TopicPartition]()
         self.positions: Positions = self._positions()
 
     # Reading the topics
 
-    def begin(self, now: float, ends: Mapping[Place, int]) -> None:
-        """The topics end there now; the copy is complete once it has got there."""
+    def begin(self, now: float, ends: Mapping[TopicPartition, int]) -> None:
+        """The topics end there now; the snapshot is complete once it has got there."""
         self.begun = True
         self._targets = {place: ends[place] for place in self.next_offsets}
         for place in ends:
             self._lag.add(place, as_of=now)
         self.note_ends(now, ends)
 
-    def put_row(self, place: Place, key: bytes, value: bytes | None, *, as_of: float) -> None:
+    def put_row(
+        self, place: TopicPartition, key: bytes, value: bytes | None, *, as_of: float
+    ) -> None:
         """The next row of the table topic, which was written at `as_of`."""
         self.table.put(place.partition, key, value)
         if key != OWNER_KEY:  # which a worker writes before it has folded anything
-            self._lag.guess(Place(Topic.EVENTS, place.partition), as_of)
+            self._lag.guess(TopicPartition(Topic.EVENTS, place.partition), as_of)
 
-    def advance(self, place: Place, next_offset: int) -> Iterator[None]:
+    def advance(self, place: TopicPartition, next_offset: int) -> Iterator[None]:
         """All before the offset was put. In steps, for where a partition has to be loaded."""
         if next_offset < self.next_offsets[place]:
             return
@@ -134,13 +136,13 @@ class Copy:
         if self._has_reached(place):
             self._targets.pop(place, None)
 
-    def _has_reached(self, place: Place) -> bool:
+    def _has_reached(self, place: TopicPartition) -> bool:
         return place in self._targets and self.next_offsets[place] >= self._targets[place]
 
     def _note_covered(self, partition: int) -> None:
         covered = self.table.covered(partition)
         if covered != self.positions[partition].offset:
-            self._lag.advance(Place(Topic.EVENTS, partition), covered + 1)
+            self._lag.advance(TopicPartition(Topic.EVENTS, partition), covered + 1)
             self.positions = self._positions()
 
     def _positions(self) -> Positions:
@@ -148,12 +150,16 @@ class Copy:
             Position(partition, self.table.covered(partition)) for partition in self._tables
         )
 
-    def note_ends(self, now: float, ends: Mapping[Place, int]) -> None:
+    def note_ends(self, now: float, ends: Mapping[TopicPartition, int]) -> None:
         """The topics, the event log included, ended there at `now`."""
         self._lag.note_ends(now, ends)
 
     def put_written(
-        self, place: Place, offset: int, publisher: PublisherKey, registration: Registration | None
+        self,
+        place: TopicPartition,
+        offset: int,
+        publisher: PublisherKey,
+        registration: Registration | None,
     ) -> None:
         """An entry of the registry that this process wrote, and may have read already."""
         if offset >= self.next_offsets[place]:
@@ -188,12 +194,12 @@ class Copy:
         """How far it is behind."""
         return Lag(
             self.unread(),
-            self._records(Place(Topic.EVENTS, partition) for partition in self._tables),
+            self._records(TopicPartition(Topic.EVENTS, partition) for partition in self._tables),
             self._lag.seconds(now, reachable=reachable),
             reachable,
         )
 
-    def _records(self, places: Iterable[Place]) -> int:
+    def _records(self, places: Iterable[TopicPartition]) -> int:
         return sum(map(self._lag.records, places)) if self.begun else 0
 
     def stale_at(self, *, reachable: bool) -> float:

@@ -1,17 +1,17 @@
 """Reads the table and the registry from Kafka into a replica, on a thread of its own.
 
-A thread, because a query must not wait for what is read: the kernel lets go of Python's lock while
-it loads long rows. While 50,000 blocks a second come in small flushes, the p99 of a query is a
+A thread, because a query must not wait for what is read: the kernel releases Python's lock while it
+loads long rows. While 50,000 blocks a second come in small flushes, the p99 of a query is a
 third to a half of what it is with the reader on the loop that answers. The thread has an event
 loop, on which everything that touches Kafka runs:
 
-    follow   prepares the topics, then reads; whenever that fails, again after a pause
-    read     a consumer of all partitions, without a group, from where the copy stands
+    follow   prepares the topics, then reads; retries after a pause whenever that fails
+    read     a consumer of all partitions, without a group, from where the snapshot stands
     check    asks every `LAG_CHECK_S` where the topics end: lag, and whether Kafka is there
     run      what other threads hand in: writes to the registry
 
-aiokafka reconnects by itself, so an outage ends nothing here. The consumer is made anew where it
-stalls or fails, and the copy is made anew where its offsets mean nothing any more.
+aiokafka reconnects by itself, so an outage ends nothing here. A consumer that stalls or fails is
+replaced, and so is a snapshot whose offsets no longer belong to the topics.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from time import monotonic, time
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from brokers.backoff import Backoff
 from brokers.clients import Clients
@@ -30,13 +30,15 @@ from brokers.options import ClientOptions
 from brokers.reading import stop_consumer
 from brokers.settings import KafkaSettings
 from query_api.replica.replica import Replica
-from query_api.replica.snapshot import Copy, Place, Topic
+from query_api.replica.snapshot import Snapshot, Topic, TopicPartition
 from schemas.errors import ConfigurationError, EntryError
 from schemas.limits import (
     ENTRIES_NAMED_MAX,
     LAG_CHECK_S,
     LAG_CHECK_WAIT_S,
     REPLICA_AWAY_S,
+    REPLICA_POLL_MS,
+    REPLICA_RETRY_S,
     REPLICA_ROWS_PER_TURN_MAX,
     REPLICA_STALL_S,
     SHUTDOWN_S,
@@ -44,23 +46,20 @@ from schemas.limits import (
 from streams.table.row_contexts import MISSING_ROWS
 from streams.table.row_reader import RESETS
 
-RETRY_S: Final = 1.0
-_POLL_MS: Final = 250
-
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 
 class _OffsetsLostError(Exception):
-    """What was read is no beginning of what the topics hold now: they must be read anew."""
+    """The offsets read so far no longer belong to the topics: read them from the beginning."""
 
 
 class _StalledError(Exception):
-    """The consumer gives nothing although there is more."""
+    """The consumer returns nothing although there is more to read."""
 
 
-class KafkaFeed:
-    """Feeds one replica. `start` and `stop` it from one thread; `run` may be called from any."""
+class TopicReader:
+    """Keeps one replica up to date. `start` and `stop` it from one thread; call `run` from any."""
 
     def __init__(
         self,
@@ -84,7 +83,7 @@ class KafkaFeed:
         named = {Topic.TABLE: topics.table, Topic.REGISTRY: topics.registry}
         named[Topic.EVENTS] = topics.events
         self._places = {
-            Partition(spec.name, partition): Place(topic, partition)
+            Partition(spec.name, partition): TopicPartition(topic, partition)
             for topic, spec in named.items()
             for partition in range(spec.partitions)
         }
@@ -98,7 +97,7 @@ class KafkaFeed:
         self._stopping = False
         self._thread = threading.Thread(target=self._run_loop, name="kafka", daemon=True)
 
-    # Life
+    # Starting and stopping
 
     def start(self) -> None:
         """Starts reading; returns at once."""
@@ -111,14 +110,14 @@ class KafkaFeed:
             self._loop.call_soon_threadsafe(self._cancel)
             self._thread.join(SHUTDOWN_S)
         if self._thread.is_alive():
-            logger.error("The reader of Kafka did not stop within %.0f s", SHUTDOWN_S)
+            logger.error("The Kafka reader did not stop within %.0f s", SHUTDOWN_S)
 
     def close_with(self, close: Callable[[], Awaitable[None]]) -> None:
-        """Has something closed on the feed's loop when it ends."""
+        """Has something closed on the reader's loop when it ends."""
         self._closers.append(close)
 
     def run(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
-        """Runs it on the feed's loop, beside the reading."""
+        """Runs it on the reader's loop, beside the reading."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def _cancel(self) -> None:
@@ -128,14 +127,14 @@ class KafkaFeed:
     def _run_loop(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
-            self._loop.run_until_complete(self._live())
+            self._loop.run_until_complete(self._serve())
         except asyncio.CancelledError:
             if not self._stopping:
-                logger.error("The reader of Kafka was cancelled unasked; start the replica again")
+                logger.error("The Kafka reader stopped unexpectedly; restart the replica")
         finally:
             self._loop.close()
 
-    async def _live(self) -> None:
+    async def _serve(self) -> None:
         try:
             await self._follow()
             await asyncio.Event().wait()  # refused; what was handed in is still answered
@@ -146,15 +145,16 @@ class KafkaFeed:
     # Reading
 
     async def _follow(self) -> None:
-        backoff = Backoff(RETRY_S, RETRY_S)  # growing pauses would make answers older
+        # Growing pauses would make answers older.
+        backoff = Backoff(REPLICA_RETRY_S, REPLICA_RETRY_S)
         while True:
             self._replica.note_unreachable()
             try:
                 await self._prepare()
                 await self._read_and_check()
             except _OffsetsLostError as error:
-                logger.warning("Reading the table and the registry anew: %s", error)
-                self._replica.begin_again()
+                logger.warning("Reading the table and the registry from the beginning: %s", error)
+                self._replica.reload()
                 continue
             except ConfigurationError as error:
                 self._replica.note_unreachable(str(error), "refused")
@@ -170,73 +170,73 @@ class KafkaFeed:
             await backoff.wait()
 
     def _note_failure(self, problem: str) -> None:
-        """Of the brokers while they do not answer; else of what they have."""
+        """A failure of the brokers while they do not answer; else of the topics."""
         if self._replica.reachable:
             self._replica.note_read_failure(f"cannot read from Kafka: {problem}")
         else:
             self._replica.note_unreachable(f"cannot use Kafka at {self._servers}: {problem}")
 
     async def _read_and_check(self) -> None:
-        copy = self._replica.loading
+        snapshot = self._replica.loading
         consumer = Clients(self._options).replica_reader()
         try:
             await consumer.start()
             consumer.assign(self._read_from)
-            await self._seek(consumer, copy)
-            await self._note_ends(consumer, copy)
-            await _first_of(self._read(consumer, copy), self._check(consumer, copy))
+            await self._seek(consumer, snapshot)
+            await self._note_ends(consumer, snapshot)
+            await _first_of(self._read(consumer, snapshot), self._check(consumer, snapshot))
         finally:
             await stop_consumer(consumer)
 
-    async def _seek(self, consumer: Consumer, copy: Copy) -> None:
-        """To where the copy stands, or to the beginning where it is a new one."""
+    async def _seek(self, consumer: Consumer, snapshot: Snapshot) -> None:
+        """Seeks to where the snapshot stands, or to the beginning for a new one."""
         first = await consumer.beginning_offsets(self._read_from)
         for name in self._read_from:
-            offset = copy.next_offsets[self._places[name]]
-            if copy.begun and offset < first[name]:
-                raise _OffsetsLostError("a topic begins after what was read of it")
+            offset = snapshot.next_offsets[self._places[name]]
+            if snapshot.begun and offset < first[name]:
+                raise _OffsetsLostError("a topic begins after the offsets read")
             consumer.seek(name, max(offset, first[name]))
 
-    async def _read(self, consumer: Consumer, copy: Copy) -> None:
+    async def _read(self, consumer: Consumer, snapshot: Snapshot) -> None:
         moved_at = monotonic()
         while True:
             try:
                 batches = await consumer.getmany(
-                    timeout_ms=_POLL_MS, max_records=REPLICA_ROWS_PER_TURN_MAX
+                    timeout_ms=REPLICA_POLL_MS, max_records=REPLICA_ROWS_PER_TURN_MAX
                 )
             except (OffsetOutOfRangeError, NoOffsetForPartitionError) as error:
-                raise _OffsetsLostError(
-                    f"Kafka has not got the offsets any more: {error}"
-                ) from error
+                raise _OffsetsLostError(f"Kafka no longer has the offsets: {error}") from error
             for name, records in batches.items():
-                await self._apply(copy, self._places[name], records)
+                await self._apply(snapshot, self._places[name], records)
             for name in self._read_from:
                 # Beyond the last record where those after it were compacted away.
-                await self._advance(copy, self._places[name], await consumer.position(name))
+                await self._advance(snapshot, self._places[name], await consumer.position(name))
             self._replica.note_progress()
-            if batches or not copy.unread():
+            if batches or not snapshot.unread():
                 moved_at = monotonic()
                 self._replica.note_read()
             elif self._replica.reachable and monotonic() - moved_at > REPLICA_STALL_S:
-                raise _StalledError(f"nothing came for {REPLICA_STALL_S:.0f} s, but there is more")
+                raise _StalledError(f"no record for {REPLICA_STALL_S:.0f} s, but there are more")
 
-    async def _apply(self, copy: Copy, place: Place, records: Sequence[Message]) -> None:
-        was_complete, resets = copy.complete, copy.table.counters[RESETS]
+    async def _apply(
+        self, snapshot: Snapshot, place: TopicPartition, records: Sequence[Message]
+    ) -> None:
+        was_complete, resets = snapshot.complete, snapshot.table.counters[RESETS]
         for record in records:
             try:
-                self._put(copy, place, record)
+                self._put(snapshot, place, record)
             except Exception:
-                # Another reading would meet it again: what is lost with it is less than all.
+                # A restart would fail at it again; skipping it loses the least.
                 self._replica.internal_errors += 1
-                copy.faulty = copy.faulty or place.topic is Topic.TABLE
+                snapshot.faulty = snapshot.faulty or place.topic is Topic.TABLE
                 logger.exception(
                     "Unexpected error; skipping the message of the %s at offset %d of partition %d",
                     place.topic,
                     record.offset,
                     place.partition,
                 )
-        await self._advance(copy, place, records[-1].offset + 1)
-        for skipped in copy.table.take_skipped():
+        await self._advance(snapshot, place, records[-1].offset + 1)
+        for skipped in snapshot.table.take_skipped():
             logger.warning(
                 "Skipped a row of the table (%s) in partition %d with key: %s",
                 skipped.reason,
@@ -244,22 +244,22 @@ class KafkaFeed:
                 skipped.key.hex(),
             )
             if skipped.reason == MISSING_ROWS and was_complete:
-                # Read without a break a topic has no holes: this is another one of the same name.
-                raise _OffsetsLostError("rows are missing between those that were read")
-        if was_complete and copy.table.counters[RESETS] > resets:
-            # In a topic that was made anew, what is read may begin in the middle of the new table.
-            raise _OffsetsLostError("the table was built anew")
+                # A topic read without a break has no holes: this is another of the same name.
+                raise _OffsetsLostError("rows are missing")
+        if was_complete and snapshot.table.counters[RESETS] > resets:
+            # In a recreated topic, reading may have begun in the middle of the new table.
+            raise _OffsetsLostError("the table was rebuilt")
 
-    def _put(self, copy: Copy, place: Place, record: Message) -> None:
+    def _put(self, snapshot: Snapshot, place: TopicPartition, record: Message) -> None:
         if place.topic is Topic.TABLE:
             age_s = max(time() - record.timestamp / 1000, 0.0)
-            copy.put_row(place, record.key or b"", record.value, as_of=monotonic() - age_s)
+            snapshot.put_row(place, record.key or b"", record.value, as_of=monotonic() - age_s)
             return
         try:
-            copy.registry.put(record.offset, record.key, record.value)
+            snapshot.registry.put(record.offset, record.key, record.value)
         except EntryError as error:
             self._replica.entries_skipped += 1
-            is_named = copy.registry.skipped[error.reason] <= ENTRIES_NAMED_MAX
+            is_named = snapshot.registry.skipped[error.reason] <= ENTRIES_NAMED_MAX
             logger.log(
                 logging.WARNING if is_named else logging.DEBUG,
                 "Skipping the registry entry at offset %d of partition %d: %s",
@@ -268,13 +268,13 @@ class KafkaFeed:
                 error,
             )
 
-    async def _advance(self, copy: Copy, place: Place, next_offset: int) -> None:
+    async def _advance(self, snapshot: Snapshot, place: TopicPartition, next_offset: int) -> None:
         try:
-            for _ in copy.advance(place, next_offset):
+            for _ in snapshot.advance(place, next_offset):
                 await asyncio.sleep(0)
-        except Exception:  # the next call goes on without the rows that were being loaded
+        except Exception:  # the next call continues without the rows that were being loaded
             self._replica.internal_errors += 1
-            copy.faulty = True
+            snapshot.faulty = True
             logger.exception(
                 "Unexpected error; skipping rows of the %s before offset %d of partition %d",
                 place.topic,
@@ -284,31 +284,31 @@ class KafkaFeed:
 
     # Checking
 
-    async def _check(self, consumer: Consumer, copy: Copy) -> None:
+    async def _check(self, consumer: Consumer, snapshot: Snapshot) -> None:
         answered_at = monotonic()
         while True:
             await asyncio.sleep(LAG_CHECK_S)
             try:
-                await self._note_ends(consumer, copy)
+                await self._note_ends(consumer, snapshot)
                 answered_at = monotonic()
             except AWAY as error:
                 self._replica.note_unreachable(
-                    f"cannot use Kafka at {self._servers}: {error!r}; meanwhile the table stays as"
+                    f"cannot use Kafka at {self._servers}: {error!r}; until then the table stays as"
                     " it is, and answers say `stale`"
                 )
             if monotonic() - answered_at > REPLICA_STALL_S:
                 raise _StalledError(f"no answer for {REPLICA_STALL_S:.0f} s")
 
-    async def _note_ends(self, consumer: Consumer, copy: Copy) -> None:
-        applied = dict(copy.next_offsets)  # before they are asked for: some may come meanwhile
+    async def _note_ends(self, consumer: Consumer, snapshot: Snapshot) -> None:
+        applied = dict(snapshot.next_offsets)  # before they are asked for: some may come meanwhile
         async with asyncio.timeout(LAG_CHECK_WAIT_S):
             found = await consumer.end_offsets(list(self._places))
         now = monotonic()
-        if copy.begun and now - self._answered_at > REPLICA_AWAY_S:
-            raise _OffsetsLostError("deletions may be gone after so long without Kafka")
+        if snapshot.begun and now - self._answered_at > REPLICA_AWAY_S:
+            raise _OffsetsLostError("tombstones may be gone after so long without Kafka")
         ends = {self._places[name]: offset for name, offset in found.items()}
         if any(ends[place] < offset for place, offset in applied.items()):
-            raise _OffsetsLostError("a topic ends before what was read of it")
+            raise _OffsetsLostError("a topic ends before the offsets read")
         self._answered_at = now
         self._replica.note_ends(ends)
 

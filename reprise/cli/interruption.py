@@ -17,11 +17,11 @@ _SIGNALLED: Final = 128
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """SIGINT and SIGTERM raise KeyboardInterrupt in the body, and end the process without a word.
+    """SIGINT and SIGTERM raise KeyboardInterrupt in the body, and end the process silently.
 
     The exit code is 130 or 143. A service installs handlers of its own once it runs, and ends with
-    0. What starts a command may have SIGINT ignored (`nohup`, a background job of a shell that is
-    no terminal's); Python then leaves it ignored, and the command could not be stopped by it.
+    0. What starts a command may have SIGINT ignored (`nohup`, a background job of a non-interactive
+    shell); Python then leaves it ignored, and it could not stop the command.
 
     Raises:
         SystemExit: a signal ended the body.

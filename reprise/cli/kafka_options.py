@@ -53,7 +53,7 @@ _SHAPE_OPTIONS: Final = (
     _option(
         "--replication",
         "REPRISE_REPLICATION",
-        "Copies of each topic that is made.",
+        "Replicas of each topic that is created.",
         type=click.IntRange(min=1),
         default=1,
     ),
@@ -63,7 +63,7 @@ _CLIENT_OPTIONS: Final = (
     _option(
         "--kafka-security-protocol",
         "REPRISE_KAFKA_SECURITY_PROTOCOL",
-        "That of the brokers' listener.",
+        "The security protocol of the brokers' listener.",
         type=click.Choice(_PROTOCOLS),
         default="PLAINTEXT",
     ),
@@ -73,31 +73,31 @@ _CLIENT_OPTIONS: Final = (
         "PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512.",
         default="",
     ),
-    _option("--kafka-sasl-username", "REPRISE_KAFKA_SASL_USERNAME", "User.", default=""),
+    _option("--kafka-sasl-username", "REPRISE_KAFKA_SASL_USERNAME", "SASL user name.", default=""),
     _option(
         "--kafka-sasl-password",
         "REPRISE_KAFKA_SASL_PASSWORD",
-        "Password; a flag can be seen by others on the machine, the variable not so easily.",
+        "SASL password; others on the machine can see a flag, and less easily the variable.",
         default="",
     ),
     _option(
         "--kafka-ssl-cafile",
         "REPRISE_KAFKA_SSL_CAFILE",
-        "PEM file of the authorities to trust, where they are not the system's.",
+        "PEM file of the authorities to trust.  [default: the system's]",
         type=_FILE,
         default="",
     ),
     _option(
         "--kafka-ssl-certfile",
         "REPRISE_KAFKA_SSL_CERTFILE",
-        "PEM file of our certificate, where the brokers want one.",
+        "PEM file of the client certificate, where the brokers ask for one.",
         type=_FILE,
         default="",
     ),
     _option(
         "--kafka-ssl-keyfile",
         "REPRISE_KAFKA_SSL_KEYFILE",
-        "PEM file of its key, without a passphrase.",
+        "PEM file of the client certificate's key, without a passphrase.",
         type=_FILE,
         default="",
     ),
@@ -116,7 +116,7 @@ def kafka_options(
     servers = _option(
         "--kafka",
         "REPRISE_KAFKA",
-        "Brokers to begin with, as HOST:PORT[,HOST:PORT...].",
+        "Brokers to connect to first, as HOST:PORT[,HOST:PORT...].",
         required=required,
         metavar="HOST:PORT[,...]",
     )

@@ -1,10 +1,15 @@
-"""The command line. Flags win over the environment, that over files."""
+"""The command line: one module a command. Flags win over the environment, that over files."""
 
 import click
 
 from reprise import __version__
-from reprise.cli import distributed, embedded
+from reprise.cli.bridge import bridge
 from reprise.cli.interruption import Commands
+from reprise.cli.serve import serve
+from reprise.cli.streams import streams
+from reprise.cli.tail import tail
+from reprise.cli.up import up
+from reprise.cli.verify import verify
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -15,21 +20,15 @@ def main() -> None:
     """Tells an LLM router which engine holds the longest prefix of a prompt.
 
     \b
-    reprise up --demo                try it: four simulated engines and a router
-    reprise up --data DIR            run it; register engines by POST /register
-    reprise bridge --kafka HOST:PORT the engines' events, into Kafka
-    reprise serve --kafka HOST:PORT  a replica that answers from the tables in Kafka
-    reprise verify --data DIR        prove the table: fold its log afresh
-    reprise tail --data DIR          print the log as JSON lines
+    reprise up --demo                  try it: four simulated engines and a router
+    reprise up --data DIR              run all of it in one process; POST /register adds engines
+    reprise bridge --kafka HOST:PORT   append the engines' events to Kafka
+    reprise streams --kafka HOST:PORT  fold the events in Kafka into tables
+    reprise serve --kafka HOST:PORT    answer queries from the tables in Kafka
+    reprise verify --data DIR          prove the table by folding its whole log
+    reprise tail --data DIR            print the log as JSON lines
     """  # noqa: D301 -- click's \\b keeps the lines apart
 
 
-for command in (
-    embedded.up,
-    embedded.verify,
-    distributed.tail,
-    distributed.bridge,
-    distributed.streams,
-    distributed.serve,
-):
+for command in (up, verify, tail, bridge, streams, serve):
     main.add_command(command)

@@ -1,18 +1,12 @@
 """Numbers with a unit, as flags of the command line have them."""
 
 import math
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
     from click import Context, Parameter
-
-
-GIB_MAX: Final = 2.0**33
-"""A file system has no more bytes than 64 bits can count."""
-
-HOURS_MAX: Final = 24.0 * 365 * 10_000
 
 
 class Amount(click.FloatRange):

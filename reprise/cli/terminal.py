@@ -1,6 +1,4 @@
-"""What every command says to the terminal, and how it logs: results to standard output, logs to
-standard error.
-"""
+"""What commands write to the terminal: results to standard output, logs to standard error."""
 
 import logging
 import sys
@@ -11,7 +9,7 @@ from streams.kernel import native_available
 
 
 def say_ready(base_url: str) -> None:
-    """Says where the API is, once it answers."""
+    """Prints the address of the API, once it answers."""
     click.echo(f"Reprise answers on {base_url} (OpenAPI: {base_url}/docs). Ctrl-C stops it.")
 
 
@@ -29,6 +27,6 @@ def warn_without_native(kernel: str | None) -> None:
     """Warns where the slow kernel runs without having been asked for."""
     if kernel is None and not native_available():
         logging.getLogger(__name__).warning(
-            "The Rust kernel is not built: running the reference kernel, which is many times"
+            "The Rust kernel is not built: using the reference kernel, which is many times"
             " slower. Install Rust and run `make install`"
         )

@@ -36,7 +36,7 @@ class FoldLoop:
     Args:
         table: recovered; folds go on behind its offset.
         flush_s: how often the table's changes are written.
-        conditions: told of a flush that failed, which is tried again, and of the thread's end.
+        conditions: set by a flush that failed, which is retried, and by the thread's end.
     """
 
     def __init__(self, table: Table, *, flush_s: float, conditions: Conditions) -> None:
@@ -103,15 +103,17 @@ class FoldLoop:
 
     def _check_running(self) -> None:
         if self._ended:
-            raise StorageError("Expected the fold to run, but it has ended: restart the service")
+            raise StorageError("The fold has ended after an error: restart the service")
 
     def _run(self) -> None:
         try:
             self._fold_until_stopped()
         except BaseException as error:
-            # Even a panic of the kernel is told: answers must not go on as if they were exact.
-            logger.exception("The fold has ended; queries go on with what is folded")
-            message = f"the fold has ended: {error!r}"
+            # A panic of the kernel counts too: answers must not stay `exact`.
+            logger.exception(
+                "The fold thread failed; queries continue with what is folded, marked stale"
+            )
+            message = f"the fold thread failed: {error!r}"
             self._conditions.set(Part.INTERNAL, "thread_ended", message, logged=False)
             if not isinstance(error, Exception):
                 raise

@@ -26,6 +26,7 @@ from reprise.settings import Settings
 from schemas.conditions import Part
 from schemas.errors import StorageError
 from schemas.identities import PrefixScope
+from schemas.limits import EMBEDDED_COMMAND_S
 from schemas.positions import AnswerState, Position
 from schemas.registration import Registration, service_key
 from streams.kernel import array_packer, open_kernel
@@ -36,16 +37,13 @@ from streams.table.table import Table
 logger = logging.getLogger(__name__)
 
 ROLE: Final = "embedded"
-COMMAND_S: Final = 10.0
-"""How long `/register` waits for the write path; it is slower only where the disk fails."""
-
 
 _STALE_PARTS: Final = (Part.RECOVERY, Part.LOG, Part.INTERNAL)
 """With these the table is behind its log; with the others, what is folded is all there is."""
 
 
 class EmbeddedService(TableView):
-    """Implements `query_api.ports.View` and `Registry` over one `WriteThread`."""
+    """Implements `query_api.ports.View` and `PublisherRegistry` over one `WriteThread`."""
 
     def __init__(self, settings: Settings) -> None:
         """Opens the data directory.
@@ -114,12 +112,14 @@ class EmbeddedService(TableView):
         return (Position(0, self.write.fold.offset),)
 
     def _registered(self) -> list[Registration]:
-        return [known.registration for known in list(self.write.fold.registrations.values())]
+        return [
+            registered.registration for registered in list(self.write.fold.registrations.values())
+        ]
 
-    # Registry
+    # PublisherRegistry
 
     async def register(self, registration: Registration) -> None:
-        """See `Registry`."""
+        """See `PublisherRegistry`."""
         future = self.write.register(registration)
         await _within(asyncio.wrap_future(future))
 
@@ -132,7 +132,7 @@ class EmbeddedService(TableView):
         model_name: str | None,
         block_size: int | None,
     ) -> list[Registration]:
-        """See `Registry`."""
+        """See `PublisherRegistry`."""
         matches = methodcaller(
             "matches",
             tenant_id=tenant_id,
@@ -154,9 +154,9 @@ class EmbeddedService(TableView):
 
 async def _within(future: "asyncio.Future[list[Registration]]") -> list[Registration]:
     try:
-        return await asyncio.wait_for(future, COMMAND_S)
+        return await asyncio.wait_for(future, EMBEDDED_COMMAND_S)
     except TimeoutError as error:
-        raise StorageError(f"Expected the log to be written within {COMMAND_S:.0f} s") from error
+        raise StorageError(f"The log was not written within {EMBEDDED_COMMAND_S:.0f} s") from error
 
 
 def _log_refusal(registration: Registration, done: "Future[list[Registration]]") -> None:

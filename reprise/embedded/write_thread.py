@@ -10,8 +10,8 @@ The order is the guarantee:
 
 A record is folded only after it was appended, and a table row covers it only after it was synced.
 Steps 1, 2 and 4 run on the loop of this thread, 3 and 5 on `fold_thread`, behind a bounded queue.
-When the disk is full, the sink tries again until it succeeds: nothing is folded that is not in the
-log, queries go on from memory, commands are refused, and what the sockets receive meanwhile waits
+When the disk is full, the sink retries until it succeeds: nothing is folded that is not in the log,
+queries are answered from memory, commands are refused, and what the sockets receive meanwhile waits
 in the bounded inbox.
 """
 
@@ -22,7 +22,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Final
 
 import uvloop
 
@@ -37,7 +36,12 @@ from schemas.arrays import ArrayPacker
 from schemas.conditions import Conditions, Level, Part
 from schemas.errors import DiskError, StorageError
 from schemas.identities import Offset, PublisherKey
-from schemas.limits import EMBEDDED_TURN_MESSAGES_MAX, LOG_RETRY_S, SHUTDOWN_S
+from schemas.limits import (
+    EMBEDDED_TURN_MESSAGES_MAX,
+    LOG_RETENTION_CHECK_S,
+    LOG_RETRY_S,
+    SHUTDOWN_S,
+)
 from schemas.positions import PublisherState
 from schemas.registration import Registration
 from streams.log.embedded import EmbeddedLog
@@ -46,8 +50,6 @@ from streams.table.fold import Fold
 from streams.table.table import Table
 
 logger = logging.getLogger(__name__)
-
-RETENTION_CHECK_S: Final = 10.0
 
 
 class WriteThread:
@@ -114,7 +116,7 @@ class WriteThread:
 
     @property
     def faults(self) -> int:
-        """Unforeseen errors, of all parts."""
+        """Unexpected errors, of all parts."""
         return self._faults + self.pump.faults + self.folding.faults
 
     def _count_fault(self) -> None:
@@ -133,7 +135,9 @@ class WriteThread:
         if self._thread.ident is None:
             self._end()
             return
-        with contextlib.suppress(RuntimeError):  # the loop has been closed: it has ended by itself
+        with contextlib.suppress(
+            RuntimeError
+        ):  # the loop has been closed: the thread has ended already
             self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(SHUTDOWN_S)
         if self._thread.is_alive():
@@ -162,10 +166,12 @@ class WriteThread:
                 self._syncer.start()
                 self._loop.run_until_complete(self._write_until_stopped())
         except Exception as error:
-            message = f"the write path has ended: {error!r}"
+            message = f"the write path failed: {error!r}"
             self.conditions.set(Part.INTERNAL, "thread_ended", message, logged=False)
             if not self._stopping.is_set():
-                logger.exception("The write path has ended; queries go on with what is folded")
+                logger.exception(
+                    "The write path failed; queries continue with what is folded, marked stale"
+                )
         finally:
             self._stopping.set()
             self._end()
@@ -184,7 +190,7 @@ class WriteThread:
             self.log.close()
         except StorageError as error:
             logger.error(
-                "Closing the data directory failed; the log has all that was read: %s", error
+                "Cannot close the data directory; the log has all that was read: %s", error
             )
 
     async def _write_until_stopped(self) -> None:
@@ -206,7 +212,9 @@ class WriteThread:
         if self.sink.is_blocked:
             self.sink.retry()
         if self.sink.is_blocked:
-            logger.error("Stopping; what was received and could not be appended is lost")
+            logger.error(
+                "Stopping with a log that cannot be written: records not appended are lost"
+            )
         else:
             await self.pump.drain()
 
@@ -256,7 +264,7 @@ class WriteThread:
             self._stop.set()
 
     def _note_disk(self, part: Part, error: StorageError) -> None:
-        """An attempt failed and will be made again; queries go on from memory."""
+        """An attempt failed and will be retried; queries are answered from memory."""
         self.conditions.set(part, "disk", str(error))
 
     def _note_failure(self, error: StorageError) -> None:
@@ -274,11 +282,11 @@ class WriteThread:
     async def _retain_often(self) -> None:
         while True:
             self._retain()
-            await asyncio.sleep(RETENTION_CHECK_S)
+            await asyncio.sleep(LOG_RETENTION_CHECK_S)
 
     def _retain(self) -> None:
         settings = self._settings
-        exempt = [known.offset for known in self.fold.registrations.values()]
+        exempt = [registered.offset for registered in self.fold.registrations.values()]
         try:
             self.log.retain(
                 bytes_max=settings.log_retention_bytes,
@@ -310,7 +318,10 @@ class _FoldedTable:
 
     def registrations(self) -> Mapping[PublisherKey, Registration]:
         """See `PublisherTable`."""
-        return {key: one.registration for key, one in self._thread.fold.registrations.items()}
+        return {
+            publisher: registered.registration
+            for publisher, registered in self._thread.fold.registrations.items()
+        }
 
     def state(self, publisher: PublisherKey) -> PublisherState | None:
         """See `PublisherTable`."""

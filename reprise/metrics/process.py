@@ -1,4 +1,4 @@
-"""Of every role: readiness, conditions, internal errors, and the process itself."""
+"""Metrics of every role: readiness, conditions, internal errors, and the process itself."""
 
 from collections.abc import Callable
 from typing import Final, NamedTuple
@@ -14,7 +14,7 @@ class Role(NamedTuple):
 
     Attributes:
         conditions: what is wrong with it now.
-        internal_errors: how many errors nothing else covers.
+        internal_errors: how many unexpected errors it had.
     """
 
     conditions: Conditions
@@ -24,14 +24,17 @@ class Role(NamedTuple):
 PROCESS: Final[tuple[Family[Role], ...]] = (
     gauge(
         "reprise_ready",
-        "1 while the role can do its work: none of its conditions is unavailable.",
+        "1 while the role can do its work: no condition of level `unavailable`.",
         lambda role: role.conditions.ready,
     ),
     gauges(
         "reprise_condition",
         "1 for each condition that the role is in now.",
         ("part", "reason", "level"),
-        lambda role: [((one.part, one.reason, one.level), 1.0) for one in role.conditions.all()],
+        lambda role: [
+            ((condition.part, condition.reason, condition.level), 1.0)
+            for condition in role.conditions.all()
+        ],
     ),
     counter(
         "reprise_internal_errors",

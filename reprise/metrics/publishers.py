@@ -13,7 +13,7 @@ from schemas.identities import PublisherKey
 from schemas.positions import Cursor, PublisherState
 
 _LABELS: Final = ("tenant", "instance", "model", "dp_rank")
-_NOBODY: Final = ("", "", "", "")
+_NO_PUBLISHER: Final = ("", "", "", "")
 
 
 def _labels(publisher: PublisherKey) -> tuple[str, str, str, str]:
@@ -27,8 +27,8 @@ class Received(NamedTuple):
     Attributes:
         counters, cursors, connected: of each publisher that is followed.
         states: of each publisher, where the role has states.
-        dropped: what was left out, by publisher and reason.
-        unregistered: messages of nobody who is followed.
+        dropped: what was dropped, by publisher and reason.
+        unregistered: messages of publishers that are not followed.
         held_bytes: of batches that wait for a replay.
     """
 
@@ -83,7 +83,10 @@ def received(
 
 def _counted(value: Callable[[PublisherCounters], int]) -> Callable[[Received], Samples]:
     def samples(found: Received) -> Samples:
-        return [(_labels(one), float(value(counted))) for one, counted in found.counters.items()]
+        return [
+            (_labels(publisher), float(value(counted)))
+            for publisher, counted in found.counters.items()
+        ]
 
     return samples
 
@@ -92,13 +95,13 @@ def _dropped(found: Received) -> Samples:
     for (publisher, reason), count in sorted(found.dropped.items()):
         yield (*_labels(publisher), reason), count
     if found.unregistered:
-        yield (*_NOBODY, "unregistered"), found.unregistered
+        yield (*_NO_PUBLISHER, "unregistered"), found.unregistered
 
 
 RECEIVED: Final[tuple[Family[Received], ...]] = (
     counters(
         "reprise_bridge_messages",
-        "Messages received from the publisher, of any use or none.",
+        "Messages received from the publisher, usable or not.",
         _LABELS,
         _counted(lambda counted: counted.messages),
     ),
@@ -128,19 +131,19 @@ RECEIVED: Final[tuple[Family[Received], ...]] = (
     ),
     counters(
         "reprise_bridge_lost_batches",
-        "Batches of the publisher that never came.",
+        "Batches of the publisher that were never received.",
         _LABELS,
         _counted(lambda counted: counted.lost_batches),
     ),
     counters(
         "reprise_bridge_restarts",
-        "Restarts of the publisher, found by its sequence.",
+        "Restarts of the publisher, detected by its sequence numbers.",
         _LABELS,
         _counted(lambda counted: counted.restarts),
     ),
     counters(
         "reprise_bridge_dropped",
-        "Messages, batches, events and records that were left out, by reason.",
+        "Messages, batches, events and records that were dropped, by reason.",
         (*_LABELS, "reason"),
         _dropped,
     ),
@@ -148,19 +151,25 @@ RECEIVED: Final[tuple[Family[Received], ...]] = (
         "reprise_publisher_connected",
         "1 while the link to the publisher is up.",
         _LABELS,
-        lambda found: [(_labels(one), float(up)) for one, up in found.connected.items()],
+        lambda found: [
+            (_labels(publisher), float(up)) for publisher, up in found.connected.items()
+        ],
     ),
     gauges(
         "reprise_publisher_received_sequence",
         "Sequence number of the last batch received from the publisher.",
         _LABELS,
-        lambda found: [(_labels(one), cursor.sequence) for one, cursor in found.cursors.items()],
+        lambda found: [
+            (_labels(publisher), cursor.sequence) for publisher, cursor in found.cursors.items()
+        ],
     ),
     gauges(
         "reprise_publisher_state",
-        "1 for the state that the publisher is in at its bridge.",
+        "1 for the state of the publisher at its bridge.",
         (*_LABELS, "state"),
-        lambda found: [((*_labels(one), state), 1.0) for one, state in found.states.items()],
+        lambda found: [
+            ((*_labels(publisher), state), 1.0) for publisher, state in found.states.items()
+        ],
     ),
     gauge(
         "reprise_inbox_messages",
@@ -200,19 +209,22 @@ FOLDED: Final[tuple[Family[Folded], ...]] = (
         "1 while batches of the publisher are known to be missing from the table.",
         _LABELS,
         lambda found: [
-            (_labels(one), float(state.degraded_since is not None)) for one, state in found.items()
+            (_labels(publisher), float(state.degraded_since is not None))
+            for publisher, state in found.items()
         ],
     ),
     gauges(
         "reprise_publisher_folded_sequence",
         "Sequence number of the publisher's last batch in the table.",
         _LABELS,
-        lambda found: [(_labels(one), state.sequence) for one, state in found.items()],
+        lambda found: [(_labels(publisher), state.sequence) for publisher, state in found.items()],
     ),
     gauges(
         "reprise_publisher_incarnation",
-        "Starts of the publisher's process that the table knows of.",
+        "Incarnation of the publisher in the table: one more with each restart.",
         _LABELS,
-        lambda found: [(_labels(one), state.incarnation) for one, state in found.items()],
+        lambda found: [
+            (_labels(publisher), state.incarnation) for publisher, state in found.items()
+        ],
     ),
 )

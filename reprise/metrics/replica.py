@@ -1,4 +1,4 @@
-"""A replica: how far it is behind, what it made of rows, and whom it knows."""
+"""A replica: how far it is behind, what became of rows, and who is registered."""
 
 from typing import Final
 
@@ -34,17 +34,17 @@ REPLICA: Final[tuple[Family[Replica], ...]] = (
         "reprise_table_rows",
         "Rows of the table topic that the replica read, by outcome.",
         ("outcome",),
-        lambda replica: by_label(replica.copy.table.counters),
+        lambda replica: by_label(replica.current.table.counters),
     ),
     counter(
         "reprise_table_rebuilds",
-        "Times the replica had to read the table from its beginning again.",
+        "Times the replica had to reread the table from its beginning.",
         lambda replica: replica.rebuilds,
     ),
     gauge(
         "reprise_registry_publishers",
         "Registered publishers that the replica knows.",
-        lambda replica: len(replica.copy.registry.registrations),
+        lambda replica: len(replica.current.registry.registrations),
     ),
     counter(
         "reprise_registry_skipped",

@@ -70,7 +70,7 @@ def bridge_metrics(bridge: "Bridge") -> CollectorRegistry:
             bridge.pump.inbox,
             bridge.pump.subscriber,
             dropped_later=bridge.writer.dropped + bridge.spool.dropped,
-            states={one.registration.publisher: one.state for one in publishers},
+            states={status.registration.publisher: status.state for status in publishers},
         )
 
     collector = RoleCollector()
@@ -94,13 +94,13 @@ def worker_metrics(worker: "Worker") -> CollectorRegistry:
         owned = {} if worker.tables is None else dict(worker.tables.owned)
         return {
             number: Written(
-                one.table.fold,
-                one.table.flushed,
-                one.table.written_rows,
-                one.table.written_bytes,
-                one.table.generations,
+                partition.table.fold,
+                partition.table.flushed,
+                partition.table.written_rows,
+                partition.table.written_bytes,
+                partition.table.generations,
             )
-            for number, one in owned.items()
+            for number, partition in owned.items()
         }
 
     collector = RoleCollector()
@@ -128,8 +128,8 @@ def replica_collector(replica: "Replica") -> RoleCollector:
     collector.add(REPLICA, lambda: replica)
     collector.add(RECOVERY, lambda: replica)
     collector.add(FOLDED_OFFSETS, replica.positions)
-    collector.add(FOLDED, lambda: dict(replica.copy.table.publishers))
-    collector.add(INDEX, lambda: replica.copy.table.kernel)
+    collector.add(FOLDED, lambda: dict(replica.current.table.publishers))
+    collector.add(INDEX, lambda: replica.current.table.kernel)
     return collector
 
 

@@ -5,7 +5,7 @@ from typing import Final, NamedTuple, Protocol
 
 from query_api.ports import Positions
 from reprise.metrics.family import Family, Samples, counters, gauge, gauges
-from streams.kernel.interface import Kernel
+from streams.kernel.interface import ReadOnlyKernel
 from streams.table.fold import Fold
 
 
@@ -24,7 +24,7 @@ Tables = Mapping[int, Written]
 
 
 class Recovers(Protocol):
-    """Whatever recovers at its start."""
+    """What recovers when it starts."""
 
     @property
     def recovery_s(self) -> float:
@@ -34,7 +34,7 @@ class Recovers(Protocol):
 
 def _each(value: Callable[[Written], float]) -> Callable[[Tables], Samples]:
     def samples(tables: Tables) -> Samples:
-        return [((str(number),), float(value(one))) for number, one in sorted(tables.items())]
+        return [((str(number),), float(value(table))) for number, table in sorted(tables.items())]
 
     return samples
 
@@ -53,7 +53,7 @@ FOLDED_OFFSETS: Final[tuple[Family[Positions], ...]] = (
         "reprise_table_folded_offset",
         "Last offset of the log that is folded into the table in memory, by partition.",
         ("partition",),
-        lambda positions: [((str(one.partition),), one.offset) for one in positions],
+        lambda positions: [((str(position.partition),), position.offset) for position in positions],
     ),
 )
 
@@ -116,7 +116,7 @@ RECOVERY: Final[tuple[Family[Recovers], ...]] = (
     ),
 )
 
-INDEX: Final[tuple[Family[Kernel], ...]] = (
+INDEX: Final[tuple[Family[ReadOnlyKernel], ...]] = (
     gauges(
         "reprise_kernel_info",
         "1 for the name of the kernel that is in use.",
@@ -130,22 +130,22 @@ INDEX: Final[tuple[Family[Kernel], ...]] = (
     ),
     gauge(
         "reprise_index_entries",
-        "Entries in the index that answers queries: a holder has a block.",
+        "Entries in the index that answers queries: one for each block of each holder.",
         lambda kernel: kernel.stats()["entries"],
     ),
     gauge(
         "reprise_index_publishers",
-        "Publishers that the index knows by number.",
+        "Publishers in the index that answers queries.",
         lambda kernel: kernel.stats()["publishers"],
     ),
     gauge(
         "reprise_index_scopes",
-        "Scopes in the index, each walked by queries on its own.",
+        "Scopes in the index that answers queries.",
         lambda kernel: kernel.stats()["scopes"],
     ),
     gauge(
         "reprise_index_holder_sets",
-        "Distinct sets of holders that blocks of the index share.",
+        "Distinct holder sets in the index that answers queries.",
         lambda kernel: kernel.stats()["holder_sets"],
     ),
     gauge(

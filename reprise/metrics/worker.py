@@ -1,4 +1,4 @@
-"""A stream worker: what became of the records that it was brought, and how often it restarted."""
+"""A stream worker: what became of the records that it was given, and how often it restarted."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -8,7 +8,7 @@ from reprise.metrics.family import Family, by_label, counter, counters
 RESTARTS: Final[tuple[Family[int], ...]] = (
     counter(
         "reprise_worker_restarts",
-        "Times the worker's app failed and was started again.",
+        "Times the worker's app failed and was restarted.",
         float,
     ),
 )
@@ -16,7 +16,7 @@ RESTARTS: Final[tuple[Family[int], ...]] = (
 CRASHES: Final[tuple[Family[int], ...]] = (
     counter(
         "reprise_worker_crashes",
-        "Times Faust itself failed beneath the worker's app.",
+        "Times Faust itself crashed in the worker.",
         float,
     ),
 )

@@ -34,7 +34,7 @@ class BridgeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What `reprise bridge` runs with; see `bridge.service.BridgeSettings`.
 
     Attributes:
-        metrics_port: where `/health`, `/ready` and `/metrics` are; None for nowhere, 0 for any.
+        metrics_port: where `/health`, `/ready` and `/metrics` are; None for no monitor, 0 for any.
         metrics_host: the address to listen on there.
     """
 

@@ -7,7 +7,7 @@ import signal
 import socket
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Final, Protocol
+from typing import Protocol
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -16,12 +16,10 @@ from query_api.http.app import create_app
 from reprise.embedded.service import EmbeddedService
 from reprise.settings import Settings
 from schemas.errors import ConfigurationError
+from schemas.limits import HTTP_BACKLOG, HTTP_GRACE_S, OPEN_FILES_MAX
 from schemas.registration import Registration
 
 logger = logging.getLogger(__name__)
-
-BACKLOG: Final = 2048
-OPEN_FILES_MAX: Final = 65_536
 
 
 def raise_open_files_limit() -> None:
@@ -34,7 +32,7 @@ def raise_open_files_limit() -> None:
 
 
 def bind(host: str, port: int, *, option: str = "--port") -> socket.socket:
-    """The listening socket, bound before anything else starts, so that a clash is told at once.
+    """The listening socket, bound first, so that a port in use is reported at once.
 
     Args:
         host: the address or name to listen on.
@@ -56,8 +54,8 @@ def bind(host: str, port: int, *, option: str = "--port") -> socket.socket:
             raise
     except OSError as error:
         raise ConfigurationError(
-            f"Expected to listen on {host}:{port}, got: {error.strerror or error}."
-            f" Stop whatever uses it, or choose another by {option}"
+            f"Cannot listen on {host}:{port}: {error.strerror or error}."
+            f" Stop whatever uses it, or choose another port with {option}"
         ) from error
     listening.set_inheritable(True)
     return listening
@@ -141,12 +139,12 @@ class Server:
             access_log=False,
             server_header=False,
             log_config=None,
-            backlog=BACKLOG,
-            timeout_graceful_shutdown=3,
+            backlog=HTTP_BACKLOG,
+            timeout_graceful_shutdown=HTTP_GRACE_S,
         )
         self._server = _Server(config, lambda: when_serving(self.base_url), when_stopping)
         service.start()
-        # uvicorn raises a signal again once it has stopped: by then these are the handlers.
+        # uvicorn re-raises a signal once it has stopped: by then these are the handlers.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._server.handle_exit)
         try:

@@ -9,7 +9,6 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Final
 
 import msgspec
 
@@ -22,21 +21,20 @@ from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
 from query_api.http.app import create_app
 from query_api.http.errors import RequestError
-from query_api.replica.registry_writer import KafkaRegistry
+from query_api.replica.registry_writer import RegistryWriter
 from query_api.replica.replica import Replica
 from query_api.replica.snapshot import Topic
-from query_api.replica.topic_reader import KafkaFeed
+from query_api.replica.topic_reader import TopicReader
 from reprise.metrics.roles import replica_collector
 from reprise.roles.http_server import Server
 from reprise.settings import DEFAULT_HOST, DEFAULT_PORT, DEFAULT_SEED
 from schemas.errors import ConfigurationError, RegistrationError, RepriseError, StorageError
+from schemas.limits import REGISTER_RETRY_S
 from schemas.registration import Registration
 from streams.kernel import open_kernel
 from streams.table.row_reader import RowReader
 
 logger = logging.getLogger(__name__)
-
-_REGISTER_PAUSE_S: Final = 1.0
 
 
 class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,28 +76,28 @@ class ReplicaService:
 
         self.replica = Replica(make_table, partitions)
         self.replica.metrics.register(replica_collector(self.replica))
-        self._feed = KafkaFeed(
+        self._reader = TopicReader(
             kafka,
             options,
             self.replica,
             prepare=partial(self._prepare, kafka),
             when_refused=when_refused,
         )
-        self.registry = KafkaRegistry(
-            kafka, options, self.replica, self._feed, check=_check_endpoints, kinds=KINDS
+        self.registry = RegistryWriter(
+            kafka, options, self.replica, self._reader, check=_check_endpoints, kinds=KINDS
         )
         self._registrations = registrations
 
     def start(self) -> None:
         """See `reprise.roles.http_server.Service`."""
-        self._feed.start()
+        self._reader.start()
         for registration in self._registrations:
-            done = self._feed.run(self._register(registration))
+            done = self._reader.run(self._register(registration))
             done.add_done_callback(partial(_log_refusal, registration))
 
     def stop(self) -> None:
         """See `reprise.roles.http_server.Service`."""
-        self._feed.stop()
+        self._reader.stop()
 
     async def _prepare(self, kafka: KafkaSettings) -> None:
         """Waits for the topics."""
@@ -114,7 +112,7 @@ class ReplicaService:
                 await self.registry.write(registration)
                 return
             except (RequestError, StorageError):  # not read yet, or not there
-                await asyncio.sleep(_REGISTER_PAUSE_S)
+                await asyncio.sleep(REGISTER_RETRY_S)
 
 
 def _check_endpoints(registration: Registration) -> None:
@@ -130,7 +128,9 @@ def _log_refusal(registration: Registration, done: "Future[None]") -> None:
             "Configured publisher %s was not registered: %s", registration.service_key, error
         )
     elif error is not None:
-        logger.error("Registering %s failed", registration.service_key, exc_info=error)
+        logger.error(
+            "Cannot register configured publisher %s", registration.service_key, exc_info=error
+        )
 
 
 def serve_replica(

@@ -29,7 +29,7 @@ def _fields(worker: Worker) -> dict[str, object]:
     owned = {} if worker.tables is None else dict(worker.tables.owned)
     return {
         "partitions": {
-            str(partition): one.table.fold.offset for partition, one in sorted(owned.items())
+            str(partition): tables.table.fold.offset for partition, tables in sorted(owned.items())
         },
     }
 
@@ -60,4 +60,4 @@ async def _work(settings: StreamsSettings) -> None:
             await worker.run()
         except LoopSpoiledError as error:
             logger.critical("The process ends: %s", error)
-            os._exit(1)  # in order it would wait for what does not end
+            os._exit(1)  # an orderly exit would wait for what does not end

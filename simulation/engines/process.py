@@ -76,10 +76,10 @@ class EngineProcess:
         assert self._process.stdout is not None, "the process was started with a pipe"
         name = self.options.instance_id
         if not select.select([self._process.stdout], [], [], timeout_s)[0]:
-            raise EngineStartError(f"Expected engine `{name}` to be ready in {timeout_s} s")
+            raise EngineStartError(f"Engine `{name}` was not ready within {timeout_s} s")
         line = self._process.stdout.readline()
         if not line:
-            raise EngineStartError(f"Expected engine `{name}` to be ready, but it ended")
+            raise EngineStartError(f"Engine `{name}` ended before it was ready")
         self._ready = msgspec.json.decode(line, type=EngineReady)
         return self._ready
 

@@ -17,7 +17,7 @@ PublisherId = NewType("PublisherId", int)
 """A kernel's handle of a publisher, valid until `unregister`."""
 
 COUNTERS = (
-    "stored",  # blocks stored, announced again ones included
+    "stored",  # blocks stored, repeated announcements included
     "removed",  # blocks removed, counted-down ones included
     "cleared",  # entries dropped by clear or unregister
     "repeated",  # blocks stored that the publisher held on that tier already
@@ -92,8 +92,8 @@ class ScannedQuery(NamedTuple):
     tokens: bytes
 
 
-class Kernel(Protocol):
-    """The prefix index. One writer; queries may run beside it from other threads.
+class ReadOnlyKernel(Protocol):
+    """What queries and views may call, from any thread, beside the one writer.
 
     A query sees the index between two events or in the middle of one, never a block half changed.
     """
@@ -107,6 +107,66 @@ class Kernel(Protocol):
     def seed(self) -> int:
         """Seed of the prefix hash, u64."""
         ...
+
+    def query(
+        self,
+        scope: PrefixScope,
+        tokens: bytes,
+        first_key: bytes,
+        instance_id: str | None,
+        /,
+    ) -> list[InstanceMatch]:
+        """What each instance holds of a prompt, sorted by instance; [] for an unknown scope.
+
+        Args:
+            scope: where to look.
+            tokens: (n,) u32 LE; a trailing partial block does not count.
+            first_key: `schemas.events.extra_key` of the first block, b"" for none.
+            instance_id: only this instance, or None for all.
+
+        Cost: O(blocks matched + holders that end), at about the speed of hashing the tokens.
+        """
+        ...
+
+    def query_by_hash(
+        self, scope: PrefixScope, hashes: bytes, instance_id: str | None, /
+    ) -> list[InstanceMatch]:
+        """As `query`, for prefix hashes that the caller has computed: (n,) u64 LE."""
+        ...
+
+    def knows(self, scope: PrefixScope, /) -> bool:
+        """Whether the scope has a participant: a registered publisher, or one that holds blocks."""
+        ...
+
+    def scan_query(self, body: bytes, /) -> ScannedQuery | None:
+        """Reads a plain JSON body of `POST /query` without making an object of each token.
+
+        None wherever anything is unusual (an escape, an unknown or repeated key, a number that is
+        not a plain integer in range, a value of another type, a missing field, trailing data): the
+        caller then parses and validates in full, so that every error text has one source.
+        `streams.kernel.scan` says what is accepted.
+        """
+        ...
+
+    def scopes(self) -> list[ScopeView]:
+        """All scopes with participants or blocks, sorted. Cost O(scopes + publishers)."""
+        ...
+
+    def contexts(self) -> list[ContextView]:
+        """All contexts with entries, with their digests, sorted."""
+        ...
+
+    def counters(self) -> dict[str, int]:
+        """`COUNTERS` by name."""
+        ...
+
+    def stats(self) -> dict[str, int]:
+        """Sizes now: `blocks`, `entries`, `publishers`, `scopes`, `holder_sets`, `memory_bytes`."""
+        ...
+
+
+class Kernel(ReadOnlyKernel, Protocol):
+    """The prefix index with its writing methods, which are for one thread at a time."""
 
     def open_publisher(self, stream: StreamKey, dp_rank: int, /) -> PublisherId:
         """The handle of a publisher, made where it is new. Cost O(1)."""
@@ -174,60 +234,4 @@ class Kernel(Protocol):
         Blocks that follow each other in the index follow each other here, so that loading restores
         the layout. Cost O(entries of the instance), plus a sort.
         """
-        ...
-
-    def query(
-        self,
-        scope: PrefixScope,
-        tokens: bytes,
-        first_key: bytes,
-        instance_id: str | None,
-        /,
-    ) -> list[InstanceMatch]:
-        """What each instance holds of a prompt, sorted by instance; [] for an unknown scope.
-
-        Args:
-            scope: where to look.
-            tokens: (n,) u32 LE; a trailing partial block does not count.
-            first_key: `schemas.events.extra_key` of the first block, b"" for none.
-            instance_id: only this instance, or None for all.
-
-        Cost: O(blocks matched + holders that end), at about the speed of hashing the tokens.
-        """
-        ...
-
-    def query_by_hash(
-        self, scope: PrefixScope, hashes: bytes, instance_id: str | None, /
-    ) -> list[InstanceMatch]:
-        """As `query`, for prefix hashes that the caller has computed: (n,) u64 LE."""
-        ...
-
-    def knows(self, scope: PrefixScope, /) -> bool:
-        """Whether the scope has a participant: a registered publisher, or one that holds blocks."""
-        ...
-
-    def scan_query(self, body: bytes, /) -> ScannedQuery | None:
-        """Reads a plain JSON body of `POST /query` without making an object of each token.
-
-        None wherever anything is unusual (an escape, an unknown or repeated key, a number that is
-        not a plain integer in range, a value of another type, a missing field, trailing data): the
-        caller then parses and validates in full, so that every error text has one source.
-        `streams.kernel.scan` says what is accepted.
-        """
-        ...
-
-    def scopes(self) -> list[ScopeView]:
-        """All scopes with participants or blocks, sorted. Cost O(scopes + publishers)."""
-        ...
-
-    def contexts(self) -> list[ContextView]:
-        """All contexts with entries, with their digests, sorted."""
-        ...
-
-    def counters(self) -> dict[str, int]:
-        """`COUNTERS` by name."""
-        ...
-
-    def stats(self) -> dict[str, int]:
-        """Sizes now: `blocks`, `entries`, `publishers`, `scopes`, `holder_sets`, `memory_bytes`."""
         ...

@@ -25,7 +25,7 @@ def match_instance(
         instance: its name.
         ranks: its publishers that take part in answers, by rank.
         publishers: everyone's, any of which may be a shared pool.
-        held: the holders of each block of the prompt, up to the first that nobody holds.
+        held: the holders of each block of the prompt, up to the first without a holder.
         block_size: tokens per block.
     """
 

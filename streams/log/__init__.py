@@ -1,3 +1,3 @@
-"""Where records are kept in order: `interface.py` says what a log is, `embedded.py` is one on this
-disk.
+"""The log of records: `interface.py` is its contract, `embedded.py` a log on this disk, `kafka.py`
+reads the events topic.
 """

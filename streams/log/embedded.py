@@ -1,5 +1,6 @@
-"""The log of the embedded service: append-only in RocksDB, one process, group commit. Format
-version 1.
+"""The log of the embedded service: append-only in RocksDB, one process, group commit.
+
+Format version 1:
 
     key                      value
     b"r" + offset (u64 BE)   the record
@@ -93,13 +94,13 @@ class EmbeddedLog:
         return default if value is None else int(self._unpack(_U64, value)[0])
 
     def _unpack(self, fields: struct.Struct, stored: bytes) -> tuple[Any, ...]:
-        """Raises StorageError where these are none of the log's own bytes."""
+        """Raises StorageError where the bytes are not of the expected size."""
         try:
             return fields.unpack(stored)
         except struct.error as error:
             raise StorageError(
                 f"Expected an intact log at {self._path}, got {len(stored)} bytes in place of"
-                f" {fields.size}. Restore the directory, or delete it to begin with an empty log"
+                f" {fields.size}. Restore the directory, or delete it to start with an empty log"
             ) from error
 
     def _read_segments(self) -> Iterator[Segment]:
@@ -191,10 +192,10 @@ class EmbeddedLog:
         self._dirty = True
 
     def reopen(self) -> None:
-        """Closes and opens again, which is how RocksDB leaves the state after a failed write.
+        """Closes and opens the log, which is how RocksDB leaves its state after a failed write.
 
         Raises:
-            StorageError: it cannot be opened now; call again later.
+            StorageError: it cannot be opened now; retry later.
         """
         with self._lock:
             self._db.reopen()
@@ -226,7 +227,7 @@ class EmbeddedLog:
             age_max_s: drop segments of which every record is older.
             now: Unix seconds.
             floor: nothing at or above it is dropped, whatever the bounds say: a table still needs
-            it.
+                it.
             exempt: offsets of records to keep for ever.
 
         Returns:
@@ -265,9 +266,7 @@ class EmbeddedLog:
 
 
 class ReadOnlyLog(EmbeddedLog):
-    """The log as of the moment of opening; another process may go on writing it. Appending
-    raises.
-    """
+    """The log as it was when opened; another process may go on writing it. Appending raises."""
 
     def _open(self) -> Database:
         return Database.read_only(self._path, LOG)

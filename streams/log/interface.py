@@ -1,4 +1,4 @@
-"""What a log is: records under rising offsets, appended, read in order, and one day retired."""
+"""What a log is: records under rising offsets, appended, read in order, retired when old."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
@@ -24,7 +24,7 @@ class ReadableLog(Protocol):
 
     @property
     def bounds(self) -> LogBounds:
-        """What it has, but for records that retention spares, which stand before."""
+        """Its first and next offset; records that retention spares stand before the first."""
         ...
 
     @property

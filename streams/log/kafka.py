@@ -1,16 +1,14 @@
 """The events as a worker reads them: where they begin and end, and past what is corrupt."""
 
 from collections.abc import Iterable
-from typing import Final
 
 from brokers.interface import Partition
 from brokers.options import ClientOptions
 from brokers.reading import first_offset_from, offset_bounds, opened_reader, read_one_by_one
 from schemas.identities import Offset
+from schemas.limits import CORRUPT_READ_RECORDS_MAX
 from schemas.positions import LogBounds
 from streams.log.interface import LogEntry
-
-_CAREFUL_RECORDS_MAX: Final = 4_096
 
 
 async def log_bounds(
@@ -42,8 +40,8 @@ async def read_past_corruption(
 ) -> list[LogEntry]:
     """The records from `start` on, up to and with the first batch that fails its checksum.
 
-    Its records have an empty value: whoever folds them skips, counts and names them as what is no
-    record. At most `_CAREFUL_RECORDS_MAX`.
+    Its records have an empty value: whoever folds them skips, counts and logs them as unreadable.
+    At most `CORRUPT_READ_RECORDS_MAX`.
 
     Raises:
         KafkaError: the broker is away, or does not answer within a bound.
@@ -60,6 +58,6 @@ async def read_past_corruption(
             corrupt = message is None
             value = b"" if message is None else message.value or b""
             entries.append(LogEntry(Offset(offset), value))
-            if len(entries) == _CAREFUL_RECORDS_MAX:
+            if len(entries) == CORRUPT_READ_RECORDS_MAX:
                 break
     return entries

@@ -16,10 +16,10 @@ from schemas.codec import UNUSABLE, decode_record, decode_record_events
 from schemas.errors import RecordError
 from schemas.events import BlockEvent, Stored
 from schemas.identities import StreamKey
+from schemas.limits import TAIL_KEY_NESTING_MAX
 from schemas.records import EventsRecord, Record, RegisteredRecord
 
 _encoder: Final = msgspec.json.Encoder()
-_NESTING_MAX: Final = 8
 
 
 class Entry(NamedTuple):
@@ -121,7 +121,7 @@ def _readable(value: Any, nesting: int = 0) -> Any:
     """Raises TypeError for what no engine's extra keys are made of."""
     if isinstance(value, bytes):
         return value.hex()
-    if isinstance(value, list) and nesting < _NESTING_MAX:
+    if isinstance(value, list) and nesting < TAIL_KEY_NESTING_MAX:
         return [_readable(item, nesting + 1) for item in value]
     if value is None or isinstance(value, str | int | float):
         return value

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing, contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from brokers.availability import check_access, until_reached
 from brokers.interface import Partition
@@ -21,13 +21,10 @@ from brokers.reading import opened_reader
 from brokers.settings import KafkaSettings
 from brokers.topics import count_partitions
 from schemas.identities import Offset
+from schemas.limits import TAIL_POLL_S, TAIL_REACH_S, TAIL_RECORDS_MAX
 from storage.rocksdb import LOG, Database, disk_errors
 from streams.log.embedded import ReadOnlyLog
 from streams.log.record_lines import Entry, StreamFilter, record_line
-
-_PATIENCE_S: Final = 10.0
-_POLL_S: Final = 0.25
-_POLL_RECORDS_MAX: Final = 500
 
 
 class TailOptions(NamedTuple):
@@ -53,9 +50,7 @@ Write = Callable[[bytes], object]
 
 @contextmanager
 def quiet_output() -> Iterator[Write]:
-    """Standard output, each write seen at once; a reader that went away ends the body without a
-    word.
-    """
+    """Standard output, flushed at each write; a reader that went away ends the body silently."""
 
     def write(lines: bytes) -> None:
         sys.stdout.buffer.write(lines)
@@ -64,7 +59,7 @@ def quiet_output() -> Iterator[Write]:
     try:
         yield write
     except BrokenPipeError:
-        # What is left in the buffer has nowhere to go; the interpreter would try again at its end.
+        # What is left in the buffer has nowhere to go; the interpreter would retry as it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -90,7 +85,7 @@ async def _tail_kafka(settings: KafkaSettings, options: TailOptions, write: Writ
         await check_access(clients)
         return await count_partitions(clients, topic)
 
-    partitions = await until_reached(look, servers=settings.bootstrap, patience_s=_PATIENCE_S)
+    partitions = await until_reached(look, servers=settings.bootstrap, patience_s=TAIL_REACH_S)
     printer = _Printer(options, write)
     places = [Partition(topic, number) for number in range(partitions)]
     async with aclosing(_kafka_batches(clients, places, options)) as batches:
@@ -110,7 +105,7 @@ async def _kafka_batches(
             reader.seek(place, begins[place])
         while options.follow or [p for p in places if await reader.position(p) < ends[p]]:
             found = await reader.getmany(
-                timeout_ms=int(_POLL_S * 1000), max_records=_POLL_RECORDS_MAX
+                timeout_ms=int(TAIL_POLL_S * 1000), max_records=TAIL_RECORDS_MAX
             )
             yield [
                 Entry(place.partition, message.offset, message.value)
@@ -138,13 +133,13 @@ def _embedded_batches(path: Path, options: TailOptions) -> Iterator[list[Entry]]
         try:
             position = Offset(0) if options.from_beginning else log.end_offset
             while True:
-                found = islice(log.read(position), _POLL_RECORDS_MAX)
+                found = islice(log.read(position), TAIL_RECORDS_MAX)
                 entries = [Entry(0, offset, value) for offset, value in found]
                 if entries:
                     position = Offset(entries[-1].offset + 1)
                     yield entries
                 elif options.follow:
-                    time.sleep(_POLL_S)
+                    time.sleep(TAIL_POLL_S)
                     log.catch_up()
                 else:
                     return
@@ -160,7 +155,7 @@ class _FollowedLog(ReadOnlyLog):
 
         Args:
             path: of the log.
-            scratch: a directory for RocksDB's own notes on this reader.
+            scratch: a directory for RocksDB's own files about this reader.
         """
         self._scratch = scratch
         super().__init__(path)
@@ -175,7 +170,7 @@ class _FollowedLog(ReadOnlyLog):
 
 
 class _Printer:
-    """Filters, encodes and counts."""
+    """Filters, encodes, writes and counts lines."""
 
     def __init__(self, options: TailOptions, write: Write) -> None:
         self._options = options

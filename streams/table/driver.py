@@ -12,15 +12,15 @@ from schemas.limits import TABLE_FLUSH_CHANGES_MAX
 from streams.log.interface import LogEntry, WritableLog
 from streams.table.fold import INTERNAL_ERROR, NO_OFFSET, SkippedRecord
 from streams.table.recovery import Plan
-from streams.table.skip_log import SkippedRecords
+from streams.table.skip_log import SkipLog
 from streams.table.table import Table, run_without_loop
-from streams.threads import in_thread
+from streams.table.threads import in_thread
 
 _NEVER: Final = float("inf")
 
 
 class FoldDriver:
-    """Folds into one table, names what is skipped, and flushes where that is due.
+    """Folds into one table, logs what is skipped, and flushes when that is due.
 
     A flush is due once a flush time has passed since the last one, or earlier where the changes
     that wait are many: they are held in memory. While flushes fail only time makes one due.
@@ -38,7 +38,7 @@ class FoldDriver:
         flush_s: float = _NEVER,
         flush_changes_max: int = TABLE_FLUSH_CHANGES_MAX,
         counters: Counter[str] | None = None,
-        skipped: SkippedRecords | None = None,
+        skip_log: SkipLog | None = None,
         on_flush: Callable[[StorageError | None], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -46,9 +46,9 @@ class FoldDriver:
         place: what offsets are of, for people: a partition, or "".
         flush_s: the flush time; without one, whoever calls `flush` keeps it.
         flush_changes_max: changes that may wait.
-        counters, skipped: shared with other drivers.
-        on_flush: told of each flush that was due: None, or its error, and the flush is tried
-            again later. Without it the error is raised.
+        counters, skip_log: shared with other drivers.
+        on_flush: called after each flush with None or its error; a failed one is retried later.
+            Without it the error is raised.
         clock: monotonic seconds.
         """
         self.table = table
@@ -56,7 +56,7 @@ class FoldDriver:
         self._place = place
         self._flush_s = flush_s
         self._flush_changes_max = flush_changes_max
-        self._skipped = SkippedRecords() if skipped is None else skipped
+        self._skip_log = SkipLog() if skip_log is None else skip_log
         self._on_flush = on_flush
         self._clock = clock
         self._flush_at = clock() + flush_s
@@ -75,10 +75,10 @@ class FoldDriver:
     async def fold(self, entries: Iterable[LogEntry]) -> None:
         """Folds records in order, and flushes where many changes wait.
 
-        Nothing about a record ends it: what cannot be folded is skipped, counted and named.
+        Nothing about a record ends it: what cannot be folded is skipped, counted and logged.
 
         Raises:
-            StorageError, TableLostError: a flush failed, and nobody is told of that.
+            StorageError, TableLostError: a flush failed, and there is no `on_flush`.
         """
         for entry in entries:
             self._count(1, self.table.apply((entry,)))
@@ -114,9 +114,9 @@ class FoldDriver:
 
     def _count(self, records: int, skipped: Iterable[SkippedRecord]) -> None:
         self.counters["records"] += records
-        for one in skipped:
-            self.counters[f"skipped_{one.reason}"] += 1
-            self._skipped.name(self._place, one)
+        for record in skipped:
+            self.counters[f"skipped_{record.reason}"] += 1
+            self._skip_log.log(self._place, record)
 
     def flush_in(self) -> float:
         """Seconds until a flush is due, 0 where one is."""
@@ -131,7 +131,7 @@ class FoldDriver:
         """Flushes now; see `Table.flush`.
 
         Raises:
-            StorageError, TableLostError: it failed, and nobody is told of that.
+            StorageError, TableLostError: it failed, and there is no `on_flush`.
         """
         self._flush_at = self._clock() + self._flush_s
         try:
@@ -162,7 +162,7 @@ def recover(
 
     Raises:
         RowVersionError: a newer Reprise wrote the rows; nothing was changed.
-        DiskError: the disk failed; call again with both opened again.
+        DiskError: the disk failed; reopen both, and retry.
     """
     plan = run_without_loop(table.open(log.bounds, now=time.time()))
     driver = FoldDriver(table, flush_changes_max=flush_changes_max)

@@ -3,7 +3,7 @@
 Rules, in the order in which they are applied to a record:
 
 1. It cannot be decoded, or a newer Reprise wrote it: skipped and counted; the fold goes on.
-2. Its (incarnation, last sequence) is not above the publisher's cursor: it came again, or late;
+2. Its (incarnation, last sequence) is not above the publisher's cursor: it is a duplicate, or late;
    skipped and counted. So a log that delivers a record twice gives the state of one that delivers
    it once. Where only the record's beginning has been folded, the kernel skips those events.
 3. Its incarnation is newer: whatever the publisher held is dropped first, `reset` record or none.
@@ -15,8 +15,8 @@ Rules, in the order in which they are applied to a record:
 7. A publisher that is registered in a fold that has not seen the log's beginning (`distrust`) is
    degraded, where nothing proves that it held nothing before: no record of an incarnation, and no
    `unregistered` record. Its next incarnation or a `cleared` event ends that, like any other loss.
-8. An error that nobody foresaw ends nothing: the record is counted and passed over, and its
-   publisher is degraded. It may have changed a part of what it holds.
+8. An unexpected error on a record stops nothing: the record is counted and skipped, and its
+   publisher is degraded, since a part of the record may have been folded.
 """
 
 from collections import Counter
@@ -79,7 +79,7 @@ class TableChanges(NamedTuple):
 
 
 class SkippedRecord(NamedTuple):
-    """A record that was not folded: where it is, and why; `error` where nobody foresaw that."""
+    """A record that was not folded: where it is, and why; `error` of an unexpected one."""
 
     offset: Offset
     reason: str
@@ -234,21 +234,21 @@ class Fold:
 
     def _register(self, offset: Offset, record: RegisteredRecord) -> None:
         publisher = record.publisher
-        known = self.registrations.get(publisher)
-        if known is not None and known.registration == record.registration:
+        registered = self.registrations.get(publisher)
+        if registered is not None and registered.registration == record.registration:
             self.counters["duplicate_records"] += 1
             return
         self.kernel.register(self._handle(publisher), record.registration.lora_name, True)
         self.registrations[publisher] = Registered(record.registration, offset)
         self._changed_registrations.add(publisher)
-        if known is None and offset < self.unproven.before:
+        if registered is None and offset < self.unproven.before:
             self._register_unproven(publisher)
 
     def _register_unproven(self, publisher: PublisherKey) -> None:
         """Rule 7. Whoever has a cursor was judged by its sequences, rules 3 to 5."""
         seen = self.unproven.unregistered
         if publisher in seen:
-            self._put_unproven(tuple(one for one in seen if one != publisher))
+            self._put_unproven(tuple(other for other in seen if other != publisher))
             return
         before = self.publishers.get(publisher, PublisherState())
         if before.incarnation == 0:
@@ -262,7 +262,7 @@ class Fold:
 
     def _unregister(self, offset: Offset, publisher: PublisherKey) -> None:
         if offset < self.unproven.before:
-            seen = [one for one in self.unproven.unregistered if one != publisher]
+            seen = [other for other in self.unproven.unregistered if other != publisher]
             dropped = len(seen) + 1 - UNREGISTERED_REMEMBERED_MAX
             if dropped > 0:
                 self.counters["unregistered_forgotten"] += dropped

@@ -17,11 +17,11 @@ The rows are those of the table topic where there is one, copied to this disk, e
     cover up to c             ends before c, and is not        REBUILD
 
 **What the log no longer proves is degraded.** A rebuild from a log that has lost its beginning, or
-that was lost and begins again, cannot tell what a publisher holds that was registered before: the
+that was lost and started over, cannot tell what a publisher holds that was registered before: the
 fold is told so (`Plan.unproven_before`, `Fold.distrust`), stores it with its first rows, and
 degrades each such publisher at its registration. So a kill at any moment forgets nothing. A log of
 our own keeps the records of live registrations, so that each stands where it was made; those of a
-topic are written again now and then, so that none of them proves anything by where it stands.
+topic are rewritten now and then, so where one of them stands proves nothing.
 
 After ADOPT the rows are right, but a later rebuild will not have what the log lost: it counts as
 complete only from there on.

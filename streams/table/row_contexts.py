@@ -5,6 +5,7 @@ from typing import Final, NamedTuple
 
 from schemas.errors import RowCorruptError, RowVersionError
 from schemas.identities import ModelContext, Offset, PublisherKey
+from schemas.limits import ROW_LOAD_STEP_BYTES
 from streams.kernel.changes import Change, Op
 from streams.kernel.interface import Kernel
 from streams.table import rows
@@ -13,8 +14,6 @@ from streams.table.row_loader import ContextRow, by_stream, load_rows
 from streams.table.row_source import RowSource, SkippedRow, SkippedRows
 from streams.table.row_writer import ContextRows
 from streams.table.rows import Row, RowKind, RowPlace
-
-_STEP_BYTES: Final = 4 * 2**20
 
 MISSING_ROWS: Final = "missing_rows"
 """Reason where a row does not follow on those before it."""
@@ -45,10 +44,10 @@ class _Found(NamedTuple):
 
 
 class PartitionContexts:
-    """See the module. `known` is where each context stands, as a writer has to know it."""
+    """See the module. `states` says where each context stands, as a writer has to know it."""
 
     def __init__(self, partition: int, kernel: Kernel, skipped: SkippedRows) -> None:
-        self.known: dict[ModelContext, ReadContext] = {}
+        self.states: dict[ModelContext, ReadContext] = {}
         self._partition = partition
         self._kernel = kernel
         self._skipped = skipped
@@ -69,7 +68,7 @@ class PartitionContexts:
         Args:
             source: rows to sort out.
             generations: contexts that have another generation from now on, or the same.
-            publishers: of the partition, as known before.
+            publishers: of the partition, before these rows.
             before: rows up to it were loaded already.
             now: rows up to it count.
         """
@@ -88,10 +87,10 @@ class PartitionContexts:
                 if refused is not None:
                     key = rows.row_key(RowPlace(refused.context, 0, refused.n))
                     self._damage(refused.context, key, CORRUPT_ROWS, "its changes do not load")
-                if loaded_bytes >= _STEP_BYTES:
+                if loaded_bytes >= ROW_LOAD_STEP_BYTES:
                     yield
             loaded_bytes += sum(len(row.body) for row in ready)
-            if loaded_bytes >= _STEP_BYTES:
+            if loaded_bytes >= ROW_LOAD_STEP_BYTES:
                 loaded_bytes = 0
                 yield
 
@@ -128,7 +127,7 @@ class PartitionContexts:
             if row is None or row.covers <= now:
                 yield _Found(place, row, value)
             else:
-                state = self.known.setdefault(context, ReadContext())
+                state = self.states.setdefault(context, ReadContext())
                 state.last_generation = max(state.last_generation, place.generation)
                 source.keep(key, value)
 
@@ -146,7 +145,7 @@ class PartitionContexts:
         A chunk repeats what was applied up to the offset that it covers: it is loaded only where
         that has not been, or where the context is damaged.
         """
-        state = self.known.setdefault(context, ReadContext())
+        state = self.states.setdefault(context, ReadContext())
         switched = generation > state.generation
         heals = switched and state.damaged
         if switched:
@@ -183,7 +182,7 @@ class PartitionContexts:
         return ready
 
     def _follows(self, state: ReadContext, place: RowPlace) -> bool:
-        """Whether the row has not been met; what is missing before it is noted."""
+        """Whether the row is new; a row that is missing before it damages the context."""
         if place.n < state.next_n:
             self._skipped.counters["repeated_rows"] += 1
             return False
@@ -205,11 +204,13 @@ class PartitionContexts:
         self._mark_damaged(context)
 
     def _mark_damaged(self, context: ModelContext) -> None:
-        self.known[context].damaged = True
+        self.states[context].damaged = True
         self._skipped.damaged.add(context.stream)
 
     def _note_healed(self, context: ModelContext) -> None:
         self._skipped.counters["healed"] += 1
         stream = context.stream
-        if not any(one.stream == stream and read.damaged for one, read in self.known.items()):
+        if not any(
+            context.stream == stream and state.damaged for context, state in self.states.items()
+        ):
             self._skipped.damaged.discard(stream)

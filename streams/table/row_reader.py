@@ -9,18 +9,18 @@ point by then: superseded rows are gone, so is the order between rows of differe
    reaches the offset that they cover: whatever a dead worker left of a flush is replaced by its
    successor before;
 3. a `covered` row of another table than the one before (its body names the table) says that the
-   table was built again from the log: what the partition held is dropped first.
+   table was rebuilt from the log: what the partition held is dropped first.
 
 The rows of a store are a partition that is loaded once, and read from the disk stream by stream.
 
-Rows that are corrupt or of a newer version are skipped, counted and named; what they belong to is
+Rows that are corrupt or of a newer version are skipped, counted and logged; what they belong to is
 degraded until a whole row replaces them: the next generation does for a context. A strict reader
-raises instead: whoever owns a store has a log to build the table again from.
+raises instead: whoever owns a store has a log to rebuild the table from.
 
 A topic is to be read with `isolation_level="read_committed"`: a large flush is a transaction, and
 what a dying worker wrote of one was never there.
 
-No I/O, clock or logging: the reader of the topic asks `take_skipped` what to say.
+No I/O, clock or logging: the reader of the topic logs what `take_skipped` returns.
 """
 
 from collections import Counter
@@ -43,7 +43,7 @@ RESETS: Final = "resets"
 
 
 class _Partition:
-    """What is known of one partition; `gathered` are rows that do not count yet."""
+    """The state of one partition; `gathered` are rows that do not count yet."""
 
     def __init__(self, contexts: PartitionContexts) -> None:
         self.caught_up = False
@@ -95,8 +95,8 @@ class RowReader:
 
     def covered(self, partition: int) -> Offset:
         """The offset of the events topic up to which the partition is folded; -1 for nothing."""
-        known = self._partitions.get(partition)
-        return NO_OFFSET if known is None or not known.caught_up else known.covered
+        part = self._partitions.get(partition)
+        return NO_OFFSET if part is None or not part.caught_up else part.covered
 
     def positions(self) -> list[Position]:
         """Where each partition stands, sorted."""
@@ -131,16 +131,16 @@ class RowReader:
 
         Cost O(1), but for a `covered` row once caught up: O(changes of its flush).
         """
-        known = self._partition(partition)
-        if known.caught_up:
-            known.gathered.put(key, value)
+        part = self._partition(partition)
+        if part.caught_up:
+            part.gathered.put(key, value)
             if key == rows.COVERED_KEY:
-                for _ in self._commit(partition, known, known.gathered):
+                for _ in self._commit(partition, part, part.gathered):
                     pass
         elif value is None:
-            known.gathered.remove(key)
+            part.gathered.remove(key)
         else:
-            known.gathered.put(key, value)
+            part.gathered.put(key, value)
 
     def caught_up(self, partition: int) -> None:
         """The reader has put every row that the partition had when reading began: they are loaded.
@@ -156,28 +156,28 @@ class RowReader:
         Until the last step the partition's part of the kernel is not whole, and nothing may be put
         into it.
         """
-        known = self._partition(partition)
-        if not known.caught_up:
-            yield from self._commit(partition, known, known.gathered)
-            known.caught_up = True
+        part = self._partition(partition)
+        if not part.caught_up:
+            yield from self._commit(partition, part, part.gathered)
+            part.caught_up = True
 
     def load(self, source: RowSource) -> None:
         """Loads what a store has, as partition 0. Cost O(rows); holds those of one stream at a
         time.
         """
-        known = self._partition(0)
-        for _ in self._commit(0, known, source):
+        part = self._partition(0)
+        for _ in self._commit(0, part, source):
             pass
-        known.caught_up = True
+        part.caught_up = True
 
     def _partition(self, partition: int) -> _Partition:
-        known = self._partitions.get(partition)
-        if known is None:
+        part = self._partitions.get(partition)
+        if part is None:
             contexts = PartitionContexts(partition, self.kernel, self._skipped)
-            known = self._partitions[partition] = _Partition(contexts)
-        return known
+            part = self._partitions[partition] = _Partition(contexts)
+        return part
 
-    def _commit(self, partition: int, known: _Partition, source: RowSource) -> Iterator[None]:
+    def _commit(self, partition: int, part: _Partition, source: RowSource) -> Iterator[None]:
         """Applies what counts now, in steps.
 
         Step 1. the `covered` row: how far rows count, and whether the table is still the same.
@@ -185,40 +185,40 @@ class RowReader:
         Step 3. context rows, then the states of publishers, then registrations.
         """
         value = source.covered()
-        covered = None if value is None else known.contexts.decode(rows.COVERED_KEY, value)
+        covered = None if value is None else part.contexts.decode(rows.COVERED_KEY, value)
         if covered is None:
             return
-        if known.table and covered.body != known.table:
-            self._reset(partition, known)
-        elif covered.covers < known.covered:
+        if part.table and covered.body != part.table:
+            self._reset(partition, part)
+        elif covered.covers < part.covered:
             self.counters["stale_marks"] += 1
             return
-        before, known.covered, known.table = known.covered, Offset(covered.covers), covered.body
-        commit = self._sort_out(partition, known, source)
+        before, part.covered, part.table = part.covered, Offset(covered.covers), covered.body
+        commit = self._sort_out(partition, part, source)
         for publisher in commit.forgotten:
-            self._forget(known, publisher)
-        yield from known.contexts.apply(
-            source, commit.generations, known.publishers, before=before, now=known.covered
+            self._forget(part, publisher)
+        yield from part.contexts.apply(
+            source, commit.generations, part.publishers, before=before, now=part.covered
         )
         for publisher, state in commit.states.items():
-            self._put_state(known, publisher, state)
+            self._put_state(part, publisher, state)
         for publisher, registered in commit.registrations.items():
-            known.publishers.add(publisher)
+            part.publishers.add(publisher)
             self.registrations[publisher] = registered
             self._register(publisher)
         if commit.unproven is not None:
-            known.unproven = commit.unproven
+            part.unproven = commit.unproven
 
-    def _sort_out(self, partition: int, known: _Partition, source: RowSource) -> _Commit:
+    def _sort_out(self, partition: int, part: _Partition, source: RowSource) -> _Commit:
         """Takes the rows of no context that count out of the source. Cost O(such rows)."""
         commit = _Commit()
         for key, value in source.plain_rows():
             try:
                 if value is None:
-                    self._sort_tombstone(known, commit, key)
-                elif (row := known.contexts.decode(key, value)) is None:
+                    self._sort_tombstone(part, commit, key)
+                elif (row := part.contexts.decode(key, value)) is None:
                     continue
-                elif row.covers > known.covered:
+                elif row.covers > part.covered:
                     source.keep(key, value)
                 else:
                     self._sort_row(commit, key, row)
@@ -226,12 +226,12 @@ class RowReader:
                 self._skipped.skip(SkippedRow(partition, key, CORRUPT_ROWS), error)
         return commit
 
-    def _sort_tombstone(self, known: _Partition, commit: _Commit, key: bytes) -> None:
+    def _sort_tombstone(self, part: _Partition, commit: _Commit, key: bytes) -> None:
         if key[:1] in (rows.PUBLISHER, rows.REGISTRATION):
             publisher = rows.parse_publisher_key(key)
             if key[:1] == rows.REGISTRATION:
                 self.registrations.pop(publisher, None)
-            if publisher in known.publishers:
+            if publisher in part.publishers:
                 commit.forgotten.append(publisher)
 
     @staticmethod
@@ -253,8 +253,8 @@ class RowReader:
 
     # Publishers
 
-    def _put_state(self, known: _Partition, publisher: PublisherKey, state: PublisherState) -> None:
-        known.publishers.add(publisher)
+    def _put_state(self, part: _Partition, publisher: PublisherKey, state: PublisherState) -> None:
+        part.publishers.add(publisher)
         self.kernel.open_publisher(*publisher)
         self._note_degraded(publisher, state)
         self.publishers[publisher] = state
@@ -272,7 +272,7 @@ class RowReader:
         lora_name = self.registrations[publisher].registration.lora_name
         self.kernel.register(self.kernel.open_publisher(*publisher), lora_name, True)
 
-    def _forget(self, known: _Partition, publisher: PublisherKey) -> None:
+    def _forget(self, part: _Partition, publisher: PublisherKey) -> None:
         """Drops a publisher with its entries, before the rows of what it stored since count."""
         self.kernel.unregister(self.kernel.open_publisher(*publisher))
         self._note_degraded(publisher, PublisherState())
@@ -280,14 +280,14 @@ class RowReader:
         if publisher in self.registrations:
             self._register(publisher)
         else:
-            known.publishers.discard(publisher)
+            part.publishers.discard(publisher)
 
-    def _reset(self, partition: int, known: _Partition) -> None:
-        """Drops all that the partition held: its table was built anew."""
+    def _reset(self, partition: int, part: _Partition) -> None:
+        """Drops all that the partition held: its table was rebuilt."""
         self.counters[RESETS] += 1
-        for publisher in list(known.publishers):
+        for publisher in list(part.publishers):
             self.registrations.pop(publisher, None)
-            self._forget(known, publisher)
+            self._forget(part, publisher)
             self._skipped.damaged.discard(publisher.stream)
-        known.contexts = PartitionContexts(partition, self.kernel, self._skipped)
-        known.covered, known.unproven = NO_OFFSET, ALL_PROVEN
+        part.contexts = PartitionContexts(partition, self.kernel, self._skipped)
+        part.covered, part.unproven = NO_OFFSET, ALL_PROVEN

@@ -3,14 +3,12 @@
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import Final, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from schemas.errors import RowCorruptError, StorageError
 from schemas.identities import StreamKey
+from schemas.limits import SKIPPED_ROWS_NAMED_MAX
 from streams.table import rows
-
-SKIPPED_NAMED_MAX: Final = 100
-"""Skipped rows that wait to be named; all are counted."""
 
 KeyedRow = tuple[bytes, bytes | None]
 """A key and its value; None for a tombstone."""
@@ -20,7 +18,7 @@ class RowSource(Protocol):
     """Rows of one partition that are to be sorted out; at most one of each key."""
 
     def covered(self) -> bytes | None:
-        """The `covered` row. It is taken: another one has to come before it is there again."""
+        """The `covered` row. It is taken: there is none until the next one comes."""
         ...
 
     def plain_rows(self) -> Iterator[KeyedRow]:
@@ -40,7 +38,7 @@ class RowSource(Protocol):
         ...
 
     def drop(self, key: bytes) -> None:
-        """The row will never count again: it is of a past generation."""
+        """The row no longer counts: it is of a past generation."""
         ...
 
 
@@ -117,7 +115,7 @@ class SkippedRows:
         self.counters: Counter[str] = Counter()
         self.damaged: set[StreamKey] = set()
         self._strict = strict
-        self._named: deque[SkippedRow] = deque(maxlen=SKIPPED_NAMED_MAX)
+        self._named: deque[SkippedRow] = deque(maxlen=SKIPPED_ROWS_NAMED_MAX)
 
     def skip(self, row: SkippedRow, error: StorageError) -> None:
         """Passes over the row; raises its error where the reader is strict."""
@@ -132,7 +130,7 @@ class SkippedRows:
                 self.damaged.add(rows.parse_mark_key(row.key).stream)
 
     def take(self) -> list[SkippedRow]:
-        """Those since the last call, the latest `SKIPPED_NAMED_MAX` of them."""
+        """Those since the last call, the latest `SKIPPED_ROWS_NAMED_MAX` of them."""
         named = list(self._named)
         self._named.clear()
         return named

@@ -12,11 +12,11 @@ a full dump, then the mark that makes it the current one, the removal of the old
 
 A reader lets a row count once `covered` has reached the offset that the row covers, so a flush
 that ends anywhere leaves what the one before left, or all of it. Rows of a generation without a
-mark never count; a number that was begun is never used again.
+mark never count; a number that was begun is never reused.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -27,8 +27,6 @@ from streams.kernel.changes import CHANGE_BYTES
 from streams.table import rows
 from streams.table.fold import Fold, Registered, TableChanges
 from streams.table.rows import RowKind, RowPlace
-
-_DELTA_BYTES_MAX: Final = DUMP_CHUNK_ENTRIES_MAX * CHANGE_BYTES
 
 
 class RowWrite(NamedTuple):
@@ -115,14 +113,15 @@ class RowWriter:
         self._generation_min_bytes = generation_min_bytes
 
     def flush(self, fold: Fold, changes: TableChanges) -> Flush:
-        """A flush. Nothing is noted: called again with the same changes, it says the same."""
+        """The rows of a flush; until `note` is called, the same changes give the same rows."""
         covers = int(changes.offset)
+        part_bytes = DUMP_CHUNK_ENTRIES_MAX * CHANGE_BYTES
         written = [RowWrite(key, None) for key in self.strays]
         grown: dict[ModelContext, ContextRows] = {}
         for context, body in changes.contexts:
             state = msgspec.structs.replace(self.contexts.get(context) or ContextRows())
-            for start in range(0, len(body), _DELTA_BYTES_MAX):
-                part = body[start : start + _DELTA_BYTES_MAX]
+            for start in range(0, len(body), part_bytes):
+                part = body[start : start + part_bytes]
                 key = rows.row_key(RowPlace(context, state.generation, state.next_n))
                 written.append(RowWrite(key, rows.encode_row(RowKind.DELTA, covers, part)))
                 state.next_n += 1

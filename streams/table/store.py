@@ -1,4 +1,4 @@
-"""The rows of a table on this disk, in RocksDB. Bytes only: what they mean is for others to say.
+"""The rows of a table on this disk, in RocksDB, as bytes; `streams.table.rows` is their format.
 
 A worker's store is a copy of its partition of the table topic: rows go to the topic first, then
 here, unchanged, with facts that only this disk has (`Local`) under keys that no row has.
@@ -15,6 +15,7 @@ import msgspec
 from schemas.codec import decode_row_body
 from schemas.errors import DiskError, RowCorruptError
 from schemas.identities import Offset
+from schemas.limits import STORE_BATCH_BYTES_MAX
 from schemas.positions import LogOffset, Seconds
 from storage.rocksdb import (
     TABLE,
@@ -27,9 +28,8 @@ from storage.rocksdb import (
 from streams.table import rows
 from streams.table.row_writer import RowWrite
 
-_BATCH_BYTES_MAX: Final = 8 * 2**20
 _LOCAL_KEY: Final = b"L"
-"""Sorts among the rows' first bytes, but none of them has it."""
+"""No row's key begins with it."""
 
 
 class Local(msgspec.Struct, frozen=True):
@@ -111,7 +111,7 @@ class TableStore:
 
     @contextmanager
     def _reading(self, key: bytes) -> Iterator[None]:
-        """What RocksDB finds corrupt is as a corrupt row: the table can be built again."""
+        """What RocksDB finds corrupt is raised as a corrupt row: the table can be rebuilt."""
         try:
             with disk_errors("read the table", self._path):
                 yield
@@ -167,7 +167,7 @@ class TableStore:
         with disk_errors("write the table", self._path):
             for write in written:
                 _add(batch, write)
-                if batch.size_in_bytes() > _BATCH_BYTES_MAX:
+                if batch.size_in_bytes() > STORE_BATCH_BYTES_MAX:
                     self._db.write(batch)
                     batch = new_batch()
             self._db.write(batch)
@@ -198,10 +198,10 @@ class TableStore:
         return False
 
     def reopen(self) -> None:
-        """Closes and opens again, which is how RocksDB leaves the state after a failed write.
+        """Closes and opens the store, which is how RocksDB leaves its state after a failed write.
 
         Raises:
-            StorageError: it cannot be opened now; call again later.
+            StorageError: it cannot be opened now; retry later.
         """
         self._db.reopen()
 

@@ -8,7 +8,7 @@ topic where there is one.
     Step 3. the same rows go to this disk in one WriteBatch, with where the topic has them.
     Step 4. they are noted as covered; only then may more be folded.
 
-A context whose deltas outweigh its live entries is then written again as a new generation, by steps
+A context whose deltas outweigh its live entries is then rewritten as a new generation, by steps
 2 to 4 once more. On the disk its chunks may go ahead in several batches: until the mark, which
 comes in one batch with the removal of the old rows, they do not count. So what is held for it is a
 dump, 24 bytes for each live entry of one context, and the topic's rows of it.
@@ -20,7 +20,7 @@ is taken and read, 3 the disk is read into the fold, 4 what was decided is carri
 So the disk is never ahead of the topic, unless the topic was lost, and neither is ever ahead of the
 log. A crash at any step leaves a table that covers some offset; whoever opens it next folds on from
 there. A rebuilt table has a name of its own, by which everyone who follows the old one knows to
-begin again.
+start over.
 
 The embedded service has no table topic. Then nothing here ever waits: see `run_without_loop`.
 """
@@ -43,9 +43,9 @@ from streams.table.row_reader import RowReader
 from streams.table.row_writer import RowWrite, RowWriter
 from streams.table.rows import RowKind
 from streams.table.store import Local, StoredRows, TableStore
+from streams.table.threads import in_thread
 from streams.table.topic_copy import TopicCopy
 from streams.table.topic_interface import TableTopic
-from streams.threads import in_thread
 
 T = TypeVar("T")
 
@@ -113,7 +113,7 @@ class Table:
         self._generation_min_bytes = generation_min_bytes
         self._store = TableStore(path)
         try:
-            with suppress(RowCorruptError):  # `open` sees to that
+            with suppress(RowCorruptError):  # `open` handles it
                 self._store.covered()
         except RowVersionError:
             self._store.close()
@@ -137,7 +137,7 @@ class Table:
     async def open(self, log: LogBounds, *, now: float) -> Plan:
         """Brings the table to where its rows are, and decides where folding starts.
 
-        May be called again after an error that another try may pass.
+        May be retried after an error that can pass.
 
         Args:
             log: what the log has.
@@ -145,7 +145,7 @@ class Table:
 
         Raises:
             RowVersionError: a newer Reprise wrote the table.
-            DiskError, TableLostError: call `reopen`, and this again; or close it.
+            DiskError, TableLostError: call `reopen` and retry, or close it.
         """
         self._begin(self._make_fold())
         # Step 1.
@@ -222,7 +222,7 @@ class Table:
             generation_min_bytes=self._generation_min_bytes,
             table=self._store.table(),
             strays=stored.strays,
-            contexts=reader.contexts(0).known,
+            contexts=reader.contexts(0).states,
             seed_written=seed_written,
         )
 
@@ -270,15 +270,15 @@ class Table:
             Those that were skipped; all others are folded.
         """
         skipped = [self.fold.apply(entry.offset, entry.value) for entry in entries]
-        return [one for one in skipped if one is not None]
+        return [record for record in skipped if record is not None]
 
     async def flush(self, *, now: float) -> int:
         """Writes what was folded since the last flush; returns how many rows that took.
 
         Raises:
             DiskError: the rows cover what they covered before, or all but a new generation was
-                written. Called again, it opens the disk's rows again and writes the same changes.
-            TableLostError: close the table and open it again; or `take_again`, then call again.
+                written. Called again, it reopens the disk's rows and writes the same changes.
+            TableLostError: close the table and open it again, or `take_again` and retry.
         """
         if self._unflushed is None and self.fold.offset == self.flushed:
             return 0
@@ -333,14 +333,14 @@ class Table:
         return row
 
     async def take_again(self) -> bool:
-        """Whether nobody else had the table since this object did; if so it may go on."""
+        """Whether no other worker had the table since this object did; if so it may go on."""
         return self._topic is None or await self._topic.take()
 
     def reopen(self) -> None:
-        """Opens this disk's rows again after an error; `open` is to be called next.
+        """Reopens this disk's rows after an error; call `open` next.
 
         Raises:
-            StorageError: they cannot be opened now; call again later.
+            StorageError: they cannot be opened now; retry later.
         """
         self._store.reopen()
 

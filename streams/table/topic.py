@@ -6,8 +6,8 @@ transaction for each flush would do too; measured on a broker beside it, p50 was
 
     Step 1. what goes ahead, the chunks of a context that is rewritten, however large, in as many
             batches as it takes. None of them counts yet, wherever this ends: they belong to a
-            generation without a mark, which readers ignore, and whose number this table never uses
-            again once one of its rows is there. The next flush removes them
+            generation without a mark, which readers ignore, and whose number this table never
+            reuses once one of its rows is there. The next flush removes them
             (`streams.table.row_writer`).
     Step 2. everything else, which makes them count: one batch, or a transaction where it does not
             fit. Publishers, registrations and removals have no such guard: a row that replaces
@@ -15,7 +15,7 @@ transaction for each flush would do too; measured on a broker beside it, p50 was
 
 Either way readers (`isolation_level="read_committed"`) never see half of a flush. What is left for
 a transaction is the first flush after a rebuild, which removes the old table's rows, and a whole
-table that is published again because its topic was lost; the latter may have
+table that is republished because its topic was lost; the latter may have
 `TABLE_TRANSACTION_BYTES_MAX`. It does not go in steps: whoever opened a topic with half of a table
 could not tell it from one that was written by another worker, and would mix the two.
 
@@ -28,9 +28,10 @@ session timeout, only the later one writes. Each takes the partition first:
     Step 3. only then it reads where the table stands.
 
 From the mark on brokers refuse batches of an older epoch, in a transaction or not, for as long as
-they know the producer id (`RENEW_S`); what came before it is read in step 3. An owner that takes
-the partition once more, for a transaction or since the transactional id would expire, goes on only
-if its mark follows on what it wrote last.
+they know the producer id, which is for a day without use (a transactional id: seven). So an owner
+takes its partition again every `TABLE_RETAKE_S`. What came before the mark is read in step 3. An
+owner that takes the partition again, for that or for a transaction, goes on only if its mark
+directly follows what it wrote last.
 """
 
 import asyncio
@@ -47,17 +48,18 @@ from brokers.interface import EpochProducer, Partition, Producer
 from brokers.options import ClientOptions
 from brokers.reading import opened_reader, read_batches
 from schemas.errors import TableLostError, TableTooLargeError
-from schemas.limits import KAFKA_REQUEST_MS, TABLE_BATCH_BYTES_MAX, TABLE_TRANSACTION_BYTES_MAX
+from schemas.limits import (
+    KAFKA_REQUEST_MS,
+    TABLE_BATCH_BYTES_MAX,
+    TABLE_PRODUCER_STOP_S,
+    TABLE_RETAKE_S,
+    TABLE_TRANSACTION_BYTES_MAX,
+)
 from streams.table import rows
 from streams.table.row_writer import RowWrite
 from streams.table.topic_interface import TopicRow
 
 logger = logging.getLogger(__name__)
-
-RENEW_S: Final = 6 * 3600.0
-"""Brokers forget a transactional id after 7 days without use, and a producer id after one."""
-
-STOP_S: Final = 15.0
 
 _ROW_FRAME_BYTES: Final = 32
 """What a batch takes for a row beside its key and value, at most."""
@@ -102,20 +104,20 @@ class KafkaTableTopic:
         Raises:
             KafkaError: the broker is away.
         """
-        with self._said_if_slow("take"):
+        with self._logged_if_slow("take"):
             return await self._take()
 
     async def _take(self) -> bool:
         await self.stop()
         claim = await self._start_transactional()
         epoch = claim.epoch
-        await stop_producer(claim, STOP_S)
+        await stop_producer(claim, TABLE_PRODUCER_STOP_S)
         producer = self._clients.fenced_producer(epoch, batch_bytes_max=self._batch_bytes_max)
         try:
             await producer.start()
             mark = await self._send(producer, [RowWrite(rows.OWNER_KEY, None)])
         except BaseException:
-            await stop_producer(producer, STOP_S)
+            await stop_producer(producer, TABLE_PRODUCER_STOP_S)
             raise
         assert mark is not None, "one row fits"
         followed = mark == self._next
@@ -126,14 +128,14 @@ class KafkaTableTopic:
         """Gives the partition up; a flush under way may or may not count."""
         if self._producer is not None:
             producer, self._producer = self._producer, None
-            await stop_producer(producer, STOP_S)
+            await stop_producer(producer, TABLE_PRODUCER_STOP_S)
 
     async def _start_transactional(self) -> EpochProducer:
         producer = self._clients.epoch_producer(self._transactional_id)
         try:
             await producer.start()
         except BaseException:
-            await stop_producer(producer, STOP_S)
+            await stop_producer(producer, TABLE_PRODUCER_STOP_S)
             raise
         return producer
 
@@ -154,7 +156,7 @@ class KafkaTableTopic:
     async def write(self, written: list[RowWrite], ahead: Sequence[RowWrite] = ()) -> list[int]:
         """See `TableTopic`."""
         try:
-            with self._said_if_slow("write"):
+            with self._logged_if_slow("write"):
                 return await self._write(written, ahead)
         except AWAY as error:
             raise TableLostError(f"{type(error).__name__}: {error}") from error
@@ -162,7 +164,7 @@ class KafkaTableTopic:
     async def _write(self, written: list[RowWrite], ahead: Sequence[RowWrite]) -> list[int]:
         if self._producer is None:
             raise TableLostError("the partition was given up")
-        if time.monotonic() - self._taken_at > RENEW_S:
+        if time.monotonic() - self._taken_at > TABLE_RETAKE_S:
             await self._take_again()
         offsets = await self._write_batch([*ahead, *written])
         if offsets is None:
@@ -212,17 +214,20 @@ class KafkaTableTopic:
 
     async def _spoil(self, producer: Producer) -> None:
         """What was just written does not follow on the rows that are there. No table counts without
-        a `covered` row that can be read: so whoever opens the partition folds the events again.
+        a `covered` row that can be read: so whoever opens the partition refolds the events.
 
         A worker killed between the two leaves rows that do count: the price of one round trip.
         """
         await self._send(producer, [RowWrite(rows.COVERED_KEY, b"")])
 
     @contextmanager
-    def _said_if_slow(self, what: str) -> Iterator[None]:
-        """The client tries again for as long as the broker refuses or is away, and tells nobody."""
+    def _logged_if_slow(self, what: str) -> Iterator[None]:
+        """The client retries for as long as the broker refuses or is away, and logs nothing."""
         topic, partition = self._part
-        loop, text = asyncio.get_running_loop(), "Still trying to %s partition %d of %s after %d s"
+        loop, text = (
+            asyncio.get_running_loop(),
+            "Cannot %s partition %d of %s for %d s, retrying",
+        )
         seconds = KAFKA_REQUEST_MS // 1000
         timer = loop.call_later(seconds, logger.warning, text, what, partition, topic, seconds)
         try:
@@ -264,13 +269,13 @@ class KafkaTableTopic:
                 await producer.send(topic, key=row.key, value=row.value, partition=partition)
                 for row in written
             ]
-            offsets = [one.offset for one in await asyncio.gather(*sent)]
+            offsets = [acknowledged.offset for acknowledged in await asyncio.gather(*sent)]
             if offsets[0] != self._next:
                 await producer.abort_transaction()
                 raise TableLostError("another worker has taken the partition")
             await producer.commit_transaction()
         finally:
-            await stop_producer(producer, STOP_S)
+            await stop_producer(producer, TABLE_PRODUCER_STOP_S)
         self._next = offsets[-1] + 2  # a transaction ends in a record of the broker's
         await self._take_again()
         return offsets

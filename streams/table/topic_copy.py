@@ -1,15 +1,11 @@
 """A worker's disk as a copy of its partition of the table topic: how it is brought up to date."""
 
-from typing import Final
-
 from schemas.errors import RowCorruptError
+from schemas.limits import TABLE_COPY_AGE_MAX_S
 from streams.table import rows
 from streams.table.row_writer import RowWrite
 from streams.table.store import Local, TableStore
 from streams.table.topic_interface import TableTopic
-
-COPY_AGE_MAX_S: Final = 6 * 3600.0
-"""Half and less of the time for which the table topic keeps tombstones (`schemas.topics`)."""
 
 
 class TopicCopy:
@@ -38,8 +34,8 @@ class TopicCopy:
             elif await self._is_empty(local.position):
                 if await self._is_empty(0):
                     return False, ""
-                reason = "the topic was made again"
-            elif now - local.written_at > COPY_AGE_MAX_S:
+                reason = "the topic was recreated"
+            elif now - local.written_at > TABLE_COPY_AGE_MAX_S:
                 reason = "this disk's copy was too old"
             elif await self._read_on(local.position, now, table=table):
                 return True, ""

@@ -21,7 +21,7 @@ class TableTopic(Protocol):
         """Makes this the only writer: nothing that an owner before sends from now on is written.
 
         Returns:
-            Whether nobody else took it since this object did, and wrote what it wrote last.
+            Whether no other worker took it since this object did: the last row is this object's.
         """
         ...
 

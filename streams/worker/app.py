@@ -7,7 +7,7 @@ partitions:
 - an isolated agent is cancelled at each rebalance, which its supervisor counts as a crash, and ends
   the process by `SystemExit` beyond a few; a shared one is left alone, and what is queued for it is
   dropped where it is of another generation of the group;
-- its batch has a buffer that nobody clears at a rebalance: the body compares generations itself;
+- its batch has a buffer that a rebalance does not clear: the body compares generations itself;
 - the batch is acknowledged after the body, however that ends. No exception may leave it, for the
   actor would be restarted and the batch be lost: it goes to `Outcome.fail`, and the app ends.
 
@@ -54,7 +54,7 @@ Tables of Faust's own are not used: their recovery waits for the last offset of 
 transaction ends in a record that no consumer is given; nor do they fence, or write rows and offset
 as one.
 
-An app that was stopped does not start again. Each attempt makes a new one.
+A stopped app cannot be started again: each attempt makes a new one.
 """
 
 import asyncio
@@ -79,17 +79,17 @@ from brokers.errors import CorruptRecordException, KafkaError
 from brokers.options import ClientOptions
 from schemas.identities import Offset
 from schemas.limits import (
+    WORKER_APP_STOP_S,
     WORKER_BATCH_RECORDS_MAX,
     WORKER_BUFFER_RECORDS_MAX,
+    WORKER_COMMIT_S,
     WORKER_POLL_RECORDS_MAX,
+    WORKER_POLL_S,
 )
 from streams.log.interface import LogEntry
 from streams.worker.outcome import Outcome
 from streams.worker.owner import PartitionOwner
 
-AGENT_POLL_S: Final = 0.01
-COMMIT_S: Final = 2.0
-STOP_S: Final = 30.0
 _NEVER: Final = 2**31 - 1
 
 
@@ -118,15 +118,15 @@ class _Thread(driver.AIOKafkaConsumerThread):
 
     async def _commit(self, offsets: Mapping[TP, int]) -> bool:
         """Commits no more than what the tables cover: a batch that was dropped is acked, too."""
-        known = {}
+        proven = {}
         for tp in self.assignment() & offsets.keys():
             covered = self.app.owner.covered(tp.partition)
             if covered is not None:
-                known[tp] = min(offsets[tp], covered)
-        if not known:
+                proven[tp] = min(offsets[tp], covered)
+        if not proven:
             return False  # all of them are being opened; the client refuses to commit nothing
         try:
-            await self._ensure_consumer().commit(known)
+            await self._ensure_consumer().commit(proven)
         except (KafkaError, OSError):  # a rebalance or an outage is under way
             return False
         return True
@@ -179,7 +179,7 @@ class _Consumer(driver.Consumer):
         """The next record waits for room."""
 
     def verify_event_path(self, now: float, tp: TP) -> None:
-        """Nothing is said of what is slow."""
+        """Does nothing; see the module."""
 
 
 class _Transport(driver.Transport):
@@ -195,7 +195,7 @@ class _Tables(TableManager):
         A topic that came after the subscription would be subscribed 45 s later.
         """
         while not self.app.topics and not self.should_stop:
-            await self.sleep(AGENT_POLL_S)
+            await self.sleep(WORKER_POLL_S)
         await self._update_channels()
         await self.recovery.start()
 
@@ -253,7 +253,7 @@ class WorkerApp(faust.App):
             group,
             broker=[URL(f"kafka://{server}") for server in options["bootstrap_servers"]],
             store="memory://",
-            broker_commit_interval=COMMIT_S,
+            broker_commit_interval=WORKER_COMMIT_S,
             broker_commit_every=_NEVER,  # the fetch would wait for it
             broker_session_timeout=session_timeout_s,
             stream_buffer_maxsize=WORKER_BUFFER_RECORDS_MAX,
@@ -354,7 +354,7 @@ class WorkerApp(faust.App):
     async def _end(self) -> None:
         try:
             await self.owner.release()  # the agent is cancelled where it stands
-            await asyncio.wait_for(self.stop(), STOP_S)
+            await asyncio.wait_for(self.stop(), WORKER_APP_STOP_S)
         except RuntimeError:
             if self.outcome.crashed_by is None:  # else the loop of its consumer is closed
                 raise
@@ -384,6 +384,6 @@ def _record(tp: TP, entry: LogEntry) -> SimpleNamespace:
 
 
 def quiet_logs(level: int) -> None:
-    """Silences Faust unless everything is to be told: who runs the app tells why it ended."""
+    """Silences Faust: whoever runs the app logs why it ended."""
     for name in ("faust", "mode", __name__):  # an app logs under its module
         logging.getLogger(name).setLevel(max(level, logging.CRITICAL))

@@ -7,12 +7,12 @@ from schemas.errors import RepriseError
 
 
 class FaustCrashedError(RepriseError):
-    """Faust ended by itself, by an error that is none of the worker's or Kafka's.
+    """Faust ended by itself, by an error of its own: neither the worker's nor Kafka's.
 
     Its services do not stop in order then: the loop of its consumer may be closed already, and
-    tasks are left behind. The worker begins again where those end, and ends where they do not.
+    tasks are left behind. The worker restarts where those end; the process ends where they do not.
 
-    Operator action: none where the worker goes on; report the error, with the log's.
+    Operator action: none where the worker goes on; report the error, with the log.
     """
 
 
@@ -61,6 +61,6 @@ class Outcome:
 
 
 def _retrieved(failed: "asyncio.Future[None]") -> None:
-    """Says that somebody knows: an app that is told to stop may fail after that."""
+    """Marks the error as retrieved: an app that is told to stop may still fail after that."""
     if not failed.cancelled():
         failed.exception()

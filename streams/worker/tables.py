@@ -23,7 +23,7 @@ from streams.log.interface import LogEntry
 from streams.log.kafka import log_bounds, next_record_offset, read_past_corruption
 from streams.table.driver import FoldDriver
 from streams.table.fold import INTERNAL_ERROR, Fold
-from streams.table.skip_log import SkippedRecords
+from streams.table.skip_log import SkipLog
 from streams.table.table import Table
 from streams.table.topic import KafkaTableTopic
 
@@ -58,7 +58,7 @@ class PartitionTables:
     ) -> None:
         self.owned: dict[int, Owned] = {}
         self.counters: Counter[str] = Counter()
-        self._skipped = SkippedRecords()
+        self._skip_log = SkipLog()
         self._wanted: frozenset[int] | None = None
         self._assigning = asyncio.Lock()
         self._data = data
@@ -77,7 +77,7 @@ class PartitionTables:
     async def assign(self, partitions: Iterable[int]) -> bool:
         """Opens the tables of these partitions and closes all others.
 
-        A table that this worker had before stays open where nobody else has written it since.
+        A table that this worker had before stays open where no other worker has written it since.
 
         Returns:
             Whether they are to be folded now; False where `release` or another `assign` has come
@@ -113,7 +113,7 @@ class PartitionTables:
         missing = sorted(wanted - self.owned.keys())
         if missing:
             bounds = await log_bounds(self._options, self._events_topic, missing)
-            await _all_of(self._open(one, bounds[one], wanted) for one in missing)
+            await _all_of(self._open(partition, bounds[partition], wanted) for partition in missing)
 
     async def _take_again(self, partition: int) -> bool:
         owned = self.owned[partition]
@@ -138,10 +138,10 @@ class PartitionTables:
             table.close()
             await topic.stop()
             raise
-        driver = FoldDriver(table, place=partition, counters=self.counters, skipped=self._skipped)
+        driver = FoldDriver(table, place=partition, counters=self.counters, skip_log=self._skip_log)
         self.owned[partition] = Owned(table, driver, topic, asyncio.Lock())
         logger.info(
-            "Opened the table of partition %d in %.2f s: %s (%s), reading on from %d",
+            "Opened the table of partition %d in %.2f s: %s (%s), folding from %d",
             partition,
             time.monotonic() - started,
             plan.action,
@@ -183,7 +183,7 @@ class PartitionTables:
         """Folds records and writes what they changed; the table topic covers them on return.
 
         Raises:
-            TableLostError, DiskError, KafkaError: the tables have to be opened again.
+            TableLostError, DiskError, KafkaError: the tables have to be reopened.
         """
         await _all_of(self._fold(partition, entries) for partition, entries in records.items())
 
@@ -199,11 +199,11 @@ class PartitionTables:
 
     async def _fold_owned(self, partition: int, owned: Owned, entries: Sequence[LogEntry]) -> None:
         expected, begin = owned.table.next_offset, 0
-        for place, entry in enumerate(entries):
+        for index, entry in enumerate(entries):
             if entry.offset > expected:
-                await owned.driver.fold_in_thread(entries[begin:place])
+                await owned.driver.fold_in_thread(entries[begin:index])
                 await self._pass_over(partition, expected, entry.offset)
-                begin = place
+                begin = index
             expected = max(expected, entry.offset + 1)
         await owned.driver.fold_in_thread(entries[begin:])
 
@@ -213,7 +213,7 @@ class PartitionTables:
         Raises:
             KafkaError: the broker is away.
         """
-        logger.error("Reading past records that are corrupt, from %d:%d on", partition, start)
+        logger.error("Corrupt records from %d:%d on; reading past them", partition, start)
         return await read_past_corruption(self._options, self._events_topic, partition, start)
 
     async def _pass_over(self, partition: int, expected: int, got: int) -> None:

@@ -1,7 +1,7 @@
 """A worker: one Faust app after another, until it is told to stop.
 
-Whatever ends an app, a broker that is away, a partition that another worker took, a full disk, the
-worker leaves the group, waits and begins again with a new app; the tables are where the topic is.
+Whatever ends an app (a broker that is away, a partition that another worker took, a full disk), the
+worker leaves the group, waits, and starts a new app. Its tables then open from the table topic.
 """
 
 import asyncio
@@ -25,7 +25,15 @@ from schemas.errors import (
     RepriseError,
     RowVersionError,
 )
-from schemas.limits import SHUTDOWN_S
+from schemas.limits import (
+    WORKER_CLEAN_S,
+    WORKER_FLUSH_S,
+    WORKER_RETRY_MAX_S,
+    WORKER_RETRY_S,
+    WORKER_SESSION_S,
+    WORKER_SETTLED_S,
+    WORKER_STOP_S,
+)
 from streams.kernel import open_kernel
 from streams.table.fold import Fold
 from streams.worker.app import WorkerApp
@@ -33,28 +41,15 @@ from streams.worker.tables import PartitionTables
 
 logger = logging.getLogger(__name__)
 
-FLUSH_S: Final = 0.05
-SESSION_TIMEOUT_S: Final = 10.0
-RETRY_FIRST_S: Final = 0.5
-RETRY_MAX_S: Final = 5.0
-SETTLED_S: Final = 30.0
-"""An app that ran for this long has not failed at its start: the next pause is short again."""
-
-STOP_S: Final = SHUTDOWN_S - 2.0
-"""For the last flush and commit, and for leaving the group."""
-
-CLEAN_S: Final = 5.0
-"""For what a crash of Faust has left behind to end."""
-
 
 class LoopSpoiledError(RepriseError):
     """Faust ended by itself, and what it left behind does not end.
 
-    A member of the group that nobody runs would keep its partitions, and none of them would be
-    folded. So the process ends, and with it the membership; its supervisor starts another.
+    A member of the group that is left running would keep its partitions and fold none of them. So
+    the process ends, and with it the membership; its supervisor starts another.
 
-    Operator action: run the worker under a supervisor that starts it again, as Compose and
-    Kubernetes do; report the error.
+    Operator action: run the worker under a supervisor that restarts it, as Compose and Kubernetes
+    do; report the error.
     """
 
 
@@ -75,7 +70,7 @@ class StreamsSettings(msgspec.Struct, frozen=True, kw_only=True):
         metrics_host, metrics_port: where /health, /ready and /metrics answer; port None for
             nowhere, 0 for any.
         flush_s: how long records are gathered before they are folded and written.
-        session_timeout_s: after this long without a sign of life its partitions go to others.
+        session_timeout_s: after this long without a heartbeat its partitions go to others.
     """
 
     kafka: KafkaSettings
@@ -84,8 +79,8 @@ class StreamsSettings(msgspec.Struct, frozen=True, kw_only=True):
     kernel: str | None = None
     metrics_host: str = "127.0.0.1"
     metrics_port: int | None = None
-    flush_s: float = FLUSH_S
-    session_timeout_s: float = SESSION_TIMEOUT_S
+    flush_s: float = WORKER_FLUSH_S
+    session_timeout_s: float = WORKER_SESSION_S
 
 
 class Worker:
@@ -135,7 +130,7 @@ class Worker:
         """
         if not await self._ensure_topics():
             return
-        pause_s = RETRY_FIRST_S
+        pause_s = WORKER_RETRY_S
         while not self._stopping.is_set():
             started = time.monotonic()
             try:
@@ -146,22 +141,22 @@ class Worker:
             except Exception as error:  # noqa: BLE001 -- logged there
                 self._note_failure(error)
             self.restarts += 1
-            if time.monotonic() - started > SETTLED_S:
-                pause_s = RETRY_FIRST_S
+            if time.monotonic() - started > WORKER_SETTLED_S:
+                pause_s = WORKER_RETRY_S
             await _wait(self._stopping, pause_s)
-            pause_s = min(2 * pause_s, RETRY_MAX_S)
+            pause_s = min(2 * pause_s, WORKER_RETRY_MAX_S)
             if not await self._ensure_topics():
                 return
 
     def _note_failure(self, error: Exception) -> None:
-        """The app has ended; it will be started again."""
+        """Logs and shows why the app ended; it will be restarted."""
         problem = f"{type(error).__name__}: {error}"
-        foreseen = isinstance(error, RepriseError | KafkaError | OSError)
-        said = foreseen and self.conditions.has(Part.KAFKA)
-        level = logging.INFO if said else logging.WARNING
-        logger.log(level, "Worker failed, restarting: %s", problem, exc_info=not foreseen)
-        self.app_errors += not foreseen
-        reason = "app_failed" if foreseen else "internal_error"
+        expected = isinstance(error, RepriseError | KafkaError | OSError)
+        already_logged = expected and self.conditions.has(Part.KAFKA)
+        level = logging.INFO if already_logged else logging.WARNING
+        logger.log(level, "Worker failed, restarting: %s", problem, exc_info=not expected)
+        self.app_errors += not expected
+        reason = "app_failed" if expected else "internal_error"
         self.conditions.set(Part.WORKER, reason, problem, Level.UNAVAILABLE, logged=False)
 
     async def _ensure_topics(self) -> bool:
@@ -224,27 +219,27 @@ async def _clean(app: WorkerApp, others: set["asyncio.Task[object]"]) -> None:
     for task in left:
         task.cancel()
     if left:
-        _, left = await asyncio.wait(left, timeout=CLEAN_S)
+        _, left = await asyncio.wait(left, timeout=WORKER_CLEAN_S)
     if left or not app.outcome.has_left:
         consumer = "has ended" if app.outcome.has_left else "has not ended"
         raise LoopSpoiledError(
-            f"Expected everything of Faust to end after {app.outcome.crashed_by!r}, got {len(left)}"
-            f" tasks that have not; its consumer {consumer}"
+            f"Faust crashed by {app.outcome.crashed_by!r}, and {len(left)} of its tasks do not end;"
+            f" its consumer {consumer}"
         ) from app.outcome.crashed_by
 
 
 async def _ended_in_time(app: "asyncio.Future[None]", stopping: asyncio.Event) -> bool:
     """Waits for the app; False where it was told to stop and did not, as while Kafka is away.
 
-    What it has not flushed then is folded again by the next owner, as after a kill.
+    What it has not flushed then is refolded by the next owner, as after a kill.
     """
     stopped = asyncio.ensure_future(stopping.wait())
     try:
         await asyncio.wait((app, stopped), return_when=asyncio.FIRST_COMPLETED)
-        done, _ = await asyncio.wait((app,), timeout=STOP_S)
+        done, _ = await asyncio.wait((app,), timeout=WORKER_STOP_S)
     except asyncio.CancelledError:
         app.cancel()
-        await asyncio.wait((app,), timeout=STOP_S)
+        await asyncio.wait((app,), timeout=WORKER_STOP_S)
         raise
     finally:
         stopped.cancel()

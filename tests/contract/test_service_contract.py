@@ -307,7 +307,7 @@ def test_publishers_of_conductors_configuration_file_are_followed(
             publisher.publish([chain(1, TOKENS)])
             here.await_longest(TOKENS, 64, instance_id="node1")
             assert [one["InstanceID"] for one in here.services()] == ["node1"]
-            assert "Left out the publisher `bad`" in configured.log()
+            assert "Skipping the publisher `bad`" in configured.log()
     finally:
         configured.close()
 

@@ -214,8 +214,8 @@ def test_a_service_goes_on_without_the_demo_that_cannot_start(tmp_path: Path) ->
         until(lambda: "The demo has ended" in service.log(), what="a line")
         lines = service.log().splitlines()
         assert (
-            "The demo has ended, the service goes on without it:"
-            " Expected engine `engine-0` to be ready, but it ended"
+            "The demo has ended: Engine `engine-0` ended before it was ready;"
+            " the service continues without it"
         ) in lines
         assert "Traceback" not in service.log()
         assert service.get("/ready")[0] == 200

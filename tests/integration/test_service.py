@@ -39,7 +39,7 @@ def refused(*arguments: str) -> str:
 def test_an_occupied_port_is_told_at_once(service: Service, tmp_path: Path) -> None:
     port = service.base_url.rpartition(":")[2]
     text = refused("--data", str(tmp_path / "other"), "--port", port)
-    assert f"Expected to listen on 127.0.0.1:{port}" in text
+    assert f"Cannot listen on 127.0.0.1:{port}" in text
 
 
 def test_a_data_directory_in_use_is_told_at_once(service: Service) -> None:

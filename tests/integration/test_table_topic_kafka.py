@@ -167,7 +167,7 @@ def test_an_owner_renews_its_claim_before_the_broker_forgets_it(
         first, second = owner(kafka_settings), owner(kafka_settings)
         await first.take()
         offsets = await first.write(flush("a"))
-        monkeypatch.setattr(table_topic, "RENEW_S", -1.0)
+        monkeypatch.setattr(table_topic, "TABLE_RETAKE_S", -1.0)
         offsets += await first.write(flush("b"))
         assert offsets[3] == offsets[2] + 2, "a mark stands between"
         await second.take()

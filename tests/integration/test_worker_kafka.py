@@ -190,7 +190,7 @@ def test_after_a_crash_of_faust_a_new_app_folds_on_and_nothing_of_the_old_one_is
 def test_where_something_of_a_crashed_app_stays_the_worker_ends(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_module, "CLEAN_S", 0.1)
+    monkeypatch.setattr(worker_module, "WORKER_CLEAN_S", 0.1)
     going_on = asyncio.Event()
 
     async def stubborn() -> None:

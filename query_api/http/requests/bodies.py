@@ -1,15 +1,12 @@
 """Reading of request bodies, bounded before they are in memory."""
 
 import asyncio
-from typing import Final
 
 from starlette.types import Message, Receive
 
 from query_api.http.errors import ClientGoneError, body_too_large
 from query_api.http.wire import Headers, header
-from schemas.limits import BODY_BYTES_MAX, BODY_READ_S
-
-_DRAIN_BYTES_MAX: Final = 2 * BODY_BYTES_MAX
+from schemas.limits import BODY_BYTES_MAX, BODY_DRAIN_BYTES_MAX, BODY_READ_S
 
 
 async def read_body(receive: Receive, headers: Headers) -> bytes:
@@ -34,8 +31,8 @@ def is_whole(message: Message) -> bool:
 async def complete_body(first: Message, receive: Receive, headers: Headers) -> bytes:
     """The body whose first message was received already; for the rest see `read_body`.
 
-    What is too large is read on for a while and thrown away: most clients write all of their body
-    before they look for an answer, and a connection closed under them would hide it.
+    A body that is too large is read on up to a bound and discarded: most clients write all of their
+    body before they look for an answer, and a connection closed under them would hide it.
     """
     if is_whole(first):
         return _chunk(first)[0]
@@ -81,7 +78,7 @@ async def _collect(receive: Receive, first: bytes) -> bytes:
 
 async def _drain(receive: Receive, size: int) -> None:
     more = True
-    while more and size <= _DRAIN_BYTES_MAX:
+    while more and size <= BODY_DRAIN_BYTES_MAX:
         chunk, more = _chunk(await receive())
         size += len(chunk)
 

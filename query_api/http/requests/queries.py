@@ -17,7 +17,7 @@ from query_api.http.wire import Field, Wire, split_fields
 from schemas.events import extra_key
 from schemas.identities import DEFAULT_TENANT, PrefixScope
 from schemas.limits import BLOCK_SIZE_MAX, NAME_BYTES_MAX
-from streams.kernel.interface import InstanceMatch, Kernel
+from streams.kernel.interface import InstanceMatch, ReadOnlyKernel
 
 
 class Query(NamedTuple):
@@ -47,7 +47,7 @@ class Query(NamedTuple):
         )
 
 
-def scan_query(kernel: Kernel, body: bytes) -> Query | None:
+def scan_query(kernel: ReadOnlyKernel, body: bytes) -> Query | None:
     """A plain JSON body of `POST /query`, scanned; None where the full path must decide.
 
     The scanner takes only what the full path accepts, by the same bounds.
@@ -173,7 +173,7 @@ def unknown_field(name: str) -> RequestError:
     return RequestError("unknown_field", f"unsupported request field: {name}", field=name)
 
 
-def answer_query(kernel: Kernel, query: Query) -> tuple[PrefixScope, list[InstanceMatch]]:
+def answer_query(kernel: ReadOnlyKernel, query: Query) -> tuple[PrefixScope, list[InstanceMatch]]:
     """The scope that was asked, and what its instances hold of the prompt.
 
     `cache_salt` has two published meanings. Where a namespace of that name is registered
@@ -190,7 +190,9 @@ def answer_query(kernel: Kernel, query: Query) -> tuple[PrefixScope, list[Instan
     return scope, kernel.query(scope, query.content, first_key, query.instance_id)
 
 
-def answer_hash_query(kernel: Kernel, query: Query) -> tuple[PrefixScope, list[InstanceMatch]]:
+def answer_hash_query(
+    kernel: ReadOnlyKernel, query: Query
+) -> tuple[PrefixScope, list[InstanceMatch]]:
     """As `answer_query`, for hashes; they hold a request's own salt, so only a namespace counts."""
     scope = query.scope
     if query.cache_salt:
@@ -200,7 +202,7 @@ def answer_hash_query(kernel: Kernel, query: Query) -> tuple[PrefixScope, list[I
     return scope, kernel.query_by_hash(scope, query.content, query.instance_id)
 
 
-def _namespace(kernel: Kernel, query: Query) -> tuple[PrefixScope, bool]:
+def _namespace(kernel: ReadOnlyKernel, query: Query) -> tuple[PrefixScope, bool]:
     """The scope, and whether the cache salt is the request's own."""
     scope = query.scope
     if query.additional_salt is None and query.block_size <= BLOCK_SIZE_MAX:

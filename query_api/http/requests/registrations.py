@@ -120,12 +120,12 @@ def read_unregistration(body: bytes, wire: Wire) -> Unregistration:
 
 def _known_fields(fields: list[Field], allowed: frozenset[str]) -> FieldMap:
     """The fields by name; of a repeated one the first counts, as in Conductor."""
-    known: FieldMap = {}
+    by_name: FieldMap = {}
     for field in fields:
         if field.name not in allowed:
             raise unknown_field(field.name)
-        known.setdefault(field.name, field)
-    return known
+        by_name.setdefault(field.name, field)
+    return by_name
 
 
 def _required_name(fields: FieldMap, name: str, wire: Wire) -> str:
@@ -202,8 +202,10 @@ def _read_hash_profile(fields: FieldMap, wire: Wire) -> HashProfile | None:
         kind = "an object" if wire is Wire.JSON else "a map"
         message = f"hash_profile must be {kind}"
         raise RequestError("invalid_type", message, field="hash_profile")
-    known = _known_fields(split_fields(raw, wire), frozenset(_PROFILE_FIELDS))
-    profile = HashProfile(**{name: _required_name(known, name, wire) for name in _PROFILE_FIELDS})
+    profile_fields = _known_fields(split_fields(raw, wire), frozenset(_PROFILE_FIELDS))
+    profile = HashProfile(
+        **{name: _required_name(profile_fields, name, wire) for name in _PROFILE_FIELDS}
+    )
     _check_profile(profile)
     return profile
 

@@ -6,7 +6,7 @@ import pytest
 
 from query_api.http.app import create_app
 from query_api.replica.replica import Replica
-from query_api.replica.snapshot import Place, Topic
+from query_api.replica.snapshot import Topic, TopicPartition
 from reprise.metrics.roles import replica_collector
 from schemas.conditions import Level, Part
 from schemas.limits import STALE_S
@@ -21,8 +21,8 @@ from tests.fakes import AsgiClient, FakeTable, FlushingWorker
 TOKENS = list(range(12))
 QUERY = {"model": "m", "block_size": 4, "token_ids": TOKENS}
 PARTITIONS = {Topic.TABLE: 2, Topic.REGISTRY: 1}
-TABLE_0, TABLE_1 = Place(Topic.TABLE, 0), Place(Topic.TABLE, 1)
-REGISTRY = Place(Topic.REGISTRY, 0)
+TABLE_0, TABLE_1 = TopicPartition(Topic.TABLE, 0), TopicPartition(Topic.TABLE, 1)
+REGISTRY = TopicPartition(Topic.REGISTRY, 0)
 
 
 class Reader:
@@ -33,10 +33,10 @@ class Reader:
         self.replica = Replica(
             lambda: RowReader(make_fold().kernel), PARTITIONS, clock=lambda: self.now
         )
-        self.topics: dict[Place, list[tuple[bytes, bytes | None]]] = {
+        self.topics: dict[TopicPartition, list[tuple[bytes, bytes | None]]] = {
             place: [] for place in (TABLE_0, TABLE_1, REGISTRY)
         }
-        self.events = {Place(Topic.EVENTS, number): 0 for number in range(2)}
+        self.events = {TopicPartition(Topic.EVENTS, number): 0 for number in range(2)}
 
     def check(self) -> None:
         ends = {place: len(entries) for place, entries in self.topics.items()}
@@ -44,14 +44,14 @@ class Reader:
 
     def read(self) -> None:
         """All that there is, from where the copy stands."""
-        copy = self.replica.loading
+        snapshot = self.replica.loading
         for place, entries in self.topics.items():
-            for offset in range(copy.next_offsets[place], len(entries)):
+            for offset in range(snapshot.next_offsets[place], len(entries)):
                 if place.topic is Topic.TABLE:
-                    copy.put_row(place, *entries[offset], as_of=self.now)
+                    snapshot.put_row(place, *entries[offset], as_of=self.now)
                 else:
-                    copy.registry.put(offset, *entries[offset])
-            for _ in copy.advance(place, len(entries)):
+                    snapshot.registry.put(offset, *entries[offset])
+            for _ in snapshot.advance(place, len(entries)):
                 pass
         self.replica.note_progress()
 
@@ -89,11 +89,11 @@ def test_a_replica_is_not_ready_until_every_partition_has_caught_up(
     reader.topics[TABLE_0] += worker.flush(*FIRST)
     reader.register(registration("a"))
     reader.check()
-    copy = reader.replica.loading
+    snapshot = reader.replica.loading
     for key, value in reader.topics[TABLE_0]:
-        copy.put_row(TABLE_0, key, value, as_of=reader.now)
+        snapshot.put_row(TABLE_0, key, value, as_of=reader.now)
     for place in (TABLE_0, TABLE_1):
-        for _ in copy.advance(place, len(reader.topics[place])):
+        for _ in snapshot.advance(place, len(reader.topics[place])):
             pass
     reader.replica.note_progress()
     reply = replica_client.get("/ready")
@@ -111,9 +111,9 @@ def test_rows_that_came_after_the_start_are_not_waited_for(
     reader.check()
     reader.topics[TABLE_0] += worker.flush(*FIRST)
     reader.check()
-    copy = reader.replica.loading
+    snapshot = reader.replica.loading
     for place in (TABLE_0, TABLE_1, REGISTRY):
-        for _ in copy.advance(place, 0):
+        for _ in snapshot.advance(place, 0):
             pass
     reader.replica.note_progress()
     assert reader.replica.ready
@@ -214,10 +214,10 @@ def test_records_that_no_row_covers_make_answers_stale_in_time(
     reader: Reader, worker: FlushingWorker
 ) -> None:
     reader.topics[TABLE_0] += worker.flush(*FIRST)
-    reader.events[Place(Topic.EVENTS, 0)] = 2
+    reader.events[TopicPartition(Topic.EVENTS, 0)] = 2
     reader.check()
     reader.read()
-    reader.events[Place(Topic.EVENTS, 0)] = 3
+    reader.events[TopicPartition(Topic.EVENTS, 0)] = 3
     for _ in range(int(STALE_S)):
         assert reader.replica.state(SCOPE) is AnswerState.EXACT
         reader.now += 1
@@ -238,7 +238,7 @@ def test_while_another_copy_is_made_the_old_one_answers_stale(
     reader.check()
     reader.read()
     replica = reader.replica
-    reader.replica.begin_again()
+    reader.replica.reload()
     reader.topics[TABLE_0] = [*FlushingWorker(make_fold()).flush(*FIRST, SECOND)]
     reader.check()
     assert replica.ready
@@ -257,22 +257,22 @@ def test_a_table_topic_that_was_lost_is_not_answered_from_before_it_is_written_a
     reader: Reader, worker: FlushingWorker, make_fold: Callable[[], Fold]
 ) -> None:
     reader.topics[TABLE_0] += worker.flush(*FIRST)
-    reader.events[Place(Topic.EVENTS, 0)] = 2
+    reader.events[TopicPartition(Topic.EVENTS, 0)] = 2
     reader.check()
     reader.read()
     replica = reader.replica
-    before = replica.copy
+    before = replica.current
     reader.topics[TABLE_0] = []
-    replica.begin_again()
+    replica.reload()
     reader.check()
     reader.read()
-    assert replica.copy is before
+    assert replica.current is before
     assert replica.state(SCOPE) is AnswerState.STALE
     assert "waiting for the workers" in replica.health().problem
     reader.topics[TABLE_0] += FlushingWorker(make_fold()).flush(*FIRST)
     reader.check()
     reader.read()
-    assert replica.copy is not before
+    assert replica.current is not before
     assert replica.state(SCOPE) is AnswerState.EXACT
     assert replica.health().problem == ""
 
@@ -281,16 +281,16 @@ def test_where_the_events_were_lost_too_nothing_more_is_waited_for(
     reader: Reader, worker: FlushingWorker
 ) -> None:
     reader.topics[TABLE_0] += worker.flush(*FIRST)
-    reader.events[Place(Topic.EVENTS, 0)] = 2
+    reader.events[TopicPartition(Topic.EVENTS, 0)] = 2
     reader.check()
     reader.read()
-    before = reader.replica.copy
+    before = reader.replica.current
     reader.topics[TABLE_0] = []
-    reader.events[Place(Topic.EVENTS, 0)] = 0
-    reader.replica.begin_again()
+    reader.events[TopicPartition(Topic.EVENTS, 0)] = 0
+    reader.replica.reload()
     reader.check()
     reader.read()
-    assert reader.replica.copy is not before
+    assert reader.replica.current is not before
 
 
 def test_a_written_entry_that_was_read_already_changes_nothing(reader: Reader) -> None:
@@ -299,11 +299,11 @@ def test_a_written_entry_that_was_read_already_changes_nothing(reader: Reader) -
     reader.register(moved)
     reader.check()
     reader.read()
-    copy = reader.replica.copy
-    copy.put_written(REGISTRY, 0, one.publisher, one)
-    assert copy.registry.registrations == {one.publisher: moved}
-    copy.put_written(REGISTRY, 2, one.publisher, None)
-    assert copy.registry.registrations == {}
+    snapshot = reader.replica.current
+    snapshot.put_written(REGISTRY, 0, one.publisher, one)
+    assert snapshot.registry.registrations == {one.publisher: moved}
+    snapshot.put_written(REGISTRY, 2, one.publisher, None)
+    assert snapshot.registry.registrations == {}
 
 
 def test_metrics_tell_lag_rows_and_publishers(
@@ -314,7 +314,7 @@ def test_metrics_tell_lag_rows_and_publishers(
     reader.register(registration("a"))
     reader.check()
     reader.read()
-    reader.events[Place(Topic.EVENTS, 1)] = 4
+    reader.events[TopicPartition(Topic.EVENTS, 1)] = 4
     reader.check()
 
     def value(name: str, **labels: str) -> float | None:

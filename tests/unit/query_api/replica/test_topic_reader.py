@@ -13,8 +13,8 @@ from brokers.interface import Message
 from brokers.settings import KafkaSettings
 from query_api.replica import topic_reader
 from query_api.replica.replica import Replica
-from query_api.replica.snapshot import Place, Topic
-from query_api.replica.topic_reader import KafkaFeed
+from query_api.replica.snapshot import Topic, TopicPartition
+from query_api.replica.topic_reader import TopicReader
 from schemas.positions import AnswerState
 from schemas.topics import encode_publisher, encode_registration
 from streams.kernel import open_kernel
@@ -26,7 +26,7 @@ from tests.fakes import FlushingWorker
 ONE, TWO = registration("a"), registration("b", port=6000)
 SETTINGS = KafkaSettings(bootstrap="k:1", events_partitions=1, registry_partitions=1)
 PARTITIONS = {Topic.TABLE: 1, Topic.REGISTRY: 1}
-TABLE, REGISTRY = Place(Topic.TABLE, 0), Place(Topic.REGISTRY, 0)
+TABLE, REGISTRY = TopicPartition(Topic.TABLE, 0), TopicPartition(Topic.REGISTRY, 0)
 ROWS = (
     registered_record(ONE),
     events_record(0, 0, [stored(0, [1, 2], list(range(8)))]),
@@ -49,21 +49,23 @@ class Poisoned(RowReader):
         return super().catching_up(partition)
 
 
-class Feeding:
-    """A feed whose messages the test gives."""
+class Reading:
+    """A reader whose messages the test gives."""
 
     def __init__(self) -> None:
         self.replica = Replica(lambda: Poisoned(open_kernel(1337, name="reference")), PARTITIONS)
-        self.feed = KafkaFeed(
+        self.reader = TopicReader(
             SETTINGS,
             cast(Any, {}),
             self.replica,
             prepare=cast(Any, None),
             when_refused=cast(Any, None),
         )
-        self.read: dict[Place, int] = {TABLE: 0, REGISTRY: 0}
+        self.read: dict[TopicPartition, int] = {TABLE: 0, REGISTRY: 0}
 
-    def give(self, place: Place, entries: Sequence[tuple[bytes | None, bytes | None]]) -> None:
+    def give(
+        self, place: TopicPartition, entries: Sequence[tuple[bytes | None, bytes | None]]
+    ) -> None:
         now = int(time.time() * 1000)
         messages = [
             SimpleNamespace(
@@ -72,24 +74,24 @@ class Feeding:
             for n, (key, value) in enumerate(entries)
         ]
         self.read[place] += len(messages)
-        ends = self.read | {Place(Topic.EVENTS, 0): 0}
-        copy = self.replica.loading
-        if copy.begun:
+        ends = self.read | {TopicPartition(Topic.EVENTS, 0): 0}
+        snapshot = self.replica.loading
+        if snapshot.begun:
             self.replica.note_ends(ends)
         else:
-            copy.begin(time.monotonic(), ends)
-        asyncio.run(self.feed._apply(copy, place, cast(Sequence[Message], messages)))
+            snapshot.begin(time.monotonic(), ends)
+        asyncio.run(self.reader._apply(snapshot, place, cast(Sequence[Message], messages)))
         if place is TABLE:
-            asyncio.run(self.feed._advance(copy, REGISTRY, self.read[REGISTRY]))
+            asyncio.run(self.reader._advance(snapshot, REGISTRY, self.read[REGISTRY]))
         self.replica.note_progress()
 
     def close(self) -> None:
-        self.feed._loop.close()
+        self.reader._loop.close()
 
 
 @pytest.fixture
-def feeding() -> Iterator[Feeding]:
-    made = Feeding()
+def reading() -> Iterator[Reading]:
+    made = Reading()
     yield made
     made.close()
 
@@ -100,38 +102,38 @@ def rows() -> Sequence[tuple[bytes, bytes | None]]:
 
 
 def test_an_unexpected_error_costs_one_row_and_the_answers_no_longer_say_exact(
-    feeding: Feeding, rows: Sequence[tuple[bytes, bytes | None]], caplog: pytest.LogCaptureFixture
+    reading: Reading, rows: Sequence[tuple[bytes, bytes | None]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    feeding.give(TABLE, [*rows, (b"P key", b"poison")])
-    feeding.give(TABLE, [(b"P key", b"poison"), *rows])
-    assert feeding.replica.internal_errors == 2
-    assert feeding.replica.ready
-    assert feeding.replica.kernel.contexts()
-    assert feeding.replica.state(SCOPE) is not AnswerState.EXACT
-    assert feeding.replica.copy.faulty
+    reading.give(TABLE, [*rows, (b"P key", b"poison")])
+    reading.give(TABLE, [(b"P key", b"poison"), *rows])
+    assert reading.replica.internal_errors == 2
+    assert reading.replica.ready
+    assert reading.replica.kernel.contexts()
+    assert reading.replica.state(SCOPE) is not AnswerState.EXACT
+    assert reading.replica.current.faulty
     assert f"skipping the message of the table at offset {len(rows)} of partition 0" in caplog.text
 
 
 def test_an_unexpected_error_while_rows_are_loaded_does_not_repeat_for_ever(
-    feeding: Feeding,
+    reading: Reading,
 ) -> None:
-    feeding.give(TABLE, [(b"P key", b"poison while loading")])
-    assert not feeding.replica.loading.complete
-    asyncio.run(feeding.feed._advance(feeding.replica.loading, TABLE, 1))
-    assert feeding.replica.loading.complete
-    assert feeding.replica.internal_errors == 1
+    reading.give(TABLE, [(b"P key", b"poison while loading")])
+    assert not reading.replica.loading.complete
+    asyncio.run(reading.reader._advance(reading.replica.loading, TABLE, 1))
+    assert reading.replica.loading.complete
+    assert reading.replica.internal_errors == 1
 
 
 def test_an_entry_of_the_registry_that_cannot_be_read_is_counted_and_named_within_a_bound(
-    feeding: Feeding, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    reading: Reading, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(topic_reader, "ENTRIES_NAMED_MAX", 2)
     key = encode_publisher(ONE.publisher)
     with caplog.at_level(logging.WARNING):
-        feeding.give(REGISTRY, [(b"\x92\x95\xa1\xff", b""), *[(key, b"\xa1\xff")] * 5])
-        feeding.give(REGISTRY, [(key, encode_registration(ONE))])
-    assert feeding.replica.entries_skipped == 6
-    assert feeding.replica.internal_errors == 0
-    assert not feeding.replica.copy.faulty
-    assert feeding.replica.loading.registry.registrations == {ONE.publisher: ONE}
+        reading.give(REGISTRY, [(b"\x92\x95\xa1\xff", b""), *[(key, b"\xa1\xff")] * 5])
+        reading.give(REGISTRY, [(key, encode_registration(ONE))])
+    assert reading.replica.entries_skipped == 6
+    assert reading.replica.internal_errors == 0
+    assert not reading.replica.current.faulty
+    assert reading.replica.loading.registry.registrations == {ONE.publisher: ONE}
     assert caplog.text.count("Skipping the registry entry") == 3

@@ -157,7 +157,7 @@ def test_the_end_of_the_fold_ends_the_write_path_and_is_told(write: WriteThread)
     assert isinstance(write.fold, HaltingFold)
     write.fold.halt = True
     receive(write, 0, 0)
-    until(lambda: "has ended" in write.problem, what="the end of the fold")
+    until(lambda: "fold thread failed" in write.problem, what="the end of the fold")
     receive(write, 1, 1)
     until(lambda: not write._thread.is_alive(), what="the end of the write path")
     with pytest.raises(StorageError, match="stopping"):

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from streams.threads import in_thread
+from streams.table.threads import in_thread
 
 
 def test_the_result_comes_back_and_so_does_an_error() -> None:

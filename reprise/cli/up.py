@@ -1,11 +1,11 @@
-"""The commands of the embedded form: `reprise up`, `reprise verify`."""
+"""`reprise up`."""
 
 import os
 from pathlib import Path
 
 import click
 
-from reprise.cli.param_types import GIB_MAX, HOURS_MAX, Amount
+from reprise.cli.param_types import Amount
 from reprise.cli.terminal import say_ready, start_logging, warn_without_native
 from reprise.settings import DEFAULT_HOST, Settings, config_path_from, log_level_from, seed_from
 from schemas import limits
@@ -35,17 +35,17 @@ from schemas.errors import RepriseError
 )
 @click.option(
     "--log-retention-gib",
-    type=Amount(limits.LOG_SEGMENT_BYTES / limits.GIB, GIB_MAX),
+    type=Amount(limits.LOG_SEGMENT_BYTES / limits.GIB, limits.OPTION_GIB_MAX),
     default=limits.LOG_RETENTION_BYTES / limits.GIB,
     show_default=True,
-    help="How much of the log to keep.",
+    help="How much of the log to keep, in GiB.",
 )
 @click.option(
     "--log-retention-hours",
-    type=Amount(0, HOURS_MAX),
+    type=Amount(0, limits.OPTION_HOURS_MAX),
     default=limits.LOG_RETENTION_S / 3600,
     show_default=True,
-    help="How long to keep it.",
+    help="How long to keep the log, in hours.",
 )
 @click.option(
     "--kernel",
@@ -96,28 +96,5 @@ def up(
             run_beside(settings, configuration.registrations)
         else:
             serve(settings, configuration.registrations, when_serving=say_ready)
-    except RepriseError as error:
-        raise click.ClickException(str(error)) from error
-
-
-@click.command()
-@click.option(
-    "--data",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    default=Path("data"),
-    show_default=True,
-    help="The data directory; the service that uses it may be running.",
-)
-def verify(data: Path) -> None:
-    """Fold the whole log afresh and print the digest of each context.
-
-    Compare with GET /digest of the running service, at the same position; equal digests prove that
-    the table is what the log says.
-    """
-    from streams.table.verification import verify_log
-
-    try:
-        for line in verify_log(data, seed_from(os.environ)):
-            click.echo(line)
     except RepriseError as error:
         raise click.ClickException(str(error)) from error

@@ -1,0 +1,80 @@
+"""`reprise bridge`."""
+
+import os
+from pathlib import Path
+
+import click
+
+from brokers.settings import KafkaSettings
+from reprise.cli.kafka_options import data_option, kafka_options, metrics_options
+from reprise.cli.param_types import Amount
+from reprise.cli.terminal import start_logging
+from reprise.settings import log_level_from
+from schemas import limits
+from schemas.errors import RepriseError
+
+
+@click.command()
+@kafka_options()
+@data_option("Directory of the spool, which no other bridge uses; made where it is missing.")
+@metrics_options
+@click.option(
+    "--window-ms",
+    envvar="REPRISE_WINDOW_MS",
+    show_envvar=True,
+    type=click.IntRange(0, limits.GATHER_MS_MAX),
+    default=limits.RECORD_WINDOW_MS,
+    show_default=True,
+    help="How long a publisher's batches are collected into one record; 0 for no time.",
+)
+@click.option(
+    "--spool-gib",
+    envvar="REPRISE_SPOOL_GIB",
+    show_envvar=True,
+    type=Amount(0, limits.OPTION_GIB_MAX),
+    default=limits.SPOOL_BYTES_MAX / limits.GIB,
+    show_default=True,
+    help="How much the spool on disk may hold while Kafka is away.",
+)
+@click.option(
+    "--session-timeout-s",
+    envvar="REPRISE_SESSION_TIMEOUT_S",
+    show_envvar=True,
+    type=Amount(limits.SESSION_MIN_S, limits.SESSION_S_MAX),
+    default=limits.BRIDGE_SESSION_S,
+    show_default=True,
+    help="The other bridges take over one that sends no heartbeat for this long.",
+)
+def bridge(
+    kafka: KafkaSettings,
+    data: Path,
+    metrics_host: str,
+    metrics_port: int | None,
+    window_ms: int,
+    spool_gib: float,
+    session_timeout_s: float,
+) -> None:
+    """Receive the engines' events and append them to Kafka: one bridge of any number.
+
+    The bridges share the registered publishers. One needs nothing but the brokers, and spools to
+    --data while they are away.
+
+    \b
+    CONDUCTOR_LOG_LEVEL    DEBUG, INFO, WARNING or ERROR      [default: INFO]
+    """  # noqa: D301
+    from reprise.roles.bridge import BridgeOptions, run_bridge
+
+    try:
+        options = BridgeOptions(
+            kafka=kafka,
+            data=data,
+            window_ms=window_ms,
+            spool_bytes=int(spool_gib * limits.GIB),
+            session_s=session_timeout_s,
+            metrics_host=metrics_host,
+            metrics_port=metrics_port,
+        )
+        start_logging(log_level_from(os.environ))
+        run_bridge(options)
+    except RepriseError as error:
+        raise click.ClickException(str(error)) from error

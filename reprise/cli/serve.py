@@ -1,0 +1,84 @@
+"""`reprise serve`."""
+
+import os
+from pathlib import Path
+
+import click
+
+from brokers.settings import KafkaSettings
+from reprise.cli.kafka_options import kafka_options
+from reprise.cli.terminal import say_ready, start_logging, warn_without_native
+from reprise.settings import DEFAULT_HOST, config_path_from, log_level_from, seed_from
+from schemas.errors import RepriseError
+
+
+@click.command()
+@kafka_options()
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    expose_value=False,
+    hidden=True,
+    help="Ignored: a replica keeps nothing on disk. All roles may be started with it.",
+)
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Mooncake Conductor's configuration file: its publishers are put into the registry where"
+    " they are missing.  [env: CONDUCTOR_CONFIG_PATH; default: ~/.mooncake/conductor_config.json]",
+)
+@click.option(
+    "--host",
+    envvar="REPRISE_HOST",
+    show_envvar=True,
+    default=DEFAULT_HOST,
+    show_default=True,
+    help="Address to listen on.",
+)
+@click.option(
+    "--port",
+    envvar="REPRISE_PORT",
+    show_envvar=True,
+    type=click.IntRange(0, 65_535),
+    help="Port to listen on, 0 for any.  [default: the configuration file's, or 13333]",
+)
+@click.option(
+    "--kernel",
+    type=click.Choice(["rust", "reference"]),
+    help="The index to use.  [default: rust where it is built]",
+)
+def serve(
+    kafka: KafkaSettings,
+    config: Path | None,
+    host: str,
+    port: int | None,
+    kernel: str | None,
+) -> None:
+    """Answer queries from the tables in Kafka: one replica of any number.
+
+    It needs nothing but the brokers, and goes on answering while they or the workers are away;
+    /health, /metrics and the headers of each answer say how old the table is.
+
+    \b
+    CONDUCTOR_LOG_LEVEL    DEBUG, INFO, WARNING or ERROR      [default: INFO]
+    CONDUCTOR_SEED         seed of the prefix hash            [default: 1337]
+    """  # noqa: D301
+    from reprise import conductor_config
+    from reprise.roles.serve import ServeSettings, serve_replica
+
+    try:
+        configuration = conductor_config.load(
+            config or config_path_from(os.environ), required=config is not None
+        )
+        settings = ServeSettings(
+            kafka=kafka,
+            host=host,
+            port=configuration.port if port is None else port,
+            seed=seed_from(os.environ),
+            kernel=kernel,
+        )
+        start_logging(log_level_from(os.environ))
+        warn_without_native(kernel)
+        serve_replica(settings, configuration.registrations, when_serving=say_ready)
+    except RepriseError as error:
+        raise click.ClickException(str(error)) from error

@@ -1,0 +1,79 @@
+"""`reprise streams`."""
+
+import os
+from pathlib import Path
+
+import click
+
+from brokers.settings import KafkaSettings
+from reprise.cli.kafka_options import data_option, kafka_options, metrics_options
+from reprise.cli.param_types import Amount
+from reprise.cli.terminal import start_logging, warn_without_native
+from reprise.settings import log_level_from, seed_from
+from schemas import limits
+from schemas.errors import RepriseError
+
+
+@click.command()
+@kafka_options()
+@data_option("Directory of this worker's copies of its tables; one for each worker.")
+@metrics_options
+@click.option(
+    "--flush-ms",
+    envvar="REPRISE_FLUSH_MS",
+    show_envvar=True,
+    type=click.IntRange(1, limits.GATHER_MS_MAX),
+    default=int(limits.WORKER_FLUSH_S * 1000),
+    show_default=True,
+    help="How long records are gathered before they are folded and written.",
+)
+@click.option(
+    "--session-timeout-s",
+    envvar="REPRISE_SESSION_TIMEOUT_S",
+    show_envvar=True,
+    type=Amount(limits.SESSION_MIN_S, limits.SESSION_S_MAX),
+    default=limits.WORKER_SESSION_S,
+    show_default=True,
+    help="The other workers take over one that sends no heartbeat for this long.",
+)
+@click.option(
+    "--kernel",
+    type=click.Choice(["rust", "reference"]),
+    help="The index to use.  [default: rust where it is built]",
+)
+def streams(
+    kafka: KafkaSettings,
+    data: Path,
+    metrics_host: str,
+    metrics_port: int | None,
+    flush_ms: int,
+    session_timeout_s: float,
+    kernel: str | None,
+) -> None:
+    """Fold the events in Kafka into tables: one worker of any number, sharing the partitions.
+
+    It needs nothing but the brokers. A lost --data is reread from the table topic, and a lost table
+    topic is rebuilt from --data or from the events.
+
+    \b
+    CONDUCTOR_LOG_LEVEL    DEBUG, INFO, WARNING or ERROR      [default: INFO]
+    CONDUCTOR_SEED         seed of the prefix hash            [default: 1337]
+    """  # noqa: D301
+    from reprise.roles.streams import StreamsSettings, work
+
+    try:
+        settings = StreamsSettings(
+            kafka=kafka,
+            data=data,
+            seed=seed_from(os.environ),
+            kernel=kernel,
+            metrics_host=metrics_host,
+            metrics_port=metrics_port,
+            flush_s=flush_ms / 1000,
+            session_timeout_s=session_timeout_s,
+        )
+        start_logging(log_level_from(os.environ))
+        warn_without_native(kernel)
+        work(settings)
+    except RepriseError as error:
+        raise click.ClickException(str(error)) from error

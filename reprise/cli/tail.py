@@ -1,0 +1,71 @@
+"""`reprise tail`."""
+
+from pathlib import Path
+
+import click
+from click.core import ParameterSource
+
+from brokers.settings import KafkaSettings
+from reprise.cli.kafka_options import kafka_options
+from schemas.errors import RepriseError
+
+
+@click.command()
+@kafka_options(required=False, makes_topics=False)
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="In place of --kafka: a data directory of `reprise up`, which may be running.",
+)
+@click.option("--tenant", help="Only records of this tenant.")
+@click.option("--model", help="Only records of this model.")
+@click.option("--instance", help="Only records of this instance.")
+@click.option("--follow", is_flag=True, help="Start at the end and print new records until Ctrl-C.")
+@click.option("--from-beginning", is_flag=True, help="With --follow: start at the oldest record.")
+@click.option("--limit", type=click.IntRange(min=1), help="Stop after this many lines.")
+@click.option(
+    "--compact", is_flag=True, help="Print counts of hashes and tokens in place of their values."
+)
+@click.pass_context
+def tail(
+    context: click.Context,
+    kafka: KafkaSettings | None,
+    data: Path | None,
+    tenant: str | None,
+    model: str | None,
+    instance: str | None,
+    follow: bool,
+    from_beginning: bool,
+    limit: int | None,
+    compact: bool,
+) -> None:
+    """Print the log's records as JSON lines, from the oldest to the newest.
+
+    What cannot be decoded is printed with its offset and the reason, whatever the filters.
+    Partitions of Kafka are read side by side; within each the order is that of the log.
+
+    \b
+    reprise tail --data DIR --limit 5
+    reprise tail --kafka HOST:PORT --follow --compact --instance worker-3
+    """  # noqa: D301
+    from streams.log.record_lines import StreamFilter
+    from streams.log.tail import TailOptions, quiet_output, tail_embedded, tail_kafka
+
+    kafka_by_flag = context.get_parameter_source("kafka") is ParameterSource.COMMANDLINE
+    if (data is None and kafka is None) or (data is not None and kafka_by_flag):
+        raise click.UsageError("Expected one of --kafka and --data")
+    options = TailOptions(
+        wanted=StreamFilter(tenant, model, instance),
+        follow=follow,
+        from_beginning=from_beginning or not follow,
+        limit=limit,
+        compact=compact,
+    )
+    try:
+        with quiet_output() as write:
+            if data is not None:
+                tail_embedded(data, options, write)
+            elif kafka is not None:
+                tail_kafka(kafka, options, write)
+    except RepriseError as error:
+        raise click.ClickException(str(error)) from error
