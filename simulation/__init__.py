@@ -1,6 +1,6 @@
 """Engines without a GPU, traffic without users: for the demonstration, tests and benchmarks.
 
-    engines/    a block cache, its events as each vLLM release encodes them, the process round them
+    engines/    a block cache, its events as each vLLM release encodes them, the process around them
     traffic/    seeded prompts, a fast stream of events, a router that asks Reprise and keeps score
     demo/       all of it together, beside `reprise up --demo` or in docker compose
 

@@ -4,7 +4,7 @@
 
 Engines bind every address of their container; here they are registered under the host that their
 `--engine` names. Queries go to the replicas in turn, and to the next one when one does not answer.
-Registrations stay when it ends: the engines go on.
+Registrations stay when it ends: the engines run on.
 """
 
 import argparse
@@ -167,7 +167,7 @@ class ComposeDemo:
     def _say_curl(self, engine: EngineReady) -> None:
         body = {"model": engine.model, "block_size": engine.block_size, "token_ids": self._head()}
         text = json.dumps(body, separators=(",", ":"))
-        self._say("Ask it yourself, who holds the start of the most popular prompt:")
+        self._say("Try it: who holds the longest prefix of the most popular prompt?")
         self._say(f"curl -s {self._ask}/query -H 'Content-Type: application/json' -d '{text}'")
 
     def _say_lines(self, router: Router, engine: EngineReady) -> None:

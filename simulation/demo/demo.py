@@ -1,11 +1,11 @@
 """The demonstration: four simulated engines, a router, and one line that says what it is worth.
 
 It runs against a Reprise that is already up, and leaves nothing behind: engines are ended and their
-registrations taken back. Where it cannot, as after Reprise was stopped first, the next one does.
+registrations removed. Where it cannot, as after Reprise was stopped first, the next one does.
 
 Engines outlive a demonstration that was killed, for a while, as real ones outlive the index. Ports
 are fixed where they are free, so the next demonstration finds them there and adopts them, and the
-traffic goes on where it stopped.
+traffic continues where it stopped.
 """
 
 import json
@@ -27,10 +27,10 @@ BASE_PORT: Final = 15_557
 PORTS_PER_ENGINE: Final = 20
 CURL_TOKENS: Final = 48
 TURNS_SKIPPED_MAX: Final = 4_000
-"""A run that follows a killed one passes over this many turns at most: engines forget sooner."""
+"""A run that follows a killed one skips this many turns at most: engines evict sooner."""
 
 SHADOW_TURNS: Final = 1_000
-"""So many turns fill the shadows' caches."""
+"""This many turns fill the shadows' caches."""
 
 _SERVICE_RETRY_S: Final = 0.1
 
@@ -194,14 +194,14 @@ class Demo:
             router.close()
 
     def _resume(self, index: IndexClient, shadow: RandomRouting) -> None:
-        """Hold the traffic for a while, and begin where that of the killed run ended."""
+        """Hold the traffic for a while, and continue where that of the killed run ended."""
         adopted, hold_s = self._fleet.adopted, self._options.hold_s
         which = "the" if len(adopted) == len(self._fleet.engines) else f"{len(adopted)}"
-        self._say(f"Found {which} engines of the killed run; traffic goes on in {hold_s:.0f} s.")
+        self._say(f"Found {which} engines of the killed run; traffic continues in {hold_s:.0f} s.")
         self._say_curl(index)
         goes_on_at = time.monotonic() + hold_s
         # Without this the engines would be asked again what they hold already, and the shadows
-        # would begin empty: a comparison in favour of the index.
+        # would start empty: a comparison in favour of the index.
         turns = sum(engine.state.requests for engine in adopted) % TURNS_SKIPPED_MAX
         for turns_left, turn in zip(range(turns, 0, -1), self._conversations, strict=False):
             if self.stop.is_set():
@@ -229,7 +229,7 @@ class Demo:
         if not any(match.longest_matched for match in matches.values()):
             return
         self._curl_said = True
-        self._say("Ask it yourself, who holds the start of the most popular prompt:")
+        self._say("Try it: who holds the longest prefix of the most popular prompt?")
         self._say(self.curl_command())
 
     def _popular_head(self) -> list[int]:

@@ -1,1 +1,1 @@
-"""Simulated engines: a block cache, its events on the wire, and the process round them."""
+"""Simulated engines: a block cache, its events on the wire, and the process around them."""

@@ -32,7 +32,7 @@ import zmq
 
 from simulation.engines.cache import CacheSizes, EngineCache, Offload
 from simulation.engines.control import EngineServer, JsonRoute, RequestError
-from simulation.engines.parent_watch import Life
+from simulation.engines.parent_watch import ParentWatch
 from simulation.engines.publisher import (
     BUFFER_BATCHES,
     HIGH_WATER_MARK,
@@ -49,7 +49,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         owner: whose it is; who would adopt it must know the same text.
-        orphan_grace_s: how long it goes on when its parent is gone.
+        orphan_grace_s: how long it runs on when its parent is gone.
     """
 
     instance_id: str
@@ -346,20 +346,22 @@ def parse_options(arguments: Sequence[str]) -> tuple[EngineOptions, int]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one engine until it is told to stop, or its parent is gone and nobody adopts it."""
+    """Run one engine until it is told to stop, or its parent is gone and no other adopts it."""
     options, parent_pid = parse_options(arguments)
-    life = Life(parent_pid, orphan_grace_s=options.orphan_grace_s, when_orphaned=_let_go_of_output)
+    watch = ParentWatch(
+        parent_pid, orphan_grace_s=options.orphan_grace_s, when_orphaned=_let_go_of_output
+    )
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: life.stop())
+        signal.signal(number, lambda *_: watch.stop())
     try:
-        engine = Engine(options, routes=life.routes())
+        engine = Engine(options, routes=watch.routes())
     except (OSError, ValueError, zmq.ZMQError) as error:
         # One write: several engines may have the same to say.
         sys.stderr.write(f"simulation.engines.engine: {error}\n")
         return 1
     try:
         print(msgspec.json.encode(engine.ready).decode(), flush=True)
-        life.last()
+        watch.wait()
     finally:
         engine.close()
     return 0

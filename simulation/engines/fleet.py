@@ -24,8 +24,11 @@ class Fleet:
 
     @property
     def pids(self) -> list[int]:
-        """Of all engines."""
-        return [*(one.pid for one in self.adopted), *(one.pid for one in self.started)]
+        """Process ids of all engines."""
+        return [
+            *(engine.pid for engine in self.adopted),
+            *(process.pid for process in self.started),
+        ]
 
     def gather(self, index: IndexClient) -> None:
         """Adopt, start and register.
@@ -60,7 +63,7 @@ class Fleet:
             if engine is None:
                 continue
             registered = [followed.get((options.instance_id, n)) for n in range(options.dp_ranks)]
-            known = [
+            matches = [
                 rank is not None
                 and (rank.model, rank.block_size) == (options.model, options.sizes.block_size)
                 and rank.endpoint == here.endpoint
@@ -69,7 +72,7 @@ class Fleet:
                     registered, engine.ready.ranks, engine.state.batches, strict=False
                 )
             ]
-            fits = engine.state.options == options and len(known) == options.dp_ranks
-            (self.adopted if fits and all(known) else misfits).append(engine)
-        # They would keep the ports until their time is over.
+            fits = engine.state.options == options and len(matches) == options.dp_ranks
+            (self.adopted if fits and all(matches) else misfits).append(engine)
+        # They would keep the ports until their grace time is over.
         stop_engines(misfits)

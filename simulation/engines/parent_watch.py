@@ -1,10 +1,10 @@
-"""How long an engine lives: until it is told to stop, or its parent has been gone for too long.
+"""When an engine ends: when it is told to stop, or when its parent has been gone for too long.
 
 A parent is known by its process id and the moment of its start, so that a number that the system
 has given to another process since is not taken for it. An engine whose parent is gone can be
 adopted by another process, as long as it still lives.
 
-    POST /adopt  {"pid": n}: live for that process from now on; refused while the parent lives
+    POST /adopt  {"pid": n}: make that process the parent; refused while the parent lives
     POST /stop   end
 """
 
@@ -25,7 +25,7 @@ _STATE, _STARTED = 0, 19  # in /proc/N/stat, counted after the name; see proc(5)
 
 
 class ProcessIdentity(NamedTuple):
-    """One life of one process."""
+    """A process: its number, and when it started."""
 
     pid: int
     started: str
@@ -48,13 +48,13 @@ class AdoptRequest(msgspec.Struct, frozen=True, kw_only=True):
     pid: Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
 
 
-class Life:
-    """One engine's life. Methods may be called from any thread.
+class ParentWatch:
+    """Waits until an engine has to end. Methods may be called from any thread.
 
     Args:
-        parent_pid: the process that it lives for.
-        orphan_grace_s: how long it goes on without one.
-        when_orphaned: called, each time the parent is found to be gone, by the thread in `last`.
+        parent_pid: the process whose end ends the engine.
+        orphan_grace_s: how long the engine runs on without a parent.
+        when_orphaned: called, each time the parent is found to be gone, by the thread in `wait`.
         poll_s: how often the parent is looked at.
     """
 
@@ -77,15 +77,15 @@ class Life:
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def routes(self) -> dict[tuple[str, str], JsonRoute]:
-        """What the engine serves for it."""
+        """Routes of the engine's HTTP interface."""
         request = msgspec.json.Decoder(AdoptRequest)
         return {
             ("POST", "/adopt"): lambda body: self._answer_adopt(request.decode(body).pid),
             ("POST", "/stop"): lambda _: self._answer_stop(),
         }
 
-    def last(self) -> None:
-        """Return when the life is over."""
+    def wait(self) -> None:
+        """Return when the engine has to end."""
         while not self._over:
             try:
                 self._wake.get(timeout=self._poll_s)
@@ -93,24 +93,24 @@ class Life:
                 self._look_after_parent(time.monotonic())
 
     def stop(self) -> None:
-        """It is over. A signal handler may call this."""
+        """End the engine. A signal handler may call this."""
         self._over = True
         self._wake.put(None)
 
     def adopt(self, pid: int) -> None:
-        """Live for the process `pid` from now on.
+        """Make the process `pid` the parent.
 
         Raises:
-            RequestError: the parent lives, there is no such process, or the life is over.
+            RequestError: the parent lives, there is no such process, or the engine is ending.
         """
         adopter = identify(pid)
         with self._lock:
             if adopter is None:
                 raise RequestError(f"Expected a living process, got: {pid}")
             if self._over:
-                raise RequestError("Expected an engine that goes on, but it is about to end")
+                raise RequestError("The engine is about to end")
             if self._parent is not None and self._parent != adopter and self._parent.alive:
-                raise RequestError(f"Expected no parent, but it lives: {self._parent.pid}")
+                raise RequestError(f"The engine has a parent: {self._parent.pid}")
             self._parent, self._orphaned_at = adopter, None
 
     def _look_after_parent(self, now: float) -> None:

@@ -24,7 +24,7 @@ _REAP_POLL_S: Final = 0.02
 
 
 class EngineStartError(Exception):
-    """An engine ended or said nothing before it was ready; standard error has its last words."""
+    """An engine ended, or was not ready in time; standard error says why."""
 
 
 class RunningEngine(Protocol):
@@ -38,7 +38,7 @@ class RunningEngine(Protocol):
 
 
 class EngineProcess:
-    """An engine that this process started. It also ends by itself when this is gone, see `Life`."""
+    """An engine that this process started; it ends with this process (`ParentWatch`)."""
 
     def __init__(self, options: EngineOptions) -> None:
         """Start it; `await_ready` says when it serves."""
@@ -69,7 +69,7 @@ class EngineProcess:
         """Where the engine is, once it serves.
 
         Raises:
-            EngineStartError: it ended, or the time is over.
+            EngineStartError: it ended, or was not ready in time.
         """
         if self._ready is not None:
             return self._ready
@@ -105,7 +105,7 @@ class EngineProcess:
 
 
 class AdoptedEngine:
-    """An engine that outlived the process that started it, and lives for this one now."""
+    """An engine that outlived the process that started it, and ends with this one now."""
 
     def __init__(self, state: EngineState, identity: ProcessIdentity) -> None:
         """See `adopt_engine`."""
@@ -148,7 +148,7 @@ class AdoptedEngine:
 def adopt_engine(options: EngineOptions) -> AdoptedEngine | None:
     """The engine on the HTTP port of `options`, if there is one whose parent is gone.
 
-    It lives for this process from now on, also where it is not what `options` ask for: see its
+    It ends with this process from now on, even where it is not what `options` ask for: see its
     `state`.
     """
     if not options.http_port:

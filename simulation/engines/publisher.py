@@ -215,7 +215,7 @@ class Publisher:
             except zmq.Again:
                 return
             if len(request) != 3 or request[1] or len(request[2]) != 8:
-                _log.warning("Expected a replay request of three frames, got: %d", len(request))
+                _log.warning("Ignoring a replay request: expected 3 frames, got %d", len(request))
                 continue
             self._replay_from(socket, request[0], int.from_bytes(request[2], "big"))
 

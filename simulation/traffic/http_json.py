@@ -32,7 +32,7 @@ class JsonConnection:
         self._connection = http.client.HTTPConnection(url.hostname, url.port, timeout=timeout_s)
 
     def request(self, method: str, path: str, body: object = None) -> HttpAnswer:
-        """One request, sent again once where the server has closed the kept connection meanwhile.
+        """One request, resent once where the server has closed the kept connection.
 
         Raises:
             OSError: the server cannot be reached, or did not answer in time.

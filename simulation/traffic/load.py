@@ -167,7 +167,7 @@ def encode_load(plan: LoadPlan) -> Load:
 
 
 class LoadPublisher:
-    """Sends loads from one socket; sequences go on from load to load.
+    """Sends loads from one socket; sequences continue from load to load.
 
     Unlike an engine it does not drop where the subscriber is slow, unless told to: it waits, so
     that

@@ -98,7 +98,7 @@ class IndexClient:
 
     def register(self, engines: Sequence[EngineReady]) -> None:
         """Register every rank. Registrations that stand in the way are those of an earlier run with
-        other ports: they are taken back first.
+        other ports: they are unregistered first.
 
         Raises:
             OSError: the service cannot be reached.
@@ -114,7 +114,7 @@ class IndexClient:
                 raise ServiceError(f"POST /register: {answer.status} {answer.body.decode()}")
 
     def unregister(self, engines: Sequence[EngineReady]) -> None:
-        """Take back every rank; those that are not registered are no error.
+        """Unregister every rank; one that is not registered is no error.
 
         Raises:
             OSError: the service cannot be reached.
@@ -226,7 +226,7 @@ class Router:
         self._generated = msgspec.json.Decoder(Generated)
 
     def route(self, turn: Turn) -> Generated | None:
-        """Route one turn. A service or engine that does not answer is counted and gone round.
+        """Route one turn. A service or engine that does not answer is counted and skipped.
 
         Returns:
             What the engine did; None where it did not answer.

@@ -127,17 +127,16 @@ class ReferenceKernel:
         self._scopes: dict[PrefixScope, _Scope] = {}
         self._changes: dict[ModelContext, bytearray] = {}
         self._counters = dict.fromkeys(COUNTERS, 0)
-        # One call at a time, readers included; methods call each other, so a thread may take it
-        # again.
+        # One call at a time, readers included; methods call each other, so it is reentrant.
         self._lock = threading.RLock()
 
     # Publishers
 
     @_locked
     def open_publisher(self, stream: StreamKey, dp_rank: int, /) -> PublisherId:
-        known = self._ids.get((stream, dp_rank))
-        if known is not None:
-            return known
+        opened = self._ids.get((stream, dp_rank))
+        if opened is not None:
+            return opened
         publisher = PublisherId(self._next_id)
         self._next_id += 1
         self._ids[stream, dp_rank] = publisher
@@ -319,11 +318,11 @@ class ReferenceKernel:
             if change.op == Op.CLEAR:
                 self._clear_scope(publisher, context.scope)
                 continue
-            known = self._publishers[publisher].entries.get(change.engine_key)
-            if known is not None and (known.scope, known.prefix) != (context.scope, change.prefix):
+            entry = self._publishers[publisher].entries.get(change.engine_key)
+            if entry is not None and (entry.scope, entry.prefix) != (context.scope, change.prefix):
                 if not change.holds:
                     continue
-                self._drop_entry(publisher, change.engine_key, known)
+                self._drop_entry(publisher, change.engine_key, entry)
             self._set_count(publisher, context.scope, change)
 
     def _drop_entry(self, publisher: PublisherId, key: int, entry: _Entry) -> None:
@@ -415,12 +414,12 @@ class ReferenceKernel:
 
     @_locked
     def scopes(self) -> list[ScopeView]:
-        known = set(self._scopes)
+        scopes = set(self._scopes)
         for owner in self._publishers.values():
             if owner.registered_lora is not None and owner.routable:
-                known.add(owner.scope(owner.registered_lora))
+                scopes.add(owner.scope(owner.registered_lora))
         views = []
-        for scope in sorted(known):
+        for scope in sorted(scopes):
             blocks = len(self._scopes[scope].blocks) if scope in self._scopes else 0
             ranks = {
                 instance: sorted(publishers)

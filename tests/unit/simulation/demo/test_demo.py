@@ -197,7 +197,7 @@ def test_engines_of_a_killed_run_are_adopted_with_all_that_the_index_knows_of_th
 
         demo = Demo(service.url, say=say, stop=stop, options=fixed)
         demo.run()
-        assert said[0].startswith("Found the engines of the killed run; traffic goes on in")
+        assert said[0].startswith("Found the engines of the killed run; traffic continues in")
         assert said[2].startswith("curl"), "at once, not after some traffic"
         assert demo.pids == pids
         assert len(registered) == 3

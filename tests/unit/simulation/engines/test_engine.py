@@ -213,7 +213,7 @@ def test_process_that_cannot_bind_says_so(capfd: pytest.CaptureFixture[str]) -> 
         taken = msgspec.structs.replace(OPTIONS, http_port=opened.ready.http_port)
         process = EngineProcess(taken)
         try:
-            with pytest.raises(EngineStartError, match="Engine `e0` was not ready"):
+            with pytest.raises(EngineStartError, match="Engine `e0` ended before it was ready"):
                 process.await_ready()
         finally:
             stop_engines([process])

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from simulation.engines.control import RequestError
-from simulation.engines.parent_watch import Life, ProcessIdentity, identify
+from simulation.engines.parent_watch import ParentWatch, ProcessIdentity, identify
 
 WAIT_S = 20.0
 
@@ -36,8 +36,8 @@ def no_pid() -> int:
     return ended.pid
 
 
-def lasting(life: Life) -> threading.Thread:
-    thread = threading.Thread(target=life.last, daemon=True)
+def lasting(watch: ParentWatch) -> threading.Thread:
+    thread = threading.Thread(target=watch.wait, daemon=True)
     thread.start()
     return thread
 
@@ -64,10 +64,10 @@ def test_a_name_with_brackets_and_spaces_does_not_confuse(
     assert identify(12) == ProcessIdentity(12, "22")
 
 
-def test_life_ends_at_once_with_its_parent() -> None:
+def test_an_engine_ends_at_once_with_its_parent() -> None:
     with process() as parent:
-        life = Life(parent.pid, poll_s=0.01)
-        thread = lasting(life)
+        watch = ParentWatch(parent.pid, poll_s=0.01)
+        thread = lasting(watch)
         end_unreaped(parent)
         thread.join(WAIT_S)
         assert not thread.is_alive()
@@ -75,61 +75,61 @@ def test_life_ends_at_once_with_its_parent() -> None:
 
 def test_orphan_goes_on_until_it_is_stopped_within_its_grace() -> None:
     orphaned = threading.Event()
-    life = Life(no_pid(), orphan_grace_s=1000, when_orphaned=orphaned.set, poll_s=0.01)
-    thread = lasting(life)
+    watch = ParentWatch(no_pid(), orphan_grace_s=1000, when_orphaned=orphaned.set, poll_s=0.01)
+    thread = lasting(watch)
     assert orphaned.wait(WAIT_S)
     assert thread.is_alive()
-    life.stop()
+    watch.stop()
     thread.join(WAIT_S)
     assert not thread.is_alive()
 
 
 def test_orphan_ends_when_its_grace_is_over() -> None:
-    thread = lasting(Life(no_pid(), orphan_grace_s=0.05, poll_s=0.01))
+    thread = lasting(ParentWatch(no_pid(), orphan_grace_s=0.05, poll_s=0.01))
     thread.join(WAIT_S)
     assert not thread.is_alive()
 
 
-def test_adopted_engine_lives_for_who_adopted_it() -> None:
+def test_an_adopted_engine_ends_with_its_new_parent() -> None:
     with process() as adopter:
         orphaned = threading.Semaphore(0)
-        life = Life(
+        watch = ParentWatch(
             no_pid(), orphan_grace_s=1000, when_orphaned=lambda: orphaned.release(), poll_s=0.01
         )
-        thread = lasting(life)
+        thread = lasting(watch)
         assert orphaned.acquire(timeout=WAIT_S)
-        life.adopt(adopter.pid)
-        life.adopt(adopter.pid)
-        with pytest.raises(RequestError, match=f"it lives: {adopter.pid}"):
-            life.adopt(os.getpid())
+        watch.adopt(adopter.pid)
+        watch.adopt(adopter.pid)
+        with pytest.raises(RequestError, match=f"has a parent: {adopter.pid}"):
+            watch.adopt(os.getpid())
         end_unreaped(adopter)
         assert orphaned.acquire(timeout=WAIT_S)
-        life.adopt(os.getpid())
-        life.stop()
+        watch.adopt(os.getpid())
+        watch.stop()
         thread.join(WAIT_S)
 
 
 def test_adoption_is_refused_while_the_parent_lives() -> None:
     with process() as another:
-        life = Life(os.getpid())
-        with pytest.raises(RequestError, match=f"it lives: {os.getpid()}"):
-            life.adopt(another.pid)
+        watch = ParentWatch(os.getpid())
+        with pytest.raises(RequestError, match=f"has a parent: {os.getpid()}"):
+            watch.adopt(another.pid)
 
 
 def test_adoption_by_no_process_or_of_one_that_ends_is_refused() -> None:
     gone = no_pid()
-    life = Life(gone)
+    watch = ParentWatch(gone)
     with pytest.raises(RequestError, match="Expected a living process"):
-        life.adopt(gone)
-    life.stop()
+        watch.adopt(gone)
+    watch.stop()
     with pytest.raises(RequestError, match="about to end"):
-        life.adopt(os.getpid())
+        watch.adopt(os.getpid())
 
 
 def test_routes_adopt_and_stop() -> None:
-    life = Life(no_pid(), poll_s=0.01, orphan_grace_s=1000)
-    thread = lasting(life)
-    routes = life.routes()
+    watch = ParentWatch(no_pid(), poll_s=0.01, orphan_grace_s=1000)
+    thread = lasting(watch)
+    routes = watch.routes()
     routes["POST", "/adopt"](b'{"pid": %d}' % os.getpid())
     routes["POST", "/stop"](b"")
     thread.join(WAIT_S)
