@@ -1,1 +1,1 @@
-"""Sending records to Kafka in order, and keeping them on disk while it is away."""
+"""Delivers records, in order: to Kafka, with a spool for the time it is away, or to a local log."""

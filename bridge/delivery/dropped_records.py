@@ -1,4 +1,4 @@
-"""What could not be kept, and what the log has to say of it. Pure."""
+"""Records that were dropped, and the records that stand for them in the log. Pure."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -16,11 +16,12 @@ SPOOL_UNREADABLE: Final = "spool_unreadable"
 
 @dataclass(slots=True)
 class Loss:
-    """What of one publisher was dropped, and not yet said in the log.
+    """The batches of one publisher that were dropped, and are not yet reported in the log.
 
     Attributes:
-        before: its last batch that was not.
-        incarnation, first, last: the batches lost, of the last life; reset: whether one began.
+        before: the last batch that was not dropped.
+        incarnation, first, last: the lost batches of the last incarnation.
+        reset: whether that incarnation began among them.
     """
 
     before: Anchor
@@ -31,11 +32,11 @@ class Loss:
 
     @classmethod
     def beginning(cls, before: Anchor, record: SequencedRecord) -> "Loss":
-        """A loss that begins with this record, which is yet to be added."""
+        """A loss that begins with this record; call `add` with it next."""
         return cls(before, record.incarnation, record.first_sequence, record.last_sequence)
 
     def add(self, record: SequencedRecord) -> None:
-        """Loses one more record."""
+        """Adds one more dropped record."""
         if isinstance(record, ResetRecord) or record.incarnation > self.incarnation:
             self.reset = True
             self.incarnation = record.incarnation
@@ -43,7 +44,7 @@ class Loss:
         self.last = record.last_sequence
 
     def records(self, publisher: PublisherKey, now: float) -> list[SequencedRecord]:
-        """What the log has to say of it."""
+        """The records that report the loss."""
         stream, dp_rank = publisher
         records: list[SequencedRecord] = []
         if self.reset:
@@ -66,7 +67,7 @@ class Loss:
 
 
 def gap_of(record: EventsRecord, reason: str) -> GapRecord:
-    """The gap that stands for a record which cannot be written."""
+    """The gap that stands for a record that cannot be written."""
     lost = (record.incarnation, record.first_sequence, record.last_sequence)
     return _gap(record.publisher, record.bridge_time, lost, reason)
 
@@ -74,7 +75,7 @@ def gap_of(record: EventsRecord, reason: str) -> GapRecord:
 def gap_between(
     publisher: PublisherKey, before: Cursor, after: Cursor, *, now: float, reason: str
 ) -> GapRecord | None:
-    """The gap of the batches between both cursors, as far as their numbers tell; None: no batch.
+    """The gap of the batches between both cursors, as far as their numbers tell; None for none.
 
     Args:
         publisher: whose.

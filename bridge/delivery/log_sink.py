@@ -1,12 +1,12 @@
-r"""Appends records to a log in this process. Where the disk fails, they wait, in order, and are
-tried again.
+r"""Appends records to a log in this process; where the disk fails, they wait and are retried.
 
-    append -> log -> told to `on_appended`, which folds them
+    append -> log -> `on_appended`, which folds them
           \-> (an append failed) -> waiting -> reopen the log, append -> the same
 
-Nothing is told that is not in the log. While records wait, `ready` and `room` wait too, so what the
-sockets receive stays in the inbox; what is appended all the same waits behind, up to
-LOG_WAITING_BYTES_MAX. Records above that are dropped, counted in `dropped`; the fold sees the hole.
+`on_appended` is given nothing that is not in the log. While records wait, `ready` and `room` wait
+too, so what the sockets receive stays in the inbox. Records that are appended all the same wait
+behind, up to LOG_WAITING_BYTES_MAX; above it they are dropped and counted in `dropped`, and the
+fold finds the hole.
 """
 
 import asyncio
@@ -32,24 +32,26 @@ class RecordLog(Protocol):
         ...
 
     def append(self, values: Sequence[bytes], *, now: float = 0.0) -> Offset:
-        """One write; the first one's offset. Raises StorageError: nothing was appended, or, once
-        the log has been reopened and ends behind it, all.
+        """Appends the records by one write; returns the first one's offset.
+
+        Raises:
+            StorageError: nothing was appended; or all, which shows at the end of the reopened log.
         """
         ...
 
     def reopen(self) -> None:
-        """Closes and opens the log, which leaves the state after a failed write."""
+        """Closes and opens the log, which ends the state after a failed write."""
         ...
 
 
 class LogSink:
-    """See the module; implements `bridge.pump.RecordSink`. One loop; the log is its own to append.
+    """See the module; implements `bridge.pump.RecordSink`. One loop; the log's only writer.
 
     Args:
         log: open.
         on_appended: given the first offset and the records of each write; may not raise.
-        on_failure: told of each attempt that failed.
-        on_recovered: told once nothing waits any more.
+        on_failure: called for each attempt that failed.
+        on_recovered: called once nothing waits.
     """
 
     def __init__(
@@ -67,7 +69,7 @@ class LogSink:
         self._on_failure = on_failure
         self._on_recovered = on_recovered
         self._waiting: deque[Sequence[bytes]] = deque()
-        self._attempted = Offset(0)  # where the first of them was to be appended
+        self._attempted = Offset(0)  # where the first of those that wait was to be appended
         self._failed = asyncio.Event()
         self._free = asyncio.Event()
         self._free.set()
@@ -111,14 +113,14 @@ class LogSink:
         await self._free.wait()
 
     async def run(self) -> None:
-        """Tries again what failed, until it is cancelled."""
+        """Retries failed appends until it is cancelled."""
         while True:
             await self._failed.wait()
             await asyncio.sleep(LOG_RETRY_S)
             self.retry()
 
     def retry(self) -> None:
-        """Appends what waits, as far as the disk lets it."""
+        """Appends what waits, as far as the disk takes it."""
         try:
             self._log.reopen()
             if self._waiting and self._log.end_offset > self._attempted:

@@ -1,4 +1,4 @@
-"""One partition of the events topic, as the writer sees it: what waits, and what is under way."""
+"""The records for one partition of the events topic: those that wait, and those under way."""
 
 import asyncio
 from collections import deque
@@ -11,7 +11,7 @@ from schemas.records import Record, RegisteredRecord, UnregisteredRecord
 
 
 class Pending(NamedTuple):
-    """A record on its way; `number` is its place in the spool, -1 where it is not there."""
+    """A record that is not acknowledged; `number` is its number in the spool, -1 for none."""
 
     record: Record
     encoded: bytes
@@ -38,9 +38,7 @@ class PartitionQueue:
     waiting: deque[Pending] = field(default_factory=deque)
     in_flight: list[Pending] = field(default_factory=list)
     since: float = 0.0
-    spooled: set[PublisherKey] = field(
-        default_factory=set
-    )  # publishers with records in the spool, to be drained
+    spooled: set[PublisherKey] = field(default_factory=set)
     end: int = 0
     drained_last: bool = False
     failing: bool = False
@@ -52,7 +50,7 @@ class PartitionQueue:
         return not self.waiting and not self.in_flight
 
     def is_late(self, now: float) -> bool:
-        """Whether the broker is away, or too slow; `now` is monotonic."""
+        """Whether the broker is away, or too slow; `now` in monotonic seconds."""
         return not self.is_idle and now - self.since > SPOOL_AFTER_S
 
 

@@ -1,4 +1,4 @@
-"""The idempotent producer of a bridge: started when it is needed, replaced when it has failed."""
+"""The producer of a bridge: started when it is needed, replaced when it has failed."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,7 @@ from schemas.limits import BRIDGE_LEAVE_S
 
 
 class ReplaceableProducer:
-    """Sends batches, for as long as the broker is away. One loop.
+    """Sends batches by an idempotent producer, waiting while the broker is away. One loop.
 
     Args:
         make_producer: called again where a producer has failed for good.
@@ -42,10 +42,10 @@ class ReplaceableProducer:
             return self._producer
 
     async def replace(self, failed: Producer | None = None) -> None:
-        """Gives the producer up, with what is under way; the next use starts another.
+        """Stops the producer and drops what is under way; the next use starts another one.
 
         Args:
-            failed: nothing is done where another has replaced this one already.
+            failed: does nothing where this one has been replaced already; None: whichever there is.
         """
         producer = self._producer
         if producer is None or failed not in (None, producer):
@@ -73,7 +73,7 @@ class ReplaceableProducer:
         await self.send_batch(producer, batch, topic, partition)
 
     async def send_batch(self, producer: Producer, batch: Batch, topic: str, partition: int) -> int:
-        """Returns the first offset; waits for as long as the broker is away."""
+        """Writes one batch; waits while the broker is away. Returns its first offset."""
         ended: asyncio.Future[object] = asyncio.ensure_future(self._ended.wait())
         try:
             sent = await producer.send_batch(batch, topic, partition=partition)

@@ -1,4 +1,4 @@
-"""Records that wait on disk for the log: bounded, in order for each publisher. Format version 1.
+"""Records that wait on disk for Kafka: bounded, in order for each publisher. Format version 1.
 
     key                                      value
     b"r" + lane (u32 BE) + number (u64 BE)   a record (`schemas.records`)
@@ -6,10 +6,10 @@
 
 A lane is one publisher; numbers rise over all lanes. Records are read from a lane's head, and
 deleted when the log has acknowledged them; what was read but not deleted is read again after a
-restart, so the log may get it twice, never not at all. What cannot be read is deleted and counted;
-`bridge.delivery.unreadable_records` says in its place what of the publisher is lost.
+restart, so the log may get it twice, but never loses it. What cannot be read is deleted and
+counted; `bridge.delivery.unreadable_records` puts a gap in its place.
 
-Writes go to RocksDB's write-ahead log: they survive `kill -9`, and a power cut but for the last
+Writes go to RocksDB's write-ahead log: they survive `kill -9`; a power cut may cost the last
 moments.
 """
 
@@ -33,7 +33,7 @@ _LANE_KEY: Final = struct.Struct(">cI")
 _RECORD, _LANE = b"r", b"l"
 FAULT: Final = "fault"
 WRONG_LANE: Final = "wrong_lane"
-"""Reasons of records that cannot be read; the others are those of a RecordError."""
+"""Reasons of unreadable records, beside those of RecordError."""
 
 _logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class SpooledRecord(NamedTuple):
     encoded: bytes
 
     def decoded(self) -> Record:
-        """What it says.
+        """The record.
 
         Raises:
             RecordError: it is no record, or a newer Reprise wrote it.
@@ -54,7 +54,7 @@ class SpooledRecord(NamedTuple):
 
 
 class _SpoolLane:
-    """What is known of a lane in memory."""
+    """A lane, as it is kept in memory."""
 
     __slots__ = ("head", "number", "records", "size_bytes", "tail")
 
@@ -75,8 +75,8 @@ class Spool:
 
     Attributes:
         dropped: unreadable records that were deleted, by publisher and reason.
-        unusable_entries: what was deleted or left alone because it belongs to no lane.
-        faults: records that could not be read for an unexpected error; they are in `dropped`.
+        unusable_entries: entries that belong to no lane; deleted, or left to a newer version.
+        faults: records whose decoding failed unexpectedly; they are in `dropped`, too.
 
     Raises:
         DataDirectoryInUseError: another process has it open.
@@ -158,7 +158,7 @@ class Spool:
     # Writing
 
     def append(self, publisher: PublisherKey, encoded: Sequence[bytes]) -> list[int]:
-        """Appends records to the publisher's lane, whatever the bound. Returns their numbers.
+        """Appends records to the publisher's lane, also above the bound. Returns their numbers.
 
         Raises:
             DiskError: nothing was appended.
@@ -193,11 +193,12 @@ class Spool:
         self.replace(publisher, ((record.number, None) for record in records))
 
     def replace(self, publisher: PublisherKey, changes: Iterable[tuple[int, bytes | None]]) -> None:
-        """Puts others in place of records that `read` gave, or None, which deletes them.
+        """Replaces or deletes records that `read` gave.
 
         Args:
             publisher: whose.
-            changes: numbers, rising, with what is to stand there; missing records are left out.
+            changes: rising numbers, each with its new record, or None to delete it; records that
+                are not there are left out.
 
         Raises:
             DiskError: nothing was changed.
@@ -210,10 +211,10 @@ class Spool:
         first: int | None = None
         for number, encoded in changes:
             key = _RECORD_KEY.pack(_RECORD, lane.number, number)
-            known = self._db.get(key) if number >= lane.head else None
-            if known is None:
+            stored = self._db.get(key) if number >= lane.head else None
+            if stored is None:
                 continue
-            size_bytes += len(known) - len(encoded or b"")
+            size_bytes += len(stored) - len(encoded or b"")
             if encoded is not None:
                 batch.put(key, encoded)
                 continue
@@ -281,16 +282,16 @@ class Spool:
         return -1 if lane is None else lane.tail
 
     def decoded(self, publisher: PublisherKey) -> Iterator[tuple[SpooledRecord, Record]]:
-        """The publisher's records with what they say; unreadable ones are left out."""
+        """The publisher's records with their numbers; unreadable ones are left out."""
         for spooled in self.read(publisher):
             record = self.decode(publisher, spooled)
             if isinstance(record, Record):
                 yield spooled, record
 
     def decode(self, publisher: PublisherKey, spooled: SpooledRecord) -> Record | str:
-        """What the record says, or the reason why nobody can tell.
+        """The record, or the reason why it cannot be read.
 
-        An unexpected error is such a reason too: a record that ends the reading would end it again.
+        An unexpected error is a reason, too: raised, it would stop the writer at each attempt.
         """
         try:
             record = spooled.decoded()
@@ -298,7 +299,11 @@ class Spool:
             return error.reason
         except Exception:
             self.faults += 1
-            _logger.exception("Unexpected error in record %d of %s", spooled.number, publisher)
+            _logger.exception(
+                "Unexpected error in spooled record %d of %s; dropping it",
+                spooled.number,
+                publisher,
+            )
             return FAULT
         return record if record.publisher == publisher else WRONG_LANE
 

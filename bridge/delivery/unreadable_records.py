@@ -1,4 +1,4 @@
-"""Records of a spool that cannot be read: written by a newer version, or damaged on the disk."""
+"""Spooled records that cannot be read: written by a newer version, or damaged on disk."""
 
 import logging
 import time
@@ -17,7 +17,7 @@ _logger = logging.getLogger(__name__)
 def drop_unreadable(
     spool: Spool, publisher: PublisherKey, *, before: Cursor | None, last: Cursor | None = None
 ) -> int:
-    """Deletes the publisher's records that cannot be read, and says in their place what is lost.
+    """Deletes the publisher's records that cannot be read, and puts gaps in their place.
 
     Which batches they held can only be told from those around them: the gap record that takes the
     place of one or more of them names the batches between its neighbours. Cost O(lane).
@@ -25,8 +25,8 @@ def drop_unreadable(
     Args:
         spool: whose publisher it is.
         publisher: of the lane.
-        before: what the log has of it; None: nothing is said, the records are only deleted.
-        last: the last batch that was put into the lane; None where nobody knows.
+        before: the last batch in the log; None: the records are deleted without a gap.
+        last: the last batch that was put into the lane; None where it is not known.
 
     Returns:
         How many were deleted.
@@ -44,12 +44,12 @@ def drop_unreadable(
             run.append(spooled.number)
         elif not isinstance(record, RegisteredRecord | UnregisteredRecord):
             after = Cursor(record.incarnation, record.first_sequence)
-            changes += _said_of(publisher, run, before, after)
+            changes += _replacement_of(publisher, run, before, after)
             run = []
             reached = Cursor(record.incarnation, record.last_sequence)
             before = None if before is None else max(before, reached)
     after_all = None if last is None else last._replace(sequence=last.sequence + 1)
-    changes += _said_of(publisher, run, before, after_all)
+    changes += _replacement_of(publisher, run, before, after_all)
     for start in range(0, len(changes), SPOOL_CHANGES_MAX):
         spool.replace(publisher, changes[start : start + SPOOL_CHANGES_MAX])
     dropped = reasons.total()
@@ -64,13 +64,13 @@ def drop_unreadable(
     return dropped
 
 
-def _said_of(
+def _replacement_of(
     publisher: PublisherKey, run: list[int], before: Cursor | None, after: Cursor | None
 ) -> list[tuple[int, bytes | None]]:
-    """What comes in place of unreadable records that stand one after the other."""
-    said: list[tuple[int, bytes | None]] = [(number, None) for number in run]
+    """What replaces unreadable records that follow each other."""
+    replaced: list[tuple[int, bytes | None]] = [(number, None) for number in run]
     if run and before is not None and after is not None:
         gap = gap_between(publisher, before, after, now=time.time(), reason=SPOOL_UNREADABLE)
         if gap is not None:
-            said[0] = (run[0], encode_record(gap))
-    return said
+            replaced[0] = (run[0], encode_record(gap))
+    return replaced

@@ -1,19 +1,19 @@
-r"""Appends records to the topic `events`, in order for each publisher; never waits for the broker.
+r"""Writes records to the topic `events`, in order for each publisher; never waits for the broker.
 
     append -> queue of the partition -> one Kafka batch at a time -> acknowledged
            \-> spool on disk, where the broker is late -> (drained, oldest first) -> the same
 
 One batch of a partition is under way at a time, by an idempotent producer with acks=all, which
-sends it again for as long as the broker is away. A record that is not acknowledged within
-SPOOL_AFTER_S sends the queue, and whatever comes after it, to the spool. A publisher that has
+retries it while the broker is away. A record that is not acknowledged within
+SPOOL_AFTER_S moves the queue, and whatever comes after it, to the spool. A publisher that has
 records in the spool gets its next ones there too, so its order holds.
 
-Above the spool's bound records are lost, and remembered as a `Loss`: once there is room again its
-owner says what becomes of it, before anything else of the publisher is written.
+Above the spool's bound records are dropped, and remembered as a `Loss`: once there is room again,
+the publisher's owner replays them or reports them in the log, before anything else of it.
 
-Who sees what: `on_written` is called once for each record that is in the log, in the order of each
-partition. A record may be in the log twice (sent, killed before the spool forgot it); never zero
-times unless it is counted in `dropped`.
+Delivery: `on_written` is called once for each record that is in the log, in the order of each
+partition. A record may be in the log twice (sent, killed before the spool forgot it); it is
+missing only where it is counted in `dropped`.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ class Writer:
         topic: `events`.
         producer: of the bridge.
         spool: this writer's own.
-        on_written: told of each acknowledged record, with its offset.
+        on_written: called for each acknowledged record, with its offset.
         may_write: False while another bridge may own our publishers: nothing is sent then.
     """
 
@@ -143,7 +143,7 @@ class Writer:
         try:
             self.spool.append(publisher, [pending.encoded])
         except StorageError as error:
-            _logger.error("Expected to write the spool: %s", error)
+            _logger.error("%s; dropping a record of %s", error, publisher)
             self._lose(pending, DISK_ERROR)
             return
         queue.spooled.add(publisher)
@@ -158,50 +158,55 @@ class Writer:
             return
         loss = self.losses.get(publisher)
         if loss is None:
-            _logger.warning("Records of %s are dropped: %s", publisher, reason)
+            _logger.warning(
+                "Dropping records of %s (%s), until a replay or a gap can replace them",
+                publisher,
+                reason,
+            )
             before = self._last.get(publisher, NO_ANCHOR)
             loss = self.losses[publisher] = Loss.beginning(before, record)
         loss.add(record)
 
     def _spill(self, queue: PartitionQueue) -> bool:
         """Moves the queue to the spool, and copies there what is under way; all or nothing."""
-        moved = [one for one in queue.in_flight if one.number < 0]
+        moved = [pending for pending in queue.in_flight if pending.number < 0]
         copied = len(moved)
         moved += queue.waiting
-        if not self.spool.fits(sum(len(one.encoded) for one in moved)):
+        if not self.spool.fits(sum(len(pending.encoded) for pending in moved)):
             return not moved
         numbers: list[int] = []
         try:
-            for one in moved:
-                numbers += self.spool.append(one.record.publisher, [one.encoded])
-                queue.spooled.add(one.record.publisher)
+            for pending in moved:
+                numbers += self.spool.append(pending.record.publisher, [pending.encoded])
+                queue.spooled.add(pending.record.publisher)
         except StorageError as error:
-            _logger.error("Expected to write the spool: %s", error)
-            for one, number in zip(moved, numbers, strict=False):
-                self._unspool(one.record.publisher, [SpooledRecord(number, one.encoded)])
+            _logger.error("%s; keeping the queue of partition %d", error, queue.partition)
+            for pending, number in zip(moved, numbers, strict=False):
+                self._unspool(pending.record.publisher, [SpooledRecord(number, pending.encoded)])
             return False
-        self.queue_bytes -= sum(len(one.encoded) for one in queue.waiting)
+        self.queue_bytes -= sum(len(pending.encoded) for pending in queue.waiting)
         queue.waiting.clear()
-        place = iter(numbers[:copied])
+        unused = iter(numbers[:copied])
         queue.in_flight = [
-            one if one.number >= 0 else one._replace(number=next(place)) for one in queue.in_flight
+            pending if pending.number >= 0 else pending._replace(number=next(unused))
+            for pending in queue.in_flight
         ]
         return True
 
     def _queue_of(self, publisher: PublisherKey) -> PartitionQueue:
-        return self._queues[self._place(publisher.stream)[1]]
+        return self._queues[self._key_and_partition(publisher.stream)[1]]
 
-    def _place(self, stream: StreamKey) -> tuple[bytes, int]:
-        place = self._partitions.get(stream)
-        if place is None:
+    def _key_and_partition(self, stream: StreamKey) -> tuple[bytes, int]:
+        found = self._partitions.get(stream)
+        if found is None:
             key = encode_stream(stream)
-            place = self._partitions[stream] = (key, partition_of(key, len(self._queues)))
-        return place
+            found = self._partitions[stream] = (key, partition_of(key, len(self._queues)))
+        return found
 
     # What the owner of the publishers decides
 
     def release(self, publisher: PublisherKey) -> None:
-        """Lets what an earlier life spooled of the publisher be written."""
+        """Lets what is spooled of the publisher be written, also by an earlier process."""
         self._withheld.discard(publisher)
         if publisher in self.spool:
             queue = self._queue_of(publisher)
@@ -218,7 +223,7 @@ class Writer:
         return [publisher for publisher in self._withheld if publisher in self.spool]
 
     def place(self, publisher: PublisherKey, anchor: Anchor) -> None:
-        """Says where the publisher stands in the log, or in what is spooled of it."""
+        """Sets the publisher's last batch in the log, or in the spool."""
         self._last[publisher] = anchor
 
     def spill(self) -> None:
@@ -233,17 +238,17 @@ class Writer:
         return list(self.losses)
 
     def end_loss(self, publisher: PublisherKey) -> Loss:
-        """Takes records of the publisher again; the caller appends what the log must say first."""
+        """Takes records of the publisher again; the caller first appends what reports the loss."""
         return self.losses.pop(publisher)
 
     def forget(self, publisher: PublisherKey) -> None:
-        """The publisher is not ours any more, or is no more."""
+        """Forgets a publisher that is no longer ours, or no longer registered."""
         self.losses.pop(publisher, None)
         self._last.pop(publisher, None)
         self._written.pop(publisher, None)
 
     def check(self) -> None:
-        """Spools what is late; to be called now and then, for the time when nothing comes."""
+        """Spools what is late; to be called now and then, since nothing may arrive that does it."""
         now = time.monotonic()
         for queue in self._queues:
             if queue.waiting and queue.is_late(now):
@@ -314,19 +319,19 @@ class Writer:
                 place = (self._topic.name, queue.partition)
                 offset = await self._producer.send_batch(producer, batch, *place)
             except (KafkaError, OSError, TimeoutError) as error:
-                self._note_failure(queue, error)
+                self._handle_failure(queue, error)
                 if producer is not None:
                     await self._producer.replace(producer)
                 await asyncio.sleep(BRIDGE_RETRY_S)
             except StorageError as error:
-                _logger.error("Expected to read the spool: %s", error)
+                _logger.error("%s; retrying in %g s", error, BRIDGE_RETRY_S)
                 await asyncio.sleep(BRIDGE_RETRY_S)
             else:
                 self._finish(queue, offset)
 
     def _fill(self, queue: PartitionQueue, batch: Batch) -> bool:
-        """Puts what is next into the batch, and under way; False where there is nothing."""
-        if queue.in_flight:  # it has failed: once more
+        """Fills the batch with what is next; False where there is nothing."""
+        if queue.in_flight:  # the last attempt failed: retry it
             self._refill(queue, batch)
             return True
         from_spool = bool(queue.spooled) and not (queue.drained_last and queue.waiting)
@@ -336,13 +341,14 @@ class Writer:
         return bool(queue.in_flight)
 
     def _refill(self, queue: PartitionQueue, batch: Batch) -> None:
-        for place, pending in enumerate(queue.in_flight):
+        for index, pending in enumerate(queue.in_flight):
             if not self._put(batch, pending):
-                assert place, "the first message always fits"
-                rest = queue.in_flight[place:]
-                del queue.in_flight[place:]
-                queue.waiting.extendleft(one for one in reversed(rest) if one.number < 0)
-                self.queue_bytes += sum(len(one.encoded) for one in rest if one.number < 0)
+                assert index, "the first message always fits"
+                rest = queue.in_flight[index:]
+                del queue.in_flight[index:]
+                unspooled = [pending for pending in rest if pending.number < 0]
+                queue.waiting.extendleft(reversed(unspooled))
+                self.queue_bytes += sum(len(pending.encoded) for pending in unspooled)
                 return
 
     def _fill_from_queue(self, queue: PartitionQueue, batch: Batch) -> None:
@@ -369,7 +375,7 @@ class Writer:
 
         A record that cannot be read waits until those before it are in the log, and goes then.
         """
-        begun = len(queue.in_flight)
+        before = len(queue.in_flight)
         for spooled in self.spool.read(publisher, bytes_max=KAFKA_BATCH_BYTES):
             record = self.spool.decode(publisher, spooled)
             if isinstance(record, str):
@@ -380,14 +386,14 @@ class Writer:
             queue.in_flight.append(pending)
         else:
             return True
-        if len(queue.in_flight) == begun:
+        if len(queue.in_flight) == before:
             last = self._last.get(publisher, NO_ANCHOR).cursor
             drop_unreadable(self.spool, publisher, before=self._written.get(publisher), last=last)
-            queue.changed.set()  # what is left comes next
+            queue.changed.set()  # the rest of the lane comes next
         return True
 
     def _put(self, batch: Batch, pending: Pending) -> bool:
-        key = self._place(pending.record.stream)[0]
+        key = self._key_and_partition(pending.record.stream)[0]
         return batch.append(key=key, value=pending.encoded, timestamp=None) is not None
 
     def _finish(self, queue: PartitionQueue, offset: int) -> None:
@@ -395,14 +401,14 @@ class Writer:
         queue.failing = False
         queue.since = time.monotonic()
         spooled: dict[PublisherKey, list[SpooledRecord]] = {}
-        for place, pending in enumerate(written):
+        for index, pending in enumerate(written):
             publisher = pending.record.publisher
             self.written_records += 1
             self.written_bytes += len(pending.encoded)
             if not isinstance(pending.record, RegisteredRecord | UnregisteredRecord):
                 record = pending.record
                 self._written[publisher] = Cursor(record.incarnation, record.last_sequence)
-            self._on_written(publisher, pending.record, offset + place)
+            self._on_written(publisher, pending.record, offset + index)
             if pending.number >= 0:
                 spooled.setdefault(publisher, []).append(
                     SpooledRecord(pending.number, pending.encoded)
@@ -412,17 +418,17 @@ class Writer:
             self._unspool(publisher, records)
 
     def _unspool(self, publisher: PublisherKey, records: list[SpooledRecord]) -> None:
-        with contextlib.suppress(StorageError):  # they will be written once more
+        with contextlib.suppress(StorageError):  # they will be written twice
             self.spool.delete(publisher, records)
 
-    def _note_failure(self, queue: PartitionQueue, error: BaseException) -> None:
+    def _handle_failure(self, queue: PartitionQueue, error: BaseException) -> None:
         self.produce_errors += 1
         place = (self._topic.name, queue.partition)
         level = logging.DEBUG if queue.failing else logging.WARNING
-        _logger.log(level, "Cannot write to %s, partition %d: %r", *place, error)
+        _logger.log(level, "Cannot write to %s, partition %d; retrying: %r", *place, error)
         queue.failing = True
         if isinstance(error, MessageSizeTooLargeError) and len(queue.in_flight) == 1:
-            (pending,) = queue.in_flight  # the topic takes less than it should
+            (pending,) = queue.in_flight  # the topic's limit is below ours
             if isinstance(pending.record, EventsRecord):
                 queue.in_flight = [self._shrink(pending.record, pending.number)]
 
