@@ -53,7 +53,7 @@ class Medium(StrEnum):
 
 
 MEDIA: Final = tuple(Medium)
-"""The tiers from fastest to slowest; a tier's index is its code in `streams.table.rows`."""
+"""The tiers from fastest to slowest; a tier's index is its code in `streams.table.rows.format`."""
 
 
 class StreamKey(NamedTuple):

@@ -4,7 +4,7 @@
     PREFIX.registry    publisher (msgpack)    `Registration`, or null: forgotten  compact
     PREFIX.cursors     publisher (msgpack)    `CursorNote` of the bridge          compact
     PREFIX.events      stream key (msgpack)   a record (`schemas.records`)        delete
-    PREFIX.table       row key                row (`streams.table.rows`), null    compact
+    PREFIX.table       row key                row (`streams.table.rows.format`), null    compact
 
 `events` and `table` have the same number of partitions, and partition p of `table` is the table of
 partition p of `events`. `registry` and `cursors` have the same number, too: the bridge that is

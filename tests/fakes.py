@@ -21,7 +21,7 @@ from schemas.registration import PublisherKind, Registration
 from streams.kernel.interface import Kernel, PublisherId
 from streams.kernel.reference import ReferenceKernel
 from streams.table.fold import Fold
-from streams.table.row_writer import RowWrite, RowWriter
+from streams.table.rows.writer import RowWrite, RowWriter
 
 SEED = 1337
 

@@ -18,7 +18,7 @@ from schemas.records import EventsRecord, RegisteredRecord, encode_record
 from schemas.registration import PublisherKind, Registration
 from streams.kernel import open_kernel
 from streams.table.fold import Fold
-from streams.table.row_writer import RowWrite, RowWriter
+from streams.table.rows.writer import RowWrite, RowWriter
 from streams.table.topic import KafkaTableTopic
 
 SEED_OF_HASHES = 1337

@@ -20,8 +20,8 @@ from schemas.identities import Offset, PrefixScope, PublisherKey
 from schemas.positions import Position, PublisherState
 from schemas.registration import Registration
 from streams.kernel.interface import ReadOnlyKernel
-from streams.table.row_source import SkippedRow
-from streams.table.rows import OWNER_KEY
+from streams.table.rows.format import OWNER_KEY
+from streams.table.rows.source import SkippedRow
 
 
 class Topic(StrEnum):
@@ -40,7 +40,7 @@ class TopicPartition(NamedTuple):
 
 
 class TableReader(Protocol):
-    """What `streams.table.row_reader.RowReader` is to a replica."""
+    """What `streams.table.rows.reader.RowReader` is to a replica."""
 
     @property
     def kernel(self) -> ReadOnlyKernel:

@@ -43,8 +43,8 @@ from schemas.limits import (
     REPLICA_STALL_S,
     SHUTDOWN_S,
 )
-from streams.table.row_contexts import MISSING_ROWS
-from streams.table.row_reader import RESETS
+from streams.table.rows.contexts import MISSING_ROWS
+from streams.table.rows.reader import RESETS
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)

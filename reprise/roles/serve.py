@@ -32,7 +32,7 @@ from schemas.errors import ConfigurationError, RegistrationError, RepriseError, 
 from schemas.limits import REGISTER_RETRY_S
 from schemas.registration import Registration
 from streams.kernel import open_kernel
-from streams.table.row_reader import RowReader
+from streams.table.rows.reader import RowReader
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""The rows of a table on this disk, in RocksDB, as bytes; `streams.table.rows` is their format.
+"""The rows of a table on this disk, in RocksDB, as bytes (`streams.table.rows.format`).
 
 A worker's store is a copy of its partition of the table topic: rows go to the topic first, then
 here, unchanged, with facts that only this disk has (`Local`) under keys that no row has.
@@ -25,8 +25,8 @@ from storage.rocksdb import (
     new_batch,
     says_corruption,
 )
-from streams.table import rows
-from streams.table.row_writer import RowWrite
+from streams.table.rows import format as rows
+from streams.table.rows.writer import RowWrite
 
 _LOCAL_KEY: Final = b"L"
 """No row's key begins with it."""

@@ -36,12 +36,12 @@ from schemas.identities import Offset
 from schemas.limits import STORE_GENERATION_MIN_BYTES, TOPIC_GENERATION_MIN_BYTES
 from schemas.positions import LogBounds
 from streams.log.interface import LogEntry, WritableLog
-from streams.table import rows
 from streams.table.fold import NO_OFFSET, Fold, SkippedRecord, TableChanges
 from streams.table.recovery import Action, Plan, plan_recovery
-from streams.table.row_reader import RowReader
-from streams.table.row_writer import RowWrite, RowWriter
-from streams.table.rows import RowKind
+from streams.table.rows import format as rows
+from streams.table.rows.format import RowKind
+from streams.table.rows.reader import RowReader
+from streams.table.rows.writer import RowWrite, RowWriter
 from streams.table.store import Local, StoredRows, TableStore
 from streams.table.threads import in_thread
 from streams.table.topic_copy import TopicCopy

@@ -8,7 +8,7 @@ transaction for each flush would do too; measured on a broker beside it, p50 was
             batches as it takes. None of them counts yet, wherever this ends: they belong to a
             generation without a mark, which readers ignore, and whose number this table never
             reuses once one of its rows is there. The next flush removes them
-            (`streams.table.row_writer`).
+            (`streams.table.rows.writer`).
     Step 2. everything else, which makes them count: one batch, or a transaction where it does not
             fit. Publishers, registrations and removals have no such guard: a row that replaces
             another is the only one left once the cleaner has passed, so they may not come apart.
@@ -55,8 +55,8 @@ from schemas.limits import (
     TABLE_RETAKE_S,
     TABLE_TRANSACTION_BYTES_MAX,
 )
-from streams.table import rows
-from streams.table.row_writer import RowWrite
+from streams.table.rows import format as rows
+from streams.table.rows.writer import RowWrite
 from streams.table.topic_interface import TopicRow
 
 logger = logging.getLogger(__name__)

@@ -2,8 +2,8 @@
 
 from schemas.errors import RowCorruptError
 from schemas.limits import TABLE_COPY_AGE_MAX_S
-from streams.table import rows
-from streams.table.row_writer import RowWrite
+from streams.table.rows import format as rows
+from streams.table.rows.writer import RowWrite
 from streams.table.store import Local, TableStore
 from streams.table.topic_interface import TableTopic
 

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple, Protocol
 
-from streams.table.row_writer import RowWrite
+from streams.table.rows.writer import RowWrite
 
 
 class TopicRow(NamedTuple):

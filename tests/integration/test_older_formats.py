@@ -20,7 +20,7 @@ from schemas.identities import Offset
 from streams.kernel import open_kernel
 from streams.log.embedded import ReadOnlyLog
 from streams.table.fold import Fold
-from streams.table.row_reader import RowReader
+from streams.table.rows.reader import RowReader
 from streams.table.verification import verify_log
 from tests.processes import Service
 

@@ -22,8 +22,8 @@ from schemas.topics import (
     encode_registration,
     encode_stream,
 )
-from streams.table import rows
-from streams.table.rows import RowKind
+from streams.table.rows import format as rows
+from streams.table.rows.format import RowKind
 from tests.deployment import (
     Deployment,
     answers_are_right,

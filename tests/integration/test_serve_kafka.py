@@ -22,9 +22,9 @@ from schemas.identities import StreamKey
 from schemas.registration import Registration
 from schemas.topics import TopicSpec, encode_publisher, encode_registration
 from streams.kernel import open_kernel
-from streams.table import rows
 from streams.table.fold import Fold
-from streams.table.row_writer import RowWrite
+from streams.table.rows import format as rows
+from streams.table.rows.writer import RowWrite
 from tests.building import events_record, gap_record, registered_record, registration, stored
 from tests.fakes import FlushingWorker
 from tests.processes import Service, until

@@ -32,7 +32,7 @@ from schemas.identities import Offset
 from schemas.topics import TopicSpec, encode_stream
 from streams.kernel import open_kernel
 from streams.table.fold import Fold
-from streams.table.row_reader import RowReader
+from streams.table.rows.reader import RowReader
 from tests.building import STREAM, cleared, events_record, registered_record, registration, stored
 from tests.building import removed as removed_event
 

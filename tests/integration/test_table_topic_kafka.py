@@ -13,10 +13,10 @@ from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
 from schemas.errors import TableLostError, TableTooLargeError
 from schemas.identities import ModelContext
-from streams.table import rows
 from streams.table import topic as table_topic
-from streams.table.row_writer import RowWrite
-from streams.table.rows import RowKind, RowPlace
+from streams.table.rows import format as rows
+from streams.table.rows.format import RowKind, RowPlace
+from streams.table.rows.writer import RowWrite
 from streams.table.topic import KafkaTableTopic
 from streams.table.topic_interface import TopicRow
 

@@ -34,9 +34,9 @@ from schemas.registration import Registered
 from schemas.topics import CursorNote, encode_note, encode_publisher, encode_registration
 from streams.kernel import native_available, open_kernel
 from streams.log.record_lines import Entry, StreamFilter, record_line
-from streams.table import rows
 from streams.table.fold import Fold, Unproven
-from streams.table.rows import RowKind, RowPlace
+from streams.table.rows import format as rows
+from streams.table.rows.format import RowKind, RowPlace
 from streams.table.store import Local
 from tests.fakes import registration
 from tests.strategies import event_lists

@@ -19,7 +19,7 @@ from schemas.registration import Registration
 from streams.log.interface import LogEntry
 from streams.table.fold import Fold
 from streams.table.recovery import Action
-from streams.table.row_reader import RowReader
+from streams.table.rows.reader import RowReader
 from streams.table.table import Table
 from tests.building import cleared, events_record, registered_record, stored
 from tests.kills import Kill, Killed, kills

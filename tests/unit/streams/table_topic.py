@@ -4,9 +4,9 @@ import random
 from collections.abc import AsyncIterator, Sequence
 
 from schemas.errors import TableLostError
-from streams.table.row_reader import RowReader
-from streams.table.row_writer import RowWrite
-from streams.table.rows import COVERED_KEY
+from streams.table.rows.format import COVERED_KEY
+from streams.table.rows.reader import RowReader
+from streams.table.rows.writer import RowWrite
 from streams.table.topic_interface import TopicRow
 
 

@@ -19,7 +19,7 @@ from schemas.positions import AnswerState
 from schemas.topics import encode_publisher, encode_registration
 from streams.kernel import open_kernel
 from streams.table.fold import Fold
-from streams.table.row_reader import RowReader
+from streams.table.rows.reader import RowReader
 from tests.building import SCOPE, events_record, registered_record, registration, stored
 from tests.fakes import FlushingWorker
 

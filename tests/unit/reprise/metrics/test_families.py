@@ -19,7 +19,7 @@ from reprise.embedded.service import EmbeddedService
 from reprise.metrics.roles import bridge_metrics, replica_collector, worker_metrics
 from reprise.settings import Settings
 from streams.kernel import open_kernel
-from streams.table.row_reader import RowReader
+from streams.table.rows.reader import RowReader
 from streams.worker.worker import StreamsSettings, Worker
 from tests.fakes import FakeTable
 

@@ -12,12 +12,12 @@ from schemas.positions import LogBounds, PublisherState
 from streams.kernel import open_kernel
 from streams.log.embedded import EmbeddedLog
 from streams.log.interface import LogEntry
-from streams.table import rows
 from streams.table.driver import FoldDriver, recover
 from streams.table.fold import ALL_PROVEN, Fold
 from streams.table.recovery import EVERY_OFFSET, Action, Plan
-from streams.table.row_reader import RowReader
-from streams.table.row_writer import RowWrite
+from streams.table.rows import format as rows
+from streams.table.rows.reader import RowReader
+from streams.table.rows.writer import RowWrite
 from streams.table.store import TableStore
 from streams.table.table import Table, run_without_loop
 from streams.table.verification import fresh_fold

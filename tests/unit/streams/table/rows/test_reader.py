@@ -3,9 +3,9 @@ from collections.abc import Callable
 import pytest
 
 from schemas.errors import RowCorruptError, RowVersionError
-from streams.table import rows
 from streams.table.fold import Fold
-from streams.table.row_reader import RowReader
+from streams.table.rows import format as rows
+from streams.table.rows.reader import RowReader
 from tests.building import SCOPE, events_record, stored
 from tests.fakes import FlushingWorker
 

@@ -6,7 +6,7 @@ import pytest
 from schemas.events import BlockEvent, encode_events
 from streams.kernel.changes import Change, Op, decode_changes
 from streams.table.fold import Fold
-from streams.table.row_loader import ContextRow, by_stream, load_rows, net
+from streams.table.rows.loader import ContextRow, by_stream, load_rows, net
 from tests.building import STREAM, cleared, removed, stored
 
 

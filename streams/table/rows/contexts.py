@@ -8,12 +8,12 @@ from schemas.identities import ModelContext, Offset, PublisherKey
 from schemas.limits import ROW_LOAD_STEP_BYTES
 from streams.kernel.changes import Change, Op
 from streams.kernel.interface import Kernel
-from streams.table import rows
 from streams.table.fold import NO_OFFSET
-from streams.table.row_loader import ContextRow, by_stream, load_rows
-from streams.table.row_source import RowSource, SkippedRow, SkippedRows
-from streams.table.row_writer import ContextRows
-from streams.table.rows import Row, RowKind, RowPlace
+from streams.table.rows import format as rows
+from streams.table.rows.format import Row, RowKind, RowPlace
+from streams.table.rows.loader import ContextRow, by_stream, load_rows
+from streams.table.rows.source import RowSource, SkippedRow, SkippedRows
+from streams.table.rows.writer import ContextRows
 
 MISSING_ROWS: Final = "missing_rows"
 """Reason where a row does not follow on those before it."""

@@ -32,11 +32,11 @@ from schemas.errors import RowCorruptError
 from schemas.identities import ModelContext, Offset, PrefixScope, PublisherKey, StreamKey
 from schemas.positions import Position, PublisherState
 from streams.kernel.interface import Kernel
-from streams.table import rows
 from streams.table.fold import ALL_PROVEN, NO_OFFSET, Registered, Unproven
-from streams.table.row_contexts import CORRUPT_ROWS, PartitionContexts
-from streams.table.row_source import GatheredRows, RowSource, SkippedRow, SkippedRows
-from streams.table.rows import Row
+from streams.table.rows import format as rows
+from streams.table.rows.contexts import CORRUPT_ROWS, PartitionContexts
+from streams.table.rows.format import Row
+from streams.table.rows.source import GatheredRows, RowSource, SkippedRow, SkippedRows
 
 RESETS: Final = "resets"
 """Counts how often another table than the one before was met."""

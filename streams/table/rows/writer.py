@@ -24,9 +24,9 @@ from schemas.identities import ModelContext, PublisherKey
 from schemas.limits import DUMP_CHUNK_ENTRIES_MAX
 from schemas.positions import PublisherState
 from streams.kernel.changes import CHANGE_BYTES
-from streams.table import rows
 from streams.table.fold import Fold, Registered, TableChanges
-from streams.table.rows import RowKind, RowPlace
+from streams.table.rows import format as rows
+from streams.table.rows.format import RowKind, RowPlace
 
 
 class RowWrite(NamedTuple):

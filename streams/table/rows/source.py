@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 from schemas.errors import RowCorruptError, StorageError
 from schemas.identities import StreamKey
 from schemas.limits import SKIPPED_ROWS_NAMED_MAX
-from streams.table import rows
+from streams.table.rows import format as rows
 
 KeyedRow = tuple[bytes, bytes | None]
 """A key and its value; None for a tombstone."""
