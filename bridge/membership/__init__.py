@@ -1,1 +1,1 @@
-"""Which publishers this bridge follows, and what the log already has of each."""
+"""Which publishers this process follows, and what the log already has of each."""

@@ -1,4 +1,4 @@
-"""Commands to a loop from other threads: carried out one after the other, and bounded."""
+"""Commands from other threads to a loop: carried out one after the other, bounded in number."""
 
 import asyncio
 import logging
@@ -21,11 +21,11 @@ class _Waiting(NamedTuple, Generic[T]):
 
 
 class Commands(Generic[T]):
-    """See the module. What cannot be carried out now is refused with StorageError, not kept.
+    """See the module. What cannot be carried out now is refused with StorageError, not queued.
 
     Args:
-        loop: that `run` will run on; it need not run yet.
-        refusal: why none can be carried out now, or "".
+        loop: the one for `run`; it need not run yet.
+        refusal: why commands cannot be carried out now, or "".
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Commands(Generic[T]):
                 self._waiting.append(_Waiting(command, future))
                 self._loop.call_soon_threadsafe(self._arrived.set)
                 return future
-        text = f"Expected at most {COMMANDS_MAX} commands that wait"
+        text = f"too many commands are waiting (at most {COMMANDS_MAX})"
         self._refuse(future, "the service is stopping" if self._closed else text)
         return future
 
@@ -89,7 +89,7 @@ async def _carry_out(waiting: _Waiting[T]) -> None:
     except RepriseError as error:
         future.set_exception(error)
     except Exception as error:
-        _logger.exception("Unexpected error in a command")
+        _logger.exception("Unexpected error in a command; refusing it")
         future.set_exception(StorageError(f"the command failed: {error!r}"))
     except asyncio.CancelledError:
         future.set_exception(StorageError("the service is stopping"))

@@ -1,8 +1,8 @@
-"""What the log already has of each publisher, so that whoever takes one over knows where to go on.
+"""What the log already has of each publisher, so that a bridge that takes over continues there.
 
 The topic `cursors` has a note of each publisher: its stored cursor, written within CURSOR_NOTE_S
 of the acknowledgement of its records. The records of `events` from the noted offset on tell the
-rest. Two rules keep that short and right:
+rest. Two rules keep that short and correct:
 
 - A publisher's first note is acknowledged before its first record is sent. So where there is no
   note, there is no record, and nothing needs to be read. Only where the partition of `cursors` was
@@ -10,8 +10,8 @@ rest. Two rules keep that short and right:
 - The note of a publisher that is silent is written again before the events have gone on by
   CURSOR_NOTE_BEHIND_RECORDS_MAX.
 
-Incarnations rise over all the history of a publisher, beyond its unregistering: a late record of
-an earlier registration can so never be taken for one of the next.
+Incarnations keep rising when a publisher is unregistered and registered again, so a late record of
+an earlier registration is never taken for one of the next.
 """
 
 import logging
@@ -48,7 +48,7 @@ from schemas.topics import (
 
 UNREGISTERED: Final = 0
 CHECKSUM: Final = "checksum"
-"""Reason of a record that Kafka finds damaged; the others are those of errors."""
+"""Reason of a record that Kafka finds damaged, beside those of the errors."""
 
 _logger = logging.getLogger(__name__)
 
@@ -68,7 +68,8 @@ class LogState:
         registered: `fingerprint` of the registration that the log has, or UNREGISTERED.
         partition: of its records in `events`.
         offset: everything before it is known.
-        noted: whether a note is in the log; noted_offset: that of the last one.
+        noted: whether its note is in `cursors`.
+        noted_offset: of the last note.
     """
 
     partition: int
@@ -81,7 +82,7 @@ class LogState:
 
     @property
     def anchor(self) -> Anchor:
-        """The cursor with the time by which its batch is known again."""
+        """The cursor, with the engine time that identifies its batch."""
         return Anchor(self.cursor, self.engine_time)
 
     def take(self, record: Record, offset: int) -> None:
@@ -98,7 +99,7 @@ class LogState:
                 self.engine_time = record.engine_time if isinstance(record, EventsRecord) else 0.0
 
     def begin_registration(self) -> None:
-        """A publisher that was unregistered is followed again: nothing of before counts."""
+        """A publisher is registered again after it was unregistered: nothing from before counts."""
         if self.cursor.incarnation:
             self.cursor = Cursor(self.cursor.incarnation + 1, -1)
             self.engine_time = 0.0
@@ -124,7 +125,7 @@ class Cursors:
 
     Attributes:
         skipped: notes and records that cannot be used, by reason.
-        faults: those that were passed over for an unexpected error.
+        faults: those that were skipped because of an unexpected error.
     """
 
     def __init__(self, clients: Clients, topics: Topics) -> None:
@@ -137,12 +138,12 @@ class Cursors:
         self._homes: dict[PublisherKey, int] = {}
         self._dirty: set[PublisherKey] = set()
         self._never_written: set[int] = set()
-        self._incomplete: set[int] = set()  # partitions with notes that there was no room for
+        self._incomplete: set[int] = set()  # partitions with more notes than there was room for
 
     # Recovery
 
     async def load(self, partitions: Iterable[int]) -> None:
-        """Reads the notes of these partitions, in place of what was known of their publishers.
+        """Reads the notes of these partitions; replaces what was known of their publishers.
 
         Raises:
             KafkaError: the broker went away.
@@ -165,15 +166,15 @@ class Cursors:
         """Drops what is known of the publishers of these partitions."""
         gone = set(partitions)
         self._incomplete -= gone
-        for publisher in [one for one, home in self._homes.items() if home in gone]:
+        for publisher in [key for key, home in self._homes.items() if home in gone]:
             del self._homes[publisher]
             self._states.pop(publisher, None)
             self._dirty.discard(publisher)
 
     def _guarded(self, topic: str, take: Callable[[Message], None]) -> Callable[[Message], None]:
-        """`take` for the messages of the topic, which passes over and counts what it cannot use.
+        """Wraps `take`, for messages of the topic, so that it skips and counts what it cannot use.
 
-        No message may keep a whole partition from being taken over, whatever it is.
+        No message, whatever it is, may prevent the takeover of a whole partition.
         """
 
         def guarded(message: Message) -> None:
@@ -197,8 +198,8 @@ class Cursors:
             publisher, note = decode_cursor_entry(message.key, message.value)
         except EntryError as error:
             if error.publisher is not None:  # there is a note, so there may be records
-                known = LogState(self.partition(error.publisher))
-                self._set(error.publisher, message.partition, known)
+                unread = LogState(self.partition(error.publisher))
+                self._set(error.publisher, message.partition, unread)
             raise
         partition = self.partition(publisher)
         state = LogState(
@@ -241,8 +242,8 @@ class Cursors:
                     wanted[publisher] = state
                     continue
             wanted[publisher] = state
-            known = starts.get(state.partition)
-            starts[state.partition] = state.offset if known is None else min(known, state.offset)
+            start = starts.get(state.partition)
+            starts[state.partition] = state.offset if start is None else min(start, state.offset)
         if wanted:
             await self._read_events(wanted, starts)
         return wanted
@@ -258,11 +259,12 @@ class Cursors:
             state = wanted.get(record.publisher)
             if state is not None:
                 if isinstance(record, EventsRecord):
-                    decode_record_events(record)  # else the fold skips it: they are not there
+                    # The fold skips a record whose events do not decode: its batches are missing.
+                    decode_record_events(record)
                 state.take(record, message.offset)
 
         def corrupt(partition: int, offset: int) -> None:
-            self._skip(topic, partition, offset, CHECKSUM, "it fails its checksum")
+            self._skip(topic, partition, offset, CHECKSUM, "wrong checksum")
 
         reader = self._clients.reader(committed=False)
         try:
@@ -317,7 +319,7 @@ class Cursors:
     def advance(self, ends: Mapping[int, int]) -> None:
         """Marks the notes that have fallen behind; `ends`: by partition, what is acknowledged.
 
-        Nobody else writes for these publishers, so what their records had to say is known.
+        No other bridge writes for these publishers, so all of their records are known.
         """
         for publisher, state in self._states.items():
             end = ends.get(state.partition, 0)
@@ -350,5 +352,5 @@ class Cursors:
                 state.noted = True
 
     def renote(self, publishers: Iterable[PublisherKey]) -> None:
-        """Their notes could not be written: try again."""
+        """Their notes could not be written, and are to be written again."""
         self._dirty.update(publisher for publisher in publishers if publisher in self._states)

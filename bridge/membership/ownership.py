@@ -4,23 +4,23 @@ Taking over one publisher; the order is the guarantee:
 
     Step 1. hold it and connect to it: from here on nothing that it sends is missed.
     Step 2. read what the log has of it, and what the spool has beyond that: its cursor.
-    Step 3. note the cursor where there is no note yet, then write that it is registered where the
-    log does not say so.
+    Step 3. write a note of the cursor where there is none yet, then that it is registered where
+    the log does not say so.
     Step 4. ask its engine for what came after the cursor, and write that.
-    Step 5. write what came live meanwhile, and go on.
+    Step 5. write what came live meanwhile, and go on live.
 
 Steps 1, 4 and 5 are the pump's.
 
-A rebalance takes all partitions from all bridges and shares them anew. What is ours again is kept:
-its socket stays open and its batches wait; if the log still ends where we ended, nobody else has
-written, and step 5 follows at once.
+A rebalance takes all partitions from all bridges and shares them out again. What we get back is
+kept: its socket stays open and its batches wait. If the log still ends where we ended, no other
+bridge has written, and step 5 follows at once.
 
 A bridge that was paused for longer than its session finds its lease gone (see `registry_reader`),
-so it writes nothing more of what it had, but for requests that were under way. Such a late record
+so it writes no more of what it had, except by requests that were under way. Such a late record
 is skipped by the fold where the new owner has written the same batches; and a new owner writes a
-gap only after it has read the log to its end and asked the engine, so what it calls lost is in
-neither. What the paused bridge had spooled is written as far as it continues the log, never after a
-hole.
+gap only after it has read the log to its end and asked the engine, so what it reports as lost is
+in neither. What the paused bridge had spooled is written as far as it continues the log, and never
+after a hole.
 """
 
 import asyncio
@@ -54,12 +54,12 @@ _logger = logging.getLogger(__name__)
 
 
 class _Change(NamedTuple):
-    """What waits to be done for one publisher: at most this, whatever the registry says meanwhile.
+    """What is to be done for one publisher: at most this, however often the registry changes.
 
     Attributes:
         home: its partition of the registry.
         registration: to be followed from now on, or None.
-        forget: whether all that was known of it goes first.
+        forget: whether to forget all that was known of it first.
     """
 
     home: int
@@ -106,9 +106,9 @@ class Ownership:
         for publisher in self._writer.spool.publishers():
             self._writer.withhold(publisher)
 
-    def assign(self, entries: dict[int, RegistryPartition]) -> None:
+    def assign(self, partitions: dict[int, RegistryPartition]) -> None:
         """See `Owner`."""
-        self._assignment = entries
+        self._assignment = partitions
         self._order()
 
     def change(
@@ -120,7 +120,7 @@ class Ownership:
         self._changes[publisher] = _Change(partition, registration, forget)
         self._order()
 
-    # Orders, one after the other: the assignment, then the changes, one for a publisher
+    # Orders, one after the other: the assignment, then one change for each publisher
 
     def _order(self) -> None:
         if self._running is None or self._running.done():
@@ -138,7 +138,9 @@ class Ownership:
                 await self._run_order()
             except Exception:
                 self.faults += 1
-                _logger.exception("Unexpected error while taking publishers over; going on")
+                _logger.exception(
+                    "Unexpected error in a takeover; continuing with the next publishers"
+                )
 
     async def _run_order(self) -> None:
         assignment, self._assignment = self._assignment, None
@@ -152,36 +154,38 @@ class Ownership:
         if registration is not None:
             await self._changed(home, publisher, registration)
 
-    async def _assigned(self, entries: Mapping[int, RegistryPartition]) -> None:
-        self._owned = set(entries)
+    async def _assigned(self, partitions: Mapping[int, RegistryPartition]) -> None:
+        self._owned = set(partitions)
         wanted = {
             publisher: (registration, home)
-            for home, one in entries.items()
-            for publisher, registration in one.publishers.items()
+            for home, partition in partitions.items()
+            for publisher, registration in partition.publishers.items()
         }
         gone = [
             publisher
             for publisher in self._pump.followed
-            if publisher not in wanted and self._is_gone(publisher, entries)
+            if publisher not in wanted and self._is_gone(publisher, partitions)
         ]
         await self._unfollow(gone)
         while True:
             try:
-                await self._cursors.load(entries)
+                await self._cursors.load(partitions)
                 break
             except (KafkaError, OSError, TimeoutError) as error:
                 await _wait_for_kafka(error)
         await self._take_over(wanted)
-        for home in entries:
+        for home in partitions:
             for publisher in self._cursors.noted_as_registered(home):
-                if publisher not in wanted and entries[home].has_forgotten(publisher):
+                if publisher not in wanted and partitions[home].has_forgotten(publisher):
                     self._write_unregistered(publisher)
         await self._release_foreign()
 
-    def _is_gone(self, publisher: PublisherKey, entries: Mapping[int, RegistryPartition]) -> bool:
+    def _is_gone(
+        self, publisher: PublisherKey, partitions: Mapping[int, RegistryPartition]
+    ) -> bool:
         """Whether the publisher is another bridge's now, or certainly no longer registered."""
-        return self._home_of(publisher) not in entries or all(
-            one.has_forgotten(publisher) for one in entries.values()
+        return self._home_of(publisher) not in partitions or all(
+            partition.has_forgotten(publisher) for partition in partitions.values()
         )
 
     def _home_of(self, publisher: PublisherKey) -> int:
@@ -225,16 +229,22 @@ class Ownership:
             and self._pump.followed[publisher].registration == registration
         }
         await self._unfollow(
-            [one for one in wanted if one in self._pump.followed and one not in kept]
+            [publisher for publisher in wanted if publisher in followed and publisher not in kept]
         )
         for publisher, (registration, _) in wanted.items():  # Step 1.
             if publisher not in kept:
                 await self._follow(registration)
-        homes = {one: wanted[one][1] for one in wanted if one in followed}
+        homes = {
+            publisher: home for publisher, (_, home) in wanted.items() if publisher in followed
+        }
         states = await self._recover(homes)  # Step 2.
         spool = self._writer.spool
-        anchors = {one: resolve(spool, one, state) for one, state in states.items()}
-        await self._note([one for one, state in states.items() if not state.noted])  # Step 3.
+        anchors = {
+            publisher: resolve(spool, publisher, state) for publisher, state in states.items()
+        }
+        await self._note(
+            [publisher for publisher, state in states.items() if not state.noted]
+        )  # Step 3.
         for publisher, anchor in anchors.items():
             self._begin(publisher, states[publisher], anchor, kept=publisher in kept)
             await asyncio.sleep(0)
@@ -243,7 +253,9 @@ class Ownership:
         publisher = registration.publisher
         if len(self._pump.followed) >= PUBLISHERS_MAX:
             self.refused += 1
-            _logger.error("Expected at most %d publishers, got: %s", PUBLISHERS_MAX, publisher)
+            _logger.error(
+                "Not following %s: %d publishers are followed already", publisher, PUBLISHERS_MAX
+            )
             return
         try:
             await self._pump.follow(registration)
@@ -291,7 +303,7 @@ class Ownership:
         pump.begin(publisher, anchor)
 
     def write_registered(self, registration: Registration) -> None:
-        """Says in the log that the publisher is registered."""
+        """Writes into the log that the publisher is registered."""
         self._writer.append(
             [
                 RegisteredRecord(
@@ -306,7 +318,7 @@ class Ownership:
     # Losses
 
     def end_losses(self) -> None:
-        """Says in the log what the spool had no room for, where the engine has it no more."""
+        """Replays what the spool had no room for, or reports it in the log where that cannot be."""
         for publisher in self._writer.losses_to_end():
             followed = self._pump.followed.get(publisher)
             if followed is None:
@@ -320,18 +332,21 @@ class Ownership:
                 else:
                     self._writer.append(loss.records(publisher, time.time()))
 
-    # What an earlier life, or an earlier session, spooled of publishers that are another's now
+    # What an earlier process or session spooled of publishers that another bridge owns now
 
     async def _release_foreign(self) -> None:
         homes = {publisher: self._home_of(publisher) for publisher in self._writer.withheld()}
-        homes = {one: home for one, home in homes.items() if home not in self._owned}
+        homes = {publisher: home for publisher, home in homes.items() if home not in self._owned}
         if not homes:
             return
         try:
             await self._cursors.load(set(homes.values()))
             states = await self._cursors.recover(homes)
         except (KafkaError, OSError, TimeoutError) as error:
-            _logger.warning("Spooled records of others' publishers wait: %r", error)
+            _logger.warning(
+                "Cannot reconcile spooled records of publishers owned elsewhere; they wait: %r",
+                error,
+            )
             return
         finally:
             self._cursors.forget(set(homes.values()))
@@ -340,13 +355,13 @@ class Ownership:
             self._writer.release(publisher)
 
     async def stop(self) -> None:
-        """Ends takeovers; what they wait for is the next owner's."""
+        """Ends takeovers; the next owner does what they had left to do."""
         await self._stop_running()
 
 
-def _same(one: Cursor, other: Cursor) -> bool:
-    """Whether the cursors are equal; before its first batch, a publisher is in life 0 or 1."""
-    return one == other or (one.sequence == other.sequence == -1 and other.incarnation == 0)
+def _same(ours: Cursor, logged: Cursor) -> bool:
+    """Whether both are equal; before its first batch, a publisher is in incarnation 0 or 1."""
+    return ours == logged or (ours.sequence == logged.sequence == -1 and logged.incarnation == 0)
 
 
 async def _wait_for_kafka(error: BaseException) -> None:

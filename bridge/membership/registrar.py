@@ -1,4 +1,4 @@
-"""The publishers of the embedded form: all that its log says are registered, and no others.
+"""The publishers of the embedded form: those that its log says are registered, and no others.
 
 Registering a publisher; the order is the guarantee:
 
@@ -42,7 +42,7 @@ class PublisherTable(Protocol):
         """Returns once all that has been appended is folded.
 
         Raises:
-            StorageError: nothing is folded any more.
+            StorageError: the fold has ended.
         """
         ...
 
@@ -79,7 +79,9 @@ class Registrar:
             except RegistrationError as error:
                 _logger.warning("Cannot follow the registered publisher %s: %s", key, error)
             except Exception:
-                _logger.exception("Cannot follow the registered publisher %s", key)
+                _logger.exception(
+                    "Unexpected error with %s; going on with the other publishers", key
+                )
             if registration.publisher in self._pump.followed:
                 self._begin(registration.publisher)
 
@@ -89,7 +91,7 @@ class Registrar:
         self._pump.begin(publisher, anchor)
 
     async def register(self, registration: Registration) -> list[Registration]:
-        """Follows a publisher; the same one again is no change.
+        """Follows a publisher; nothing changes where it is registered already.
 
         Returns:
             The registration, where it is new.
@@ -118,7 +120,7 @@ class Registrar:
                 )
             ]
         )
-        # It is going to be in the log, so it is followed, whatever becomes of the rest.
+        # It will be in the log, so it is followed, whatever happens to the rest.
         await self._sink.room()
         await self._table.folded()
         self._begin(publisher)  # Step 4.
@@ -138,15 +140,18 @@ class Registrar:
             StorageError: the log cannot be synced, or the fold has ended.
         """
         await self._table.folded()
-        gone = [one for one in self._table.registrations().values() if matches(one)]
+        registered = self._table.registrations().values()
+        gone = [registration for registration in registered if matches(registration)]
         if not gone:
             raise NotRegisteredError(service_key)
         for registration in gone:
             await self._pump.unfollow(registration.publisher)
         now = time.time()
         self._sink.append(
-            UnregisteredRecord(stream=one.stream, dp_rank=one.dp_rank, bridge_time=now)
-            for one in gone
+            UnregisteredRecord(
+                stream=registration.stream, dp_rank=registration.dp_rank, bridge_time=now
+            )
+            for registration in gone
         )
         await self._sink.room()
         await self._sync()

@@ -1,6 +1,6 @@
-"""Follows the registry topic, and shares its publishers with the other bridges.
+"""Reads the registry topic, and shares its publishers with the other bridges.
 
-The bridges form a consumer group on the topic: who is given a partition follows its publishers.
+The bridges form a consumer group on the topic: the owner of a partition follows its publishers.
 Each partition is read from its beginning on, whatever was committed before: only all its entries
 together say who is registered. Offsets are committed all the same, because that, and nothing else,
 proves that we are still a member:
@@ -41,11 +41,11 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class RegistryPartition:
-    """One partition of the registry.
+    """What one partition of the registry says.
 
     Attributes:
         publishers: those that are registered.
-        unusable: those whose last entry cannot be read: neither registered nor forgotten.
+        unusable: those whose last entry cannot be read; taken as neither registered nor forgotten.
         complete: False where there was no room for more of either.
     """
 
@@ -70,11 +70,11 @@ class Owner(Protocol):
     """Who follows the publishers."""
 
     async def revoke(self) -> None:
-        """Writes what there is of all publishers; once it returns, they may be another's."""
+        """Writes what is left of all publishers; once it returns, another bridge may own them."""
         ...
 
-    def assign(self, entries: dict[int, RegistryPartition]) -> None:
-        """These partitions are ours, all of them, and this is what they hold; returns at once."""
+    def assign(self, partitions: dict[int, RegistryPartition]) -> None:
+        """These are all of our partitions, with what they say; returns at once."""
         ...
 
     def change(
@@ -90,12 +90,12 @@ class RegistryReader:
     Args:
         clients: of the deployment.
         kafka: its topics and groups.
-        owner: told of every change, in order.
+        owner: given every change, in order.
         session_s: after this long without a heartbeat our partitions go to other bridges.
 
     Attributes:
         skipped: entries that cannot be used, by reason.
-        faults: entries that were passed over for an unexpected error.
+        faults: entries that were skipped because of an unexpected error.
     """
 
     def __init__(
@@ -112,12 +112,12 @@ class RegistryReader:
         self._owner = owner
         self._consumer: Consumer | None = None
         self._owned: dict[int, RegistryPartition] = {}
-        self._ends: dict[int, int] | None = None  # to be read up to; None: not asked for yet
-        self._told = False
+        self._ends: dict[int, int] | None = None  # the offsets to read up to; None: not known yet
+        self._assigned = False
         self._lease_until = 0.0
         self._renew_at = 0.0
         self._renewal: _Renewal | None = None
-        self._failing = False  # said already
+        self._failing = False  # logged already
 
     @property
     def partitions(self) -> list[int]:
@@ -126,7 +126,7 @@ class RegistryReader:
 
     @property
     def has_lease(self) -> bool:
-        """Whether no other bridge can own what is ours, or nothing is."""
+        """Whether no other bridge can own what is ours; also where nothing is."""
         return not self._owned or time.monotonic() < self._lease_until
 
     async def run(self) -> None:
@@ -145,7 +145,7 @@ class RegistryReader:
             except AWAY as error:
                 level = logging.DEBUG if self._failing else logging.WARNING
                 self.connected, self._failing = False, True
-                _logger.log(level, "Cannot follow %s, trying again: %r", self._topic, error)
+                _logger.log(level, "Cannot read %s, retrying: %r", self._topic, error)
             except Exception:
                 await self.on_partitions_revoked(set())
                 raise
@@ -157,12 +157,12 @@ class RegistryReader:
     async def _leave(self, consumer: Consumer) -> None:
         self._renewal = None
         if not await stop_consumer(consumer, timeout_s=BRIDGE_LEAVE_S):
-            _logger.info("Left the group without its coordinator; it will notice")
+            _logger.info("Group coordinator did not answer; the membership will time out")
 
     async def on_partitions_revoked(self, revoked: set[Partition]) -> None:
         """See `RebalanceListener`."""
         self.rebalances += 1
-        self._told = False
+        self._assigned = False
         await self._owner.revoke()
         self._owned = {}
         self._lease_until = 0.0
@@ -172,7 +172,7 @@ class RegistryReader:
         assert self._consumer is not None
         self._owned = {partition.partition: RegistryPartition() for partition in assigned}
         self._ends = None
-        self._told = False
+        self._assigned = False
         self._renew_at = 0.0
         for number in self._owned:
             self._consumer.seek(Partition(self._topic, number), 0)
@@ -187,7 +187,7 @@ class RegistryReader:
                     self._take(message)
         if self._owned:
             await self._renew(consumer)
-            if not self._told:
+            if not self._assigned:
                 await self._catch_up(consumer)
 
     async def _catch_up(self, consumer: Consumer) -> None:
@@ -202,11 +202,11 @@ class RegistryReader:
             if await consumer.position(partition) < self._ends[number]:
                 return
         if self._owned.keys() == partitions.keys():
-            self._told = True
+            self._assigned = True
             self._owner.assign(self._owned)
 
     def _take(self, message: Message) -> None:
-        """Follows one entry; one that cannot be followed ends nothing, whatever it is."""
+        """Takes one entry; skips and counts one that cannot be used, whatever it is."""
         try:
             self._follow(message)
         except EntryError as error:
@@ -231,37 +231,44 @@ class RegistryReader:
             message.offset,
             error,
         )
-        entries, publisher = self._owned[message.partition], error.publisher
-        if publisher is None or publisher in entries.publishers or publisher in entries.unusable:
+        partition, publisher = self._owned[message.partition], error.publisher
+        if (
+            publisher is None
+            or publisher in partition.publishers
+            or publisher in partition.unusable
+        ):
             return
         if self._has_room():
-            entries.unusable.add(publisher)
+            partition.unusable.add(publisher)
         else:
-            entries.complete = False
+            partition.complete = False
 
     def _has_room(self) -> bool:
-        known = (len(one.publishers) + len(one.unusable) for one in self._owned.values())
-        return sum(known) < REGISTRY_ENTRIES_MAX
+        remembered = (
+            len(partition.publishers) + len(partition.unusable)
+            for partition in self._owned.values()
+        )
+        return sum(remembered) < REGISTRY_ENTRIES_MAX
 
     def _follow(self, message: Message) -> None:
         entry = decode_registry_entry(message.key, message.value)
         if entry is None:
             return
         publisher, registration = entry
-        entries = self._owned[message.partition]
-        known = entries.publishers.get(publisher)
-        is_new = known is None and publisher not in entries.unusable
+        partition = self._owned[message.partition]
+        before = partition.publishers.get(publisher)
+        is_new = before is None and publisher not in partition.unusable
         if registration is not None and is_new and not self._has_room():
             detail = f"one more publisher than {REGISTRY_ENTRIES_MAX}"
             raise EntryError(TOO_MANY, detail=detail, publisher=publisher)
-        entries.unusable.discard(publisher)
-        if registration == known:
+        partition.unusable.discard(publisher)
+        if registration == before:
             return
         if registration is None:
-            del entries.publishers[publisher]
+            del partition.publishers[publisher]
         else:
-            entries.publishers[publisher] = registration
-        if self._told:
+            partition.publishers[publisher] = registration
+        if self._assigned:
             self._owner.change(message.partition, publisher, registration)
 
     async def _renew(self, consumer: Consumer) -> None:
@@ -270,8 +277,8 @@ class RegistryReader:
         if renewal is None:
             return
         commit, asked_at, number = renewal
-        # Never cancelled, however long it takes: the client's own task beneath would fail with
-        # nobody to hear of it, and the interpreter would complain.
+        # Never cancelled, however long it takes: the client's own task below would fail without
+        # anything that retrieves its error, and the interpreter would complain.
         await asyncio.wait((commit,), timeout=self._session_s / 2)
         self._renewal = None if commit.done() else renewal
         if not commit.done():
@@ -282,7 +289,7 @@ class RegistryReader:
             self._lease_until = asked_at + self._session_s
 
     async def _ask(self, consumer: Consumer) -> _Renewal | None:
-        """Begins a commit; None where it is not time for one, or it cannot be begun."""
+        """Starts a commit; None where it is too early for one, or it cannot be started."""
         asked_at = time.monotonic()
         if asked_at < self._renew_at:
             return None
@@ -300,6 +307,6 @@ class RegistryReader:
 
 
 def _retrieve(commit: "asyncio.Future[None]") -> None:
-    """Hears of the error of a commit that nobody waits for any more."""
+    """Retrieves the error of a commit that is no longer waited for."""
     if not commit.cancelled():
         commit.exception()

@@ -1,4 +1,4 @@
-"""What an earlier life or session left in the spool, held against what the log has."""
+"""Compares what an earlier process or session left in the spool with what the log has."""
 
 import logging
 
@@ -24,7 +24,7 @@ def resolve(spool: Spool, publisher: PublisherKey, state: LogState) -> Anchor:
     """For a publisher of ours: what the log and the spool have, together.
 
     Drops from the spool what the log has, and everything where the publisher was unregistered
-    since: it begins anew then.
+    since: its state starts over then.
     """
     if state.registered == UNREGISTERED and state.cursor.incarnation:
         spool.discard(publisher)
@@ -45,10 +45,10 @@ def resolve(spool: Spool, publisher: PublisherKey, state: LogState) -> Anchor:
 
 
 def prune(spool: Spool, publisher: PublisherKey, state: LogState) -> None:
-    """For another bridge's publisher: leaves in the spool what continues the log without a hole.
+    """For another bridge's publisher: keeps in the spool what continues the log without a hole.
 
-    The rest would go before what its owner writes, or contradict it: a gap that we saw may be one
-    that the owner repairs.
+    The rest would come before what the owner writes, or contradict it: the owner may repair a gap
+    that we found.
     """
     drop_unreadable(spool, publisher, before=None)
     cursor = state.cursor
@@ -65,7 +65,9 @@ def prune(spool: Spool, publisher: PublisherKey, state: LogState) -> None:
         else:
             cursor = reached
     if gone:
-        _logger.info("Dropped %d spooled records of %s", len(gone), publisher)
+        _logger.info(
+            "Dropped %d spooled records of %s, which another bridge follows", len(gone), publisher
+        )
     spool.delete(publisher, gone)
 
 

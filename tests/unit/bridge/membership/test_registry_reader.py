@@ -44,8 +44,8 @@ class Owner:
 
     async def revoke(self) -> None: ...
 
-    def assign(self, entries: dict[int, RegistryPartition]) -> None:
-        self.assigned.append(entries)
+    def assign(self, partitions: dict[int, RegistryPartition]) -> None:
+        self.assigned.append(partitions)
 
     def change(
         self, partition: int, publisher: PublisherKey, registration: Registration | None
