@@ -8,13 +8,13 @@ A turn; the order is the guarantee:
     Step 1. wait until the sink takes what was received: until then it waits in the bounded inbox.
     Step 2. take it, and make records of it.
     Step 3. hand the records to the sink, in order.
-    Step 4. begin to repair the publishers that are held at a gap.
+    Step 4. start to repair the publishers that are held at a gap.
 
 A repair holds one publisher: its live batches wait while its engine is asked for what is missing;
 then they follow. It begins at a gap, when the link comes up again (what was sent meanwhile may show
 no gap), and where the owner of the publishers says from which batch on one goes on.
 
-What an unforeseen error of ours costs is asked for again like a gap, or told as one: see
+What an unexpected error of ours costs is replayed like a gap, or reported as one: see
 `bridge.sequencing.sequencer`.
 """
 
@@ -45,7 +45,7 @@ class RecordSink(Protocol):
     """Where records go: one log. Used on the pump's loop."""
 
     def append(self, records: Iterable[Record]) -> None:
-        """Takes records, in order for each publisher; never waits for who writes them."""
+        """Takes records, in order for each publisher; never waits until they are written."""
         ...
 
     @property
@@ -68,15 +68,15 @@ class Receiver(Protocol):
     unexpected_errors: int
 
     def start(self) -> None:
-        """Once, before all else."""
+        """Starts to receive; called once, before all else."""
         ...
 
     def follow(self, registration: Registration) -> None:
-        """Raises RegistrationError: it is not connected to."""
+        """Connects to the publisher; RegistrationError where that is impossible."""
         ...
 
     def unfollow(self, publisher: PublisherKey) -> None:
-        """Nothing of it comes any more."""
+        """Disconnects from the publisher; nothing of it arrives afterwards."""
         ...
 
     def connected(self, publisher: PublisherKey) -> bool:
@@ -88,7 +88,7 @@ class Receiver(Protocol):
         ...
 
     def stop(self) -> None:
-        """Nothing comes any more; may be called again."""
+        """Ends receiving; may be called again."""
         ...
 
 
@@ -174,7 +174,7 @@ class Pump:
 
     @property
     def faults(self) -> int:
-        """Unforeseen errors of the whole write path."""
+        """Unexpected errors of the whole write path."""
         return self._own_faults + self.sequencer.faults + self.subscriber.unexpected_errors
 
     def _count_fault(self) -> None:
@@ -188,7 +188,7 @@ class Pump:
     # Start and end
 
     def start(self) -> None:
-        """Starts to receive, from nobody yet; any thread may call it, once."""
+        """Starts the socket thread, without a publisher yet; any thread may call it, once."""
         self.subscriber.start()
 
     async def run(self) -> None:
@@ -218,11 +218,15 @@ class Pump:
                     await asyncio.sleep(0)
                     await self._sink.ready()
         except TimeoutError:
-            _logger.warning("Lost what was received and could not be written in time")
+            _logger.warning(
+                "Dropping %d received messages: they could not be written in time", len(self.inbox)
+            )
 
     async def close(self) -> None:
         """Ends; closes the sockets."""
-        repairs = [one.repair for one in self.followed.values() if one.repair is not None]
+        repairs = [
+            followed.repair for followed in self.followed.values() if followed.repair is not None
+        ]
         await cancel(*repairs)
         await asyncio.to_thread(self.subscriber.stop)
         self.replayer.close()
@@ -261,7 +265,7 @@ class Pump:
             is_more = self._turn()
         except Exception:
             self._count_fault()
-            _logger.exception("Unexpected error in a turn; going on")
+            _logger.exception("Unexpected error in a turn; continuing with the next one")
             is_more = True
         if is_more:
             self._arrived.set()
@@ -283,7 +287,10 @@ class Pump:
             self._sink.append(records)
         except Exception:
             self._count_fault()
-            _logger.exception("Unexpected error with %d records; taking them back", len(records))
+            _logger.exception(
+                "Unexpected error with %d records; replaying them, or writing a gap for them",
+                len(records),
+            )
             for publisher in dict.fromkeys(record.publisher for record in records):
                 self._take_back(publisher, ask_again=ask_again)
 
@@ -292,7 +299,9 @@ class Pump:
             self._sink.append(self.sequencer.take_back(publisher, time.time(), ask_again=ask_again))
         except Exception:
             self._count_fault()
-            _logger.exception("Unexpected error with a gap; the fold finds a hole in its place")
+            _logger.exception(
+                "Unexpected error with the gap of %s; the fold will find a hole", publisher
+            )
 
     # Publishers
 
@@ -367,13 +376,15 @@ class Pump:
                 await self.replayer.repair(publisher, followed.registration.replay_endpoint, emit)
         except Exception:
             self._count_fault()
-            _logger.exception("Unexpected error during a replay; going on without it")
+            _logger.exception(
+                "Unexpected error in the replay of %s; continuing without it", publisher
+            )
         await self._sink.ready()
         followed.repair = None
         self.resume(publisher)
 
     def _repair_gaps(self) -> None:
-        """Begins to repair the publishers that the sequencer has come to hold."""
+        """Starts to repair the publishers that the sequencer now holds at a gap."""
         for publisher in self.sequencer.take_gaps():
             followed = self.followed.get(publisher)
             if followed is not None and followed.live:
@@ -385,7 +396,7 @@ class Pump:
             self.watch_links()
 
     def watch_links(self) -> None:
-        """Asks again where a link has come up: what was sent meanwhile may show no gap."""
+        """Starts a repair where a link has come up: what was sent meanwhile may show no gap."""
         for publisher, followed in self.followed.items():
             links = self.subscriber.links(publisher)
             if links == followed.links or not followed.live or followed.repair is not None:

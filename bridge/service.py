@@ -2,8 +2,8 @@
 
 startup     opens the spool; needs no broker, and waits for one for as long as it takes
 main loop   the pump turns what the sockets received into records; beside it the registry is
-            followed, records are sent, and every HOUSEKEEPING_S the rest is looked after
-drain       stop receiving; write what was received; note the cursors; leave the group
+            read, records are sent, and every HOUSEKEEPING_S the rest is checked
+drain       stop receiving; write what was received; store the cursors; leave the group
 """
 
 import asyncio
@@ -57,7 +57,7 @@ class BridgeSettings(msgspec.Struct, frozen=True, kw_only=True):
         data: directory of the spool; each bridge has its own.
         window_ms: how long batches are collected for one record, 0 for not at all.
         spool_bytes: bound on the spool.
-        session_s: a bridge that is not heard of for so long loses its publishers to the others.
+        session_s: a bridge without a heartbeat for so long loses its publishers to the others.
     """
 
     kafka: KafkaSettings
@@ -88,7 +88,7 @@ class PublisherStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BridgeStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What a bridge says of itself.
+    """The state of a bridge.
 
     Attributes:
         partitions: of the registry, that this bridge owns.
@@ -108,7 +108,7 @@ class Bridge:
     Args:
         settings: what to run with.
         packer: of hashes and tokens; the kernel's where there is one.
-        conditions: what keeps records from the log; the bridge adds its own to them.
+        conditions: of the role; the bridge sets and clears its own.
 
     Raises:
         StorageError: the spool cannot be opened.
@@ -155,7 +155,7 @@ class Bridge:
 
     @property
     def faults(self) -> int:
-        """Unforeseen errors of all parts."""
+        """Unexpected errors of all parts."""
         readers = self.registry.faults + self.cursors.faults + self.spool.faults
         return self._own_faults + self.pump.faults + self.ownership.faults + readers
 
@@ -197,7 +197,7 @@ class Bridge:
         sending = asyncio.create_task(keep("writer", self.writer.run, on_fault=count))
         following = asyncio.create_task(keep("registry", self.registry.run, on_fault=count))
         pumping = asyncio.create_task(self.pump.run())
-        keeping = asyncio.create_task(keep("housekeeping", self._keep_house, on_fault=count))
+        keeping = asyncio.create_task(keep("housekeeping", self._keep_up, on_fault=count))
         try:
             await self._stopping.wait()
             await cancel(pumping, keeping)
@@ -216,14 +216,16 @@ class Bridge:
         await self.ownership.stop()
         await self.pump.drain()
         if not await self.writer.flush(BRIDGE_FLUSH_S):
-            _logger.warning("Kafka is away: what was received waits in the spool")
+            _logger.warning(
+                "Cannot write what was received within %g s; it waits in the spool", BRIDGE_FLUSH_S
+            )
             return
         try:
             await asyncio.wait_for(self._write_notes(), BRIDGE_LEAVE_S)
         except TimeoutError:
-            _logger.info("The cursors could not be noted; the next owner reads the log for them")
+            _logger.info("Cannot store the cursors in time; the next owner reads the log instead")
 
-    async def _keep_house(self) -> None:
+    async def _keep_up(self) -> None:
         while True:
             await asyncio.sleep(HOUSEKEEPING_S)
             self.writer.check()
@@ -250,14 +252,14 @@ class Bridge:
                 )
             except (KafkaError, OSError, TimeoutError) as error:
                 self.cursors.renote(publishers)
-                _logger.debug("Cannot note cursors: %r", error)
+                _logger.debug("Cannot store cursors, retrying: %r", error)
             else:
                 self.cursors.noted(publishers)
 
     # State
 
     def _check_conditions(self) -> None:
-        """Whoever failed has logged it: the writer, the registry, or what watches Kafka."""
+        """Not logged: the writer, the registry reader or the watch over Kafka has done so."""
         conditions = self.conditions
         if self.registry.connected:
             self._has_followed = True

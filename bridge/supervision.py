@@ -12,11 +12,11 @@ _logger = logging.getLogger(__name__)
 async def keep(
     name: str, part: Callable[[], Awaitable[None]], *, on_fault: Callable[[], None]
 ) -> None:
-    """Runs the part until it is cancelled; again, after BRIDGE_RETRY_S, where it ends by itself.
+    """Runs the part until it is cancelled; restarts it, after BRIDGE_RETRY_S, where it ends.
 
     Args:
         name: of the part, for the log.
-        part: ends, other than by cancellation, only by an error that nobody foresaw.
+        part: ends only by cancellation, or by an unexpected error.
         on_fault: counts such an error.
     """
     while True:

@@ -1,21 +1,22 @@
 """Repairs one publisher from its engine's replay buffer: what to ask for, what to take. Pure.
 
-The publisher's batches wait in the sequencer meanwhile. A replay is not to be trusted (Source: vLLM
-0.9-0.33, SGLang 0.4.10-0.5.23): it may begin later than asked for, have holes, end without its
-end marker, and come from another life of the engine, whose numbers look the same. So:
+The publisher's batches wait in the sequencer meanwhile. A replay cannot be trusted (Source: vLLM
+0.9-0.33, SGLang 0.4.10-0.5.23): it may start later than asked for, have holes, end without its end
+marker, and come from another incarnation of the engine, whose numbers look the same. So:
 
-1. Each request begins at the last batch that the log has, and is taken only if that batch comes
-   back with the same engine time. Another time at that number, or no batch up to it: the engine was
-   started again. Then what waits from the life before is written, then a reset, and the new life is
-   asked for from 0.
+1. Each request starts at the last batch in the log, and its reply is taken only if that batch comes
+   back with the same engine time. If the time at that number differs, or no batch reaches it, the
+   engine has restarted. Then what waits from the incarnation before is written, then a reset, and
+   the new incarnation is asked for from 0.
 2. After a hole, or without an end, what is missing is asked for again from there. A hole that shows
    twice is the engine's own; the repair ends when several requests in a row bring nothing new.
 3. Replayed batches are taken up to the first one that waits; if both have that number but not the
-   same time, the one that waits is of a later life, and all that was replayed goes before it.
-4. What stays missing becomes a gap, by the sequencer.
+   same time, the one that waits is of a later incarnation, and all that was replayed goes first.
+4. What is still missing becomes a gap, by the sequencer.
 
-Not found out: a life whose buffer has already lost the number of the log's last batch. It is taken
-for the same life with a gap, as live batches with such numbers are (`bridge.sequencing.tracker`).
+Not detected: an incarnation whose buffer no longer has the number of the log's last batch. It is
+taken for the same incarnation with a gap, as live batches with such numbers are
+(`bridge.sequencing.tracker`).
 """
 
 from collections.abc import Iterable
@@ -34,7 +35,7 @@ class Answer(Enum):
 
     MORE = "more"  # go on reading
     ASK = "ask"  # ask again, from `start`
-    DONE = "done"  # nothing more is needed, or to be had
+    DONE = "done"  # nothing more is needed, or available
 
 
 class Repair:
@@ -53,8 +54,8 @@ class Repair:
         self.replayed = 0
         self._sequencer = sequencer
         self._publisher = publisher
-        self._new_life = False  # what is asked for is a life that the log does not have yet
-        self._verified = False  # the reply under way is of the life that is asked for
+        self._new_incarnation = False  # what is asked for is not in the log yet
+        self._verified = False  # the reply under way is of the incarnation asked for
         self._hole: tuple[int, int] | None = None
         self._barren = 0
         self._progress = True
@@ -62,7 +63,7 @@ class Repair:
     @property
     def start(self) -> int:
         """The first sequence to ask for."""
-        if self._new_life:
+        if self._new_incarnation:
             return 0
         cursor, engine_time = self._sequencer.anchor(self._publisher)
         return cursor.sequence if engine_time and cursor.sequence >= 0 else cursor.sequence + 1
@@ -89,12 +90,12 @@ class Repair:
             if batch is None:
                 continue
             if not self._verified:
-                if not self._is_of_this_life(batch):
-                    self._new_life = True
+                if not self._is_of_this_incarnation(batch):
+                    self._new_incarnation = True
                     answer = Answer.ASK
                     break
-                if self._new_life:
-                    records += self._begin_life(batch, now)
+                if self._new_incarnation:
+                    records += self._begin_incarnation(batch, now)
                 self._verified = True
             answer = self._place(batch, taken)
             if answer is not Answer.MORE:
@@ -111,20 +112,20 @@ class Repair:
             if self._verified and self._is_joined():
                 return Answer.DONE
             if not self._verified:
-                self._barren += 1  # not one reply: nobody may be there at all
+                self._barren += 1  # not one reply: the engine may be away
             return Answer.ASK
         if self._verified:
             return Answer.ASK if self._is_short() else Answer.DONE
-        if self._new_life or not self._is_anchored():
+        if self._new_incarnation or not self._is_anchored():
             return Answer.DONE
-        self._new_life = True  # the engine has not come as far as the log has
+        self._new_incarnation = True  # the engine has not yet sent as much as the log has
         return Answer.ASK
 
     def _is_anchored(self) -> bool:
         return self.start == self._sequencer.cursor(self._publisher).sequence
 
     def _is_short(self) -> bool:
-        """Whether what the engine has sent live still misses what was sent before it."""
+        """Whether something is still missing before what the engine has sent live."""
         waiting = self._sequencer.first_waiting(self._publisher)
         next_sequence = self._sequencer.cursor(self._publisher).sequence + 1
         return waiting is not None and waiting.sequence > next_sequence
@@ -133,16 +134,16 @@ class Repair:
         """Whether nothing is missing before what the engine has sent live."""
         return self._sequencer.first_waiting(self._publisher) is not None and not self._is_short()
 
-    def _is_of_this_life(self, batch: DecodedBatch) -> bool:
-        """Step 1, for the first batch of a reply; one without a time proves nothing else."""
+    def _is_of_this_incarnation(self, batch: DecodedBatch) -> bool:
+        """Step 1, for the first batch of a reply; one without a time counts as of it."""
         cursor, engine_time = self._sequencer.anchor(self._publisher)
-        if self._new_life or batch.sequence != cursor.sequence or batch.engine_time is None:
+        if self._new_incarnation or batch.sequence != cursor.sequence or batch.engine_time is None:
             return True
         return batch.engine_time == engine_time
 
-    def _begin_life(self, batch: DecodedBatch, now: float) -> list[SequencedRecord]:
-        """Ends the life before, given the first batch that the new one still has."""
-        self._new_life = False
+    def _begin_incarnation(self, batch: DecodedBatch, now: float) -> list[SequencedRecord]:
+        """Ends the incarnation before, given the first batch that the new one still has."""
+        self._new_incarnation = False
         records: list[SequencedRecord] = []
         if batch.engine_time is not None:
             records += self._sequencer.release(self._publisher, batch.engine_time, now)
@@ -170,9 +171,9 @@ class Repair:
         return Answer.ASK
 
 
-def _is_same(one: DecodedBatch, other: DecodedBatch) -> bool:
-    return (one.sequence, one.digest, one.engine_time) == (
-        other.sequence,
-        other.digest,
-        other.engine_time,
+def _is_same(replayed: DecodedBatch, waiting: DecodedBatch) -> bool:
+    return (replayed.sequence, replayed.digest, replayed.engine_time) == (
+        waiting.sequence,
+        waiting.digest,
+        waiting.engine_time,
     )

@@ -1,4 +1,4 @@
-"""What is known of one publisher between its messages: place, counters, batches that wait."""
+"""The state of one publisher between its messages: cursor, counters, batches that wait."""
 
 import logging
 from collections import Counter, deque
@@ -27,13 +27,13 @@ class PublisherCounters:
 
     Attributes:
         publisher: its name in the log, `instance|tenant|rank`.
-        messages: received, of any use or none.
+        messages: received, usable or not.
         batches: accepted into records, those without any usable event included.
         events: accepted into records.
         duplicates: batches that had been delivered before.
         gaps: places where batches are missing; lost_batches: how many are.
         restarts: new incarnations found.
-        dropped: messages, batches and events left out, by `DropReason`.
+        dropped: messages, batches and events that were dropped, by `DropReason`.
     """
 
     publisher: str = ""
@@ -47,16 +47,16 @@ class PublisherCounters:
     dropped: Counter[str] = field(default_factory=Counter)
 
     def count_drop(self, error: WireError) -> None:
-        """Counts one thing left out, and says the first of each kind."""
+        """Counts one thing that is dropped, and logs the first of each kind."""
         if not self.dropped[error.reason]:
             _logger.warning(
-                "Left out what %s sent, as all of its kind from here on: %s", self.publisher, error
+                "Dropping from %s (further ones are only counted): %s", self.publisher, error
             )
         self.dropped[error.reason] += 1
 
 
 class Anchor(NamedTuple):
-    """A batch that is in the log, with the time by which its life is known again.
+    """A batch that is in the log, with the time that identifies its incarnation.
 
     Attributes:
         cursor: of the batch.
@@ -78,14 +78,14 @@ class Held(NamedTuple):
 
 
 class _Checkpoint(NamedTuple):
-    """Where the publisher stood when its last window was begun."""
+    """Where the publisher stood when its last window started."""
 
     anchor: Anchor
     degraded: bool
 
 
 class Loss(NamedTuple):
-    """What is known to have been sent, and why it is a gap where no replay brings it.
+    """Batches that are known to have been sent, and become a gap unless a replay brings them.
 
     Attributes:
         cursor: everything up to it.
@@ -97,7 +97,7 @@ class Loss(NamedTuple):
 
 
 class Lane:
-    """All that is known of one publisher."""
+    """The state of one publisher; see the module."""
 
     __slots__ = (
         "_checkpoint",
@@ -121,11 +121,11 @@ class Lane:
         self.tracker = SequenceTracker(cursor)
         self.counters = PublisherCounters(registration.service_key)
         self.engine_time = 0.0
-        self.degraded = False  # a gap was written, and no reset or clear since; not what was before
+        self.degraded = False  # a gap was written here, and no reset or clear since
         self.repairs = repairs
         self.held: deque[Held] | None = None
         self.held_bytes = 0
-        self.lost: Loss | None = None  # told when it no longer waits
+        self.lost: Loss | None = None  # a gap for it is written when the publisher no longer waits
         self._checkpoint = _Checkpoint(self.anchor, False)
 
     @property
@@ -134,7 +134,7 @@ class Lane:
         return Anchor(self.tracker.cursor, self.engine_time)
 
     def place(self, anchor: Anchor) -> None:
-        """Sets the last batch in the log; what was seen before is no evidence more."""
+        """Sets the last batch in the log; what was seen before no longer proves duplicates."""
         if self.tracker.cursor != anchor.cursor:
             self.tracker = SequenceTracker(anchor.cursor)
         self.engine_time = anchor.engine_time
@@ -142,7 +142,7 @@ class Lane:
     # Windows
 
     def open(self, now: float) -> Window:
-        """Begins a window; `roll_back` returns to here."""
+        """Starts a window; `roll_back` returns to here."""
         self._checkpoint = _Checkpoint(self.anchor, self.degraded)
         return Window(self.publisher, now)
 
@@ -154,7 +154,7 @@ class Lane:
         return lost_to
 
     def lose(self, window: Window, lost: Loss) -> None:
-        """Says that everything up to the cursor is lost; nothing where it is known."""
+        """Adds a gap for everything up to the cursor; nothing where it has been accepted."""
         cursor, reason = lost
         if cursor <= self.tracker.cursor:
             return
@@ -173,7 +173,7 @@ class Lane:
     # Batches
 
     def decode(self, message: RawMessage) -> DecodedBatch | None:
-        """The message's batch, or None, counted, where it has no place in the stream."""
+        """The message's batch; None, counted, where its sequence cannot be read."""
         self.counters.messages += 1
         try:
             return self.source.decode(message.frames)
@@ -188,7 +188,7 @@ class Lane:
         return self.tracker.peek(batch.sequence, batch.digest).gap is not None
 
     def accept(self, batch: DecodedBatch, window: Window) -> None:
-        """Appends what the batch says to the window."""
+        """Appends the batch to the window, after the reset or gap that it shows."""
         counters = self.counters
         tracker = self.tracker
         verdict = tracker.observe(batch.sequence, batch.digest)
@@ -225,15 +225,15 @@ class Lane:
         )
 
     def add_gap(self, window: Window, first: int, last: int, reason: str) -> None:
-        """Says that these batches are lost; the fold degrades the publisher by it."""
+        """Adds a gap for these batches, by which the fold degrades the publisher."""
         self.degraded = True
         incarnation = self.tracker.incarnation
         window.add_gap(incarnation=incarnation, first=first, last=last, reason=reason)
 
     def is_older(self, batch: DecodedBatch) -> bool:
-        """Whether a batch that waited is one that the log has: not above the cursor, nor later.
+        """Whether a batch that waited is in the log: neither above the cursor nor later.
 
-        The numbers alone could be those of a new life; its clock has gone on.
+        The number alone could be that of a new incarnation; the engine's clock tells them apart.
         """
         return (
             batch.sequence <= self.tracker.sequence

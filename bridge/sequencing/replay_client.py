@@ -1,4 +1,4 @@
-"""Asks engines for batches that they have sent before. Asyncio; one loop.
+"""Asks engines to replay batches that they have sent. Asyncio; one loop.
 
 Protocol: a DEALER sends `["", first sequence]` to the engine's ROUTER, which answers with one
 message for each buffered batch from there on, then with an end marker of sequence 2**64-1:
@@ -7,7 +7,7 @@ message for each buffered batch from there on, then with an end marker of sequen
     vLLM to 0.25, SGLang to 0.5.21  ["", sequence, payload]         ["", ff*8, ""]
     from 0.26, 0.5.22               ["", topic, sequence, payload]  ["", "", ff*8, ""]
 
-Nothing in a reply can be relied on, its end included: see `gap_repair`. Each request has a socket
+Nothing in a reply can be trusted, its end included: see `gap_repair`. Each request has a socket
 of its own, so that a late reply to one is never taken for the reply to the next.
 """
 
@@ -70,7 +70,7 @@ class Replayer:
         try:
             check_endpoint(endpoint)
         except EndpointError as error:
-            _logger.warning("Cannot ask for a replay: %s", error)
+            _logger.warning("Cannot ask %s for a replay: %s", publisher, error)
             return
         async with self._places:
             repair = Repair(self._sequencer, publisher)
@@ -136,7 +136,7 @@ class Replayer:
 async def _read_ready(
     socket: zmq.asyncio.Socket, publisher: PublisherKey, frames: Sequence[bytes]
 ) -> tuple[list[RawMessage], bool]:
-    """This reply and those that have arrived behind it, and whether the end marker is reached."""
+    """This reply, those that have arrived after it, and whether the end marker is reached."""
     chunk: list[RawMessage] = []
     size_bytes = 0
     now = time.time()

@@ -1,17 +1,18 @@
 """From received messages to log records, for a set of publishers. No I/O, no clock, no threads.
 
-One bad event never costs its batch, one bad batch never its stream; whatever is left out is counted
+A bad event never costs its batch, and a bad batch never its stream; whatever is dropped is counted
 under its publisher and a `DropReason`. A batch of which nothing can be used may have removed
 blocks, so a `gap` stands for it. One is enough: while the publisher is degraded by an earlier one,
-such batches are empty ones, lest an engine that we do not understand fill the log with gaps.
+such batches count as empty, so that an engine that we do not understand does not fill the log with
+gaps.
 
 A publisher that can replay is held at a gap: its live batches wait, decoded and bounded, while
 `gap_repair` asks for what is missing; `accept` takes the replayed batches, `resume` the ones
 that waited. Whatever is still missing then becomes a `gap` record. The others go on meanwhile.
 
-An error of ours costs one window of one publisher: the publisher goes back to where the window
-began, is counted under `internal_error`, and is held as at a gap where it can replay; else, or
-where that does not help, a gap stands for the window.
+An unexpected error costs one window of one publisher: the publisher goes back to where the window
+started, is counted under `internal_error`, and is held as at a gap where it can replay. Where it
+cannot, or that does not help, a gap stands for the window.
 """
 
 import logging
@@ -32,12 +33,12 @@ from schemas.positions import NO_CURSOR, Cursor
 from schemas.records import SequencedRecord
 from schemas.registration import Registration
 
-_FAULT: Final = "Unexpected error in messages of %s; they are asked for again, or told as a gap"
+_FAULT: Final = "Unexpected error in messages of %s; replaying them, or writing a gap for them"
 _logger = logging.getLogger(__name__)
 
 
 class Sequencer:
-    """Folds messages of many publishers into records; one owner.
+    """Turns messages of many publishers into records; one owner.
 
     Args:
         packer: of hashes and tokens; the kernel's where there is one.
@@ -54,12 +55,12 @@ class Sequencer:
     def add(
         self, registration: Registration, cursor: Cursor = NO_CURSOR, *, repairs: bool = False
     ) -> None:
-        """Follows a publisher from its last batch in the log on.
+        """Follows a publisher from its last batch in the log.
 
         Args:
             registration: the publisher.
             cursor: that batch.
-            repairs: hold the publisher at a gap, for whoever calls `take_gaps`, until `resume`.
+            repairs: hold the publisher at a gap until `resume`; `take_gaps` names it.
 
         Raises:
             RegistrationConflictError: it is followed already.
@@ -71,7 +72,7 @@ class Sequencer:
         self._lanes[publisher] = Lane(registration, source, cursor, repairs)
 
     def remove(self, publisher: PublisherKey) -> None:
-        """Forgets a publisher; messages of it that are still under way are counted and left out."""
+        """Forgets a publisher; its messages that are still under way are counted and dropped."""
         lane = self._lanes.pop(publisher, None)
         if lane is not None:
             self.held_bytes -= lane.held_bytes
@@ -107,7 +108,7 @@ class Sequencer:
                 _logger.exception(_FAULT, lane.counters.publisher)
                 self._count_fault(lane)
                 if batch is None or lane.held is not None:
-                    # A batch of which nothing is known: at least the next one is missing.
+                    # Nothing is known of this batch: at least the next one is missing.
                     self._ask_again(lane, window, _after(lane.tracker.cursor))
                 else:
                     lost_to = lane.roll_back()
@@ -136,7 +137,7 @@ class Sequencer:
         assert lane.held is not None
         if len(lane.held) >= HELD_BATCHES_MAX or self.held_bytes + size_bytes > HELD_BYTES_MAX:
             lane.counters.count_drop(
-                BatchError(DropReason.HELD_FULL, f"Expected room for batch: {batch.sequence}")
+                BatchError(DropReason.HELD_FULL, f"no room for batch {batch.sequence}")
             )
             return
         lane.held.append(Held(batch, size_bytes))
@@ -166,7 +167,7 @@ class Sequencer:
         return lane is not None and lane.held is not None
 
     def place(self, publisher: PublisherKey, anchor: Anchor) -> None:
-        """Sets the publisher's last batch in the log; what was seen before is no evidence more."""
+        """Sets the publisher's last batch in the log; see `Lane.place`."""
         self._lanes[publisher].place(anchor)
 
     def anchor(self, publisher: PublisherKey) -> Anchor:
@@ -174,12 +175,12 @@ class Sequencer:
         return self._lanes[publisher].anchor
 
     def first_waiting(self, publisher: PublisherKey) -> DecodedBatch | None:
-        """The first batch that waits and that the log has not."""
+        """The first batch that waits and is not in the log."""
         lane = self._lanes[publisher]
-        return next((one.batch for one in lane.held or () if not lane.is_older(one.batch)), None)
+        return next((held.batch for held in lane.held or () if not lane.is_older(held.batch)), None)
 
     def decode(self, message: RawMessage) -> DecodedBatch | None:
-        """The batch of a replayed message; None, counted, where it is none."""
+        """The batch of a replayed message; None, counted, where it cannot be decoded."""
         lane = self._lanes[message.publisher]
         try:
             return lane.decode(message)
@@ -216,7 +217,7 @@ class Sequencer:
     def begin_incarnation(
         self, publisher: PublisherKey, now: float, reason: str = RESTARTED
     ) -> list[SequencedRecord]:
-        """The record that withdraws all that the publisher announced in the life before."""
+        """The reset that withdraws all that the publisher announced in the incarnation before."""
         lane = self._lanes[publisher]
         lane.counters.restarts += 1
         lane.degraded = False
@@ -231,12 +232,12 @@ class Sequencer:
         Args:
             publisher: held.
             cursor: of the last batch that is known to have been sent.
-            reason: of the gap, where nothing waits behind it that shows one anyway.
+            reason: of the gap, unless a batch that waits shows the gap anyway.
         """
         self._lanes[publisher].lost = Loss(cursor, reason)
 
     def resume(self, publisher: PublisherKey, now: float) -> list[SequencedRecord]:
-        """Ends the wait: the records of what waited, in order; what is missing before it is a gap.
+        """Ends the wait: the records of what waited, in order, after a gap for what is missing.
 
         A further gap among the batches that waited holds the publisher again: see `take_gaps`.
         """
@@ -267,12 +268,12 @@ class Sequencer:
         lane.held_bytes -= size_bytes
         self.held_bytes -= size_bytes
 
-    # Errors of ours
+    # Unexpected errors
 
     def take_back(
         self, publisher: PublisherKey, now: float, *, ask_again: bool
     ) -> list[SequencedRecord]:
-        """The publisher's last records could not be handed on: it goes back to before them.
+        """Goes back to before the publisher's last records, which could not be handed on.
 
         Args:
             publisher: whose.
@@ -292,7 +293,7 @@ class Sequencer:
         return window.close()
 
     def _accept(self, lane: Lane, window: Window, batch: DecodedBatch, now: float) -> Window:
-        """Appends the batch to the window, or to the one that begins with a gap for this one."""
+        """Appends the batch to the window; on an error, starts a window with a gap instead."""
         try:
             lane.accept(batch, window)
         except Exception:
@@ -317,14 +318,14 @@ class Sequencer:
             return window.close()
 
     def _lose(self, lane: Lane, now: float) -> Window:
-        """A window that has a gap for the last one."""
+        """A new window with a gap for the last one."""
         lost_to = lane.roll_back()
         window = lane.open(now)
         lane.lose(window, Loss(lost_to, DropReason.INTERNAL_ERROR))
         return window
 
     def _ask_again(self, lane: Lane, window: Window, lost_to: Cursor) -> None:
-        """Holds the publisher as at a gap; one that cannot replay, or waits already, is told."""
+        """Holds the publisher as at a gap; adds a gap where it cannot replay."""
         lost = Loss(lost_to, DropReason.INTERNAL_ERROR)
         if lane.held is not None:
             lane.lost = lost if lane.lost is None else max(lane.lost, lost)

@@ -1,19 +1,21 @@
 """Finds gaps, duplicates and restarts in a publisher's sequence numbers. Pure.
 
-A publisher numbers its batches from 0 in each life of its process, and nothing on the wire says
-which life a batch is from. So a number that is not above the last one means one of two things: the
-batch was delivered twice, or the process was started again. It is taken for a duplicate only on
-evidence: the same number with the same payload was seen in this life, within the last
-`DUPLICATE_WINDOW` numbers. Payloads begin with the engine's clock, so two lives do not repeat one.
+A publisher numbers its batches from 0 in each incarnation, and nothing on the wire says which
+incarnation a batch is from. So a number that is not above the last one means one of two things: the
+batch was delivered twice, or the process has restarted. It is taken for a duplicate only on
+evidence: the same number with the same payload was seen in this incarnation, within the last
+`DUPLICATE_WINDOW` numbers. Payloads begin with the engine's clock, so no two incarnations send the
+same one.
 
 Without evidence it is a restart, which withdraws all that the publisher announced. That is the safe
 direction: a duplicate mistaken for a restart costs an under-report until the blocks are announced
 again; a restart mistaken for a duplicate would leave blocks of a dead process in the answers, for
-good. For the same reason a bridge that was started again, which has seen nothing yet, takes every
-number that is not above its cursor in the log for a restart.
+good. For the same reason a restarted bridge, which has seen nothing yet, takes every number that is
+not above its cursor in the log for a restart.
 
-What numbers cannot show: a new life whose first batch that we receive is numbered above the last
-one of the life before. It looks like a gap, or like the next batch, and is treated as one.
+What numbers cannot show: a new incarnation whose first batch that we receive is numbered above the
+last one of the incarnation before. It looks like a gap, or like the next batch, and is treated as
+one.
 """
 
 from array import array
@@ -60,8 +62,8 @@ class SequenceTracker:
     """Follows one publisher; one owner.
 
     Args:
-        cursor: the publisher's last batch in the log. What was received before is no evidence for
-            duplicates: only what this tracker saw itself is.
+        cursor: the publisher's last batch in the log. Only what this tracker has
+            seen itself proves duplicates.
     """
 
     __slots__ = ("_fingerprints", "incarnation", "sequence")
@@ -89,7 +91,7 @@ class SequenceTracker:
         return Verdict(Outcome.RESTART, Gap(0, sequence - 1)) if sequence else _RESTART
 
     def begin_incarnation(self) -> None:
-        """Starts the next life of the publisher, of which nothing is known yet."""
+        """Starts the publisher's next incarnation, of which nothing is known yet."""
         self.incarnation += 1
         self.sequence = -1
         self._fingerprints = array("q", bytes(8 * DUPLICATE_WINDOW))

@@ -16,9 +16,8 @@ from schemas.identities import PublisherKey
 from schemas.limits import RECORD_BYTES_MAX, RECORD_EVENTS_MAX
 from schemas.records import EventsRecord, GapRecord, ResetRecord, SequencedRecord
 
-_ARRAY_HEADER: Final = struct.Struct(
-    ">BI"
-)  # msgpack's widest, so that its room is known beforehand
+# msgpack's widest, so that its size is known beforehand.
+_ARRAY_HEADER: Final = struct.Struct(">BI")
 _ARRAY32: Final = 0xDD
 
 _encode_into: Final = msgspec.msgpack.Encoder().encode_into

@@ -32,13 +32,13 @@ _monitor_numbers = count()
 
 
 class Connection:
-    """Keeps one publisher's socket connected, for as long as it takes.
+    """Keeps one publisher's socket connected, however long that takes.
 
-    libzmq reconnects by itself, but for two cases. After what it takes for a breach of protocol,
-    such as a message above the bound or another server on the port, it gives the endpoint up
-    without a word. And it looks a name up for one IP version only: with IPv6 on, `localhost` means
+    libzmq reconnects by itself, except in two cases. After a breach of protocol, such as a message
+    above the bound or another kind of server on the port, it silently gives up the endpoint. And
+    it looks a name up for one IP version only: with IPv6 on, `localhost` means
     `::1` where that exists, and an engine that listens on IPv4 is never found. So a link that stays
-    away is replaced every LINK_REPLACE_S, one by name with the other IP version.
+    down is replaced every LINK_REPLACE_S, one by name with the other IP version.
 
     Replacing drops what the link has brought. It may have come up since the thread last looked, and
     the engine may have sent: so it is done only while libzmq waits before its next attempt, or once
@@ -50,7 +50,7 @@ class Connection:
 
     Raises:
         EndpointError: the endpoint can never be connected to.
-        zmq.ZMQError: no socket can be had.
+        zmq.ZMQError: no socket is left.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Connection:
         return frames
 
     def watch(self) -> None:
-        """Follows the link's state, and says once when it changes or stays away; never waits."""
+        """Follows the link's state; logs once when it changes or stays down; never waits."""
         assert self._monitor is not None
         looked_at = time.monotonic()
         with suppress(zmq.Again):
@@ -116,7 +116,7 @@ class Connection:
                     self._quiet_from = self._watched_at
                     self._quiet_until = self._watched_at + event["value"] / 1000
                     continue
-                # A link that libzmq does not give up is said to be retried right after it is lost.
+                # Where libzmq does not give the link up, its next event says that it is retried.
                 self._quiet_from = looked_at + LINK_RETRY_FIRST_MS / 1000
                 self._quiet_until = math.inf
                 self._set_connected(event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED)
@@ -157,7 +157,7 @@ class Connection:
         if self._warn_at is not None and now >= self._warn_at:
             self._warn_at = None
             _logger.warning(
-                "Expected a publisher at %s within %g s; still trying, for %s",
+                "No publisher at %s after %g s; still trying, for %s",
                 self.endpoint,
                 LINK_WARN_S,
                 self._name,

@@ -1,4 +1,4 @@
-"""ZMQ addresses: which of them a publisher of another process can be reached at."""
+"""ZMQ addresses: which of them a publisher in another process can have."""
 
 from ipaddress import ip_address
 from typing import Final
@@ -11,7 +11,7 @@ _IPC: Final = "ipc://"
 
 
 def check_endpoint(endpoint: str) -> None:
-    """Accepts `tcp://host:port` and `ipc://path`; whether something listens there is not asked.
+    """Accepts `tcp://host:port` and `ipc://path`; does not check whether anything listens there.
 
     Raises:
         EndpointError: no connection to such an address can ever be made.

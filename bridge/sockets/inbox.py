@@ -1,7 +1,7 @@
 """The bounded hand-over from the socket thread to the thread that writes records.
 
 Beyond INBOX_MESSAGES_MAX or INBOX_BYTES_MAX messages are dropped and counted under their publisher
-as `inbox_full`; the next message of the publisher then shows a gap, so the loss is in the log too.
+as `inbox_full`; the next message of the publisher then shows a gap, so the loss is in the log, too.
 """
 
 import threading

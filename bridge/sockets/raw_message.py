@@ -1,4 +1,4 @@
-"""What the bridge's sockets hand on: one received message, not yet looked into."""
+"""What the bridge's sockets hand on: one received message, not yet decoded."""
 
 from typing import NamedTuple
 

@@ -38,8 +38,8 @@ _logger = logging.getLogger(__name__)
 class Subscriber:
     """Receives from all followed publishers until it is stopped; any thread may call it.
 
-    Nothing that a publisher sends ends the thread; an error that nobody thought of is logged,
-    counted in `unexpected_errors`, and the loop goes on.
+    Nothing that a publisher sends ends the thread: an unexpected error is logged and counted in
+    `unexpected_errors`, and the loop continues.
 
     Args:
         inbox: where messages go.
@@ -103,7 +103,9 @@ class Subscriber:
         self._wake()
         self._thread.join(SHUTDOWN_S)
         if self._thread.is_alive():
-            _logger.error("Expected the subscriber to stop within %g s", SHUTDOWN_S)
+            _logger.error(
+                "The socket thread did not stop within %g s; leaving it behind", SHUTDOWN_S
+            )
 
     # Called by other threads
 
@@ -114,14 +116,14 @@ class Subscriber:
         def run() -> None:
             try:
                 command()
-            except Exception as error:  # noqa: BLE001 -- whoever waits is told, whatever it is
+            except Exception as error:  # noqa: BLE001 -- the waiting caller gets it, whatever it is
                 done.set_exception(error)
             else:
                 done.set_result(None)
 
         with self._wake_lock:
             if self._stopping or not self._thread.is_alive():
-                raise RuntimeError("Expected a running subscriber")
+                raise RuntimeError("the subscriber is not running")
             self._commands.put(run)
         self._wake()
         done.result(SHUTDOWN_S)
@@ -139,7 +141,9 @@ class Subscriber:
                 self._turn()
             except Exception:
                 self.unexpected_errors += 1
-                _logger.exception("Expected no error while receiving; going on")
+                _logger.exception(
+                    "Unexpected error while receiving; continuing in %g s", SUBSCRIBER_ERROR_PAUSE_S
+                )
                 time.sleep(SUBSCRIBER_ERROR_PAUSE_S)
         self._close()
 
@@ -180,7 +184,7 @@ class Subscriber:
         try:
             connection = Connection(self._context, registration)
         except zmq.ZMQError as error:
-            detail = f"Expected a free socket: {error.strerror}; raise the limit of open files"
+            detail = f"Cannot open a socket: {error.strerror}; raise the limit of open files"
             raise RegistrationError(detail) from error
         self._connections[publisher] = connection
         self._by_socket[connection.socket] = connection
@@ -200,7 +204,7 @@ class Subscriber:
             if self._wake_sender.closed:
                 return
             self._wake_sender.close(linger=0)
-        self._run_commands()  # so that no caller waits in vain
+        self._run_commands()  # so that no caller is left waiting
         while self._connections:
             self._connections.popitem()[1].close()
         self._wake_receiver.close(linger=0)

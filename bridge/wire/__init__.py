@@ -5,7 +5,7 @@ A new kind is one module in this folder with two names, as `vllm` and `sglang` h
     KIND          how `/register` names it
     open_source   makes the decoder of one publisher's messages
 
-The folder is searched for them when it is imported; nothing else has to know.
+The folder is searched for them when it is imported; nothing else has to be changed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -58,7 +58,7 @@ KINDS: Final = tuple(sorted(SOURCES, key=str.lower, reverse=True))
 
 
 class _UnknownKind:
-    """A publisher that a newer version registered: each of its batches is lost, and known to be."""
+    """A publisher that a newer version registered: its batches are dropped, counted as such."""
 
     def __init__(self, kind: PublisherKind) -> None:
         self._detail = f"Expected a publisher of type {' or '.join(KINDS)}, got: {kind}"

@@ -6,7 +6,7 @@ sequence as 8 bytes, big-endian, and the third the batch in msgpack:
     batch   [ts, events, data_parallel_rank, ...] | {ts, events, data_parallel_rank, ...}
     event   [tag, field, ...] | {"type": tag, field: ...}
 
-The rank and any number of an event's last fields may be missing; what is unknown is ignored.
+The rank and any number of an event's last fields may be missing; unknown ones are ignored.
 
 The whole batch is decoded by one call into typed structs in which hashes and tokens stay encoded.
 Only where that fails is the batch taken apart, so that one bad event costs neither its siblings nor
@@ -120,7 +120,7 @@ TAGS: Final = frozenset({"BlockStored", "BlockRemoved", "AllBlocksCleared"})
 
 
 class DecodedBatch(NamedTuple):
-    """One batch of canonical events; it knows its number, nothing of its stream.
+    """One batch of canonical events; it knows its number, but nothing of its stream.
 
     Attributes:
         sequence: the publisher's number for it, 0..2**63-1.
@@ -158,8 +158,7 @@ def read_frames(frames: Sequence[bytes]) -> tuple[int, bytes]:
 
 
 class BatchDecoder:
-    """Turns one publisher's messages into batches of canonical events. One owner: it learns the
-    form.
+    """Turns one publisher's messages into batches of canonical events. One owner.
 
     Args:
         registration: adds what events leave out; its rank must be that of the batches.
@@ -172,7 +171,7 @@ class BatchDecoder:
     ) -> None:
         self._origin = Origin(packer, registration.lora_name)
         self._dp_rank = registration.dp_rank
-        # An engine keeps to one form for life, so the one that fitted last is tried first.
+        # An engine never changes its form, so the one that fitted last is tried first.
         self._batch_forms = list(forms.batches)
         self._event_forms = forms.events
 

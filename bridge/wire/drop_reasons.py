@@ -1,4 +1,4 @@
-"""The names under which dropped input is counted: the whole label set of the drop counters."""
+"""The names under which dropped input is counted: all labels of the drop counters."""
 
 from enum import StrEnum
 
@@ -21,7 +21,7 @@ class DropReason(StrEnum):
     RANK_MISMATCH = "rank_mismatch"
     TOO_MANY_EVENTS = "too_many_events"
     BATCH_TOO_LARGE = "batch_too_large"
-    # Batches of one window, by an error of ours; asked for again, or a gap stands for them.
+    # Batches of one window, by an error of ours; replayed, or a gap stands for them.
     INTERNAL_ERROR = "internal_error"
     # The event; its siblings are used.
     UNKNOWN_EVENT = "unknown_event"

@@ -41,14 +41,14 @@ class Origin(NamedTuple):
 
 def medium_of(name: str | None) -> Medium:
     """The tier; engines spell it in either case, with a device index (`cpu:0`), or not at all."""
-    known = _MEDIA.get(name)
-    if known is not None:
-        return known
+    medium = _MEDIA.get(name)
+    if medium is not None:
+        return medium
     assert name is not None
-    known = _MEDIA.get(name.partition(":")[0].upper())
-    if known is None:
+    medium = _MEDIA.get(name.partition(":")[0].upper())
+    if medium is None:
         raise EventError(DropReason.UNKNOWN_MEDIUM, f"Expected a storage tier, got: {name[:80]}")
-    return known
+    return medium
 
 
 def hashes_of(encoded: msgspec.Raw, packer: ArrayPacker) -> bytes:

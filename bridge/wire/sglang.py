@@ -1,8 +1,7 @@
 """SGLang's events, 0.4.10 to 0.5.23: arrays up to 0.5.19, maps since 0.5.20.
 
 Source: `sglang/srt/disaggregation/kv_events.py`. Like vLLM's, except that hashes are signed, pages
-    of
-EAGLE drafts carry pairs of tokens, there are no cache groups, and a cache salt is a field of its
+of EAGLE drafts carry pairs of tokens, there are no cache groups, and a cache salt is a field of its
 own.
 
     0.4.10  block_hashes, parent_block_hash, token_ids, block_size, lora_id
