@@ -11,8 +11,8 @@ A turn; the order is the guarantee:
     Step 4. start to repair the publishers that are held at a gap.
 
 A repair holds one publisher: its live batches wait while its engine is asked for what is missing;
-then they follow. It begins at a gap, when the link comes up again (what was sent meanwhile may show
-no gap), and where the owner of the publishers says from which batch on one goes on.
+then they follow. It starts at a gap, when the link comes up again (what was sent meanwhile may show
+no gap), and when the owner of the publisher says at which batch the log ends.
 
 What an unexpected error of ours costs is replayed like a gap, or reported as one: see
 `bridge.sequencing.sequencer`.
@@ -144,7 +144,7 @@ class Pump:
         packer: of hashes and tokens; the kernel's where there is one.
         window_s: how long batches are collected for one record, 0 for not at all.
         turn_messages_max: bound on the messages of a turn.
-        loop: that it will run on; the running one where it is left out.
+        loop: that it will run on; None: the running one.
         receiver, replayer: others than sockets, for tests.
     """
 

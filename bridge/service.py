@@ -313,7 +313,7 @@ class Bridge:
         return self.pump.sequencer.counters()
 
     def dropped(self) -> Counter[tuple[PublisherKey, str]]:
-        """What was left out, by publisher and reason."""
+        """What was dropped, by publisher and reason."""
         dropped = self.writer.dropped + self.spool.dropped
         for publisher, counters in self.counters().items():
             for reason, count in counters.dropped.items():

@@ -100,7 +100,7 @@ async def first_offset_from(reader: Consumer, partition: Partition, start: int) 
     reader.seek(partition, start)
     end = (await reader.end_offsets([partition]))[partition]
     for _ in range(READ_STALLED_POLLS_MAX):
-        for messages in (await _poll(reader, partition, one=True)).values():
+        for messages in (await _poll(reader, partition, single=True)).values():
             return messages[0].offset
         if await reader.position(partition) >= end:
             return None
@@ -126,7 +126,7 @@ async def read_to_end(
             old, and where it is beyond the end (another topic of that name), everything is read.
         take: called for each message.
         corrupt: called with the partition and the offset of each message that fails its checksum,
-            which is passed over then.
+            which is then skipped.
 
     Returns:
         The ends.
@@ -191,7 +191,7 @@ async def read_one_by_one(
     stalled = 0
     while (offset := await reader.position(partition)) < end:
         try:
-            batches = await _poll(reader, partition, one=True)
+            batches = await _poll(reader, partition, single=True)
         except CorruptRecordException:
             yield offset, None
             reader.seek(partition, offset + 1)
@@ -229,9 +229,11 @@ async def read_batches(
 
 
 async def _poll(
-    reader: Consumer, partition: Partition, *, one: bool = False
+    reader: Consumer, partition: Partition, *, single: bool = False
 ) -> dict[Partition, list[Message]]:
-    found = await reader.getmany(partition, timeout_ms=READ_POLL_MS, max_records=1 if one else None)
+    found = await reader.getmany(
+        partition, timeout_ms=READ_POLL_MS, max_records=1 if single else None
+    )
     return {part: list(messages) for part, messages in found.items() if messages}
 
 

@@ -73,10 +73,11 @@ class KafkaSettings(msgspec.Struct, frozen=True, kw_only=True):
         self._check_security()
 
     def _check_security(self) -> None:
-        known = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-        if self.security_protocol not in known:
+        protocols = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+        if self.security_protocol not in protocols:
             raise ConfigurationError(
-                f"Expected a security protocol of {', '.join(known)}, got: {self.security_protocol}"
+                f"Expected a security protocol of {', '.join(protocols)},"
+                f" got: {self.security_protocol}"
             )
         sasl = self.security_protocol.startswith("SASL_")
         if sasl != bool(self.sasl_mechanism):

@@ -79,8 +79,8 @@ class Log(Protocol):
         ...
 
 
-class _Told(NamedTuple):
-    """What the log was told last of a condition that lasts."""
+class _Line(NamedTuple):
+    """The last line in the log about a condition that lasts."""
 
     message: str
     at: float
@@ -108,7 +108,7 @@ class Conditions:
         self._log = log
         self._lock = threading.Lock()
         self._by_part: dict[Part, Condition] = {}
-        self._told: dict[Part, _Told] = {}
+        self._logged: dict[Part, _Line] = {}
         self._sorted: tuple[Condition, ...] = ()
 
     def set(
@@ -136,11 +136,11 @@ class Conditions:
             self._by_part[part] = Condition(part, reason, message, since, level)
             self.failures[part] += 1
             self._sort()
-            told = self._told.get(part)
-            tells = logged and self._log is not None and _is_news(told, message, now)
-            if tells:
-                self._told[part] = _Told(message, now)
-        if tells and self._log is not None:
+            line = self._logged.get(part)
+            is_news = logged and self._log is not None and _is_news(line, message, now)
+            if is_news:
+                self._logged[part] = _Line(message, now)
+        if is_news and self._log is not None:
             self._log.warning("%s failed, retrying: %s", part, message)
 
     def clear(self, part: Part) -> None:
@@ -150,9 +150,9 @@ class Conditions:
         now = self._clock()
         with self._lock:
             ended = self._by_part.pop(part, None)
-            told = self._told.pop(part, None)
+            line = self._logged.pop(part, None)
             self._sort()
-        if ended is not None and told is not None and self._log is not None:
+        if ended is not None and line is not None and self._log is not None:
             after_s = max(now - ended.since, 0.0)
             self._log.info("%s recovered after %.1f s (was: %s)", part, after_s, ended.message)
 
@@ -175,10 +175,10 @@ class Conditions:
         self.ready = is_ready(worst_first)
 
 
-def _is_news(told: _Told | None, message: str, now: float) -> bool:
-    if told is None:
+def _is_news(line: _Line | None, message: str, now: float) -> bool:
+    if line is None:
         return True
-    return message != told.message and now >= told.at + CONDITION_REPEAT_S
+    return message != line.message and now >= line.at + CONDITION_REPEAT_S
 
 
 def _rank(condition: Condition) -> tuple[bool, float]:

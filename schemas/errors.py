@@ -126,8 +126,8 @@ class EventsFormatError(RecordError, ValueError):
 
 
 class EntryError(RepriseError):
-    """An entry of the registry, of the cursors or of a spool cannot be used. Its text leaves out
-    where it stands, which the reader knows.
+    """An entry of the registry, of the cursors or of a spool cannot be used. Its text does not
+    say where it stands, which the reader knows.
 
     Operator action: the entry is skipped and counted; write it again, a registration by
     `/register` or `/unregister`.

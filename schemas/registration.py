@@ -106,24 +106,24 @@ def service_key(tenant_id: str, instance_id: str, dp_rank: int) -> str:
     return f"{instance_id}|{tenant_id}|{dp_rank}"
 
 
-def is_new(registration: Registration, known: Mapping[PublisherKey, Registration]) -> bool:
-    """Whether the publisher is not registered yet. Cost O(known).
+def is_new(registration: Registration, registered: Mapping[PublisherKey, Registration]) -> bool:
+    """Whether the publisher is not registered yet. Cost O(registered).
 
     Raises:
         RegistrationConflictError: its name or its endpoint is that of a different registration.
         RegistrationError: one more than the bound.
     """
-    same = known.get(registration.publisher)
+    same = registered.get(registration.publisher)
     if same == registration:
         return False
     if same is not None:
         raise RegistrationConflictError(
             f"conflicting registration for service key: {registration.service_key}"
         )
-    if any(other.endpoint == registration.endpoint for other in known.values()):
+    if any(other.endpoint == registration.endpoint for other in registered.values()):
         raise RegistrationConflictError(
             f"conflicting active registration for endpoint: {registration.endpoint}"
         )
-    if len(known) >= PUBLISHERS_MAX:
+    if len(registered) >= PUBLISHERS_MAX:
         raise RegistrationError(f"Expected at most {PUBLISHERS_MAX} publishers, got one more")
     return True

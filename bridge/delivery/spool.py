@@ -197,8 +197,8 @@ class Spool:
 
         Args:
             publisher: whose.
-            changes: rising numbers, each with its new record, or None to delete it; records that
-                are not there are left out.
+            changes: rising numbers, each with its new record, or None to delete it; numbers of
+                records that are no longer there are skipped.
 
         Raises:
             DiskError: nothing was changed.
@@ -282,7 +282,7 @@ class Spool:
         return -1 if lane is None else lane.tail
 
     def decoded(self, publisher: PublisherKey) -> Iterator[tuple[SpooledRecord, Record]]:
-        """The publisher's records with their numbers; unreadable ones are left out."""
+        """The publisher's records with their numbers; unreadable ones are skipped."""
         for spooled in self.read(publisher):
             record = self.decode(publisher, spooled)
             if isinstance(record, Record):
