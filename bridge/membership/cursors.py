@@ -131,7 +131,6 @@ class Cursors:
     def __init__(self, clients: Clients, topics: Topics) -> None:
         self.skipped: Counter[str] = Counter()
         self.faults = 0
-        self.recovered_records = 0
         self._clients = clients
         self._topics = topics
         self._states: dict[PublisherKey, LogState] = {}
@@ -254,7 +253,6 @@ class Cursors:
         topic = self._topics.events.name
 
         def take(message: Message) -> None:
-            self.recovered_records += 1
             record = decode_record(message.value or b"")
             state = wanted.get(record.publisher)
             if state is not None:

@@ -84,7 +84,7 @@ class _Checkpoint(NamedTuple):
     degraded: bool
 
 
-class Loss(NamedTuple):
+class Missing(NamedTuple):
     """Batches that are known to have been sent, and become a gap unless a replay brings them.
 
     Attributes:
@@ -106,7 +106,7 @@ class Lane:
         "engine_time",
         "held",
         "held_bytes",
-        "lost",
+        "missing",
         "publisher",
         "repairs",
         "source",
@@ -125,7 +125,7 @@ class Lane:
         self.repairs = repairs
         self.held: deque[Held] | None = None
         self.held_bytes = 0
-        self.lost: Loss | None = None  # a gap for it is written when the publisher no longer waits
+        self.missing: Missing | None = None  # becomes a gap at the end of the wait
         self._checkpoint = _Checkpoint(self.anchor, False)
 
     @property
@@ -153,9 +153,9 @@ class Lane:
         self.degraded = self._checkpoint.degraded
         return lost_to
 
-    def lose(self, window: Window, lost: Loss) -> None:
+    def lose(self, window: Window, missing: Missing) -> None:
         """Adds a gap for everything up to the cursor; nothing where it has been accepted."""
-        cursor, reason = lost
+        cursor, reason = missing
         if cursor <= self.tracker.cursor:
             return
         if cursor.incarnation > self.tracker.incarnation:

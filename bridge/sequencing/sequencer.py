@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
-from bridge.sequencing.lane import RESTARTED, Anchor, Held, Lane, Loss, PublisherCounters
+from bridge.sequencing.lane import RESTARTED, Anchor, Held, Lane, Missing, PublisherCounters
 from bridge.sequencing.window import Window
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import DecodedBatch, open_source
@@ -234,7 +234,7 @@ class Sequencer:
             cursor: of the last batch that is known to have been sent.
             reason: of the gap, unless a batch that waits shows the gap anyway.
         """
-        self._lanes[publisher].lost = Loss(cursor, reason)
+        self._lanes[publisher].missing = Missing(cursor, reason)
 
     def resume(self, publisher: PublisherKey, now: float) -> list[SequencedRecord]:
         """Ends the wait: the records of what waited, in order, after a gap for what is missing.
@@ -243,9 +243,9 @@ class Sequencer:
         """
         lane = self._lanes[publisher]
         window = lane.open(now)
-        if lane.lost is not None and self.first_waiting(publisher) is None:
-            lane.lose(window, lane.lost)
-        lane.lost = None
+        if lane.missing is not None and self.first_waiting(publisher) is None:
+            lane.lose(window, lane.missing)
+        lane.missing = None
         first = True
         while lane.held:
             batch = lane.held[0].batch
@@ -321,19 +321,19 @@ class Sequencer:
         """A new window with a gap for the last one."""
         lost_to = lane.roll_back()
         window = lane.open(now)
-        lane.lose(window, Loss(lost_to, DropReason.INTERNAL_ERROR))
+        lane.lose(window, Missing(lost_to, DropReason.INTERNAL_ERROR))
         return window
 
     def _ask_again(self, lane: Lane, window: Window, lost_to: Cursor) -> None:
         """Holds the publisher as at a gap; adds a gap where it cannot replay."""
-        lost = Loss(lost_to, DropReason.INTERNAL_ERROR)
+        missing = Missing(lost_to, DropReason.INTERNAL_ERROR)
         if lane.held is not None:
-            lane.lost = lost if lane.lost is None else max(lane.lost, lost)
+            lane.missing = missing if lane.missing is None else max(lane.missing, missing)
         elif lane.repairs:
-            lane.lost = lost
+            lane.missing = missing
             self._hold_at_gap(lane)
         else:
-            lane.lose(window, lost)
+            lane.lose(window, missing)
 
     def _count_fault(self, lane: Lane) -> None:
         self.faults += 1
