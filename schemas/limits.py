@@ -236,7 +236,7 @@ WORKER_CLEAN_S: Final = 5.0  # for the tasks that a crash of Faust left; then th
 
 # http: `POST` bodies. 1M tokens are about 7 MB of JSON.
 BODY_BYTES_MAX: Final = 32 * MIB  # reprise_http_requests_total{status="413"}
-BODY_DRAIN_BYTES_MAX: Final = 2 * BODY_BYTES_MAX  # read of a larger one, lest its sender miss the 413
+BODY_DRAIN_BYTES_MAX: Final = 2 * BODY_BYTES_MAX  # of a larger one, which is read for its 413
 BODY_READ_S: Final = 30.0  # a request whose body takes longer is ended: status="499"
 QUERY_TOKENS_MAX: Final = 4 * MIB  # status="413"
 QUERY_COUNTS_MAX: Final = 1024  # queries that are not in the histograms yet: memory
@@ -322,7 +322,7 @@ assert BRIDGE_FLUSH_S + 2 * BRIDGE_LEAVE_S < SHUTDOWN_S, "a bridge flushes and l
 assert WORKER_REBALANCE_MS > TABLE_TRANSACTION_MS, (
     "a table is opened within a rebalance, and may wait for a dead worker's transaction"
 )
-assert WORKER_CLEAN_S < WORKER_SESSION_S, "a process that cannot be cleaned up ends before its lease"
+assert WORKER_CLEAN_S < WORKER_SESSION_S, "a process that cannot be cleaned up ends soon"
 assert KAFKA_RETRY_FIRST_S <= KAFKA_RETRY_MAX_S, "the pauses grow"
 assert WORKER_RETRY_S <= WORKER_RETRY_MAX_S, "the pauses grow"
 
@@ -338,7 +338,7 @@ assert HTTP_BACKLOG < OPEN_FILES_MAX, "every connection that waits takes a descr
 
 # retention
 assert 1000 * REPLICA_AWAY_S < TOMBSTONE_RETENTION_MS, "a replica must not miss a tombstone"
-assert 2000 * TABLE_COPY_AGE_MAX_S <= TOMBSTONE_RETENTION_MS, "nor must a worker's copy of the topic"
+assert 2000 * TABLE_COPY_AGE_MAX_S <= TOMBSTONE_RETENTION_MS, "nor may a worker's copy"
 assert TABLE_RETAKE_S <= 12 * 3600, "brokers fence an older owner for a day after it last wrote"
 assert COMPACTED_SEGMENT_MS < TOMBSTONE_RETENTION_MS, "a segment is closed before it is cleaned"
 assert 2000 * REGISTERED_AGAIN_S < EVENTS_RETENTION_MS, "the log always says who is registered"
