@@ -1,9 +1,9 @@
-"""Asks a real Prometheus every query of the dashboard, and how it fared with the alert rules.
+"""Runs every query of the dashboard on a real Prometheus, and checks its alert rules.
 
     python monitoring/check_queries.py --prometheus http://127.0.0.1:9090
 
 A query that is refused fails the check; so does a query without any series, unless all its metrics
-are of those that begin with the first event of their kind, or of the other form of Reprise.
+are of a kind that only appears with its first event, or belong to the other form of Reprise.
 """
 
 import argparse
@@ -21,11 +21,11 @@ DASHBOARDS: Final = Path(__file__).parent / "grafana" / "dashboards"
 SOMETIMES: Final = frozenset(
     {
         "reprise_bridge_dropped_total",  # once something was dropped
-        "reprise_worker_records_total",  # once a record was not folded in its turn
+        "reprise_worker_records_total",  # once the worker was given records
         "reprise_condition",  # once something is wrong
         "reprise_log_size_bytes",  # embedded
         "reprise_kernel_blocks_total",  # once blocks were folded
-        "reprise_http_requests_total",  # here asked for other answers than 2xx
+        "reprise_http_requests_total",  # the query asks for answers other than 2xx
     }
 )
 _METRIC: Final = re.compile(r"\b(?:reprise|process)_[a-z_]+\b|\bup\b")

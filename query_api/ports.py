@@ -47,7 +47,7 @@ class Lag(NamedTuple):
 
 
 class Health(NamedTuple):
-    """What `/health` and `/ready` tell; `schemas.conditions` has the rule of readiness.
+    """What `/health` and `/ready` show; `schemas.conditions` has the rule of readiness.
 
     Attributes:
         role: `embedded`, or `serve`.

@@ -170,9 +170,16 @@ COMMANDS_MAX: Final = 2 * PUBLISHERS_MAX  # waiting for their turn: reprise_refu
 
 # log: the embedded one.
 LOG_SYNC_S: Final = 0.05  # what a power cut may cost
-LOG_SEGMENT_BYTES: Final = 64 * MIB
+LOG_SEGMENT_BYTES: Final = 64 * MIB  # the unit of retention
 LOG_RETENTION_BYTES: Final = 8 * GIB
 LOG_RETENTION_S: Final = 7 * 24 * 3600.0
+
+# log: `reprise tail`, and reading past what is corrupt.
+TAIL_REACH_S: Final = 10.0  # without an answer from Kafka for this long, it gives up
+TAIL_POLL_S: Final = 0.25  # between two looks for new records: the age of what it prints
+TAIL_RECORDS_MAX: Final = 500  # read at once and printed, before the next ones
+TAIL_KEY_NESTING_MAX: Final = 8  # of extra keys shown as values; deeper ones are shown as hex
+CORRUPT_READ_RECORDS_MAX: Final = 4096  # read one by one past a corrupt batch, and held in memory
 
 # table: flushes and rows.
 TABLE_FLUSH_S: Final = 0.25
@@ -180,6 +187,8 @@ TABLE_FLUSH_CHANGES_MAX: Final = 262_144
 STORE_GENERATION_MIN_BYTES: Final = 1 * MIB  # deltas of a context before it is rewritten: its own
 TOPIC_GENERATION_MIN_BYTES: Final = 64 * KIB  # the same in a topic, which many small contexts share
 DUMP_CHUNK_ENTRIES_MAX: Final = 32_768
+STORE_BATCH_BYTES_MAX: Final = 8 * MIB  # of rows that do not count yet, in one WriteBatch: memory
+ROW_LOAD_STEP_BYTES: Final = 4 * MIB  # loaded before the reader's loop has its turn
 # Rows of a partition's table that count together: keys and values, before compression.
 TABLE_BATCH_BYTES_MAX: Final = KAFKA_MESSAGE_MAX_BYTES - 128 * KIB  # the codec may add a little
 TABLE_TRANSACTION_BYTES_MAX: Final = 1 * GIB  # TableTooLargeError; within TABLE_TRANSACTION_MS
@@ -187,6 +196,17 @@ TABLE_TRANSACTION_BYTES_MAX: Final = 1 * GIB  # TableTooLargeError; within TABLE
 # are proven empty when they register again. 150 bytes each, in one row. Whoever is forgotten is
 # degraded at its registration: reprise_fold_records{outcome="unregistered_forgotten"}.
 UNREGISTERED_REMEMBERED_MAX: Final = 256
+
+# table: its topic.
+TABLE_RETAKE_S: Final = 6 * 3600.0  # an owner takes its partition again this often: a new producer
+TABLE_PRODUCER_STOP_S: Final = 15.0  # for a producer of rows to send what it has, and to close
+TABLE_COPY_AGE_MAX_S: Final = 6 * 3600.0  # an older copy may miss tombstones: all rows are reread
+
+# table: what was skipped. All of it is counted: reprise_fold_records and reprise_worker_records for
+# records, reprise_table_rows for rows, by outcome.
+SKIPPED_RECORDS_NAMED_MAX: Final = 100  # logged in each window, of each reason
+SKIPPED_RECORDS_WINDOW_S: Final = 60.0
+SKIPPED_ROWS_NAMED_MAX: Final = 100  # waiting to be logged; the latest ones are kept
 
 # kernel.
 HOLD_COUNT_MAX: Final = 65_535  # kernel counter `hold_count_overflow`
@@ -200,31 +220,14 @@ WORKER_POLL_RECORDS_MAX: Final = 256
 WORKER_BUFFER_RECORDS_MAX: Final = 256
 WORKER_BATCH_RECORDS_MAX: Final = 256  # folded and written at once
 
-# log: reading it for people, and past what is corrupt.
-TAIL_REACH_S: Final = 10.0  # `reprise tail` gives up a Kafka that does not answer for this long
-TAIL_POLL_S: Final = 0.25  # between two looks for new records: the age of what it prints
-TAIL_RECORDS_MAX: Final = 500  # printed at once: memory, at most one fetch more
-TAIL_KEY_NESTING_MAX: Final = 8  # of extra keys shown as values; deeper ones are shown as hex
-CORRUPT_READ_RECORDS_MAX: Final = 4096  # read one by one past a corrupt batch, before going on
-
-# table: loading, writing and naming rows.
-ROW_LOAD_STEP_BYTES: Final = 4 * MIB  # loaded before the reader's loop has its turn: some 10 ms
-STORE_BATCH_BYTES_MAX: Final = 8 * MIB  # a WriteBatch of rows that do not count yet: memory
-SKIPPED_ROWS_NAMED_MAX: Final = 100  # waiting to be logged; all: reprise_table_rows{outcome}
-SKIPPED_RECORDS_NAMED_MAX: Final = 100  # logged of each reason in each window; all are counted in
-SKIPPED_RECORDS_WINDOW_S: Final = 60.0  # reprise_fold_records and reprise_worker_records
-TABLE_RETAKE_S: Final = 6 * 3600.0  # an owner proves itself this often; costs two round trips
-TABLE_PRODUCER_STOP_S: Final = 15.0  # for a producer of rows to send what it has, and close
-TABLE_COPY_AGE_MAX_S: Final = 6 * 3600.0  # an older copy is read again: costs the whole partition
-
-# worker: the Faust app and its retries.
-WORKER_FLUSH_S: Final = 0.05  # records are gathered for this long: latency for fewer, larger rows
-WORKER_SESSION_S: Final = 10.0  # a silent worker's partitions go to others after this long
+# worker: the Faust app, its end and its restart.
+WORKER_FLUSH_S: Final = 0.05  # records are gathered for this long: latency, for larger flushes
+WORKER_SESSION_S: Final = 10.0  # after it others take over its partitions
 WORKER_POLL_S: Final = 0.01  # between two looks whether Faust knows the agent's topic, at the start
-WORKER_COMMIT_S: Final = 2.0  # the committed offset, which only tells lag, is at most this old
-WORKER_RETRY_S: Final = 0.5  # the pause after an app that failed; doubled up to the next one:
-WORKER_RETRY_MAX_S: Final = 5.0  # partitions of a worker that waits for this long move to others
-WORKER_SETTLED_S: Final = 30.0  # an app that ran for this long did not fail at its start
+WORKER_COMMIT_S: Final = 2.0  # how often the offset is committed, which only tells lag
+WORKER_RETRY_S: Final = 0.5  # the pause after an app failed; doubled with each further failure
+WORKER_RETRY_MAX_S: Final = 5.0  # up to this
+WORKER_SETTLED_S: Final = 30.0  # an app that ran for this long resets the pause
 WORKER_STOP_S: Final = SHUTDOWN_S - 2.0  # for the last flush and commit, and to leave the group
 WORKER_APP_STOP_S: Final = 30.0  # for Faust's services to end after a failure
 WORKER_CLEAN_S: Final = 5.0  # for the tasks that a crash of Faust left; then the process ends
@@ -232,9 +235,11 @@ WORKER_CLEAN_S: Final = 5.0  # for the tasks that a crash of Faust left; then th
 # ====================================================================================== query_api
 
 # http: `POST` bodies. 1M tokens are about 7 MB of JSON.
-BODY_BYTES_MAX: Final = 32 * MIB
-BODY_READ_S: Final = 30.0  # a request whose body takes longer is ended
-QUERY_TOKENS_MAX: Final = 4 * MIB
+BODY_BYTES_MAX: Final = 32 * MIB  # reprise_http_requests_total{status="413"}
+BODY_DRAIN_BYTES_MAX: Final = 2 * BODY_BYTES_MAX  # of a larger one, which is read for its 413
+BODY_READ_S: Final = 30.0  # a request whose body takes longer is ended: status="499"
+QUERY_TOKENS_MAX: Final = 4 * MIB  # status="413"
+QUERY_COUNTS_MAX: Final = 1024  # queries that are not in the histograms yet: memory
 
 # replica: an answer is `stale` where the table is behind its log by more than either of these, or
 # for as long as the log cannot be reached.
@@ -242,45 +247,42 @@ STALE_RECORDS: Final = 100_000  # table rows and source records together
 STALE_S: Final = 5.0
 LAG_CHECK_S: Final = 0.5  # how often the ends of the logs are asked for
 LAG_CHECK_WAIT_S: Final = 3.0  # without an answer for this long, Kafka is away
-LAG_NOTES_MAX: Final = 1024  # ends remembered until they are reached
+LAG_SAMPLES_MAX: Final = 1024  # ends of a partition that are not reached yet; the oldest is dropped
+
+# replica: its reader of the topics, and what it writes.
 REPLICA_FETCH_BYTES_MAX: Final = 16 * MIB  # read from Kafka and not applied yet
 REPLICA_ROWS_PER_TURN_MAX: Final = 512
+REPLICA_POLL_MS: Final = 250  # of one fetch without rows: how late it sees compacted offsets
+REPLICA_RETRY_S: Final = 1.0  # the pause after reading failed, by which answers get older
 REPLICA_STALL_S: Final = 30.0  # behind for this long without one row: the consumer is replaced
 REPLICA_AWAY_S: Final = 12 * 3600.0  # after so long a deletion may be gone: the table is reread
-
-# http: what a request may still cost.
-QUERY_COUNTS_MAX: Final = 1024  # queries not yet sorted into the histograms: memory, 1 ms at once
-BODY_DRAIN_BYTES_MAX: Final = 2 * BODY_BYTES_MAX  # of a body that is too large, so that its client
-# reads the 413; reprise_http_requests_total{status="413"}
-
-# replica: its reader of the topics.
-REPLICA_RETRY_S: Final = 1.0  # the pause after reading failed; answers get older by it
-REPLICA_POLL_MS: Final = 250  # of one fetch without rows: how soon positions move past compaction
-REGISTRY_WRITE_S: Final = 10.0  # a registration waits this long for Kafka, then is answered 503
+REGISTRY_WRITE_S: Final = 10.0  # a registration waits this long for Kafka: status="503"
 
 # ====================================================================================== reprise
+
+# cli: what options take.
+OPTION_GIB_MAX: Final = 2.0**33  # a file system has no more bytes than 64 bits can count
+OPTION_HOURS_MAX: Final = 24.0 * 365 * 10_000
+GATHER_MS_MAX: Final = 10_000  # --window-ms and --flush-ms: the latency that each adds
+SESSION_S_MAX: Final = 300.0  # a dead role's publishers or partitions wait as long as its session
+SETTING_SHOWN_CHARS_MAX: Final = 40  # of a wrong environment variable, in the error
 
 # embedded.
 EMBEDDED_TURN_MESSAGES_MAX: Final = 1024  # smaller turns: the fold of one overlaps with the next
 FOLD_QUEUE_BYTES_MAX: Final = 64 * MIB  # appended and not yet folded; appending waits above it
+EMBEDDED_COMMAND_S: Final = 10.0  # a registration waits this long for the log: status="503"
+LOG_RETENTION_CHECK_S: Final = 10.0  # how often old segments are dropped
+
+# roles: the HTTP server, and the start of a replica.
+HTTP_BACKLOG: Final = 2048  # connections that are not accepted yet; the system refuses more
+HTTP_GRACE_S: Final = 3  # for the requests under way, at the end; whole seconds
+OPEN_FILES_MAX: Final = 65_536  # asked of the system; a publisher takes about five, a client one
+REGISTER_RETRY_S: Final = 1.0  # between attempts to register what the configuration file names
 
 # monitor: of a bridge or a worker; no client can hold it up.
 MONITOR_REQUEST_S: Final = 5.0  # a connection lasts no longer, answered or not
 MONITOR_CONNECTIONS_MAX: Final = 64  # at once; the next one is answered 503
-
-# options, servers and waits.
-OPTION_GIB_MAX: Final = 2.0**33  # a file system has no more bytes than 64 bits can count
-OPTION_HOURS_MAX: Final = 24.0 * 365 * 10_000  # of retention; dates must stay computable
-GATHER_MS_MAX: Final = 10_000  # --window-ms and --flush-ms: above it answers would look broken
-SESSION_S_MAX: Final = 300.0  # above it a dead role's publishers or partitions wait for too long
-SETTING_SHOWN_CHARS_MAX: Final = 40  # of a wrong environment variable, in the error
-EMBEDDED_COMMAND_S: Final = 10.0  # a registration waits this long for the log, then gets a 503
-LOG_RETENTION_CHECK_S: Final = 10.0  # how far the log may outgrow its retention; costs one lookup
-REGISTER_RETRY_S: Final = 1.0  # before the configured publishers of a replica are tried once more
-MONITOR_STOP_S: Final = 2.0  # for the monitor to end with its role
-HTTP_BACKLOG: Final = 2048  # connections not accepted yet; the kernel refuses further ones
-HTTP_GRACE_S: Final = 3  # whole seconds for the requests under way, at the end
-OPEN_FILES_MAX: Final = 65_536  # asked of the system; a publisher takes about five, a client one
+MONITOR_STOP_S: Final = 2.0  # for it to end with its role
 
 # ====================================================================================== relations
 
@@ -313,16 +315,31 @@ assert 1000 * SESSION_MIN_S / HEARTBEATS_PER_SESSION > HEARTBEAT_MIN_MS, (
 assert 1000 * SESSION_MIN_S / HEARTBEATS_PER_SESSION > REGISTRY_POLL_MS, (
     "a bridge must come to renew its lease between two polls"
 )
-assert BRIDGE_SESSION_S >= SESSION_MIN_S, "the default must be allowed"
+assert SESSION_MIN_S <= BRIDGE_SESSION_S <= SESSION_S_MAX, "the default must be allowed"
+assert SESSION_MIN_S <= WORKER_SESSION_S <= SESSION_S_MAX, "the default must be allowed"
 assert 1000 * BRIDGE_FLUSH_S < BRIDGE_REBALANCE_MIN_MS, "a bridge flushes within a rebalance"
 assert BRIDGE_FLUSH_S + 2 * BRIDGE_LEAVE_S < SHUTDOWN_S, "a bridge flushes and leaves in time"
 assert WORKER_REBALANCE_MS > TABLE_TRANSACTION_MS, (
     "a table is opened within a rebalance, and may wait for a dead worker's transaction"
 )
+assert WORKER_CLEAN_S < WORKER_SESSION_S, "a process that cannot be cleaned up ends soon"
 assert KAFKA_RETRY_FIRST_S <= KAFKA_RETRY_MAX_S, "the pauses grow"
+assert WORKER_RETRY_S <= WORKER_RETRY_MAX_S, "the pauses grow"
+
+# options and stops
+assert RECORD_WINDOW_MS <= GATHER_MS_MAX, "the default must be allowed"
+assert 1000 * WORKER_FLUSH_S <= GATHER_MS_MAX, "the default must be allowed"
+assert LOG_RETENTION_BYTES <= OPTION_GIB_MAX * GIB, "the default must be allowed"
+assert LOG_RETENTION_S <= 3600 * OPTION_HOURS_MAX, "the default must be allowed"
+assert WORKER_STOP_S < SHUTDOWN_S, "a worker leaves the group before it is killed"
+assert HTTP_GRACE_S + MONITOR_STOP_S < SHUTDOWN_S, "servers end before their process is killed"
+assert OPEN_FILES_MAX >= 10 * PUBLISHERS_MAX, "every publisher's sockets, and as many clients"
+assert HTTP_BACKLOG < OPEN_FILES_MAX, "every connection that waits takes a descriptor"
 
 # retention
 assert 1000 * REPLICA_AWAY_S < TOMBSTONE_RETENTION_MS, "a replica must not miss a tombstone"
+assert 2000 * TABLE_COPY_AGE_MAX_S <= TOMBSTONE_RETENTION_MS, "nor may a worker's copy"
+assert TABLE_RETAKE_S <= 12 * 3600, "brokers fence an older owner for a day after it last wrote"
 assert COMPACTED_SEGMENT_MS < TOMBSTONE_RETENTION_MS, "a segment is closed before it is cleaned"
 assert 2000 * REGISTERED_AGAIN_S < EVENTS_RETENTION_MS, "the log always says who is registered"
 
@@ -342,23 +359,7 @@ assert (
 # queries
 assert BODY_BYTES_MAX >= 6 * QUERY_TOKENS_MAX, "the largest query must fit a body"
 assert LAG_CHECK_S + LAG_CHECK_WAIT_S < STALE_S, "one late check makes no answer stale"
-
-# streams, query_api, reprise
-assert 2000 * TABLE_COPY_AGE_MAX_S <= TOMBSTONE_RETENTION_MS, (
-    "a worker's copy of the table topic may not miss a deletion"
-)
-assert TABLE_RETAKE_S <= 12 * 3600, "brokers fence an older owner for a day after it was in use"
-assert WORKER_RETRY_MAX_S < WORKER_SESSION_S, "a restarting worker should keep its partitions"
-assert WORKER_FLUSH_S < WORKER_SESSION_S, "gathering records may not look like a silent worker"
-assert WORKER_STOP_S < SHUTDOWN_S, "a worker must have left the group before it is killed"
-assert WORKER_CLEAN_S < WORKER_SESSION_S, "a spoiled process should end before its session does"
 assert BODY_DRAIN_BYTES_MAX > BODY_BYTES_MAX, "a body a little too large is read to its end"
-assert REPLICA_RETRY_S < STALE_S, "one failure of the reader alone should not make answers stale"
+assert REPLICA_RETRY_S < STALE_S, "one failure of the reader alone makes no answer stale"
 assert REPLICA_POLL_MS < 1000 * REPLICA_STALL_S, "one empty fetch is not a stall"
-assert SESSION_MIN_S <= WORKER_SESSION_S <= SESSION_S_MAX, "the default must be allowed"
-assert SESSION_MIN_S <= BRIDGE_SESSION_S <= SESSION_S_MAX, "the default must be allowed"
-assert RECORD_WINDOW_MS <= GATHER_MS_MAX, "the default must be allowed"
-assert OPEN_FILES_MAX >= 10 * PUBLISHERS_MAX, "every publisher's sockets, and as many clients"
-assert HTTP_BACKLOG < OPEN_FILES_MAX, "every connection that waits takes a descriptor"
-assert HTTP_GRACE_S + MONITOR_STOP_S < SHUTDOWN_S, "a stop must end before the process is killed"
-assert TAIL_KEY_NESTING_MAX < 100, "showing extra keys may not reach Python's recursion limit"
+assert TAIL_KEY_NESTING_MAX < 100, "extra keys are shown within Python's recursion limit"

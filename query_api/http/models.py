@@ -33,7 +33,7 @@ _TOKEN_IDS = (
 )
 _SEQ_HASHES = (
     "Rolling prefix hashes, u64 (negative numbers are read as the same bits as i64): XXH3-64 with "
-    "the seed that `/health` tells. A request's own cache salt is in them already. In msgpack "
+    "the seed that `/health` shows. A request's own cache salt is in them already. In msgpack "
     "preferably a `bin` of little-endian u64. `block_hash` is an older name of this field."
 )
 

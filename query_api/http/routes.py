@@ -82,7 +82,7 @@ def registration_routes(registry: PublisherRegistry) -> APIRouter:
 
 
 def view_routes(view: View, version: str) -> APIRouter:
-    """The routes that tell what is there."""
+    """The routes that show what is there."""
     router = APIRouter(tags=["views"])
 
     @router.get(

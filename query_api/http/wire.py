@@ -96,8 +96,8 @@ def malformed(wire: Wire) -> RequestError:
 def split_fields(body: bytes, wire: Wire) -> list[Field]:
     """The fields of a body's map, in body order.
 
-    A JSON name that is repeated comes once, with its last value; in msgpack each one
-    comes. Bytes after the first msgpack value are ignored, as Conductor does.
+    A repeated name comes once in JSON, with its last value, and each time in msgpack. Bytes after
+    the first msgpack value are ignored, as Conductor does.
 
     Raises:
         RequestError: not a map with string keys.

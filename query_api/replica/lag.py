@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Hashable, Mapping
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from schemas.limits import LAG_NOTES_MAX, STALE_RECORDS, STALE_S
+from schemas.limits import LAG_SAMPLES_MAX, STALE_RECORDS, STALE_S
 
 NameT = TypeVar("NameT", bound=Hashable)
 NEVER: Final = float("inf")
@@ -37,7 +37,7 @@ class _Partition:
         self.as_of = as_of
         self.end = 0
         self.next = 0
-        self._samples: deque[_Sample] = deque(maxlen=LAG_NOTES_MAX)
+        self._samples: deque[_Sample] = deque(maxlen=LAG_SAMPLES_MAX)
 
     def note(self, now: float, end: int) -> None:
         self.end = end

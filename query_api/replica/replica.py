@@ -30,7 +30,7 @@ class Replica(TableView):
         loading: what is being read; the same, except while another snapshot is made.
         conditions: what is wrong with it now; it is ready once a snapshot was complete.
         recovery_s: how long the latest complete snapshot took.
-        entries_skipped: what was left out of the registry, in all snapshots.
+        entries_skipped: unusable entries of the registry, in all snapshots.
         rebuilds: how often another snapshot was made.
         reachable, failed_checks: whether Kafka answered when last asked; how often it did not.
         internal_errors: unexpected errors of the reader.
@@ -80,7 +80,7 @@ class Replica(TableView):
             self._note_recovery(Level.DEGRADED)
 
     def _note_recovery(self, level: Level) -> None:
-        message = "waiting for Kafka to tell where the topics end"
+        message = "waiting for Kafka to say where the topics end"
         self.conditions.set(Part.RECOVERY, "recovering", message, level, logged=False)
 
     def note_ends(self, ends: Mapping[TopicPartition, int]) -> None:

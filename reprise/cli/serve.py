@@ -56,7 +56,7 @@ def serve(
 ) -> None:
     """Answer queries from the tables in Kafka: one replica of any number.
 
-    It needs nothing but the brokers, and goes on answering while they or the workers are away;
+    It needs nothing but the brokers, and keeps answering while they or the workers are away;
     /health, /metrics and the headers of each answer say how old the table is.
 
     \b

@@ -59,5 +59,5 @@ async def _work(settings: StreamsSettings) -> None:
         try:
             await worker.run()
         except LoopSpoiledError as error:
-            logger.critical("The process ends: %s", error)
+            logger.critical("Cannot restart the worker in this process, which ends: %s", error)
             os._exit(1)  # an orderly exit would wait for what does not end

@@ -68,8 +68,8 @@ class Scorer:
 
     def record(self, target: Target, computed_tokens: int) -> None:
         """A request was sent to `target`, which had to compute so many tokens."""
-        for known in self._work:
-            self._work[known] *= self.weights.fade
+        for charged in self._work:
+            self._work[charged] *= self.weights.fade
         self._work[target] += computed_tokens
 
     def _load(self, target: Target) -> float:

@@ -21,13 +21,13 @@ COUNTERS = (
     "removed",  # blocks removed, counted-down ones included
     "cleared",  # entries dropped by clear or unregister
     "repeated",  # blocks stored that the publisher held on that tier already
-    "unknown_parent",  # blocks stored after a parent that the publisher does not hold: left out
+    "unknown_parent",  # blocks stored after a parent that the publisher does not hold: dropped
     "unknown_removed",  # blocks removed that the publisher does not hold on that tier
-    "unresolved",  # placeholders for blocks that the publisher does not hold: left out
-    "block_size_mismatch",  # blocks stored with another block size than registered: left out
-    "token_count_mismatch",  # blocks stored with tokens that do not cover them: left out
-    "extra_keys_mismatch",  # blocks stored with another number of extra keys: left out
-    "skipped_group",  # blocks stored or removed in a cache group that forms no prefix: left out
+    "unresolved",  # placeholders for blocks that the publisher does not hold: dropped
+    "block_size_mismatch",  # blocks stored with another block size than registered: dropped
+    "token_count_mismatch",  # blocks stored with tokens that do not cover them: dropped
+    "extra_keys_mismatch",  # blocks stored with another number of extra keys: dropped
+    "skipped_group",  # blocks stored or removed in a cache group that forms no prefix: dropped
     "hash_conflict",  # blocks stored under a key that names another block: the first one is kept
     "hold_count_overflow",  # announcements beyond HOLD_COUNT_MAX: not counted
 )

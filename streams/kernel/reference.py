@@ -475,7 +475,7 @@ def _u64s(encoded: bytes) -> list[int]:
 
 
 def _refusal(owner: _Publisher, event: Stored, blocks: int) -> str | None:
-    """The counter under which a stored event is left out, or None."""
+    """The counter under which a stored event is dropped, or None."""
     if event.spec_kind not in PREFIX_SPEC_KINDS:
         return "skipped_group"
     if not event.tokens:

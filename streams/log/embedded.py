@@ -9,7 +9,7 @@ Format version 1:
 
 Offsets rise by one. A segment is a stretch of about `LOG_SEGMENT_BYTES` of records; retention drops
 whole segments from the front, so its work does not depend on how much is kept. Single records may
-be exempt from it (live registrations): they stay where they are, and reading passes over the holes.
+be exempt from it (live registrations): they stay where they are, and reading skips the holes.
 
 Durability: an append survives `kill -9` as soon as it returns, and a power cut once `sync` has run;
 the service syncs every `LOG_SYNC_S`. After a power cut the log ends at some record appended before

@@ -307,7 +307,7 @@ class Fold:
         registrations: dict[PublisherKey, Registered],
         unproven: Unproven = ALL_PROVEN,
     ) -> None:
-        """Takes over what a table's rows say; whoever read them has told the kernel of it."""
+        """Takes over what a table's rows say; whoever read them has loaded the kernel."""
         assert self.offset == NO_OFFSET, "a fold is restored before it folds"
         self.offset = offset
         self.unproven = unproven

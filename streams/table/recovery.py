@@ -18,7 +18,7 @@ The rows are those of the table topic where there is one, copied to this disk, e
 
 **What the log no longer proves is degraded.** A rebuild from a log that has lost its beginning, or
 that was lost and started over, cannot tell what a publisher holds that was registered before: the
-fold is told so (`Plan.unproven_before`, `Fold.distrust`), stores it with its first rows, and
+fold is given that (`Plan.unproven_before`, `Fold.distrust`), stores it with its first rows, and
 degrades each such publisher at its registration. So a kill at any moment forgets nothing. A log of
 our own keeps the records of live registrations, so that each stands where it was made; those of a
 topic are rewritten now and then, so where one of them stands proves nothing.

@@ -264,7 +264,7 @@ class Table:
         return self.fold.kernel.pending_changes()
 
     def apply(self, entries: Iterable[LogEntry]) -> list[SkippedRecord]:
-        """Folds records in order; those at or below the fold's offset are passed over.
+        """Folds records in order; those at or below the fold's offset are ignored.
 
         Returns:
             Those that were skipped; all others are folded.

@@ -10,7 +10,7 @@ T = TypeVar("T")
 async def in_thread(call: Callable[..., T], *args: object) -> T:
     """Runs the call in a thread, as `asyncio.to_thread`; a cancellation waits for its end first.
 
-    Whoever is cancelled closes the table next, which nobody may be at work on then.
+    Whoever is cancelled closes the table next, which no thread may use by then.
     """
     running = asyncio.ensure_future(asyncio.to_thread(call, *args))
     try:

@@ -224,10 +224,8 @@ class KafkaTableTopic:
     def _logged_if_slow(self, what: str) -> Iterator[None]:
         """The client retries for as long as the broker refuses or is away, and logs nothing."""
         topic, partition = self._part
-        loop, text = (
-            asyncio.get_running_loop(),
-            "Cannot %s partition %d of %s for %d s, retrying",
-        )
+        loop = asyncio.get_running_loop()
+        text = "Still cannot %s partition %d of %s after %d s; retrying"
         seconds = KAFKA_REQUEST_MS // 1000
         timer = loop.call_later(seconds, logger.warning, text, what, partition, topic, seconds)
         try:

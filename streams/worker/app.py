@@ -18,8 +18,8 @@ parameters with the pinned versions):
         our options: TLS and SASL, the sticky assignor that all versions of a worker share, read
         committed, messages of 8 MiB.
     `seek_to_committed`
-        the position is what the table covers, never what the group committed, which only tells lag.
-        It is asked for while partitions are away or being opened, too: those are left out.
+        the position is what the table covers, never what the group committed: that only shows lag.
+        It is asked for while partitions are away or being opened, too: those are skipped.
     `TableManager.on_rebalance` (a setting)
         opens the tables before anything flows: the signal `on_partitions_assigned` is sent when
         records flow already. It returns at once, and hands on to Faust, which then seeks and lets
@@ -48,7 +48,7 @@ parameters with the pinned versions):
     `_create_directories`
         none are needed.
     `_crash`
-        told to `Outcome.crash`.
+        passed to `Outcome.crash`.
 
 Tables of Faust's own are not used: their recovery waits for the last offset of the changelog, and a
 transaction ends in a record that no consumer is given; nor do they fence, or write rows and offset
@@ -298,7 +298,7 @@ class WorkerApp(faust.App):
         """Whether these tables are open, so that records may flow."""
         try:
             return await self.owner.assign(partitions)
-        except Exception as error:  # noqa: BLE001 -- told to whoever runs the app
+        except Exception as error:  # noqa: BLE001 -- raised by `run`
             self.outcome.fail(error)
             return False
 

@@ -1,4 +1,4 @@
-"""How an attempt of the worker's app ends. Told from its threads, known on its loop."""
+"""How an attempt of the worker's app ends; set from its threads, read on its loop."""
 
 import asyncio
 import threading

@@ -1,7 +1,7 @@
 """The bodies of `POST /register` and `POST /unregister`, checked in Conductor's order.
 
 The msgpack form takes exactly Conductor's fields (G3), where `hash_profile` is required; the JSON
-form takes the published ones, with `additionalsalt`, and `hash_profile` may be left out, because
+form takes the published ones, with `additionalsalt`, and `hash_profile` may be absent, because
 Reprise hashes tokens itself.
 """
 

@@ -46,7 +46,7 @@ def load_rows(kernel: Kernel, rows: list[ContextRow]) -> Iterator[ContextRow | N
 
     Yields:
         After each row, or after those of one context in one flush, None; or a row where the kernel
-        refuses it: it is left out then.
+        refuses it: it is not loaded then.
     """
     if len({row.context for row in rows}) > 1:
         rows = list(_flushes(rows))

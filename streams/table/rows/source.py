@@ -58,7 +58,7 @@ class GatheredRows:
         gathered[key] = value
 
     def remove(self, key: bytes) -> None:
-        """Forgets the row, as a tombstone does where nobody has seen what it removes."""
+        """Forgets the row, as a tombstone does for a row that was not applied yet."""
         if key[:1] != rows.CONTEXT:
             self._plain.pop(key, None)
             return
@@ -118,7 +118,7 @@ class SkippedRows:
         self._named: deque[SkippedRow] = deque(maxlen=SKIPPED_ROWS_NAMED_MAX)
 
     def skip(self, row: SkippedRow, error: StorageError) -> None:
-        """Passes over the row; raises its error where the reader is strict."""
+        """Skips the row; raises its error where the reader is strict."""
         if self._strict:
             raise error
         self.counters[row.reason] += 1

@@ -1,7 +1,7 @@
 """Lag in records and seconds, and when answers become stale, over a clock of numbers."""
 
 from query_api.replica.lag import NEVER, LagTracker
-from schemas.limits import LAG_NOTES_MAX, STALE_RECORDS, STALE_S
+from schemas.limits import LAG_SAMPLES_MAX, STALE_RECORDS, STALE_S
 
 
 def tracker(*places: str) -> LagTracker[str]:
@@ -73,7 +73,7 @@ def test_a_guess_counts_until_a_noted_end_is_reached() -> None:
 
 def test_forgotten_notes_make_the_age_longer_never_shorter() -> None:
     lag = tracker("a")
-    for second in range(2 * LAG_NOTES_MAX):
+    for second in range(2 * LAG_SAMPLES_MAX):
         lag.note_ends(float(second), {"a": second + 1})
-    lag.advance("a", LAG_NOTES_MAX // 2)
-    assert lag.seconds(2.0 * LAG_NOTES_MAX, reachable=True) == 2.0 * LAG_NOTES_MAX
+    lag.advance("a", LAG_SAMPLES_MAX // 2)
+    assert lag.seconds(2.0 * LAG_SAMPLES_MAX, reachable=True) == 2.0 * LAG_SAMPLES_MAX
