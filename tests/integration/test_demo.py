@@ -33,7 +33,8 @@ def free_ports() -> int:
 
     Below those that the system gives away, and by chance, so that parallel runs do not meet.
     """
-    for first in random.SystemRandom().sample(range(18_000, 25_000, PORTS + 1), 100):
+    firsts = range(18_000, 25_000, PORTS + 1)
+    for first in random.SystemRandom().sample(firsts, len(firsts)):
         try:
             for port in range(first, first + PORTS + 1):
                 with socket.socket() as probe:
