@@ -1,3 +1,3 @@
-"""The composition root: settings, the command line, and the service in one process."""
+"""The composition root: command line, settings, roles, the embedded service, metrics."""
 
 __version__ = "0.1.0"

@@ -14,7 +14,7 @@ The model follows vLLM's block pool and its offloading connector, with one reque
   (`ON_EVICTION`), evicts by the same rule, and announces blocks by a placeholder: hash only, no
   tokens.
 
-Left out: the engine's second physical copy of a block that it had to compute again.
+Not modelled: the engine's second physical copy of a block that it had to compute again.
 """
 
 import hashlib

@@ -4,7 +4,7 @@
 
 Longest prefix alone does not do: a prefix that every prompt shares (a system prompt) would send
 everything to whoever computed it first. So a target whose recent work is more than `overload` times
-the average is left out, and load weighs among the others.
+the average is excluded, and load weighs among the others.
 
 Work is counted in tokens that the target had to compute, and fades with each request that is
 routed, not with time: the same requests give the same choices.
@@ -29,7 +29,7 @@ class Weights(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         alpha: weight of the cached share.
         beta: weight of being idle.
-        overload: a target with more than this multiple of the average work is left out.
+        overload: a target with more than this multiple of the average work is excluded.
         fade: the part of its work that a target is still charged with after one more request.
     """
 
@@ -67,7 +67,7 @@ class Scorer:
         return self.weights.alpha * share + self.weights.beta * (1 - self._load(target))
 
     def record(self, target: Target, computed_tokens: int) -> None:
-        """A request was sent to `target`, which had to compute so many tokens."""
+        """A request was sent to `target`, which had to compute this many tokens."""
         for charged in self._work:
             self._work[charged] *= self.weights.fade
         self._work[target] += computed_tokens

@@ -47,9 +47,9 @@ class StreamFilter(NamedTuple):
 
 
 def record_line(entry: Entry, wanted: StreamFilter, *, compact: bool = False) -> bytes | None:
-    """The entry as one line of JSON, without its end; None where the filter leaves it out.
+    """The entry as one line of JSON, without its end; None where the filter excludes it.
 
-    What cannot be decoded says nothing of its stream, so no filter leaves it out.
+    What cannot be decoded says nothing of its stream, so no filter excludes it.
 
     Args:
         entry: the record.

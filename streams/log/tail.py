@@ -34,7 +34,7 @@ class TailOptions(NamedTuple):
         wanted: of which streams.
         follow: go on with what is written later; else stop where the log ended at the start.
         from_beginning: begin with the oldest record; else with what comes after the start.
-        limit: stop after so many lines; None for no limit.
+        limit: stop after this many lines; None for no limit.
         compact: counts in place of hashes and tokens.
     """
 
