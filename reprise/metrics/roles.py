@@ -86,10 +86,6 @@ def bridge_metrics(bridge: "Bridge") -> CollectorRegistry:
 def worker_metrics(worker: "Worker") -> CollectorRegistry:
     """Of a stream worker; collected beside its loop, from counters that it only ever replaces."""
 
-    def internal_errors() -> int:
-        tables = worker.tables
-        return worker.internal_errors + (tables.internal_errors if tables is not None else 0)
-
     def tables() -> Tables:
         owned = {} if worker.tables is None else dict(worker.tables.owned)
         return {
@@ -104,7 +100,7 @@ def worker_metrics(worker: "Worker") -> CollectorRegistry:
         }
 
     collector = RoleCollector()
-    collector.add(PROCESS, lambda: Role(worker.conditions, internal_errors))
+    collector.add(PROCESS, lambda: Role(worker.conditions, lambda: worker.internal_errors))
     collector.add(REACHABLE, lambda: not worker.conditions.has(Part.KAFKA))
     collector.add(RESTARTS, lambda: worker.restarts)
     collector.add(CRASHES, lambda: worker.crashes)
