@@ -31,10 +31,13 @@ from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.inbox import Inbox
 from bridge.sockets.subscriber import Subscriber
 from bridge.supervision import cancel, keep
+from bridge.wire.batch import read_frames
+from bridge.wire.drop_reasons import DropReason
 from schemas.arrays import ArrayPacker
-from schemas.errors import RegistrationConflictError
+from schemas.errors import FrameError, RegistrationConflictError
 from schemas.identities import PublisherKey
 from schemas.limits import RELINK_CHECK_S, SHUTDOWN_S, TURN_BYTES_MAX, TURN_MESSAGES_MAX
+from schemas.positions import Cursor
 from schemas.records import Record, SequencedRecord
 from schemas.registration import Registration
 
@@ -277,7 +280,33 @@ class Pump:
         if messages:
             self._append(self.sequencer.process(messages, time.time()), ask_again=True)
             self._repair_gaps()
+        if not is_more:
+            self._ask_for_overflow()
         return is_more
+
+    def _ask_for_overflow(self) -> None:
+        """What the inbox had no room for is asked for, or a gap: the batch that would show it may
+        never come. Once the inbox is empty, all that came before it has been taken.
+        """
+        for publisher, heads in self.inbox.take_overflowed().items():
+            try:
+                sequence, _ = read_frames([*heads, b""])
+            except FrameError:
+                continue  # it had no place in the stream
+            followed = self.followed.get(publisher)
+            if followed is None or sequence <= self.sequencer.cursor(publisher).sequence:
+                continue  # a later batch has shown the gap
+            incarnation = max(self.sequencer.cursor(publisher).incarnation, 1)
+            _logger.warning(
+                "The inbox was full: batches of %s up to %d were dropped; a gap, or replayed",
+                publisher,
+                sequence,
+            )
+            self.sequencer.hold(publisher)
+            lost_to = Cursor(incarnation, sequence)
+            self.sequencer.expect(publisher, lost_to, DropReason.INBOX_FULL)
+            if followed.live:
+                self.repair(publisher)
 
     def _append(self, records: Sequence[SequencedRecord], *, ask_again: bool = False) -> None:
         """Hands the records to the sink; where that fails, they are asked for again, or a gap."""

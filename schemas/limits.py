@@ -105,6 +105,7 @@ GROUP_NUMBER_MAX: Final = 2**31 - 1  # reason="bad_group"
 
 # sockets: from the engines to the inbox.
 INBOX_MESSAGES_MAX: Final = 262_144  # reason="inbox_full"
+HEAD_BYTES_MAX: Final = 1024  # of a dropped message's topic and number, kept to tell what is lost
 INBOX_BYTES_MAX: Final = 512 * MIB  # reason="inbox_full"
 RECEIVE_BURST_MAX: Final = 512  # messages taken from one socket before the next one's turn
 SUBSCRIBER_TURN_S: Final = 0.005  # a turn looks at every socket, so several messages share one
@@ -133,12 +134,14 @@ HELD_BYTES_MAX: Final = 256 * MIB  # of all publishers: reason="held_full"
 # sequencing: replay. An engine that answers badly costs a gap, never the bridge.
 RELINK_CHECK_S: Final = 0.25  # how often it is checked which links have come up again
 REPLAY_IDLE_S: Final = 2.0  # without a reply for this long, what is missing is asked for again
+REPLAY_BARREN_S: Final = 10.0  # of replies that bring nothing new; then as if none had come
+REPLAY_TOTAL_S: Final = 600.0  # of one repair; what is missing by then is a gap
 REPLAY_MESSAGES_MAX: Final = 65_536  # waiting in one socket; the engine drops what is above
 REPLAY_CHUNK_BATCHES: Final = 256  # handed on at once
 REPLAY_CHUNK_BYTES: Final = 4 * MIB
 REPLAY_BARREN_MAX: Final = 4  # requests in a row that bring nothing new
 REPLAY_REQUESTS_MAX: Final = 256  # of one repair
-REPLAYS_AT_ONCE_MAX: Final = 16
+REPLAYS_AT_ONCE_MAX: Final = 64  # silent sockets hold a place each, and the others wait
 
 # delivery: to Kafka, with the spool behind it. A gap stands in the log for what is dropped.
 QUEUE_BYTES_MAX: Final = 64 * MIB  # records not yet acknowledged; above it they go to the spool

@@ -28,10 +28,12 @@ from schemas.errors import EndpointError
 from schemas.identities import PublisherKey
 from schemas.limits import (
     MESSAGE_BYTES_MAX,
+    REPLAY_BARREN_S,
     REPLAY_CHUNK_BATCHES,
     REPLAY_CHUNK_BYTES,
     REPLAY_IDLE_S,
     REPLAY_MESSAGES_MAX,
+    REPLAY_TOTAL_S,
     REPLAYS_AT_ONCE_MAX,
 )
 from schemas.records import SequencedRecord
@@ -49,13 +51,25 @@ class Replayer:
     Args:
         sequencer: of the same loop.
         idle_s: how long to wait for a reply.
+        barren_s: how long to take replies that bring nothing new.
+
+    Attributes:
+        abandoned: repairs that did not end within REPLAY_TOTAL_S.
     """
 
-    def __init__(self, sequencer: Sequencer, *, idle_s: float = REPLAY_IDLE_S) -> None:
+    def __init__(
+        self,
+        sequencer: Sequencer,
+        *,
+        idle_s: float = REPLAY_IDLE_S,
+        barren_s: float = REPLAY_BARREN_S,
+    ) -> None:
         self.requests = 0
         self.replayed_batches = 0
+        self.abandoned = 0
         self._sequencer = sequencer
         self._idle_s = idle_s
+        self._barren_s = barren_s
         self._context = zmq.asyncio.Context()
         self._places = asyncio.Semaphore(REPLAYS_AT_ONCE_MAX)
 
@@ -74,14 +88,25 @@ class Replayer:
             return
         async with self._places:
             repair = Repair(self._sequencer, publisher)
+            end_at = time.monotonic() + REPLAY_TOTAL_S
             while repair.begin():
                 self.requests += 1
-                if await self._ask(repair, publisher, endpoint, emit) is Answer.DONE:
-                    break
+                if await self._ask(repair, publisher, endpoint, emit, end_at) is Answer.DONE:
+                    return
+                if time.monotonic() >= end_at:
+                    self.abandoned += 1
+                    _logger.warning(
+                        "The replay of %s did not end within %.0f s; what is missing is a gap",
+                        publisher,
+                        REPLAY_TOTAL_S,
+                    )
+                    return
 
     async def _ask(
-        self, repair: Repair, publisher: PublisherKey, endpoint: str, emit: Emit
+        self, repair: Repair, publisher: PublisherKey, endpoint: str, emit: Emit, end_at: float
     ) -> Answer:
+        """One request. A socket that goes on sending what brings nothing is as good as silent."""
+        barren_at = time.monotonic() + self._barren_s
         replies = self._replies(
             publisher, endpoint, repair.start, other_ip=repair.requests % 2 == 0
         )
@@ -94,6 +119,11 @@ class Replayer:
                     await emit(records)
                 if answer is not Answer.MORE:
                     return answer
+                now = time.monotonic()
+                if repair.replayed > before:
+                    barren_at = now + self._barren_s
+                if now >= min(barren_at, end_at):
+                    return repair.end(complete=False)
         except TimeoutError:
             return repair.end(complete=False)
         finally:
@@ -123,8 +153,7 @@ class Replayer:
             while not ended:
                 frames = await asyncio.wait_for(socket.recv_multipart(), self._idle_s)
                 chunk, ended = await _read_ready(socket, publisher, frames)
-                if chunk:
-                    yield chunk
+                yield chunk  # an empty one, too: whoever reads looks at the time
         finally:
             socket.close(linger=0)
 

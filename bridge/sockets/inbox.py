@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from bridge.sockets.raw_message import RawMessage
 from schemas.identities import PublisherKey
-from schemas.limits import INBOX_BYTES_MAX, INBOX_MESSAGES_MAX
+from schemas.limits import HEAD_BYTES_MAX, INBOX_BYTES_MAX, INBOX_MESSAGES_MAX
 
 
 class Inbox:
@@ -35,6 +35,7 @@ class Inbox:
         self._queue: deque[RawMessage] = deque()
         self._size_bytes = 0
         self._dropped: Counter[PublisherKey] = Counter()
+        self._overflowed: dict[PublisherKey, list[bytes]] = {}
         self._lock = threading.Lock()
 
     def put(self, messages: Sequence[RawMessage]) -> None:
@@ -48,6 +49,9 @@ class Inbox:
                     or self._size_bytes + size_bytes > self._bytes_max
                 ):
                     self._dropped[message.publisher] += 1
+                    heads = message.frames[:-1]
+                    if sum(map(len, heads)) <= HEAD_BYTES_MAX:
+                        self._overflowed[message.publisher] = heads
                     continue
                 self._queue.append(message)
                 self._size_bytes += size_bytes
@@ -78,6 +82,14 @@ class Inbox:
                 self._size_bytes -= size_bytes
                 taken.append(self._queue.popleft())
         return taken
+
+    def take_overflowed(self) -> dict[PublisherKey, list[bytes]]:
+        """Whose messages were dropped since the last call: all but the last frame of the latest."""
+        if not self._overflowed:
+            return {}
+        with self._lock:
+            overflowed, self._overflowed = self._overflowed, {}
+        return overflowed
 
     def discard(self, publisher: PublisherKey) -> None:
         """Drops a publisher's waiting messages. Cost O(messages waiting)."""

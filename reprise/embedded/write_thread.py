@@ -47,6 +47,7 @@ from schemas.registration import Registration
 from streams.log.embedded import EmbeddedLog
 from streams.table.driver import recover
 from streams.table.fold import Fold
+from streams.table.recovery import Action
 from streams.table.table import Table
 
 logger = logging.getLogger(__name__)
@@ -250,6 +251,11 @@ class WriteThread:
             recovered.records,
             len(self.fold.registrations),
         )
+        if recovered.plan.action is Action.ADOPT:
+            logger.warning(
+                "The log has lost its end or is gone: what the table has not covered is lost unseen"
+                " where an engine cannot replay it; `reprise verify` can no longer prove the rest"
+            )
         self.conditions.clear(Part.LOG)
 
     # What the parts ask for

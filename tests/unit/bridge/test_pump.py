@@ -326,6 +326,32 @@ def test_a_gap_of_a_publisher_that_cannot_replay_is_told_at_once() -> None:
     assert bench.engine.asked == []
 
 
+def test_what_the_inbox_had_no_room_for_is_a_gap_though_nothing_comes_after_it() -> None:
+    async def scene(bench: Bench) -> None:
+        await bench.begin(PLAIN)
+        bench.pump.inbox._messages_max = 2
+        await bench.receive(live(0), live(1), live(2), live(3))
+        await bench.receive(live(4))
+
+    assert play(scene).sink.told() == [
+        *numbers(0, 1),
+        ("inbox_full", 1, 2, 3),
+        *numbers(4, 4),
+    ]
+
+
+def test_what_the_inbox_had_no_room_for_is_asked_for_where_that_can_be() -> None:
+    async def scene(bench: Bench) -> None:
+        await bench.begin(REPLAYS)
+        bench.engine.has = {number: live(number, TWO) for number in range(4)}
+        bench.pump.inbox._messages_max = 2
+        await bench.receive(*(live(number, TWO) for number in range(4)))
+
+    bench = play(scene)
+    assert bench.sink.told(TWO) == numbers(0, 3)
+    assert bench.engine.asked[-1] == Cursor(1, 1)
+
+
 def test_a_publisher_begins_behind_what_the_log_has_of_it() -> None:
     async def scene(bench: Bench) -> None:
         bench.engine.has = {number: live(number, TWO) for number in range(9)}

@@ -344,3 +344,45 @@ def test_a_publisher_like_vllm_replays_all_that_it_lost(wire: str) -> None:
     finally:
         publisher.close()
     assert told(records) == batches(1, 0, 199)
+
+
+@pytest.mark.parametrize("frames", [[b"\xff" * 3], [bytes(8), b"\xc1"]], ids=["garbage", "old"])
+def test_a_socket_that_sends_without_end_what_brings_nothing_is_as_good_as_silent(
+    frames: list[bytes],
+) -> None:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    router = context.socket(zmq.ROUTER)
+    router.linger = 0
+    port = router.bind_to_random_port("tcp://127.0.0.1")
+    ended = threading.Event()
+
+    def send_for_ever() -> None:
+        clients: set[bytes] = set()
+        while not ended.is_set():
+            if router.poll(5):
+                clients.add(router.recv_multipart()[0])
+            for client in clients:
+                router.send_multipart([client, b"", *frames])
+
+    thread = threading.Thread(target=send_for_ever)
+    thread.start()
+
+    async def ask() -> list[SequencedRecord]:
+        sequencer = held(Anchor(Cursor(1, 5), 105.0))
+        replayer = Replayer(sequencer, idle_s=5.0, barren_s=0.1)
+        records: list[SequencedRecord] = []
+
+        async def emit(emitted: Sequence[SequencedRecord]) -> None:
+            records.extend(emitted)
+
+        await replayer.repair(KEY, f"tcp://127.0.0.1:{port}", emit)
+        replayer.close()
+        return records
+
+    try:
+        assert not any(isinstance(record, EventsRecord) for record in asyncio.run(ask()))
+    finally:
+        ended.set()
+        thread.join()
+        router.close()
+        context.term()
