@@ -280,6 +280,8 @@ def check_once_quiet(
     def replicas_agree() -> bool:
         return all(digests_of(replica) == expected for replica in deployment.replicas)
 
+    for worker in deployment.workers:
+        assert "FaustCrashedError" not in worker.output(), deployment.report()
     deployment.until(replicas_agree, what=f"replicas equal a fresh fold, seed {seed}")
     assert answers_are_right(deployment, load), f"seed {seed}\n{deployment.report()}"
     deployment.until(

@@ -76,6 +76,7 @@ from yarl import URL
 
 from brokers.clients import Clients
 from brokers.errors import CorruptRecordException, KafkaError
+from brokers.interface import Partition
 from brokers.options import ClientOptions
 from schemas.identities import Offset
 from schemas.limits import (
@@ -118,11 +119,11 @@ class _Thread(driver.AIOKafkaConsumerThread):
 
     async def _commit(self, offsets: Mapping[TP, int]) -> bool:
         """Commits no more than what the tables cover: a batch that was dropped is acked, too."""
-        proven = {}
+        proven: dict[Partition, int] = {}  # the client takes none of Faust's own
         for tp in self.assignment() & offsets.keys():
             covered = self.app.owner.covered(tp.partition)
             if covered is not None:
-                proven[tp] = min(offsets[tp], covered)
+                proven[Partition(tp.topic, tp.partition)] = min(offsets[tp], covered)
         if not proven:
             return False  # all of them are being opened; the client refuses to commit nothing
         try:

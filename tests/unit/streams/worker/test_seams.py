@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import faust
 import pytest
+from aiokafka import TopicPartition  # type: ignore[import-untyped]
 from faust.app.base import BootStrategy
 from faust.streams import Stream
 from faust.tables.manager import TableManager
@@ -115,8 +116,11 @@ class Committing:
         return self
 
     async def commit(self, offsets: dict[TP, int]) -> None:
+        # As aiokafka does:
         if not offsets:
-            raise ValueError(offsets)  # as aiokafka does
+            raise ValueError(offsets)
+        if not all(isinstance(part, TopicPartition) for part in offsets):
+            raise TypeError("Key should be TopicPartition instance")
         if self._failure is not None:
             raise self._failure
         self.committed.append(offsets)
