@@ -203,11 +203,13 @@ def test_where_something_of_a_crashed_app_stays_the_worker_ends(
         async with watched.running() as running:
             await until(lambda: watched.assigned)
             left = asyncio.create_task(stubborn())
-            await crash(watched.apps[-1], "app")
-            with pytest.raises(LoopSpoiledError, match=r"ValueError\('boom'\), got 1 tasks"):
-                await running
-            going_on.set()
-            await left
+            try:
+                await crash(watched.apps[-1], "app")
+                with pytest.raises(LoopSpoiledError, match=r"ValueError\('boom'\), and 1 of its"):
+                    await running
+            finally:
+                going_on.set()
+                await left
 
     asyncio.run(scenario())
 
