@@ -22,11 +22,11 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
+from bridge.ports import Receiver, RecordSink, ReplaySource
 from bridge.sequencing.lane import Anchor
-from bridge.sequencing.replay_client import Emit, Replayer
+from bridge.sequencing.replay_client import Replayer
 from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.inbox import Inbox
 from bridge.sockets.subscriber import Subscriber
@@ -38,76 +38,10 @@ from schemas.errors import FrameError, RegistrationConflictError
 from schemas.identities import PublisherKey
 from schemas.limits import RELINK_CHECK_S, SHUTDOWN_S, TURN_BYTES_MAX, TURN_MESSAGES_MAX
 from schemas.positions import Cursor
-from schemas.records import Record, SequencedRecord
+from schemas.records import SequencedRecord
 from schemas.registration import Registration
 
 _logger = logging.getLogger(__name__)
-
-
-class RecordSink(Protocol):
-    """Where records go: one log. Used on the pump's loop."""
-
-    def append(self, records: Iterable[Record]) -> None:
-        """Takes records, in order for each publisher; never waits until they are written."""
-        ...
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether what was received may become records now."""
-        ...
-
-    async def ready(self) -> None:
-        """Returns once that is so."""
-        ...
-
-    async def room(self) -> None:
-        """Returns once a replay, which its engine keeps, may become records."""
-        ...
-
-
-class Receiver(Protocol):
-    """Receives from publishers into the inbox; see `Subscriber` for all of it."""
-
-    unexpected_errors: int
-
-    def start(self) -> None:
-        """Starts to receive; called once, before all else."""
-        ...
-
-    def follow(self, registration: Registration) -> None:
-        """Connects to the publisher; RegistrationError where that is impossible."""
-        ...
-
-    def unfollow(self, publisher: PublisherKey) -> None:
-        """Disconnects from the publisher; nothing of it arrives afterwards."""
-        ...
-
-    def connected(self, publisher: PublisherKey) -> bool:
-        """Whether the link is up."""
-        ...
-
-    def links(self, publisher: PublisherKey) -> int:
-        """How often it has come up."""
-        ...
-
-    def stop(self) -> None:
-        """Ends receiving; may be called again."""
-        ...
-
-
-class ReplaySource(Protocol):
-    """Asks engines for what they have sent; see `Replayer`."""
-
-    requests: int
-    replayed_batches: int
-
-    async def repair(self, publisher: PublisherKey, endpoint: str, emit: Emit) -> None:
-        """Emits what came after the publisher's cursor, up to what waits."""
-        ...
-
-    def close(self) -> None:
-        """Ends; no repair is under way."""
-        ...
 
 
 class Followed:

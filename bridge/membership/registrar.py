@@ -16,7 +16,8 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
-from bridge.pump import Pump, RecordSink
+from bridge.ports import RecordSink
+from bridge.pump import Pump
 from bridge.sequencing.lane import NO_ANCHOR, Anchor
 from schemas.errors import NotRegisteredError, RegistrationError
 from schemas.identities import PublisherKey

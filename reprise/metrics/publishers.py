@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from bridge.pump import Receiver, ReplaySource
+from bridge.ports import Receiver, ReplaySource
 from bridge.sequencing.lane import PublisherCounters
 from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.inbox import Inbox

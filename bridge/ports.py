@@ -1,0 +1,75 @@
+"""What the pump needs of what stands round it: who receives, who replays, where records go."""
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from bridge.sequencing.replay_client import Emit
+from schemas.identities import PublisherKey
+from schemas.records import Record
+from schemas.registration import Registration
+
+
+class RecordSink(Protocol):
+    """Where records go: one log. Used on the pump's loop."""
+
+    def append(self, records: Iterable[Record]) -> None:
+        """Takes records, in order for each publisher; never waits until they are written."""
+        ...
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether what was received may become records now."""
+        ...
+
+    async def ready(self) -> None:
+        """Returns once that is so."""
+        ...
+
+    async def room(self) -> None:
+        """Returns once a replay, which its engine keeps, may become records."""
+        ...
+
+
+class Receiver(Protocol):
+    """Receives from publishers into the inbox; see `Subscriber` for all of it."""
+
+    unexpected_errors: int
+
+    def start(self) -> None:
+        """Starts to receive; called once, before all else."""
+        ...
+
+    def follow(self, registration: Registration) -> None:
+        """Connects to the publisher; RegistrationError where that is impossible."""
+        ...
+
+    def unfollow(self, publisher: PublisherKey) -> None:
+        """Disconnects from the publisher; nothing of it arrives afterwards."""
+        ...
+
+    def connected(self, publisher: PublisherKey) -> bool:
+        """Whether the link is up."""
+        ...
+
+    def links(self, publisher: PublisherKey) -> int:
+        """How often it has come up."""
+        ...
+
+    def stop(self) -> None:
+        """Ends receiving; may be called again."""
+        ...
+
+
+class ReplaySource(Protocol):
+    """Asks engines for what they have sent; see `Replayer`."""
+
+    requests: int
+    replayed_batches: int
+
+    async def repair(self, publisher: PublisherKey, endpoint: str, emit: Emit) -> None:
+        """Emits what came after the publisher's cursor, up to what waits."""
+        ...
+
+    def close(self) -> None:
+        """Ends; no repair is under way."""
+        ...
