@@ -22,7 +22,9 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 from bridge.ports import Receiver, RecordSink, ReplaySource
 from bridge.sequencing.lane import Anchor
@@ -42,6 +44,8 @@ from schemas.records import SequencedRecord
 from schemas.registration import Registration
 
 _logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class Followed:
@@ -102,6 +106,7 @@ class Pump:
         self.replayer = Replayer(self.sequencer) if replayer is None else replayer
         self.followed: dict[PublisherKey, Followed] = {}
         self._own_faults = 0
+        self._calls = ThreadPoolExecutor(1, "reprise-links")
         self._sink = sink
         self._window_s = window_s
         self._turn_messages_max = turn_messages_max
@@ -166,6 +171,7 @@ class Pump:
         ]
         await cancel(*repairs)
         await asyncio.to_thread(self.subscriber.stop)
+        self._calls.shutdown(wait=False)
         self.replayer.close()
 
     # Turns
@@ -280,7 +286,7 @@ class Pump:
         self.sequencer.add(registration, repairs=bool(registration.replay_endpoint))
         self.sequencer.hold(publisher)
         self.followed[publisher] = Followed(registration)
-        await asyncio.to_thread(self.subscriber.follow, registration)
+        await self._call(self.subscriber.follow, registration)
 
     async def connect_again(self, registration: Registration) -> None:
         """Connects to a followed publisher, where that has failed before.
@@ -289,7 +295,7 @@ class Pump:
             RegistrationError: it failed again.
         """
         with contextlib.suppress(RegistrationConflictError):  # it has not failed
-            await asyncio.to_thread(self.subscriber.follow, registration)
+            await self._call(self.subscriber.follow, registration)
 
     async def unfollow(self, publisher: PublisherKey) -> None:
         """Forgets the publisher and what of it waits.
@@ -299,7 +305,14 @@ class Pump:
         """
         self.followed.pop(publisher).cancel_repair()
         self.sequencer.remove(publisher)
-        await asyncio.to_thread(self.subscriber.unfollow, publisher)
+        await self._call(self.subscriber.unfollow, publisher)
+
+    async def _call(self, call: Callable[[T], None], argument: T) -> None:
+        """Calls the receiver; once begun it is done, in order, also where the caller is cancelled.
+
+        A publisher that is followed but was never connected to would stay silent for good.
+        """
+        await asyncio.shield(self._loop.run_in_executor(self._calls, call, argument))
 
     def hold(self, publisher: PublisherKey) -> None:
         """Lets what the publisher sends wait again, until `begin` or `resume`."""

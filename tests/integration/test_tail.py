@@ -157,7 +157,8 @@ def test_a_missing_topic_is_named(kafka_settings: KafkaSettings) -> None:
         command(*source(kafka_settings)), capture_output=True, timeout=BOUND_S, check=False
     )
     assert done.returncode == 1
-    assert f"got: {kafka_settings.topics.events.name}. The roles make it" in done.stderr.decode()
+    missing = f"Topic does not exist: {kafka_settings.topics.events.name}. The roles create it"
+    assert missing in done.stderr.decode()
 
 
 def test_a_reader_that_goes_away_ends_it_without_a_word(topics: KafkaSettings) -> None:

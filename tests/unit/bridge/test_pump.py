@@ -1,8 +1,10 @@
 """The pump over a sink, a receiver and a replay source that are fakes: no network, no real time."""
 
 import asyncio
+import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,11 +82,16 @@ class FakeReceiver:
     ups: Counter[PublisherKey] = field(default_factory=Counter)
     refuse: bool = False
     stopped: bool = False
+    open: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.open.set()
 
     def start(self) -> None:
         pass
 
     def follow(self, registration: Registration) -> None:
+        assert self.open.wait(10)
         if self.refuse:
             raise EndpointError("for a test")
         if registration.publisher in self.followed:
@@ -427,6 +434,30 @@ def test_a_publisher_that_cannot_be_connected_to_can_be_forgotten() -> None:
         await bench.receive(live(0))
 
     assert play(scene).sink.told() == numbers(0, 0)
+
+
+def test_a_follow_that_is_cancelled_connects_all_the_same() -> None:
+    """Its publisher is kept by the next assignment, and would be silent for good."""
+
+    async def scene(bench: Bench) -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        other, one = registration(instance_id="a"), registration(instance_id="b")
+        bench.receiver.open.clear()
+        waiting = asyncio.create_task(bench.pump.follow(other))
+        following = asyncio.create_task(bench.pump.follow(one))
+        await bench.settle()
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        bench.receiver.open.set()
+        await waiting
+        bench.receiver.refuse = True
+        with pytest.raises(EndpointError):  # after what was begun before it
+            await bench.pump.follow(registration(instance_id="c"))
+        assert following.cancelled()
+        assert one.publisher in bench.pump.followed
+        assert one.publisher in bench.receiver.followed
+
+    play(scene)
 
 
 def test_a_publisher_that_is_forgotten_during_its_repair_is_not_heard_of_again() -> None:
