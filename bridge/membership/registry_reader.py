@@ -195,14 +195,13 @@ class RegistryReader:
         if self._ends is None:
             ends = await consumer.end_offsets(list(partitions.values()))
             self._ends = {key.partition: end for key, end in ends.items()}
-        wanted = self._ends
-        if wanted.keys() != self._owned.keys():  # a rebalance came between
+        if self._ends.keys() != self._owned.keys():  # a rebalance came between
             self._ends = None
             return
         for number, partition in partitions.items():
-            if await consumer.position(partition) < wanted[number]:
+            if await consumer.position(partition) < self._ends[number]:
                 return
-        if self._ends is wanted:  # else a rebalance came meanwhile
+        if self._owned.keys() == partitions.keys():
             self._assigned = True
             self._owner.assign(self._owned)
 

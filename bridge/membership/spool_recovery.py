@@ -27,15 +27,13 @@ def resolve(spool: Spool, publisher: PublisherKey, state: LogState) -> Anchor:
     since: its state starts over then.
     """
     if state.registered == UNREGISTERED and state.cursor.incarnation:
-        return _begin_again(spool, publisher, state)
+        spool.discard(publisher)
+        state.begin_registration()
     drop_unreadable(spool, publisher, before=state.cursor)
     anchor = state.anchor
     written: list[SpooledRecord] = []
     for spooled, record in spool.decoded(publisher):
-        if isinstance(record, UnregisteredRecord):
-            state.registered = UNREGISTERED  # which the log has not yet, and need not have any more
-            return _begin_again(spool, publisher, state)
-        if isinstance(record, RegisteredRecord):
+        if isinstance(record, RegisteredRecord | UnregisteredRecord):
             continue
         reached = _reached(record)
         if reached.cursor <= state.cursor:
@@ -44,12 +42,6 @@ def resolve(spool: Spool, publisher: PublisherKey, state: LogState) -> Anchor:
             anchor = max(anchor, reached)
     spool.delete(publisher, written)
     return anchor
-
-
-def _begin_again(spool: Spool, publisher: PublisherKey, state: LogState) -> Anchor:
-    spool.discard(publisher)
-    state.begin_registration()
-    return state.anchor
 
 
 def prune(spool: Spool, publisher: PublisherKey, state: LogState) -> None:

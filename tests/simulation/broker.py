@@ -8,8 +8,7 @@ isolation levels, compaction, retention. What is not: replication, and partition
 
 import asyncio
 import random
-from bisect import bisect_left
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -17,14 +16,12 @@ from typing import Any, Final
 from aiokafka import TopicPartition  # type: ignore[import-untyped]
 from aiokafka.errors import (  # type: ignore[import-untyped]
     CommitFailedError,
-    IllegalStateError,
     KafkaConnectionError,
     KafkaTimeoutError,
     OffsetOutOfRangeError,
     ProducerFenced,
 )
 
-from brokers.interface import Epoch
 from tests.simulation.loop import EPOCH_S, Process, SimulatedLoop, State, current
 
 LATENCY_MAX_S: Final = 0.004
@@ -64,10 +61,9 @@ class PartitionLog:
         """Up to `most` records from `start` on, and the offset to go on at."""
         end = self.stable_end if committed else self.end
         found: list[Message] = []
-        place = bisect_left(self.records, start, key=lambda record: record.offset)
-        for record in self.records[place:]:
-            if record.offset >= end:
-                break
+        for record in self.records:
+            if record.offset < start or record.offset >= end:
+                continue
             if len(found) == most:
                 return found, record.offset
             if record.visible:
@@ -98,7 +94,7 @@ class Member:
     session_s: float
     seen_at: float
     joined: int = -1
-    assigned: dict[TopicPartition, None] = field(default_factory=dict)
+    assigned: set[TopicPartition] = field(default_factory=set)
 
 
 class Group:
@@ -141,17 +137,17 @@ class Group:
             for number in range(len(self._broker.topics[topic]))
         ]
         before = [one.assigned for one in members]
-        shares: list[dict[TopicPartition, None]] = [{} for _ in members]
+        shares: list[set[TopicPartition]] = [set() for _ in members]
         most = -(-len(every) // len(members))
         free = []
         for part in every:  # sticky: who had it keeps it, as far as that is fair
             owner = next((i for i, had in enumerate(before) if part in had), None)
             if owner is not None and len(shares[owner]) < most:
-                shares[owner][part] = None
+                shares[owner].add(part)
             else:
                 free.append(part)
         for part in free:
-            min(shares, key=len)[part] = None
+            min(shares, key=len).add(part)
         for member, share in zip(members, shares, strict=True):
             member.assigned = share
         self.settled = self.generation
@@ -164,7 +160,6 @@ class SimulatedBroker:
     def __init__(self, loop: SimulatedLoop, rng: random.Random) -> None:
         self.loop = loop
         self.rng = rng
-        self.trace: Callable[[bytes], None] = lambda _: None
         self.away = False
         self.cut: set[Process | None] = set()
         self.topics: dict[str, list[PartitionLog]] = {}
@@ -172,7 +167,7 @@ class SimulatedBroker:
         self.transactional: dict[str, tuple[int, int]] = {}  # id -> (producer id, epoch)
         self.running: dict[str, int] = {}  # transactional id -> open transaction
         self._numbers = 0
-        self._waiting: dict[asyncio.Future[None], None] = {}
+        self._waiting: set[asyncio.Future[None]] = set()
         self._watch = loop.create_task(self._check_groups())
 
     def make(self, topic: str, partitions: int) -> None:
@@ -201,7 +196,7 @@ class SimulatedBroker:
 
     def changed(self) -> None:
         """Wakes whoever waits for records or for a group."""
-        for waiting in list(self._waiting):
+        for waiting in self._waiting:
             if not waiting.done():
                 waiting.set_result(None)
         self._waiting.clear()
@@ -209,13 +204,13 @@ class SimulatedBroker:
     async def change(self, timeout_s: float) -> None:
         """Waits for `changed`, or for so long."""
         waiting: asyncio.Future[None] = self.loop.create_future()
-        self._waiting[waiting] = None
+        self._waiting.add(waiting)
         timer = self.loop.call_later(timeout_s, _finish, waiting)
         try:
             await waiting
         finally:
             timer.cancel()
-            self._waiting.pop(waiting, None)
+            self._waiting.discard(waiting)
 
     async def delay(self) -> None:
         """One way over the network."""
@@ -261,7 +256,6 @@ class SimulatedBroker:
                 Message(part.topic, part.partition, log.end, stamp, key, value, transaction)
             )
             log.end += 1
-            self.trace(value or b"")
         self.changed()
         return first
 
@@ -336,17 +330,6 @@ class _TransactionManager:
         self.producer_id, self.producer_epoch = producer_id, producer_epoch
 
 
-class _Sender:
-    """The private part of aiokafka's producer that sends, again and again, until it is closed."""
-
-    def __init__(self, sending: dict[asyncio.Task[Any], None]) -> None:
-        self._sending = sending
-
-    async def close(self) -> None:
-        for task in list(self._sending):
-            task.cancel()
-
-
 class Producer:
     """In place of `AIOKafkaProducer`."""
 
@@ -358,16 +341,8 @@ class Producer:
         self._patience_s = 1e9 if patient else options.get("request_timeout_ms", 40_000) / 1000
         self._txn_manager = _TransactionManager()
         self._transaction = 0
-        self._closed = False
-        self._orders: dict[TopicPartition, asyncio.Lock] = {}
-        self._sending: dict[asyncio.Task[Any], None] = {}
-        self._sender = _Sender(self._sending)
-        self.client = _Sender({})
-
-    @property
-    def epoch(self) -> Epoch:
-        """That its start gave it."""
-        return Epoch(self._txn_manager.producer_id, self._txn_manager.producer_epoch)
+        self._closed = asyncio.Event()
+        self._sending: set[asyncio.Task[Any]] = set()
 
     async def start(self) -> None:
         await self._broker.reach(START_WAIT_S)
@@ -377,13 +352,11 @@ class Producer:
             self._txn_manager.set_pid_and_epoch(self._broker.number(), 0)
 
     async def stop(self) -> None:
-        """As aiokafka's: waits for what is under way; a second call does nothing."""
-        if self._closed:
-            return
-        self._closed = True
-        if self._sending:
-            await asyncio.wait(list(self._sending))
-        await self._sender.close()
+        if self._sending and self._broker.reachable:
+            await asyncio.wait(self._sending, timeout=5.0)
+        self._closed.set()
+        for task in self._sending:
+            task.cancel()
 
     def create_batch(self) -> _Batch:
         return _Batch(self._batch_bytes)
@@ -418,12 +391,12 @@ class Producer:
         self, part: TopicPartition, messages: Sequence[tuple[bytes | None, bytes | None]]
     ) -> "asyncio.Task[Sent]":
         task = asyncio.ensure_future(self._deliver(part, list(messages)))
-        self._sending[task] = None
+        self._sending.add(task)
         task.add_done_callback(self._ended)
         return task
 
     def _ended(self, task: "asyncio.Task[Sent]") -> None:
-        self._sending.pop(task, None)
+        self._sending.discard(task)
         if not task.cancelled():
             task.exception()
 
@@ -433,17 +406,16 @@ class Producer:
         """Appended once; the acknowledgement may come much later, or to nobody."""
         broker = self._broker
         manager = self._txn_manager
-        async with self._orders.setdefault(part, asyncio.Lock()):
-            try:
-                await broker.reach(self._patience_s)
-            except KafkaConnectionError as error:
-                raise KafkaTimeoutError("simulated: given up") from error
-            offset = broker.append(
-                part,
-                messages,
-                producer=(manager.producer_id, manager.producer_epoch),
-                transaction=self._transaction,
-            )
+        try:
+            await broker.reach(self._patience_s)
+        except KafkaConnectionError as error:
+            raise KafkaTimeoutError("simulated: given up") from error
+        offset = broker.append(
+            part,
+            messages,
+            producer=(manager.producer_id, manager.producer_epoch),
+            transaction=self._transaction,
+        )
         await broker.delay()
         await broker.reach(self._patience_s)
         return Sent(part.topic, part.partition, offset)
@@ -539,7 +511,7 @@ class Consumer:
             await self._broker.change(0.5)
 
     async def _rejoin(self, group: Group, member: Member) -> None:
-        had = dict(self._positions).keys()  # in order: sets of names have none that stays
+        had = set(self._positions)
         await self._listener.on_partitions_revoked(had)
         while group.members.get(self) is member:
             member.joined = group.generation
@@ -553,7 +525,7 @@ class Consumer:
             return
         self._generation = group.settled
         self._positions = dict.fromkeys(member.assigned)
-        await self._listener.on_partitions_assigned(dict(member.assigned).keys())
+        await self._listener.on_partitions_assigned(set(member.assigned))
 
     def assignment(self) -> frozenset[TopicPartition]:
         return frozenset(self._positions)
@@ -564,8 +536,6 @@ class Consumer:
     # Positions
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        if partition not in self._positions:
-            raise IllegalStateError(f"simulated: {partition} is not assigned")
         self._positions[TopicPartition(*partition)] = offset
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> bool:
@@ -578,8 +548,6 @@ class Consumer:
         return self._position(TopicPartition(*partition))
 
     def _position(self, part: TopicPartition) -> int:
-        if part not in self._positions:
-            raise IllegalStateError(f"simulated: {part} is not assigned")
         position = self._positions[part]
         if position is None:
             committed = self._group.committed.get(part) if self._group is not None else None
@@ -612,7 +580,6 @@ class Consumer:
         member = group.members.get(self)
         if member is None or self._generation != group.generation:
             raise CommitFailedError("simulated: no member of this generation")
-        member.seen_at = self._broker.loop.now  # as by a heartbeat
         group.committed.update(offsets)
         await self._broker.delay()
 
