@@ -185,6 +185,7 @@ def _set_options(socket: "zmq.Socket[bytes]") -> None:
     socket.reconnect_ivl = LINK_RETRY_FIRST_MS
     socket.reconnect_ivl_max = LINK_RETRY_MAX_MS
     socket.connect_timeout = LINK_CONNECT_MS
+    socket.handshake_ivl = LINK_CONNECT_MS
     socket.tcp_keepalive = 1
     socket.tcp_keepalive_idle = LINK_KEEPALIVE_IDLE_S
     socket.tcp_keepalive_intvl = LINK_KEEPALIVE_INTERVAL_S

@@ -342,6 +342,19 @@ def test_an_oversized_message_costs_the_link_and_not_the_stream(
     assert take(inbox, 1)[0].frames == [b"later"]
 
 
+def test_a_port_that_accepts_and_says_nothing_is_tried_again(
+    subscriber: Subscriber, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "LINK_CONNECT_MS", 100)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(PATIENCE_S / 3)
+        subscriber.follow(registration(endpoint=f"tcp://127.0.0.1:{silent.getsockname()[1]}"))
+        first, _ = silent.accept()
+        second, _ = silent.accept()
+        for client in (first, second):
+            client.close()
+
+
 def test_a_port_where_a_handshake_failed_is_tried_again(
     subscriber: Subscriber, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
