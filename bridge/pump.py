@@ -52,18 +52,20 @@ class Followed:
     """One publisher that is ours.
 
     Attributes:
-        live: its place in the log is known: `Pump.begin` or `Pump.resume` has been called.
+        live: its place in the log is known: `Pump.begin` or `Pump.go_on` has been called.
         links: how often its link had come up when its engine was last asked.
         repair: under way.
+        interrupted: whether a repair was ended before its engine had said all.
     """
 
-    __slots__ = ("links", "live", "registration", "repair")
+    __slots__ = ("interrupted", "links", "live", "registration", "repair")
 
     def __init__(self, registration: Registration) -> None:
         self.registration = registration
         self.live = False
         self.links = 0
         self.repair: asyncio.Task[None] | None = None
+        self.interrupted = False
 
     @property
     def can_replay(self) -> bool:
@@ -75,6 +77,7 @@ class Followed:
         if self.repair is not None:
             self.repair.cancel()
             self.repair = None
+            self.interrupted = True
 
 
 class Pump:
@@ -275,7 +278,7 @@ class Pump:
     # Publishers
 
     async def follow(self, registration: Registration) -> None:
-        """Connects to the publisher; what it sends waits until `begin` or `resume`.
+        """Connects to the publisher; what it sends waits until `begin` or `go_on`.
 
         Raises:
             RegistrationConflictError: it is followed already; nothing has changed.
@@ -315,7 +318,7 @@ class Pump:
         await asyncio.shield(self._loop.run_in_executor(self._calls, call, argument))
 
     def hold(self, publisher: PublisherKey) -> None:
-        """Lets what the publisher sends wait again, until `begin` or `resume`."""
+        """Lets what the publisher sends wait again, until `begin` or `go_on`."""
         followed = self.followed[publisher]
         followed.live = False
         followed.cancel_repair()
@@ -327,8 +330,19 @@ class Pump:
         self.followed[publisher].live = True
         self.repair(publisher)
 
+    def go_on(self, publisher: PublisherKey) -> None:
+        """The log has all that was taken of the publisher: what waits follows. Its engine is asked
+        first where something is missing before that, or a repair was interrupted.
+        """
+        followed = self.followed[publisher]
+        followed.live = True
+        if followed.interrupted or self.sequencer.misses(publisher):
+            self.repair(publisher)
+        else:
+            self.resume(publisher)
+
     def resume(self, publisher: PublisherKey) -> None:
-        """The log has all that was taken of the publisher: what waits follows."""
+        """The log has all that is to be had of the publisher: what waits follows."""
         self.followed[publisher].live = True
         self._append(self.sequencer.resume(publisher, time.time()))
         self._repair_gaps()
@@ -356,7 +370,7 @@ class Pump:
                 "Unexpected error in the replay of %s; continuing without it", publisher
             )
         await self._sink.ready()
-        followed.repair = None
+        followed.repair, followed.interrupted = None, False
         self.resume(publisher)
 
     def _repair_gaps(self) -> None:

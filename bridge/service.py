@@ -228,7 +228,7 @@ class Bridge:
     async def _keep_up(self) -> None:
         while True:
             await asyncio.sleep(HOUSEKEEPING_S)
-            self.writer.check()
+            await self.writer.check()
             self.ownership.end_losses()
             self._check_conditions()
             now = time.monotonic()

@@ -38,6 +38,19 @@ def adopt_epoch(producer: Any, epoch: Epoch) -> None:
     producer._txn_manager.set_pid_and_epoch(*epoch)  # noqa: SLF001
 
 
+async def abandon_producer(producer: Any, timeout_s: float) -> None:
+    """Stops a producer at once: what it has not sent yet, or wants to send again, is never sent.
+
+    Args:
+        producer: started.
+        timeout_s: for each of two steps, in seconds.
+    """
+    producer._closed = True  # noqa: SLF001 -- else it warns of itself
+    with suppress(*AWAY):
+        await asyncio.wait_for(producer._sender.close(), timeout_s)  # noqa: SLF001
+        await asyncio.wait_for(producer.client.close(), timeout_s)
+
+
 async def stop_producer(producer: Any, timeout_s: float) -> None:
     """Stops a producer; drops what it has not written, where the broker does not take it in time.
 

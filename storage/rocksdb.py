@@ -14,6 +14,7 @@ Keys and values are raw bytes. The write-ahead log is on, so a write that has re
 """
 
 import gc
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -144,6 +145,19 @@ class Database:
         gc.collect()  # an iterator that is still referenced keeps the directory locked
         with disk_errors(f"close {self._preset.name}", self.path):
             self._rdict.close()
+
+    def set_aside(self, to: Path) -> None:
+        """Moves all there is to another directory, in place of what was there, and begins an
+        empty database. Iterators end.
+
+        Raises:
+            StorageError: it cannot be moved, or not be opened; call `reopen` later.
+        """
+        self.close()
+        with disk_errors(f"move {self._preset.name}", self.path):
+            shutil.rmtree(to, ignore_errors=True)
+            self.path.rename(to)
+        self._open()
 
     # Reading
 

@@ -34,6 +34,13 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Of the simulated worlds: see tests/simulation."""
+    group = parser.getgroup("simulation")
+    group.addoption("--seeds", type=int, default=1000, help="how many histories, of all worlds")
+    group.addoption("--seed", type=int, default=None, help="only the history of this seed")
+
+
 KERNELS = [
     "reference",
     pytest.param(

@@ -38,7 +38,7 @@ class PartitionQueue:
     waiting: deque[Pending] = field(default_factory=deque)
     in_flight: list[Pending] = field(default_factory=list)
     since: float = 0.0
-    spooled: set[PublisherKey] = field(default_factory=set)
+    spooled: dict[PublisherKey, None] = field(default_factory=dict)  # a set, in order
     end: int = 0
     drained_last: bool = False
     failing: bool = False

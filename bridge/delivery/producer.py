@@ -1,11 +1,11 @@
 """The producer of a bridge: started when it is needed, replaced when it has failed."""
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Iterable
 from typing import cast
 
-from brokers.errors import AWAY, KafkaError
+from brokers.client_internals import abandon_producer
+from brokers.errors import KafkaError
 from brokers.interface import Batch, Producer
 from schemas.limits import BRIDGE_LEAVE_S
 
@@ -44,6 +44,9 @@ class ReplaceableProducer:
     async def replace(self, failed: Producer | None = None) -> None:
         """Stops the producer and drops what is under way; the next use starts another one.
 
+        aiokafka's own `stop` waits for what is under way, and once it is cancelled goes on sending
+        that for ever: it would be written when another bridge writes in our place.
+
         Args:
             failed: does nothing where this one has been replaced already; None: whichever there is.
         """
@@ -52,8 +55,7 @@ class ReplaceableProducer:
             return
         self._producer = None
         self._ended.set()
-        with contextlib.suppress(*AWAY):
-            await asyncio.wait_for(producer.stop(), BRIDGE_LEAVE_S)
+        await abandon_producer(producer, BRIDGE_LEAVE_S)
 
     async def send(
         self, topic: str, partition: int, messages: Iterable[tuple[bytes, bytes]]
@@ -79,7 +81,7 @@ class ReplaceableProducer:
             sent = await producer.send_batch(batch, topic, partition=partition)
             waited = cast("asyncio.Future[object]", sent)
             await asyncio.wait({waited, ended}, return_when=asyncio.FIRST_COMPLETED)
-            if not sent.done():
+            if not sent.done() or sent.cancelled():
                 raise KafkaError("the producer was closed")
             return sent.result().offset
         finally:

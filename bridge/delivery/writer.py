@@ -21,7 +21,7 @@ import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from bridge.delivery.dropped_records import DISK_ERROR, RECORD_TOO_LARGE, SPOOL_FULL, Loss, gap_of
 from bridge.delivery.partition_queue import PartitionQueue, Pending, is_control
@@ -88,7 +88,7 @@ class Writer:
         self._may_write = may_write
         self._queues = [PartitionQueue(number) for number in range(topic.partitions)]
         self._partitions: dict[StreamKey, tuple[bytes, int]] = {}
-        self._withheld = set(spool.publishers())
+        self._withheld = dict.fromkeys(spool.publishers())
         self._last: dict[PublisherKey, Anchor] = {}
         self._written: dict[PublisherKey, Cursor] = {}
 
@@ -146,7 +146,7 @@ class Writer:
             _logger.error("%s; dropping a record of %s", error, publisher)
             self._lose(pending, DISK_ERROR)
             return
-        queue.spooled.add(publisher)
+        queue.spooled[publisher] = None
         queue.changed.set()
         self._remember(pending.record)
 
@@ -178,7 +178,7 @@ class Writer:
         try:
             for pending in moved:
                 numbers += self.spool.append(pending.record.publisher, [pending.encoded])
-                queue.spooled.add(pending.record.publisher)
+                queue.spooled[pending.record.publisher] = None
         except StorageError as error:
             _logger.error("%s; keeping the queue of partition %d", error, queue.partition)
             for pending, number in zip(moved, numbers, strict=False):
@@ -207,16 +207,16 @@ class Writer:
 
     def release(self, publisher: PublisherKey) -> None:
         """Lets what is spooled of the publisher be written, also by an earlier process."""
-        self._withheld.discard(publisher)
+        self._withheld.pop(publisher, None)
         if publisher in self.spool:
             queue = self._queue_of(publisher)
-            queue.spooled.add(publisher)
+            queue.spooled[publisher] = None
             queue.changed.set()
 
     def withhold(self, publisher: PublisherKey) -> None:
         """Keeps what is spooled of the publisher from being written, until `release`."""
         if publisher in self.spool:
-            self._withheld.add(publisher)
+            self._withheld[publisher] = None
 
     def withheld(self) -> list[PublisherKey]:
         """The publishers that have records in the spool which wait for `release`."""
@@ -237,6 +237,36 @@ class Writer:
             return []
         return list(self.losses)
 
+    async def withdraw(self, *, withhold: bool) -> None:
+        """Spools all that is not acknowledged, what is under way included, since another bridge may
+        write in our place; what a broker has got already may still be written.
+
+        Args:
+            withhold: all that is spooled, until its `release`. What the spool has no room for is
+                dropped: whoever owns its publisher next goes on from what the log has.
+        """
+        under_way = False
+        for queue in self._queues:
+            taken, queue.in_flight = queue.in_flight, []
+            under_way = under_way or bool(taken)
+            rest = [pending for pending in taken if pending.number < 0]  # the others are there
+            queue.waiting.extendleft(reversed(rest))
+            self.queue_bytes += sum(len(pending.encoded) for pending in rest)
+        self.spill()
+        if withhold:
+            for publisher in self.spool.publishers():
+                self.withhold(publisher)
+            self._drop_queued()
+        if under_way:
+            await self._producer.replace()
+
+    def _drop_queued(self) -> None:
+        for queue in self._queues:
+            for pending in queue.waiting:
+                self.queue_bytes -= len(pending.encoded)
+                self.dropped[pending.record.publisher, SPOOL_FULL] += 1
+            queue.waiting.clear()
+
     def end_loss(self, publisher: PublisherKey) -> Loss:
         """Takes records of the publisher again; the caller first appends what reports the loss."""
         return self.losses.pop(publisher)
@@ -247,8 +277,12 @@ class Writer:
         self._last.pop(publisher, None)
         self._written.pop(publisher, None)
 
-    def check(self) -> None:
-        """Spools what is late; to be called now and then, since nothing may arrive that does it."""
+    async def check(self) -> None:
+        """Spools what is late, and takes back what may no longer be written; to be called now and
+        then, since nothing may arrive that does it.
+        """
+        if not self._may_write():
+            await self.withdraw(withhold=False)
         now = time.monotonic()
         for queue in self._queues:
             if queue.waiting and queue.is_late(now):
@@ -279,10 +313,26 @@ class Writer:
         while self.queue_bytes > QUEUE_BYTES_MAX // 2:  # noqa: ASYNC110 -- many events end it
             await asyncio.sleep(WRITER_PAUSE_S)
 
+    async def settle(self, publishers: Collection[PublisherKey]) -> None:
+        """Waits until nothing of the publishers is queued or under way: the log or the spool has
+        it, whatever the broker takes meanwhile. Cost O(records queued) each time it looks.
+        """
+        while any(  # noqa: ASYNC110 -- many events end it
+            pending.record.publisher in publishers
+            for queue in self._queues
+            for pending in (*queue.in_flight, *queue.waiting)
+        ):
+            await asyncio.sleep(WRITER_PAUSE_S)
+
     async def flush(self, timeout_s: float) -> bool:
-        """Waits until all that was queued is acknowledged; False where it took too long."""
+        """Waits until all that was queued is acknowledged; False where it took too long, or may not
+        be written.
+        """
         end = time.monotonic() + timeout_s
         while not all(queue.is_idle for queue in self._queues):
+            if not self._may_write():
+                await self.withdraw(withhold=False)
+                return False
             if time.monotonic() >= end:
                 return False
             await asyncio.sleep(WRITER_PAUSE_S)
@@ -360,7 +410,7 @@ class Writer:
     def _fill_from_spool(self, queue: PartitionQueue, batch: Batch) -> bool:
         for publisher in list(queue.spooled):
             if publisher not in self.spool:
-                queue.spooled.discard(publisher)
+                del queue.spooled[publisher]
                 continue
             if publisher in self._withheld:
                 continue

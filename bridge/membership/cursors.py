@@ -70,6 +70,7 @@ class LogState:
         offset: everything before it is known.
         noted: whether its note is in `cursors`.
         noted_offset: of the last note.
+        begun: whether the next record that it is registered has been counted as a new beginning.
     """
 
     partition: int
@@ -79,6 +80,7 @@ class LogState:
     offset: int = 0
     noted: bool = False
     noted_offset: int = 0
+    begun: bool = False
 
     @property
     def anchor(self) -> Anchor:
@@ -89,7 +91,9 @@ class LogState:
         """Follows one record of the publisher in the log."""
         self.offset = max(self.offset, offset + 1)
         if isinstance(record, RegisteredRecord):
-            self.registered = fingerprint(record.registration)
+            if self.registered == UNREGISTERED and not self.begun:
+                self.begin_registration()
+            self.registered, self.begun = fingerprint(record.registration), False
         elif isinstance(record, UnregisteredRecord):
             self.registered = UNREGISTERED
         else:
@@ -100,6 +104,7 @@ class LogState:
 
     def begin_registration(self) -> None:
         """A publisher is registered again after it was unregistered: nothing from before counts."""
+        self.begun = True
         if self.cursor.incarnation:
             self.cursor = Cursor(self.cursor.incarnation + 1, -1)
             self.engine_time = 0.0
@@ -135,7 +140,7 @@ class Cursors:
         self._topics = topics
         self._states: dict[PublisherKey, LogState] = {}
         self._homes: dict[PublisherKey, int] = {}
-        self._dirty: set[PublisherKey] = set()
+        self._dirty: dict[PublisherKey, None] = {}  # a set in the order of their records
         self._never_written: set[int] = set()
         self._incomplete: set[int] = set()  # partitions with more notes than there was room for
 
@@ -168,7 +173,7 @@ class Cursors:
         for publisher in [key for key, home in self._homes.items() if home in gone]:
             del self._homes[publisher]
             self._states.pop(publisher, None)
-            self._dirty.discard(publisher)
+            self._dirty.pop(publisher, None)
 
     def _guarded(self, topic: str, take: Callable[[Message], None]) -> Callable[[Message], None]:
         """Wraps `take`, for messages of the topic, so that it skips and counts what it cannot use.
@@ -299,20 +304,16 @@ class Cursors:
         """Of the publisher's records in `events`."""
         return partition_of(encode_stream(publisher.stream), self._topics.events.partitions)
 
-    def noted_as_registered(self, home: int) -> list[PublisherKey]:
-        """The publishers of a partition of the registry that the log has as registered."""
-        return [
-            publisher
-            for publisher, state in self._states.items()
-            if self._homes.get(publisher) == home and state.registered != UNREGISTERED
-        ]
+    def known(self, home: int) -> list[PublisherKey]:
+        """The publishers of a partition of the registry that have ever been followed."""
+        return [one for one in self._states if self._homes.get(one) == home]
 
     def written(self, publisher: PublisherKey, record: Record, offset: int) -> None:
         """A record of the publisher has been acknowledged."""
         state = self._states.get(publisher)
         if state is not None:
             state.take(record, offset)
-            self._dirty.add(publisher)
+            self._dirty[publisher] = None
 
     def advance(self, ends: Mapping[int, int]) -> None:
         """Marks the notes that have fallen behind; `ends`: by partition, what is acknowledged.
@@ -323,7 +324,7 @@ class Cursors:
             end = ends.get(state.partition, 0)
             if end - state.noted_offset > CURSOR_NOTE_BEHIND_RECORDS_MAX and state.noted:
                 state.offset = max(state.offset, end)
-                self._dirty.add(publisher)
+                self._dirty[publisher] = None
 
     def take_notes(
         self, publishers: Iterable[PublisherKey] | None = None
@@ -331,7 +332,7 @@ class Cursors:
         """The notes to write: of those that moved, or of `publishers`; by partition, key, value."""
         notes: dict[int, list[tuple[PublisherKey, bytes, bytes]]] = {}
         for publisher in list(self._dirty if publishers is None else publishers):
-            self._dirty.discard(publisher)
+            self._dirty.pop(publisher, None)
             state = self._states.get(publisher)
             if state is None:
                 continue
@@ -351,4 +352,4 @@ class Cursors:
 
     def renote(self, publishers: Iterable[PublisherKey]) -> None:
         """Their notes could not be written, and are to be written again."""
-        self._dirty.update(publisher for publisher in publishers if publisher in self._states)
+        self._dirty.update({key: None for key in publishers if key in self._states})

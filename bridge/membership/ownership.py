@@ -26,20 +26,20 @@ after a hole.
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import NamedTuple
 
 from bridge.delivery.dropped_records import SPOOL_FULL
 from bridge.delivery.producer import ReplaceableProducer
 from bridge.delivery.writer import Writer
-from bridge.membership.cursors import Cursors, LogState, fingerprint
+from bridge.membership.cursors import UNREGISTERED, Cursors, LogState, fingerprint
 from bridge.membership.registry_reader import RegistryPartition
 from bridge.membership.spool_recovery import prune, resolve
 from bridge.pump import Pump
 from bridge.sequencing.lane import Anchor
 from brokers.clients import partition_of
 from brokers.errors import KafkaError
-from schemas.errors import RegistrationError
+from schemas.errors import RegistrationError, StorageError
 from schemas.identities import PublisherKey
 from schemas.limits import BRIDGE_FLUSH_S, BRIDGE_RETRY_S, PUBLISHERS_MAX
 from schemas.positions import Cursor
@@ -89,6 +89,8 @@ class Ownership:
         self._registry_partitions = registry_partitions
         self._owned: set[int] = set()
         self._assignment: Mapping[int, RegistryPartition] | None = None
+        self._assigned_last: Mapping[int, RegistryPartition] | None = None
+        self._has_foreign = False
         self._changes: dict[PublisherKey, _Change] = {}
         self._running: asyncio.Task[None] | None = None
 
@@ -96,19 +98,17 @@ class Ownership:
 
     async def revoke(self) -> None:
         """See `Owner`."""
-        self._assignment = None
+        self._assignment = self._assigned_last = None
+        self._has_foreign = False
         self._changes.clear()
         await self._stop_running()
-        for publisher in self._pump.followed:
-            self._pump.hold(publisher)
+        self._hold_all()
         await self._writer.flush(BRIDGE_FLUSH_S)
-        self._writer.spill()
-        for publisher in self._writer.spool.publishers():
-            self._writer.withhold(publisher)
+        await self._writer.withdraw(withhold=True)
 
     def assign(self, partitions: dict[int, RegistryPartition]) -> None:
         """See `Owner`."""
-        self._assignment = partitions
+        self._assignment = self._assigned_last = partitions
         self._order()
 
     def change(
@@ -120,7 +120,12 @@ class Ownership:
         self._changes[publisher] = _Change(partition, registration, forget)
         self._order()
 
-    # Orders, one after the other: the assignment, then one change for each publisher
+    def _hold_all(self) -> None:
+        for publisher in self._pump.followed:
+            self._pump.hold(publisher)
+
+    # Orders, one after the other: the assignment, then one change for each publisher, then what is
+    # spooled of others' publishers
 
     def _order(self) -> None:
         if self._running is None or self._running.done():
@@ -133,10 +138,16 @@ class Ownership:
             self._running = None
 
     async def _run_orders(self) -> None:
-        while self._assignment is not None or self._changes:
+        while self._assignment is not None or self._changes or self._has_foreign:
             try:
                 await self._run_order()
+            except StorageError as error:
+                _logger.warning("Taking over again once the spool can be written: %s", error)
+                await asyncio.sleep(BRIDGE_RETRY_S)
+                self._hold_all()
+                self._assignment = self._assigned_last
             except Exception:
+                self._has_foreign = False
                 self.faults += 1
                 _logger.exception(
                     "Unexpected error in a takeover; continuing with the next publishers"
@@ -147,12 +158,25 @@ class Ownership:
         if assignment is not None:
             await self._assigned(assignment)
             return
-        publisher = next(iter(self._changes))
-        home, registration, forget = self._changes.pop(publisher)
-        if forget:
-            await self._changed(home, publisher, None)
-        if registration is not None:
-            await self._changed(home, publisher, registration)
+        if not self._changes:
+            await self._release_foreign()
+            return
+        publisher, change = next(iter(self._changes.items()))
+        try:
+            if change.forget:
+                await self._changed(change.home, publisher, None)
+            if change.registration is not None:
+                await self._changed(change.home, publisher, change.registration)
+        except StorageError:
+            raise  # it waits until it can be carried out
+        except Exception:
+            self._carried_out(publisher, change)
+            raise
+        self._carried_out(publisher, change)
+
+    def _carried_out(self, publisher: PublisherKey, change: _Change) -> None:
+        if self._changes.get(publisher) is change:
+            del self._changes[publisher]
 
     async def _assigned(self, partitions: Mapping[int, RegistryPartition]) -> None:
         self._owned = set(partitions)
@@ -174,11 +198,29 @@ class Ownership:
             except (KafkaError, OSError, TimeoutError) as error:
                 await _wait_for_kafka(error)
         await self._take_over(wanted)
-        for home in partitions:
-            for publisher in self._cursors.noted_as_registered(home):
-                if publisher not in wanted and partitions[home].has_forgotten(publisher):
-                    self._write_unregistered(publisher)
-        await self._release_foreign()
+        for publisher in self._writer.withheld():
+            # Unregistered while nobody owned it: after its records no other would be written.
+            if self._home_of(publisher) in partitions and self._is_gone(publisher, partitions):
+                self._writer.spool.discard(publisher)
+        await self._end_registrations(partitions, wanted.keys())
+        self._has_foreign = True
+
+    async def _end_registrations(
+        self, partitions: Mapping[int, RegistryPartition], registered: Set[PublisherKey]
+    ) -> None:
+        """Writes for all others that they are unregistered, where the log does not have that yet.
+
+        A note does not tell: what it says was so some records ago.
+        """
+        others = {
+            publisher: home
+            for home, partition in partitions.items()
+            for publisher in self._cursors.known(home)
+            if publisher not in registered and partition.has_forgotten(publisher)
+        }
+        for publisher, state in (await self._recover(others)).items():
+            if state.registered != UNREGISTERED:
+                self._write_unregistered(publisher)
 
     def _is_gone(
         self, publisher: PublisherKey, partitions: Mapping[int, RegistryPartition]
@@ -237,6 +279,7 @@ class Ownership:
         homes = {
             publisher: home for publisher, (_, home) in wanted.items() if publisher in followed
         }
+        await self._writer.settle(homes)
         states = await self._recover(homes)  # Step 2.
         spool = self._writer.spool
         anchors = {
@@ -295,7 +338,7 @@ class Ownership:
         writer.release(publisher)
         continues = kept and _same(pump.sequencer.cursor(publisher), anchor.cursor)
         if continues and publisher not in writer.losses:
-            pump.resume(publisher)
+            pump.go_on(publisher)
             return
         self.takeovers += 1
         writer.forget(publisher)
@@ -338,21 +381,20 @@ class Ownership:
         homes = {publisher: self._home_of(publisher) for publisher in self._writer.withheld()}
         homes = {publisher: home for publisher, home in homes.items() if home not in self._owned}
         if not homes:
+            self._has_foreign = False
             return
         try:
             await self._cursors.load(set(homes.values()))
             states = await self._cursors.recover(homes)
         except (KafkaError, OSError, TimeoutError) as error:
-            _logger.warning(
-                "Cannot reconcile spooled records of publishers owned elsewhere; they wait: %r",
-                error,
-            )
+            await _wait_for_kafka(error)
             return
         finally:
             self._cursors.forget(set(homes.values()))
         for publisher, state in states.items():
             prune(self._writer.spool, publisher, state)
             self._writer.release(publisher)
+        self._has_foreign = False
 
     async def stop(self) -> None:
         """Ends takeovers; the next owner does what they had left to do."""

@@ -195,13 +195,14 @@ class RegistryReader:
         if self._ends is None:
             ends = await consumer.end_offsets(list(partitions.values()))
             self._ends = {key.partition: end for key, end in ends.items()}
-        if self._ends.keys() != self._owned.keys():  # a rebalance came between
+        wanted = self._ends
+        if wanted.keys() != self._owned.keys():  # a rebalance came between
             self._ends = None
             return
         for number, partition in partitions.items():
-            if await consumer.position(partition) < self._ends[number]:
+            if await consumer.position(partition) < wanted[number]:
                 return
-        if self._owned.keys() == partitions.keys():
+        if self._ends is wanted:  # else a rebalance came meanwhile
             self._assigned = True
             self._owner.assign(self._owned)
 

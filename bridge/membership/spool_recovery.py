@@ -27,13 +27,15 @@ def resolve(spool: Spool, publisher: PublisherKey, state: LogState) -> Anchor:
     since: its state starts over then.
     """
     if state.registered == UNREGISTERED and state.cursor.incarnation:
-        spool.discard(publisher)
-        state.begin_registration()
+        return _begin_again(spool, publisher, state)
     drop_unreadable(spool, publisher, before=state.cursor)
     anchor = state.anchor
     written: list[SpooledRecord] = []
     for spooled, record in spool.decoded(publisher):
-        if isinstance(record, RegisteredRecord | UnregisteredRecord):
+        if isinstance(record, UnregisteredRecord):
+            state.registered = UNREGISTERED  # which the log has not yet, and need not have any more
+            return _begin_again(spool, publisher, state)
+        if isinstance(record, RegisteredRecord):
             continue
         reached = _reached(record)
         if reached.cursor <= state.cursor:
@@ -42,6 +44,12 @@ def resolve(spool: Spool, publisher: PublisherKey, state: LogState) -> Anchor:
             anchor = max(anchor, reached)
     spool.delete(publisher, written)
     return anchor
+
+
+def _begin_again(spool: Spool, publisher: PublisherKey, state: LogState) -> Anchor:
+    spool.discard(publisher)
+    state.begin_registration()
+    return state.anchor
 
 
 def prune(spool: Spool, publisher: PublisherKey, state: LogState) -> None:

@@ -179,6 +179,11 @@ class Sequencer:
         lane = self._lanes[publisher]
         return next((held.batch for held in lane.held or () if not lane.is_older(held.batch)), None)
 
+    def misses(self, publisher: PublisherKey) -> bool:
+        """Whether batches are missing before what waits that the publisher may still have."""
+        waiting = self.first_waiting(publisher)
+        return waiting is not None and self._lanes[publisher].needs_repair(waiting)
+
     def decode(self, message: RawMessage) -> DecodedBatch | None:
         """The batch of a replayed message; None, counted, where it cannot be decoded."""
         lane = self._lanes[message.publisher]

@@ -69,6 +69,10 @@ class TableReader(Protocol):
         """Rows skipped since the last call."""
         ...
 
+    def is_of_another_table(self, partition: int, key: bytes, value: bytes | None) -> bool:
+        """Whether to put this row would drop what the partition holds."""
+        ...
+
     def put(self, partition: int, key: bytes, value: bytes | None) -> None:
         """The next row of the partition."""
         ...

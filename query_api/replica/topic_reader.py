@@ -44,7 +44,6 @@ from schemas.limits import (
     SHUTDOWN_S,
 )
 from streams.table.rows.contexts import MISSING_ROWS
-from streams.table.rows.reader import RESETS
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -221,8 +220,12 @@ class TopicReader:
     async def _apply(
         self, snapshot: Snapshot, place: TopicPartition, records: Sequence[Message]
     ) -> None:
-        was_complete, resets = snapshot.complete, snapshot.table.counters[RESETS]
+        was_complete = snapshot.complete
         for record in records:
+            if was_complete and _ends_table(snapshot, place, record):
+                # Answers go on from the old one until the new one is as far. And in a topic that
+                # was recreated, what is read may begin in the middle of the new table.
+                raise _OffsetsLostError("the table was rebuilt")
             try:
                 self._put(snapshot, place, record)
             except Exception:
@@ -246,9 +249,6 @@ class TopicReader:
             if skipped.reason == MISSING_ROWS and was_complete:
                 # A topic read without a break has no holes: this is another of the same name.
                 raise _OffsetsLostError("rows are missing")
-        if was_complete and snapshot.table.counters[RESETS] > resets:
-            # In a recreated topic, reading may have begun in the middle of the new table.
-            raise _OffsetsLostError("the table was rebuilt")
 
     def _put(self, snapshot: Snapshot, place: TopicPartition, record: Message) -> None:
         if place.topic is Topic.TABLE:
@@ -311,6 +311,12 @@ class TopicReader:
             raise _OffsetsLostError("a topic ends before the offsets read")
         self._answered_at = now
         self._replica.note_ends(ends)
+
+
+def _ends_table(snapshot: Snapshot, place: TopicPartition, record: Message) -> bool:
+    return place.topic is Topic.TABLE and snapshot.table.is_of_another_table(
+        place.partition, record.key or b"", record.value
+    )
 
 
 async def _first_of(*works: Coroutine[Any, Any, None]) -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from schemas.conditions import Conditions, Part
 from schemas.errors import StorageError
 from schemas.identities import Offset
-from schemas.limits import FOLD_QUEUE_BYTES_MAX, SHUTDOWN_S
+from schemas.limits import FOLD_QUEUE_BYTES_MAX, SHUTDOWN_S, TABLE_SYNC_S
 from streams.log.interface import LogEntry
 from streams.table.driver import FoldDriver
 from streams.table.table import Table, run_without_loop
@@ -41,7 +41,9 @@ class FoldLoop:
 
     def __init__(self, table: Table, *, flush_s: float, conditions: Conditions) -> None:
         self.fold = table.fold
-        self._driver = FoldDriver(table, flush_s=flush_s, on_flush=self._note_flush)
+        self._driver = FoldDriver(
+            table, flush_s=flush_s, sync_s=TABLE_SYNC_S, on_flush=self._note_flush
+        )
         self._flush_s = flush_s
         self._conditions = conditions
         self._queue: deque[_Appended] = deque()
@@ -56,6 +58,11 @@ class FoldLoop:
     def flushed_offset(self) -> Offset:
         """What the table's rows cover."""
         return self._driver.table.flushed
+
+    @property
+    def durable_offset(self) -> Offset:
+        """The same, of rows that survive a power cut: the log may drop no more."""
+        return self._driver.table.durable
 
     @property
     def faults(self) -> int:

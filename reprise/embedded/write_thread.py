@@ -298,7 +298,7 @@ class WriteThread:
                 bytes_max=settings.log_retention_bytes,
                 age_max_s=settings.log_retention_s,
                 now=time.time(),
-                floor=Offset(self.folding.flushed_offset + 1),
+                floor=Offset(self.folding.durable_offset + 1),
                 exempt=exempt,
             )
         except DiskError as error:

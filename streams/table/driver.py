@@ -36,6 +36,7 @@ class FoldDriver:
         *,
         place: object = "",
         flush_s: float = _NEVER,
+        sync_s: float = _NEVER,
         flush_changes_max: int = TABLE_FLUSH_CHANGES_MAX,
         counters: Counter[str] | None = None,
         skip_log: SkipLog | None = None,
@@ -45,6 +46,7 @@ class FoldDriver:
         """Args:
         place: what offsets are of, for people: a partition, or "".
         flush_s: the flush time; without one, whoever calls `flush` keeps it.
+        sync_s: how often a flush is made durable; for a table whose log drops what it covers.
         flush_changes_max: changes that may wait.
         counters, skip_log: shared with other drivers.
         on_flush: called after each flush with None or its error; a failed one is retried later.
@@ -55,11 +57,13 @@ class FoldDriver:
         self.counters = Counter() if counters is None else counters
         self._place = place
         self._flush_s = flush_s
+        self._sync_s = sync_s
         self._flush_changes_max = flush_changes_max
         self._skip_log = SkipLog() if skip_log is None else skip_log
         self._on_flush = on_flush
         self._clock = clock
         self._flush_at = clock() + flush_s
+        self._sync_at = clock() + sync_s
         self._failing = False
 
     @property
@@ -136,6 +140,9 @@ class FoldDriver:
         self._flush_at = self._clock() + self._flush_s
         try:
             await self.table.flush(now=time.time())
+            if self._clock() >= self._sync_at:
+                self._sync_at = self._clock() + self._sync_s
+                self.table.sync()
         except StorageError as error:
             if self._on_flush is None:
                 raise

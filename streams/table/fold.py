@@ -101,8 +101,9 @@ class Fold:
         self.counters: Counter[str] = Counter()
         self._handles: dict[PublisherKey, PublisherId] = {}
         self._degraded: Counter[StreamKey] = Counter()
-        self._changed_publishers: set[PublisherKey] = set()
-        self._changed_registrations: set[PublisherKey] = set()
+        # In the order of the log, so that the same log gives the same rows in the same order.
+        self._changed_publishers: dict[PublisherKey, None] = {}
+        self._changed_registrations: dict[PublisherKey, None] = {}
         self._unproven_changed = False
 
     # Records
@@ -228,7 +229,7 @@ class Fold:
             self.publishers.pop(publisher, None)
         else:
             self.publishers[publisher] = state
-        self._changed_publishers.add(publisher)
+        self._changed_publishers[publisher] = None
 
     # Registrations
 
@@ -240,7 +241,7 @@ class Fold:
             return
         self.kernel.register(self._handle(publisher), record.registration.lora_name, True)
         self.registrations[publisher] = Registered(record.registration, offset)
-        self._changed_registrations.add(publisher)
+        self._changed_registrations[publisher] = None
         if registered is None and offset < self.unproven.before:
             self._register_unproven(publisher)
 
@@ -273,7 +274,7 @@ class Fold:
         self.kernel.unregister(self._handle(publisher))
         del self._handles[publisher]
         self.registrations.pop(publisher, None)
-        self._changed_registrations.add(publisher)
+        self._changed_registrations[publisher] = None
         self._put(publisher, self.publishers.get(publisher, PublisherState()), None)
 
     # Rows

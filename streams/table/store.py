@@ -4,7 +4,6 @@ A worker's store is a copy of its partition of the table topic: rows go to the t
 here, unchanged, with facts that only this disk has (`Local`) under keys that no row has.
 """
 
-import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -172,6 +171,15 @@ class TableStore:
                     batch = new_batch()
             self._db.write(batch)
 
+    def sync(self) -> None:
+        """Makes what was written survive a power cut.
+
+        Raises:
+            DiskError: it may not.
+        """
+        with disk_errors("sync the table", self._path):
+            self._db.sync()
+
     # Opening and closing
 
     def set_aside(self) -> Path | None:
@@ -185,11 +193,7 @@ class TableStore:
         aside = self._path.with_name(self._path.name + ".corrupt")
         if self._is_empty():
             return None
-        self._db.close()
-        with disk_errors("move the corrupt table", self._path):
-            shutil.rmtree(aside, ignore_errors=True)
-            self._path.rename(aside)
-        self._db.reopen()
+        self._db.set_aside(aside)
         return aside
 
     def _is_empty(self) -> bool:

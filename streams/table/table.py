@@ -72,6 +72,7 @@ class Table:
     Attributes:
         fold: the state in memory; its offset is the last record folded.
         flushed: the last offset that the rows cover.
+        durable: the same, of rows that survive a power cut.
         written_rows, written_bytes: what was written, keys included.
         generations: contexts that were rewritten.
     """
@@ -126,7 +127,7 @@ class Table:
 
     def _begin(self, fold: Fold) -> None:
         self.fold = fold
-        self.flushed = NO_OFFSET
+        self.flushed = self.durable = NO_OFFSET
         self._start = 0
         self._writer = RowWriter(generation_min_bytes=self._generation_min_bytes)
         self._unflushed: TableChanges | None = None
@@ -303,6 +304,16 @@ class Table:
             self._writer.note_rewritten(rewrite)
             self.generations += 1
         return written
+
+    def sync(self) -> None:
+        """Makes what was flushed survive a power cut; only then may a log of our own drop it.
+
+        Raises:
+            DiskError: it may not.
+        """
+        if self.durable != self.flushed:
+            self._store.sync()
+            self.durable = self.flushed
 
     async def _write(
         self,

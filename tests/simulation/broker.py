@@ -8,7 +8,8 @@ isolation levels, compaction, retention. What is not: replication, and partition
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -16,12 +17,14 @@ from typing import Any, Final
 from aiokafka import TopicPartition  # type: ignore[import-untyped]
 from aiokafka.errors import (  # type: ignore[import-untyped]
     CommitFailedError,
+    IllegalStateError,
     KafkaConnectionError,
     KafkaTimeoutError,
     OffsetOutOfRangeError,
     ProducerFenced,
 )
 
+from brokers.interface import Epoch
 from tests.simulation.loop import EPOCH_S, Process, SimulatedLoop, State, current
 
 LATENCY_MAX_S: Final = 0.004
@@ -61,9 +64,10 @@ class PartitionLog:
         """Up to `most` records from `start` on, and the offset to go on at."""
         end = self.stable_end if committed else self.end
         found: list[Message] = []
-        for record in self.records:
-            if record.offset < start or record.offset >= end:
-                continue
+        place = bisect_left(self.records, start, key=lambda record: record.offset)
+        for record in self.records[place:]:
+            if record.offset >= end:
+                break
             if len(found) == most:
                 return found, record.offset
             if record.visible:
@@ -94,7 +98,7 @@ class Member:
     session_s: float
     seen_at: float
     joined: int = -1
-    assigned: set[TopicPartition] = field(default_factory=set)
+    assigned: dict[TopicPartition, None] = field(default_factory=dict)
 
 
 class Group:
@@ -137,17 +141,17 @@ class Group:
             for number in range(len(self._broker.topics[topic]))
         ]
         before = [one.assigned for one in members]
-        shares: list[set[TopicPartition]] = [set() for _ in members]
+        shares: list[dict[TopicPartition, None]] = [{} for _ in members]
         most = -(-len(every) // len(members))
         free = []
         for part in every:  # sticky: who had it keeps it, as far as that is fair
             owner = next((i for i, had in enumerate(before) if part in had), None)
             if owner is not None and len(shares[owner]) < most:
-                shares[owner].add(part)
+                shares[owner][part] = None
             else:
                 free.append(part)
         for part in free:
-            min(shares, key=len).add(part)
+            min(shares, key=len)[part] = None
         for member, share in zip(members, shares, strict=True):
             member.assigned = share
         self.settled = self.generation
@@ -160,6 +164,7 @@ class SimulatedBroker:
     def __init__(self, loop: SimulatedLoop, rng: random.Random) -> None:
         self.loop = loop
         self.rng = rng
+        self.trace: Callable[[bytes], None] = lambda _: None
         self.away = False
         self.cut: set[Process | None] = set()
         self.topics: dict[str, list[PartitionLog]] = {}
@@ -167,7 +172,7 @@ class SimulatedBroker:
         self.transactional: dict[str, tuple[int, int]] = {}  # id -> (producer id, epoch)
         self.running: dict[str, int] = {}  # transactional id -> open transaction
         self._numbers = 0
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._waiting: dict[asyncio.Future[None], None] = {}
         self._watch = loop.create_task(self._check_groups())
 
     def make(self, topic: str, partitions: int) -> None:
@@ -196,7 +201,7 @@ class SimulatedBroker:
 
     def changed(self) -> None:
         """Wakes whoever waits for records or for a group."""
-        for waiting in self._waiting:
+        for waiting in list(self._waiting):
             if not waiting.done():
                 waiting.set_result(None)
         self._waiting.clear()
@@ -204,13 +209,13 @@ class SimulatedBroker:
     async def change(self, timeout_s: float) -> None:
         """Waits for `changed`, or for so long."""
         waiting: asyncio.Future[None] = self.loop.create_future()
-        self._waiting.add(waiting)
+        self._waiting[waiting] = None
         timer = self.loop.call_later(timeout_s, _finish, waiting)
         try:
             await waiting
         finally:
             timer.cancel()
-            self._waiting.discard(waiting)
+            self._waiting.pop(waiting, None)
 
     async def delay(self) -> None:
         """One way over the network."""
@@ -256,6 +261,7 @@ class SimulatedBroker:
                 Message(part.topic, part.partition, log.end, stamp, key, value, transaction)
             )
             log.end += 1
+            self.trace(value or b"")
         self.changed()
         return first
 
@@ -330,6 +336,17 @@ class _TransactionManager:
         self.producer_id, self.producer_epoch = producer_id, producer_epoch
 
 
+class _Sender:
+    """The private part of aiokafka's producer that sends, again and again, until it is closed."""
+
+    def __init__(self, sending: dict[asyncio.Task[Any], None]) -> None:
+        self._sending = sending
+
+    async def close(self) -> None:
+        for task in list(self._sending):
+            task.cancel()
+
+
 class Producer:
     """In place of `AIOKafkaProducer`."""
 
@@ -341,8 +358,16 @@ class Producer:
         self._patience_s = 1e9 if patient else options.get("request_timeout_ms", 40_000) / 1000
         self._txn_manager = _TransactionManager()
         self._transaction = 0
-        self._closed = asyncio.Event()
-        self._sending: set[asyncio.Task[Any]] = set()
+        self._closed = False
+        self._orders: dict[TopicPartition, asyncio.Lock] = {}
+        self._sending: dict[asyncio.Task[Any], None] = {}
+        self._sender = _Sender(self._sending)
+        self.client = _Sender({})
+
+    @property
+    def epoch(self) -> Epoch:
+        """That its start gave it."""
+        return Epoch(self._txn_manager.producer_id, self._txn_manager.producer_epoch)
 
     async def start(self) -> None:
         await self._broker.reach(START_WAIT_S)
@@ -352,11 +377,13 @@ class Producer:
             self._txn_manager.set_pid_and_epoch(self._broker.number(), 0)
 
     async def stop(self) -> None:
-        if self._sending and self._broker.reachable:
-            await asyncio.wait(self._sending, timeout=5.0)
-        self._closed.set()
-        for task in self._sending:
-            task.cancel()
+        """As aiokafka's: waits for what is under way; a second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._sending:
+            await asyncio.wait(list(self._sending))
+        await self._sender.close()
 
     def create_batch(self) -> _Batch:
         return _Batch(self._batch_bytes)
@@ -391,12 +418,12 @@ class Producer:
         self, part: TopicPartition, messages: Sequence[tuple[bytes | None, bytes | None]]
     ) -> "asyncio.Task[Sent]":
         task = asyncio.ensure_future(self._deliver(part, list(messages)))
-        self._sending.add(task)
+        self._sending[task] = None
         task.add_done_callback(self._ended)
         return task
 
     def _ended(self, task: "asyncio.Task[Sent]") -> None:
-        self._sending.discard(task)
+        self._sending.pop(task, None)
         if not task.cancelled():
             task.exception()
 
@@ -406,16 +433,17 @@ class Producer:
         """Appended once; the acknowledgement may come much later, or to nobody."""
         broker = self._broker
         manager = self._txn_manager
-        try:
-            await broker.reach(self._patience_s)
-        except KafkaConnectionError as error:
-            raise KafkaTimeoutError("simulated: given up") from error
-        offset = broker.append(
-            part,
-            messages,
-            producer=(manager.producer_id, manager.producer_epoch),
-            transaction=self._transaction,
-        )
+        async with self._orders.setdefault(part, asyncio.Lock()):
+            try:
+                await broker.reach(self._patience_s)
+            except KafkaConnectionError as error:
+                raise KafkaTimeoutError("simulated: given up") from error
+            offset = broker.append(
+                part,
+                messages,
+                producer=(manager.producer_id, manager.producer_epoch),
+                transaction=self._transaction,
+            )
         await broker.delay()
         await broker.reach(self._patience_s)
         return Sent(part.topic, part.partition, offset)
@@ -511,7 +539,7 @@ class Consumer:
             await self._broker.change(0.5)
 
     async def _rejoin(self, group: Group, member: Member) -> None:
-        had = set(self._positions)
+        had = dict(self._positions).keys()  # in order: sets of names have none that stays
         await self._listener.on_partitions_revoked(had)
         while group.members.get(self) is member:
             member.joined = group.generation
@@ -525,7 +553,7 @@ class Consumer:
             return
         self._generation = group.settled
         self._positions = dict.fromkeys(member.assigned)
-        await self._listener.on_partitions_assigned(set(member.assigned))
+        await self._listener.on_partitions_assigned(dict(member.assigned).keys())
 
     def assignment(self) -> frozenset[TopicPartition]:
         return frozenset(self._positions)
@@ -536,6 +564,8 @@ class Consumer:
     # Positions
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
+        if partition not in self._positions:
+            raise IllegalStateError(f"simulated: {partition} is not assigned")
         self._positions[TopicPartition(*partition)] = offset
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> bool:
@@ -548,6 +578,8 @@ class Consumer:
         return self._position(TopicPartition(*partition))
 
     def _position(self, part: TopicPartition) -> int:
+        if part not in self._positions:
+            raise IllegalStateError(f"simulated: {part} is not assigned")
         position = self._positions[part]
         if position is None:
             committed = self._group.committed.get(part) if self._group is not None else None
@@ -580,6 +612,7 @@ class Consumer:
         member = group.members.get(self)
         if member is None or self._generation != group.generation:
             raise CommitFailedError("simulated: no member of this generation")
+        member.seen_at = self._broker.loop.now  # as by a heartbeat
         group.committed.update(offsets)
         await self._broker.delay()
 

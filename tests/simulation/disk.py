@@ -4,6 +4,7 @@ A write survives the death of the process at once, and a power cut only once it 
 what a power cut leaves is the synced state and the first few of the writes after it.
 """
 
+import itertools
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,10 @@ from schemas.errors import DataDirectoryInUseError, DiskError, StorageError
 from tests.simulation.loop import Process, State, current
 
 _WriteOp = tuple[str, bytes, bytes]
+
+
+class KilledError(BaseException):
+    """The process has died within a step; what it still does reaches no disk."""
 
 
 class WriteBatch:
@@ -70,6 +75,30 @@ class SimulatedDisk:
         self._rng = rng
         self._files: dict[Path, _Files] = {}
         self.full = False
+        self.strains_left = 0
+
+    def abandon(self, process: Process) -> None:
+        """What the process has open counts as closed."""
+        for files in self._files.values():
+            if files.owner is process:
+                files.open = False
+
+    def make_room(self) -> None:
+        """Is full no longer."""
+        self.full = False
+
+    def strain(self) -> None:
+        """Called before each write and sync: the process may die there, between two of them.
+
+        Raises:
+            KilledError: it has.
+        """
+        if self.strains_left:
+            self.strains_left -= 1
+            process = current()
+            if not self.strains_left and process is not None:
+                process.state = State.DEAD
+                raise KilledError(process.name)
 
     def files(self, path: Path) -> _Files:
         """What is under the path; made where it is missing."""
@@ -83,6 +112,10 @@ class SimulatedDisk:
     def lose(self, path: Path) -> None:
         """The directory is deleted; its owner must be dead."""
         self._files.pop(path, None)
+
+    def clear(self) -> None:
+        """Everything is deleted; its owners must be dead."""
+        self._files.clear()
 
     def cut_power(self, *paths: Path) -> None:
         """What was not synced may be gone, from some write on; its owners must be dead."""
@@ -145,6 +178,7 @@ class Database:
         self._open()
 
     def _open(self) -> None:
+        self._check()
         files = self._disk.files(self.path)
         if files.open and files.owner is not None and files.owner.state is not State.DEAD:
             raise DataDirectoryInUseError(str(self.path))
@@ -164,6 +198,11 @@ class Database:
         self.close()
         self._open()
 
+    def set_aside(self, to: Path) -> None:
+        self._disk.strain()
+        self._disk.move(self.path, to)
+        self._open()
+
     def close(self) -> None:
         if self._files.owner is current():
             self._files.open = False
@@ -176,10 +215,9 @@ class Database:
         return _Cursor(self._files.rows)
 
     def scan(self, start: bytes, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        for key in list(self._files.rows.irange(start)):
-            if not key.startswith(prefix):
-                return
-            yield key, self._files.rows[key]
+        rows = self._files.rows
+        found = list(itertools.takewhile(lambda key: key.startswith(prefix), rows.irange(start)))
+        yield from [(key, rows[key]) for key in found]
 
     def last_key_before(self, end: bytes) -> bytes | None:
         place = self._files.rows.bisect_right(end) - 1
@@ -190,6 +228,7 @@ class Database:
 
     def write(self, batch: WriteBatch) -> None:
         self._check()
+        self._disk.strain()
         if self._disk.full:
             raise OSError("No space left on device (simulated)")
         _apply(self._files.rows, batch.ops)
@@ -197,6 +236,7 @@ class Database:
 
     def sync(self) -> None:
         self._check()
+        self._disk.strain()
         if self._disk.full:
             raise OSError("No space left on device (simulated)")
         for ops in self._files.unsynced:

@@ -6,15 +6,21 @@ An engine's cache is the truth to which every answer is compared.
 import asyncio
 import random
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import Final, Protocol
 
-from bridge.sequencing.replay_client import END_SEQUENCE
+import msgspec
+
+from bridge.sequencing.replay_client import END_SEQUENCE, Replayer
+from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
+from schemas.errors import RegistrationConflictError
 from schemas.identities import PublisherKey
+from schemas.records import EventsRecord
 from schemas.registration import PublisherKind, Registration
 from simulation.engines.cache import BlockChain, CacheSizes, EngineCache
 from simulation.engines.wire import EngineEvent, EventEncoder
+from tests.building import prefix_hashes
 from tests.simulation.loop import EPOCH_S, Process, SimulatedLoop, State, current
 
 BLOCK_SIZE: Final = 4
@@ -28,6 +34,14 @@ class Inbox(Protocol):
 
     def put(self, messages: Sequence[RawMessage]) -> None:
         """Appends them."""
+        ...
+
+
+class DiscardingInbox(Inbox, Protocol):
+    """An inbox whose messages can be dropped."""
+
+    def discard(self, publisher: PublisherKey) -> None:
+        """Drops a publisher's waiting messages."""
         ...
 
 
@@ -49,6 +63,7 @@ class SimulatedEngine:
         buffer_batches: int,
         gpu_blocks: int = 24,
     ) -> None:
+        self.number = number
         self._loop = loop
         self._rng = rng
         self._sizes = CacheSizes(block_size=BLOCK_SIZE, gpu_blocks=gpu_blocks)
@@ -62,9 +77,18 @@ class SimulatedEngine:
             block_size=BLOCK_SIZE,
         )
         self.links: list[Link] = []
+        self._lives: dict[float, int] = {}  # by the time of a batch, the incarnation that sent it
+        self._heard: set[tuple[int, int]] = set()
+        self._life = 0
+        self._prefixes: dict[int, int] = {}  # by block hash, of all incarnations
         self.buffer_batches = buffer_batches
         self.up = False
         self.start()
+
+    @property
+    def encoded_registration(self) -> bytes:
+        """As the registry has it."""
+        return msgspec.msgpack.encode(self.registration)
 
     @property
     def publisher(self) -> PublisherKey:
@@ -76,6 +100,7 @@ class SimulatedEngine:
         root = self._rng.randbytes(32)
         self.cache = EngineCache(self._sizes, chain=BlockChain(BLOCK_SIZE, root))
         self.sequence = 0
+        self._life += 1
         self.buffer: deque[tuple[int, bytes]] = deque(maxlen=self.buffer_batches)
         self.up = True
 
@@ -87,7 +112,34 @@ class SimulatedEngine:
 
     def serve(self, prompt: Sequence[int]) -> None:
         """One request: its events are one batch."""
+        hashes = self.cache.chain.hashes(prompt)
+        self._prefixes.update(zip(hashes, prefix_hashes(prompt, BLOCK_SIZE), strict=True))
         self._publish(self.cache.run(prompt).events)
+
+    def held(self) -> set[int]:
+        """The prefix hashes of what is cached: the truth."""
+        return {self._prefixes[block] for block, _ in self.cache.snapshot().held}
+
+    def note_heard(self, sequence: int) -> None:
+        """A batch of the present incarnation has been received by somebody."""
+        self._heard.add((self._life, sequence))
+
+    def hid_a_restart(self, records: Iterable[EventsRecord]) -> bool:
+        """Whether the numbers of its batches could not show that it was started again: the first
+        one of an incarnation that anybody heard came just after the last one of another.
+        """
+        last: dict[int, tuple[int, int]] = {}  # by incarnation in the log, the last batch
+        for record in records:
+            life = self._lives[record.engine_time]
+            sequences = range(record.first_sequence, record.last_sequence + 1)
+            before, sequence = last.get(record.incarnation, (life, -1))
+            if before != life and record.first_sequence == sequence + 1:
+                return True
+            if any((life, one) not in self._heard for one in sequences):
+                return True  # one record has batches of both
+            if record.last_sequence > sequence:
+                last[record.incarnation] = (life, record.last_sequence)
+        return False
 
     def clear(self) -> None:
         """Forgets everything, and says so."""
@@ -96,6 +148,7 @@ class SimulatedEngine:
     def _publish(self, events: list[EngineEvent]) -> None:
         now = EPOCH_S + self._loop.now
         payload = self._encoder.encode(events, timestamp_s=now, dp_rank=0)
+        self._lives[now] = self._life
         self.buffer.append((self.sequence, payload))
         for link in self.links:
             link.send([b"", self.sequence.to_bytes(8, "big"), payload])
@@ -108,8 +161,8 @@ class Link:
     def __init__(self, loop: SimulatedLoop, rng: random.Random, engine: SimulatedEngine) -> None:
         self._loop = loop
         self._rng = rng
-        self._process = current()
-        self._context = None if self._process is None else self._process.context.copy()
+        self.process = current()
+        self._context = None if self.process is None else self.process.context.copy()
         self._last_at = 0.0
         self._inbox: Inbox | None = None
         self.engine = engine
@@ -124,6 +177,11 @@ class Link:
         self._inbox = inbox
         self.set_up(self.engine.up)
 
+    def set_up_with_engine(self) -> None:
+        """Comes up where the engine is there."""
+        if self in self.engine.links:
+            self.set_up(self.engine.up)
+
     def set_up(self, up: bool) -> None:
         """Comes up or goes down; what was under way is lost."""
         if up and not self.up:
@@ -136,13 +194,15 @@ class Link:
         """Hands one message on, or loses it."""
         if not self.up or self._rng.random() < self.loss:
             return
-        arrives_at = max(self._last_at, self._loop.now + self._rng.random() * 0.003)
+        soon = self._loop.now + self._rng.random() * 0.003
+        arrives_at = max(self._last_at + 1e-6, soon)  # timers of one moment have no order
         self._last_at = arrives_at
         self._loop.call_at(arrives_at, self._arrive, frames, self._epoch, context=self._context)
 
     def _arrive(self, frames: list[bytes], epoch: int) -> None:
         if epoch != self._epoch or self._inbox is None:
             return
+        self.engine.note_heard(int.from_bytes(frames[1], "big"))
         received_at = EPOCH_S + self._loop.now
         self._inbox.put([RawMessage(self.engine.publisher, frames, received_at)])
 
@@ -157,14 +217,18 @@ class SimulatedSubscriber:
     """In place of `bridge.sockets.subscriber.Subscriber`, for one process."""
 
     def __init__(
-        self, loop: SimulatedLoop, rng: random.Random, engines: Sequence[SimulatedEngine]
+        self,
+        loop: SimulatedLoop,
+        rng: random.Random,
+        engines: Sequence[SimulatedEngine],
+        inbox: DiscardingInbox,
     ) -> None:
         self.unexpected_errors = 0
+        self._inbox = inbox
         self._loop = loop
         self._rng = rng
         self._engines = {engine.publisher: engine for engine in engines}
         self._links: dict[PublisherKey, Link] = {}
-        self.inbox: Inbox | None = None
 
     def start(self) -> None:
         """Nothing: there is no thread."""
@@ -176,16 +240,18 @@ class SimulatedSubscriber:
 
     def follow(self, registration: Registration) -> None:
         """Connects."""
-        assert self.inbox is not None
+        if registration.publisher in self._links:
+            raise RegistrationConflictError(registration.service_key)
         link = Link(self._loop, self._rng, self._engines[registration.publisher])
         self._links[registration.publisher] = link
-        link.open(self.inbox)
+        link.open(self._inbox)
 
     def unfollow(self, publisher: PublisherKey) -> None:
         """Disconnects, if it is connected."""
         link = self._links.pop(publisher, None)
         if link is not None:
             link.close()
+            self._inbox.discard(publisher)
 
     def connected(self, publisher: PublisherKey) -> bool:
         """Whether the link is up."""
@@ -234,11 +300,28 @@ class Replays:
                 for sequence, payload in batches[first : first + 8]
                 if self._rng.random() >= self.loss
             ]
+            for sequence, _ in batches[first : first + 8]:
+                engine.note_heard(sequence)
             if chunk:
                 yield chunk
         if self._rng.random() < self.loss:
             await asyncio.sleep(REPLAY_TIMEOUT_S)
             raise TimeoutError
+
+
+class SimulatedReplayer(Replayer):
+    """The real one, but for the sockets."""
+
+    def __init__(self, sequencer: Sequencer, replays: Replays) -> None:
+        super().__init__(sequencer)
+        self.close()  # its sockets' context, which a killed process would leave behind
+        self._replays = replays
+
+    async def _replies(
+        self, publisher: PublisherKey, endpoint: str, start: int, *, other_ip: bool
+    ) -> AsyncGenerator[list[RawMessage], None]:
+        async for chunk in self._replays.ask(publisher, endpoint, start):
+            yield chunk
 
 
 __all__ = [
@@ -247,6 +330,7 @@ __all__ = [
     "Process",
     "Replays",
     "SimulatedEngine",
+    "SimulatedReplayer",
     "SimulatedSubscriber",
     "State",
 ]

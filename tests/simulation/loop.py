@@ -8,6 +8,7 @@ in one context: its tasks, their timers and callbacks. A killed one never runs a
 import asyncio
 import contextlib
 import contextvars
+import heapq
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from enum import Enum
@@ -54,53 +55,45 @@ class DeadlockError(AssertionError):
     """Nothing is ready and nothing is scheduled: whoever waits would wait for ever."""
 
 
-class _Selector:
-    """In place of the operating system's: waiting moves the clock."""
-
-    def __init__(self, loop: "SimulatedLoop") -> None:
-        self._loop = loop
-
-    def select(self, timeout: float | None = None) -> list[Any]:
-        if timeout is None:
-            raise DeadlockError("every task waits, and no timer is set")
-        self._loop.now += max(timeout, 0.0)
-        return []
-
-    def close(self) -> None: ...
-
-    def get_map(self) -> dict[Any, Any]:
-        return {}
-
-
 class SimulatedLoop(asyncio.BaseEventLoop):
     """See the module."""
 
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
-        self._selector = _Selector(self)
-        self._clock_resolution = 1e-9
-        self.processes: set[Process] = set()
+        self.turns = 0
+        self.failures: list[AssertionError] = []
+        self.processes: dict[Process, None] = {}
         self.set_exception_handler(lambda *_: None)
 
     def time(self) -> float:
         """Virtual seconds since the beginning."""
         return self.now
 
-    def _process_events(self, event_list: list[Any]) -> None: ...
-
     def _write_to_self(self) -> None: ...
 
     def _run_once(self) -> None:
+        """As the base's, but that time jumps, and that only running processes run."""
         ready = self._ready  # type: ignore[attr-defined]
+        timers: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
+        while timers and timers[0]._cancelled:
+            heapq.heappop(timers)._scheduled = False  # type: ignore[attr-defined]
+        if not ready and not self._stopping:  # type: ignore[attr-defined]
+            if not timers:
+                raise DeadlockError("every task waits, and no timer is set")
+            self.now = max(self.now, timers[0].when())
+        while timers and timers[0].when() <= self.now:
+            timer = heapq.heappop(timers)
+            timer._scheduled = False  # type: ignore[attr-defined]
+            ready.append(timer)
         for _ in range(len(ready)):
             handle = ready.popleft()
             process: Process | None = handle._context.get(CURRENT, None)
-            if process is None or process.state is State.RUNNING:
-                ready.append(handle)
-            else:
+            if process is not None and process.state is not State.RUNNING:
                 process.held.append(handle)
-        super()._run_once()  # type: ignore[misc]
+            elif not handle._cancelled:
+                self.turns += 1
+                handle._run()
 
     def run_in_executor(  # type: ignore[override]
         self, executor: object, func: Callable[..., T], *args: Any
@@ -118,8 +111,14 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def spawn(self, process: Process, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
         """Starts work in a process."""
         task = self.create_task(work, context=process.context)
-        self.processes.add(process)
+        task.add_done_callback(self._ended)
+        self.processes[process] = None
         return task
+
+    def _ended(self, task: "asyncio.Task[Any]") -> None:
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, AssertionError):
+            self.failures.append(error)
 
     def kill(self, process: Process) -> None:
         """As `kill -9`: nothing of it runs from here on."""

@@ -14,8 +14,9 @@ point by then: superseded rows are gone, so is the order between rows of differe
 The rows of a store are a partition that is loaded once, and read from the disk stream by stream.
 
 Rows that are corrupt or of a newer version are skipped, counted and logged; what they belong to is
-degraded until a whole row replaces them: the next generation does for a context. A strict reader
-raises instead: whoever owns a store has a log to rebuild the table from.
+degraded until a whole row replaces them: the next generation does for a context. Without a
+`covered` row that can be read, everything is. A strict reader raises instead: whoever owns a store
+has a log to rebuild the table from.
 
 A topic is to be read with `isolation_level="read_committed"`: a large flush is a transaction, and
 what a dying worker wrote of one was never there.
@@ -28,7 +29,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from schemas.codec import decode_row_body
-from schemas.errors import RowCorruptError
+from schemas.errors import RowCorruptError, RowVersionError
 from schemas.identities import ModelContext, Offset, PrefixScope, PublisherKey, StreamKey
 from schemas.positions import Position, PublisherState
 from streams.kernel.interface import Kernel
@@ -52,7 +53,7 @@ class _Partition:
         self.unproven = ALL_PROVEN
         self.gathered = GatheredRows()
         self.contexts = contexts
-        self.publishers: set[PublisherKey] = set()
+        self.publishers: dict[PublisherKey, None] = {}  # a set in the order of its rows
 
 
 class _Commit:
@@ -83,6 +84,7 @@ class RowReader:
         self._partitions: dict[int, _Partition] = {}
         self._degraded: Counter[StreamKey] = Counter()
         self._skipped = SkippedRows(strict=strict)
+        self._spoiled: set[int] = set()
 
     # Reading
 
@@ -111,10 +113,13 @@ class RowReader:
         return self._partition(partition).unproven
 
     def is_degraded(self, scope: PrefixScope) -> bool:
-        """Whether a publisher of the scope has lost batches, or a row of the scope was skipped.
+        """Whether a publisher of the scope has lost batches, or a row of the scope was skipped, or
+        a partition has no `covered` row that can be read: it is going to be built again.
 
         Cost O(degraded streams).
         """
+        if self._spoiled:
+            return True
         tenant_id, model_name, _, block_size, additional_salt = scope
         wanted = (tenant_id, model_name, block_size, additional_salt)
         streams = [*self._degraded, *self._skipped.damaged]
@@ -125,6 +130,16 @@ class RowReader:
         return self._skipped.take()
 
     # Rows
+
+    def is_of_another_table(self, partition: int, key: bytes, value: bytes | None) -> bool:
+        """Whether to put this row would drop what the partition holds: see rule 3."""
+        known = self._partitions.get(partition)
+        if key != rows.COVERED_KEY or value is None or known is None or not known.table:
+            return False
+        try:
+            return rows.decode_row(key, value).body != known.table
+        except (RowCorruptError, RowVersionError):
+            return False
 
     def put(self, partition: int, key: bytes, value: bytes | None) -> None:
         """The next row of the partition's topic; None for a tombstone.
@@ -186,8 +201,11 @@ class RowReader:
         """
         value = source.covered()
         covered = None if value is None else part.contexts.decode(rows.COVERED_KEY, value)
+        if value is not None and covered is None:
+            self._spoiled.add(partition)
         if covered is None:
             return
+        self._spoiled.discard(partition)
         if part.table and covered.body != part.table:
             self._reset(partition, part)
         elif covered.covers < part.covered:
@@ -203,7 +221,7 @@ class RowReader:
         for publisher, state in commit.states.items():
             self._put_state(part, publisher, state)
         for publisher, registered in commit.registrations.items():
-            part.publishers.add(publisher)
+            part.publishers[publisher] = None
             self.registrations[publisher] = registered
             self._register(publisher)
         if commit.unproven is not None:
@@ -254,7 +272,7 @@ class RowReader:
     # Publishers
 
     def _put_state(self, part: _Partition, publisher: PublisherKey, state: PublisherState) -> None:
-        part.publishers.add(publisher)
+        part.publishers[publisher] = None
         self.kernel.open_publisher(*publisher)
         self._note_degraded(publisher, state)
         self.publishers[publisher] = state
@@ -280,7 +298,7 @@ class RowReader:
         if publisher in self.registrations:
             self._register(publisher)
         else:
-            part.publishers.discard(publisher)
+            part.publishers.pop(publisher, None)
 
     def _reset(self, partition: int, part: _Partition) -> None:
         """Drops all that the partition held: its table was rebuilt."""

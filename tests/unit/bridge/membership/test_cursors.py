@@ -186,7 +186,7 @@ def test_a_note_knows_the_engine_time_and_the_registration() -> None:
     state = states[ONE.publisher]
     assert (state.cursor, state.engine_time) == (Cursor(2, 7), 107.0)
     assert state.registered == fingerprint(ONE)
-    assert again.noted_as_registered(0) == [ONE.publisher]
+    assert again.known(0) == [ONE.publisher]
 
 
 def test_resets_gaps_and_duplicates_are_followed() -> None:

@@ -1,0 +1,207 @@
+"""What engines do and what happens to them, in every world that has engines."""
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from schemas.records import EventsRecord, GapRecord, Record
+from streams.kernel.changes import decode_changes
+from streams.table.fold import Fold
+from tests.simulation.engines import Link, Replays, SimulatedEngine
+from tests.simulation.history import History
+from tests.simulation.loop import Process, SimulatedLoop
+
+FAULTS_S: Final = 6.0
+"""Whatever is to be undone later has been undone after this long; see `Crowd.later`."""
+
+Step = Callable[[], object]
+
+
+class Crowd:
+    """The engines of a world.
+
+    Attributes:
+        covered: every engine has a replay socket, and a buffer for all that it will ever send.
+    """
+
+    def __init__(self, loop: SimulatedLoop, history: History, rng: random.Random) -> None:
+        self.loop, self.history, self.rng = loop, history, rng
+        self.covered = rng.random() < 0.5
+        self.engines = [self._engine(number) for number in range(rng.randint(3, 4))]
+        self.replays = Replays(loop, history.source("replays"), self.engines)
+
+    def _engine(self, number: int) -> SimulatedEngine:
+        rng = self.rng
+        return SimulatedEngine(
+            self.loop,
+            self.history.source(f"engine {number}"),
+            number,
+            replays=self.covered or rng.random() < 0.6,
+            buffer_batches=100_000 if self.covered else rng.choice((4, 16, 100_000)),
+        )
+
+    # Steps
+
+    def steps(self) -> list[tuple[int, Step]]:
+        """What may happen, with weights."""
+        return [
+            (30, self.request),
+            (1, self.clear),
+            (2, self.restart),
+            (2, self.cut_links),
+            (1, self.lose_messages),
+            (1, self.lose_replies),
+        ]
+
+    async def take_steps(self, steps: Iterable[tuple[int, Step]]) -> None:
+        """Takes some tens of steps, with pauses between."""
+        weights, choices = zip(*steps, strict=True)
+        for _ in range(self.rng.randint(40, 80)):
+            self.rng.choices(choices, weights)[0]()
+            await asyncio.sleep(self.rng.random() * self.rng.choice((0.02, 0.2, 1.0)))
+
+    def later(self, most_s: float, what: str, do: Callable[[], object]) -> None:
+        """Does something at some time, which may be any await of any process."""
+        assert most_s <= FAULTS_S
+
+        def run() -> None:
+            if what:
+                self.history.note(what)
+            do()
+
+        self.loop.call_later(self.rng.random() * most_s, run)
+
+    def request(self) -> None:
+        """A few requests to one engine."""
+        engine = self.rng.choice(self.engines)
+        for _ in range(self.rng.choice((1, 1, 2, 6))):
+            self._serve(engine)
+
+    def _serve(self, engine: SimulatedEngine) -> None:
+        if not engine.up:
+            return
+        base, blocks = self.rng.randint(0, 3), self.rng.randint(1, 6)
+        prompt = [1000 * base + place for place in range(4 * blocks)]
+        prompt += [self.rng.randint(0, 5)] * 4
+        self.history.note(f"engine {engine.number} sends {engine.sequence}")
+        engine.serve(prompt)
+
+    def clear(self) -> None:
+        """An engine forgets all."""
+        engine = self.rng.choice(self.engines)
+        if engine.up:
+            self.history.note(f"engine {engine.number} clears at {engine.sequence}")
+            engine.clear()
+
+    def restart(self) -> None:
+        """An engine dies, and comes back after a while."""
+        engine = self.rng.choice(self.engines)
+        if engine.up:
+            self.history.note(f"engine {engine.number} stops at {engine.sequence}")
+            engine.stop()
+            self.later(3.0, f"engine {engine.number} is back", lambda: self._start(engine))
+
+    def _start(self, engine: SimulatedEngine) -> None:
+        engine.start()
+        for link in engine.links:
+            self.later(1.0, "", link.set_up_with_engine)
+
+    def cut_links(self) -> None:
+        """An engine's links go down, and come back."""
+        engine = self.rng.choice(self.engines)
+        self.history.note(f"links of engine {engine.number} are cut at {engine.sequence}")
+        for link in engine.links:
+            link.set_up(False)
+            self.later(3.0, "", link.set_up_with_engine)
+
+    def lose_messages(self) -> None:
+        """An engine's links lose messages for a while without going down."""
+        engine = self.rng.choice(self.engines)
+        self.history.note(f"links of engine {engine.number} lose messages")
+        links = list(engine.links)
+        for link in links:
+            link.loss = 0.3
+        self.later(1.0, f"links of engine {engine.number} are sound", lambda: _make_sound(links))
+
+    def lose_replies(self) -> None:
+        """Replays lose replies for a while."""
+        if not self.covered:
+            self.history.note("replays are lossy")
+            self.replays.loss = 0.3
+            self.later(2.0, "replays are sound", self._make_replays_sound)
+
+    def _make_replays_sound(self) -> None:
+        self.replays.loss = 0.0
+
+    def forget(self, process: Process) -> None:
+        """The process is dead: its links are gone."""
+        for engine in self.engines:
+            engine.links = [one for one in engine.links if one.process is not process]
+
+    # The end
+
+    def heal(self) -> None:
+        """Every engine is up, and every link."""
+        self._make_replays_sound()
+        for engine in self.engines:
+            if not engine.up:
+                engine.start()
+            _make_sound(engine.links)
+            for link in engine.links:
+                link.set_up_with_engine()
+
+    def send_last(self) -> None:
+        """Each engine sends once more: that shows what was lost before."""
+        for engine in self.engines:
+            self._serve(engine)
+
+
+def _make_sound(links: Iterable[Link]) -> None:
+    for link in links:
+        link.loss = 0.0
+
+
+def held_by(fold: Fold, engine: SimulatedEngine) -> set[int]:
+    """The prefix hashes that a fold has of an engine."""
+    return {
+        change.prefix
+        for view in fold.kernel.contexts()
+        if view.context.instance_id == engine.registration.instance_id
+        for chunk in fold.kernel.dump(view.context, 65_536)
+        for change in decode_changes(chunk)
+    }
+
+
+def check_engine(
+    fold: Fold,
+    engine: SimulatedEngine,
+    records: Iterable[Record],
+    *,
+    registered: bool,
+    covered: bool,
+) -> None:
+    """What a fold of the records says of an engine is the truth, or that it may not be; where the
+    engine is `covered`, the truth.
+    """
+    own = [one for one in records if one.publisher == engine.publisher]
+    if engine.hid_a_restart(one for one in own if isinstance(one, EventsRecord)):
+        return
+    found, held = held_by(fold, engine), engine.held()
+    name = f"engine {engine.number}"
+    if not registered:
+        assert not found, f"{name} is not registered, but in the table"
+        return
+    assert engine.publisher in fold.registrations, f"the log does not have that {name} is there"
+    state = fold.publishers.get(engine.publisher)
+    degraded = state is not None and state.degraded_since is not None
+    wrong = (
+        f"{name}: {len(found - held)} blocks too many, {len(held - found)} missing, {state};"
+        f" the engine is at {engine.sequence}"
+    )
+    gaps = [one for one in own if isinstance(one, GapRecord)]
+    assert (
+        not covered or state is None or all(one.incarnation < state.incarnation for one in gaps)
+    ), f"a gap although the buffer covers all: {wrong}"
+    assert not (degraded and covered), f"degraded although the buffer covers all: {wrong}"
+    assert degraded or found == held, f"exact and wrong: {wrong}"

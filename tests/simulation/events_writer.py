@@ -1,0 +1,101 @@
+"""Publishers whose records a test writes itself, in the order in which a bridge would."""
+
+import random
+from collections.abc import Callable
+
+from schemas.events import BlockEvent
+from tests.building import (
+    BLOCK,
+    cleared,
+    events_record,
+    gap_record,
+    registered_record,
+    registration,
+    removed,
+    reset_record,
+    stored,
+    unregistered_record,
+)
+
+_BLOCKS = 12
+
+
+class WrittenPublisher:
+    """One publisher, and where it stands in the log.
+
+    Args:
+        append: takes a record of it.
+    """
+
+    def __init__(self, number: int, rng: random.Random, append: Callable[[bytes], None]) -> None:
+        self.registration = registration(f"engine-{number}", port=5557 + number)
+        self.registered = False
+        self._rng = rng
+        self._append = append
+        self._incarnation, self._sequence = 1, -1
+        self._last = b""
+
+    def step(self) -> None:
+        """One more record."""
+        steps: list[tuple[int, Callable[[], None]]] = [
+            (16, self._events),
+            (1, self._gap),
+            (1, self._reset),
+            (2, self._again),
+            (1, self._unregister),
+        ]
+        if not self.registered:
+            self.register()
+            return
+        weights = [weight for weight, _ in steps]
+        self._rng.choices([step for _, step in steps], weights)[0]()
+
+    def register(self) -> None:
+        """Begins, or says once more that it has begun."""
+        if not self.registered and self._sequence >= 0:
+            self._incarnation, self._sequence = self._incarnation + 1, -1
+        self.registered = True
+        self._append(registered_record(self.registration))
+
+    def _unregister(self) -> None:
+        self.registered = False
+        self._append(unregistered_record(self.registration))
+
+    def _events(self) -> None:
+        first = self._sequence + 1
+        last = first + self._rng.choice((0, 0, 2))
+        events = [event for at in range(first, last + 1) for event in self._batch(at)]
+        self._sequence = last
+        stream = self.registration.stream
+        self._last = events_record(
+            first, last, events, incarnation=self._incarnation, stream=stream
+        )
+        self._append(self._last)
+
+    def _batch(self, sequence: int) -> list[BlockEvent]:
+        kind = self._rng.choices(("store", "remove", "clear"), (8, 3, 1))[0]
+        if kind == "clear":
+            return [cleared(sequence)]
+        block = self._rng.randint(1, _BLOCKS)
+        if kind == "remove":
+            return [removed(sequence, [block])]
+        count = self._rng.randint(1, 4)
+        tokens = list(range(BLOCK * block, BLOCK * (block + count)))
+        parent = None if block == 1 or self._rng.random() < 0.3 else block - 1
+        return [stored(sequence, list(range(block, block + count)), tokens, parent=parent)]
+
+    def _gap(self) -> None:
+        first = self._sequence + 1
+        self._sequence = first + self._rng.randint(0, 3)
+        stream = self.registration.stream
+        self._append(
+            gap_record(first, self._sequence, incarnation=self._incarnation, stream=stream)
+        )
+
+    def _reset(self) -> None:
+        self._incarnation, self._sequence = self._incarnation + 1, -1
+        self._append(reset_record(self._incarnation, stream=self.registration.stream))
+
+    def _again(self) -> None:
+        if self._last:
+            self._append(self._last)  # it was acknowledged to nobody

@@ -1,0 +1,79 @@
+"""Seeded histories of whole systems on simulated time, disks, links and brokers.
+
+pytest tests/simulation                      SEEDS histories in all
+pytest tests/simulation --seeds 100000       a night's worth
+pytest tests/simulation -k tables --seed 17  one history again; a seed gives one history, always
+"""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.simulation.history import History, MakeWorld, run_seed
+from tests.simulation.loop import SimulatedLoop
+from tests.simulation.world_bridges import BridgeWorld
+from tests.simulation.world_embedded import EmbeddedWorld
+from tests.simulation.world_tables import TableWorld
+
+CHUNK = 25
+WORLDS: dict[str, MakeWorld] = {
+    "bridges": BridgeWorld,
+    "tables": TableWorld,
+    "embedded": EmbeddedWorld,
+}
+SHARES = {"test_bridges": 0.4, "test_tables": 0.25, "test_embedded": 0.35}
+
+_DIGESTS = """
+from tests.simulation.history import run_seed
+from tests.simulation.test_worlds import WORLDS
+for name, world in WORLDS.items():
+    print([run_seed(name, world, seed).digest() for seed in range(4)])
+"""
+
+
+def _run(name: str, seeds: range) -> None:
+    for seed in seeds:
+        run_seed(name, WORLDS[name], seed)
+
+
+def test_bridges(seeds: range) -> None:
+    _run("bridges", seeds)
+
+
+def test_tables(seeds: range) -> None:
+    _run("tables", seeds)
+
+
+def test_embedded(seeds: range) -> None:
+    _run("embedded", seeds)
+
+
+def test_a_seed_gives_one_history_whatever_the_process() -> None:
+    printed = [
+        subprocess.run(
+            [sys.executable, "-c", _DIGESTS],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hash_seed in ("1", "2")
+    ]
+    assert printed[0] == printed[1]
+    assert len(set(printed[0].split())) > len(WORLDS)
+
+
+def test_a_failure_names_its_seed_and_what_happened_last() -> None:
+    with pytest.raises(AssertionError, match=r"(?s)--seed 7\): it broke.*a step of seed 7"):
+        run_seed("broken", _BrokenWorld, 7)
+
+
+class _BrokenWorld(BridgeWorld):
+    def __init__(self, loop: SimulatedLoop, history: History) -> None:
+        super().__init__(loop, history)
+        history.note(f"a step of seed {history.seed}")
+
+    async def run(self) -> None:
+        raise AssertionError("it broke")

@@ -1,0 +1,372 @@
+"""Bridges over engines and a broker, all of which fail; in the end the log has the truth.
+
+Some worlds are *covered*: every engine has a replay socket and a buffer that holds all it has ever
+sent. In those nothing may be lost, whatever is dropped, cut off or restarted.
+"""
+
+import asyncio
+import random
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+from unittest import mock
+
+from bridge import pump
+from bridge.delivery import spool
+from bridge.sequencing.sequencer import Sequencer
+from bridge.service import Bridge, BridgeSettings
+from bridge.sockets.inbox import Inbox
+from brokers import clients
+from brokers.interface import Partition
+from brokers.options import client_options
+from brokers.settings import KafkaSettings
+from schemas.codec import decode_record
+from schemas.errors import RecordError, StorageError
+from schemas.identities import Offset, PublisherKey
+from schemas.limits import SPOOL_BYTES_MAX
+from schemas.records import EventsRecord, Record
+from schemas.topics import encode_publisher
+from streams.kernel import open_kernel
+from streams.table.fold import Fold
+from tests.simulation.broker import SimulatedBroker
+from tests.simulation.crowd import FAULTS_S, Crowd, Step, check_engine
+from tests.simulation.disk import Database, SimulatedDisk, WriteBatch
+from tests.simulation.engines import SimulatedReplayer, SimulatedSubscriber
+from tests.simulation.history import History
+from tests.simulation.loop import Process, SimulatedLoop, State, current
+
+KAFKA: Final = KafkaSettings(bootstrap="simulated:1", events_partitions=2, registry_partitions=3)
+SESSION_S: Final = 3.0
+QUIET_S: Final = 120.0
+"""Virtual seconds within which a world that is no longer disturbed must come to rest."""
+
+
+class Host:
+    """A machine with one bridge on it: one process after the other on the same disk."""
+
+    def __init__(self, name: str, rng: random.Random) -> None:
+        self.name = name
+        self.disk = SimulatedDisk(rng)
+        self.process = Process(name)
+        self.process.state = State.DEAD
+        self.bridge: Bridge | None = None
+        self.task: asyncio.Task[Any] | None = None
+
+
+class BridgeWorld:
+    """See the module.
+
+    Attributes:
+        disputed: publishers of which a bridge wrote that no longer owned them: what it had spooled
+            and what continued the log, or a request that was under way when it was paused. If the
+            engine was started again meanwhile, its next owner may have begun with the same numbers,
+            and nothing shows that these are of two lives; or it is not registered any more.
+    """
+
+    modules: tuple[ModuleType, ...] = ()
+
+    def __init__(self, loop: SimulatedLoop, history: History) -> None:
+        self.loop, self.history = loop, history
+        self.rng = rng = history.source("steps")
+        self.broker = SimulatedBroker(loop, history.source("broker"))
+        self.broker.trace = self._trace
+        for topic in KAFKA.topics:
+            self.broker.make(topic.name, topic.partitions)
+        self.crowd = Crowd(loop, history, rng)
+        self.engines = self.crowd.engines
+        self.hosts = {
+            f"bridge-{number}": Host(f"bridge-{number}", history.source(f"disk {number}"))
+            for number in range(rng.randint(2, 3))
+        }
+        self.spool_bytes = rng.choice((SPOOL_BYTES_MAX, SPOOL_BYTES_MAX, 4096))
+        self.window_ms = rng.choice((0, 50))
+        self.registered: set[int] = set()
+        self.disputed: set[PublisherKey] = set()
+        history.note(
+            f"{len(self.hosts)} bridges, {len(self.engines)} engines,"
+            f" covered: {self.crowd.covered}, spool: {self.spool_bytes},"
+            f" window: {self.window_ms} ms"
+        )
+
+    def _trace(self, value: bytes) -> None:
+        """Something was written; see `disputed`."""
+        self.history.trace(value)
+        process = current()
+        if process is None or (bridge := self.hosts[process.name].bridge) is None:
+            return
+        with suppress(RecordError):
+            record = decode_record(value)
+            owned = record.publisher in bridge.pump.followed and bridge.registry.has_lease
+            if isinstance(record, EventsRecord) and not owned:
+                self.disputed.add(record.publisher)
+
+    # What is put in place of real parts; `current` says whose
+
+    @contextmanager
+    def patches(self) -> Iterator[None]:
+        """See `World`."""
+        with ExitStack() as stack:
+            for module, name, made in (
+                (clients, "AIOKafkaConsumer", self.broker.consumer),
+                (clients, "AIOKafkaProducer", self.broker.producer),
+                (pump, "Subscriber", self._subscriber),
+                (pump, "Replayer", self._replayer),
+                (spool, "Database", self._database),
+                (spool, "new_batch", WriteBatch),
+            ):
+                stack.enter_context(mock.patch.object(module, name, made))
+            yield
+
+    def _subscriber(self, inbox: Inbox) -> SimulatedSubscriber:
+        host = self._host()
+        source = self.history.source(f"links {host.name} {self.loop.now}")
+        return SimulatedSubscriber(self.loop, source, self.engines, inbox)
+
+    def _replayer(self, sequencer: Sequencer) -> SimulatedReplayer:
+        return SimulatedReplayer(sequencer, self.crowd.replays)
+
+    def _database(self, path: Path, preset: Any) -> Database:
+        return self._host().disk.database(path, preset)
+
+    def _host(self) -> Host:
+        process = current()
+        assert process is not None, "only a bridge has a disk"
+        return self.hosts[process.name]
+
+    # Bridges
+
+    def start(self, host: Host) -> None:
+        """Starts the bridge's process, where it does not run."""
+        if host.process.state is not State.DEAD:
+            return
+        self.history.note(f"{host.name} starts")
+        host.process = Process(host.name)
+        host.task = self.loop.spawn(host.process, self._run_bridge(host))
+
+    async def _run_bridge(self, host: Host) -> None:
+        process = host.process
+        settings = BridgeSettings(
+            kafka=KAFKA,
+            options=client_options(KAFKA),
+            data=Path(f"/{host.name}"),
+            window_ms=self.window_ms,
+            spool_bytes=self.spool_bytes,
+            session_s=SESSION_S,
+        )
+        try:
+            host.bridge = Bridge(settings)
+            await host.bridge.run(_prepare)
+        except StorageError:
+            if not host.disk.full:
+                raise
+        self._end(host, process)
+
+    def kill(self, host: Host, *, power: bool = False) -> None:
+        """kill -9, or a power cut."""
+        if host.process.state is State.DEAD:
+            return
+        self.history.note(f"{host.name} is killed" + (" by a power cut" if power else ""))
+        self.loop.kill(host.process)
+        self._end(host, host.process)
+        if power:
+            host.disk.cut_power()
+
+    def _end(self, host: Host, process: Process) -> None:
+        process.state = State.DEAD
+        if host.bridge is not None:
+            assert not host.bridge.faults, f"{host.name} has counted faults"
+        host.bridge = None
+        for engine in self.engines:
+            engine.links = [one for one in engine.links if one.process is not process]
+
+    # Steps
+
+    async def run(self) -> None:
+        """See `World`."""
+        for host in self.hosts.values():
+            self.start(host)
+        for number in range(len(self.engines)):
+            if self.rng.random() < 0.8:
+                self.register(number)
+        steps: list[tuple[int, Step]] = [
+            (2, self.kill_bridge),
+            (2, self.pause_bridge),
+            (1, self.stop_bridge),
+            (2, self.broker_away),
+            (2, self.cut_bridge_off),
+            (1, self.fill_disk),
+            (2, self.change_registry),
+            (1, self.compact),
+        ]
+        await self.crowd.take_steps([*self.crowd.steps(), *steps])
+        await self._heal()
+        self.check()
+
+    def _any_host(self) -> Host:
+        return self.rng.choice(list(self.hosts.values()))
+
+    def kill_bridge(self) -> None:
+        """At some time a bridge is killed, and started later."""
+        host = self._any_host()
+        self.crowd.later(0.3, "", lambda: self._kill(host))
+
+    def _kill(self, host: Host) -> None:
+        self.kill(host, power=self.rng.random() < 0.3)
+        self.crowd.later(5.0, "", lambda: self.start(host))
+
+    def stop_bridge(self) -> None:
+        """A bridge is stopped in order, and started later."""
+        host = self._any_host()
+        if host.bridge is not None:
+            self.history.note(f"{host.name} is stopped")
+            host.bridge.stop()
+            self.crowd.later(6.0, "", lambda: self.start(host))
+
+    def pause_bridge(self) -> None:
+        """A bridge stands still, often for longer than its session."""
+        host = self._any_host()
+        self.history.note(f"{host.name} is paused")
+        self.loop.pause(host.process)
+        process, most_s = host.process, self.rng.choice((0.5, 2 * SESSION_S))
+        self.crowd.later(most_s, f"{host.name} goes on", lambda: self.loop.resume(process))
+
+    def broker_away(self) -> None:
+        """Nobody reaches the broker for a while."""
+        self.history.note("the broker is away")
+        self.broker.away = True
+        self.crowd.later(self.rng.choice((0.5, 6.0)), "the broker is back", self._broker_back)
+
+    def _broker_back(self) -> None:
+        self.broker.away = False
+        self.broker.changed()
+
+    def cut_bridge_off(self) -> None:
+        """One bridge does not reach the broker, often for longer than its session."""
+        host = self._any_host()
+        self.history.note(f"{host.name} is cut off")
+        process, most_s = host.process, self.rng.choice((0.5, 2 * SESSION_S))
+        self.broker.cut.add(process)
+        self.crowd.later(
+            most_s, f"{host.name} is connected", lambda: self.broker.cut.discard(process)
+        )
+
+    def fill_disk(self) -> None:
+        """A bridge's disk takes nothing for a while."""
+        host = self._any_host()
+        self.history.note(f"the disk of {host.name} is full")
+        host.disk.full = True
+        self.crowd.later(3.0, f"the disk of {host.name} has room", host.disk.make_room)
+
+    def change_registry(self) -> None:
+        """A publisher is registered, or unregistered."""
+        number = self.rng.randrange(len(self.engines))
+        if number in self.registered:
+            self.registered.discard(number)
+            self.history.note(f"engine {number} is unregistered")
+            self._write_entry(number, None)
+        else:
+            self.register(number)
+
+    def register(self, number: int) -> None:
+        """The query API has written an entry."""
+        self.registered.add(number)
+        self.history.note(f"engine {number} is registered")
+        self._write_entry(number, self.engines[number].encoded_registration)
+
+    def _write_entry(self, number: int, value: bytes | None) -> None:
+        topic = KAFKA.topics.registry
+        key = encode_publisher(self.engines[number].publisher)
+        home = clients.partition_of(key, topic.partitions)
+        self.broker.append(Partition(topic.name, home), [(key, value)])
+
+    def compact(self) -> None:
+        """The cleaner has passed over the registry and the cursors."""
+        self.history.note("the registry and the cursors are compacted")
+        for topic in (KAFKA.topics.registry, KAFKA.topics.cursors):
+            for log in self.broker.topics[topic.name]:
+                log.compact(self.rng)
+
+    # The end
+
+    async def _heal(self) -> None:
+        self.history.note("all is well from here on")
+        self._broker_back()
+        self.broker.cut.clear()
+        for host in self.hosts.values():
+            host.disk.full = False
+            self.loop.resume(host.process)
+        await asyncio.sleep(FAULTS_S)
+        self.crowd.heal()
+        for host in self.hosts.values():
+            self.start(host)
+        await self._until_quiet()
+        self.crowd.send_last()
+        await asyncio.sleep(1.0)
+        await self._until_quiet()
+
+    async def _until_quiet(self) -> None:
+        end = self.loop.now + QUIET_S
+        quiet = 0
+        while quiet < 2:
+            await asyncio.sleep(0.5)
+            busy = self._busy()
+            quiet = 0 if busy else quiet + 1
+            assert self.loop.now < end, f"no rest within {QUIET_S:g} s: {busy}"
+
+    def _busy(self) -> str:
+        """What is not done yet, or ""."""
+        owners: dict[int, list[str]] = {number: [] for number in range(len(self.engines))}
+        for host in self.hosts.values():
+            if host.bridge is None:
+                return f"{host.name} does not run"
+            status = host.bridge.status()
+            if status.spool_records or status.queue_bytes or host.bridge.writer.losses:
+                return f"{host.name} has records that are not written: {status}"
+            for one in status.publishers:
+                if one.state != "live" or not one.connected:
+                    return f"{host.name} is {one.state} with {one.registration.instance_id}"
+                number = int(one.registration.instance_id.removeprefix("engine-"))
+                owners[number].append(host.name)
+        for number, names in owners.items():
+            if len(names) != (number in self.registered):
+                return f"engine {number} is followed by {names}"
+        return ""
+
+    def check(self) -> None:
+        """What must hold once all is quiet."""
+        for host in self.hosts.values():
+            assert host.bridge is not None
+            assert not host.bridge.faults, f"{host.name} has counted faults"
+        fold = self._folded()
+        if not self.disputed:
+            assert not fold.counters["log_holes"], "the log has holes"
+        records = self._records()
+        for engine in self.engines:
+            if engine.publisher in self.disputed:
+                continue
+            registered = engine.number in self.registered
+            covered = self.crowd.covered
+            check_engine(fold, engine, records, registered=registered, covered=covered)
+
+    def _folded(self) -> Fold:
+        fold = Fold(open_kernel(1337))
+        offset = 0
+        for log in self.broker.topics[KAFKA.topics.events.name]:
+            for message in log.records:
+                assert message.value is not None
+                skipped = fold.apply(Offset(offset), message.value)
+                assert skipped is None or skipped.reason == "duplicate_record", skipped
+                offset += 1
+        return fold
+
+    def _records(self) -> list[Record]:
+        return [
+            decode_record(message.value or b"")
+            for log in self.broker.topics[KAFKA.topics.events.name]
+            for message in log.records
+        ]
+
+
+async def _prepare() -> None: ...
