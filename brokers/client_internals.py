@@ -47,8 +47,7 @@ async def abandon_producer(producer: Any, timeout_s: float) -> None:
     """
     producer._closed = True  # noqa: SLF001 -- else it warns of itself
     with suppress(*AWAY):
-        await asyncio.wait_for(producer._sender.close(), timeout_s)  # noqa: SLF001
-        await asyncio.wait_for(producer.client.close(), timeout_s)
+        await _close_producer(producer, timeout_s)
 
 
 async def stop_producer(producer: Any, timeout_s: float) -> None:
@@ -60,7 +59,15 @@ async def stop_producer(producer: Any, timeout_s: float) -> None:
     """
     with suppress(*AWAY):
         try:
-            await asyncio.wait_for(producer.stop(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await producer.stop()
         except TimeoutError:  # it waits for a broker; a second `stop` would do nothing
-            await asyncio.wait_for(producer._sender.close(), timeout_s)  # noqa: SLF001
-            await asyncio.wait_for(producer.client.close(), timeout_s)
+            await _close_producer(producer, timeout_s)
+
+
+async def _close_producer(producer: Any, timeout_s: float) -> None:
+    # `asyncio.wait_for` would swallow a cancellation that comes just as its work ends.
+    async with asyncio.timeout(timeout_s):
+        await producer._sender.close()  # noqa: SLF001
+    async with asyncio.timeout(timeout_s):
+        await producer.client.close()

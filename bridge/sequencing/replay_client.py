@@ -146,12 +146,13 @@ class Replayer:
             # A name is looked up for one IP version only: see `bridge.sockets.connection`.
             socket.ipv6 = other_ip if names_host(endpoint) else True
             socket.connect(endpoint)
-            await asyncio.wait_for(
-                socket.send_multipart([b"", start.to_bytes(8, "big")]), self._idle_s
-            )
+            # `asyncio.wait_for` would swallow a cancellation that comes together with a message.
+            async with asyncio.timeout(self._idle_s):
+                await socket.send_multipart([b"", start.to_bytes(8, "big")])
             ended = False
             while not ended:
-                frames = await asyncio.wait_for(socket.recv_multipart(), self._idle_s)
+                async with asyncio.timeout(self._idle_s):
+                    frames = await socket.recv_multipart()
                 chunk, ended = await _read_ready(socket, publisher, frames)
                 yield chunk  # an empty one, too: whoever reads looks at the time
         finally:

@@ -44,6 +44,7 @@ from schemas.limits import (
     SHUTDOWN_S,
 )
 from streams.table.rows.contexts import MISSING_ROWS
+from streams.table.rows.format import as_found
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -253,7 +254,9 @@ class TopicReader:
     def _put(self, snapshot: Snapshot, place: TopicPartition, record: Message) -> None:
         if place.topic is Topic.TABLE:
             age_s = max(time() - record.timestamp / 1000, 0.0)
-            snapshot.put_row(place, record.key or b"", record.value, as_of=monotonic() - age_s)
+            key = record.key or b""
+            value = as_found(key, record.value, record.offset)
+            snapshot.put_row(place, key, value, as_of=monotonic() - age_s)
             return
         try:
             snapshot.registry.put(record.offset, record.key, record.value)

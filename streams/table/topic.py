@@ -200,7 +200,7 @@ class KafkaTableTopic:
         """Writes the rows as one batch; their offsets, or None where they do not fit."""
         if self._producer is None:
             raise TableLostError("the partition was given up")
-        first = await self._send(self._producer, written)
+        first = await self._send(self._producer, self._with_expected_offset(written))
         if first is None:
             return None
         if first != self._next:
@@ -212,11 +212,22 @@ class KafkaTableTopic:
         self._next = first + len(written)
         return list(range(first, self._next))
 
+    def _with_expected_offset(self, written: list[RowWrite]) -> list[RowWrite]:
+        """The rows with the place of the `covered` row at their end written into it: should the
+        topic have been recreated, no reader takes them for all that there is.
+        """
+        *others, last = written
+        if last.key != rows.COVERED_KEY or last.value is None:
+            return written
+        value = rows.with_expected_offset(last.value, self._next + len(others))
+        return [*others, RowWrite(last.key, value)]
+
     async def _spoil(self, producer: Producer) -> None:
         """What was just written does not follow on the rows that are there. No table counts without
         a `covered` row that can be read: so whoever opens the partition refolds the events.
 
-        A worker killed between the two leaves rows that do count: the price of one round trip.
+        Rows of earlier versions do not say where they were expected, nor does a batch of other rows
+        that goes ahead; where a worker is killed before this, its `covered` row tells readers.
         """
         await self._send(producer, [RowWrite(rows.COVERED_KEY, b"")])
 
@@ -265,12 +276,16 @@ class KafkaTableTopic:
             await producer.begin_transaction()
             sent = [
                 await producer.send(topic, key=row.key, value=row.value, partition=partition)
-                for row in written
+                for row in self._with_expected_offset(written)
             ]
             offsets = [acknowledged.offset for acknowledged in await asyncio.gather(*sent)]
-            if offsets[0] != self._next:
+            if offsets != list(range(self._next, self._next + len(written))):
                 await producer.abort_transaction()
-                raise TableLostError("another worker has taken the partition")
+                raise TableLostError(
+                    f"expected to write {len(written)} rows at {self._next}, wrote at {offsets[0]}"
+                    f" to {offsets[-1]}: another worker has taken the partition, or the topic was"
+                    " recreated"
+                )
             await producer.commit_transaction()
         finally:
             await stop_producer(producer, TABLE_PRODUCER_STOP_S)

@@ -53,13 +53,16 @@ class TopicCopy:
         """Copies rows from `start` on; False where they are not those of the table named."""
         position = None
         async for batch in self._topic.read(start):
-            for row in batch:
-                if row.key != rows.COVERED_KEY or row.value is None:
+            found = [
+                RowWrite(row.key, rows.as_found(row.key, row.value, row.offset)) for row in batch
+            ]
+            for row, (key, value) in zip(batch, found, strict=True):
+                if key != rows.COVERED_KEY or value is None:
                     continue
                 position = row.offset
-                if table is not None and _table_named(row.value) != table:
+                if table is not None and _table_named(value) != table:
                     return False
-            self._store.commit(RowWrite(row.key, row.value) for row in batch)
+            self._store.commit(found)
         if position is not None:
             self._store.commit([], Local(position, now))
         return table is None or position is not None

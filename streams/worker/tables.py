@@ -60,6 +60,7 @@ class PartitionTables:
         self.counters: Counter[str] = Counter()
         self._skip_log = SkipLog()
         self._wanted: frozenset[int] | None = None
+        self._closed = False
         self._assigning = asyncio.Lock()
         self._data = data
         self._options = options
@@ -81,11 +82,13 @@ class PartitionTables:
 
         Returns:
             Whether they are to be folded now; False where `release` or another `assign` has come
-            meanwhile, which leaves open what this one has opened.
+            meanwhile, which leaves open what this one has opened, and after `close`.
 
         Raises:
             KafkaError, RepriseError: none of them can be folded now.
         """
+        if self._closed:
+            return False  # a consumer that is being stopped may still call its listener
         wanted = self._wanted = frozenset(partitions)
         async with self._assigning:
             try:
@@ -161,8 +164,8 @@ class PartitionTables:
             await owned.topic.stop()
 
     async def close(self) -> None:
-        """Closes all tables, after whatever is being opened or flushed."""
-        self._wanted = None
+        """Closes all tables for good, after whatever is being opened or flushed."""
+        self._closed, self._wanted = True, None
         async with self._assigning:
             for partition in list(self.owned):
                 await self._close(partition)

@@ -245,12 +245,15 @@ class SimulatedBroker:
         """Appends as one batch; returns the first offset.
 
         Raises:
-            ProducerFenced: a newer epoch of the producer has written to the partition.
+            ProducerFenced: a newer epoch of the producer has written to the partition, or ended its
+                transaction.
         """
         log: PartitionLog = self.topics[part.topic][part.partition]
         number, epoch = producer
         if epoch < log.epochs.get(number, 0):
             raise ProducerFenced("simulated: a newer epoch has written")
+        if transaction and transaction not in self.running.values():
+            raise ProducerFenced("simulated: a newer epoch has ended the transaction")
         log.epochs[number] = epoch
         first = log.end
         if transaction:

@@ -5,7 +5,7 @@ answer exact and wrong, and in the end every replica has what a fresh fold of th
 import asyncio
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -24,7 +24,7 @@ from query_api.replica import topic_reader
 from query_api.replica.replica import Replica
 from query_api.replica.snapshot import Topic
 from query_api.replica.topic_reader import TopicReader
-from schemas.errors import ConfigurationError, RepriseError, StorageError
+from schemas.errors import ConfigurationError, RepriseError
 from schemas.identities import ModelContext, Offset, PublisherKey, StreamKey
 from schemas.positions import AnswerState, PublisherState
 from schemas.topics import encode_stream
@@ -33,7 +33,7 @@ from streams.log.interface import LogEntry
 from streams.table import store
 from streams.table import table as tables
 from streams.table.fold import Fold
-from streams.table.rows import format as rows
+from streams.table.rows.format import CONTEXT, FACT, MARK, PUBLISHER, REGISTRATION
 from streams.table.rows.reader import RowReader
 from streams.table.topic import KafkaTableTopic
 from streams.worker import tables as worker_tables
@@ -194,7 +194,6 @@ class TableWorld:
         self.expected: list[dict[int, Expected]] = [
             {-1: Expected({}, {})} for _ in range(_EVENTS.partitions)
         ]
-        self.doubted: list[set[bytes]] = [set() for _ in range(_TABLE.partitions)]
         self.proven_from = [-1] * _EVENTS.partitions  # before it, what was retired is not known
         self.losing = rng.random() < 0.5  # whether something may be lost for good
         self.batch_bytes = rng.choice((600, 3_000, 1_000_000))
@@ -413,46 +412,18 @@ class TableWorld:
         self.history.note("poison among the events")
         self._append_to(self.rng.randrange(_EVENTS.partitions), self.rng.randbytes(20))
 
-    def _names(self, partition: int) -> set[bytes]:
-        """The tables of a partition that somebody may still write."""
-        named = {self._named(partition)}
-        for host in self.hosts:
-            if host.worker is not None and host.worker.tables is not None:
-                owned = host.worker.tables.owned.get(partition)
-                named |= set() if owned is None else {owned.table._writer.table}
-        return named
-
-    def _named(self, partition: int) -> bytes:
-        """The table to which the topic's last `covered` row belongs."""
-        for record in reversed(self.broker.topics[_TABLE.name][partition].records):
-            if record.visible and record.key == rows.COVERED_KEY:
-                with suppress(StorageError):
-                    return rows.decode_row(rows.COVERED_KEY, record.value or b"").body
-        return b""
-
-    def _is_doubtful(self, partition: int) -> bool:
-        """Whether a flush that was under way when the topic was made again may stand alone in it.
-
-        It does from its writing until its owner sees where it stands, or for good if that dies.
-        """
-        doubted = self.doubted[partition]
-        if doubted and self._named(partition) not in doubted:
-            doubted.clear()
-        return bool(doubted)
-
     def poison_table(self) -> None:
         """Something that is no row."""
         if self.losing:
             self.history.note("poison in the table topic")
             part = Partition(_TABLE.name, self.rng.randrange(_TABLE.partitions))
-            key = self.rng.choice((b"", b"c", b"p", b"m", b"r")) + self.rng.randbytes(12)
+            kind = self.rng.choice((b"", b"x", CONTEXT, MARK, PUBLISHER, REGISTRATION, FACT))
+            key = kind + self.rng.randbytes(12)
             self.broker.append(part, [(key, self.rng.randbytes(20))])
 
     def make_topic_again(self) -> None:
         """The table topic is deleted and made again, empty."""
         self.history.note("the table topic is deleted and made again")
-        for partition in range(_TABLE.partitions):
-            self.doubted[partition] |= self._names(partition)
         self.broker.make(_TABLE.name, _TABLE.partitions)
         self.broker.changed()
 
@@ -522,8 +493,6 @@ class TableWorld:
         assert isinstance(table, RowReader)
         found = {view.context: view.digest for view in table.kernel.contexts()}
         for partition in range(_EVENTS.partitions):
-            if self._is_doubtful(partition):
-                continue
             covered = table.covered(partition)
             if covered < self.proven_from[partition]:
                 continue
@@ -552,7 +521,7 @@ class TableWorld:
         for reader in self.readers:
             assert reader.replica is not None
             assert not reader.replica.internal_errors, f"{reader.name} has met unknown errors"
-            if not self.losing and not any(map(self._is_doubtful, range(_TABLE.partitions))):
+            if not self.losing:
                 table = reader.replica.current.table
                 expected = {
                     key: state for fold in self.folds for key, state in fold.publishers.items()

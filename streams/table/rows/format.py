@@ -15,10 +15,13 @@ A value is a header and a body. The header says what it is and what it covers, a
 
     byte 0    format version
     byte 1    0 delta or fact, 1 chunk of a dump
-    2-3       0
+    2-3       of a `covered` row in a topic: the offset at which its owner expected to write it, as
+              1 + offset mod 65,535 (u16 LE); 0: not said, as in older rows
     4-7       CRC-32 of bytes 8.. (u32 LE)
     8-15      source offset that the row covers (i64 LE)
     16-       body
+
+Bytes 0 and 4-7 mean the same in every version: junk is told from what a newer Reprise wrote.
 
 A context's table is the rows of its marked generation, applied in order of n: first the chunks of a
 full dump (none in generation 0), then deltas. Rows of other generations are the remains of an
@@ -50,6 +53,8 @@ OWNER_KEY: Final = FACT + b"owner"
 
 _HEADER: Final = struct.Struct("<BBHIq")
 _COVERS_AT: Final = 8
+_EXPECTED_AT: Final = slice(2, 4)
+_EXPECTED_MODULUS: Final = 65_535
 _LENGTH: Final = struct.Struct(">H")
 _PLACE: Final = struct.Struct(">IQ")
 _FRAMING_BYTES: Final = 128  # what a row takes beside its body: key, header, the log's own framing
@@ -180,6 +185,23 @@ def encode_row(kind: RowKind, covers: int, body: bytes) -> bytes:
     return _HEADER.pack(ROW_FORMAT, kind, 0, crc, covers) + body
 
 
+def with_expected_offset(value: bytes, offset: int) -> bytes:
+    """The `covered` row with the offset at which it is expected to stand in its topic."""
+    expected = (1 + offset % _EXPECTED_MODULUS).to_bytes(2, "little")
+    return value[: _EXPECTED_AT.start] + expected + value[_EXPECTED_AT.stop :]
+
+
+def as_found(key: bytes, value: bytes | None, offset: int) -> bytes | None:
+    """The value of a row that stands at an offset of its topic; b"", which no reader takes for a
+    row, for a `covered` row that was meant to stand elsewhere: the topic was recreated while its
+    flush was under way, which stands there alone now.
+    """
+    if key != COVERED_KEY or value is None:
+        return value
+    expected = int.from_bytes(value[_EXPECTED_AT], "little")
+    return value if expected in (0, 1 + offset % _EXPECTED_MODULUS) else b""
+
+
 def decode_row(key: bytes, value: bytes) -> Row:
     """The inverse of `encode_row`.
 
@@ -190,9 +212,10 @@ def decode_row(key: bytes, value: bytes) -> Row:
     if len(value) < _HEADER.size:
         raise RowCorruptError(key=key, detail=f"got {len(value)} bytes, fewer than a header")
     version, kind, _, crc, covers = _HEADER.unpack_from(value)
-    if version > ROW_FORMAT:
+    intact = zlib.crc32(memoryview(value)[_COVERS_AT:]) == crc
+    if version > ROW_FORMAT and intact:  # else anything at all would stop who must not downgrade
         raise RowVersionError(version=version, supported=ROW_FORMAT)
-    if zlib.crc32(memoryview(value)[_COVERS_AT:]) != crc or kind not in (0, 1):
+    if version > ROW_FORMAT or not intact or kind not in (0, 1):
         raise RowCorruptError(key=key, detail="its checksum does not match")
     if not -1 <= covers <= OFFSET_MAX:
         raise RowCorruptError(key=key, detail=f"it covers offset `{covers}`")
