@@ -218,6 +218,11 @@ class Writer:
         if publisher in self.spool:
             self._withheld[publisher] = None
 
+    def discard(self, publisher: PublisherKey) -> None:
+        """Drops what is spooled of the publisher, which nobody needs; what comes next is written."""
+        self.spool.discard(publisher)
+        self._withheld.pop(publisher, None)
+
     def withheld(self) -> list[PublisherKey]:
         """The publishers that have records in the spool which wait for `release`."""
         return [publisher for publisher in self._withheld if publisher in self.spool]

@@ -201,7 +201,7 @@ class Ownership:
         for publisher in self._writer.withheld():
             # Unregistered while nobody owned it: after its records no other would be written.
             if self._home_of(publisher) in partitions and self._is_gone(publisher, partitions):
-                self._writer.spool.discard(publisher)
+                self._writer.discard(publisher)
         await self._end_registrations(partitions, wanted.keys())
         self._has_foreign = True
 
@@ -239,7 +239,7 @@ class Ownership:
         if publisher in self._pump.followed:
             await self._unfollow([publisher])
         if registration is None:
-            self._writer.spool.discard(publisher)
+            self._writer.discard(publisher)
             self._write_unregistered(publisher)
         else:
             await self._take_over({publisher: (registration, home)})
