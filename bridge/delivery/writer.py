@@ -219,7 +219,7 @@ class Writer:
             self._withheld[publisher] = None
 
     def discard(self, publisher: PublisherKey) -> None:
-        """Drops what is spooled of the publisher, which nobody needs; what comes next is written."""
+        """Drops what is spooled of the publisher, and lets what comes next be written."""
         self.spool.discard(publisher)
         self._withheld.pop(publisher, None)
 

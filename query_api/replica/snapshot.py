@@ -183,6 +183,15 @@ class Snapshot:
             place.topic is not Topic.REGISTRY for place in list(self._targets)
         )
 
+    def needed_ends(self) -> dict[TopicPartition, int]:
+        """Where the topics must end at the least, if they are still those that were read: after
+        what was read, and where they ended when this was begun.
+        """
+        return {
+            place: max(offset, self._targets.get(place, 0))
+            for place, offset in self.next_offsets.items()
+        }
+
     def progress(self) -> str:
         """What is missing until it is complete, for people."""
         left = sum(

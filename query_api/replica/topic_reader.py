@@ -303,15 +303,15 @@ class TopicReader:
                 raise _StalledError(f"no answer for {REPLICA_STALL_S:.0f} s")
 
     async def _note_ends(self, consumer: Consumer, snapshot: Snapshot) -> None:
-        applied = dict(snapshot.next_offsets)  # before they are asked for: some may come meanwhile
+        needed = snapshot.needed_ends()  # before they are asked for: some may come meanwhile
         async with asyncio.timeout(LAG_CHECK_WAIT_S):
             found = await consumer.end_offsets(list(self._places))
         now = monotonic()
         if snapshot.begun and now - self._answered_at > REPLICA_AWAY_S:
             raise _OffsetsLostError("tombstones may be gone after so long without Kafka")
         ends = {self._places[name]: offset for name, offset in found.items()}
-        if any(ends[place] < offset for place, offset in applied.items()):
-            raise _OffsetsLostError("a topic ends before the offsets read")
+        if any(ends[place] < offset for place, offset in needed.items()):
+            raise _OffsetsLostError("a topic ends before the offsets read, or to be read")
         self._answered_at = now
         self._replica.note_ends(ends)
 

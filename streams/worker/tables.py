@@ -220,7 +220,16 @@ class PartitionTables:
         return await read_past_corruption(self._options, self._events_topic, partition, start)
 
     async def _pass_over(self, partition: int, expected: int, got: int) -> None:
-        """Raises TableLostError where the records between are in the log, and were not brought."""
+        """Raises TableLostError where the records between are in the log, and were not brought, or
+        were there and are not any more.
+        """
+        bounds = (await log_bounds(self._options, self._events_topic, [partition]))[partition]
+        if bounds.start > expected:
+            self.counters["jumps"] += 1
+            raise TableLostError(
+                f"the log has dropped records {partition}:{expected} to {bounds.start - 1} before"
+                " they were folded; keep them longer, or add workers"
+            )
         first = await next_record_offset(self._options, self._events_topic, partition, expected)
         if first != got:
             self.counters["jumps"] += 1

@@ -7,6 +7,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -14,6 +15,7 @@ from unittest import mock
 
 from bridge import pump
 from bridge.delivery.log_sink import LogSink
+from bridge.membership.commands import Commands
 from bridge.membership.registrar import Registrar
 from bridge.pump import Pump
 from bridge.sequencing.sequencer import Sequencer
@@ -60,6 +62,7 @@ class Service:
         self.failures = 0
         self.ready = False
         self.appended: Callable[[int, Sequence[bytes]], None] = lambda _, __: None
+        self.commands: Commands[None] = Commands(loop)
         self._queue: deque[LogEntry] = deque()
         self._changed = asyncio.Event()
         self.folded_to = -1
@@ -103,12 +106,13 @@ class Service:
         await asyncio.gather(
             self.pump.run(),
             keep("log writer", self.sink.run, on_fault=self._fail),
+            keep("commands", self.commands.run, on_fault=self._fail),
             self._fold(),
             self._sync_often(),
         )
 
     def _fail(self) -> None:
-        raise AssertionError("the log writer has failed")
+        raise AssertionError("the log writer or the commands have failed")
 
     async def _fold(self) -> None:
         while True:
@@ -347,12 +351,12 @@ class EmbeddedWorld:
             if service is None or not service.ready or service.sink.is_blocked:
                 await asyncio.sleep(0.1)
                 continue
-            work = self.loop.spawn(self.process, self._try(service, number, register=register))
+            work = service.commands.submit(partial(self._try, service, number, register=register))
             for _ in range(200):
                 await asyncio.sleep(0.05)
                 if work.done() or self.service is not service:
                     break
-            if work.done() and not work.cancelled() and work.exception() is None:
+            if work.done() and work.exception() is None:
                 return
 
     async def _try(self, service: Service, number: int, *, register: bool) -> None:
