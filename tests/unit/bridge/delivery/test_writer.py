@@ -75,16 +75,25 @@ class FakeBroker:
         return [record for record in every if record.publisher == publisher]
 
 
+class FakeClosable:
+    """One of the two parts of aiokafka's producer that are closed to stop it at once."""
+
+    def __init__(self) -> None:
+        self.tasks: set[asyncio.Task[SentBatch]] = set()
+
+    async def close(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+
+
 class FakeProducer:
     def __init__(self, broker: FakeBroker) -> None:
         self._broker = broker
-        self._tasks: set[asyncio.Task[SentBatch]] = set()
+        self._sender, self.client = FakeClosable(), FakeClosable()
 
     async def start(self) -> None: ...
 
-    async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
+    async def stop(self) -> None: ...
 
     def create_batch(self) -> Batch:
         return FakeBatch()
@@ -94,7 +103,7 @@ class FakeProducer:
     ) -> "asyncio.Future[SentBatch]":
         assert isinstance(batch, FakeBatch)
         task = asyncio.create_task(self._write(partition, batch.values))
-        self._tasks.add(task)
+        self._sender.tasks.add(task)
         return task
 
     async def _write(self, partition: int, values: list[bytes]) -> SentBatch:
