@@ -88,7 +88,8 @@ def _continues(record: SequencedRecord, cursor: Cursor) -> bool:
     if isinstance(record, GapRecord):
         return False
     if isinstance(record, ResetRecord):
-        return record.incarnation <= cursor.incarnation + 1
+        # Folds would skip all that the owner goes on to write of the incarnation before.
+        return record.incarnation <= cursor.incarnation
     if record.incarnation > max(cursor.incarnation, 1):
         return False
     return record.incarnation < cursor.incarnation or record.first_sequence <= cursor.sequence + 1

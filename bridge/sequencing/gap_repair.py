@@ -7,7 +7,8 @@ marker, and come from another incarnation of the engine, whose numbers look the 
 1. Each request starts at the last batch in the log, and its reply is taken only if that batch comes
    back with the same engine time. If the time at that number differs, or no batch reaches it, the
    engine has restarted. Then what waits from the incarnation before is written, then a reset, and
-   the new incarnation is asked for from 0.
+   the new incarnation is asked for from 0. If that turns out to have begun before the log's last
+   batch, the reply without one may have been lost: it is asked for once more.
 2. After a hole, or without an end, what is missing is asked for again from there. A hole that shows
    twice is the engine's own; the repair ends when several requests in a row bring nothing new.
 3. Replayed batches are taken up to the first one that waits; if both have that number but not the
@@ -57,6 +58,9 @@ class Repair:
         self._new_incarnation = False  # what is asked for is not in the log yet
         self._verified = False  # the reply under way is of the incarnation asked for
         self._hole: tuple[int, int] | None = None
+        self._asked_again = False
+        self._waited = 0  # how many live batches waited when the request under way was sent
+        self._came_back = False
         self._barren = 0
         self._progress = True
 
@@ -74,6 +78,7 @@ class Repair:
         if self.requests >= REPLAY_REQUESTS_MAX or self._barren >= REPLAY_BARREN_MAX:
             return False
         self.requests += 1
+        self._waited = self._sequencer.waiting(self._publisher)
         self._verified = False
         self._progress = False
         return True
@@ -90,6 +95,11 @@ class Repair:
             if batch is None:
                 continue
             if not self._verified:
+                if self._may_be_the_one_before(batch):
+                    self._new_incarnation, self._asked_again = False, True
+                    self._progress = True  # one more round
+                    answer = Answer.ASK
+                    break
                 if not self._is_of_this_incarnation(batch):
                     self._new_incarnation = True
                     answer = Answer.ASK
@@ -112,7 +122,7 @@ class Repair:
             if self._verified and self._is_joined():
                 return Answer.DONE
             if not self._verified:
-                self._barren += 1  # not one reply: the engine may be away
+                self._note_silence()
             return Answer.ASK
         if self._verified:
             return Answer.ASK if self._is_short() else Answer.DONE
@@ -120,6 +130,13 @@ class Repair:
             return Answer.DONE
         self._new_incarnation = True  # the engine has not yet sent as much as the log has
         return Answer.ASK
+
+    def _note_silence(self) -> None:
+        """Not one reply. Either the engine was away, or has sent since: it was, and is back."""
+        if not self._came_back and self._sequencer.waiting(self._publisher) > self._waited:
+            self._came_back, self._progress = True, True
+        else:
+            self._barren += 1
 
     def _is_anchored(self) -> bool:
         return self.start == self._sequencer.cursor(self._publisher).sequence
@@ -140,6 +157,16 @@ class Repair:
         if self._new_incarnation or batch.sequence != cursor.sequence or batch.engine_time is None:
             return True
         return batch.engine_time == engine_time
+
+    def _may_be_the_one_before(self, batch: DecodedBatch) -> bool:
+        """Whether what was taken for a new incarnation was there before the log's last batch."""
+        _, engine_time = self._sequencer.anchor(self._publisher)
+        return (
+            self._new_incarnation
+            and not self._asked_again
+            and batch.engine_time is not None
+            and batch.engine_time <= engine_time
+        )
 
     def _begin_incarnation(self, batch: DecodedBatch, now: float) -> list[SequencedRecord]:
         """Ends the incarnation before, given the first batch that the new one still has."""

@@ -179,6 +179,10 @@ class Sequencer:
         lane = self._lanes[publisher]
         return next((held.batch for held in lane.held or () if not lane.is_older(held.batch)), None)
 
+    def waiting(self, publisher: PublisherKey) -> int:
+        """How many of its live batches wait."""
+        return len(self._lanes[publisher].held or ())
+
     def misses(self, publisher: PublisherKey) -> bool:
         """Whether batches are missing before what waits that the publisher may still have."""
         waiting = self.first_waiting(publisher)
