@@ -43,6 +43,13 @@ class _Found(NamedTuple):
     value: bytes
 
 
+def _has_chunk(found: Iterable[_Found], generation: int) -> bool:
+    return any(
+        place.generation == generation and row is not None and row.kind == RowKind.CHUNK
+        for place, row, _ in found
+    )
+
+
 class PartitionContexts:
     """See the module. `states` says where each context stands, as a writer has to know it."""
 
@@ -143,7 +150,8 @@ class PartitionContexts:
         """The rows of a context that have to be loaded now, in order; the rest is kept or dropped.
 
         A chunk repeats what was applied up to the offset that it covers: it is loaded only where
-        that has not been, or where the context is damaged.
+        that has not been, or where the context is damaged. A generation without a chunk begins with
+        an empty context, whatever of the one before was compacted away before it was read.
         """
         state = self.states.setdefault(context, ReadContext())
         switched = generation > state.generation
@@ -153,7 +161,7 @@ class PartitionContexts:
             state.damaged = False
         state.last_generation = max(state.last_generation, state.generation)
         ready: list[ContextRow] = []
-        replaces = heals
+        replaces = heals or (switched and not _has_chunk(found, state.generation))
         for place, row, value in sorted(found):
             state.last_generation = max(state.last_generation, place.generation)
             if place.generation > state.generation:
