@@ -100,6 +100,7 @@ class Ownership:
         """See `Owner`."""
         self._assignment = self._assigned_last = None
         self._has_foreign = False
+        self._owned.clear()
         self._changes.clear()
         await self._stop_running()
         self._hold_all()
@@ -162,6 +163,9 @@ class Ownership:
             await self._release_foreign()
             return
         publisher, change = next(iter(self._changes.items()))
+        if change.home not in self._owned:  # it was read while the partition was given up
+            del self._changes[publisher]
+            return
         try:
             if change.forget:
                 await self._changed(change.home, publisher, None)

@@ -70,7 +70,7 @@ class TableReader(Protocol):
         ...
 
     def is_of_another_table(self, partition: int, key: bytes, value: bytes | None) -> bool:
-        """Whether to put this row would drop what the partition holds."""
+        """Whether to put this row would drop what the partition holds, or mix it with another."""
         ...
 
     def put(self, partition: int, key: bytes, value: bytes | None) -> None:

@@ -132,9 +132,13 @@ class RowReader:
     # Rows
 
     def is_of_another_table(self, partition: int, key: bytes, value: bytes | None) -> bool:
-        """Whether to put this row would drop what the partition holds: see rule 3."""
+        """Whether to put this row would drop what the partition holds (see rule 3), or count what
+        may have been written for another table: where none could be read before.
+        """
         known = self._partitions.get(partition)
-        if key != rows.COVERED_KEY or value is None or known is None or not known.table:
+        if key != rows.COVERED_KEY or value is None or known is None:
+            return False
+        if not known.table and partition not in self._spoiled:
             return False
         try:
             return rows.decode_row(key, value).body != known.table

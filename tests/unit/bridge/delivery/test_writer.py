@@ -359,6 +359,24 @@ def test_a_record_that_the_broker_finds_too_large_is_a_gap_too(tmp_path: Path) -
     assert [type(one) for one in run.broker.records(ONE)] == [GapRecord]
 
 
+def test_what_follows_on_withheld_records_that_are_dropped_is_written(tmp_path: Path) -> None:
+    """Of a publisher that was unregistered, what is spooled is dropped, and that is written."""
+
+    async def scenario(run: Run) -> None:
+        run.broker.away.clear()
+        run.writer.append([events(number) for number in range(3)])
+        run.writer.spill()
+        run.writer.withhold(ONE)
+        run.writer.discard(ONE)
+        run.writer.append([UnregisteredRecord(stream=ONE.stream, dp_rank=0, bridge_time=0.0)])
+        run.writer.spill()
+        run.broker.away.set()
+        await run.drained()
+        assert isinstance(run.broker.records(ONE)[-1], UnregisteredRecord)
+
+    play(tmp_path, scenario)
+
+
 def test_spooled_records_that_are_withheld_wait_and_the_others_go_on(tmp_path: Path) -> None:
     async def scenario(run: Run) -> None:
         run.broker.away.clear()

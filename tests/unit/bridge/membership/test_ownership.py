@@ -13,6 +13,7 @@ from tests.unit.bridge.messages import registration
 OLD, NEW = registration(), registration(endpoint="tcp://127.0.0.1:5600")
 OTHER = registration(instance_id="w-2")
 ONE, TWO = OLD.publisher, OTHER.publisher
+BEFORE = registration(instance_id="w-3").publisher
 Done = list[tuple[PublisherKey, Registration | None]]
 
 
@@ -37,8 +38,10 @@ def carried_out(
         owner = Ownership(
             pump=nobody, writer=nobody, producer=nobody, cursors=nobody, registry_partitions=1
         )
+        owner._owned = {0}
         for publisher, wanted in changes:
             owner.change(0, publisher, wanted)
+            owner.change(1, BEFORE, OTHER)  # no longer ours
         assert owner._running is not None
         await owner._running
         assert owner._changes == {}

@@ -105,6 +105,20 @@ def test_a_replica_is_not_ready_until_every_partition_has_caught_up(
     assert replica_client.post_json("/query", QUERY).document()["default"]["a"]["GPU"] == 8
 
 
+def test_what_was_begun_to_be_read_is_needed_to_its_end(
+    reader: Reader, worker: FlushingWorker
+) -> None:
+    """A topic that ends before that was recreated, and would be waited for without end."""
+    reader.topics[TABLE_0] += worker.flush(*FIRST)
+    end = len(reader.topics[TABLE_0])
+    reader.check()
+    assert reader.replica.loading.needed_ends() == {TABLE_0: end, TABLE_1: 0, REGISTRY: 0}
+    reader.read()
+    reader.topics[TABLE_0] += worker.flush(SECOND)
+    reader.read()
+    assert reader.replica.current.needed_ends()[TABLE_0] == len(reader.topics[TABLE_0]) > end
+
+
 def test_rows_that_came_after_the_start_are_not_waited_for(
     reader: Reader, worker: FlushingWorker
 ) -> None:

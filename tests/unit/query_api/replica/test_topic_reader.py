@@ -19,6 +19,7 @@ from schemas.positions import AnswerState
 from schemas.topics import encode_publisher, encode_registration
 from streams.kernel import open_kernel
 from streams.table.fold import Fold
+from streams.table.rows.format import COVERED_KEY, with_expected_offset
 from streams.table.rows.reader import RowReader
 from tests.building import SCOPE, events_record, registered_record, registration, stored
 from tests.fakes import FlushingWorker
@@ -137,3 +138,21 @@ def test_an_entry_of_the_registry_that_cannot_be_read_is_counted_and_named_withi
     assert not reading.replica.current.faulty
     assert reading.replica.loading.registry.registrations == {ONE.publisher: ONE}
     assert caplog.text.count("Skipping the registry entry") == 3
+
+
+def test_a_flush_that_was_meant_for_another_place_of_the_topic_is_not_believed(
+    reading: Reading, rows: Sequence[tuple[bytes, bytes | None]]
+) -> None:
+    """The topic was recreated while it was under way; its worker may die before it notices."""
+    *others, (key, value) = rows
+    assert key == COVERED_KEY
+    assert value is not None
+    reading.give(TABLE, [*others, (key, with_expected_offset(value, 100 + len(others)))])
+    assert reading.replica.ready
+    assert not reading.replica.kernel.contexts()
+    assert reading.replica.current.table.is_degraded(SCOPE)
+    placed = with_expected_offset(value, 2 * len(others) + 1)
+    with pytest.raises(
+        topic_reader._OffsetsLostError, match="the table was rebuilt"
+    ):  # it is read again from 0
+        reading.give(TABLE, [*others, (key, placed)])

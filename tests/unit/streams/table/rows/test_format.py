@@ -73,6 +73,28 @@ def test_a_newer_row_is_refused_with_both_versions() -> None:
         rows.decode_row(b"k", value)
 
 
+def test_junk_is_corrupt_whatever_version_it_seems_to_have() -> None:
+    """Else one message by anybody would stop every worker that reads it, for good."""
+    with pytest.raises(RowCorruptError, match="6b"):
+        rows.decode_row(b"k", b"\xd3" + bytes(range(30)))
+
+
+@pytest.mark.parametrize("expected", [0, 1, 65_534, 65_535, 2**40])
+def test_a_covered_row_counts_only_where_it_was_to_stand(expected: int) -> None:
+    plain = rows.encode_row(RowKind.DELTA, 7, b"table")
+    value = rows.with_expected_offset(plain, expected)
+    assert rows.decode_row(rows.COVERED_KEY, value) == rows.decode_row(rows.COVERED_KEY, plain)
+    assert rows.as_found(rows.COVERED_KEY, value, expected) == value
+    assert rows.as_found(rows.COVERED_KEY, value, expected + 1) == b""
+    assert rows.as_found(b"another key", value, expected + 1) == value
+
+
+def test_a_covered_row_that_does_not_say_where_it_was_to_stand_counts_anywhere() -> None:
+    plain = rows.encode_row(RowKind.DELTA, 7, b"table")
+    for value in (plain, b"", None):
+        assert rows.as_found(rows.COVERED_KEY, value, 3) == value
+
+
 @pytest.mark.parametrize("key", [b"C", b"C\x00\x05abc", b"C\x00\x01\xc1" + b"\0" * 12])
 def test_a_key_that_does_not_parse_is_corrupt(key: bytes) -> None:
     with pytest.raises(RowCorruptError):

@@ -6,7 +6,7 @@ from schemas.errors import RowCorruptError, RowVersionError
 from streams.table.fold import Fold
 from streams.table.rows import format as rows
 from streams.table.rows.reader import RowReader
-from tests.building import SCOPE, events_record, stored
+from tests.building import SCOPE, cleared, events_record, stored
 from tests.fakes import FlushingWorker
 
 
@@ -66,3 +66,26 @@ def test_a_row_that_cannot_be_used_is_passed_over_or_raised_as_asked(
     assert reader.is_degraded(SCOPE)
     with pytest.raises(error):
         strict.caught_up(0)
+
+
+def test_an_empty_generation_empties_a_context_whose_last_delta_was_compacted_away(
+    make_fold: Callable[[], Fold],
+) -> None:
+    """A reader that was away finds the mark alone: tombstones have taken the rows before it."""
+    worker = FlushingWorker(make_fold(), table=b"t")
+    reader = RowReader(make_fold().kernel)
+    for row in worker.flush(events_record(0, 0, [stored(0, [1], range(4))])):
+        reader.put(0, *row)
+    reader.caught_up(0)
+    (view,) = reader.kernel.contexts()
+    assert view.entries
+    last = worker.flush(events_record(1, 1, [cleared(1)]))  # of which a context row is lost
+    for key, value in last:
+        if key[:1] == rows.CONTEXT:
+            continue
+        if key == rows.COVERED_KEY:
+            mark = rows.encode_row(rows.RowKind.DELTA, 1, (1).to_bytes(4, "little"))
+            reader.put(0, rows.mark_key(view.context), mark)
+        reader.put(0, key, value)
+    assert not sum(one.entries for one in reader.kernel.contexts())
+    assert not reader.is_degraded(SCOPE)
