@@ -138,12 +138,11 @@ class RowReader:
         known = self._partitions.get(partition)
         if key != rows.COVERED_KEY or value is None or known is None:
             return False
-        if not known.table and partition not in self._spoiled:
-            return False
         try:
-            return rows.decode_row(key, value).body != known.table
+            table = rows.decode_row(key, value).body
         except (RowCorruptError, RowVersionError):
             return False
+        return table != known.table if known.table else partition in self._spoiled
 
     def put(self, partition: int, key: bytes, value: bytes | None) -> None:
         """The next row of the partition's topic; None for a tombstone.

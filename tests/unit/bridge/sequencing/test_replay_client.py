@@ -230,6 +230,45 @@ def test_another_life_with_the_same_numbers_is_not_mixed_in(engines: Engines) ->
     assert engine.asked == [10, 0]
 
 
+def test_an_empty_reply_that_may_have_lost_the_last_batch_is_asked_for_once_more(
+    engines: Engines,
+) -> None:
+    """What seems a new life was there before the log's last batch: nothing has restarted."""
+    answers = [lambda start: [], *[honest(0, 12)] * 3]  # type: ignore[var-annotated]
+    engine = engines(lambda start: answers.pop(0)(start))
+    assert told(repair(held(ANCHOR, live(13, 113.0)), engine.endpoint)) == batches(3, 11, 13)
+    assert engine.asked == [10, 0, 10]
+
+
+def test_an_engine_that_stays_without_the_last_batch_has_restarted_whatever_its_clock(
+    engines: Engines,
+) -> None:
+    engine = engines(honest(0, 4, born=50.0))
+    records = repair(held(ANCHOR, live(5, 55.0)), engine.endpoint)
+    assert told(records) == [("restarted", 4, -1, -1), *batches(4, 0, 5)]
+    assert engine.asked == [10, 0, 10, 0]
+
+
+def test_an_engine_that_sends_while_a_request_goes_unanswered_is_asked_once_more(
+    engines: Engines,
+) -> None:
+    """It was away when it was asked, and is back: a new life, which still has all that it sent."""
+    sequencer = held(ANCHOR)
+    asked = 0
+
+    def answer(start: int) -> list[Reply | None]:
+        nonlocal asked
+        asked += 1
+        if asked == 2:
+            sequencer.process([live(0, 500.0), live(1, 501.0)], 0.0)
+        return [None] if asked <= 2 else honest(0, 1, born=500.0)(start)
+
+    engine = engines(answer)
+    records = repair(sequencer, engine.endpoint)
+    assert told(records) == [("restarted", 4, -1, -1), *batches(4, 0, 1)]
+    assert engine.asked == [10, 10, 10, 0]
+
+
 def test_another_life_that_is_shorter_than_the_log_is_found(engines: Engines) -> None:
     engine = engines(honest(0, 4, born=500.0))
     records = repair(held(ANCHOR, live(5, 505.0)), engine.endpoint)
