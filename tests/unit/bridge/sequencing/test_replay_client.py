@@ -234,7 +234,7 @@ def test_an_empty_reply_that_may_have_lost_the_last_batch_is_asked_for_once_more
     engines: Engines,
 ) -> None:
     """What seems a new life was there before the log's last batch: nothing has restarted."""
-    answers = [lambda start: [], *[honest(0, 12)] * 3]  # type: ignore[var-annotated]
+    answers = [lambda start: [], *[honest(0, 12)] * 3]
     engine = engines(lambda start: answers.pop(0)(start))
     assert told(repair(held(ANCHOR, live(13, 113.0)), engine.endpoint)) == batches(3, 11, 13)
     assert engine.asked == [10, 0, 10]

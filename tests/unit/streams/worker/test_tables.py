@@ -1,0 +1,66 @@
+"""A worker's tables where no broker is asked."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from brokers.options import client_options
+from brokers.settings import KafkaSettings
+from schemas.errors import TableLostError
+from schemas.identities import Offset
+from schemas.positions import LogBounds
+from streams.worker import tables
+from streams.worker.tables import PartitionTables
+
+
+def make(path: Path) -> PartitionTables:
+    return PartitionTables(
+        path,
+        client_options(KafkaSettings(bootstrap="127.0.0.1:1")),
+        events_topic="events",
+        table_topic="table",
+        make_fold=lambda: pytest.fail("no table is to be opened"),
+    )
+
+
+def test_after_the_close_nothing_is_opened_any_more(tmp_path: Path) -> None:
+    """A consumer that is being stopped may still call its listener: the disk would stay locked."""
+
+    async def scenario() -> None:
+        owner = make(tmp_path)
+        await owner.close()
+        assert await owner.assign([0]) is False
+        assert not owner.owned
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("start", "first", "refused"),
+    [
+        (0, 15, ""),  # marks of transactions, or what a compaction took
+        (12, 15, ""),
+        (13, 15, "the log has dropped records 3:12 to 12 before they were folded"),
+        (15, 15, "the log has dropped records 3:12 to 14 before they were folded"),
+        (0, 13, "expected record 3:12, got 3:15"),
+    ],
+)
+def test_records_that_were_there_are_never_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: int, first: int, refused: str
+) -> None:
+    async def bounds(*_: object) -> dict[int, LogBounds]:
+        return {3: LogBounds(Offset(start), Offset(99))}
+
+    async def next_offset(*_: object) -> int:
+        return first
+
+    monkeypatch.setattr(tables, "log_bounds", bounds)
+    monkeypatch.setattr(tables, "next_record_offset", next_offset)
+    owner = make(tmp_path)
+    if not refused:
+        asyncio.run(owner._pass_over(3, 12, 15))
+        return
+    with pytest.raises(TableLostError, match=refused):
+        asyncio.run(owner._pass_over(3, 12, 15))
+    assert owner.counters["jumps"] == 1
