@@ -10,6 +10,10 @@ from brokers.interface import Batch, Producer
 from schemas.limits import BRIDGE_LEAVE_S
 
 
+class ProducerReplacedError(KafkaError):  # type: ignore[misc]
+    """What was under way was dropped; whoever replaced the producer says why."""
+
+
 class ReplaceableProducer:
     """Sends batches by an idempotent producer, waiting while the broker is away. One loop.
 
@@ -75,14 +79,19 @@ class ReplaceableProducer:
         await self.send_batch(producer, batch, topic, partition)
 
     async def send_batch(self, producer: Producer, batch: Batch, topic: str, partition: int) -> int:
-        """Writes one batch; waits while the broker is away. Returns its first offset."""
+        """Writes one batch; waits while the broker is away. Returns its first offset.
+
+        Raises:
+            ProducerReplacedError: by `replace`, while this was under way.
+            KafkaError, OSError: it may not have been written.
+        """
         ended: asyncio.Future[object] = asyncio.ensure_future(self._ended.wait())
         try:
             sent = await producer.send_batch(batch, topic, partition=partition)
             waited = cast("asyncio.Future[object]", sent)
             await asyncio.wait({waited, ended}, return_when=asyncio.FIRST_COMPLETED)
             if not sent.done() or sent.cancelled():
-                raise KafkaError("the producer was closed")
+                raise ProducerReplacedError("the producer was closed")
             return sent.result().offset
         finally:
             ended.cancel()

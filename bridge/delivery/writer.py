@@ -25,7 +25,7 @@ from collections.abc import Callable, Collection, Iterable
 
 from bridge.delivery.dropped_records import DISK_ERROR, RECORD_TOO_LARGE, SPOOL_FULL, Loss, gap_of
 from bridge.delivery.partition_queue import PartitionQueue, Pending, is_control
-from bridge.delivery.producer import ReplaceableProducer
+from bridge.delivery.producer import ProducerReplacedError, ReplaceableProducer
 from bridge.delivery.spool import Spool, SpooledRecord
 from bridge.delivery.unreadable_records import drop_unreadable
 from bridge.sequencing.lane import NO_ANCHOR, Anchor
@@ -373,6 +373,8 @@ class Writer:
                     continue
                 place = (self._topic.name, queue.partition)
                 offset = await self._producer.send_batch(producer, batch, *place)
+            except ProducerReplacedError:
+                await asyncio.sleep(BRIDGE_RETRY_S)
             except (KafkaError, OSError, TimeoutError) as error:
                 self._handle_failure(queue, error)
                 if producer is not None:
