@@ -65,6 +65,18 @@ async def stop_producer(producer: Any, timeout_s: float) -> None:
             await _close_producer(producer, timeout_s)
 
 
+async def close_connections(consumer: Any, timeout_s: float) -> None:
+    """Closes the connections of a consumer whose `stop` was cut short before it did.
+
+    Args:
+        consumer: stopped.
+        timeout_s: give up after it.
+    """
+    with suppress(*AWAY):
+        async with asyncio.timeout(timeout_s):
+            await consumer._client.close()  # noqa: SLF001
+
+
 async def _close_producer(producer: Any, timeout_s: float) -> None:
     # `asyncio.wait_for` would swallow a cancellation that comes just as its work ends.
     async with asyncio.timeout(timeout_s):

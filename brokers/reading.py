@@ -10,11 +10,12 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
+from brokers.client_internals import close_connections
 from brokers.clients import Clients
 from brokers.errors import CorruptRecordException, KafkaTimeoutError
 from brokers.interface import Consumer, Message, Partition
 from brokers.options import ClientOptions
-from schemas.limits import READ_POLL_MS, READ_STALLED_POLLS_MAX
+from schemas.limits import CONSUMER_CLOSE_S, READ_POLL_MS, READ_STALLED_POLLS_MAX
 
 logger = logging.getLogger(__name__)
 
@@ -55,12 +56,13 @@ async def stop_consumer(consumer: Consumer, *, timeout_s: float | None = None) -
     done, _ = await asyncio.wait((stopping,), timeout=timeout_s)
     if not done:
         stopping.cancel()
-        return False
-    if stopping.cancelled():
-        return False
-    if (failure := stopping.exception()) is not None:
+    elif not stopping.cancelled():
+        failure = stopping.exception()
+        if failure is None:
+            return True
         logger.debug("A consumer failed while it was stopped: %r", failure)
-    return failure is None
+    await close_connections(consumer, CONSUMER_CLOSE_S)
+    return False
 
 
 # Offsets

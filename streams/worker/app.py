@@ -36,8 +36,9 @@ parameters with the pinned versions):
     `_commit`
         no more than what the tables cover, which a batch that was dropped is not; a commit that
         fails is left to the next one, where Faust would crash.
-    `on_start`, `on_crash` of the thread
-        a broker that is away at the start ends the app in order; nothing is printed.
+    `on_start`, `on_thread_stop`, `on_crash` of the thread
+        a broker that is away at the start, or at the end, ends the app in order; nothing is
+        printed.
     `Worker` of the thread
         a process that has to end does not wait for a consumer whose broker is away.
     `on_buffer_full`
@@ -78,6 +79,7 @@ from brokers.clients import Clients
 from brokers.errors import CorruptRecordException, KafkaError
 from brokers.interface import Partition
 from brokers.options import ClientOptions
+from brokers.reading import stop_consumer
 from schemas.identities import Offset
 from schemas.limits import (
     WORKER_APP_STOP_S,
@@ -116,6 +118,13 @@ class _Thread(driver.AIOKafkaConsumerThread):
         except (KafkaError, OSError) as error:
             self.app.outcome.fail(error)
             await self.wait_until_stopped()
+
+    async def on_thread_stop(self) -> None:
+        # Of the base's base: its own stops the consumer, whose fetcher may end that call, and with
+        # it this thread, by the cancellation of a fetch.
+        await super(driver.AIOKafkaConsumerThread, self).on_thread_stop()
+        if self._consumer is not None:
+            await stop_consumer(self._consumer)
 
     async def _commit(self, offsets: Mapping[TP, int]) -> bool:
         """Commits no more than what the tables cover: a batch that was dropped is acked, too."""

@@ -495,6 +495,7 @@ class Consumer:
         self._coordinator: asyncio.Task[None] | None = None
         self._heartbeat: asyncio.Task[None] | None = None
         self._process = current()
+        self._client = _Sender({})
 
     async def start(self) -> None:
         await self._broker.reach(START_WAIT_S)

@@ -86,6 +86,15 @@ def test_a_producer_is_stopped_by_the_names_that_we_use() -> None:
     asyncio.run(names())
 
 
+def test_a_consumer_has_the_connections_that_we_close() -> None:
+    async def names() -> None:
+        consumer: Any = CLIENTS.reader(committed=True)
+        assert isinstance(consumer._client, AIOKafkaClient)
+        await consumer.stop()
+
+    asyncio.run(names())
+
+
 def test_no_client_has_the_broker_make_a_topic() -> None:
     made = aiokafka.client.MetadataRequest
     assert isinstance(made, partial)

@@ -149,10 +149,18 @@ def test_batches_begin_at_what_is_kept_and_end_where_the_partition_did() -> None
     assert run(batches_of(FakeReader([5, 6, 9], end=12), 2)) == [5, 6, 9]
 
 
+class Connections:
+    closed = False
+
+    async def close(self) -> None:
+        self.closed = True
+
+
 class Stopping:
     def __init__(self, failure: BaseException | None, waits_s: float = 0.0) -> None:
         self.failure = failure
         self.waits_s = waits_s
+        self._client = Connections()
 
     async def stop(self) -> None:
         await asyncio.sleep(self.waits_s)
@@ -172,3 +180,4 @@ class Stopping:
 )
 def test_a_consumer_is_stopped_whatever_it_does(consumer: Any, in_order: bool) -> None:
     assert run(stop_consumer(consumer, timeout_s=0.05)) is in_order
+    assert consumer._client.closed is not in_order, "what its own stop did not get to"
