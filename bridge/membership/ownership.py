@@ -133,10 +133,10 @@ class Ownership:
             self._running = asyncio.create_task(self._run_orders())
 
     async def _stop_running(self) -> None:
-        if self._running is not None:
-            self._running.cancel()
-            await asyncio.gather(self._running, return_exceptions=True)
-            self._running = None
+        running, self._running = self._running, None
+        if running is not None:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
 
     async def _run_orders(self) -> None:
         while self._assignment is not None or self._changes or self._has_foreign:

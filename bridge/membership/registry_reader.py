@@ -113,7 +113,7 @@ class RegistryReader:
         self._consumer: Consumer | None = None
         self._owned: dict[int, RegistryPartition] = {}
         self._ends: dict[int, int] | None = None  # the offsets to read up to; None: not known yet
-        self._assigned = False
+        self._assigned = self._revoked = False
         self._lease_until = 0.0
         self._renew_at = 0.0
         self._renewal: _Renewal | None = None
@@ -163,6 +163,7 @@ class RegistryReader:
         """See `RebalanceListener`."""
         self.rebalances += 1
         self._assigned = False
+        self._revoked = True  # nothing more is told of these, though this takes a while
         await self._owner.revoke()
         self._owned = {}
         self._lease_until = 0.0
@@ -172,7 +173,7 @@ class RegistryReader:
         assert self._consumer is not None
         self._owned = {partition.partition: RegistryPartition() for partition in assigned}
         self._ends = None
-        self._assigned = False
+        self._assigned = self._revoked = False
         self._renew_at = 0.0
         for number in self._owned:
             self._consumer.seek(Partition(self._topic, number), 0)
@@ -183,11 +184,11 @@ class RegistryReader:
         self.connected, self._failing = True, False
         for messages in batches.values():
             for message in messages:
-                if message.partition in self._owned:
+                if message.partition in self._owned and not self._revoked:
                     self._take(message)
         if self._owned:
             await self._renew(consumer)
-            if not self._assigned:
+            if not self._assigned and not self._revoked:
                 await self._catch_up(consumer)
 
     async def _catch_up(self, consumer: Consumer) -> None:
@@ -202,7 +203,7 @@ class RegistryReader:
         for number, partition in partitions.items():
             if await consumer.position(partition) < wanted[number]:
                 return
-        if self._ends is wanted:  # else a rebalance came meanwhile
+        if self._ends is wanted and not self._revoked:  # else a rebalance came meanwhile
             self._assigned = True
             self._owner.assign(self._owned)
 

@@ -126,6 +126,27 @@ def test_an_entry_that_cannot_be_read_is_counted_and_the_next_ones_are_followed(
     assert (reading.registry.skipped.total(), reading.registry.faults) == (2, 0)
 
 
+@pytest.mark.parametrize("assigned_before", [False, True])
+def test_while_partitions_are_being_revoked_nothing_more_is_told_of_them(
+    reading: Reading, monkeypatch: pytest.MonkeyPatch, assigned_before: bool
+) -> None:
+    """The owner writes what it has, which takes a while; the reading goes on meanwhile."""
+    if assigned_before:
+        reading.turn()
+    told = list(reading.owner.assigned)
+
+    async def revoke() -> None:
+        reading.consumer.log.append(entry(ONE))
+        await reading.registry._turn(cast(Consumer, reading.consumer))
+
+    monkeypatch.setattr(reading.owner, "revoke", revoke)
+    asyncio.run(reading.registry.on_partitions_revoked({Partition(TOPIC, 0)}))
+    assert (reading.owner.assigned, reading.owner.changes) == (told, [])
+    reading.owner.assigned.clear()
+    asyncio.run(reading.registry.on_partitions_assigned({Partition(TOPIC, 0)}))
+    assert reading.turn().publishers == {ONE.publisher: ONE}
+
+
 def test_a_publisher_whose_entry_cannot_be_read_is_not_taken_for_forgotten(
     reading: Reading,
 ) -> None:
