@@ -97,8 +97,11 @@ TOPIC_SETTLE_PAUSE_S: Final = 0.05
 
 # wire: one ZMQ message of an engine. A 128K-token prefill is about 0.6 MB. What is above a bound is
 # dropped: reprise_bridge_dropped_total with the reason that is given.
-MESSAGE_BYTES_MAX: Final = 64 * MIB  # reason="message_too_large"
-BATCH_EVENTS_MAX: Final = 1_000_000  # reason="too_many_events"
+MESSAGE_BYTES_MAX: Final = 16 * MIB  # reason="message_too_large"
+BATCH_EVENTS_MAX: Final = 65_536  # reason="too_many_events"
+BATCH_APART_EVENTS_MAX: Final = 16_384  # with a bad one among them, looked at one by one
+BATCH_ERRORS_MAX: Final = 100  # bad events of a batch; more, and it is undecodable as a whole
+EVENT_FIELDS_MAX: Final = 64  # of an event in no known form, to find its tag
 EVENT_BLOCKS_MAX: Final = 1_000_000  # reason="too_many_blocks"
 EVENT_OVERHEAD_BYTES: Final = 128  # of a packed event beside its arrays, at most
 PACKED_BATCH_BYTES_MAX: Final = 32 * MIB  # reason="batch_too_large"; a batch is never split

@@ -10,12 +10,13 @@ The rank and any number of an event's last fields may be missing; unknown ones a
 
 The whole batch is decoded by one call into typed structs in which hashes and tokens stay encoded.
 Only where that fails is the batch taken apart, so that one bad event costs neither its siblings nor
-the rest of the stream.
+the rest of the stream. How long that may take is bounded: a batch that has a bad event and more
+than BATCH_APART_EVENTS_MAX in all, or more than BATCH_ERRORS_MAX bad ones, is undecodable.
 """
 
 from collections.abc import Sequence
 from math import isfinite
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Annotated, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 from xxhash import xxh3_64_intdigest
@@ -26,7 +27,10 @@ from schemas.arrays import ArrayPacker
 from schemas.errors import BatchError, EventError, FrameError, WireError
 from schemas.events import BlockEvent, Cleared, Removed, Stored
 from schemas.limits import (
+    BATCH_APART_EVENTS_MAX,
+    BATCH_ERRORS_MAX,
     BATCH_EVENTS_MAX,
+    EVENT_FIELDS_MAX,
     EVENT_OVERHEAD_BYTES,
     MESSAGE_BYTES_MAX,
     PACKED_BATCH_BYTES_MAX,
@@ -35,6 +39,8 @@ from schemas.limits import (
 )
 from schemas.registration import Registration
 
+_FIXARRAY: Final = 0x9
+_ARRAY_LENGTH_BYTES: Final = {0xDC: 2, 0xDD: 4}  # array 16, array 32
 _DECODING_ERRORS: Final = (ValueError, RecursionError)  # msgspec's errors are ValueErrors
 
 
@@ -53,11 +59,15 @@ class WireEvent(msgspec.Struct, gc=False):
 EventT = TypeVar("EventT", bound=WireEvent, covariant=True)
 
 
+Events = Annotated[Sequence[EventT], msgspec.Meta(max_length=BATCH_EVENTS_MAX)]
+"""The length is looked at before anything is decoded."""
+
+
 class ArrayBatch(msgspec.Struct, Generic[EventT], array_like=True):
     """A batch as an array, in every release so far."""
 
     ts: float
-    events: Sequence[EventT]
+    events: Events[EventT]
     data_parallel_rank: int | None = None
 
 
@@ -65,7 +75,7 @@ class MapBatch(msgspec.Struct, Generic[EventT]):
     """A batch as a map, as vLLM's main branch had it between 0.23 and 0.24."""
 
     ts: float
-    events: Sequence[EventT]
+    events: Events[EventT]
     data_parallel_rank: int | None = None
 
 
@@ -94,13 +104,13 @@ class WireForms(NamedTuple):
 
 class _OpaqueArrayBatch(msgspec.Struct, array_like=True):
     ts: msgspec.Raw
-    events: list[msgspec.Raw]
+    events: msgspec.Raw
     data_parallel_rank: msgspec.Raw = msgspec.Raw(b"\xc0")
 
 
 class _OpaqueMapBatch(msgspec.Struct):
     ts: msgspec.Raw
-    events: list[msgspec.Raw]
+    events: msgspec.Raw
     data_parallel_rank: msgspec.Raw = msgspec.Raw(b"\xc0")
 
 
@@ -113,7 +123,10 @@ _opaque_map_batch: Final = msgspec.msgpack.Decoder(_OpaqueMapBatch)
 _timestamp: Final = msgspec.msgpack.Decoder(float)
 _rank: Final = msgspec.msgpack.Decoder(int | None)
 _map_tag: Final = msgspec.msgpack.Decoder(_Tag)
-_array_elements: Final = msgspec.msgpack.Decoder(list[msgspec.Raw])
+_events: Final = msgspec.msgpack.Decoder(list[msgspec.Raw])
+_array_elements: Final = msgspec.msgpack.Decoder(
+    Annotated[list[msgspec.Raw], msgspec.Meta(max_length=EVENT_FIELDS_MAX)]
+)
 _string: Final = msgspec.msgpack.Decoder(str)
 
 TAGS: Final = frozenset({"BlockStored", "BlockRemoved", "AllBlocksCleared"})
@@ -233,13 +246,20 @@ class BatchDecoder:
             rank = _rank.decode(batch.data_parallel_rank)
         except _DECODING_ERRORS as error:
             raise BatchError(DropReason.RANK_MISMATCH, str(error)) from error
-        self._check_envelope(engine_time, rank, len(batch.events))
+        count = _array_length(batch.events)
+        self._check_envelope(engine_time, rank, count)
+        if count > BATCH_APART_EVENTS_MAX:
+            detail = f"Expected no bad event among more than {BATCH_APART_EVENTS_MAX}, got {count}"
+            raise BatchError(DropReason.UNDECODABLE, detail)
         wire_events = []
-        for encoded in batch.events:
+        for encoded in _events.decode(batch.events):
             try:
                 wire_events.append(self._read_event(encoded))
             except EventError as error:
                 dropped.append(error)
+                if len(dropped) > BATCH_ERRORS_MAX:
+                    detail = f"Expected at most {BATCH_ERRORS_MAX} bad events; the last: {error}"
+                    raise BatchError(DropReason.UNDECODABLE, detail) from error
         return engine_time, wire_events
 
     def _read_event(self, encoded: msgspec.Raw) -> WireEvent:
@@ -276,6 +296,22 @@ def _read_opaque(payload: bytes) -> _OpaqueArrayBatch | _OpaqueMapBatch:
         except _DECODING_ERRORS as map_error:
             detail = f"Expected a batch of events: {error}; or {map_error}"
             raise BatchError(DropReason.UNDECODABLE, detail) from error
+
+
+def _array_length(encoded: msgspec.Raw) -> int:
+    """How many elements an encoded array has, from its header.
+
+    Raises:
+        BatchError: it is no array.
+    """
+    content = memoryview(encoded)
+    first = content[0]
+    if first >> 4 == _FIXARRAY:
+        return first & 0x0F
+    size_bytes = _ARRAY_LENGTH_BYTES.get(first)
+    if size_bytes is None:
+        raise BatchError(DropReason.UNDECODABLE, "Expected an array of events")
+    return int.from_bytes(content[1 : 1 + size_bytes], "big")
 
 
 def _tag_of(encoded: msgspec.Raw) -> str | None:

@@ -6,12 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.wire import batch as batch_module
-from bridge.wire.batch import BatchDecoder, DecodedBatch, read_frames
+from bridge.wire.batch import BatchDecoder, DecodedBatch, WireEvent, read_frames
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.vllm import open_source
 from schemas.arrays import PythonArrayPacker
 from schemas.errors import BatchError, EventError, FrameError
 from schemas.events import Cleared, Removed
+from schemas.limits import BATCH_APART_EVENTS_MAX, BATCH_ERRORS_MAX, BATCH_EVENTS_MAX
 from tests.unit.bridge.messages import captured_messages, frames_of, map_event, registration
 
 CLEARED = ["AllBlocksCleared"]
@@ -146,6 +147,47 @@ def test_bounds_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         decoded = decode([1.5, events])
         assert decoded.events == [Cleared(sequence=3)]
         assert decoded.dropped[0].reason == DropReason.TOO_MANY_BLOCKS
+
+
+@pytest.mark.parametrize("bad", [b"\xc0", b"\x90", b"\x80", b"\x91\xa1?"])
+@pytest.mark.parametrize(
+    ("count", "reason"),
+    [
+        (BATCH_ERRORS_MAX, None),
+        (BATCH_ERRORS_MAX + 1, DropReason.UNDECODABLE),
+        (BATCH_APART_EVENTS_MAX + 1, DropReason.UNDECODABLE),
+        (BATCH_EVENTS_MAX + 1, DropReason.TOO_MANY_EVENTS),
+        (999_999, DropReason.TOO_MANY_EVENTS),
+    ],
+)
+def test_what_bad_events_cost_is_bounded_whatever_their_number(
+    monkeypatch: pytest.MonkeyPatch, bad: bytes, count: int, reason: str | None
+) -> None:
+    """One message of 976 KB stopped every publisher for a minute: each event was tried apart."""
+    tried = 0
+    read = BatchDecoder._read_event
+
+    def counted(self: BatchDecoder, encoded: msgspec.Raw) -> WireEvent:
+        nonlocal tried
+        tried += 1
+        return read(self, encoded)
+
+    monkeypatch.setattr(BatchDecoder, "_read_event", counted)
+    header = b"\x93\xcb" + bytes(8) + b"\xdd" + count.to_bytes(4, "big")
+    decoded = decode_payload(header + bad * count + b"\0")
+    assert tried <= BATCH_ERRORS_MAX + 1
+    if reason is None:
+        assert len(decoded.dropped) == count
+    else:
+        assert batch_reason(decoded) == reason
+        assert len(str(decoded.dropped[0])) < 1_000
+
+
+def test_a_bad_event_among_many_good_ones_costs_the_batch_beyond_a_bound() -> None:
+    good = [["BlockRemoved", [number]] for number in range(BATCH_APART_EVENTS_MAX)]
+    assert len(decode([1.5, good]).events) == len(good)
+    assert len(decode([1.5, [*good[1:], ["?"]]]).events) == len(good) - 1
+    assert batch_reason(decode([1.5, [*good, ["?"]]])) == DropReason.UNDECODABLE
 
 
 @pytest.mark.parametrize(
