@@ -6,7 +6,8 @@ sequence as 8 bytes, big-endian, and the third the batch in msgpack:
     batch   [ts, events, data_parallel_rank, ...] | {ts, events, data_parallel_rank, ...}
     event   [tag, field, ...] | {"type": tag, field: ...}
 
-The rank and any number of an event's last fields may be missing; unknown ones are ignored.
+The rank and any number of an event's last fields may be missing. Unknown elements of a batch are
+ignored; an event with an unknown field is not used, for the field may change what a block is.
 
 The whole batch is decoded by one call into typed structs in which hashes and tokens stay encoded.
 Only where that fails is the batch taken apart, so that one bad event costs neither its siblings nor
@@ -14,9 +15,10 @@ the rest of the stream. How long that may take is bounded: a batch that has a ba
 than BATCH_APART_EVENTS_MAX in all, or more than BATCH_ERRORS_MAX bad ones, is undecodable.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from math import isfinite
-from typing import Annotated, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Annotated, Final, Generic, NamedTuple, Protocol, TypeVar, Union
 
 import msgspec
 from xxhash import xxh3_64_intdigest
@@ -96,10 +98,37 @@ class EventForm(Protocol):
 
 
 class WireForms(NamedTuple):
-    """All that an engine's versions may send: batches whole, and events alone."""
+    """All that an engine's versions may send: batches whole, and events alone.
+
+    Attributes:
+        fields: by tag, the names of the fields that a map may have.
+        lengths: by tag, how many elements an array may have.
+    """
 
     batches: tuple[BatchForm, ...]
     events: tuple[EventForm, ...]
+    fields: Mapping[str, frozenset[str]]
+    lengths: Mapping[str, int]
+
+
+def forms_of(maps: Sequence[type[WireEvent]], arrays: Sequence[type[WireEvent]]) -> WireForms:
+    """The forms of an engine whose events are these."""
+    map_event, array_event = Union[tuple(maps)], Union[tuple(arrays)]  # noqa: UP007
+    return WireForms(
+        batches=(
+            msgspec.msgpack.Decoder(ArrayBatch[map_event]),  # type: ignore[valid-type]
+            msgspec.msgpack.Decoder(ArrayBatch[array_event]),  # type: ignore[valid-type]
+            msgspec.msgpack.Decoder(MapBatch[map_event]),  # type: ignore[valid-type]
+            msgspec.msgpack.Decoder(MapBatch[array_event]),  # type: ignore[valid-type]
+        ),
+        events=(msgspec.msgpack.Decoder(map_event), msgspec.msgpack.Decoder(array_event)),
+        fields={_tag(one): frozenset(one.__struct_fields__) | {"type"} for one in maps},
+        lengths={_tag(one): 1 + len(one.__struct_fields__) for one in arrays},
+    )
+
+
+def _tag(event: type[WireEvent]) -> str:
+    return str(event.__struct_config__.tag)
 
 
 class _OpaqueArrayBatch(msgspec.Struct, array_like=True):
@@ -123,6 +152,9 @@ _opaque_map_batch: Final = msgspec.msgpack.Decoder(_OpaqueMapBatch)
 _timestamp: Final = msgspec.msgpack.Decoder(float)
 _rank: Final = msgspec.msgpack.Decoder(int | None)
 _map_tag: Final = msgspec.msgpack.Decoder(_Tag)
+_map_fields: Final = msgspec.msgpack.Decoder(
+    Annotated[dict[str, msgspec.Raw], msgspec.Meta(max_length=EVENT_FIELDS_MAX)]
+)
 _events: Final = msgspec.msgpack.Decoder(list[msgspec.Raw])
 _array_elements: Final = msgspec.msgpack.Decoder(
     Annotated[list[msgspec.Raw], msgspec.Meta(max_length=EVENT_FIELDS_MAX)]
@@ -186,7 +218,7 @@ class BatchDecoder:
         self._dp_rank = registration.dp_rank
         # An engine never changes its form, so the one that fitted last is tried first.
         self._batch_forms = list(forms.batches)
-        self._event_forms = forms.events
+        self._forms = forms
 
     def decode(self, frames: Sequence[bytes]) -> DecodedBatch:
         """One message. Cost O(bytes).
@@ -264,7 +296,7 @@ class BatchDecoder:
 
     def _read_event(self, encoded: msgspec.Raw) -> WireEvent:
         details = []
-        for form in self._event_forms:
+        for form in self._forms.events:
             try:
                 return form.decode(encoded)
             except _DECODING_ERRORS as error:
@@ -274,7 +306,19 @@ class BatchDecoder:
             raise EventError(
                 DropReason.UNKNOWN_EVENT, f"Expected one of {sorted(TAGS)}, got: {tag[:80]}"
             )
+        if tag is not None and (unknown := self._unknown_fields(tag, encoded)):
+            detail = f"Expected no field of {tag} that is not known, got: {unknown[:200]}"
+            raise EventError(DropReason.UNKNOWN_FIELD, detail)
         raise EventError(DropReason.MALFORMED_EVENT, "; or ".join(details))
+
+    def _unknown_fields(self, tag: str, encoded: msgspec.Raw) -> str:
+        """What an event of a known tag has beyond its fields, for people; "" for nothing."""
+        with suppress(*_DECODING_ERRORS):
+            return ", ".join(sorted(_map_fields.decode(encoded).keys() - self._forms.fields[tag]))
+        with suppress(*_DECODING_ERRORS):
+            elements, known = _array_elements.decode(encoded), self._forms.lengths[tag]
+            return f"{len(elements)} elements instead of {known}" if len(elements) > known else ""
+        return ""
 
     def _check_envelope(self, engine_time: float, rank: int | None, events: int) -> None:
         if not isfinite(engine_time):
@@ -339,7 +383,7 @@ def _check_packed(events: list[BlockEvent]) -> None:
         raise BatchError(DropReason.BATCH_TOO_LARGE, detail)
 
 
-class ClearedArray(WireEvent, array_like=True, tag="AllBlocksCleared"):
+class ClearedArray(WireEvent, array_like=True, tag="AllBlocksCleared", forbid_unknown_fields=True):
     """`["AllBlocksCleared"]`, of both engines."""
 
     def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
@@ -347,7 +391,7 @@ class ClearedArray(WireEvent, array_like=True, tag="AllBlocksCleared"):
         return Cleared(sequence=sequence)
 
 
-class ClearedMap(WireEvent, tag="AllBlocksCleared", tag_field="type"):
+class ClearedMap(WireEvent, tag="AllBlocksCleared", tag_field="type", forbid_unknown_fields=True):
     """`{"type": "AllBlocksCleared"}`, of both engines."""
 
     def canonical(self, sequence: int, origin: Origin) -> BlockEvent:

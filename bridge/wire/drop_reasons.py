@@ -25,6 +25,7 @@ class DropReason(StrEnum):
     INTERNAL_ERROR = "internal_error"
     # The event; its siblings are used.
     UNKNOWN_EVENT = "unknown_event"
+    UNKNOWN_FIELD = "unknown_field"
     MALFORMED_EVENT = "malformed_event"
     UNKNOWN_MEDIUM = "unknown_medium"
     BAD_HASHES = "bad_hashes"

@@ -5,7 +5,13 @@ of EAGLE drafts carry pairs of tokens, there are no cache groups, and a cache sa
 own.
 
     0.4.10  block_hashes, parent_block_hash, token_ids, block_size, lora_id
-    0.5.9   + medium          0.5.20  + cache_salt (maps only)       0.5.22  + lora_name (maps only)
+    0.5.9   + medium
+    0.5.18  + {"cache_salt": salt}, as an eighth element, where there is a salt; 0.5.19 the same
+    0.5.20  + cache_salt, session_id (maps)
+    0.5.22  + lora_name (maps)
+
+`session_id` is ignored: it names no block. A field that is not listed here might, as a salt does:
+an event that has one is not used.
 """
 
 from typing import Final
@@ -13,13 +19,11 @@ from typing import Final
 import msgspec
 
 from bridge.wire.batch import (
-    ArrayBatch,
     BatchDecoder,
     ClearedArray,
     ClearedMap,
-    MapBatch,
     WireEvent,
-    WireForms,
+    forms_of,
 )
 from bridge.wire.fields import (
     NIL,
@@ -44,14 +48,10 @@ class _Stored(WireEvent):
     lora_id: int | str | None = None
     medium: str | None = None
 
-    def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
-        """See `WireEvent`."""
-        return self.stored(sequence, origin, lora_name=None, cache_salt=None)
-
     def stored(
         self, sequence: int, origin: Origin, *, lora_name: str | None, cache_salt: str | None
     ) -> Stored:
-        """The event, with what only maps can say."""
+        """The event, with what its form can say."""
         hashes = hashes_of(self.block_hashes, origin.packer)
         parent = parent_of(self.parent_block_hash)
         return Stored(
@@ -79,16 +79,26 @@ class _Removed(WireEvent):
         )
 
 
-class _StoredArray(_Stored, array_like=True, tag="BlockStored"):
-    pass
-
-
-class _RemovedArray(_Removed, array_like=True, tag="BlockRemoved"):
-    pass
-
-
-class _StoredMap(_Stored, tag="BlockStored", tag_field="type"):
+class _Metadata(msgspec.Struct, forbid_unknown_fields=True):
     cache_salt: str | None = None
+
+
+class _StoredArray(_Stored, array_like=True, tag="BlockStored", forbid_unknown_fields=True):
+    metadata: _Metadata | None = None
+
+    def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
+        """See `WireEvent`."""
+        cache_salt = None if self.metadata is None else self.metadata.cache_salt
+        return self.stored(sequence, origin, lora_name=None, cache_salt=cache_salt)
+
+
+class _RemovedArray(_Removed, array_like=True, tag="BlockRemoved", forbid_unknown_fields=True):
+    pass
+
+
+class _StoredMap(_Stored, tag="BlockStored", tag_field="type", forbid_unknown_fields=True):
+    cache_salt: str | None = None
+    session_id: msgspec.Raw = NIL
     lora_name: str | None = None
 
     def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
@@ -96,7 +106,7 @@ class _StoredMap(_Stored, tag="BlockStored", tag_field="type"):
         return self.stored(sequence, origin, lora_name=self.lora_name, cache_salt=self.cache_salt)
 
 
-class _RemovedMap(_Removed, tag="BlockRemoved", tag_field="type"):
+class _RemovedMap(_Removed, tag="BlockRemoved", tag_field="type", forbid_unknown_fields=True):
     pass
 
 
@@ -109,17 +119,8 @@ def _salted(cache_salt: str | None, blocks: int) -> tuple[bytes, ...]:
 
 KIND: Final = PublisherKind("SGLang")
 
-_MapEvent = _StoredMap | _RemovedMap | ClearedMap
-_ArrayEvent = _StoredArray | _RemovedArray | ClearedArray
-
-_FORMS: Final = WireForms(
-    batches=(
-        msgspec.msgpack.Decoder(ArrayBatch[_MapEvent]),
-        msgspec.msgpack.Decoder(ArrayBatch[_ArrayEvent]),
-        msgspec.msgpack.Decoder(MapBatch[_MapEvent]),
-        msgspec.msgpack.Decoder(MapBatch[_ArrayEvent]),
-    ),
-    events=(msgspec.msgpack.Decoder(_MapEvent), msgspec.msgpack.Decoder(_ArrayEvent)),
+_FORMS: Final = forms_of(
+    maps=(_StoredMap, _RemovedMap, ClearedMap), arrays=(_StoredArray, _RemovedArray, ClearedArray)
 )
 
 

@@ -1,13 +1,15 @@
 """vLLM's events, 0.9.0 to 0.33: arrays up to 0.23, maps since 0.24.
 
 Source: `vllm/distributed/kv_events.py`. Fields were only ever added at the end, so one list of
-fields reads every version. `session_id`, `ownership` and `lookahead_token_ids` are ignored: they
-name no block.
+fields reads every version. `kv_cache_spec_sliding_window`, `session_id`, `ownership` and
+`lookahead_token_ids` are ignored: they name no block. A field that is not listed here might, as a
+salt does: an event that has one is not used.
 
     0.9.0   block_hashes, parent_block_hash, token_ids, block_size, lora_id
     0.10.2  + medium          0.14.0  + lora_name        0.17.0  + extra_keys
     0.20.0  + group_idx       0.22.0  + kv_cache_spec_kind, kv_cache_spec_sliding_window
-    0.26.0  + locality (maps only)
+    0.26.0  + locality (maps only, as all that follow)
+    0.29.0  + ownership       0.30.0  + session_id       0.33.0  + lookahead_token_ids
 """
 
 from typing import Final
@@ -15,13 +17,11 @@ from typing import Final
 import msgspec
 
 from bridge.wire.batch import (
-    ArrayBatch,
     BatchDecoder,
     ClearedArray,
     ClearedMap,
-    MapBatch,
     WireEvent,
-    WireForms,
+    forms_of,
 )
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.fields import (
@@ -59,6 +59,7 @@ class _Stored(WireEvent):
     extra_keys: msgspec.Raw = NIL
     group_idx: int | None = None
     kv_cache_spec_kind: str | None = None
+    kv_cache_spec_sliding_window: msgspec.Raw = NIL
 
     def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
         """See `WireEvent`."""
@@ -102,24 +103,28 @@ class _Removed(WireEvent):
         return False
 
 
-class _StoredArray(_Stored, array_like=True, tag="BlockStored"):
+class _StoredArray(_Stored, array_like=True, tag="BlockStored", forbid_unknown_fields=True):
     pass
 
 
-class _RemovedArray(_Removed, array_like=True, tag="BlockRemoved"):
+class _RemovedArray(_Removed, array_like=True, tag="BlockRemoved", forbid_unknown_fields=True):
     pass
 
 
-class _StoredMap(_Stored, tag="BlockStored", tag_field="type"):
+class _StoredMap(_Stored, tag="BlockStored", tag_field="type", forbid_unknown_fields=True):
     locality: str | None = None
+    ownership: msgspec.Raw = NIL
+    session_id: msgspec.Raw = NIL
+    lookahead_token_ids: msgspec.Raw = NIL
 
     def is_shared(self) -> bool:
         """See `_Stored`."""
         return self.locality is not None and self.locality.upper() == _REMOTE
 
 
-class _RemovedMap(_Removed, tag="BlockRemoved", tag_field="type"):
+class _RemovedMap(_Removed, tag="BlockRemoved", tag_field="type", forbid_unknown_fields=True):
     locality: str | None = None
+    ownership: msgspec.Raw = NIL
 
     def is_shared(self) -> bool:
         """See `_Removed`."""
@@ -148,17 +153,8 @@ def _row_key(row: list[object] | None, lora_name: str) -> bytes:
     return extra_key(row[1:] if lora_name and row[0] == lora_name else row)
 
 
-_MapEvent = _StoredMap | _RemovedMap | ClearedMap
-_ArrayEvent = _StoredArray | _RemovedArray | ClearedArray
-
-_FORMS: Final = WireForms(
-    batches=(
-        msgspec.msgpack.Decoder(ArrayBatch[_MapEvent]),
-        msgspec.msgpack.Decoder(ArrayBatch[_ArrayEvent]),
-        msgspec.msgpack.Decoder(MapBatch[_MapEvent]),
-        msgspec.msgpack.Decoder(MapBatch[_ArrayEvent]),
-    ),
-    events=(msgspec.msgpack.Decoder(_MapEvent), msgspec.msgpack.Decoder(_ArrayEvent)),
+_FORMS: Final = forms_of(
+    maps=(_StoredMap, _RemovedMap, ClearedMap), arrays=(_StoredArray, _RemovedArray, ClearedArray)
 )
 
 

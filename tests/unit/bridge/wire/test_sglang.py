@@ -1,5 +1,8 @@
+import re
+
 import pytest
 
+from bridge.wire.drop_reasons import DropReason
 from bridge.wire.sglang import open_source
 from schemas.arrays import PythonArrayPacker
 from schemas.events import Removed, Stored, extra_key
@@ -57,10 +60,40 @@ def test_pinned_memory_is_the_cpu_tier() -> None:
     )
 
 
-def test_what_follows_the_medium_in_an_array_is_no_salt_and_no_lora() -> None:
-    event = only(["BlockStored", [1], None, [1, 2], 2, None, "GPU", "x", "y", {"z": 1}])
-    assert isinstance(event, Stored)
-    assert (event.lora_name, event.extra_keys) == ("", ())
+ARRAY = ["BlockStored", [1], None, [1, 2], 2, None, "GPU"]
+
+
+@pytest.mark.parametrize("parent", [None, 5])
+def test_the_salt_of_an_array_is_that_of_a_map(parent: int | None) -> None:
+    """0.5.18 and 0.5.19 send it as an eighth element, and only where there is one."""
+    event = only([*ARRAY[:2], parent, *ARRAY[3:], {"cache_salt": "s"}])
+    assert event == stored(
+        block_hashes=[1],
+        parent_block_hash=parent,
+        token_ids=[1, 2],
+        medium="GPU",
+        cache_salt="s",
+    )
+    assert only([*ARRAY, None]) == only([*ARRAY, {}]) == only(ARRAY)
+
+
+@pytest.mark.parametrize(
+    ("event", "named"),
+    [
+        ([*ARRAY, None, "x"], "BlockStored that is not known, got: 9 elements instead of 8"),
+        (map_event("BlockStored", block_hashes=[1], pepper="x"), "BlockStored.*got: pepper"),
+        (map_event("BlockRemoved", block_hashes=[1], tier=1, a=2), "BlockRemoved.*got: a, tier"),
+        (["AllBlocksCleared", 3], "AllBlocksCleared.*got: 2 elements instead of 1"),
+    ],
+)
+def test_an_event_with_a_field_that_is_not_known_is_not_used(event: object, named: str) -> None:
+    """It may change what a block is, as the salt did."""
+    registered = registration(kind=PublisherKind("SGLang"))
+    batch = open_source(registered, PythonArrayPacker()).decode(frames_of([1.5, [event, ARRAY], 0]))
+    assert len(batch.events) == 1
+    (error,) = batch.dropped
+    assert error.reason == DropReason.UNKNOWN_FIELD
+    assert re.search(named, str(error))
 
 
 def test_a_registered_lora_names_events_that_do_not() -> None:

@@ -67,11 +67,24 @@ def test_a_removed_array_may_end_after_any_field(length: int) -> None:
     )
 
 
-def test_unknown_trailing_elements_and_unknown_keys_are_ignored() -> None:
-    expected = only(["BlockStored", *STORED_FIELDS])
-    assert only(["BlockStored", *STORED_FIELDS, "x", {"y": [1]}, 3]) == expected
-    assert only(["AllBlocksCleared", 1, None]) == Cleared(sequence=9)
-    assert stored(ownership="fs", session_id=3, later={"a": [None]}) == stored()
+def test_fields_that_name_no_block_are_ignored() -> None:
+    named = {"ownership": "fs", "session_id": 3, "lookahead_token_ids": [[1], [2]]}
+    assert stored(kv_cache_spec_sliding_window=512, **named) == stored()
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        ["BlockStored", *STORED_FIELDS, None, "x"],
+        ["AllBlocksCleared", 1],
+        map_event("BlockStored", block_hashes=[1], later={"a": [None]}),
+        map_event("BlockRemoved", block_hashes=[1], later=None),
+    ],
+)
+def test_an_event_with_a_field_that_is_not_known_is_not_used(event: object) -> None:
+    batch = open_source(registration(), PythonArrayPacker()).decode(frames_of([1.5, [event], 0]))
+    assert batch.events == []
+    assert [error.reason for error in batch.dropped] == [DropReason.UNKNOWN_FIELD]
 
 
 @pytest.mark.parametrize(
