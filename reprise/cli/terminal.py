@@ -2,10 +2,40 @@
 
 import logging
 import sys
+from typing import Final
 
 import click
 
 from streams.kernel import native_available
+
+_UNPRINTABLE: Final = {
+    code: chr(code).encode("unicode_escape").decode()
+    for code in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)
+}
+_TRACEBACK: Final = {code: text for code, text in _UNPRINTABLE.items() if chr(code) not in "\n\t"}
+
+
+def printable(text: str) -> str:
+    """One line, whatever names are in it: control characters and ends of lines are escaped."""
+    return text.translate(_UNPRINTABLE)
+
+
+class LineFormatter(logging.Formatter):
+    """A record is a line, which no name in it can end; a traceback follows, indented.
+
+    Names come from whoever registers an instance: one with an end of line in it could add lines of
+    its own to the log, or send commands to a terminal.
+    """
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """See `logging.Formatter`."""
+        record.message = printable(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: object) -> str:
+        """See `logging.Formatter`."""
+        text = super().formatException(ei).translate(_TRACEBACK)  # type: ignore[arg-type]
+        return "\n".join("  " + line for line in text.split("\n"))
 
 
 def say_ready(base_url: str) -> None:
@@ -15,11 +45,9 @@ def say_ready(base_url: str) -> None:
 
 def start_logging(level: str) -> None:
     """Logs of this level and above go to standard error."""
-    logging.basicConfig(
-        level=level,
-        stream=sys.stderr,
-        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
+    logging.basicConfig(level=level, handlers=[handler])
     logging.getLogger("uvicorn").setLevel(max(logging.WARNING, logging.getLevelName(level)))
 
 

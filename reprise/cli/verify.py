@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from reprise.cli.terminal import printable
 from reprise.settings import seed_from
 from schemas.errors import RepriseError
 
@@ -27,6 +28,6 @@ def verify(data: Path) -> None:
 
     try:
         for line in verify_log(data, seed_from(os.environ)):
-            click.echo(line)
+            click.echo(printable(line))
     except RepriseError as error:
         raise click.ClickException(str(error)) from error
