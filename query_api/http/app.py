@@ -14,9 +14,11 @@ from query_api.http.errors import (
     NOT_FOUND,
     ClientGoneError,
     ErrorEnvelope,
+    RequestError,
 )
 from query_api.http.health import package_version
 from query_api.http.metrics import HttpMetrics
+from query_api.http.origins import check_origin
 from query_api.http.query_endpoint import CLIENT_GONE, HotRoutes
 from query_api.http.routes import metrics_route, query_routes, registration_routes, view_routes
 from query_api.http.wire import encode, encode_error, reply_wire
@@ -114,7 +116,13 @@ class _Front:
             await send(message)
 
         try:
+            check_origin(scope["method"], scope["headers"])
             await self._app(scope, receive, watch)
+        except RequestError as error:
+            wire = reply_wire(scope["headers"])
+            _, body = encode_error(error, wire)
+            refusal = Response(body, status_code=error.status, media_type=wire.value)
+            await refusal(scope, receive, watch)
         except Exception:
             logger.exception("Unexpected error in route: %s", scope["path"])
         path = scope["path"]

@@ -3,7 +3,7 @@
 Every failure is answered with one map, `{error, reason?, field?, index?}`, in the wire form of the
 request.
 
-    RequestError               as it says: 400, 413, 503       with reason, often field and index
+    RequestError               as it says: 400, 403, 413, 503  with reason, often field and index
     RegistrationError          400  invalid_registration       conflicts included; Conductor's texts
     EndpointError              500  (no reason)                `Failed to subscribe: ...`
     NotRegisteredError         404  (no reason)                `service not found: a|default|0`
