@@ -126,7 +126,7 @@ class Repair:
             return Answer.ASK
         if self._verified:
             return Answer.ASK if self._is_short() else Answer.DONE
-        if self._new_incarnation or not self._is_anchored():
+        if self._new_incarnation or not (self._is_anchored() or self._has_begun_again()):
             return Answer.DONE
         self._new_incarnation = True  # the engine has not yet sent as much as the log has
         return Answer.ASK
@@ -140,6 +140,12 @@ class Repair:
 
     def _is_anchored(self) -> bool:
         return self.start == self._sequencer.cursor(self._publisher).sequence
+
+    def _has_begun_again(self) -> bool:
+        """Whether a live batch, which the log does not have, is numbered as one that it has."""
+        waiting = self._sequencer.first_waiting(self._publisher)
+        cursor = self._sequencer.cursor(self._publisher)
+        return waiting is not None and waiting.sequence <= cursor.sequence
 
     def _is_short(self) -> bool:
         """Whether something is still missing before what the engine has sent live."""

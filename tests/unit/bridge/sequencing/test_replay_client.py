@@ -299,6 +299,16 @@ def test_a_restart_that_shows_only_by_its_live_batches_is_replayed_whole(engines
     ]
 
 
+def test_a_restart_is_replayed_whole_where_the_logs_last_record_has_no_time(
+    engines: Engines,
+) -> None:
+    """A gap has none: there is nothing that a replay could be compared with."""
+    engine = engines(honest(0, 6, born=500.0))
+    records = repair(held(Anchor(ANCHOR.cursor, 0.0), live(5, 505.0)), engine.endpoint)
+    assert told(records) == [("restarted", 4, -1, -1), *batches(4, 0, 5)]
+    assert engine.asked == [11, 0]
+
+
 def test_a_last_batch_that_cannot_be_decoded_is_no_proof_of_another_life(
     engines: Engines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
