@@ -139,13 +139,18 @@ class Subscriber:
         while not self._stopping:
             try:
                 self._turn()
-            except Exception:
+            except BaseException:  # noqa: BLE001 -- nobody would notice that the thread has ended
                 self.unexpected_errors += 1
-                _logger.exception(
-                    "Unexpected error while receiving; continuing in %g s", SUBSCRIBER_ERROR_PAUSE_S
-                )
-                time.sleep(SUBSCRIBER_ERROR_PAUSE_S)
+                with suppress(BaseException):
+                    self._pause()
         self._close()
+
+    @staticmethod
+    def _pause() -> None:
+        _logger.exception(
+            "Unexpected error while receiving; continuing in %g s", SUBSCRIBER_ERROR_PAUSE_S
+        )
+        time.sleep(SUBSCRIBER_ERROR_PAUSE_S)
 
     def _turn(self) -> None:
         ready = self._poller.poll(round(LINK_WATCH_S * 1000))

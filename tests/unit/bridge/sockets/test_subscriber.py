@@ -433,6 +433,35 @@ def test_an_error_nobody_thought_of_is_logged_and_counted_and_the_loop_goes_on(
     subscriber.stop()
 
 
+@pytest.mark.parametrize("error", [LookupError("never seen"), SystemExit(1), MemoryError()])
+def test_the_thread_outlives_an_error_while_it_handles_an_error(
+    inbox: Inbox, engine: Engine, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    """Nobody would notice its end: nothing would be received, and answers would stay as they are."""
+    subscriber = Subscriber(inbox)
+    subscriber.start()
+    follow(subscriber, engine)
+    receive = Connection.receive
+    left = 3
+
+    def fail(connection: Connection) -> list[RawMessage]:
+        nonlocal left
+        left -= 1
+        if not left:
+            monkeypatch.setattr(Connection, "receive", receive)
+        raise error
+
+    def fail_too() -> None:
+        raise OSError(22, "Invalid argument")  # as time.sleep where the clock is set
+
+    monkeypatch.setattr(Subscriber, "_pause", staticmethod(fail_too))
+    monkeypatch.setattr(Connection, "receive", fail)
+    engine.send(b"kept")
+    assert take(inbox, 1)[0].frames == [b"kept"]
+    assert subscriber.unexpected_errors == 3
+    subscriber.stop()
+
+
 def test_it_stops_once_and_for_all(inbox: Inbox) -> None:
     subscriber = Subscriber(inbox)
     subscriber.start()
