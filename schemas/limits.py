@@ -98,6 +98,7 @@ TOPIC_SETTLE_PAUSE_S: Final = 0.05
 # wire: one ZMQ message of an engine. A 128K-token prefill is about 0.6 MB. What is above a bound is
 # dropped: reprise_bridge_dropped_total with the reason that is given.
 MESSAGE_BYTES_MAX: Final = 16 * MIB  # reason="message_too_large"
+MESSAGE_FRAMES_MAX: Final = 3  # reason="frame_count"; what follows is not read: the link is dropped
 BATCH_EVENTS_MAX: Final = 65_536  # reason="too_many_events"
 BATCH_APART_EVENTS_MAX: Final = 16_384  # with a bad one among them, looked at one by one
 BATCH_ERRORS_MAX: Final = 100  # bad events of a batch; more, and it is undecodable as a whole
@@ -116,6 +117,7 @@ SUBSCRIBER_TURN_S: Final = 0.005  # a turn looks at every socket, so several mes
 SUBSCRIBER_ERROR_PAUSE_S: Final = 0.1  # after an unexpected error, so that it does not spin
 LINK_WATCH_S: Final = 0.1  # how often the state of the links is read
 LINK_WARN_S: Final = 5.0  # a publisher that is not there by then is logged, once
+LINK_BREACH_S: Final = 5.0  # a link that was dropped for what it sent is down for this long
 LINK_REPLACE_S: Final = 5.0  # a link that has been down for this long is replaced
 LINK_RETRY_FIRST_MS: Final = 100  # libzmq's own attempts, each twice the one before
 LINK_RETRY_MAX_MS: Final = 3_000

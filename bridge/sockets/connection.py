@@ -13,6 +13,7 @@ from bridge.sockets.endpoints import check_endpoint, names_host
 from bridge.sockets.raw_message import RawMessage
 from schemas.errors import EndpointError
 from schemas.limits import (
+    LINK_BREACH_S,
     LINK_CONNECT_MS,
     LINK_KEEPALIVE_IDLE_S,
     LINK_KEEPALIVE_INTERVAL_S,
@@ -23,6 +24,7 @@ from schemas.limits import (
     LINK_RETRY_MAX_MS,
     LINK_WARN_S,
     MESSAGE_BYTES_MAX,
+    MESSAGE_FRAMES_MAX,
     RECEIVE_BURST_MAX,
 )
 from schemas.registration import Registration
@@ -44,9 +46,16 @@ class Connection:
     the engine may have sent: so it is done only while libzmq waits before its next attempt, or once
     it has given up, and not before everything has been received.
 
+    A message of more frames than any that an engine sends is not read to its end, which may be a
+    million frames away: the link is to be dropped, and made anew after LINK_BREACH_S (`renewed`).
+
     Args:
         context: of the socket.
         registration: the publisher and its endpoint.
+        wait_s: before it is connected to.
+
+    Attributes:
+        broken: whether what comes next is the rest of such a message.
 
     Raises:
         EndpointError: the endpoint can never be connected to.
@@ -54,13 +63,20 @@ class Connection:
     """
 
     def __init__(
-        self, context: "zmq.Context[zmq.Socket[bytes]]", registration: Registration
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        registration: Registration,
+        *,
+        wait_s: float = 0.0,
     ) -> None:
         check_endpoint(registration.endpoint)
         self.publisher = registration.publisher
+        self._context = context
+        self._registration = registration
         self._name = f"{registration.service_key} ({registration.model_name})"
         self.endpoint = registration.endpoint
         self.connected = False
+        self.broken = False
         self.links = 0
         self.socket = context.socket(zmq.SUB)
         self._monitor: zmq.Socket[bytes] | None = None
@@ -72,11 +88,13 @@ class Connection:
                 zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED,
                 f"inproc://monitor-{next(_monitor_numbers)}",
             )
-            self._connect()
+            if not wait_s:
+                self._connect()
         except BaseException:
             self.close()
             raise
         self._watched_at = time.monotonic()
+        self._connect_at = self._watched_at + wait_s if wait_s else math.inf
         self._quiet_from = self._quiet_until = math.inf
         self._start_waiting(self._watched_at)
 
@@ -85,7 +103,9 @@ class Connection:
         messages: list[RawMessage] = []
         received_at = time.time()
         size_bytes = 0
-        while len(messages) < RECEIVE_BURST_MAX and size_bytes < MESSAGE_BYTES_MAX:
+        while (
+            len(messages) < RECEIVE_BURST_MAX and size_bytes < MESSAGE_BYTES_MAX and not self.broken
+        ):
             try:
                 frames = self._receive_frames()
             except zmq.Again:
@@ -100,9 +120,29 @@ class Connection:
         frame = self.socket.recv(zmq.NOBLOCK, copy=False)
         frames = [frame.bytes]
         while frame.more:
+            if len(frames) > MESSAGE_FRAMES_MAX:
+                self.broken = True
+                break
             frame = self.socket.recv(zmq.NOBLOCK, copy=False)
             frames.append(frame.bytes)
         return frames
+
+    def renewed(self) -> "Connection":
+        """Another one in place of this one, which is to be closed; it connects after a while.
+
+        Raises:
+            zmq.ZMQError: no socket is left.
+        """
+        _logger.warning(
+            "Dropping the link to %s of %s for %g s: it sent a message of more than %d frames",
+            self.endpoint,
+            self._name,
+            LINK_BREACH_S,
+            MESSAGE_FRAMES_MAX,
+        )
+        connection = Connection(self._context, self._registration, wait_s=LINK_BREACH_S)
+        connection.links = self.links
+        return connection
 
     def watch(self) -> None:
         """Follows the link's state; logs once when it changes or stays down; never waits."""
@@ -154,6 +194,9 @@ class Connection:
         self._retry_at = now + LINK_REPLACE_S
 
     def _wait(self, now: float) -> None:
+        if now >= self._connect_at:
+            self._connect_at = math.inf
+            self._connect()
         if self._warn_at is not None and now >= self._warn_at:
             self._warn_at = None
             _logger.warning(

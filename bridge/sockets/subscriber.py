@@ -55,7 +55,7 @@ class Subscriber:
         self._watch_at = 0.0
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         limit = self._context.get(zmq.SOCKET_LIMIT)
-        wanted = _SOCKETS_PER_PUBLISHER * PUBLISHERS_MAX + 2
+        wanted = _SOCKETS_PER_PUBLISHER * (PUBLISHERS_MAX + 1) + 2  # one may be renewed
         self._context.set(zmq.MAX_SOCKETS, min(limit, wanted))
         self._wake_lock = threading.Lock()
         self._wake_receiver = self._context.socket(zmq.PAIR)
@@ -165,6 +165,8 @@ class Subscriber:
             messages = connection.receive()
             self._inbox.put(messages)
             longest = max(longest, len(messages))
+            if connection.broken:
+                self._renew(connection)
         if commanded:
             self._run_commands()
         if started >= self._watch_at:
@@ -191,18 +193,30 @@ class Subscriber:
         except zmq.ZMQError as error:
             detail = f"Cannot open a socket: {error.strerror}; raise the limit of open files"
             raise RegistrationError(detail) from error
-        self._connections[publisher] = connection
+        self._add(connection)
+
+    def _unfollow(self, publisher: PublisherKey) -> None:
+        connection = self._connections.get(publisher)
+        if connection is None:
+            return
+        self._remove(connection)
+        self._inbox.discard(publisher)
+
+    def _renew(self, connection: Connection) -> None:
+        renewed = connection.renewed()
+        self._remove(connection)
+        self._add(renewed)
+
+    def _add(self, connection: Connection) -> None:
+        self._connections[connection.publisher] = connection
         self._by_socket[connection.socket] = connection
         self._poller.register(connection.socket, zmq.POLLIN)
 
-    def _unfollow(self, publisher: PublisherKey) -> None:
-        connection = self._connections.pop(publisher, None)
-        if connection is None:
-            return
+    def _remove(self, connection: Connection) -> None:
+        del self._connections[connection.publisher]
         del self._by_socket[connection.socket]
         self._poller.unregister(connection.socket)
         connection.close()
-        self._inbox.discard(publisher)
 
     def _close(self) -> None:
         with self._wake_lock:  # from here on no command comes in

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zmq
@@ -17,6 +18,7 @@ from bridge.sockets.raw_message import RawMessage
 from bridge.sockets.subscriber import Subscriber
 from schemas.errors import EndpointError, RegistrationConflictError
 from schemas.identities import PublisherKey
+from schemas.limits import MESSAGE_FRAMES_MAX
 from tests.unit.bridge.messages import registration
 
 PATIENCE_S = 30.0
@@ -147,12 +149,51 @@ def test_a_large_message_arrives(subscriber: Subscriber, engine: Engine, inbox: 
 def test_messages_of_any_shape_leave_the_stream_alive(
     subscriber: Subscriber, engine: Engine, inbox: Inbox
 ) -> None:
-    follow(subscriber, engine)
+    publisher = follow(subscriber, engine)
     engine.send(b"")
     engine.send(b"", b"")
-    engine.send(*[b"x"] * 100)
+    engine.send(b"", b"", b"", b"")
     engine.send(b"t", bytes(8), b"p")
-    assert [len(message.frames) for message in take(inbox, 4)] == [1, 2, 100, 3]
+    assert [len(message.frames) for message in take(inbox, 4)] == [1, 2, 4, 3]
+    wait_until(lambda: subscriber.links(publisher) == 1)
+
+
+@pytest.mark.parametrize("frames", [5, 1_000_000])
+def test_a_message_of_many_frames_costs_its_link_and_nobody_else_a_moment(
+    subscriber: Subscriber,
+    engine: Engine,
+    inbox: Inbox,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    frames: int,
+) -> None:
+    """A million empty frames took 30 times their size in memory, and seconds of this thread."""
+    monkeypatch.setattr(connection_module, "LINK_BREACH_S", 0.3)
+    received = 0
+    receive = zmq.Socket.recv
+
+    def counted(socket: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal received
+        received += socket.type == zmq.SUB
+        return receive(socket, *args, **kwargs)
+
+    monkeypatch.setattr(zmq.Socket, "recv", counted)
+    other = Engine()
+    publisher = follow(subscriber, engine)
+    follow(subscriber, other, "w-2")
+    engine.send(*[b""] * frames)
+    (broken,) = take(inbox, 1)
+    assert (broken.publisher, len(broken.frames)) == (publisher, MESSAGE_FRAMES_MAX + 1)
+    other.send(b"neighbour")
+    assert take(inbox, 1)[0].frames == [b"neighbour"]
+    wait_until(lambda: subscriber.links(publisher) == 2)
+    engine.await_subscriber()
+    engine.send(b"t", bytes(8), b"again")
+    assert take(inbox, 1)[0].frames[-1] == b"again"
+    assert received < 100
+    assert "more than 3 frames" in caplog.text
+    assert subscriber.unexpected_errors == 0
+    other.close()
 
 
 def test_two_publishers_are_told_apart(
@@ -437,7 +478,7 @@ def test_an_error_nobody_thought_of_is_logged_and_counted_and_the_loop_goes_on(
 def test_the_thread_outlives_an_error_while_it_handles_an_error(
     inbox: Inbox, engine: Engine, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
-    """Nobody would notice its end: nothing would be received, and answers would stay as they are."""
+    """Nobody would notice its end: nothing would be received, and answers would stay `exact`."""
     subscriber = Subscriber(inbox)
     subscriber.start()
     follow(subscriber, engine)
