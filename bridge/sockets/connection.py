@@ -140,6 +140,7 @@ class Connection:
             LINK_BREACH_S,
             MESSAGE_FRAMES_MAX,
         )
+        self.watch()  # it may have come up since the last look
         connection = Connection(self._context, self._registration, wait_s=LINK_BREACH_S)
         connection.links = self.links
         return connection
