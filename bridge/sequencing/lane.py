@@ -107,6 +107,7 @@ class Lane:
         "held",
         "held_bytes",
         "missing",
+        "overflowed",
         "publisher",
         "repairs",
         "source",
@@ -126,6 +127,7 @@ class Lane:
         self.held: deque[Held] | None = None
         self.held_bytes = 0
         self.missing: Missing | None = None  # becomes a gap at the end of the wait
+        self.overflowed: DecodedBatch | None = None  # the last one that had no room among the held
         self._checkpoint = _Checkpoint(self.anchor, False)
 
     @property
@@ -223,6 +225,15 @@ class Lane:
             engine_time=self.engine_time,
             events=batch.events,
         )
+
+    def lost_to(self, batch: DecodedBatch) -> Cursor | None:
+        """Up to where batches are missing, given one that was dropped; None where none are."""
+        incarnation = self.tracker.incarnation
+        if batch.sequence > self.tracker.sequence:
+            return Cursor(incarnation, batch.sequence)
+        if batch.engine_time is not None and batch.engine_time > self.engine_time:
+            return Cursor(incarnation + 1, batch.sequence)  # the engine has begun again
+        return None
 
     def add_gap(self, window: Window, first: int, last: int, reason: str) -> None:
         """Adds a gap for these batches, by which the fold degrades the publisher."""

@@ -139,6 +139,7 @@ class Sequencer:
             lane.counters.count_drop(
                 BatchError(DropReason.HELD_FULL, f"no room for batch {batch.sequence}")
             )
+            lane.overflowed = batch
             return
         lane.held.append(Held(batch, size_bytes))
         lane.held_bytes += size_bytes
@@ -248,7 +249,8 @@ class Sequencer:
     def resume(self, publisher: PublisherKey, now: float) -> list[SequencedRecord]:
         """Ends the wait: the records of what waited, in order, after a gap for what is missing.
 
-        A further gap among the batches that waited holds the publisher again: see `take_gaps`.
+        A further gap among the batches that waited, or after them where there was no room, holds
+        the publisher again: see `take_gaps`.
         """
         lane = self._lanes[publisher]
         window = lane.open(now)
@@ -269,7 +271,17 @@ class Sequencer:
             self._pop(lane)
             window = self._accept(lane, window, batch, now)
         lane.held = None
+        self._ask_for_overflowed(lane, window)
         return self._close(lane, window, now)
+
+    def _ask_for_overflowed(self, lane: Lane, window: Window) -> None:
+        """What had no room while the publisher was held: the batch that would show it as a gap may
+        never come.
+        """
+        batch, lane.overflowed = lane.overflowed, None
+        lost_to = None if batch is None else lane.lost_to(batch)
+        if lost_to is not None:
+            self._ask_again(lane, window, lost_to, DropReason.HELD_FULL)
 
     def _pop(self, lane: Lane) -> None:
         assert lane.held
@@ -333,9 +345,15 @@ class Sequencer:
         lane.lose(window, Missing(lost_to, DropReason.INTERNAL_ERROR))
         return window
 
-    def _ask_again(self, lane: Lane, window: Window, lost_to: Cursor) -> None:
+    def _ask_again(
+        self,
+        lane: Lane,
+        window: Window,
+        lost_to: Cursor,
+        reason: str = DropReason.INTERNAL_ERROR,
+    ) -> None:
         """Holds the publisher as at a gap; adds a gap where it cannot replay."""
-        missing = Missing(lost_to, DropReason.INTERNAL_ERROR)
+        missing = Missing(lost_to, reason)
         if lane.held is not None:
             lane.missing = missing if lane.missing is None else max(lane.missing, missing)
         elif lane.repairs:

@@ -15,6 +15,7 @@ from unittest import mock
 
 from bridge import pump
 from bridge.delivery import spool
+from bridge.sequencing import sequencer
 from bridge.sequencing.sequencer import Sequencer
 from bridge.service import Bridge, BridgeSettings
 from bridge.sockets.inbox import Inbox
@@ -25,7 +26,7 @@ from brokers.settings import KafkaSettings
 from schemas.codec import decode_record
 from schemas.errors import RecordError, StorageError
 from schemas.identities import Offset, PublisherKey
-from schemas.limits import SPOOL_BYTES_MAX
+from schemas.limits import HELD_BATCHES_MAX, SPOOL_BYTES_MAX
 from schemas.records import EventsRecord, Record
 from schemas.topics import encode_publisher
 from streams.kernel import open_kernel
@@ -82,12 +83,13 @@ class BridgeWorld:
         }
         self.spool_bytes = rng.choice((SPOOL_BYTES_MAX, SPOOL_BYTES_MAX, 4096))
         self.window_ms = rng.choice((0, 50))
+        self.held_max = history.source("held").choice((3, HELD_BATCHES_MAX))
         self.registered: set[int] = set()
         self.disputed: set[PublisherKey] = set()
         history.note(
             f"{len(self.hosts)} bridges, {len(self.engines)} engines,"
             f" covered: {self.crowd.covered}, spool: {self.spool_bytes},"
-            f" window: {self.window_ms} ms"
+            f" window: {self.window_ms} ms, held: {self.held_max}"
         )
 
     def _trace(self, value: bytes) -> None:
@@ -115,6 +117,7 @@ class BridgeWorld:
                 (pump, "Replayer", self._replayer),
                 (spool, "Database", self._database),
                 (spool, "new_batch", WriteBatch),
+                (sequencer, "HELD_BATCHES_MAX", self.held_max),
             ):
                 stack.enter_context(mock.patch.object(module, name, made))
             yield

@@ -18,12 +18,14 @@ from bridge.delivery.log_sink import LogSink
 from bridge.membership.commands import Commands
 from bridge.membership.registrar import Registrar
 from bridge.pump import Pump
+from bridge.sequencing import sequencer
 from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.inbox import Inbox
 from bridge.supervision import keep
 from schemas.codec import decode_record
 from schemas.errors import DiskError, NotRegisteredError, StorageError
 from schemas.identities import Offset, PublisherKey
+from schemas.limits import HELD_BATCHES_MAX
 from schemas.positions import PublisherState
 from schemas.registration import Registration
 from streams.kernel import open_kernel
@@ -175,9 +177,10 @@ class EmbeddedWorld:
         self.proven_from = 0
         self.flush_s = self.rng.choice((0.25, 1.0, 5.0))
         self.segment_bytes = self.rng.choice((2_000, 10_000))
+        self.held_max = history.source("held").choice((3, HELD_BATCHES_MAX))
         history.note(
             f"{len(self.crowd.engines)} engines, covered: {self.crowd.covered},"
-            f" flush: {self.flush_s:g} s, segments: {self.segment_bytes}"
+            f" flush: {self.flush_s:g} s, segments: {self.segment_bytes}, held: {self.held_max}"
         )
 
     @contextmanager
@@ -192,6 +195,7 @@ class EmbeddedWorld:
                 (embedded, "new_batch", WriteBatch),
                 (store, "Database", self._database),
                 (store, "new_batch", WriteBatch),
+                (sequencer, "HELD_BATCHES_MAX", self.held_max),
                 (os, "urandom", names.randbytes),
             ):
                 stack.enter_context(mock.patch.object(module, name, made))

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 import zmq
 
+from bridge.sequencing import sequencer as sequencer_module
 from bridge.sequencing.lane import Anchor
 from bridge.sequencing.replay_client import END_SEQUENCE, Replayer
 from bridge.sequencing.sequencer import Sequencer
@@ -354,6 +355,50 @@ def test_a_second_gap_among_what_waited_is_repaired_too(engines: Engines) -> Non
     assert sequencer.take_gaps() == [KEY]
     assert told(repair(sequencer, engine.endpoint)) == batches(3, 16, 20)
     assert not sequencer.is_held(KEY)
+
+
+@pytest.mark.parametrize("kept", [0, 1, 3])
+def test_live_batches_without_room_during_a_repair_are_asked_for_afterwards(
+    engines: Engines, monkeypatch: pytest.MonkeyPatch, kept: int
+) -> None:
+    """The engine may be quiet from then on: no batch would ever show that they are missing."""
+    monkeypatch.setattr(sequencer_module, "HELD_BATCHES_MAX", kept)
+    engine = engines(honest(0, 14))
+    sequencer = held(ANCHOR, *[live(number, 100.0 + number) for number in range(15, 21)])
+    first = repair(sequencer, engine.endpoint)
+    assert sequencer.take_gaps() == [KEY]
+    later = engines(honest(0, 20))
+    assert told(first + repair(sequencer, later.endpoint)) == batches(3, 11, 20)
+    assert sequencer.take_gaps() == []
+    assert not sequencer.is_held(KEY)
+
+
+def test_of_a_new_life_live_batches_without_room_are_asked_for_too(
+    engines: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sequencer_module, "HELD_BATCHES_MAX", 0)
+    sequencer = held(ANCHOR, *[live(number, 500.0 + number) for number in range(3)])
+    assert told(repair(sequencer, engines(honest(0, 10)).endpoint)) == []
+    assert sequencer.take_gaps() == [KEY]
+    records = repair(sequencer, engines(honest(0, 2, born=500.0)).endpoint)
+    assert told(records) == [("restarted", 4, -1, -1), *batches(4, 0, 2)]
+
+
+@pytest.mark.parametrize("repairs", [False, True])
+def test_live_batches_without_room_that_nobody_has_any_more_are_a_gap(
+    engines: Engines, monkeypatch: pytest.MonkeyPatch, repairs: bool
+) -> None:
+    monkeypatch.setattr(sequencer_module, "HELD_BATCHES_MAX", 1)
+    sequencer = Sequencer()
+    sequencer.add(ONE, repairs=repairs)
+    sequencer.place(KEY, ANCHOR)
+    sequencer.hold(KEY)
+    waiting = [live(number, 100.0 + number) for number in range(11, 14)]
+    assert sequencer.process(waiting, 0.0) == []
+    records = sequencer.resume(KEY, 0.0)
+    if repairs:
+        records += repair(sequencer, engines(lambda start: [(11, 111.0)]).endpoint)
+    assert told(records) == [*batches(3, 11, 11), ("held_full", 3, 12, 13)]
 
 
 def test_garbage_among_the_replies_is_left_out(engines: Engines) -> None:
