@@ -23,8 +23,8 @@ from zlib import crc32
 
 from bridge.sequencing.lane import Anchor
 from brokers.clients import Clients, partition_of
-from brokers.interface import Message
-from brokers.reading import read_to_end
+from brokers.interface import Message, Partition
+from brokers.reading import read_to_end, stop_consumer
 from schemas.codec import (
     TOO_MANY,
     decode_cursor_entry,
@@ -70,7 +70,6 @@ class LogState:
         offset: everything before it is known.
         noted: whether its note is in `cursors`.
         noted_offset: of the last note.
-        begun: whether the next record that it is registered has been counted as a new beginning.
     """
 
     partition: int
@@ -80,7 +79,6 @@ class LogState:
     offset: int = 0
     noted: bool = False
     noted_offset: int = 0
-    begun: bool = False
 
     @property
     def anchor(self) -> Anchor:
@@ -88,12 +86,16 @@ class LogState:
         return Anchor(self.cursor, self.engine_time)
 
     def take(self, record: Record, offset: int) -> None:
-        """Follows one record of the publisher in the log."""
-        self.offset = max(self.offset, offset + 1)
+        """Follows one record of the publisher in the log; one that is known already is passed over:
+        a partition is read from where the first of its publishers stands.
+        """
+        if offset < self.offset:
+            return
+        self.offset = offset + 1
         if isinstance(record, RegisteredRecord):
-            if self.registered == UNREGISTERED and not self.begun:
+            if self.registered == UNREGISTERED:
                 self.begin_registration()
-            self.registered, self.begun = fingerprint(record.registration), False
+            self.registered = fingerprint(record.registration)
         elif isinstance(record, UnregisteredRecord):
             self.registered = UNREGISTERED
         else:
@@ -103,9 +105,12 @@ class LogState:
                 self.engine_time = record.engine_time if isinstance(record, EventsRecord) else 0.0
 
     def begin_registration(self) -> None:
-        """A publisher is registered again after it was unregistered: nothing from before counts."""
-        self.begun = True
-        if self.cursor.incarnation:
+        """A publisher is registered again after it was unregistered: nothing from before counts.
+
+        May be said again: whoever takes over may have begun, and noted that, and died before the
+        log had it.
+        """
+        if self.cursor.sequence >= 0:
             self.cursor = Cursor(self.cursor.incarnation + 1, -1)
             self.engine_time = 0.0
 
@@ -162,7 +167,7 @@ class Cursors:
             take = self._guarded(self.topic, self._take_note)
             ends = await read_to_end(reader, self.topic, starts, take)
         finally:
-            await reader.stop()
+            await stop_consumer(reader)
         self._never_written -= set(starts)
         self._never_written |= {partition for partition, end in ends.items() if end == 0}
 
@@ -272,9 +277,13 @@ class Cursors:
         reader = self._clients.reader(committed=False)
         try:
             await reader.start()
+            found = await reader.end_offsets([Partition(topic, number) for number in starts])
+            for state in wanted.values():
+                if state.offset > found[Partition(topic, state.partition)]:
+                    state.offset = 0  # of another topic of that name: nothing here is known
             ends = await read_to_end(reader, topic, starts, self._guarded(topic, take), corrupt)
         finally:
-            await reader.stop()
+            await stop_consumer(reader)
         for state in wanted.values():
             state.offset = ends[state.partition]
 

@@ -209,6 +209,46 @@ def test_an_unregistered_publisher_goes_on_in_a_later_incarnation() -> None:
     assert state.anchor == (Cursor(4, -1), 0.0)
 
 
+@pytest.mark.parametrize("homes", [(0,), (0, 1)], ids=["alone", "with one that is further back"])
+def test_what_a_note_knows_is_not_followed_again(homes: tuple[int, ...]) -> None:
+    """Each rebalance would withdraw all that the publisher holds."""
+    topics = Topics()
+    made, _ = recover(topics, 0, 1)
+    records: list[Record] = [
+        events(TWO, 1, 0, 4),
+        registered(ONE),
+        events(ONE, 1, 0, 4),
+        UnregisteredRecord(**envelope(ONE)),
+        registered(ONE),
+        events(ONE, 2, 0, 7),
+    ]
+    for offset, record in enumerate(records):
+        topics.record(record)
+        made.written(record.publisher, record, offset)
+    write_notes(topics, made)
+    _, states = recover(topics, *homes)
+    assert states[ONE.publisher].cursor == Cursor(2, 7)
+
+
+@pytest.mark.parametrize("written", range(3))
+def test_a_beginning_that_was_noted_and_not_written_is_the_same_for_the_next_bridge(
+    written: int,
+) -> None:
+    topics = Topics()
+    topics.record(registered(ONE), events(ONE, 1, 0, 4), UnregisteredRecord(**envelope(ONE)))
+    made, states = recover(topics, 0)
+    states[ONE.publisher].begin_registration()
+    made.written(ONE.publisher, UnregisteredRecord(**envelope(ONE)), 2)
+    write_notes(topics, made)
+    later: list[Record] = [registered(ONE), events(ONE, 2, 0, 7)]
+    topics.record(*later[:written])
+    _, states = recover(topics, 0)
+    state = states[ONE.publisher]
+    if not written:
+        state.begin_registration()
+    assert state.cursor == (Cursor(2, 7) if written == 2 else Cursor(2, -1))
+
+
 def test_unreadable_messages_are_counted_and_a_bad_note_costs_a_reading() -> None:
     topics = Topics()
     topics.append(TOPICS.cursors.name, 0, b"\xc1", b"?")
