@@ -145,6 +145,7 @@ REPLAY_TOTAL_S: Final = 600.0  # of one repair; what is missing by then is a gap
 REPLAY_MESSAGES_MAX: Final = 65_536  # waiting in one socket; the engine drops what is above
 REPLAY_CHUNK_BATCHES: Final = 256  # handed on at once
 REPLAY_CHUNK_BYTES: Final = 4 * MIB
+REPLAY_OVERLAP_BATCHES: Final = 16  # before the log's last, where a reply may have lost that one
 REPLAY_BARREN_MAX: Final = 4  # requests in a row that bring nothing new
 REPLAY_REQUESTS_MAX: Final = 256  # of one repair
 REPLAYS_AT_ONCE_MAX: Final = 64  # silent sockets hold a place each, and the others wait

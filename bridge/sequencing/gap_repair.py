@@ -8,7 +8,7 @@ marker, and come from another incarnation of the engine, whose numbers look the 
    back with the same engine time. If the time at that number differs, or no batch reaches it, the
    engine has restarted. Then what waits from the incarnation before is written, then a reset, and
    the new incarnation is asked for from 0. If that turns out to have begun before the log's last
-   batch, the reply without one may have been lost: it is asked for once more.
+   batch, the reply may have been lost: it is asked for once more, with some batches before it.
 2. After a hole, or without an end, what is missing is asked for again from there. A hole that shows
    twice is the engine's own; the repair ends when several requests in a row bring nothing new.
 3. Replayed batches are taken up to the first one that waits; if both have that number but not the
@@ -27,7 +27,7 @@ from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import DecodedBatch
 from schemas.identities import PublisherKey
-from schemas.limits import REPLAY_BARREN_MAX, REPLAY_REQUESTS_MAX
+from schemas.limits import REPLAY_BARREN_MAX, REPLAY_OVERLAP_BATCHES, REPLAY_REQUESTS_MAX
 from schemas.records import SequencedRecord
 
 
@@ -70,6 +70,8 @@ class Repair:
         if self._new_incarnation:
             return 0
         cursor, engine_time = self._sequencer.anchor(self._publisher)
+        if self._asked_again:
+            return max(cursor.sequence - REPLAY_OVERLAP_BATCHES, 0)
         return cursor.sequence if engine_time and cursor.sequence >= 0 else cursor.sequence + 1
 
     def begin(self) -> bool:
@@ -139,7 +141,7 @@ class Repair:
             self._barren += 1
 
     def _is_anchored(self) -> bool:
-        return self.start == self._sequencer.cursor(self._publisher).sequence
+        return self._asked_again or self.start == self._sequencer.cursor(self._publisher).sequence
 
     def _has_begun_again(self) -> bool:
         """Whether a live batch, which the log does not have, is numbered as one that it has."""
@@ -160,8 +162,10 @@ class Repair:
     def _is_of_this_incarnation(self, batch: DecodedBatch) -> bool:
         """Step 1, for the first batch of a reply; one without a time counts as of it."""
         cursor, engine_time = self._sequencer.anchor(self._publisher)
-        if self._new_incarnation or batch.sequence != cursor.sequence or batch.engine_time is None:
+        if self._new_incarnation or batch.sequence > cursor.sequence or batch.engine_time is None:
             return True
+        if batch.sequence < cursor.sequence:
+            return batch.engine_time <= engine_time
         return batch.engine_time == engine_time
 
     def _may_be_the_one_before(self, batch: DecodedBatch) -> bool:

@@ -179,12 +179,20 @@ def check_engine(
     records: Iterable[Record],
     *,
     registered: bool,
+    registrations: int,
     covered: bool,
 ) -> None:
     """What a fold of the records says of an engine is the truth, or that it may not be; where the
-    engine is `covered`, the truth.
+    engine is `covered`, the truth. And no more is withdrawn than has to be: each incarnation in the
+    log has a cause, which is a life of the engine of which something was received, or one of its
+    `registrations` but the first.
     """
     own = [one for one in records if one.publisher == engine.publisher]
+    incarnations = max((one.incarnation for one in own if hasattr(one, "incarnation")), default=0)
+    assert incarnations <= max(engine.lives_heard, 1) + max(registrations - 1, 0), (
+        f"of engine {engine.number} {engine.lives_heard} lives were heard and {registrations}"
+        f" registrations made, but the log has {incarnations} incarnations"
+    )
     if engine.hid_a_restart(one for one in own if isinstance(one, EventsRecord)):
         return
     found, held = held_by(fold, engine), engine.held()

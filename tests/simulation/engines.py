@@ -95,6 +95,11 @@ class SimulatedEngine:
         """Its identity."""
         return self.registration.publisher
 
+    @property
+    def lives_heard(self) -> int:
+        """How many of its lives anybody has received something of."""
+        return len({life for life, _ in self._heard})
+
     def start(self) -> None:
         """Starts a new incarnation: empty, and numbering from 0."""
         root = self._rng.randbytes(32)

@@ -94,8 +94,9 @@ def run_seed(name: str, make_world: MakeWorld, seed: int) -> History:
     except Exception as last:  # noqa: BLE001 -- any failure is told with its seed
         failures = [] if history.loop is None else history.loop.failures
         error = failures[0] if failures else last
+        told = str(error) if isinstance(error, AssertionError) else repr(error)
         raise AssertionError(
-            f"{name}, seed {seed} (repeat it with: --seed {seed}): {error}\n\n"
+            f"{name}, seed {seed} (repeat it with: --seed {seed}): {told}\n\n"
             f"its last steps:\n{history}"
         ) from error
     finally:
@@ -109,4 +110,4 @@ async def _run(world: World) -> None:
     assert isinstance(loop, SimulatedLoop)
     with simulated_time(loop, *world.modules), world.patches():
         await world.run()
-        assert not loop.failures, loop.failures[0]
+        assert not loop.failures, repr(loop.failures[0])

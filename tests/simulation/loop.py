@@ -12,6 +12,7 @@ import heapq
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from enum import Enum
+from functools import partial
 from typing import Any, TypeVar
 from unittest import mock
 
@@ -62,7 +63,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         super().__init__()
         self.now = 0.0
         self.turns = 0
-        self.failures: list[AssertionError] = []
+        self.failures: list[BaseException] = []
         self.processes: dict[Process, None] = {}
         self.set_exception_handler(lambda *_: None)
 
@@ -111,14 +112,14 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def spawn(self, process: Process, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
         """Starts work in a process."""
         task = self.create_task(work, context=process.context)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(partial(self._ended, process))
         self.processes[process] = None
         return task
 
-    def _ended(self, task: "asyncio.Task[Any]") -> None:
+    def _ended(self, process: Process, task: "asyncio.Task[Any]") -> None:
         error = None if task.cancelled() else task.exception()
-        if isinstance(error, AssertionError):
-            self.failures.append(error)
+        if isinstance(error, Exception) and process.state is not State.DEAD:
+            self.failures.append(error)  # others may do its work, so nothing else would tell
 
     def kill(self, process: Process) -> None:
         """As `kill -9`: nothing of it runs from here on."""

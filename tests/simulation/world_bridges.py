@@ -6,6 +6,7 @@ sent. In those nothing may be lost, whatever is dropped, cut off or restarted.
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -85,6 +86,7 @@ class BridgeWorld:
         self.window_ms = rng.choice((0, 50))
         self.held_max = history.source("held").choice((3, HELD_BATCHES_MAX))
         self.registered: set[int] = set()
+        self.registrations: Counter[int] = Counter()  # how often, by engine
         self.disputed: set[PublisherKey] = set()
         history.note(
             f"{len(self.hosts)} bridges, {len(self.engines)} engines,"
@@ -275,6 +277,7 @@ class BridgeWorld:
     def register(self, number: int) -> None:
         """The query API has written an entry."""
         self.registered.add(number)
+        self.registrations[number] += 1
         self.history.note(f"engine {number} is registered")
         self._write_entry(number, self.engines[number].encoded_registration)
 
@@ -351,7 +354,14 @@ class BridgeWorld:
                 continue
             registered = engine.number in self.registered
             covered = self.crowd.covered
-            check_engine(fold, engine, records, registered=registered, covered=covered)
+            check_engine(
+                fold,
+                engine,
+                records,
+                registered=registered,
+                registrations=self.registrations[engine.number],
+                covered=covered,
+            )
 
     def _folded(self) -> Fold:
         fold = Fold(open_kernel(1337))

@@ -4,7 +4,7 @@ truth, and after each start it is what its log says.
 
 import asyncio
 import os
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -172,6 +172,7 @@ class EmbeddedWorld:
         self.process.state = State.DEAD
         self.service: Service | None = None
         self.registered: set[int] = set()
+        self.registrations: Counter[int] = Counter()  # how often, by engine
         self.written: dict[int, bytes] = {}
         self.lost = False  # the table, since the last start
         self.proven_from = 0
@@ -350,6 +351,7 @@ class EmbeddedWorld:
     async def _carry_out(self, number: int, *, register: bool) -> None:
         """As clients do: again until it has been done."""
         (self.registered.add if register else self.registered.discard)(number)
+        self.registrations[number] += register
         while (number in self.registered) == register:
             service = self.service
             if service is None or not service.ready or service.sink.is_blocked:
@@ -472,5 +474,6 @@ class EmbeddedWorld:
                 engine,
                 records,
                 registered=registered,
+                registrations=self.registrations[engine.number],
                 covered=self.crowd.covered and not self.proven_from,
             )

@@ -238,16 +238,27 @@ def test_an_empty_reply_that_may_have_lost_the_last_batch_is_asked_for_once_more
     answers = [lambda start: [], *[honest(0, 12)] * 3]
     engine = engines(lambda start: answers.pop(0)(start))
     assert told(repair(held(ANCHOR, live(13, 113.0)), engine.endpoint)) == batches(3, 11, 13)
-    assert engine.asked == [10, 0, 10]
+    assert engine.asked == [10, 0, 0]
+
+
+def test_where_the_last_batch_is_lost_again_those_before_it_tell(engines: Engines) -> None:
+    anchor = Anchor(Cursor(3, 40), 140.0)
+
+    def answer(start: int) -> list[Reply | None]:
+        return [one for one in honest(0, 42)(start) if one and one[0] != 40 and start < 40]
+
+    engine = engines(answer)
+    assert told(repair(held(anchor, live(43, 143.0)), engine.endpoint)) == batches(3, 41, 43)
+    assert engine.asked == [40, 0, 24]
 
 
 def test_an_engine_that_stays_without_the_last_batch_has_restarted_whatever_its_clock(
     engines: Engines,
 ) -> None:
     engine = engines(honest(0, 4, born=50.0))
-    records = repair(held(ANCHOR, live(5, 55.0)), engine.endpoint)
+    records = repair(held(Anchor(Cursor(3, 30), 130.0), live(5, 55.0)), engine.endpoint)
     assert told(records) == [("restarted", 4, -1, -1), *batches(4, 0, 5)]
-    assert engine.asked == [10, 0, 10, 0]
+    assert engine.asked == [30, 0, 14, 0]
 
 
 def test_an_engine_that_sends_while_a_request_goes_unanswered_is_asked_once_more(
