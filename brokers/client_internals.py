@@ -14,6 +14,7 @@ from aiokafka.protocol.metadata import MetadataRequest  # type: ignore[import-un
 
 from brokers.errors import AWAY
 from brokers.interface import Epoch
+from schemas.limits import CLIENT_LEAVE_S
 
 
 def forbid_topic_creation() -> None:
@@ -36,6 +37,24 @@ def epoch_of(producer: Any) -> Epoch:
 def adopt_epoch(producer: Any, epoch: Epoch) -> None:
     """Lets an idempotent producer that was not started write under another one's epoch."""
     producer._txn_manager.set_pid_and_epoch(*epoch)  # noqa: SLF001
+
+
+async def start_client(client: Any) -> None:
+    """Starts a consumer or producer; a cancellation waits for that to end, CLIENT_LEAVE_S at most.
+
+    Cut short in the middle, aiokafka forgets a connection that is open.
+
+    Raises:
+        KafkaError, OSError: as its `start`.
+    """
+    starting = asyncio.ensure_future(client.start())
+    try:
+        await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        await asyncio.wait((starting,), timeout=CLIENT_LEAVE_S)
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        raise
 
 
 async def abandon_producer(producer: Any, timeout_s: float) -> None:
@@ -79,7 +98,9 @@ async def close_connections(consumer: Any, timeout_s: float) -> None:
 
 async def _close_producer(producer: Any, timeout_s: float) -> None:
     # `asyncio.wait_for` would swallow a cancellation that comes just as its work ends.
-    async with asyncio.timeout(timeout_s):
-        await producer._sender.close()  # noqa: SLF001
-    async with asyncio.timeout(timeout_s):
-        await producer.client.close()
+    try:
+        async with asyncio.timeout(timeout_s):
+            await producer._sender.close()  # noqa: SLF001 -- waits for what a silent broker owes
+    finally:
+        async with asyncio.timeout(timeout_s):
+            await producer.client.close()

@@ -10,12 +10,12 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from brokers.client_internals import close_connections
+from brokers.client_internals import close_connections, start_client
 from brokers.clients import Clients
 from brokers.errors import CorruptRecordException, KafkaTimeoutError
 from brokers.interface import Consumer, Message, Partition
 from brokers.options import ClientOptions
-from schemas.limits import CONSUMER_CLOSE_S, READ_POLL_MS, READ_STALLED_POLLS_MAX
+from schemas.limits import CLIENT_LEAVE_S, READ_POLL_MS, READ_STALLED_POLLS_MAX
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ async def opened_reader(options: ClientOptions, *, committed: bool) -> AsyncIter
     """A consumer in no group, started; see `Clients.reader`."""
     reader = Clients(options).reader(committed=committed)
     try:
-        await reader.start()
+        await start_client(reader)
         yield reader
     finally:
         await stop_consumer(reader)
@@ -61,7 +61,7 @@ async def stop_consumer(consumer: Consumer, *, timeout_s: float | None = None) -
         if failure is None:
             return True
         logger.debug("A consumer failed while it was stopped: %r", failure)
-    await close_connections(consumer, CONSUMER_CLOSE_S)
+    await close_connections(consumer, CLIENT_LEAVE_S)
     return False
 
 

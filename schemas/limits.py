@@ -70,7 +70,7 @@ KAFKA_METADATA_MS: Final = 30_000  # how often a client asks who leads, where no
 REGISTRY_ENTRY_MS: Final = 8_000  # a registry entry is given up: it seldom takes effect later
 REPLICA_REQUEST_MS: Final = 10_000  # shorter: by then the answers say that they are stale
 READ_POLL_MS: Final = 1_000
-CONSUMER_CLOSE_S: Final = 2.0  # to close the connections of a consumer that did not stop in order
+CLIENT_LEAVE_S: Final = 2.0  # for a client that is cut short to end its start, or its connections
 READ_STALLED_POLLS_MAX: Final = 60  # in a row without a message, though there are more
 READ_FETCH_WAIT_MS: Final = 100  # at the end of a partition a fetch waits in vain for this long
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import cast
 
-from brokers.client_internals import abandon_producer
+from brokers.client_internals import abandon_producer, start_client
 from brokers.errors import KafkaError
 from brokers.interface import Batch, Producer
 from schemas.limits import BRIDGE_LEAVE_S
@@ -37,7 +37,7 @@ class ReplaceableProducer:
             if self._producer is None:
                 producer = self._make_producer()
                 try:
-                    await producer.start()
+                    await start_client(producer)
                 except BaseException:
                     await producer.stop()
                     raise

@@ -366,6 +366,8 @@ class Writer:
             producer: Producer | None = None
             try:
                 producer = await self._producer.started()
+                if not self._may_write():  # any more: a start may take as long as Kafka is away
+                    continue
                 batch = producer.create_batch()
                 if not self._fill(queue, batch):
                     await queue.changed.wait()

@@ -22,6 +22,7 @@ from typing import Final
 from zlib import crc32
 
 from bridge.sequencing.lane import Anchor
+from brokers.client_internals import start_client
 from brokers.clients import Clients, partition_of
 from brokers.interface import Message, Partition
 from brokers.reading import read_to_end, stop_consumer
@@ -163,7 +164,7 @@ class Cursors:
             return
         reader = self._clients.reader(committed=False)
         try:
-            await reader.start()
+            await start_client(reader)
             take = self._guarded(self.topic, self._take_note)
             ends = await read_to_end(reader, self.topic, starts, take)
         finally:
@@ -276,7 +277,7 @@ class Cursors:
 
         reader = self._clients.reader(committed=False)
         try:
-            await reader.start()
+            await start_client(reader)
             found = await reader.end_offsets([Partition(topic, number) for number in starts])
             for state in wanted.values():
                 if state.offset > found[Partition(topic, state.partition)]:

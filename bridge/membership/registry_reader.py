@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from brokers.backoff import Backoff
+from brokers.client_internals import start_client
 from brokers.clients import Clients, subscribe
 from brokers.errors import AWAY
 from brokers.interface import Consumer, Message, Partition
@@ -138,7 +139,7 @@ class RegistryReader:
             consumer = self._clients.member(self._group, session_s=self._session_s)
             self._consumer = consumer
             try:
-                await consumer.start()
+                await start_client(consumer)
                 subscribe(consumer, self._topic, self)
                 while True:
                     await self._turn(consumer)

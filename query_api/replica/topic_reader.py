@@ -23,6 +23,7 @@ from time import monotonic, time
 from typing import Any, TypeVar
 
 from brokers.backoff import Backoff
+from brokers.client_internals import start_client
 from brokers.clients import Clients
 from brokers.errors import AWAY, NoOffsetForPartitionError, OffsetOutOfRangeError
 from brokers.interface import Consumer, Message, Partition
@@ -180,7 +181,7 @@ class TopicReader:
         snapshot = self._replica.loading
         consumer = Clients(self._options).replica_reader()
         try:
-            await consumer.start()
+            await start_client(consumer)
             consumer.assign(self._read_from)
             await self._seek(consumer, snapshot)
             await self._note_ends(consumer, snapshot)

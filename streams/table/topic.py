@@ -41,7 +41,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from brokers.client_internals import stop_producer
+from brokers.client_internals import start_client, stop_producer
 from brokers.clients import Clients
 from brokers.errors import AWAY
 from brokers.interface import EpochProducer, Partition, Producer
@@ -114,7 +114,7 @@ class KafkaTableTopic:
         await stop_producer(claim, TABLE_PRODUCER_STOP_S)
         producer = self._clients.fenced_producer(epoch, batch_bytes_max=self._batch_bytes_max)
         try:
-            await producer.start()
+            await start_client(producer)
             mark = await self._send(producer, [RowWrite(rows.OWNER_KEY, None)])
         except BaseException:
             await stop_producer(producer, TABLE_PRODUCER_STOP_S)
@@ -133,7 +133,7 @@ class KafkaTableTopic:
     async def _start_transactional(self) -> EpochProducer:
         producer = self._clients.epoch_producer(self._transactional_id)
         try:
-            await producer.start()
+            await start_client(producer)
         except BaseException:
             await stop_producer(producer, TABLE_PRODUCER_STOP_S)
             raise

@@ -183,7 +183,11 @@ def test_after_a_crash_of_faust_a_new_app_folds_on_and_nothing_of_the_old_one_is
                 assert watched.apps[-2].outcome.has_left
             await watched.until_covered()
         # A client's connection ends with the next passes of the loop.
-        await until(lambda: asyncio.all_tasks() == {asyncio.current_task()})
+        try:
+            await until(lambda: asyncio.all_tasks() == {asyncio.current_task()})
+        except TimeoutError:
+            left = asyncio.all_tasks() - {asyncio.current_task()}
+            pytest.fail(f"still there: {left}")
 
     asyncio.run(scenario())
 

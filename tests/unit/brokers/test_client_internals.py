@@ -20,7 +20,8 @@ from aiokafka.producer.sender import Sender  # type: ignore[import-untyped]
 from aiokafka.producer.transaction_manager import TransactionManager  # type: ignore[import-untyped]
 from aiokafka.protocol.metadata import MetadataRequest, MetadataRequest_v5  # type: ignore[import-untyped]
 
-from brokers.client_internals import adopt_epoch, epoch_of
+from brokers import client_internals
+from brokers.client_internals import adopt_epoch, epoch_of, start_client
 from brokers.clients import Clients
 from brokers.interface import Epoch
 from brokers.options import client_options
@@ -84,6 +85,49 @@ def test_a_producer_is_stopped_by_the_names_that_we_use() -> None:
         assert isinstance(producer.client, AIOKafkaClient)
 
     asyncio.run(names())
+
+
+class Starting:
+    def __init__(self, takes_s: float) -> None:
+        self.takes_s = takes_s
+        self.told: list[str] = []
+
+    async def start(self) -> None:
+        try:
+            await asyncio.sleep(self.takes_s)
+        except asyncio.CancelledError:
+            self.told.append("cut short")
+            raise
+        self.told.append("started")
+
+
+@pytest.mark.parametrize(("takes_s", "told"), [(0.05, "started"), (60.0, "cut short")])
+def test_a_start_that_is_cancelled_may_come_to_its_end(
+    monkeypatch: pytest.MonkeyPatch, takes_s: float, told: str
+) -> None:
+    """Else the connection over which it asks for the brokers stays open."""
+    monkeypatch.setattr(client_internals, "CLIENT_LEAVE_S", 0.2)
+    client = Starting(takes_s)
+
+    async def scenario() -> None:
+        starting = asyncio.create_task(start_client(client))
+        await asyncio.sleep(0.01)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(scenario())
+    assert client.told == [told]
+
+
+def test_a_start_that_fails_says_so() -> None:
+    class Failing:
+        async def start(self) -> None:
+            raise OSError("no broker")
+
+    with pytest.raises(OSError, match="no broker"):
+        asyncio.run(start_client(Failing()))
 
 
 def test_a_consumer_has_the_connections_that_we_close() -> None:
