@@ -169,6 +169,7 @@ class Ownership:
         try:
             if change.forget:
                 await self._changed(change.home, publisher, None)
+                change = self._forgotten(publisher, change)
             if change.registration is not None:
                 await self._changed(change.home, publisher, change.registration)
         except StorageError:
@@ -177,6 +178,14 @@ class Ownership:
             self._carried_out(publisher, change)
             raise
         self._carried_out(publisher, change)
+
+    def _forgotten(self, publisher: PublisherKey, change: _Change) -> _Change:
+        """The change without its first half, of which one that comes now must know."""
+        latest = self._changes.get(publisher, change)
+        if latest.registration is not None:
+            self._changes[publisher] = rest = latest._replace(forget=False)
+            return rest if latest is change else change
+        return change
 
     def _carried_out(self, publisher: PublisherKey, change: _Change) -> None:
         if self._changes.get(publisher) is change:

@@ -23,20 +23,26 @@ _logger = logging.getLogger(__name__)
 def resolve(spool: Spool, publisher: PublisherKey, state: LogState) -> Anchor:
     """For a publisher of ours: what the log and the spool have, together.
 
-    Drops from the spool what the log has, and everything where the publisher was unregistered
-    since: its state starts over then.
+    Drops from the spool what the log has, and what is older than the last time that the publisher
+    was unregistered: its state starts over then. What came after that is of its present
+    registration.
     """
-    if state.registered == UNREGISTERED and state.cursor.incarnation:
-        return _begin_again(spool, publisher, state)
     drop_unreadable(spool, publisher, before=state.cursor)
+    records = list(spool.decoded(publisher))
+    ends = [at for at, (_, one) in enumerate(records) if isinstance(one, UnregisteredRecord)]
+    if ends:
+        # It is kept itself: the log does not have it yet.
+        spool.delete(publisher, [spooled for spooled, _ in records[: ends[-1]]])
+        records = records[ends[-1] + 1 :]
+        state.registered = UNREGISTERED
+    if state.registered == UNREGISTERED:
+        state.begin_registration()
     anchor = state.anchor
     written: list[SpooledRecord] = []
-    for spooled, record in spool.decoded(publisher):
-        if isinstance(record, UnregisteredRecord):
-            state.registered = UNREGISTERED  # which the log has not yet, and need not have any more
-            return _begin_again(spool, publisher, state)
+    for spooled, record in records:
         if isinstance(record, RegisteredRecord):
             continue
+        assert not isinstance(record, UnregisteredRecord), "they end before the last one"
         reached = _reached(record)
         if reached.cursor <= state.cursor:
             written.append(spooled)
@@ -44,12 +50,6 @@ def resolve(spool: Spool, publisher: PublisherKey, state: LogState) -> Anchor:
             anchor = max(anchor, reached)
     spool.delete(publisher, written)
     return anchor
-
-
-def _begin_again(spool: Spool, publisher: PublisherKey, state: LogState) -> Anchor:
-    spool.discard(publisher)
-    state.begin_registration()
-    return state.anchor
 
 
 def prune(spool: Spool, publisher: PublisherKey, state: LogState) -> None:

@@ -69,3 +69,32 @@ def test_an_error_with_one_publisher_keeps_no_other_from_its_turn(
 ) -> None:
     done = carried_out(monkeypatch, (TWO, OTHER), (ONE, OLD))
     assert done == [(TWO, OTHER), (ONE, OLD)]
+
+
+def test_what_has_been_forgotten_is_not_forgotten_again_for_a_later_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An engine without a replay socket would lose what it has sent since."""
+    done: Done = []
+
+    async def change(
+        owner: Ownership, home: int, publisher: PublisherKey, wanted: Registration | None
+    ) -> None:
+        done.append((publisher, wanted))
+        if wanted is OLD:
+            owner.change(0, publisher, NEW)
+
+    async def run() -> None:
+        nobody: Any = None
+        owner = Ownership(
+            pump=nobody, writer=nobody, producer=nobody, cursors=nobody, registry_partitions=1
+        )
+        owner._owned = {0}
+        owner.change(0, ONE, None)
+        owner.change(0, ONE, OLD)
+        assert owner._running is not None
+        await owner._running
+
+    monkeypatch.setattr(Ownership, "_changed", change)
+    asyncio.run(run())
+    assert done == [(ONE, None), (ONE, OLD), (ONE, NEW)]

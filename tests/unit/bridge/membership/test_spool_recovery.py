@@ -14,7 +14,15 @@ from bridge.sequencing.lane import Anchor
 from schemas.codec import decode_record
 from schemas.events import encode_events
 from schemas.positions import Cursor
-from schemas.records import EventsRecord, GapRecord, Record, ResetRecord, encode_record
+from schemas.records import (
+    EventsRecord,
+    GapRecord,
+    Record,
+    RegisteredRecord,
+    ResetRecord,
+    UnregisteredRecord,
+    encode_record,
+)
 from tests.unit.bridge.messages import registration
 
 ONE = registration().publisher
@@ -55,6 +63,12 @@ def reset(incarnation: int) -> ResetRecord:
     )
 
 
+REGISTERED = RegisteredRecord(
+    stream=ONE.stream, dp_rank=ONE.dp_rank, bridge_time=1.0, registration=registration()
+)
+UNREGISTERED = UnregisteredRecord(stream=ONE.stream, dp_rank=ONE.dp_rank, bridge_time=1.0)
+
+
 @pytest.fixture
 def spool(tmp_path: Path) -> Iterator[Spool]:
     opened = Spool(tmp_path)
@@ -91,6 +105,25 @@ def test_what_was_spooled_before_an_unregistering_is_dropped(spool: Spool) -> No
     fill(spool, events(1, 5, 7))
     assert resolve(spool, ONE, state(1, 4, registered=0)) == Anchor(Cursor(2, -1), 0.0)
     assert ONE not in spool
+
+
+def test_what_was_spooled_of_the_present_registration_is_kept(spool: Spool) -> None:
+    """Its engine may have no replay socket: nobody else has these."""
+    fill(spool, events(1, 5, 7), REGISTERED, events(2, 0, 3), events(2, 4, 6))
+    assert resolve(spool, ONE, state(1, 4, registered=0)) == Anchor(Cursor(2, 6), 6.0)
+    assert left(spool) == [REGISTERED, events(2, 0, 3), events(2, 4, 6)]
+
+
+@pytest.mark.parametrize("later", [[], [REGISTERED, events(2, 0, 3)]], ids=["ended", "begun again"])
+def test_an_unregistering_that_the_log_does_not_have_is_written(
+    spool: Spool, later: list[Record]
+) -> None:
+    """Else the old registration's blocks stay until the engine sends again."""
+    fill(spool, events(1, 5, 7), UNREGISTERED, REGISTERED, events(2, 0, 1), UNREGISTERED, *later)
+    found = state(1, 4)
+    assert resolve(spool, ONE, found).cursor == (Cursor(2, 3) if later else Cursor(2, -1))
+    assert left(spool) == [UNREGISTERED, *later]
+    assert found.registered == 0, "so that it is written that it is registered"
 
 
 def test_of_anothers_publisher_only_what_continues_the_log_is_left(spool: Spool) -> None:
