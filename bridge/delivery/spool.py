@@ -221,6 +221,8 @@ class Spool:
             batch.delete(key)
             deleted += 1
             first = number if first is None else first
+        if not batch.len():
+            return
         emptied = deleted == lane.records
         if emptied:
             batch.delete(_LANE_KEY.pack(_LANE, lane.number))

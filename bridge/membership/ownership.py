@@ -145,10 +145,7 @@ class Ownership:
             except StorageError as error:
                 _logger.warning("Taking over again once the spool can be written: %s", error)
                 await asyncio.sleep(BRIDGE_RETRY_S)
-                self._hold_all()
-                self._assignment = self._assigned_last
             except Exception:
-                self._has_foreign = False
                 self.faults += 1
                 _logger.exception(
                     "Unexpected error in a takeover; continuing with the next publishers"
@@ -157,10 +154,10 @@ class Ownership:
     async def _run_order(self) -> None:
         assignment, self._assignment = self._assignment, None
         if assignment is not None:
-            await self._assigned(assignment)
+            await self._assign_or_retry(assignment)
             return
         if not self._changes:
-            await self._release_foreign()
+            await self._release_foreign_or_skip()
             return
         publisher, change = next(iter(self._changes.items()))
         if change.home not in self._owned:  # it was read while the partition was given up
@@ -173,11 +170,43 @@ class Ownership:
             if change.registration is not None:
                 await self._changed(change.home, publisher, change.registration)
         except StorageError:
-            raise  # it waits until it can be carried out
+            self._wait_behind(publisher)
+            raise
         except Exception:
             self._carried_out(publisher, change)
             raise
         self._carried_out(publisher, change)
+
+    async def _assign_or_retry(self, assignment: Mapping[int, RegistryPartition]) -> None:
+        try:
+            await self._assigned(assignment)
+        except StorageError:
+            if self._assignment is None:
+                self._assignment = self._assigned_last
+            self._hold_all()
+            raise
+
+    async def _release_foreign_or_skip(self) -> None:
+        try:
+            await self._release_foreign()
+        except StorageError:
+            raise  # it is tried again
+        except Exception:
+            self._has_foreign = False
+            raise
+
+    def _try_again(self, publisher: PublisherKey, change: _Change) -> None:
+        """Carries the change out once it is its turn, unless there is a later one."""
+        latest = self._changes.pop(publisher, change)
+        if latest.registration == change.registration:
+            latest = change._replace(forget=change.forget or latest.forget)
+        self._changes[publisher] = latest
+
+    def _wait_behind(self, publisher: PublisherKey) -> None:
+        """Lets the others' changes go first: this one waits until its lane can be written."""
+        change = self._changes.pop(publisher, None)
+        if change is not None:
+            self._changes[publisher] = change
 
     def _forgotten(self, publisher: PublisherKey, change: _Change) -> _Change:
         """The change without its first half, of which one that comes now must know."""
@@ -213,8 +242,9 @@ class Ownership:
         await self._take_over(wanted)
         for publisher in self._writer.withheld():
             # Unregistered while nobody owned it: after its records no other would be written.
-            if self._home_of(publisher) in partitions and self._is_gone(publisher, partitions):
-                self._writer.discard(publisher)
+            home = self._home_of(publisher)
+            if home in partitions and self._is_gone(publisher, partitions):
+                self._try_again(publisher, _Change(home, None, forget=True))
         await self._end_registrations(partitions, wanted.keys())
         self._has_foreign = True
 
@@ -249,13 +279,13 @@ class Ownership:
     async def _changed(
         self, home: int, publisher: PublisherKey, registration: Registration | None
     ) -> None:
+        if registration is not None:
+            await self._take_over({publisher: (registration, home)})
+            return
         if publisher in self._pump.followed:
             await self._unfollow([publisher])
-        if registration is None:
-            self._writer.discard(publisher)
-            self._write_unregistered(publisher)
-        else:
-            await self._take_over({publisher: (registration, home)})
+        self._writer.discard(publisher)
+        self._write_unregistered(publisher)
 
     async def _unfollow(self, publishers: Iterable[PublisherKey]) -> None:
         for publisher in publishers:
@@ -287,7 +317,9 @@ class Ownership:
             [publisher for publisher in wanted if publisher in followed and publisher not in kept]
         )
         for publisher, (registration, _) in wanted.items():  # Step 1.
-            if publisher not in kept:
+            if publisher in kept:
+                self._pump.hold(publisher)
+            else:
                 await self._follow(registration)
         homes = {
             publisher: home for publisher, (_, home) in wanted.items() if publisher in followed
@@ -295,15 +327,24 @@ class Ownership:
         await self._writer.settle(homes)
         states = await self._recover(homes)  # Step 2.
         spool = self._writer.spool
-        anchors = {
-            publisher: resolve(spool, publisher, state) for publisher, state in states.items()
-        }
+        anchors: dict[PublisherKey, Anchor] = {}
+        for publisher, state in states.items():
+            try:
+                anchors[publisher] = resolve(spool, publisher, state)
+            except StorageError as error:
+                _logger.warning(
+                    "Taking over %s once its spool can be written: %s", publisher, error
+                )
+                registration, home = wanted[publisher]
+                self._try_again(publisher, _Change(home, registration, forget=False))
         await self._note(
-            [publisher for publisher, state in states.items() if not state.noted]
+            [publisher for publisher in anchors if not states[publisher].noted]
         )  # Step 3.
         for publisher, anchor in anchors.items():
             self._begin(publisher, states[publisher], anchor, kept=publisher in kept)
             await asyncio.sleep(0)
+        if len(anchors) < len(states):
+            await asyncio.sleep(BRIDGE_RETRY_S)
 
     async def _follow(self, registration: Registration) -> None:
         publisher = registration.publisher
