@@ -46,7 +46,8 @@ async def stop_consumer(consumer: Consumer, *, timeout_s: float | None = None) -
 
     Args:
         consumer: to stop.
-        timeout_s: give up after it; None to wait for as long as it takes.
+        timeout_s: give up after it, and close its connections within CLIENT_LEAVE_S more; None to
+            wait for as long as it takes.
 
     Returns:
         Whether it left its group in order.

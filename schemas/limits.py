@@ -70,7 +70,7 @@ KAFKA_METADATA_MS: Final = 30_000  # how often a client asks who leads, where no
 REGISTRY_ENTRY_MS: Final = 8_000  # a registry entry is given up: it seldom takes effect later
 REPLICA_REQUEST_MS: Final = 10_000  # shorter: by then the answers say that they are stale
 READ_POLL_MS: Final = 1_000
-CLIENT_LEAVE_S: Final = 2.0  # for a client that is cut short to end its start, or its connections
+CLIENT_LEAVE_S: Final = 0.9  # for a client that is cut short to end its start, or its connections
 READ_STALLED_POLLS_MAX: Final = 60  # in a row without a message, though there are more
 READ_FETCH_WAIT_MS: Final = 100  # at the end of a partition a fetch waits in vain for this long
 
@@ -158,7 +158,7 @@ SPOOL_AFTER_S: Final = 1.0  # a record not acknowledged by then makes the next o
 SPOOL_BYTES_MAX: Final = 1 * GIB  # reason="spool_full"
 SPOOL_REOPEN_RATIO: Final = 0.9  # of the bound: below it, records are taken again
 SPOOL_CHANGES_MAX: Final = 4096  # deleted or replaced in one write
-BRIDGE_FLUSH_S: Final = 4.0  # for the queue to be acknowledged, on a rebalance and at the end
+BRIDGE_FLUSH_S: Final = 3.0  # for the queue to be acknowledged, on a rebalance and at the end
 
 # delivery: to the embedded log.
 LOG_RETRY_S: Final = 0.5  # how often a failed append is retried
@@ -328,8 +328,12 @@ assert 1000 * SESSION_MIN_S / HEARTBEATS_PER_SESSION > REGISTRY_POLL_MS, (
 )
 assert SESSION_MIN_S <= BRIDGE_SESSION_S <= SESSION_S_MAX, "the default must be allowed"
 assert SESSION_MIN_S <= WORKER_SESSION_S <= SESSION_S_MAX, "the default must be allowed"
-assert 1000 * BRIDGE_FLUSH_S < BRIDGE_REBALANCE_MIN_MS, "a bridge flushes within a rebalance"
-assert BRIDGE_FLUSH_S + 2 * BRIDGE_LEAVE_S < SHUTDOWN_S, "a bridge flushes and leaves in time"
+assert 1000 * (BRIDGE_FLUSH_S + 2 * BRIDGE_LEAVE_S) < BRIDGE_REBALANCE_MIN_MS, (
+    "a bridge flushes, and drops what it could not, within a rebalance"
+)
+assert BRIDGE_FLUSH_S + 3 * BRIDGE_LEAVE_S + CLIENT_LEAVE_S < SHUTDOWN_S, (
+    "a bridge flushes, leaves its group and drops its producer in time, whatever the broker does"
+)
 assert WORKER_REBALANCE_MS > TABLE_TRANSACTION_MS, (
     "a table is opened within a rebalance, and may wait for a dead worker's transaction"
 )

@@ -56,7 +56,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Writer:
-    """See the module. One loop; all but `run` and `flush` return at once.
+    """See the module. One loop; what is not a coroutine returns at once.
 
     Args:
         topic: `events`.

@@ -176,6 +176,10 @@ class Snapshot:
         """Whether it has caught up with where the topics ended when it was begun."""
         return self.begun and not self._targets
 
+    def has_caught_up(self, place: TopicPartition) -> bool:
+        """Whether one partition has been read to where it ended when this was begun."""
+        return self.begun and place not in self._targets
+
     @property
     def registry_complete(self) -> bool:
         """The same of the registry alone."""

@@ -222,9 +222,9 @@ class TopicReader:
     async def _apply(
         self, snapshot: Snapshot, place: TopicPartition, records: Sequence[Message]
     ) -> None:
-        was_complete = snapshot.complete
+        had_caught_up = snapshot.has_caught_up(place)
         for record in records:
-            if was_complete and _ends_table(snapshot, place, record):
+            if had_caught_up and _ends_table(snapshot, place, record):
                 # Answers go on from the old one until the new one is as far. And in a topic that
                 # was recreated, what is read may begin in the middle of the new table.
                 raise _OffsetsLostError("the table was rebuilt")
@@ -248,7 +248,7 @@ class TopicReader:
                 skipped.partition,
                 skipped.key.hex(),
             )
-            if skipped.reason == MISSING_ROWS and was_complete:
+            if skipped.reason == MISSING_ROWS and had_caught_up:
                 # A topic read without a break has no holes: this is another of the same name.
                 raise _OffsetsLostError("rows are missing")
 
@@ -318,8 +318,9 @@ class TopicReader:
 
 
 def _ends_table(snapshot: Snapshot, place: TopicPartition, record: Message) -> bool:
+    key = record.key or b""
     return place.topic is Topic.TABLE and snapshot.table.is_of_another_table(
-        place.partition, record.key or b"", record.value
+        place.partition, key, as_found(key, record.value, record.offset)
     )
 
 

@@ -196,7 +196,7 @@ def as_found(key: bytes, value: bytes | None, offset: int) -> bytes | None:
     row, for a `covered` row that was meant to stand elsewhere: the topic was recreated while its
     flush was under way, which stands there alone now.
     """
-    if key != COVERED_KEY or value is None:
+    if key != COVERED_KEY or not value or value[0] != ROW_FORMAT:
         return value
     expected = int.from_bytes(value[_EXPECTED_AT], "little")
     return value if expected in (0, 1 + offset % _EXPECTED_MODULUS) else b""
