@@ -266,11 +266,20 @@ class Writer:
             await self._producer.replace()
 
     def _drop_queued(self) -> None:
+        gone: Counter[PublisherKey] = Counter()
         for queue in self._queues:
             for pending in queue.waiting:
                 self.queue_bytes -= len(pending.encoded)
-                self.dropped[pending.record.publisher, SPOOL_FULL] += 1
+                gone[pending.record.publisher] += 1
             queue.waiting.clear()
+        for publisher, count in gone.items():
+            self.dropped[publisher, SPOOL_FULL] += count
+            _logger.warning(
+                "Dropped %d records of %s (%s): its next owner asks its engine, or writes a gap",
+                count,
+                publisher,
+                SPOOL_FULL,
+            )
 
     def end_loss(self, publisher: PublisherKey) -> Loss:
         """Takes records of the publisher again; the caller first appends what reports the loss."""

@@ -185,9 +185,9 @@ class Sequencer:
         return len(self._lanes[publisher].held or ())
 
     def misses(self, publisher: PublisherKey) -> bool:
-        """Whether batches are missing before what waits that the publisher may still have."""
-        waiting = self.first_waiting(publisher)
-        return waiting is not None and self._lanes[publisher].needs_repair(waiting)
+        """Whether batches are missing that the publisher may still have."""
+        waiting, lane = self.first_waiting(publisher), self._lanes[publisher]
+        return lane.missing is not None or (waiting is not None and lane.needs_repair(waiting))
 
     def decode(self, message: RawMessage) -> DecodedBatch | None:
         """The batch of a replayed message; None, counted, where it cannot be decoded."""
