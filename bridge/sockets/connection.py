@@ -11,9 +11,12 @@ from zmq.utils.monitor import parse_monitor_message
 
 from bridge.sockets.endpoints import check_endpoint, names_host
 from bridge.sockets.raw_message import RawMessage
+from bridge.sockets.received_bytes import ReceivedBytes
 from schemas.errors import EndpointError
 from schemas.limits import (
+    FRAME_HEADER_BYTES,
     LINK_BREACH_S,
+    LINK_BUFFER_BYTES,
     LINK_CONNECT_MS,
     LINK_KEEPALIVE_IDLE_S,
     LINK_KEEPALIVE_INTERVAL_S,
@@ -47,7 +50,9 @@ class Connection:
     it has given up, and not before everything has been received.
 
     A message of more frames than any that an engine sends is not read to its end, which may be a
-    million frames away: the link is to be dropped, and made anew after LINK_BREACH_S (`renewed`).
+    million frames away, and one that has no end is noticed by what the link has received and not
+    handed on: libzmq keeps a message until it is whole, and bounds single frames only. Either way
+    the link is to be dropped, and made anew after LINK_BREACH_S (`renewed`).
 
     Args:
         context: of the socket.
@@ -55,7 +60,7 @@ class Connection:
         wait_s: before it is connected to.
 
     Attributes:
-        broken: whether what comes next is the rest of such a message.
+        broken: whether such a message is under way.
 
     Raises:
         EndpointError: the endpoint can never be connected to.
@@ -77,6 +82,10 @@ class Connection:
         self.endpoint = registration.endpoint
         self.connected = False
         self.broken = False
+        self._breach = ""
+        self._received = ReceivedBytes()
+        self._delivered_bytes = 0
+        self._counted = False
         self.links = 0
         self.socket = context.socket(zmq.SUB)
         self._monitor: zmq.Socket[bytes] | None = None
@@ -85,7 +94,10 @@ class Connection:
             self._by_name = names_host(self.endpoint)
             self.socket.ipv6 = not self._by_name
             self._monitor = self.socket.get_monitor_socket(
-                zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED,
+                zmq.EVENT_CONNECTED
+                | zmq.EVENT_HANDSHAKE_SUCCEEDED
+                | zmq.EVENT_DISCONNECTED
+                | zmq.EVENT_CONNECT_RETRIED,
                 f"inproc://monitor-{next(_monitor_numbers)}",
             )
             if not wait_s:
@@ -113,6 +125,9 @@ class Connection:
             message = RawMessage(self.publisher, frames, received_at)
             messages.append(message)
             size_bytes += message.size_bytes
+        self._delivered_bytes += size_bytes + FRAME_HEADER_BYTES * sum(
+            len(message.frames) for message in messages
+        )
         return messages
 
     def _receive_frames(self) -> list[bytes]:
@@ -121,7 +136,7 @@ class Connection:
         frames = [frame.bytes]
         while frame.more:
             if len(frames) > MESSAGE_FRAMES_MAX:
-                self.broken = True
+                self._break(f"a message of more than {MESSAGE_FRAMES_MAX} frames")
                 break
             frame = self.socket.recv(zmq.NOBLOCK, copy=False)
             frames.append(frame.bytes)
@@ -134,11 +149,11 @@ class Connection:
             zmq.ZMQError: no socket is left.
         """
         _logger.warning(
-            "Dropping the link to %s of %s for %g s: it sent a message of more than %d frames",
+            "Dropping the link to %s of %s for %g s: it sent %s",
             self.endpoint,
             self._name,
             LINK_BREACH_S,
-            MESSAGE_FRAMES_MAX,
+            self._breach,
         )
         self.watch()  # it may have come up since the last look
         connection = Connection(self._context, self._registration, wait_s=LINK_BREACH_S)
@@ -152,6 +167,12 @@ class Connection:
         with suppress(zmq.Again):
             while True:
                 event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))
+                if event["event"] == zmq.EVENT_CONNECTED:
+                    self._received.follow(event["value"])
+                    self._counted = False
+                    continue
+                if event["event"] != zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                    self._received.close()
                 if event["event"] == zmq.EVENT_CONNECT_RETRIED:
                     # Not before the last look, when there was no such event.
                     self._quiet_from = self._watched_at
@@ -162,11 +183,31 @@ class Connection:
                 self._quiet_until = math.inf
                 self._set_connected(event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED)
         self._watched_at = looked_at
-        if not self.connected:
+        if self.connected:
+            self._check_unfinished()
+        else:
             self._wait(time.monotonic())
+
+    def _check_unfinished(self) -> None:
+        """Where all that is whole was taken, what else libzmq has is an unfinished message.
+
+        What was delivered is known from the first look at a link on, and counted a bit too high.
+        """
+        taken = self._received.taken_bytes()
+        if self.socket.poll(0):
+            return
+        unfinished = taken - self._delivered_bytes
+        if not self._counted or unfinished < 0:
+            self._counted, self._delivered_bytes = True, taken
+        elif unfinished > MESSAGE_BYTES_MAX + LINK_BUFFER_BYTES:
+            self._break(f"{unfinished} bytes of a message without an end")
+
+    def _break(self, breach: str) -> None:
+        self.broken, self._breach = True, breach
 
     def close(self) -> None:
         """Drops the socket with whatever has not been received."""
+        self._received.close()
         self.socket.disable_monitor()
         if self._monitor is not None:
             self._monitor.close(linger=0)

@@ -171,8 +171,10 @@ class Subscriber:
             self._run_commands()
         if started >= self._watch_at:
             self._watch_at = started + LINK_WATCH_S
-            for connection in self._connections.values():
+            for connection in list(self._connections.values()):
                 connection.watch()
+                if connection.broken:
+                    self._renew(connection)
         if 0 < longest < RECEIVE_BURST_MAX:
             time.sleep(max(0.0, started + SUBSCRIBER_TURN_S - time.monotonic()))
 
