@@ -89,7 +89,6 @@ class Ownership:
         self._registry_partitions = registry_partitions
         self._owned: set[int] = set()
         self._assignment: Mapping[int, RegistryPartition] | None = None
-        self._assigned_last: Mapping[int, RegistryPartition] | None = None
         self._has_foreign = False
         self._changes: dict[PublisherKey, _Change] = {}
         self._running: asyncio.Task[None] | None = None
@@ -98,18 +97,19 @@ class Ownership:
 
     async def revoke(self) -> None:
         """See `Owner`."""
-        self._assignment = self._assigned_last = None
+        self._assignment = None
         self._has_foreign = False
         self._owned.clear()
         self._changes.clear()
         await self._stop_running()
-        self._hold_all()
+        for publisher in self._pump.followed:
+            self._pump.hold(publisher)
         await self._writer.flush(BRIDGE_FLUSH_S)
         await self._writer.withdraw(withhold=True)
 
     def assign(self, partitions: dict[int, RegistryPartition]) -> None:
         """See `Owner`."""
-        self._assignment = self._assigned_last = partitions
+        self._assignment = partitions
         self._order()
 
     def change(
@@ -120,10 +120,6 @@ class Ownership:
         forget = registration is None or (waiting is not None and waiting.forget)
         self._changes[publisher] = _Change(partition, registration, forget)
         self._order()
-
-    def _hold_all(self) -> None:
-        for publisher in self._pump.followed:
-            self._pump.hold(publisher)
 
     # Orders, one after the other: the assignment, then one change for each publisher, then what is
     # spooled of others' publishers
@@ -154,7 +150,7 @@ class Ownership:
     async def _run_order(self) -> None:
         assignment, self._assignment = self._assignment, None
         if assignment is not None:
-            await self._assign_or_retry(assignment)
+            await self._assigned(assignment)
             return
         if not self._changes:
             await self._release_foreign_or_skip()
@@ -176,15 +172,6 @@ class Ownership:
             self._carried_out(publisher, change)
             raise
         self._carried_out(publisher, change)
-
-    async def _assign_or_retry(self, assignment: Mapping[int, RegistryPartition]) -> None:
-        try:
-            await self._assigned(assignment)
-        except StorageError:
-            if self._assignment is None:
-                self._assignment = self._assigned_last
-            self._hold_all()
-            raise
 
     async def _release_foreign_or_skip(self) -> None:
         try:
