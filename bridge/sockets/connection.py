@@ -14,7 +14,6 @@ from bridge.sockets.raw_message import RawMessage
 from bridge.sockets.received_bytes import ReceivedBytes
 from schemas.errors import EndpointError
 from schemas.limits import (
-    FRAME_HEADER_BYTES,
     LINK_BREACH_S,
     LINK_BUFFER_BYTES,
     LINK_CONNECT_MS,
@@ -28,6 +27,7 @@ from schemas.limits import (
     LINK_WARN_S,
     MESSAGE_BYTES_MAX,
     MESSAGE_FRAMES_MAX,
+    MESSAGE_HEADERS_BYTES,
     RECEIVE_BURST_MAX,
 )
 from schemas.registration import Registration
@@ -125,9 +125,7 @@ class Connection:
             message = RawMessage(self.publisher, frames, received_at)
             messages.append(message)
             size_bytes += message.size_bytes
-        self._delivered_bytes += size_bytes + FRAME_HEADER_BYTES * sum(
-            len(message.frames) for message in messages
-        )
+        self._delivered_bytes += size_bytes + MESSAGE_HEADERS_BYTES * len(messages)
         return messages
 
     def _receive_frames(self) -> list[bytes]:
