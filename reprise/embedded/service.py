@@ -21,7 +21,6 @@ from query_api.ports import Health, Positions
 from query_api.table_view import TableView
 from reprise.embedded.write_thread import WriteThread
 from reprise.metrics.process import process_registry
-from reprise.metrics.roles import embedded_collector
 from reprise.settings import Settings
 from schemas.conditions import Part
 from schemas.errors import StorageError
@@ -74,7 +73,6 @@ class EmbeddedService(TableView):
             connected=self.write.pump.subscriber.connected,
         )
         self.metrics = process_registry()
-        self.metrics.register(embedded_collector(self))
 
     def _make_fold(self) -> Fold:
         return Fold(open_kernel(self._settings.seed, name=self._settings.kernel))

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp
 
 from query_api.http.app import create_app
 from reprise.embedded.service import EmbeddedService
+from reprise.metrics.roles import embedded_collector
 from reprise.settings import Settings
 from schemas.errors import ConfigurationError
 from schemas.limits import HTTP_BACKLOG, HTTP_GRACE_S, OPEN_FILES_MAX
@@ -181,6 +182,7 @@ def serve(
     server = Server(settings.host, settings.port)
     try:
         service = EmbeddedService(settings)
+        service.metrics.register(embedded_collector(service))
     except BaseException:
         server.close()
         raise

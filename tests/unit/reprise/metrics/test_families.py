@@ -16,7 +16,12 @@ from query_api.http.app import create_app
 from query_api.replica.replica import Replica
 from query_api.replica.snapshot import Topic
 from reprise.embedded.service import EmbeddedService
-from reprise.metrics.roles import bridge_metrics, replica_collector, worker_metrics
+from reprise.metrics.roles import (
+    bridge_metrics,
+    embedded_collector,
+    replica_collector,
+    worker_metrics,
+)
 from reprise.settings import Settings
 from streams.kernel import open_kernel
 from streams.table.rows.reader import RowReader
@@ -50,6 +55,7 @@ def _named(collector: Collector) -> dict[str, Metric]:
 
 def _embedded(data: Path) -> dict[str, Metric]:
     service = EmbeddedService(Settings(data=data, kernel="reference"))
+    service.metrics.register(embedded_collector(service))
     try:
         create_app(service, service)
         return _named(service.metrics)
