@@ -9,8 +9,7 @@ isolation levels, compaction, retention. What is not: replication, and partition
 import asyncio
 import random
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -25,7 +24,7 @@ from aiokafka.errors import (  # type: ignore[import-untyped]
 )
 
 from brokers.interface import Epoch
-from tests.simulation.loop import EPOCH_S, Process, SimulatedLoop, State, current
+from tests.simulation.loop import EPOCH_S, Process, SimulatedLoop, current
 
 LATENCY_MAX_S: Final = 0.004
 START_WAIT_S: Final = 2.0
@@ -660,15 +659,3 @@ class Consumer:
 def _finish(waiting: asyncio.Future[None]) -> None:
     if not waiting.done():
         waiting.set_result(None)
-
-
-@asynccontextmanager
-async def disposed(broker: SimulatedBroker) -> AsyncIterator[SimulatedBroker]:
-    """Ends the broker's own work."""
-    try:
-        yield broker
-    finally:
-        broker._watch.cancel()
-
-
-__all__ = ["Consumer", "Message", "Process", "Producer", "SimulatedBroker", "State"]

@@ -133,10 +133,6 @@ class SimulatedDisk:
         """In place of `Database`."""
         return Database(self, path, preset)
 
-    def new_batch(self) -> WriteBatch:
-        """In place of `new_batch`."""
-        return WriteBatch()
-
 
 class _Cursor:
     """In place of RocksDB's iterator: over a snapshot."""

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from bridge.sequencing.replay_client import END_SEQUENCE, Replayer
+from bridge.sequencing.replay_client import Replayer
 from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from schemas.errors import RegistrationConflictError
@@ -21,7 +21,7 @@ from schemas.registration import PublisherKind, Registration
 from simulation.engines.cache import BlockChain, CacheSizes, EngineCache
 from simulation.engines.wire import EngineEvent, EventEncoder
 from tests.building import prefix_hashes
-from tests.simulation.loop import EPOCH_S, Process, SimulatedLoop, State, current
+from tests.simulation.loop import EPOCH_S, SimulatedLoop, current
 
 BLOCK_SIZE: Final = 4
 MODEL: Final = "m"
@@ -277,7 +277,6 @@ class Replays:
         self._rng = rng
         self._by_endpoint = {engine.registration.replay_endpoint: engine for engine in engines}
         self.loss = 0.0
-        self.requests = 0
 
     async def ask(
         self, publisher: PublisherKey, endpoint: str, start: int
@@ -287,7 +286,6 @@ class Replays:
         Raises:
             TimeoutError: no answer, or no end of it.
         """
-        self.requests += 1
         engine = self._by_endpoint[endpoint]
         await asyncio.sleep(self._rng.random() * 0.005)
         if not engine.up:
@@ -327,15 +325,3 @@ class SimulatedReplayer(Replayer):
     ) -> AsyncGenerator[list[RawMessage], None]:
         async for chunk in self._replays.ask(publisher, endpoint, start):
             yield chunk
-
-
-__all__ = [
-    "END_SEQUENCE",
-    "Link",
-    "Process",
-    "Replays",
-    "SimulatedEngine",
-    "SimulatedReplayer",
-    "SimulatedSubscriber",
-    "State",
-]

@@ -61,13 +61,11 @@ class Service:
         self.log = EmbeddedLog(_LOG, segment_bytes=segment_bytes)
         self.table = Table(_TABLE, make_fold, log=self.log, generation_min_bytes=2_000)
         self.flush_s = flush_s
-        self.failures = 0
         self.ready = False
         self.appended: Callable[[int, Sequence[bytes]], None] = lambda _, __: None
         self.commands: Commands[None] = Commands(loop)
         self._queue: deque[LogEntry] = deque()
         self._changed = asyncio.Event()
-        self.folded_to = -1
 
     async def recover(self) -> None:
         """Until the disk lets it."""
@@ -81,19 +79,20 @@ class Service:
                     with suppress(StorageError):
                         database.reopen()
         self.driver = FoldDriver(
-            self.table, flush_s=self.flush_s, sync_s=1.0, on_flush=self._note, clock=self.loop.time
+            self.table,
+            flush_s=self.flush_s,
+            sync_s=1.0,
+            on_flush=lambda _: None,
+            clock=self.loop.time,
         )
         self.sink = LogSink(
             self.log,
             on_appended=self._take,
-            on_failure=self._note,
+            on_failure=lambda _: None,
             on_recovered=lambda: None,
         )
         self.pump = Pump(self.sink)
         self.registrar = Registrar(pump=self.pump, sink=self.sink, table=self, sync=self._sync)
-
-    def _note(self, error: StorageError | None) -> None:
-        self.failures += error is not None
 
     def _take(self, first: Offset, encoded: Sequence[bytes]) -> None:
         self.appended(first, encoded)

@@ -5,7 +5,7 @@ answer exact and wrong, and in the end every replica has what a fresh fold of th
 import asyncio
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -66,7 +66,6 @@ class Worker:
     """Plays the part of Faust and its agent: one member of the group after the other."""
 
     def __init__(self, data: Path) -> None:
-        self.failures = 0
         self.tables: PartitionTables | None = None
         self._data = data
         self._options = client_options(KAFKA)
@@ -76,10 +75,8 @@ class Worker:
     async def run(self) -> None:
         """Until it is killed: whatever fails, it begins again."""
         while True:
-            try:
+            with suppress(RepriseError, *AWAY):
                 await self._run()
-            except (RepriseError, *AWAY):
-                self.failures += 1
             await asyncio.sleep(0.5)
 
     async def _run(self) -> None:
