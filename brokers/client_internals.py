@@ -1,4 +1,4 @@
-"""The private parts of aiokafka that Reprise uses; no other module uses any.
+"""The private parts of aiokafka, and of its loop, that Reprise uses; no other module uses any.
 
 The version is pinned for them, and `tests/unit/brokers/test_client_internals.py` checks each name
 against the installed version.
@@ -7,7 +7,7 @@ against the installed version.
 import asyncio
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import aiokafka.client  # type: ignore[import-untyped]
 from aiokafka.protocol.metadata import MetadataRequest  # type: ignore[import-untyped]
@@ -15,6 +15,9 @@ from aiokafka.protocol.metadata import MetadataRequest  # type: ignore[import-un
 from brokers.errors import AWAY
 from brokers.interface import Epoch
 from schemas.limits import CLIENT_LEAVE_S
+
+_LOST_PASSES: Final = 3
+"""Passes of a loop from `abort` to a closed socket."""
 
 
 def forbid_topic_creation() -> None:
@@ -94,6 +97,19 @@ async def close_connections(consumer: Any, timeout_s: float) -> None:
     with suppress(*AWAY):
         async with asyncio.timeout(timeout_s):
             await consumer._client.close()  # noqa: SLF001
+
+
+async def abort_connections() -> None:
+    """Closes what is open on the running loop, which is about to be closed; its tasks have ended.
+
+    A client that is cancelled while it connects forgets the connection, and may connect once more
+    after its `stop`.
+    """
+    loop = asyncio.get_running_loop()
+    for transport in list(getattr(loop, "_transports", {}).values()):
+        transport.abort()
+    for _ in range(_LOST_PASSES):
+        await asyncio.sleep(0)
 
 
 async def _close_producer(producer: Any, timeout_s: float) -> None:

@@ -36,9 +36,9 @@ parameters with the pinned versions):
     `_commit`
         no more than what the tables cover, which a batch that was dropped is not; a commit that
         fails is left to the next one, where Faust would crash.
-    `on_start`, `on_thread_stop`, `on_crash` of the thread
-        a broker that is away at the start, or at the end, ends the app in order; nothing is
-        printed.
+    `on_start`, `on_thread_stop`, `_gather_remaining_tasks`, `on_crash` of the thread
+        a broker that is away at the start, or at the end, ends the app in order; no connection is
+        left open; nothing is printed.
     `Worker` of the thread
         a process that has to end does not wait for a consumer whose broker is away.
     `on_buffer_full`
@@ -75,6 +75,7 @@ from faust.types.transports import TransportT
 from mode.threads import ServiceThread, WorkerThread
 from yarl import URL
 
+from brokers.client_internals import abort_connections
 from brokers.clients import Clients
 from brokers.errors import CorruptRecordException, KafkaError
 from brokers.interface import Partition
@@ -125,6 +126,10 @@ class _Thread(driver.AIOKafkaConsumerThread):
         await super(driver.AIOKafkaConsumerThread, self).on_thread_stop()
         if self._consumer is not None:
             await stop_consumer(self._consumer)
+
+    async def _gather_remaining_tasks(self) -> None:
+        await super()._gather_remaining_tasks()
+        await abort_connections()
 
     async def _commit(self, offsets: Mapping[TP, int]) -> bool:
         """Commits no more than what the tables cover: a batch that was dropped is acked, too."""

@@ -157,3 +157,30 @@ def test_a_connection_is_made_and_asked_by_the_names_that_we_use() -> None:
         ("h", 1),
         ("i", 2),
     ]
+
+
+def test_a_connection_that_its_client_forgot_is_closed() -> None:
+    async def scenario() -> None:
+        ended = asyncio.Event()
+
+        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read()
+            writer.close()
+            ended.set()
+
+        server = await asyncio.start_server(accept, "127.0.0.1", 0)
+        thread_loop = asyncio.new_event_loop()
+        address = server.sockets[0].getsockname()
+
+        async def forget() -> None:
+            _, writer = await asyncio.open_connection(*address)
+            assert not writer.transport.is_closing()
+            await client_internals.abort_connections()
+            assert writer.transport.get_extra_info("socket").fileno() == -1
+
+        await asyncio.to_thread(thread_loop.run_until_complete, forget())
+        thread_loop.close()
+        await asyncio.wait_for(ended.wait(), 5)
+        server.close()
+
+    asyncio.run(scenario())
