@@ -5,9 +5,10 @@ from typing import NamedTuple, Protocol
 
 from prometheus_client import CollectorRegistry
 
+from schemas.answer_states import AnswerState
 from schemas.conditions import Condition, is_ready, problem
 from schemas.identities import PrefixScope
-from schemas.positions import AnswerState, Position, PublisherState
+from schemas.positions import Position, PublisherState
 from schemas.registration import PublisherKind, Registration
 from streams.kernel.interface import ReadOnlyKernel
 

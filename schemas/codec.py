@@ -30,9 +30,11 @@ from schemas.events import BlockEvent, decode_events
 from schemas.identities import ModelContext, PublisherKey
 from schemas.limits import ERROR_DETAIL_CHARS_MAX
 from schemas.records import (
-    RECORD_VERSION,
+    NEWEST_VERSION,
     EventsRecord,
     GapRecord,
+    HeartbeatRecord,
+    LogRecord,
     Record,
     RegisteredRecord,
 )
@@ -57,7 +59,7 @@ class _Version(msgspec.Struct):
     version: int
 
 
-_record: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
+_record: msgspec.msgpack.Decoder[LogRecord] = msgspec.msgpack.Decoder(LogRecord)
 _version = msgspec.msgpack.Decoder(_Version)
 _publisher = msgspec.msgpack.Decoder(PublisherKey)
 _context = msgspec.msgpack.Decoder(ModelContext)
@@ -84,7 +86,7 @@ def detail_of(error: BaseException) -> str:
 # Records
 
 
-def decode_record(encoded: bytes) -> Record:
+def decode_log_record(encoded: bytes) -> LogRecord:
     """The inverse of `schemas.records.encode_record`; O(envelope), events stay encoded.
 
     Raises:
@@ -95,12 +97,24 @@ def decode_record(encoded: bytes) -> Record:
         record = _record.decode(encoded)
     except UNUSABLE as error:
         version = _version_of(encoded)
-        if version is not None and version > RECORD_VERSION:
-            raise RecordVersionError(version=version, supported=RECORD_VERSION) from error
+        if version is not None and version > NEWEST_VERSION:
+            raise RecordVersionError(version=version, supported=NEWEST_VERSION) from error
         raise RecordFormatError(detail=detail_of(error)) from error
-    if record.version > RECORD_VERSION:
-        raise RecordVersionError(version=record.version, supported=RECORD_VERSION)
+    if record.version > NEWEST_VERSION:
+        raise RecordVersionError(version=record.version, supported=NEWEST_VERSION)
     _check_record(record)
+    return record
+
+
+def decode_record(encoded: bytes) -> Record:
+    """As `decode_log_record`, where every record is of a publisher.
+
+    Raises:
+        RecordError: see there; a RecordFormatError also for a heartbeat.
+    """
+    record = decode_log_record(encoded)
+    if isinstance(record, HeartbeatRecord):
+        raise RecordFormatError(detail="a heartbeat, which is of no publisher")
     return record
 
 
@@ -111,7 +125,7 @@ def _version_of(encoded: bytes) -> int | None:
         return None
 
 
-def _check_record(record: Record) -> None:
+def _check_record(record: LogRecord) -> None:
     """What one field says of another."""
     if isinstance(record, EventsRecord | GapRecord):
         first, last = record.first_sequence, record.last_sequence

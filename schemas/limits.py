@@ -209,6 +209,7 @@ TABLE_TRANSACTION_BYTES_MAX: Final = 1 * GIB  # TableTooLargeError; within TABLE
 # are proven empty when they register again. 150 bytes each, in one row. Whoever is forgotten is
 # degraded at its registration: reprise_fold_records{outcome="unregistered_forgotten"}.
 UNREGISTERED_REMEMBERED_MAX: Final = 256
+BRIDGES_REMEMBERED_MAX: Final = 32  # by their last heartbeat; publishers of others are unconfirmed
 
 # table: its topic.
 TABLE_RETAKE_S: Final = 6 * 3600.0  # an owner takes its partition again this often: a new producer

@@ -1,12 +1,12 @@
 """Where a fold stands: cursors of publishers, positions of logs."""
 
 import sys
-from enum import StrEnum
 from typing import Annotated, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
+from schemas.identities import Text
 from schemas.limits import INCARNATION_MAX, OFFSET_MAX, SEQUENCE_MAX
 
 IncarnationNumber = Annotated[int, Meta(ge=0, le=INCARNATION_MAX)]
@@ -36,6 +36,32 @@ NO_CURSOR = Cursor(0, -1)
 """Before the first batch of the first incarnation."""
 
 
+class Confirmation(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a bridge last said of one publisher; see `schemas.answer_states`.
+
+    Attributes:
+        bridge: which one; it counts only while its heartbeats come.
+        reason: a `Doubt`; "" where the publisher is confirmed.
+        since: when that began, Unix seconds of the bridge's clock.
+    """
+
+    bridge: Text
+    reason: Text = ""
+    since: Seconds = 0.0
+
+
+class Heartbeat(msgspec.Struct, frozen=True):
+    """The last one of a bridge that a table has folded.
+
+    Attributes:
+        uptime: of the bridge when it was written, seconds.
+        time: the same in Unix seconds of the bridge's clock.
+    """
+
+    uptime: Seconds
+    time: Seconds
+
+
 class PublisherState(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What a table remembers of one publisher.
 
@@ -44,34 +70,21 @@ class PublisherState(msgspec.Struct, kw_only=True, omit_defaults=True):
         engine_time: the engine's timestamp of that batch, Unix seconds; 0 where none came.
         degraded_since: sequence of the first lost batch, or None: the table may miss blocks of this
             publisher, and may list blocks that it has evicted, until a reset or a clear.
+        degraded_at: Unix seconds of the bridge's clock when that was written; 0 where not known.
+        confirmation: what its bridge last said of it, or None.
     """
 
     incarnation: IncarnationNumber = 0
     sequence: SequenceNumber = -1
     engine_time: Seconds = 0.0
     degraded_since: SequenceNumber | None = None
+    degraded_at: Seconds = 0.0
+    confirmation: Confirmation | None = None
 
     @property
     def cursor(self) -> Cursor:
         """The last folded batch."""
         return Cursor(self.incarnation, self.sequence)
-
-
-class AnswerState(StrEnum):
-    """How far an answer can be trusted; sent with every answer, the worst of its scope.
-
-        exact       nothing is known to be missing
-        degraded    something is known to be missing: batches of a publisher in the scope were lost
-        stale       the table is behind its log: by more than 5 s or 100,000 records, or for as long
-                    as the log cannot be reached
-
-    README.md and docs/ use the same words. A replica cannot reach a log that it cannot read,
-    the embedded service one that it cannot append to: what was received since is not in the table.
-    """
-
-    EXACT = "exact"
-    DEGRADED = "degraded"
-    STALE = "stale"
 
 
 class Position(NamedTuple):

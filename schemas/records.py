@@ -2,7 +2,7 @@
 
 One record is one msgpack map, tagged by `kind`. All kinds share the envelope:
 
-    kind         str    "events" | "reset" | "gap" | "registered" | "unregistered"
+    kind         str    "events" | "reset" | "gap" | "registered" | "unregistered"; "heartbeat"
     version      int    1; a reader skips, counts and logs records of a newer version
     stream       array  [tenant_id, model_name, block_size, additional_salt, instance_id]
     dp_rank      int    with `stream`, the publisher
@@ -14,6 +14,9 @@ One record is one msgpack map, tagged by `kind`. All kinds share the envelope:
     first_sequence  int   first batch that the record covers
     last_sequence   int   last one; the record is skipped where the table has folded up to it
 
+A `heartbeat` is of a bridge and not of a publisher, so it has neither `stream` nor `dp_rank`; its
+version is 2, so that a reader of version 1 skips it.
+
 A reader must ignore map keys that it does not know: fields are only ever added.
 """
 
@@ -21,11 +24,14 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from schemas.identities import PublisherKey, Rank, StreamKey, Text
+from schemas.identities import Name, PublisherKey, Rank, StreamKey, Text
 from schemas.positions import IncarnationNumber, Seconds, SequenceNumber
 from schemas.registration import Registration
 
 RECORD_VERSION: Final = 1
+HEARTBEAT_VERSION: Final = 2
+NEWEST_VERSION: Final = 2
+"""The newest that this Reprise reads."""
 
 
 class _Envelope(msgspec.Struct, kw_only=True, frozen=True, tag_field="kind"):
@@ -85,8 +91,52 @@ class UnregisteredRecord(_Envelope, kw_only=True, frozen=True, tag="unregistered
     """A publisher to forget, with all its blocks."""
 
 
+class Report(msgspec.Struct, frozen=True, array_like=True):
+    """What a bridge says of one of its publishers, from its heartbeat on.
+
+    Attributes:
+        stream, dp_rank: the publisher.
+        reason: a `schemas.answer_states.Doubt`; "" where it is confirmed.
+        since: when that began, Unix seconds.
+    """
+
+    stream: StreamKey
+    dp_rank: Rank
+    reason: Text = ""
+    since: Seconds = 0.0
+
+    @property
+    def publisher(self) -> PublisherKey:
+        """The publisher that it is about."""
+        return PublisherKey(self.stream, self.dp_rank)
+
+
+class HeartbeatRecord(msgspec.Struct, kw_only=True, frozen=True, tag_field="kind", tag="heartbeat"):
+    """A bridge is there, and the log has all that its confirmed publishers had published.
+
+    Attributes:
+        bridge: its name, which no other run of a bridge has.
+        uptime: of the bridge, seconds; monotonic, where `bridge_time` may be set back.
+        bridge_time: as in the other records.
+        complete: whether it names all its publishers of this partition, and not only those of which
+            it has something new to say.
+        reports: of those publishers.
+    """
+
+    bridge: Name
+    uptime: Seconds
+    bridge_time: Seconds
+    complete: bool = False
+    reports: tuple[Report, ...] = ()
+    version: int = HEARTBEAT_VERSION
+
+
 SequencedRecord = EventsRecord | ResetRecord | GapRecord
 Record = EventsRecord | ResetRecord | GapRecord | RegisteredRecord | UnregisteredRecord
+"""Of one publisher."""
+
+LogRecord = Record | HeartbeatRecord
+"""All that a log has."""
 
 RecordT = TypeVar("RecordT", bound=Record)
 
@@ -94,6 +144,6 @@ RecordT = TypeVar("RecordT", bound=Record)
 _encoder = msgspec.msgpack.Encoder()
 
 
-def encode_record(record: Record) -> bytes:
-    """The record as it stands in the log; `schemas.codec.decode_record` is the inverse."""
+def encode_record(record: LogRecord) -> bytes:
+    """The record as it stands in the log; `schemas.codec.decode_log_record` is the inverse."""
     return _encoder.encode(record)

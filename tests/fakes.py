@@ -12,11 +12,12 @@ from starlette.types import ASGIApp, Message
 
 from bridge.wire import KINDS
 from query_api.ports import Health, Lag, Positions, ServiceView
+from schemas.answer_states import AnswerState
 from schemas.conditions import Condition, Level, Part
 from schemas.errors import EndpointError, NotRegisteredError, RegistrationConflictError
 from schemas.events import BlockEvent, Stored, encode_events
 from schemas.identities import Medium, Offset, PrefixScope, PublisherKey
-from schemas.positions import AnswerState, Position, PublisherState
+from schemas.positions import Position, PublisherState
 from schemas.registration import PublisherKind, Registration
 from streams.kernel.interface import Kernel, PublisherId
 from streams.kernel.reference import ReferenceKernel

@@ -29,14 +29,20 @@ from brokers.reading import read_to_end, stop_consumer
 from schemas.codec import (
     TOO_MANY,
     decode_cursor_entry,
-    decode_record,
+    decode_log_record,
     decode_record_events,
 )
 from schemas.errors import EntryError, RecordError
 from schemas.identities import PublisherKey
 from schemas.limits import CURSOR_NOTE_BEHIND_RECORDS_MAX, CURSOR_NOTES_MAX, ENTRIES_NAMED_MAX
 from schemas.positions import NO_CURSOR, Cursor
-from schemas.records import EventsRecord, Record, RegisteredRecord, UnregisteredRecord
+from schemas.records import (
+    EventsRecord,
+    HeartbeatRecord,
+    Record,
+    RegisteredRecord,
+    UnregisteredRecord,
+)
 from schemas.registration import Registration
 from schemas.topics import (
     CursorNote,
@@ -264,7 +270,9 @@ class Cursors:
         topic = self._topics.events.name
 
         def take(message: Message) -> None:
-            record = decode_record(message.value or b"")
+            record = decode_log_record(message.value or b"")
+            if isinstance(record, HeartbeatRecord):
+                return
             state = wanted.get(record.publisher)
             if state is not None:
                 if isinstance(record, EventsRecord):

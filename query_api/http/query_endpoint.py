@@ -37,9 +37,9 @@ from query_api.http.requests.queries import (
 )
 from query_api.http.wire import Wire, body_wire, content_type_of, encode, encode_error
 from query_api.ports import Positions, View, positions_text
+from schemas.answer_states import AnswerState
 from schemas.errors import RepriseError
 from schemas.identities import PrefixScope
-from schemas.positions import AnswerState
 from streams.kernel.interface import InstanceMatch, ReadOnlyKernel
 
 HttpHeaders = list[tuple[bytes, bytes]]

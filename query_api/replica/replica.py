@@ -13,9 +13,9 @@ from query_api.ports import Health
 from query_api.replica.lag import NEVER
 from query_api.replica.snapshot import Snapshot, TableReader, Topic, TopicPartition
 from query_api.table_view import TableView
+from schemas.answer_states import AnswerState
 from schemas.conditions import Condition, Conditions, Level, Part
 from schemas.identities import PrefixScope
-from schemas.positions import AnswerState
 
 ROLE: Final = "serve"
 MakeTable = Callable[[], TableReader]

@@ -22,11 +22,12 @@ from query_api.table_view import TableView
 from reprise.embedded.write_thread import WriteThread
 from reprise.metrics.process import process_registry
 from reprise.settings import Settings
+from schemas.answer_states import AnswerState
 from schemas.conditions import Part
 from schemas.errors import StorageError
 from schemas.identities import PrefixScope
 from schemas.limits import EMBEDDED_COMMAND_S
-from schemas.positions import AnswerState, Position
+from schemas.positions import Position
 from schemas.registration import Registration, service_key
 from streams.kernel import array_packer, open_kernel
 from streams.log.embedded import EmbeddedLog

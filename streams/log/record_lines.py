@@ -12,12 +12,12 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from schemas.codec import UNUSABLE, decode_record, decode_record_events
+from schemas.codec import UNUSABLE, decode_log_record, decode_record_events
 from schemas.errors import RecordError
 from schemas.events import BlockEvent, Stored
 from schemas.identities import StreamKey
 from schemas.limits import TAIL_KEY_NESTING_MAX
-from schemas.records import EventsRecord, Record, RegisteredRecord
+from schemas.records import EventsRecord, HeartbeatRecord, Record, RegisteredRecord
 
 _encoder: Final = msgspec.json.Encoder()
 
@@ -60,12 +60,36 @@ def record_line(entry: Entry, wanted: StreamFilter, *, compact: bool = False) ->
     try:
         if entry.value is None:
             raise ValueError("Expected a log record, got a message without a value")
-        record = decode_record(entry.value)
+        record = decode_log_record(entry.value)
     except (RecordError, ValueError) as error:
         return _encoder.encode(fields | {"error": str(error)})
+    if isinstance(record, HeartbeatRecord):
+        return _heartbeat_line(fields, record, wanted)
     if not wanted.matches(record.stream):
         return None
     return _encoder.encode(fields | _record_fields(record, compact=compact))
+
+
+def _heartbeat_line(
+    fields: dict[str, Any], record: HeartbeatRecord, wanted: StreamFilter
+) -> bytes | None:
+    """With the reports that are wanted; None where a filter leaves none."""
+    reports = [report for report in record.reports if wanted.matches(report.stream)]
+    if not reports and wanted != StreamFilter():
+        return None
+    fields |= {"kind": "heartbeat", "version": record.version, "bridge": record.bridge}
+    fields |= {"uptime": record.uptime, "bridge_time": record.bridge_time}
+    fields |= {"complete": record.complete}
+    fields["reports"] = [
+        {
+            "stream": report.stream._asdict(),
+            "dp_rank": report.dp_rank,
+            "reason": report.reason,
+            "since": report.since,
+        }
+        for report in reports
+    ]
+    return _encoder.encode(fields)
 
 
 def _record_fields(record: Record, *, compact: bool) -> dict[str, Any]:

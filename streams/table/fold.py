@@ -15,24 +15,31 @@ Rules, in the order in which they are applied to a record:
 7. A publisher that is registered in a fold that has not seen the log's beginning (`distrust`) is
    degraded, where nothing proves that it held nothing before: no record of an incarnation, and no
    `unregistered` record. Its next incarnation or a `cleared` event ends that, like any other loss.
-8. An unexpected error on a record stops nothing: the record is counted and skipped, and its
+8. `heartbeat` says that a bridge is there, and what it knows of its publishers: whether they are
+   confirmed (`schemas.answer_states`). Of a publisher that is not registered it says nothing. One
+   that a complete heartbeat of its bridge leaves out is no longer followed.
+9. An unexpected error on a record stops nothing: the record is counted and skipped, and its
    publisher is degraded, since a part of the record may have been folded.
 """
 
 from collections import Counter
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
 
-from schemas.codec import decode_record
+from schemas.answer_states import Doubt
+from schemas.codec import decode_log_record, decode_record
 from schemas.errors import RecordError
-from schemas.identities import ModelContext, Offset, PrefixScope, PublisherKey, StreamKey
-from schemas.limits import UNREGISTERED_REMEMBERED_MAX
-from schemas.positions import Cursor, PublisherState
+from schemas.identities import ModelContext, Offset, PrefixScope, PublisherKey
+from schemas.limits import BRIDGES_REMEMBERED_MAX, UNREGISTERED_REMEMBERED_MAX
+from schemas.positions import Confirmation, Cursor, Heartbeat, PublisherState
 from schemas.records import (
     EventsRecord,
     GapRecord,
-    Record,
+    HeartbeatRecord,
+    LogRecord,
     RegisteredRecord,
     ResetRecord,
     SequencedRecord,
@@ -40,6 +47,7 @@ from schemas.records import (
 )
 from schemas.registration import Registered as Registered
 from streams.kernel.interface import Kernel, PublisherId
+from streams.table.scope_states import ScopeStates
 
 NO_OFFSET = Offset(-1)
 """The position of a table that has folded nothing."""
@@ -76,6 +84,7 @@ class TableChanges(NamedTuple):
     publishers: dict[PublisherKey, PublisherState | None]
     registrations: dict[PublisherKey, Registered | None]
     unproven: Unproven | None = None
+    bridges: Mapping[str, Heartbeat | None] = MappingProxyType({})
 
 
 class SkippedRecord(NamedTuple):
@@ -100,16 +109,18 @@ class Fold:
         self.unproven = ALL_PROVEN
         self.counters: Counter[str] = Counter()
         self._handles: dict[PublisherKey, PublisherId] = {}
-        self._degraded: Counter[StreamKey] = Counter()
+        self.bridges: dict[str, Heartbeat] = {}
+        self.states = ScopeStates()
         # In the order of the log, so that the same log gives the same rows in the same order.
         self._changed_publishers: dict[PublisherKey, None] = {}
         self._changed_registrations: dict[PublisherKey, None] = {}
+        self._changed_bridges: dict[str, None] = {}
         self._unproven_changed = False
 
     # Records
 
     def apply(self, offset: Offset, encoded: bytes) -> SkippedRecord | None:
-        """Folds the record at `offset`; returns it where it was skipped, by rule 1, 2 or 8.
+        """Folds the record at `offset`; returns it where it was skipped, by rule 1, 2 or 9.
 
         Records at or below the fold's own offset are ignored: they are part of it.
         """
@@ -117,11 +128,11 @@ class Fold:
             self.counters["offset_replayed"] += 1
             return None
         try:
-            duplicate = self._apply_record(offset, decode_record(encoded))
+            duplicate = self._apply_record(offset, decode_log_record(encoded))
         except RecordError as error:
             self.counters[error.reason] += 1
             return SkippedRecord(offset, error.reason, str(error))
-        except Exception as error:  # noqa: BLE001 -- rule 8
+        except Exception as error:  # noqa: BLE001 -- rule 9
             self.counters[INTERNAL_ERROR] += 1
             self._degrade_publisher_of(encoded)
             return SkippedRecord(offset, INTERNAL_ERROR, f"{type(error).__name__}: {error}", error)
@@ -131,13 +142,15 @@ class Fold:
         self.counters["records"] += 1
         return SkippedRecord(offset, DUPLICATE, duplicate) if duplicate else None
 
-    def _apply_record(self, offset: Offset, record: Record) -> str:
+    def _apply_record(self, offset: Offset, record: LogRecord) -> str:
         """Returns why the record is a duplicate, or ""."""
         match record:
             case RegisteredRecord():
                 self._register(offset, record)
             case UnregisteredRecord():
                 self._unregister(offset, record.publisher)
+            case HeartbeatRecord():
+                self._take_heartbeat(record)
             case _:
                 return self._apply_sequenced(record)
         return ""
@@ -164,13 +177,13 @@ class Fold:
             case GapRecord():
                 self.counters["gaps"] += 1
                 self.counters["lost_batches"] += record.last_sequence - record.first_sequence + 1
-                self._expect(state, record.first_sequence)
-                _degrade(state, record.first_sequence)
+                self._expect(state, record)
+                _degrade(state, record.first_sequence, record.bridge_time)
                 state.engine_time = 0.0  # nothing is known of the batch at the cursor
             case EventsRecord():
                 self._apply_events(publisher, state, record)
         state.sequence = max(state.sequence, record.last_sequence)
-        self._put(publisher, before, state)
+        self._put(publisher, state)
         return ""
 
     def _begin_incarnation(
@@ -181,33 +194,34 @@ class Fold:
         state.incarnation = incarnation
         state.sequence = -1
         state.engine_time = 0.0
-        state.degraded_since = None
+        state.degraded_since, state.degraded_at = None, 0.0
 
-    def _expect(self, state: PublisherState, first_sequence: int) -> None:
-        if first_sequence > state.sequence + 1:
+    def _expect(self, state: PublisherState, record: SequencedRecord) -> None:
+        if record.first_sequence > state.sequence + 1:
             self.counters["log_holes"] += 1
-            _degrade(state, state.sequence + 1)
+            _degrade(state, state.sequence + 1, record.bridge_time)
 
     def _apply_events(
         self, publisher: PublisherKey, state: PublisherState, record: EventsRecord
     ) -> None:
         events = bytes(record.events)
         cleared = self.kernel.apply(self._handle(publisher), events, state.sequence)
-        self._expect(state, record.first_sequence)  # only of events that were folded
+        self._expect(state, record)  # only of events that were folded
         state.engine_time = record.engine_time
         degraded_since = state.degraded_since
         if cleared is not None and degraded_since is not None and cleared > degraded_since:
-            state.degraded_since = None
+            state.degraded_since, state.degraded_at = None, 0.0
 
     def _degrade_publisher_of(self, encoded: bytes) -> None:
         try:
-            publisher = decode_record(encoded).publisher
+            record = decode_record(encoded)
+            publisher = record.publisher
         except Exception:  # noqa: BLE001 -- a record that names no publisher degrades none
             return
         before = self.publishers.get(publisher, PublisherState())
         state = msgspec.structs.replace(before)
-        _degrade(state, state.sequence + 1)
-        self._put(publisher, before, state)
+        _degrade(state, state.sequence + 1, record.bridge_time)
+        self._put(publisher, state)
 
     def _handle(self, publisher: PublisherKey) -> PublisherId:
         handle = self._handles.get(publisher)
@@ -215,21 +229,49 @@ class Fold:
             handle = self._handles[publisher] = self.kernel.open_publisher(*publisher)
         return handle
 
-    def _put(
-        self, publisher: PublisherKey, before: PublisherState, state: PublisherState | None
-    ) -> None:
+    def _put(self, publisher: PublisherKey, state: PublisherState | None) -> None:
         """Replaces the state whole, so that readers on other threads never see half of a change."""
-        was = before.degraded_since is not None
-        now = state is not None and state.degraded_since is not None
-        if now != was:  # an entry that comes and goes at once would be seen by other threads
-            self._degraded[publisher.stream] += now - was
-            if not self._degraded[publisher.stream]:
-                del self._degraded[publisher.stream]
         if state is None:
             self.publishers.pop(publisher, None)
         else:
             self.publishers[publisher] = state
+        self.states.put(publisher, state)
         self._changed_publishers[publisher] = None
+
+    # Heartbeats
+
+    def _take_heartbeat(self, record: HeartbeatRecord) -> None:
+        """Cost O(reports), of a complete one O(publishers)."""
+        reported = set()
+        for report in record.reports:
+            publisher = report.publisher
+            reported.add(publisher)
+            if publisher in self.registrations:
+                said = Confirmation(record.bridge, report.reason, report.since)
+                self._confirm(publisher, said)
+        if record.complete:
+            gone = Confirmation(record.bridge, Doubt.NOT_FOLLOWED, record.bridge_time)
+            for publisher, state in list(self.publishers.items()):
+                said_before = state.confirmation
+                if (
+                    publisher not in reported
+                    and said_before is not None
+                    and said_before.bridge == record.bridge
+                    and said_before.reason != gone.reason
+                ):
+                    self._confirm(publisher, gone)
+        self.bridges.pop(record.bridge, None)  # the one that was heard of last stands last
+        self.bridges[record.bridge] = Heartbeat(record.uptime, record.bridge_time)
+        self._changed_bridges[record.bridge] = None
+        while len(self.bridges) > BRIDGES_REMEMBERED_MAX:
+            oldest = next(iter(self.bridges))
+            del self.bridges[oldest]
+            self._changed_bridges[oldest] = None
+
+    def _confirm(self, publisher: PublisherKey, said: Confirmation) -> None:
+        before = self.publishers.get(publisher, PublisherState())
+        if before.confirmation != said:
+            self._put(publisher, msgspec.structs.replace(before, confirmation=said))
 
     # Registrations
 
@@ -241,11 +283,12 @@ class Fold:
             return
         self.kernel.register(self._handle(publisher), record.registration.lora_name, True)
         self.registrations[publisher] = Registered(record.registration, offset)
+        self.states.register(publisher, True)
         self._changed_registrations[publisher] = None
         if registered is None and offset < self.unproven.before:
-            self._register_unproven(publisher)
+            self._register_unproven(publisher, record.bridge_time)
 
-    def _register_unproven(self, publisher: PublisherKey) -> None:
+    def _register_unproven(self, publisher: PublisherKey, bridge_time: float) -> None:
         """Rule 7. Whoever has a cursor was judged by its sequences, rules 3 to 5."""
         seen = self.unproven.unregistered
         if publisher in seen:
@@ -254,8 +297,8 @@ class Fold:
         before = self.publishers.get(publisher, PublisherState())
         if before.incarnation == 0:
             state = msgspec.structs.replace(before)
-            _degrade(state, 0)
-            self._put(publisher, before, state)
+            _degrade(state, 0, bridge_time)
+            self._put(publisher, state)
 
     def _put_unproven(self, unregistered: tuple[PublisherKey, ...]) -> None:
         self.unproven = Unproven(self.unproven.before, unregistered)
@@ -274,8 +317,9 @@ class Fold:
         self.kernel.unregister(self._handle(publisher))
         del self._handles[publisher]
         self.registrations.pop(publisher, None)
+        self.states.register(publisher, False)
         self._changed_registrations[publisher] = None
-        self._put(publisher, self.publishers.get(publisher, PublisherState()), None)
+        self._put(publisher, None)
 
     # Rows
 
@@ -287,7 +331,9 @@ class Fold:
             {key: self.publishers.get(key) for key in self._changed_publishers},
             {key: self.registrations.get(key) for key in self._changed_registrations},
             self.unproven if self._unproven_changed else None,
+            {bridge: self.bridges.get(bridge) for bridge in self._changed_bridges},
         )
+        self._changed_bridges.clear()
         self._unproven_changed = False
         self._changed_publishers.clear()
         self._changed_registrations.clear()
@@ -307,6 +353,7 @@ class Fold:
         publishers: dict[PublisherKey, PublisherState],
         registrations: dict[PublisherKey, Registered],
         unproven: Unproven = ALL_PROVEN,
+        bridges: Mapping[str, Heartbeat] = MappingProxyType({}),
     ) -> None:
         """Takes over what a table's rows say; whoever read them has loaded the kernel."""
         assert self.offset == NO_OFFSET, "a fold is restored before it folds"
@@ -314,21 +361,25 @@ class Fold:
         self.unproven = unproven
         for publisher, state in publishers.items():
             self._handle(publisher)
-            self._put(publisher, PublisherState(), state)
+            self._put(publisher, state)
         for publisher, registered in registrations.items():
             self._handle(publisher)
             self.registrations[publisher] = registered
+            self.states.register(publisher, True)
+        self.bridges = dict(sorted(bridges.items(), key=_heard_at))
         self._changed_publishers.clear()
 
     # Reading
 
     def is_degraded(self, scope: PrefixScope) -> bool:
-        """Whether a publisher of the scope has lost batches. Cost O(degraded streams)."""
-        tenant_id, model_name, _, block_size, additional_salt = scope
-        wanted = (tenant_id, model_name, block_size, additional_salt)
-        return any(stream[:4] == wanted for stream in list(self._degraded))
+        """Whether a publisher of the scope has lost batches. Cost O(1)."""
+        return self.states.is_degraded(scope)
 
 
-def _degrade(state: PublisherState, sequence: int) -> None:
+def _degrade(state: PublisherState, sequence: int, at: float) -> None:
     if state.degraded_since is None:
-        state.degraded_since = sequence
+        state.degraded_since, state.degraded_at = sequence, at
+
+
+def _heard_at(item: tuple[str, Heartbeat]) -> tuple[float, str]:
+    return item[1].time, item[0]

@@ -217,7 +217,11 @@ class Table:
         stored = StoredRows(self._store)
         reader.load(stored)
         self.fold.restore(
-            reader.covered(0), reader.publishers, reader.registrations, reader.unproven(0)
+            reader.covered(0),
+            reader.publishers,
+            reader.registrations,
+            reader.unproven(0),
+            reader.bridges(0),
         )
         self._writer = RowWriter(
             generation_min_bytes=self._generation_min_bytes,

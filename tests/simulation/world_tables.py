@@ -24,9 +24,10 @@ from query_api.replica import topic_reader
 from query_api.replica.replica import Replica
 from query_api.replica.snapshot import Topic
 from query_api.replica.topic_reader import TopicReader
+from schemas.answer_states import AnswerState
 from schemas.errors import ConfigurationError, RepriseError
 from schemas.identities import ModelContext, Offset, PublisherKey, StreamKey
-from schemas.positions import AnswerState, PublisherState
+from schemas.positions import PublisherState
 from schemas.topics import encode_stream
 from streams.kernel import open_kernel
 from streams.log.interface import LogEntry

@@ -49,6 +49,7 @@ COVERED_KEY: Final = FACT + b"covered"
 SEED_KEY: Final = FACT + b"seed"
 UNPROVEN_KEY: Final = FACT + b"unproven"
 OWNER_KEY: Final = FACT + b"owner"
+_BRIDGE: Final = FACT + b"bridge:"
 """A tombstone of it in a topic marks where a worker took the partition; no row has this key."""
 
 _HEADER: Final = struct.Struct("<BBHIq")
@@ -164,6 +165,25 @@ def parse_mark(key: bytes, body: bytes) -> int:
 def parse_seed(key: bytes, body: bytes) -> int:
     """The seed in its row's body; raises RowCorruptError."""
     return decode_row_number(key=key, body=body, size_bytes=8, maximum=2**64 - 1)
+
+
+def bridge_key(bridge: str) -> bytes:
+    """The key of a bridge's last heartbeat."""
+    return _BRIDGE + bridge.encode()
+
+
+def parse_bridge_key(key: bytes) -> str | None:
+    """The bridge of such a key; None for another key.
+
+    Raises:
+        RowCorruptError: it is not UTF-8.
+    """
+    if not key.startswith(_BRIDGE):
+        return None
+    try:
+        return key[len(_BRIDGE) :].decode()
+    except UnicodeDecodeError as error:
+        raise RowCorruptError(key=key, detail="its key is not UTF-8") from error
 
 
 def parse_publisher_key(key: bytes) -> PublisherKey:

@@ -25,19 +25,20 @@ No I/O, clock or logging: the reader of the topic logs what `take_skipped` retur
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from schemas.codec import decode_row_body
 from schemas.errors import RowCorruptError, RowVersionError
-from schemas.identities import ModelContext, Offset, PrefixScope, PublisherKey, StreamKey
-from schemas.positions import Position, PublisherState
+from schemas.identities import ModelContext, Offset, PrefixScope, PublisherKey
+from schemas.positions import Heartbeat, Position, PublisherState
 from streams.kernel.interface import Kernel
 from streams.table.fold import ALL_PROVEN, NO_OFFSET, Registered, Unproven
 from streams.table.rows import format as rows
 from streams.table.rows.contexts import CORRUPT_ROWS, PartitionContexts
 from streams.table.rows.format import Row
 from streams.table.rows.source import GatheredRows, RowSource, SkippedRow, SkippedRows
+from streams.table.scope_states import ScopeStates
 
 RESETS: Final = "resets"
 """Counts how often another table than the one before was met."""
@@ -54,6 +55,7 @@ class _Partition:
         self.gathered = GatheredRows()
         self.contexts = contexts
         self.publishers: dict[PublisherKey, None] = {}  # a set in the order of its rows
+        self.bridges: dict[str, Heartbeat] = {}
 
 
 class _Commit:
@@ -65,6 +67,7 @@ class _Commit:
         self.states: dict[PublisherKey, PublisherState] = {}
         self.registrations: dict[PublisherKey, Registered] = {}
         self.unproven: Unproven | None = None
+        self.bridges: dict[str, Heartbeat | None] = {}
 
 
 class RowReader:
@@ -74,15 +77,20 @@ class RowReader:
     Attributes:
         kernel: the index to query.
         publishers, registrations: as `Fold`'s.
+        states: of the answers, but for what `is_damaged` says.
     """
 
-    def __init__(self, kernel: Kernel, *, strict: bool = False) -> None:
-        """`strict`: raise RowCorruptError or RowVersionError at the first row that has one."""
+    def __init__(self, kernel: Kernel, *, strict: bool = False, has_registry: bool = False) -> None:
+        """Args:
+        kernel: empty.
+        strict: raise RowCorruptError or RowVersionError at the first row that has one.
+        has_registry: see `ScopeStates`.
+        """
         self.kernel = kernel
+        self.states = ScopeStates(has_registry=has_registry)
         self.publishers: dict[PublisherKey, PublisherState] = {}
         self.registrations: dict[PublisherKey, Registered] = {}
         self._partitions: dict[int, _Partition] = {}
-        self._degraded: Counter[StreamKey] = Counter()
         self._skipped = SkippedRows(strict=strict)
         self._spoiled: set[int] = set()
 
@@ -112,18 +120,28 @@ class RowReader:
         """What the fold that wrote the partition's rows had not seen of its log."""
         return self._partition(partition).unproven
 
-    def is_degraded(self, scope: PrefixScope) -> bool:
-        """Whether a publisher of the scope has lost batches, or a row of the scope was skipped, or
-        a partition has no `covered` row that can be read: it is going to be built again.
+    def bridges(self, partition: int) -> Mapping[str, Heartbeat]:
+        """The last heartbeat of each bridge in the partition."""
+        part = self._partitions.get(partition)
+        return {} if part is None else part.bridges
 
-        Cost O(degraded streams).
+    def is_degraded(self, scope: PrefixScope) -> bool:
+        """Whether a publisher of the scope has lost batches, or something of it `is_damaged`."""
+        return self.states.is_degraded(scope) or self.is_damaged(scope)
+
+    def is_damaged(self, scope: PrefixScope) -> bool:
+        """Whether a row of the scope was skipped, or a partition has no `covered` row that can be
+        read: it is going to be built again.
+
+        Cost O(damaged streams).
         """
         if self._spoiled:
             return True
+        if not self._skipped.damaged:
+            return False
         tenant_id, model_name, _, block_size, additional_salt = scope
         wanted = (tenant_id, model_name, block_size, additional_salt)
-        streams = [*self._degraded, *self._skipped.damaged]
-        return any(stream[:4] == wanted for stream in streams)
+        return any(stream[:4] == wanted for stream in list(self._skipped.damaged))
 
     def take_skipped(self) -> list[SkippedRow]:
         """Rows skipped since the last call, the latest of them; see `SkippedRows`."""
@@ -222,11 +240,16 @@ class RowReader:
             source, commit.generations, part.publishers, before=before, now=part.covered
         )
         for publisher, state in commit.states.items():
-            self._put_state(part, publisher, state)
+            self._put_state(partition, part, publisher, state)
         for publisher, registered in commit.registrations.items():
             part.publishers[publisher] = None
             self.registrations[publisher] = registered
             self._register(publisher)
+        for bridge, beat in commit.bridges.items():
+            if beat is None:
+                part.bridges.pop(bridge, None)
+            else:
+                part.bridges[bridge] = beat
         if commit.unproven is not None:
             part.unproven = commit.unproven
 
@@ -252,8 +275,11 @@ class RowReader:
             publisher = rows.parse_publisher_key(key)
             if key[:1] == rows.REGISTRATION:
                 self.registrations.pop(publisher, None)
+                self.states.register(publisher, False)
             if publisher in part.publishers:
                 commit.forgotten.append(publisher)
+        elif (bridge := rows.parse_bridge_key(key)) is not None:
+            commit.bridges[bridge] = None
 
     @staticmethod
     def _sort_row(commit: _Commit, key: bytes, row: Row) -> None:
@@ -271,33 +297,29 @@ class RowReader:
                 commit.registrations[publisher] = registered
             case rows.FACT if key == rows.UNPROVEN_KEY:
                 commit.unproven = decode_row_body(Unproven, key=key, body=row.body)
+            case rows.FACT if (bridge := rows.parse_bridge_key(key)) is not None:
+                commit.bridges[bridge] = decode_row_body(Heartbeat, key=key, body=row.body)
 
     # Publishers
 
-    def _put_state(self, part: _Partition, publisher: PublisherKey, state: PublisherState) -> None:
+    def _put_state(
+        self, partition: int, part: _Partition, publisher: PublisherKey, state: PublisherState
+    ) -> None:
         part.publishers[publisher] = None
         self.kernel.open_publisher(*publisher)
-        self._note_degraded(publisher, state)
         self.publishers[publisher] = state
-
-    def _note_degraded(self, publisher: PublisherKey, state: PublisherState) -> None:
-        before = self.publishers.get(publisher, PublisherState())
-        change = (state.degraded_since is not None) - (before.degraded_since is not None)
-        if not change:  # an entry that comes and goes at once would be seen by other threads
-            return
-        self._degraded[publisher.stream] += change
-        if not self._degraded[publisher.stream]:
-            del self._degraded[publisher.stream]
+        self.states.put(publisher, state, partition)
 
     def _register(self, publisher: PublisherKey) -> None:
         lora_name = self.registrations[publisher].registration.lora_name
         self.kernel.register(self.kernel.open_publisher(*publisher), lora_name, True)
+        self.states.register(publisher, True)
 
     def _forget(self, part: _Partition, publisher: PublisherKey) -> None:
         """Drops a publisher with its entries, before the rows of what it stored since count."""
         self.kernel.unregister(self.kernel.open_publisher(*publisher))
-        self._note_degraded(publisher, PublisherState())
         self.publishers.pop(publisher, None)
+        self.states.put(publisher, None)
         if publisher in self.registrations:
             self._register(publisher)
         else:
@@ -308,7 +330,8 @@ class RowReader:
         self.counters[RESETS] += 1
         for publisher in list(part.publishers):
             self.registrations.pop(publisher, None)
+            self.states.register(publisher, False)
             self._forget(part, publisher)
             self._skipped.damaged.discard(publisher.stream)
         part.contexts = PartitionContexts(partition, self.kernel, self._skipped)
-        part.covered, part.unproven = NO_OFFSET, ALL_PROVEN
+        part.covered, part.unproven, part.bridges = NO_OFFSET, ALL_PROVEN, {}

@@ -129,6 +129,9 @@ class RowWriter:
             grown[context] = state
         written += _structs(rows.PUBLISHER, changes.publishers.items(), covers)
         written += _structs(rows.REGISTRATION, changes.registrations.items(), covers)
+        written += _bodies(
+            ((rows.bridge_key(bridge), beat) for bridge, beat in changes.bridges.items()), covers
+        )
         if changes.unproven is not None:
             body = msgspec.msgpack.encode(changes.unproven)
             row = rows.encode_row(RowKind.DELTA, covers, body)
@@ -190,8 +193,14 @@ def _structs(
     values: Iterable[tuple[PublisherKey, PublisherState | Registered | None]],
     covers: int,
 ) -> Iterator[RowWrite]:
-    for publisher, value in values:
-        key = rows.publisher_key(prefix, publisher)
+    keyed = ((rows.publisher_key(prefix, publisher), value) for publisher, value in values)
+    return _bodies(keyed, covers)
+
+
+def _bodies(
+    values: Iterable[tuple[bytes, msgspec.Struct | Registered | None]], covers: int
+) -> Iterator[RowWrite]:
+    for key, value in values:
         if value is None:
             yield RowWrite(key, None)
         else:

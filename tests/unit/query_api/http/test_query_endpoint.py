@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from query_api.http.app import create_app
+from schemas.answer_states import AnswerState
 from schemas.errors import StorageError
 from schemas.events import extra_key
 from schemas.identities import Medium, PrefixScope
 from schemas.limits import BODY_BYTES_MAX, QUERY_TOKENS_MAX
-from schemas.positions import AnswerState, Position
+from schemas.positions import Position
 from streams.kernel import native_available, open_kernel
 from streams.kernel.interface import InstanceMatch, ScannedQuery
 from streams.kernel.reference import ReferenceKernel

@@ -8,9 +8,9 @@ from query_api.http.app import create_app
 from query_api.replica.replica import Replica
 from query_api.replica.snapshot import Topic, TopicPartition
 from reprise.metrics.roles import replica_collector
+from schemas.answer_states import AnswerState
 from schemas.conditions import Level, Part
 from schemas.limits import STALE_S
-from schemas.positions import AnswerState
 from schemas.registration import Registration
 from schemas.topics import encode_publisher, encode_registration
 from streams.table.fold import Fold

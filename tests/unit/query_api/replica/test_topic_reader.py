@@ -15,7 +15,7 @@ from query_api.replica import topic_reader
 from query_api.replica.replica import Replica
 from query_api.replica.snapshot import Topic, TopicPartition
 from query_api.replica.topic_reader import TopicReader
-from schemas.positions import AnswerState
+from schemas.answer_states import AnswerState
 from schemas.topics import encode_publisher, encode_registration
 from streams.kernel import open_kernel
 from streams.table.fold import Fold

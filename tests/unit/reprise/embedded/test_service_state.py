@@ -7,8 +7,8 @@ import pytest
 
 from reprise.embedded.service import EmbeddedService
 from reprise.settings import Settings
+from schemas.answer_states import AnswerState
 from schemas.conditions import Part
-from schemas.positions import AnswerState
 from tests.building import SCOPE
 
 

@@ -1,0 +1,60 @@
+"""What an answer says of itself: four states, one definition for headers, metrics, health and docs.
+
+A publisher is *confirmed* while it is known that the log has all that it had published until at
+most STALE_S ago: its bridge has seen its batches follow on one another over one link that has not
+been down since, or its replay socket said that there is nothing newer. Who knows that is its
+bridge, which writes it into the log as it changes, and a heartbeat beside it; a publisher is
+confirmed only while its bridge's heartbeats come.
+"""
+
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+
+class AnswerState(StrEnum):
+    """How far an answer can be trusted; sent with every answer, the worst of its scope.
+
+        exact        everything that the publishers in the scope had published until at most 5 s ago
+                     is in the answer, and that is known
+        unconfirmed  nothing is known to be missing, but it cannot be shown
+        degraded     something is known to be missing: batches of a publisher in the scope were lost
+        stale        the table is behind its log: by more than 5 s or 100,000 records, or for as
+                     long as the log cannot be reached
+
+    README.md and docs/ use the same words. A replica cannot reach a log that it cannot read,
+    the embedded service one that it cannot append to: what was received since is not in the table.
+    """
+
+    EXACT = "exact"
+    UNCONFIRMED = "unconfirmed"
+    DEGRADED = "degraded"
+    STALE = "stale"
+
+
+class Doubt(StrEnum):
+    """Why a publisher is not confirmed."""
+
+    LINK_DOWN = "link_down"  # its bridge has no link to it
+    CATCHING_UP = "catching_up"  # its engine is being asked for what may be missing
+    REPLAY_SILENT = "replay_silent"  # its replay socket does not answer, or not to the end
+    NO_REPLAY = "no_replay"  # its link was down, and it has no replay socket to ask
+    NOTHING_REPLAYED = "nothing_replayed"  # its engine has none of the batches that the log has
+    RECEIVED_LATE = "received_late"  # received messages have waited for too long
+    SPOOLED = "spooled"  # its records wait on the bridge's disk
+    NOT_FOLLOWED = "not_followed"  # no bridge follows it
+    NO_HEARTBEAT = "no_heartbeat"  # its bridge has not been heard of, or is far behind
+
+
+LOST_BATCHES: Final = "lost_batches"
+"""Reason of a degraded publisher."""
+
+BEHIND_LOG: Final = "behind_log"
+"""Reason of every publisher of a stale table."""
+
+
+class Standing(NamedTuple):
+    """The state of one publisher in a table, why, and since when (Unix seconds, 0.0: unknown)."""
+
+    state: AnswerState
+    reason: str
+    since: float

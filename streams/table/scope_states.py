@@ -1,0 +1,213 @@
+"""How far a table's answers can be trusted, by scope; see `schemas.answer_states`.
+
+Kept up to date as publishers change, so that an answer's state costs a look at its scope, however
+many publishers there are. One writer; other threads may read: what they read is replaced whole.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from schemas.answer_states import LOST_BATCHES, AnswerState, Doubt, Standing
+from schemas.identities import PrefixScope, PublisherKey, StreamKey
+from schemas.positions import Confirmation, PublisherState
+
+Scope = tuple[str, str, int, str]
+"""Tenant, model, block size, salt: what the publishers of a query's scope have in common."""
+
+
+class Source(NamedTuple):
+    """Who confirms publishers of one partition of the log: a bridge, by its heartbeats there."""
+
+    partition: int
+    bridge: str
+
+
+FreshUntil = Mapping[Source, float]
+"""Until when the last heartbeat of each source counts; the clock is the caller's."""
+
+
+class _Known(NamedTuple):
+    """What is known of one publisher.
+
+    Attributes:
+        stated: whether the table has a state of it.
+        degraded_at: see `PublisherState`; None where it is not degraded.
+        confirmation: what its bridge last said.
+        registered: whether the table says so.
+        listed: whether the registry says so, where there is one beside the table.
+        partition: of the log.
+    """
+
+    stated: bool = False
+    degraded_at: float | None = None
+    confirmation: Confirmation | None = None
+    registered: bool = False
+    listed: bool = False
+    partition: int = 0
+
+    @property
+    def is_nothing(self) -> bool:
+        return not (self.stated or self.registered or self.listed)
+
+
+class _Summary(NamedTuple):
+    """The publishers of one scope: how many are degraded, how many are certainly not confirmed, and
+    how many each source confirms.
+    """
+
+    degraded: int
+    unconfirmed: int
+    confirmed: dict[Source, int]
+
+
+_UNKNOWN = _Known()
+_NEVER = float("-inf")
+_EMPTY = _Summary(0, 0, {})
+
+
+class ScopeStates:
+    """See the module.
+
+    Args:
+        has_registry: whether a registry beside the table says, too, who is to be followed (`list`).
+    """
+
+    def __init__(self, *, has_registry: bool = False) -> None:
+        self._has_registry = has_registry
+        self._known: dict[PublisherKey, _Known] = {}
+        self._publishers: dict[Scope, dict[PublisherKey, None]] = {}
+        self._summaries: dict[Scope, _Summary] = {}
+
+    # Writing, O(1) each
+
+    def put(
+        self, publisher: PublisherKey, state: PublisherState | None, partition: int = 0
+    ) -> None:
+        """The table has this of the publisher; None for nothing any more."""
+        known = self._known.get(publisher, _UNKNOWN)
+        if state is None:
+            known = known._replace(stated=False, degraded_at=None, confirmation=None)
+            self._replace(publisher, known)
+            return
+        degraded_at = None if state.degraded_since is None else state.degraded_at
+        if (
+            known.stated
+            and known.confirmation is state.confirmation
+            and known.degraded_at == degraded_at
+        ):
+            return  # with almost every record
+        self._replace(
+            publisher,
+            known._replace(
+                stated=True,
+                degraded_at=degraded_at,
+                confirmation=state.confirmation,
+                partition=partition,
+            ),
+        )
+
+    def register(self, publisher: PublisherKey, registered: bool) -> None:
+        """The table says whether the publisher is registered."""
+        known = self._known.get(publisher, _UNKNOWN)
+        self._replace(publisher, known._replace(registered=registered))
+
+    def list(self, publisher: PublisherKey, listed: bool) -> None:
+        """The registry says whether the publisher is registered."""
+        known = self._known.get(publisher, _UNKNOWN)
+        self._replace(publisher, known._replace(listed=listed))
+
+    def _replace(self, publisher: PublisherKey, known: _Known) -> None:
+        before = self._known.get(publisher, _UNKNOWN)
+        if known == before:
+            return
+        scope = scope_of(publisher.stream)
+        if known.is_nothing:
+            self._known.pop(publisher, None)
+            publishers = self._publishers.get(scope, {})
+            publishers.pop(publisher, None)
+            if not publishers:
+                self._publishers.pop(scope, None)
+        else:
+            self._known[publisher] = known
+            self._publishers.setdefault(scope, {})[publisher] = None
+        self._count(scope, before, -1)
+        self._count(scope, known, 1)
+
+    def _count(self, scope: Scope, known: _Known, change: int) -> None:
+        if known.is_nothing:
+            return
+        degraded, unconfirmed, confirmed = self._summaries.get(scope, _EMPTY)
+        degraded += change * (known.degraded_at is not None)
+        source = self._source_of(known)
+        if isinstance(source, Doubt):
+            unconfirmed += change
+        else:
+            confirmed = confirmed | {source: confirmed.get(source, 0) + change}
+            if not confirmed[source]:
+                del confirmed[source]
+        if degraded or unconfirmed or confirmed:
+            self._summaries[scope] = _Summary(degraded, unconfirmed, confirmed)
+        else:
+            self._summaries.pop(scope, None)
+
+    def _source_of(self, known: _Known) -> Source | Doubt:
+        """Who confirms the publisher, or why nobody does."""
+        confirmation = known.confirmation
+        listed = known.listed or not self._has_registry
+        if not known.registered or not listed or confirmation is None:
+            return Doubt.NOT_FOLLOWED
+        if not confirmation.reason:
+            return Source(known.partition, confirmation.bridge)
+        try:
+            return Doubt(confirmation.reason)
+        except ValueError:  # of a newer bridge
+            return Doubt.CATCHING_UP
+
+    # Reading
+
+    def is_degraded(self, scope: PrefixScope) -> bool:
+        """Whether a publisher of the scope has lost batches."""
+        summary = self._summaries.get(_common(scope))
+        return summary is not None and summary.degraded > 0
+
+    def state(self, scope: PrefixScope, fresh_until: FreshUntil, now: float) -> AnswerState:
+        """The worst of the scope's publishers; `exact` where there is none. Cost O(sources)."""
+        summary = self._summaries.get(_common(scope))
+        if summary is None:
+            return AnswerState.EXACT
+        if summary.degraded:
+            return AnswerState.DEGRADED
+        if summary.unconfirmed:
+            return AnswerState.UNCONFIRMED
+        for source in summary.confirmed:
+            if now >= fresh_until.get(source, _NEVER):
+                return AnswerState.UNCONFIRMED
+        return AnswerState.EXACT
+
+    def standing(self, publisher: PublisherKey, fresh_until: FreshUntil, now: float) -> Standing:
+        """The state of one publisher."""
+        known = self._known.get(publisher, _UNKNOWN)
+        if known.degraded_at is not None:
+            return Standing(AnswerState.DEGRADED, LOST_BATCHES, known.degraded_at)
+        said = known.confirmation
+        since = 0.0 if said is None else said.since
+        source = self._source_of(known)
+        if isinstance(source, Doubt):
+            return Standing(AnswerState.UNCONFIRMED, source, since)
+        if now >= fresh_until.get(source, _NEVER):
+            return Standing(AnswerState.UNCONFIRMED, Doubt.NO_HEARTBEAT, 0.0)
+        return Standing(AnswerState.EXACT, "", since)
+
+    def publishers(self, scope: PrefixScope) -> tuple[PublisherKey, ...]:
+        """Those of the scope."""
+        return tuple(self._publishers.get(_common(scope), ()))
+
+
+def scope_of(stream: StreamKey) -> Scope:
+    """The scope that the stream's publishers share."""
+    return (stream.tenant_id, stream.model_name, stream.block_size, stream.additional_salt)
+
+
+def _common(scope: PrefixScope) -> Scope:
+    tenant_id, model_name, _, block_size, additional_salt = scope
+    return (tenant_id, model_name, block_size, additional_salt)
