@@ -3,7 +3,9 @@
 from collections.abc import Iterable
 from typing import Protocol
 
+from bridge.followed import Followed
 from bridge.sequencing.replay_client import Emit
+from schemas.answer_states import Doubt
 from schemas.identities import PublisherKey
 from schemas.records import Record
 from schemas.registration import Registration
@@ -11,6 +13,10 @@ from schemas.registration import Registration
 
 class RecordSink(Protocol):
     """Where records go: one log. Used on the pump's loop."""
+
+    def has_waiting(self, publisher: PublisherKey) -> bool:
+        """Whether records of the publisher wait on the disk or for it, or were dropped."""
+        ...
 
     def append(self, records: Iterable[Record]) -> None:
         """Takes records, in order for each publisher; never waits until they are written."""
@@ -55,9 +61,20 @@ class Receiver(Protocol):
         """How often it has come up."""
         ...
 
+    def received_until(self, publisher: PublisherKey) -> float:
+        """All that had arrived of it by then is in the inbox; monotonic seconds."""
+        ...
+
     def stop(self) -> None:
         """Ends receiving; may be called again."""
         ...
+
+
+class Watched(Protocol):
+    """Who follows publishers and looks at them; the pump."""
+
+    followed: dict[PublisherKey, Followed]
+    watched_at: float
 
 
 class ReplaySource(Protocol):
@@ -66,8 +83,12 @@ class ReplaySource(Protocol):
     requests: int
     replayed_batches: int
 
-    async def repair(self, publisher: PublisherKey, endpoint: str, emit: Emit) -> None:
-        """Emits what came after the publisher's cursor, up to what waits."""
+    async def repair(self, publisher: PublisherKey, endpoint: str, emit: Emit) -> Doubt | None:
+        """Emits what came after the publisher's cursor, up to what waits.
+
+        Returns:
+            None where it is known that this is all there is; else why it is not.
+        """
         ...
 
     def close(self) -> None:

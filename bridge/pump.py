@@ -12,7 +12,8 @@ A turn; the order is the guarantee:
 
 A repair holds one publisher: its live batches wait while its engine is asked for what is missing;
 then they follow. It starts at a gap, when the link comes up again (what was sent meanwhile may show
-no gap), and when the owner of the publisher says at which batch the log ends.
+no gap), and when the owner of the publisher says at which batch the log ends. A check is the same,
+but for what comes live meanwhile: that ends it (`bridge.followed`).
 
 What an unexpected error of ours costs is replayed like a gap, or reported as one: see
 `bridge.sequencing.sequencer`.
@@ -26,6 +27,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from bridge.followed import Ask, Followed, Look
 from bridge.ports import Receiver, RecordSink, ReplaySource
 from bridge.sequencing.lane import Anchor
 from bridge.sequencing.replay_client import Replayer
@@ -35,10 +37,19 @@ from bridge.sockets.subscriber import Subscriber
 from bridge.supervision import cancel, keep
 from bridge.wire.batch import read_frames
 from bridge.wire.drop_reasons import DropReason
+from schemas.answer_states import Doubt
 from schemas.arrays import ArrayPacker
 from schemas.errors import FrameError, RegistrationConflictError
 from schemas.identities import PublisherKey
-from schemas.limits import RELINK_CHECK_S, SHUTDOWN_S, TURN_BYTES_MAX, TURN_MESSAGES_MAX
+from schemas.limits import (
+    CHECK_HOLD_S,
+    CHECKS_AT_ONCE_MAX,
+    RELINK_CHECK_S,
+    SHUTDOWN_S,
+    TURN_BYTES_MAX,
+    TURN_MESSAGES_MAX,
+    WATCH_PAUSED_S,
+)
 from schemas.positions import Cursor
 from schemas.records import SequencedRecord
 from schemas.registration import Registration
@@ -46,38 +57,6 @@ from schemas.registration import Registration
 _logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-
-class Followed:
-    """One publisher that is ours.
-
-    Attributes:
-        live: its place in the log is known: `Pump.begin` or `Pump.go_on` has been called.
-        links: how often its link had come up when its engine was last asked.
-        repair: under way.
-        interrupted: whether a repair was ended before its engine had said all.
-    """
-
-    __slots__ = ("interrupted", "links", "live", "registration", "repair")
-
-    def __init__(self, registration: Registration) -> None:
-        self.registration = registration
-        self.live = False
-        self.links = 0
-        self.repair: asyncio.Task[None] | None = None
-        self.interrupted = False
-
-    @property
-    def can_replay(self) -> bool:
-        """Whether its engine can be asked for what it has sent."""
-        return bool(self.registration.replay_endpoint)
-
-    def cancel_repair(self) -> None:
-        """Ends the repair under way, if there is one; what waits goes on waiting."""
-        if self.repair is not None:
-            self.repair.cancel()
-            self.repair = None
-            self.interrupted = True
 
 
 class Pump:
@@ -90,6 +69,10 @@ class Pump:
         turn_messages_max: bound on the messages of a turn.
         loop: that it will run on; None: the running one.
         receiver, replayer: others than sockets, for tests.
+
+    Attributes:
+        followed: the publishers.
+        watched_at: when all of them were last looked at, monotonic seconds.
     """
 
     def __init__(
@@ -115,6 +98,8 @@ class Pump:
         self._turn_messages_max = turn_messages_max
         self._loop = asyncio.get_running_loop() if loop is None else loop
         self._arrived = asyncio.Event()
+        self.watched_at = time.monotonic()
+        self._checks: dict[PublisherKey, None] = {}  # under way
         self._is_idle = False  # the turns wait for an arrival, and for nothing else
 
     @property
@@ -223,6 +208,8 @@ class Pump:
         if messages:
             self._append(self.sequencer.process(messages, time.time()), ask_again=True)
             self._repair_gaps()
+            if self._checks:
+                self._end_checks(time.monotonic())
         if not is_more:
             self._ask_for_overflow()
         return is_more
@@ -307,6 +294,7 @@ class Pump:
             KeyError: it is not followed; so for all below.
         """
         self.followed.pop(publisher).cancel_repair()
+        self._checks.pop(publisher, None)
         self.sequencer.remove(publisher)
         await self._call(self.subscriber.unfollow, publisher)
 
@@ -322,6 +310,7 @@ class Pump:
         followed = self.followed[publisher]
         followed.live = False
         followed.cancel_repair()
+        self._checks.pop(publisher, None)
         self.sequencer.hold(publisher)
 
     def begin(self, publisher: PublisherKey, anchor: Anchor) -> None:
@@ -349,29 +338,65 @@ class Pump:
 
     # Repairs
 
-    def repair(self, publisher: PublisherKey) -> None:
+    def repair(self, publisher: PublisherKey, *, is_check: bool = False) -> None:
         """Holds the publisher, asks its engine for what came after its cursor, then goes on."""
         followed = self.followed[publisher]
         if followed.repair is None or followed.repair.done():
             self.sequencer.hold(publisher)
+            followed.is_check, followed.held_since = is_check, None
+            if is_check:
+                self._checks[publisher] = None
             followed.repair = asyncio.create_task(self._repair(publisher, followed))
 
     async def _repair(self, publisher: PublisherKey, followed: Followed) -> None:
         async def emit(records: Sequence[SequencedRecord]) -> None:
+            self._promote(publisher, followed)
             self._append(records)
             await self._sink.room()
 
+        link = followed.begin_asking(time.monotonic())
+        doubt: Doubt | None = Doubt.NO_REPLAY
         try:
             if followed.can_replay:
-                await self.replayer.repair(publisher, followed.registration.replay_endpoint, emit)
+                endpoint = followed.registration.replay_endpoint
+                doubt = await self.replayer.repair(publisher, endpoint, emit)
         except Exception:
             self._count_fault()
+            doubt = Doubt.CATCHING_UP
             _logger.exception(
                 "Unexpected error in the replay of %s; continuing without it", publisher
             )
+        self._promote(publisher, followed)
         await self._sink.ready()
         followed.repair, followed.interrupted = None, False
+        followed.answered(time.monotonic(), link, doubt)
         self.resume(publisher)
+
+    def _promote(self, publisher: PublisherKey, followed: Followed) -> None:
+        """A check has found that something is missing, or has ended: it is no longer cut short."""
+        followed.is_check = False
+        self._checks.pop(publisher, None)
+
+    def _end_checks(self, now: float) -> None:
+        """Lets what waits for a check go on: what follows on over a live link is as good an answer.
+
+        The engine of a publisher that is not confirmed has CHECK_HOLD_S for its answer.
+        """
+        for publisher in list(self._checks):
+            followed = self.followed[publisher]
+            if not self.sequencer.waiting(publisher):
+                continue
+            if followed.held_since is None:
+                followed.held_since = now
+            patience_s = 0.0 if followed.doubted.doubt is None else CHECK_HOLD_S
+            if now < followed.held_since + patience_s:
+                continue
+            followed.cancel_repair()
+            followed.interrupted = False
+            self._promote(publisher, followed)
+            if patience_s:
+                followed.answered(now, 0, Doubt.REPLAY_SILENT)
+            self.resume(publisher)
 
     def _repair_gaps(self) -> None:
         """Starts to repair the publishers that the sequencer now holds at a gap."""
@@ -383,14 +408,38 @@ class Pump:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(RELINK_CHECK_S)
-            self.watch_links()
+            self.watch()
 
-    def watch_links(self) -> None:
-        """Starts a repair where a link has come up: what was sent meanwhile may show no gap."""
-        for publisher, followed in self.followed.items():
-            links = self.subscriber.links(publisher)
-            if links == followed.links or not followed.live or followed.repair is not None:
-                continue
-            followed.links = links
-            if followed.can_replay:
+    def watch(self) -> None:
+        """Looks at every publisher, and asks the engines that are to be asked now: where a link has
+        come up, what was sent meanwhile may show no gap. Cost O(publishers).
+        """
+        now, wall_now = time.monotonic(), time.time()
+        if now - self.watched_at > WATCH_PAUSED_S:
+            for followed in self.followed.values():
+                followed.distrust()
+        if self._checks:
+            self._end_checks(now)
+        for publisher, followed in list(self.followed.items()):
+            followed.look(now, wall_now, self._look_at(publisher))
+            ask = followed.asks(now)
+            if ask is Ask.REPAIR:
                 self.repair(publisher)
+            elif ask is Ask.CHECK and len(self._checks) < CHECKS_AT_ONCE_MAX:
+                self.repair(publisher, is_check=True)
+        self.watched_at = now
+
+    def _look_at(self, publisher: PublisherKey) -> Look:
+        receiver = self.subscriber
+        received_until = receiver.received_until(publisher)
+        waiting_since = self.inbox.waiting_since(publisher)
+        if waiting_since is not None:
+            received_until = min(received_until, waiting_since)
+        return Look(
+            connected=receiver.connected(publisher),
+            links=receiver.links(publisher),
+            messages=self.sequencer.messages(publisher),
+            born_link=self.sequencer.born_link(publisher),
+            received_until=received_until,
+            has_waiting=self._sink.has_waiting(publisher),
+        )

@@ -18,6 +18,7 @@ import msgspec
 from bridge.delivery.producer import ReplaceableProducer
 from bridge.delivery.spool import Spool
 from bridge.delivery.writer import Writer
+from bridge.heartbeats import Heartbeats
 from bridge.membership.cursors import Cursors
 from bridge.membership.ownership import Ownership
 from bridge.membership.registry_reader import RegistryReader
@@ -37,6 +38,7 @@ from schemas.limits import (
     BRIDGE_LEAVE_S,
     BRIDGE_SESSION_S,
     CURSOR_NOTE_S,
+    HEARTBEAT_S,
     HOUSEKEEPING_S,
     RECORD_WINDOW_MS,
     REGISTERED_AGAIN_S,
@@ -135,8 +137,11 @@ class Bridge:
             spool=self.spool,
             on_written=self.cursors.written,
             may_write=lambda: self.registry.has_lease,
+            make_heartbeat=lambda partition: self.heartbeats.make(partition),
+            on_heartbeat=lambda partition, record: self.heartbeats.written(partition, record),
         )
         self.pump = Pump(self.writer, packer=packer, window_s=settings.window_ms / 1000)
+        self.heartbeats = Heartbeats(self.pump, self.writer.partition_of)
         self.ownership = Ownership(
             pump=self.pump,
             writer=self.writer,
@@ -198,14 +203,15 @@ class Bridge:
         following = asyncio.create_task(keep("registry", self.registry.run, on_fault=count))
         pumping = asyncio.create_task(self.pump.run())
         keeping = asyncio.create_task(keep("housekeeping", self._keep_up, on_fault=count))
+        beating = asyncio.create_task(keep("heartbeats", self._beat, on_fault=count))
         try:
             await self._stopping.wait()
-            await cancel(pumping, keeping)
+            await cancel(pumping, keeping, beating)
             await self._drain()
             await cancel(following)
         finally:
             await self.ownership.stop()
-            await cancel(pumping, keeping, following, sending)
+            await cancel(pumping, keeping, beating, following, sending)
 
     def stop(self) -> None:
         """Asks `run` to end; from the loop's thread, signal handlers included."""
@@ -239,6 +245,12 @@ class Bridge:
                 self._registered_at = now
                 for followed in self.pump.followed.values():
                     self.ownership.write_registered(followed.registration)
+
+    async def _beat(self) -> None:
+        while True:
+            for partition in self.heartbeats.partitions():
+                self.writer.beat(partition)
+            await asyncio.sleep(HEARTBEAT_S)
 
     async def _write_notes(self) -> None:
         if self.writer.is_late or not self.registry.has_lease:

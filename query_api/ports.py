@@ -5,9 +5,9 @@ from typing import NamedTuple, Protocol
 
 from prometheus_client import CollectorRegistry
 
-from schemas.answer_states import AnswerState
+from schemas.answer_states import AnswerState, Standing
 from schemas.conditions import Condition, is_ready, problem
-from schemas.identities import PrefixScope
+from schemas.identities import PrefixScope, PublisherKey
 from schemas.positions import Position, PublisherState
 from schemas.registration import PublisherKind, Registration
 from streams.kernel.interface import ReadOnlyKernel
@@ -22,13 +22,19 @@ def positions_text(positions: Positions) -> str:
 
 
 class ServiceView(NamedTuple):
-    """One registered publisher for `/services`: as registered, what is folded, whether it is
-    connected; None where this process cannot know, because another one's bridge follows it.
+    """One registered publisher for `/services`.
+
+    Attributes:
+        registration: as registered.
+        state: what is folded of it.
+        connected: None where this process cannot know, because another one's bridge follows it.
+        standing: how far answers of it can be trusted.
     """
 
     registration: Registration
     state: PublisherState
     connected: bool | None
+    standing: Standing
 
 
 class Lag(NamedTuple):
@@ -101,7 +107,17 @@ class View(Protocol):
         ...
 
     def state(self, scope: PrefixScope) -> AnswerState:
-        """Whether answers in the scope are exact now."""
+        """How far answers in the scope can be trusted now."""
+        ...
+
+    def standing(self, publisher: PublisherKey) -> Standing:
+        """The same of one publisher alone."""
+        ...
+
+    def instance_standings(self, scope: PrefixScope) -> dict[str, Standing]:
+        """The same of each instance in the scope: of the worst of its publishers. Cost
+        O(publishers of the scope).
+        """
         ...
 
     def services(self) -> list[ServiceView]:

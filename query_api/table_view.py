@@ -1,16 +1,19 @@
 """The part of `query_api.ports.View` that every form answers from its table in the same way."""
 
 from collections.abc import Callable, Iterable, Mapping
+from time import monotonic
 
 from query_api.ports import Positions, ServiceView
-from schemas.identities import PublisherKey
+from schemas.answer_states import BEHIND_LOG, DAMAGED_ROWS, AnswerState, Standing, badness
+from schemas.identities import PrefixScope, PublisherKey
 from schemas.positions import PublisherState
 from schemas.registration import Registration
 from streams.kernel.interface import ReadOnlyKernel
+from streams.table.scope_states import FreshUntil, ScopeStates
 
 
 class TableView:
-    """A table as the HTTP API reads it; `state` and `health` are the form's own.
+    """A table as the HTTP API reads it; `health` is the form's own.
 
     The arguments are called each time, because recovery and a new snapshot replace the table.
 
@@ -19,7 +22,12 @@ class TableView:
         publishers: what is folded of each publisher.
         registrations: who is registered, in a collection that is never changed.
         positions: what the table has folded, by rising partition.
+        states: of the answers, by scope.
+        fresh_until: see `ScopeStates`.
+        is_stale: whether the table is behind its log.
+        is_damaged: whether something of a scope is missing for another reason than lost batches.
         connected: whether the link to a publisher is up; None where this process cannot know.
+        clock: of `fresh_until`.
     """
 
     def __init__(
@@ -29,12 +37,22 @@ class TableView:
         publishers: Callable[[], Mapping[PublisherKey, PublisherState]],
         registrations: Callable[[], Iterable[Registration]],
         positions: Callable[[], Positions],
+        states: Callable[[], ScopeStates],
+        fresh_until: Callable[[], FreshUntil],
+        is_stale: Callable[[], bool],
+        is_damaged: Callable[[PrefixScope], bool] = lambda scope: False,
+        clock: Callable[[], float] = monotonic,
         connected: Callable[[PublisherKey], bool | None] = lambda publisher: None,
     ) -> None:
         self._kernel = kernel
         self._publishers = publishers
         self._registrations = registrations
         self._positions = positions
+        self._states = states
+        self._fresh_until = fresh_until
+        self._is_stale = is_stale
+        self._is_damaged = is_damaged
+        self._now = clock
         self._connected = connected
 
     @property
@@ -46,6 +64,31 @@ class TableView:
         """See `query_api.ports.View`."""
         return self._positions()
 
+    def state(self, scope: PrefixScope) -> AnswerState:
+        """See `query_api.ports.View`."""
+        if self._is_stale():
+            return AnswerState.STALE
+        if self._is_damaged(scope):
+            return AnswerState.DEGRADED
+        return self._states().state(scope, self._fresh_until(), self._now())
+
+    def instance_standings(self, scope: PrefixScope) -> dict[str, Standing]:
+        """See `query_api.ports.View`."""
+        worst: dict[str, Standing] = {}
+        for publisher in self._states().publishers(scope):
+            name, standing = publisher.stream.instance_id, self.standing(publisher)
+            if name not in worst or badness(standing.state) > badness(worst[name].state):
+                worst[name] = standing
+        return worst
+
+    def standing(self, publisher: PublisherKey) -> Standing:
+        """See `query_api.ports.View`."""
+        if self._is_stale():
+            return Standing(AnswerState.STALE, BEHIND_LOG, 0.0)
+        if self._is_damaged(_scope_of(publisher)):
+            return Standing(AnswerState.DEGRADED, DAMAGED_ROWS, 0.0)
+        return self._states().standing(publisher, self._fresh_until(), self._now())
+
     def services(self) -> list[ServiceView]:
         """See `query_api.ports.View`."""
         views = map(self._view, self._registrations())
@@ -54,4 +97,11 @@ class TableView:
     def _view(self, registration: Registration) -> ServiceView:
         publisher = registration.publisher
         state = self._publishers().get(publisher, PublisherState())
-        return ServiceView(registration, state, self._connected(publisher))
+        return ServiceView(
+            registration, state, self._connected(publisher), self.standing(publisher)
+        )
+
+
+def _scope_of(publisher: PublisherKey) -> PrefixScope:
+    tenant_id, model_name, block_size, additional_salt, _ = publisher.stream
+    return PrefixScope(tenant_id, model_name, "", block_size, additional_salt)

@@ -52,6 +52,18 @@ BEHIND_LOG: Final = "behind_log"
 """Reason of every publisher of a stale table."""
 
 
+DAMAGED_ROWS: Final = "damaged_rows"
+"""Reason of a publisher of whose table a row cannot be read."""
+
+
+def badness(state: AnswerState) -> int:
+    """Orders the states: the worst of a scope is what its answers say."""
+    return _BADNESS[state]
+
+
+_BADNESS: Final = {state: number for number, state in enumerate(AnswerState)}
+
+
 class Standing(NamedTuple):
     """The state of one publisher in a table, why, and since when (Unix seconds, 0.0: unknown)."""
 

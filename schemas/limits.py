@@ -112,6 +112,8 @@ GROUP_NUMBER_MAX: Final = 2**31 - 1  # reason="bad_group"
 INBOX_MESSAGES_MAX: Final = 262_144  # reason="inbox_full"
 HEAD_BYTES_MAX: Final = 1024  # of a dropped message's topic and number, kept to tell what is lost
 INBOX_BYTES_MAX: Final = 512 * MIB  # reason="inbox_full"
+INBOX_SHARE_MESSAGES: Final = 64  # taken of one publisher before it is the next one's turn
+INBOX_SHARE_BYTES: Final = 1 * MIB  # the same in bytes; one message is taken whatever its size
 RECEIVE_BURST_MAX: Final = 512  # messages taken from one socket before the next one's turn
 SUBSCRIBER_TURN_S: Final = 0.005  # a turn looks at every socket, so several messages share one
 SUBSCRIBER_ERROR_PAUSE_S: Final = 0.1  # after an unexpected error, so that it does not spin
@@ -125,6 +127,9 @@ LINK_RETRY_FIRST_MS: Final = 100  # libzmq's own attempts, each twice the one be
 LINK_RETRY_MAX_MS: Final = 3_000
 LINK_QUIET_S: Final = 0.05  # a link is not replaced when libzmq's next attempt is closer than this
 LINK_CONNECT_MS: Final = 5_000  # for the connection, and then for the handshake
+LINK_HEARTBEAT_MS: Final = 1_000  # of ZMTP, asked of the engine's socket
+LINK_HEARTBEAT_WAIT_MS: Final = 1_500  # a link without an answer for this long is down
+LINK_SETTLE_S: Final = 0.25  # from a link that comes up to the subscription at the engine
 LINK_KEEPALIVE_IDLE_S: Final = 30  # a dead host is noticed after this, and probes * interval
 LINK_KEEPALIVE_INTERVAL_S: Final = 10
 LINK_KEEPALIVE_PROBES_MAX: Final = 3
@@ -151,6 +156,21 @@ REPLAY_OVERLAP_BATCHES: Final = 16  # before the log's last, where a reply may h
 REPLAY_BARREN_MAX: Final = 4  # requests in a row that bring nothing new
 REPLAY_REQUESTS_MAX: Final = 256  # of one repair
 REPLAYS_AT_ONCE_MAX: Final = 64  # silent sockets hold a place each, and the others wait
+
+# confirmation: by the replay socket that nothing is missing; see schemas/answer_states.py.
+CHECK_SILENCE_S: Final = 2.0  # after its last message an engine is asked whether there is more
+CHECK_AGAIN_S: Final = 30.0  # and again this often while it is silent
+CHECK_RETRY_S: Final = 1.0  # after an answer that confirms nothing; doubled with each further one
+CHECK_RETRY_MAX_S: Final = 10.0
+CHECK_FAILURES_MAX: Final = 2  # in a row; then a publisher that was confirmed is so no more
+CHECK_HOLD_S: Final = 0.5  # a batch that comes meanwhile waits no longer: the question is dropped
+CHECKS_AT_ONCE_MAX: Final = 16
+RECEIVED_LATE_S: Final = 2.0  # messages that have waited for longer: `unconfirmed`
+HEARTBEAT_S: Final = 1.0  # of a bridge in each partition of the log where it has publishers
+HEARTBEAT_COMPLETE_S: Final = 15.0  # how often one names all publishers: what was lost is healed
+HOST_NAME_CHARS_MAX: Final = 64  # of a bridge's name
+WATCH_LATE_S: Final = 1.0  # nothing is said of publishers that were not looked at for this long
+WATCH_PAUSED_S: Final = 5.0  # not looked at for this long: the process was paused; all are asked
 
 # delivery: to Kafka, with the spool behind it. A gap stands in the log for what is dropped.
 QUEUE_BYTES_MAX: Final = 64 * MIB  # records not yet acknowledged; above it they go to the spool
@@ -261,6 +281,7 @@ STALE_RECORDS: Final = 100_000  # table rows and source records together
 STALE_S: Final = 5.0
 LAG_CHECK_S: Final = 0.5  # how often the ends of the logs are asked for
 LAG_CHECK_WAIT_S: Final = 3.0  # without an answer for this long, Kafka is away
+HEARTBEATS_COMPARED: Final = 64  # of a bridge, to find how its clock differs: a minute of them
 LAG_SAMPLES_MAX: Final = 1024  # ends of a partition that are not reached yet; the oldest is dropped
 
 # replica: its reader of the topics, and what it writes.

@@ -99,6 +99,10 @@ class LogSink:
         else:
             self._on_appended(first, encoded)
 
+    def has_waiting(self, publisher: PublisherKey) -> bool:
+        """See `RecordSink`: of every publisher, while the disk fails."""
+        return bool(self._waiting)
+
     @property
     def is_ready(self) -> bool:
         """See `RecordSink`: whether nothing waits."""

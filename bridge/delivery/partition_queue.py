@@ -31,6 +31,7 @@ class PartitionQueue:
         end: the offset after the last acknowledged record.
         drained_last: whether the last batch came from the spool; the next is the queue's turn.
         failing: whether the last batch failed, which has been logged.
+        is_beat_due: whether a heartbeat is to be sent behind all that waits.
         changed: set when there may be something to send.
     """
 
@@ -42,6 +43,7 @@ class PartitionQueue:
     end: int = 0
     drained_last: bool = False
     failing: bool = False
+    is_beat_due: bool = False
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property

@@ -45,6 +45,7 @@ from schemas.limits import (
 from schemas.positions import Cursor
 from schemas.records import (
     EventsRecord,
+    HeartbeatRecord,
     Record,
     RegisteredRecord,
     UnregisteredRecord,
@@ -64,6 +65,8 @@ class Writer:
         spool: this writer's own.
         on_written: called for each acknowledged record, with its offset.
         may_write: False while another bridge may own our publishers: nothing is sent then.
+        make_heartbeat: for a partition, where there is something to say; made as it is sent.
+        on_heartbeat: called for each acknowledged heartbeat, with its partition.
     """
 
     def __init__(
@@ -74,6 +77,8 @@ class Writer:
         spool: Spool,
         on_written: Callable[[PublisherKey, Record, int], None],
         may_write: Callable[[], bool],
+        make_heartbeat: Callable[[int], HeartbeatRecord | None] = lambda partition: None,
+        on_heartbeat: Callable[[int, HeartbeatRecord], None] = lambda partition, record: None,
     ) -> None:
         self.spool = spool
         self.dropped: Counter[tuple[PublisherKey, str]] = Counter()
@@ -86,6 +91,8 @@ class Writer:
         self._producer = producer
         self._on_written = on_written
         self._may_write = may_write
+        self._make_heartbeat = make_heartbeat
+        self._on_heartbeat = on_heartbeat
         self._queues = [PartitionQueue(number) for number in range(topic.partitions)]
         self._partitions: dict[StreamKey, tuple[bytes, int]] = {}
         self._withheld = dict.fromkeys(spool.publishers())
@@ -314,6 +321,15 @@ class Writer:
         """By partition, the offset after the last acknowledged record."""
         return {queue.partition: queue.end for queue in self._queues}
 
+    def has_waiting(self, publisher: PublisherKey) -> bool:
+        """See `RecordSink`."""
+        late = self._queue_of(publisher).is_late(time.monotonic())
+        return late or publisher in self.losses or publisher in self.spool
+
+    def partition_of(self, stream: StreamKey) -> int:
+        """The partition of the stream's records."""
+        return self._key_and_partition(stream)[1]
+
     @property
     def is_ready(self) -> bool:
         """See `RecordSink`: always, for what the queue cannot take the spool does."""
@@ -378,7 +394,9 @@ class Writer:
                 if not self._may_write():  # any more: a start may take as long as Kafka is away
                     continue
                 batch = producer.create_batch()
-                if not self._fill(queue, batch):
+                is_filled = self._fill(queue, batch)
+                heartbeat = self._add_heartbeat(queue, batch)
+                if not is_filled and heartbeat is None:
                     await queue.changed.wait()
                     queue.changed.clear()
                     continue
@@ -396,6 +414,28 @@ class Writer:
                 await asyncio.sleep(BRIDGE_RETRY_S)
             else:
                 self._finish(queue, offset)
+                if heartbeat is not None:
+                    queue.end += 1
+                    self._on_heartbeat(queue.partition, heartbeat)
+
+    def beat(self, partition: int) -> None:
+        """Writes a heartbeat into the partition, behind all that was appended before. One that
+        cannot be written is never written later.
+        """
+        queue = self._queues[partition]
+        queue.is_beat_due = True
+        queue.changed.set()
+
+    def _add_heartbeat(self, queue: PartitionQueue, batch: Batch) -> HeartbeatRecord | None:
+        """Behind all that waits; where the batch has no room for that, with the next one."""
+        if not queue.is_beat_due or queue.waiting:
+            return None
+        queue.is_beat_due = False
+        heartbeat = self._make_heartbeat(queue.partition)
+        if heartbeat is None:
+            return None
+        added = batch.append(key=None, value=encode_record(heartbeat), timestamp=None)
+        return None if added is None else heartbeat
 
     def _fill(self, queue: PartitionQueue, batch: Batch) -> bool:
         """Fills the batch with what is next; False where there is nothing."""

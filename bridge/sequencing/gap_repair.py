@@ -15,6 +15,10 @@ marker, and come from another incarnation of the engine, whose numbers look the 
    same time, the one that waits is of a later incarnation, and all that was replayed goes first.
 4. What is still missing becomes a gap, by the sequencer.
 
+A repair *confirms* the publisher where it is known that the log then has all that the engine had
+sent: the reply began with the log's last batch, or with the first one of an incarnation, and went
+on to its end, or to what waits, without a hole.
+
 Not detected: an incarnation whose buffer no longer has the number of the log's last batch. It is
 taken for the same incarnation with a gap, as live batches with such numbers are
 (`bridge.sequencing.tracker`).
@@ -26,6 +30,7 @@ from enum import Enum
 from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import DecodedBatch
+from schemas.answer_states import Doubt
 from schemas.identities import PublisherKey
 from schemas.limits import REPLAY_BARREN_MAX, REPLAY_OVERLAP_BATCHES, REPLAY_REQUESTS_MAX
 from schemas.records import SequencedRecord
@@ -57,6 +62,9 @@ class Repair:
         self._publisher = publisher
         self._new_incarnation = False  # what is asked for is not in the log yet
         self._verified = False  # the reply under way is of the incarnation asked for
+        self._anchored = False  # and that is proven by its first batch
+        self._answered = False
+        self._whole = False
         self._hole: tuple[int, int] | None = None
         self._asked_again = False
         self._waited = 0  # how many live batches waited when the request under way was sent
@@ -74,6 +82,13 @@ class Repair:
             return max(cursor.sequence - REPLAY_OVERLAP_BATCHES, 0)
         return cursor.sequence if engine_time and cursor.sequence >= 0 else cursor.sequence + 1
 
+    @property
+    def doubt(self) -> Doubt | None:
+        """Why it does not confirm the publisher; None where it does."""
+        if self._whole:
+            return None
+        return Doubt.NOTHING_REPLAYED if self._answered else Doubt.REPLAY_SILENT
+
     def begin(self) -> bool:
         """Whether one more request may be sent; counts it."""
         self._barren = 0 if self._progress else self._barren + 1
@@ -81,7 +96,7 @@ class Repair:
             return False
         self.requests += 1
         self._waited = self._sequencer.waiting(self._publisher)
-        self._verified = False
+        self._verified = self._anchored = self._whole = False
         self._progress = False
         return True
 
@@ -94,6 +109,7 @@ class Repair:
         answer = Answer.MORE
         for message in messages:
             batch = self._sequencer.decode(message)
+            self._answered = True
             if batch is None:
                 continue
             if not self._verified:
@@ -106,6 +122,7 @@ class Repair:
                     self._new_incarnation = True
                     answer = Answer.ASK
                     break
+                self._anchored = self._is_anchor(batch)
                 if self._new_incarnation:
                     records += self._begin_incarnation(batch, now)
                 self._verified = True
@@ -116,18 +133,25 @@ class Repair:
             self._progress = True
             self.replayed += len(taken)
             records += self._sequencer.accept(self._publisher, taken, now)
+        if answer is Answer.DONE:
+            self._whole = self._anchored and self._is_joined()
         return answer, records
 
     def end(self, *, complete: bool) -> Answer:
         """The reply has ended: by its marker, or by silence where it is not `complete`."""
+        self._answered = self._answered or complete
         if not complete:
             if self._verified and self._is_joined():
+                self._whole = self._anchored
                 return Answer.DONE
             if not self._verified:
                 self._note_silence()
             return Answer.ASK
         if self._verified:
+            self._whole = self._anchored and not self._is_short()
             return Answer.ASK if self._is_short() else Answer.DONE
+        cursor = self._sequencer.cursor(self._publisher)
+        self._whole = cursor.sequence == -1 and not self._is_short()
         if self._new_incarnation or not (self._is_anchored() or self._has_begun_again()):
             return Answer.DONE
         self._new_incarnation = True  # the engine has not yet sent as much as the log has
@@ -167,6 +191,17 @@ class Repair:
         if batch.sequence < cursor.sequence:
             return batch.engine_time <= engine_time
         return batch.engine_time == engine_time
+
+    def _is_anchor(self, batch: DecodedBatch) -> bool:
+        """Whether nothing can be missing between the log's last batch and this one, the first of a
+        reply that is taken.
+        """
+        cursor, engine_time = self._sequencer.anchor(self._publisher)
+        if self._new_incarnation or cursor.sequence == -1:
+            return batch.sequence == 0
+        return (
+            batch.sequence <= cursor.sequence and engine_time > 0 and batch.engine_time is not None
+        )
 
     def _may_be_the_one_before(self, batch: DecodedBatch) -> bool:
         """Whether what was taken for a new incarnation was there before the log's last batch."""

@@ -101,6 +101,8 @@ class Lane:
 
     __slots__ = (
         "_checkpoint",
+        "_zero_link",
+        "born_link",
         "counters",
         "degraded",
         "engine_time",
@@ -128,6 +130,8 @@ class Lane:
         self.held_bytes = 0
         self.missing: Missing | None = None  # becomes a gap at the end of the wait
         self.overflowed: DecodedBatch | None = None  # the last one that had no room among the held
+        self._zero_link = 0  # the link that brought the last batch numbered 0
+        self.born_link = 0  # the link that brought the first batch of the incarnation, or 0
         self._checkpoint = _Checkpoint(self.anchor, False)
 
     @property
@@ -178,10 +182,13 @@ class Lane:
         """The message's batch; None, counted, where its sequence cannot be read."""
         self.counters.messages += 1
         try:
-            return self.source.decode(message.frames)
+            batch = self.source.decode(message.frames)
         except WireError as error:
             self.counters.count_drop(error)
             return None
+        if not batch.sequence and message.link:
+            self._zero_link = message.link
+        return batch
 
     def needs_repair(self, batch: DecodedBatch) -> bool:
         """Whether batches before this one are missing that the publisher may still have."""
@@ -197,6 +204,10 @@ class Lane:
         if verdict.outcome is Outcome.DUPLICATE:
             counters.duplicates += 1
             return
+        if not batch.sequence:
+            self.born_link = self._zero_link
+        elif verdict.outcome is Outcome.RESTART:
+            self.born_link = 0
         if verdict.outcome is Outcome.RESTART:
             counters.restarts += 1
             self.degraded = False

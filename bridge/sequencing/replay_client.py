@@ -24,6 +24,7 @@ from bridge.sequencing.gap_repair import Answer, Repair
 from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.endpoints import check_endpoint, names_host
 from bridge.sockets.raw_message import RawMessage
+from schemas.answer_states import Doubt
 from schemas.errors import EndpointError
 from schemas.identities import PublisherKey
 from schemas.limits import (
@@ -73,10 +74,13 @@ class Replayer:
         self._context = zmq.asyncio.Context()
         self._places = asyncio.Semaphore(REPLAYS_AT_ONCE_MAX)
 
-    async def repair(self, publisher: PublisherKey, endpoint: str, emit: Emit) -> None:
+    async def repair(self, publisher: PublisherKey, endpoint: str, emit: Emit) -> Doubt | None:
         """Emits what the engine still has after the publisher's cursor, up to what waits.
 
         The publisher must be held, and is afterwards: call `Sequencer.resume`.
+
+        Returns:
+            None where it is known that the log has all that the engine had sent; else why not.
 
         Raises:
             KeyError: the publisher was removed meanwhile.
@@ -85,14 +89,14 @@ class Replayer:
             check_endpoint(endpoint)
         except EndpointError as error:
             _logger.warning("Cannot ask %s for a replay: %s", publisher, error)
-            return
+            return Doubt.REPLAY_SILENT
         async with self._places:
             repair = Repair(self._sequencer, publisher)
             end_at = time.monotonic() + REPLAY_TOTAL_S
             while repair.begin():
                 self.requests += 1
                 if await self._ask(repair, publisher, endpoint, emit, end_at) is Answer.DONE:
-                    return
+                    break
                 if time.monotonic() >= end_at:
                     self.abandoned += 1
                     _logger.warning(
@@ -100,7 +104,8 @@ class Replayer:
                         publisher,
                         REPLAY_TOTAL_S,
                     )
-                    return
+                    break
+            return repair.doubt
 
     async def _ask(
         self, repair: Repair, publisher: PublisherKey, endpoint: str, emit: Emit, end_at: float

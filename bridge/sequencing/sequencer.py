@@ -231,6 +231,7 @@ class Sequencer:
         lane = self._lanes[publisher]
         lane.counters.restarts += 1
         lane.degraded = False
+        lane.born_link = 0
         window = lane.open(now)
         lane.tracker.begin_incarnation()
         window.add_reset(incarnation=lane.tracker.incarnation, reason=reason)
@@ -378,6 +379,22 @@ class Sequencer:
             KeyError: it is not followed.
         """
         return self._lanes[publisher].tracker.cursor
+
+    def born_link(self, publisher: PublisherKey) -> int:
+        """The link that brought the first batch of the publisher's incarnation; 0 for none.
+
+        Raises:
+            KeyError: it is not followed.
+        """
+        return self._lanes[publisher].born_link
+
+    def messages(self, publisher: PublisherKey) -> int:
+        """How many of its messages were decoded, or could not be.
+
+        Raises:
+            KeyError: it is not followed.
+        """
+        return self._lanes[publisher].counters.messages
 
     def counters(self) -> dict[PublisherKey, PublisherCounters]:
         """The counters of every publisher that is followed; live, so read them only."""

@@ -17,6 +17,8 @@ from schemas.limits import (
     LINK_BREACH_S,
     LINK_BUFFER_BYTES,
     LINK_CONNECT_MS,
+    LINK_HEARTBEAT_MS,
+    LINK_HEARTBEAT_WAIT_MS,
     LINK_KEEPALIVE_IDLE_S,
     LINK_KEEPALIVE_INTERVAL_S,
     LINK_KEEPALIVE_PROBES_MAX,
@@ -59,8 +61,14 @@ class Connection:
         registration: the publisher and its endpoint.
         wait_s: before it is connected to.
 
+    A peer that does not answer ZMTP's heartbeats is disconnected by libzmq: a link over which
+    nothing comes is known to be alive.
+
     Attributes:
         broken: whether such a message is under way.
+        links: how often the link has come up.
+        behind_since: since when more has arrived than was taken, monotonic seconds; None where all
+            was taken at the last look.
 
     Raises:
         EndpointError: the endpoint can never be connected to.
@@ -87,6 +95,8 @@ class Connection:
         self._delivered_bytes = 0
         self._counted = False
         self.links = 0
+        self.behind_since: float | None = None
+        self._sent_over = 0  # the link over which all that is still to come was sent, or 0
         self.socket = context.socket(zmq.SUB)
         self._monitor: zmq.Socket[bytes] | None = None
         try:
@@ -113,19 +123,26 @@ class Connection:
     def receive(self) -> list[RawMessage]:
         """What has arrived, up to RECEIVE_BURST_MAX messages; never waits."""
         messages: list[RawMessage] = []
-        received_at = time.time()
+        received_at = time.monotonic()
         size_bytes = 0
+        link = self._sent_over
+        is_all = False
         while (
             len(messages) < RECEIVE_BURST_MAX and size_bytes < MESSAGE_BYTES_MAX and not self.broken
         ):
             try:
                 frames = self._receive_frames()
             except zmq.Again:
+                is_all = True
                 break
-            message = RawMessage(self.publisher, frames, received_at)
+            message = RawMessage(self.publisher, frames, received_at, link)
             messages.append(message)
             size_bytes += message.size_bytes
         self._delivered_bytes += size_bytes + MESSAGE_HEADERS_BYTES * len(messages)
+        if is_all:
+            self.behind_since = None
+        elif self.behind_since is None:
+            self.behind_since = received_at
         return messages
 
     def _receive_frames(self) -> list[bytes]:
@@ -181,6 +198,8 @@ class Connection:
                 self._quiet_until = math.inf
                 self._set_connected(event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED)
         self._watched_at = looked_at
+        if not self._sent_over and not self.socket.poll(0):
+            self._sent_over = self.links if self.connected else self.links + 1
         if self.connected:
             self._check_unfinished()
         else:
@@ -226,6 +245,7 @@ class Connection:
             self.links += 1
             _logger.info("Connected to %s of %s", self.endpoint, self._name)
         else:
+            self._sent_over = 0  # what waits may be of the link that is down
             _logger.info("Disconnected from %s of %s", self.endpoint, self._name)
             self._start_waiting(time.monotonic())
 
@@ -268,6 +288,8 @@ def _set_options(socket: "zmq.Socket[bytes]") -> None:
     socket.reconnect_ivl = LINK_RETRY_FIRST_MS
     socket.reconnect_ivl_max = LINK_RETRY_MAX_MS
     socket.connect_timeout = LINK_CONNECT_MS
+    socket.heartbeat_ivl = LINK_HEARTBEAT_MS
+    socket.heartbeat_timeout = LINK_HEARTBEAT_WAIT_MS
     socket.handshake_ivl = LINK_CONNECT_MS
     socket.tcp_keepalive = 1
     socket.tcp_keepalive_idle = LINK_KEEPALIVE_IDLE_S

@@ -1,5 +1,8 @@
 """The bounded hand-over from the socket thread to the thread that writes records.
 
+Each publisher has a queue of its own, and whoever takes goes round them: one that sends more than
+can be taken delays itself.
+
 Beyond INBOX_MESSAGES_MAX or INBOX_BYTES_MAX messages are dropped and counted under their publisher
 as `inbox_full`; the next message of the publisher then shows a gap, so the loss is in the log, too.
 """
@@ -10,11 +13,18 @@ from collections.abc import Callable, Sequence
 
 from bridge.sockets.raw_message import RawMessage
 from schemas.identities import PublisherKey
-from schemas.limits import HEAD_BYTES_MAX, INBOX_BYTES_MAX, INBOX_MESSAGES_MAX
+from schemas.limits import (
+    HEAD_BYTES_MAX,
+    INBOX_BYTES_MAX,
+    INBOX_MESSAGES_MAX,
+    INBOX_SHARE_BYTES,
+    INBOX_SHARE_MESSAGES,
+)
 
 
 class Inbox:
-    """A queue of messages in the order of arrival. Any thread may use it; one takes.
+    """A queue of messages for each publisher, in the order of arrival. Any thread may use it; one
+    takes.
 
     Args:
         messages_max: bound on waiting messages.
@@ -32,7 +42,8 @@ class Inbox:
         self._messages_max = messages_max
         self._bytes_max = bytes_max
         self._when_filled = when_filled
-        self._queue: deque[RawMessage] = deque()
+        self._queues: dict[PublisherKey, deque[RawMessage]] = {}  # the next one's turn first
+        self._messages = 0
         self._size_bytes = 0
         self._dropped: Counter[PublisherKey] = Counter()
         self._overflowed: dict[PublisherKey, list[bytes]] = {}
@@ -41,11 +52,11 @@ class Inbox:
     def put(self, messages: Sequence[RawMessage]) -> None:
         """Appends the messages, as many as fit; never waits. Cost O(messages)."""
         with self._lock:
-            was_empty = not self._queue
+            was_empty = not self._messages
             for message in messages:
                 size_bytes = message.size_bytes
                 if (
-                    len(self._queue) >= self._messages_max
+                    self._messages >= self._messages_max
                     or self._size_bytes + size_bytes > self._bytes_max
                 ):
                     self._dropped[message.publisher] += 1
@@ -53,35 +64,65 @@ class Inbox:
                     if sum(map(len, heads)) <= HEAD_BYTES_MAX:
                         self._overflowed[message.publisher] = heads
                     continue
-                self._queue.append(message)
+                queue = self._queues.get(message.publisher)
+                if queue is None:
+                    queue = self._queues[message.publisher] = deque()
+                queue.append(message)
+                self._messages += 1
                 self._size_bytes += size_bytes
-            filled = was_empty and bool(self._queue)
+            filled = was_empty and self._messages > 0
         if filled:
             self._when_filled()
 
     def take(self, messages_max: int, *, bytes_max: int = INBOX_BYTES_MAX) -> list[RawMessage]:
-        """The oldest messages; never waits. Cost O(messages taken).
+        """The oldest messages of each publisher; never waits. Cost O(messages taken).
 
         Args:
             messages_max: how many at most, from 1.
             bytes_max: of their frames; one message is taken whatever its size.
         """
+        taken: list[RawMessage] = []
         with self._lock:
-            if len(self._queue) <= messages_max and self._size_bytes <= bytes_max:
-                taken = list(self._queue)
-                self._queue.clear()
-                self._size_bytes = 0
+            if self._messages <= messages_max and self._size_bytes <= bytes_max:
+                for queue in self._queues.values():
+                    taken += queue
+                self._queues.clear()
+                self._messages = self._size_bytes = 0
                 return taken
-            taken = []
             room_bytes = bytes_max
-            while self._queue and len(taken) < messages_max:
-                size_bytes = self._queue[0].size_bytes
-                if taken and size_bytes > room_bytes:
+            while self._queues and len(taken) < messages_max:
+                publisher = next(iter(self._queues))
+                queue = self._queues.pop(publisher)
+                room = min(INBOX_SHARE_MESSAGES, messages_max - len(taken))
+                used_bytes = self._take_share(queue, taken, room, room_bytes)
+                if queue:
+                    self._queues[publisher] = queue  # behind the others
+                room_bytes -= used_bytes
+                if not used_bytes:
                     break
-                room_bytes -= size_bytes
-                self._size_bytes -= size_bytes
-                taken.append(self._queue.popleft())
         return taken
+
+    def _take_share(
+        self, queue: deque[RawMessage], taken: list[RawMessage], room: int, room_bytes: int
+    ) -> int:
+        """Takes one publisher's share; returns its bytes, 0 where the next message does not fit."""
+        used_bytes = 0
+        while queue and room and used_bytes < INBOX_SHARE_BYTES:
+            size_bytes = queue[0].size_bytes
+            if taken and used_bytes + size_bytes > room_bytes:
+                break
+            taken.append(queue.popleft())
+            room -= 1
+            self._messages -= 1
+            self._size_bytes -= size_bytes
+            used_bytes += max(size_bytes, 1)
+        return used_bytes
+
+    def waiting_since(self, publisher: PublisherKey) -> float | None:
+        """When the publisher's oldest message that waits was received; None where none does."""
+        with self._lock:
+            queue = self._queues.get(publisher)
+            return queue[0].received_at if queue else None
 
     def take_overflowed(self) -> dict[PublisherKey, list[bytes]]:
         """Whose messages were dropped since the last call: all but the last frame of the latest."""
@@ -92,12 +133,11 @@ class Inbox:
         return overflowed
 
     def discard(self, publisher: PublisherKey) -> None:
-        """Drops a publisher's waiting messages. Cost O(messages waiting)."""
+        """Drops a publisher's waiting messages. Cost O(those)."""
         with self._lock:
-            self._queue = deque(
-                message for message in self._queue if message.publisher != publisher
-            )
-            self._size_bytes = sum(message.size_bytes for message in self._queue)
+            queue = self._queues.pop(publisher, ())
+            self._messages -= len(queue)
+            self._size_bytes -= sum(message.size_bytes for message in queue)
 
     def dropped(self) -> dict[PublisherKey, int]:
         """How many messages of each publisher did not fit, since the start."""
@@ -105,7 +145,7 @@ class Inbox:
             return dict(self._dropped)
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return self._messages
 
     @property
     def size_bytes(self) -> int:

@@ -11,12 +11,15 @@ class RawMessage(NamedTuple):
     Attributes:
         publisher: whose socket it came from.
         frames: as received.
-        received_at: Unix seconds.
+        received_at: monotonic seconds.
+        link: how often the publisher's link had come up when the message was sent over it; 0 where
+            that is not known.
     """
 
     publisher: PublisherKey
     frames: list[bytes]
     received_at: float
+    link: int = 0
 
     @property
     def size_bytes(self) -> int:

@@ -53,6 +53,7 @@ class Subscriber:
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._stopping = False
         self._watch_at = 0.0
+        self._turned_at = time.monotonic()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         limit = self._context.get(zmq.SOCKET_LIMIT)
         wanted = _SOCKETS_PER_PUBLISHER * (PUBLISHERS_MAX + 1) + 2  # one may be renewed
@@ -93,6 +94,12 @@ class Subscriber:
         """How often the link to the publisher has come up, also between two looks at it."""
         connection = self._connections.get(publisher)
         return 0 if connection is None else connection.links
+
+    def received_until(self, publisher: PublisherKey) -> float:
+        """All that had arrived of the publisher by then is in the inbox; monotonic seconds."""
+        connection = self._connections.get(publisher)
+        behind_since = None if connection is None else connection.behind_since
+        return self._turned_at if behind_since is None else min(behind_since, self._turned_at)
 
     def stop(self) -> None:
         """Closes all sockets and ends the thread, within SHUTDOWN_S; may be called again."""
@@ -175,6 +182,7 @@ class Subscriber:
                 connection.watch()
                 if connection.broken:
                     self._renew(connection)
+        self._turned_at = started
         if 0 < longest < RECEIVE_BURST_MAX:
             time.sleep(max(0.0, started + SUBSCRIBER_TURN_S - time.monotonic()))
 

@@ -79,6 +79,10 @@ class LagTracker(Generic[NameT]):
         for name, end in ends.items():
             self._partitions[name].note(now, end)
 
+    def as_of(self, name: NameT) -> float:
+        """Everything that the partition had then is applied; monotonic seconds."""
+        return self._partitions[name].as_of
+
     def records(self, name: NameT) -> int:
         """How many records the log had beyond those applied when it was last asked."""
         partition = self._partitions[name]

@@ -9,6 +9,7 @@ written. Pure.
 """
 
 from collections import Counter
+from collections.abc import Callable
 
 from schemas.codec import TOO_MANY, decode_registry_entry
 from schemas.errors import EntryError
@@ -18,9 +19,14 @@ from schemas.registration import Registration
 
 
 class RegistryTable:
-    """One writer; `registrations` may be read from other threads."""
+    """One writer; `registrations` may be read from other threads.
 
-    def __init__(self) -> None:
+    Args:
+        on_change: told whether a publisher is registered now, where that may have changed.
+    """
+
+    def __init__(self, on_change: Callable[[PublisherKey, bool], None]) -> None:
+        self._on_change = on_change
         self.registrations: dict[PublisherKey, Registration] = {}
         self.skipped: Counter[str] = Counter()
         self._ahead: dict[PublisherKey, int] = {}
@@ -66,3 +72,4 @@ class RegistryTable:
             self.registrations.pop(publisher, None)
         else:
             self.registrations[publisher] = registration
+        self._on_change(publisher, registration is not None)

@@ -13,9 +13,7 @@ from query_api.ports import Health
 from query_api.replica.lag import NEVER
 from query_api.replica.snapshot import Snapshot, TableReader, Topic, TopicPartition
 from query_api.table_view import TableView
-from schemas.answer_states import AnswerState
 from schemas.conditions import Condition, Conditions, Level, Part
-from schemas.identities import PrefixScope
 
 ROLE: Final = "serve"
 MakeTable = Callable[[], TableReader]
@@ -52,6 +50,11 @@ class Replica(TableView):
             publishers=lambda: self.current.table.publishers,
             registrations=lambda: list(self.current.registry.registrations.values()),
             positions=lambda: self.current.positions,
+            states=lambda: self.current.table.states,
+            fresh_until=lambda: self.current.heartbeats.fresh_until,
+            is_stale=lambda: self._clock() >= self._stale_at,
+            is_damaged=lambda scope: self.current.faulty or self.current.table.is_damaged(scope),
+            clock=clock,
         )
         self.rebuilds = 0
         self.recovery_s = 0.0
@@ -128,6 +131,7 @@ class Replica(TableView):
                 len(self.current.table.publishers),
                 len(self.current.registry.registrations),
             )
+        self.current.note_heartbeats(self._clock())
         # While another snapshot is made, the current one gets nothing new.
         is_current = self.current is self.loading and self.reachable
         self._stale_at = self.current.stale_at(reachable=is_current)
@@ -167,11 +171,3 @@ class Replica(TableView):
             message = "the table topic was lost: waiting for the workers to rewrite it"
             return condition._replace(message=message)
         return condition._replace(message=loading.progress())
-
-    def state(self, scope: PrefixScope) -> AnswerState:
-        """See `View`."""
-        if self._clock() >= self._stale_at:
-            return AnswerState.STALE
-        # After a fault it is not known what of the table is missing.
-        degraded = self.current.faulty or self.current.table.is_degraded(scope)
-        return AnswerState.DEGRADED if degraded else AnswerState.EXACT

@@ -14,14 +14,16 @@ from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 from query_api.ports import Lag, Positions
+from query_api.replica.heartbeat_watch import HeartbeatWatch
 from query_api.replica.lag import LagTracker
 from query_api.replica.registry_table import RegistryTable
 from schemas.identities import Offset, PrefixScope, PublisherKey
-from schemas.positions import Position, PublisherState
+from schemas.positions import Heartbeat, Position, PublisherState
 from schemas.registration import Registration
 from streams.kernel.interface import ReadOnlyKernel
 from streams.table.rows.format import OWNER_KEY
 from streams.table.rows.source import SkippedRow
+from streams.table.scope_states import ScopeStates
 
 
 class Topic(StrEnum):
@@ -61,8 +63,17 @@ class TableReader(Protocol):
         """The offset of the event log up to which the partition is folded; -1 for nothing."""
         ...
 
-    def is_degraded(self, scope: PrefixScope) -> bool:
-        """Whether something of the scope was lost."""
+    @property
+    def states(self) -> ScopeStates:
+        """Of the answers."""
+        ...
+
+    def is_damaged(self, scope: PrefixScope) -> bool:
+        """Whether a row of the scope cannot be used."""
+        ...
+
+    def bridges(self, partition: int) -> Mapping[str, Heartbeat]:
+        """The last heartbeat of each bridge in the partition."""
         ...
 
     def take_skipped(self) -> list[SkippedRow]:
@@ -96,7 +107,8 @@ class Snapshot:
         self, make_table: Callable[[], TableReader], partitions: Mapping[Topic, int]
     ) -> None:
         self.table = make_table()
-        self.registry = RegistryTable()
+        self.registry = RegistryTable(self.table.states.list)
+        self.heartbeats = HeartbeatWatch()
         self.begun = False
         self.faulty = False
         self.next_offsets = {
@@ -157,6 +169,14 @@ class Snapshot:
     def note_ends(self, now: float, ends: Mapping[TopicPartition, int]) -> None:
         """The topics, the event log included, ended there at `now`."""
         self._lag.note_ends(now, ends)
+
+    def note_heartbeats(self, now: float) -> None:
+        """Looks at what was applied; to be called often."""
+        for partition in self._tables:
+            bridges = self.table.bridges(partition)
+            if bridges and self.begun:
+                place = TopicPartition(Topic.EVENTS, partition)
+                self.heartbeats.note(partition, bridges, now=now, as_of=self._lag.as_of(place))
 
     def put_written(
         self,

@@ -8,7 +8,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from schemas.conditions import Conditions, Part
 from schemas.errors import StorageError
@@ -18,15 +18,19 @@ from streams.log.interface import LogEntry
 from streams.table.driver import FoldDriver
 from streams.table.table import Table, run_without_loop
 
+NEVER: Final = float("-inf")
 logger = logging.getLogger(__name__)
 
 
 class _Appended(NamedTuple):
-    """Records that are in the log: the first one's offset, and all of them."""
+    """Records that are in the log: the first one's offset, and all of them; and as of when, in
+    monotonic seconds, the log then has all that its confirmed publishers had sent.
+    """
 
     first: Offset
     encoded: Sequence[bytes]
     size_bytes: int
+    as_of: float = NEVER
 
 
 class FoldLoop:
@@ -37,6 +41,10 @@ class FoldLoop:
         table: recovered; folds go on behind its offset.
         flush_s: how often the table's changes are written.
         conditions: set by a flush that failed, which is retried, and by the thread's end.
+
+    Attributes:
+        as_of: when everything was folded that confirmed publishers had sent by then, monotonic
+            seconds.
     """
 
     def __init__(self, table: Table, *, flush_s: float, conditions: Conditions) -> None:
@@ -49,6 +57,7 @@ class FoldLoop:
         self._queue: deque[_Appended] = deque()
         self._queued_bytes = 0
         self._changed = threading.Condition()
+        self.as_of = NEVER
         self._stopping = False
         self._ended = False
         self._pending = 0  # batches of records queued or being folded
@@ -87,7 +96,18 @@ class FoldLoop:
         Raises:
             StorageError: the thread has ended; the records are in the log.
         """
-        appended = _Appended(first, encoded, sum(map(len, encoded)))
+        self._submit(_Appended(first, encoded, sum(map(len, encoded))))
+
+    def mark(self, as_of: float) -> None:
+        """Everything that was submitted is what there was at `as_of`; see there. May wait as
+        `submit` does.
+
+        Raises:
+            StorageError: the thread has ended.
+        """
+        self._submit(_Appended(Offset(0), (), 0, as_of))
+
+    def _submit(self, appended: _Appended) -> None:
         with self._changed:
             self._changed.wait_for(
                 lambda: self._ended or self._queued_bytes <= FOLD_QUEUE_BYTES_MAX
@@ -155,6 +175,7 @@ class FoldLoop:
             for offset, value in enumerate(appended.encoded, appended.first)
         )
         run_without_loop(self._driver.fold(entries))
+        self.as_of = max(self.as_of, appended.as_of)
         with self._changed:
             self._pending -= 1
             self._changed.notify_all()

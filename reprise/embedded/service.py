@@ -22,10 +22,8 @@ from query_api.table_view import TableView
 from reprise.embedded.write_thread import WriteThread
 from reprise.metrics.process import process_registry
 from reprise.settings import Settings
-from schemas.answer_states import AnswerState
 from schemas.conditions import Part
 from schemas.errors import StorageError
-from schemas.identities import PrefixScope
 from schemas.limits import EMBEDDED_COMMAND_S
 from schemas.positions import Position
 from schemas.registration import Registration, service_key
@@ -71,6 +69,9 @@ class EmbeddedService(TableView):
             publishers=lambda: self.write.fold.publishers,
             registrations=self._registered,
             positions=self._position,
+            states=lambda: self.write.fold.states,
+            fresh_until=lambda: self.write.fresh_until,
+            is_stale=self._is_behind,
             connected=self.write.pump.subscriber.connected,
         )
         self.metrics = process_registry()
@@ -100,12 +101,9 @@ class EmbeddedService(TableView):
         conditions = self.write.conditions.all()
         return Health(ROLE, conditions, self.kernel.name, self.positions())
 
-    def state(self, scope: PrefixScope) -> AnswerState:
-        """See `View`."""
+    def _is_behind(self) -> bool:
         conditions = self.write.conditions
-        if conditions.all() and any(map(conditions.has, _STALE_PARTS)):
-            return AnswerState.STALE
-        return AnswerState.DEGRADED if self.write.fold.is_degraded(scope) else AnswerState.EXACT
+        return bool(conditions.all()) and any(map(conditions.has, _STALE_PARTS))
 
     def _position(self) -> Positions:
         return (Position(0, self.write.fold.offset),)

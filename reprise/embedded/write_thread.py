@@ -26,6 +26,7 @@ from concurrent.futures import Future
 import uvloop
 
 from bridge.delivery.log_sink import LogSink
+from bridge.heartbeats import Heartbeats
 from bridge.membership.commands import Commands
 from bridge.membership.registrar import Registrar
 from bridge.pump import Pump
@@ -38,9 +39,12 @@ from schemas.errors import DiskError, StorageError
 from schemas.identities import Offset, PublisherKey
 from schemas.limits import (
     EMBEDDED_TURN_MESSAGES_MAX,
+    HEARTBEAT_S,
     LOG_RETENTION_CHECK_S,
     LOG_RETRY_S,
     SHUTDOWN_S,
+    STALE_S,
+    WATCH_LATE_S,
 )
 from schemas.positions import PublisherState
 from schemas.registration import Registration
@@ -48,6 +52,7 @@ from streams.log.embedded import EmbeddedLog
 from streams.table.driver import recover
 from streams.table.fold import Fold
 from streams.table.recovery import Action
+from streams.table.scope_states import FreshUntil, Source
 from streams.table.table import Table
 
 logger = logging.getLogger(__name__)
@@ -89,6 +94,7 @@ class WriteThread:
             turn_messages_max=EMBEDDED_TURN_MESSAGES_MAX,
             loop=self._loop,
         )
+        self.heartbeats = Heartbeats(self.pump)
         self.registrar = Registrar(
             pump=self.pump, sink=self.sink, table=_FoldedTable(self), sync=self._sync
         )
@@ -203,6 +209,7 @@ class WriteThread:
             asyncio.create_task(keep("log writer", self.sink.run, on_fault=count)),
             asyncio.create_task(keep("commands", self.commands.run, on_fault=count)),
             asyncio.create_task(keep("retention", self._retain_often, on_fault=count)),
+            asyncio.create_task(keep("heartbeats", self._beat, on_fault=count)),
         ]
         try:
             await self._stop.wait()
@@ -282,6 +289,33 @@ class WriteThread:
 
     async def _sync(self) -> None:
         await asyncio.to_thread(self.log.sync)
+
+    # What answers may say of themselves
+
+    async def _beat(self) -> None:
+        while True:
+            self._say()
+            await asyncio.sleep(HEARTBEAT_S)
+
+    def _say(self) -> None:
+        """Writes what is new of the publishers; that this process is there, it need not write."""
+        now = time.monotonic()
+        if not self.sink.is_ready or now - self.pump.watched_at > WATCH_LATE_S:
+            return
+        for number in self.heartbeats.partitions():
+            record = self.heartbeats.make(number) if self.heartbeats.has_news(number) else None
+            if record is not None:
+                self.sink.append([record])
+                if not self.sink.is_ready:
+                    return
+                self.heartbeats.written(number, record)
+        with contextlib.suppress(StorageError):  # the fold has ended, which stops this thread
+            self.folding.mark(now)
+
+    @property
+    def fresh_until(self) -> FreshUntil:
+        """See `ScopeStates`; monotonic seconds."""
+        return {Source(0, self.heartbeats.bridge): self.folding.as_of + STALE_S}
 
     # Retention and sync
 

@@ -72,7 +72,8 @@ class ReplicaService:
         }
 
         def make_table() -> RowReader:
-            return RowReader(open_kernel(settings.seed, name=settings.kernel))
+            kernel = open_kernel(settings.seed, name=settings.kernel)
+            return RowReader(kernel, has_registry=True)
 
         self.replica = Replica(make_table, partitions)
         self.replica.metrics.register(replica_collector(self.replica))

@@ -41,6 +41,7 @@ from schemas.records import (
     HeartbeatRecord,
     LogRecord,
     RegisteredRecord,
+    Report,
     ResetRecord,
     SequencedRecord,
     UnregisteredRecord,
@@ -246,7 +247,7 @@ class Fold:
         for report in record.reports:
             publisher = report.publisher
             reported.add(publisher)
-            if publisher in self.registrations:
+            if publisher in self.registrations and not self._is_foreign(record.bridge, report):
                 said = Confirmation(record.bridge, report.reason, report.since)
                 self._confirm(publisher, said)
         if record.complete:
@@ -267,6 +268,13 @@ class Fold:
             oldest = next(iter(self.bridges))
             del self.bridges[oldest]
             self._changed_bridges[oldest] = None
+
+    def _is_foreign(self, bridge: str, report: Report) -> bool:
+        """Whether the bridge gives up a publisher that another one has taken over meanwhile."""
+        if report.reason != Doubt.NOT_FOLLOWED:
+            return False
+        said = self.publishers.get(report.publisher, PublisherState()).confirmation
+        return said is not None and said.bridge != bridge
 
     def _confirm(self, publisher: PublisherKey, said: Confirmation) -> None:
         before = self.publishers.get(publisher, PublisherState())

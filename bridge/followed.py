@@ -1,0 +1,213 @@
+"""One publisher that is followed: whether it is confirmed, and when its engine is asked. Pure.
+
+A publisher is confirmed over one link (`schemas.answer_states`): by a repair that its engine's
+replay brought to an end, or because the first batch of its incarnation came over that link. From
+then on nothing can be missing without showing, as long as the link is up, but for what an engine's
+socket drops when it is full. So an engine with a replay socket is asked again once it is silent.
+
+Times are monotonic seconds, but for `Doubted.since`.
+"""
+
+import asyncio
+from enum import Enum
+from typing import NamedTuple
+
+from schemas.answer_states import Doubt
+from schemas.limits import (
+    CHECK_AGAIN_S,
+    CHECK_FAILURES_MAX,
+    CHECK_RETRY_MAX_S,
+    CHECK_RETRY_S,
+    CHECK_SILENCE_S,
+    LINK_SETTLE_S,
+    RECEIVED_LATE_S,
+)
+from schemas.registration import Registration
+
+
+class Ask(Enum):
+    """What is to be asked of a publisher's engine now."""
+
+    NOTHING = "nothing"
+    REPAIR = "repair"  # all that may be missing; what comes meanwhile waits for as long as it takes
+    CHECK = "check"  # whether anything is missing; what comes meanwhile hardly waits
+
+
+class Look(NamedTuple):
+    """What is seen of a publisher at one moment.
+
+    Attributes:
+        connected: whether its link is up.
+        links: how often it has come up.
+        messages: how many have been decoded.
+        born_link: see `Sequencer.born_link`.
+        received_until: all that had arrived by then has been decoded.
+        has_waiting: whether records of it have not reached the log.
+    """
+
+    connected: bool
+    links: int
+    messages: int
+    born_link: int
+    received_until: float
+    has_waiting: bool
+
+
+class Doubted(NamedTuple):
+    """Why a publisher is not confirmed, or None; and since when, Unix seconds."""
+
+    doubt: Doubt | None
+    since: float
+
+
+class Followed:
+    """See the module.
+
+    Attributes:
+        live: its place in the log is known: `Pump.begin` or `Pump.go_on` has been called.
+        repair: under way.
+        is_check: whether that repair only asks whether anything is missing.
+        held_since: when the first batch came that waits for a check.
+        interrupted: whether a repair was ended before its engine had said all.
+        said: what was last written of it into the log.
+    """
+
+    __slots__ = (
+        "_ask_at",
+        "_asked_at",
+        "_asked_link",
+        "_born_link",
+        "_confirmed_link",
+        "_connected",
+        "_doubt",
+        "_doubted",
+        "_failures",
+        "_heard_at",
+        "_links",
+        "_messages",
+        "_up_at",
+        "held_since",
+        "interrupted",
+        "is_check",
+        "live",
+        "registration",
+        "repair",
+        "said",
+    )
+
+    def __init__(self, registration: Registration) -> None:
+        self.registration = registration
+        self.live = False
+        self.repair: asyncio.Task[None] | None = None
+        self.is_check = False
+        self.held_since: float | None = None
+        self.interrupted = False
+        self.said: Doubted | None = None
+        self._connected = False
+        self._links = self._messages = 0
+        self._asked_link = self._confirmed_link = self._born_link = 0
+        self._doubt = Doubt.CATCHING_UP if self.can_replay else Doubt.NO_REPLAY
+        self._doubted: Doubted | None = None
+        self._failures = 0
+        self._up_at = self._heard_at = self._asked_at = self._ask_at = 0.0
+
+    @property
+    def can_replay(self) -> bool:
+        """Whether its engine can be asked for what it has sent."""
+        return bool(self.registration.replay_endpoint)
+
+    def cancel_repair(self) -> None:
+        """Ends the repair under way, if there is one; what waits goes on waiting."""
+        if self.repair is not None:
+            self.repair.cancel()
+            self.repair = None
+            self.interrupted = True
+
+    # What is seen
+
+    def look(self, now: float, wall_now: float, look: Look) -> None:
+        """Takes over what is seen now; to be called often."""
+        if look.links != self._links:
+            self._links, self._up_at = look.links, now
+        self._connected = look.connected
+        if look.messages != self._messages:
+            self._messages, self._heard_at = look.messages, now
+        if look.born_link == look.links > 0 and look.born_link != self._born_link:
+            self._born_link = self._confirmed_link = look.links
+        doubt = self._doubt_of(now, look)
+        if self._doubted is None or self._doubted.doubt is not doubt:
+            self._doubted = Doubted(doubt, wall_now)
+
+    def _doubt_of(self, now: float, look: Look) -> Doubt | None:
+        if not self.live:
+            return Doubt.CATCHING_UP
+        if not look.connected:
+            return Doubt.LINK_DOWN
+        if self.repair is not None and not self.is_check:
+            return Doubt.CATCHING_UP
+        if self._confirmed_link != look.links:
+            return self._doubt if self._asked_link == look.links else self._first_doubt
+        if look.has_waiting:
+            return Doubt.SPOOLED
+        if now - look.received_until > RECEIVED_LATE_S:
+            return Doubt.RECEIVED_LATE
+        return None
+
+    @property
+    def _first_doubt(self) -> Doubt:
+        return Doubt.CATCHING_UP if self.can_replay else Doubt.NO_REPLAY
+
+    @property
+    def doubted(self) -> Doubted:
+        """Why it is not confirmed, as last seen."""
+        return self._doubted or Doubted(Doubt.CATCHING_UP, 0.0)
+
+    def note_said(self, reason: str, since: float) -> None:
+        """This was written of it into the log."""
+        self.said = Doubted(Doubt(reason) if reason else None, since)
+
+    def distrust(self) -> None:
+        """This process was paused for long: an engine that can be asked is to be asked again."""
+        if self.can_replay:
+            self._confirmed_link = self._asked_link = 0
+            self._doubt = Doubt.CATCHING_UP
+
+    # Asking
+
+    def asks(self, now: float) -> Ask:
+        """What is to be asked now."""
+        if (
+            not self.live
+            or not self.can_replay
+            or not self._connected
+            or self.repair is not None
+            or now < max(self._up_at + LINK_SETTLE_S, self._ask_at)
+        ):
+            return Ask.NOTHING
+        if self._asked_link != self._links:
+            return Ask.REPAIR
+        if self._confirmed_link != self._links:
+            return Ask.CHECK
+        asked_of_last = self._asked_at >= self._heard_at
+        silence_s = CHECK_AGAIN_S if asked_of_last else CHECK_SILENCE_S
+        last = self._asked_at if asked_of_last else self._heard_at
+        return Ask.CHECK if now - last >= silence_s else Ask.NOTHING
+
+    def begin_asking(self, now: float) -> int:
+        """A repair begins; returns the link that it may confirm, 0 for none."""
+        settled = self._connected and now >= self._up_at + LINK_SETTLE_S
+        self._asked_link = self._links if settled else 0
+        return self._asked_link
+
+    def answered(self, now: float, link: int, doubt: Doubt | None) -> None:
+        """A repair that began on this link has ended, and confirms the publisher or not."""
+        if doubt is None:
+            self._failures, self._ask_at = 0, now
+            if link and link == self._links and self._connected:
+                self._confirmed_link, self._asked_at = link, now
+            return
+        self._ask_at = now + min(CHECK_RETRY_S * 2**self._failures, CHECK_RETRY_MAX_S)
+        self._failures += 1
+        self._doubt = doubt if self.can_replay else Doubt.NO_REPLAY
+        if self._failures >= CHECK_FAILURES_MAX and self.can_replay:
+            self._confirmed_link = 0

@@ -1,0 +1,134 @@
+"""What a bridge writes of itself into the log: that it is there, and who of its publishers is
+confirmed (`schemas.answer_states`). One loop.
+
+A heartbeat is made when it is written and not before, behind all records of its publishers: so
+whoever has folded it has all that they had published until then. It says something of a publisher
+where that has changed, and now and then of all.
+"""
+
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from bridge.followed import Followed
+from bridge.ports import Watched
+from schemas.answer_states import Doubt
+from schemas.identities import PublisherKey, StreamKey
+from schemas.limits import HEARTBEAT_COMPLETE_S, HOST_NAME_CHARS_MAX, WATCH_LATE_S
+from schemas.records import HeartbeatRecord, Report
+
+_NAME_BYTES: Final = 4
+
+
+def new_bridge_name() -> str:
+    """A name that no other run of a bridge has: of the host, and a random part."""
+    return f"{socket.gethostname()[:HOST_NAME_CHARS_MAX]}-{os.urandom(_NAME_BYTES).hex()}"
+
+
+class _Partition:
+    """The publishers of one partition of the log.
+
+    Attributes:
+        followed: those that are.
+        released: those that are no more, and of which that has not been written yet.
+        complete_at: when the next heartbeat is to name all, monotonic seconds.
+    """
+
+    def __init__(self) -> None:
+        self.followed: dict[PublisherKey, Followed] = {}
+        self.released: dict[PublisherKey, None] = {}
+        self.complete_at = 0.0
+
+
+class Heartbeats:
+    """See the module.
+
+    Args:
+        pump: whose publishers.
+        partition_of: the partition of a stream's records.
+
+    Attributes:
+        bridge: the name of this run.
+    """
+
+    def __init__(
+        self, pump: Watched, partition_of: Callable[[StreamKey], int] = lambda stream: 0
+    ) -> None:
+        self.bridge = new_bridge_name()
+        self._pump = pump
+        self._partition_of = partition_of
+        self._partitions: dict[int, _Partition] = {}
+        self._started_at = time.monotonic()
+
+    def partitions(self) -> list[int]:
+        """Those for which there may be something to say, as of now. Cost O(publishers)."""
+        groups: dict[int, dict[PublisherKey, Followed]] = {}
+        for publisher, followed in self._pump.followed.items():
+            number = self._partition_of(publisher.stream)
+            groups.setdefault(number, {})[publisher] = followed
+        for number in groups.keys() | self._partitions.keys():
+            self._regroup(number, groups.get(number, {}))
+        return list(self._partitions)
+
+    def _regroup(self, number: int, followed: Mapping[PublisherKey, Followed]) -> None:
+        partition = self._partitions.setdefault(number, _Partition())
+        for publisher in partition.followed:
+            if publisher not in followed:
+                partition.released[publisher] = None
+        for publisher in followed:
+            partition.released.pop(publisher, None)
+        partition.followed = dict(followed)
+        if not followed and not partition.released:
+            del self._partitions[number]
+
+    def has_news(self, number: int) -> bool:
+        """Whether something is to be said that has not been written. Cost O(its publishers)."""
+        partition = self._partitions.get(number)
+        if partition is None:
+            return False
+        unsaid = (one.said != one.doubted for one in partition.followed.values())
+        return bool(partition.released) or any(unsaid)
+
+    def make(self, number: int) -> HeartbeatRecord | None:
+        """A heartbeat for one partition.
+
+        Returns:
+            None where nothing can be said now: the partition has no publishers, or this process has
+            been paused, and may have missed what it has not looked at yet.
+        """
+        now, wall_now = time.monotonic(), time.time()
+        partition = self._partitions.get(number)
+        if partition is None or now - self._pump.watched_at > WATCH_LATE_S:
+            return None
+        complete = now >= partition.complete_at
+        reports = [
+            Report(publisher.stream, publisher.dp_rank, Doubt.NOT_FOLLOWED, wall_now)
+            for publisher in partition.released
+        ]
+        for publisher, followed in partition.followed.items():
+            doubt, since = followed.doubted
+            if complete or followed.said != followed.doubted:
+                reports.append(Report(publisher.stream, publisher.dp_rank, doubt or "", since))
+        return HeartbeatRecord(
+            bridge=self.bridge,
+            uptime=now - self._started_at,
+            bridge_time=wall_now,
+            complete=complete,
+            reports=tuple(reports),
+        )
+
+    def written(self, number: int, record: HeartbeatRecord) -> None:
+        """The heartbeat is in the log: what it says need not be said again."""
+        partition = self._partitions.get(number)
+        if partition is None:
+            return
+        if record.complete:
+            partition.complete_at = time.monotonic() + HEARTBEAT_COMPLETE_S
+        for report in record.reports:
+            followed = partition.followed.get(report.publisher)
+            if followed is not None:
+                followed.note_said(report.reason, report.since)
+            elif report.reason == Doubt.NOT_FOLLOWED:
+                partition.released.pop(report.publisher, None)

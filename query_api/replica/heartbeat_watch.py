@@ -1,0 +1,84 @@
+"""Until when a bridge's heartbeats count, as a replica sees it: without trusting any other clock.
+
+A heartbeat says what was so when it was written. That moment is bounded twice, on this process's
+own clock:
+
+- by the log: it was not there when everything in the log until `as_of` had been applied already;
+- by the bridge's own clock: the heartbeat that came soonest after it was written shows how the two
+  clocks differ, and those that were held up, as by a bridge that was paused while it wrote, are so
+  much older. Only the latest ones are compared, since clocks drift.
+
+So a heartbeat that was found when reading began says nothing: the next one does. Pure.
+"""
+
+from collections.abc import Mapping
+
+from schemas.limits import HEARTBEATS_COMPARED, STALE_S
+from schemas.positions import Heartbeat
+from streams.table.scope_states import Source
+
+
+class _Clock:
+    """How a bridge's clock differs from this process's: the least of the latest differences."""
+
+    def __init__(self, difference: float) -> None:
+        self._before = self._least = difference
+        self._count = 0
+
+    def note(self, difference: float) -> float:
+        if self._count == HEARTBEATS_COMPARED:
+            self._before, self._least, self._count = self._least, difference, 0
+        self._count += 1
+        self._least = min(self._least, difference)
+        return min(self._before, self._least)
+
+
+class HeartbeatWatch:
+    """See the module. One writer.
+
+    Attributes:
+        fresh_until: of each bridge, by partition; monotonic seconds. Replaced whole.
+    """
+
+    def __init__(self) -> None:
+        self.fresh_until: dict[Source, float] = {}
+        self._uptimes: dict[Source, float] = {}
+        self._clocks: dict[Source, _Clock] = {}
+
+    def note(
+        self, partition: int, bridges: Mapping[str, Heartbeat], *, now: float, as_of: float
+    ) -> None:
+        """Takes what a partition has now. Cost O(bridges).
+
+        Args:
+            partition: of the event log.
+            bridges: their last heartbeats.
+            now: monotonic seconds.
+            as_of: what the log had then was applied before this was.
+        """
+        fresh: dict[Source, float] = {}
+        for bridge, heartbeat in bridges.items():
+            source = Source(partition, bridge)
+            before = self._uptimes.get(source)
+            if before == heartbeat.uptime:
+                continue
+            self._uptimes[source] = heartbeat.uptime
+            difference = now - heartbeat.uptime
+            if before is None:
+                self._clocks[source] = _Clock(difference)
+                continue
+            written_at = heartbeat.uptime + self._clocks[source].note(difference)
+            fresh[source] = min(written_at, as_of) + STALE_S
+        if fresh:
+            self.fresh_until = self.fresh_until | fresh
+        if len(self._uptimes) > 2 * len(bridges) + HEARTBEATS_COMPARED:
+            self._forget(partition, bridges)
+
+    def _forget(self, partition: int, bridges: Mapping[str, Heartbeat]) -> None:
+        """Forgets bridges that the table has forgotten."""
+        for source in list(self._uptimes):
+            if source.partition == partition and source.bridge not in bridges:
+                del self._uptimes[source], self._clocks[source]
+        self.fresh_until = {
+            source: until for source, until in self.fresh_until.items() if source in self._uptimes
+        }
