@@ -180,6 +180,7 @@ class Followed:
             not self.live
             or not self.can_replay
             or not self._connected
+            or not self._links
             or self.repair is not None
             or now < max(self._up_at + LINK_SETTLE_S, self._ask_at)
         ):

@@ -10,21 +10,25 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping
-from typing import Final
 
 from bridge.followed import Followed
 from bridge.ports import Watched
 from schemas.answer_states import Doubt
 from schemas.identities import PublisherKey, StreamKey
-from schemas.limits import HEARTBEAT_COMPLETE_S, HOST_NAME_CHARS_MAX, WATCH_LATE_S
+from schemas.limits import (
+    BRIDGE_NAME_RANDOM_BYTES,
+    HEARTBEAT_COMPLETE_S,
+    HOST_NAME_CHARS_MAX,
+    WATCH_LATE_S,
+)
 from schemas.records import HeartbeatRecord, Report
-
-_NAME_BYTES: Final = 4
 
 
 def new_bridge_name() -> str:
     """A name that no other run of a bridge has: of the host, and a random part."""
-    return f"{socket.gethostname()[:HOST_NAME_CHARS_MAX]}-{os.urandom(_NAME_BYTES).hex()}"
+    return (
+        f"{socket.gethostname()[:HOST_NAME_CHARS_MAX]}-{os.urandom(BRIDGE_NAME_RANDOM_BYTES).hex()}"
+    )
 
 
 class _Partition:

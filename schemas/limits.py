@@ -169,6 +169,7 @@ RECEIVED_LATE_S: Final = 2.0  # messages that have waited for longer: `unconfirm
 HEARTBEAT_S: Final = 1.0  # of a bridge in each partition of the log where it has publishers
 HEARTBEAT_COMPLETE_S: Final = 15.0  # how often one names all publishers: what was lost is healed
 HOST_NAME_CHARS_MAX: Final = 64  # of a bridge's name
+BRIDGE_NAME_RANDOM_BYTES: Final = 4  # of it: no other run of a bridge has the same
 WATCH_LATE_S: Final = 1.0  # nothing is said of publishers that were not looked at for this long
 WATCH_PAUSED_S: Final = 5.0  # not looked at for this long: the process was paused; all are asked
 

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message
 
 from bridge.wire import KINDS
 from query_api.ports import Health, Lag, Positions, ServiceView
-from schemas.answer_states import AnswerState
+from schemas.answer_states import AnswerState, Standing
 from schemas.conditions import Condition, Level, Part
 from schemas.errors import EndpointError, NotRegisteredError, RegistrationConflictError
 from schemas.events import BlockEvent, Stored, encode_events
@@ -81,6 +81,7 @@ class FakeTable:
         self.at: Positions = (Position(0, 1234),)
         self.lag: Lag | None = None
         self.answer_state = AnswerState.EXACT
+        self.standings: dict[str, Standing] = {}
         self.states: dict[PublisherKey, PublisherState] = {}
         self.registrations: dict[PublisherKey, Registration] = {}
         self.failure: Exception | None = None
@@ -111,6 +112,18 @@ class FakeTable:
         """See `View`."""
         return self.answer_state
 
+    def standing(self, publisher: PublisherKey) -> Standing:
+        """See `View`."""
+        return self.standings.get(
+            publisher.stream.instance_id, Standing(self.answer_state, "", 0.0)
+        )
+
+    def instance_standings(self, scope: PrefixScope) -> dict[str, Standing]:
+        """See `View`."""
+        names = {publisher.stream.instance_id for publisher in self.registrations}
+        fallback = Standing(self.answer_state, "", 0.0)
+        return {name: self.standings.get(name, fallback) for name in names}
+
     def services(self) -> list[ServiceView]:
         """See `View`."""
         known = sorted(self.registrations.values(), key=lambda known: known.service_key)
@@ -118,7 +131,7 @@ class FakeTable:
 
     def _service(self, known: Registration) -> ServiceView:
         state = self.states.get(known.publisher, PublisherState())
-        return ServiceView(known, state, connected=True)
+        return ServiceView(known, state, True, self.standing(known.publisher))
 
     async def register(self, registration: Registration) -> None:
         """See `PublisherRegistry`."""

@@ -18,7 +18,7 @@ from typing import Final, Protocol
 from schemas.errors import StorageError
 from schemas.identities import Offset, PublisherKey
 from schemas.limits import LOG_RETRY_S, LOG_WAITING_BYTES_MAX
-from schemas.records import Record, encode_record
+from schemas.records import HeartbeatRecord, LogRecord, encode_record
 
 LOG_FULL: Final = "log_full"
 
@@ -79,8 +79,8 @@ class LogSink:
         """Whether records wait for the disk."""
         return bool(self._waiting)
 
-    def append(self, records: Iterable[Record]) -> None:
-        """See `RecordSink`. Cost: one write."""
+    def append(self, records: Iterable[LogRecord]) -> None:
+        """See `RecordSink`. Cost: one write. A heartbeat is dropped where others wait."""
         records = list(records)
         if not records:
             return
@@ -140,10 +140,12 @@ class LogSink:
         self._free.set()
         self._on_recovered()
 
-    def _wait(self, records: Sequence[Record]) -> None:
+    def _wait(self, records: Sequence[LogRecord]) -> None:
         kept = []
         room_bytes = LOG_WAITING_BYTES_MAX - self.waiting_bytes
         for record in records:
+            if isinstance(record, HeartbeatRecord):
+                continue
             encoded = encode_record(record)
             room_bytes -= len(encoded)
             if room_bytes < 0:

@@ -114,7 +114,7 @@ def test_the_rows_of_the_table_topic_give_the_same_table(topics: Topics) -> None
 
 
 def test_the_registry_is_read(topics: Topics) -> None:
-    registry = RegistryTable()
+    registry = RegistryTable(lambda publisher, registered: None)
     for place, (key, value) in enumerate(topics.registry):
         registry.put(place, key, value)
     assert sorted(key.stream.instance_id for key in registry.registrations) == topics.registered

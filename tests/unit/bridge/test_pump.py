@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from bridge import followed as followed_module
 from bridge import pump as pumps
 from bridge import supervision
 from bridge.pump import Pump
@@ -60,6 +62,9 @@ class FakeSink:
             raise RuntimeError("for a test")
         self.records += records
 
+    def has_waiting(self, publisher: PublisherKey) -> bool:
+        return False
+
     @property
     def is_ready(self) -> bool:
         return self.free.is_set()
@@ -106,6 +111,9 @@ class FakeReceiver:
 
     def links(self, publisher: PublisherKey) -> int:
         return self.ups[publisher]
+
+    def received_until(self, publisher: PublisherKey) -> float:
+        return time.monotonic()
 
     def stop(self) -> None:
         self.stopped = True
@@ -180,6 +188,7 @@ Scene = Callable[[Bench], Coroutine[None, None, None]]
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervision, "BRIDGE_RETRY_S", 0.0)
     monkeypatch.setattr(pumps, "RELINK_CHECK_S", 0.0)
+    monkeypatch.setattr(followed_module, "LINK_SETTLE_S", 0.0)
 
 
 def play(scene: Scene) -> Bench:

@@ -348,7 +348,7 @@ def test_an_unexpected_error_costs_one_message_and_is_counted_with_its_place(
             raise ZeroDivisionError("injected")
         return record
 
-    monkeypatch.setattr(cursors, "decode_record", decode)
+    monkeypatch.setattr(cursors, "decode_log_record", decode)
     topics = Topics()
     topics.record(events(ONE, 1, 0, 4), events(ONE, 1, 5, 5), events(ONE, 1, 6, 7))
     made, states = recover(topics, 0)

@@ -16,7 +16,7 @@ KEY = encode_publisher(ONE.publisher)
 
 @pytest.fixture
 def registry() -> RegistryTable:
-    return RegistryTable()
+    return RegistryTable(lambda publisher, registered: None)
 
 
 def test_the_last_entry_of_a_publisher_counts(registry: RegistryTable) -> None:

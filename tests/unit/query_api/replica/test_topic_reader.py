@@ -150,7 +150,7 @@ def test_a_flush_that_was_meant_for_another_place_of_the_topic_is_not_believed(
     reading.give(TABLE, [*others, (key, with_expected_offset(value, 100 + len(others)))])
     assert reading.replica.ready
     assert not reading.replica.kernel.contexts()
-    assert reading.replica.current.table.is_degraded(SCOPE)
+    assert reading.replica.current.table.is_damaged(SCOPE)
     placed = with_expected_offset(value, 2 * len(others) + 1)
     with pytest.raises(
         topic_reader._OffsetsLostError, match="the table was rebuilt"
