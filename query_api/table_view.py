@@ -89,6 +89,10 @@ class TableView:
             return Standing(AnswerState.DEGRADED, DAMAGED_ROWS, 0.0)
         return self._states().standing(publisher, self._fresh_until(), self._now())
 
+    def standings(self) -> dict[PublisherKey, Standing]:
+        """Of every registered publisher. Cost O(publishers)."""
+        return {one.publisher: self.standing(one.publisher) for one in self._registrations()}
+
     def services(self) -> list[ServiceView]:
         """See `query_api.ports.View`."""
         views = map(self._view, self._registrations())

@@ -274,6 +274,7 @@ BODY_BYTES_MAX: Final = 32 * MIB  # reprise_http_requests_total{status="413"}
 BODY_DRAIN_BYTES_MAX: Final = 2 * BODY_BYTES_MAX  # of a larger one, which is read for its 413
 BODY_READ_S: Final = 30.0  # a request whose body takes longer is ended: status="499"
 QUERY_TOKENS_MAX: Final = 4 * MIB  # status="413"
+URL_PARAMETERS_MAX: Final = 16  # of a query: status="400"
 QUERY_COUNTS_MAX: Final = 1024  # queries that are not in the histograms yet: memory
 
 # replica: an answer is `stale` where the table is behind its log by more than either of these, or

@@ -11,7 +11,9 @@ from schemas.identities import Medium, PrefixScope, StreamKey
 from schemas.records import (
     EventsRecord,
     GapRecord,
+    HeartbeatRecord,
     RegisteredRecord,
+    Report,
     ResetRecord,
     UnregisteredRecord,
     encode_record,
@@ -150,4 +152,24 @@ def registered_record(one: Registration) -> bytes:
 def unregistered_record(one: Registration) -> bytes:
     return encode_record(
         UnregisteredRecord(stream=one.stream, dp_rank=one.dp_rank, bridge_time=0.0)
+    )
+
+
+def report(one: Registration, reason: str = "") -> Report:
+    """What a bridge says of a publisher."""
+    return Report(one.stream, one.dp_rank, reason, 900.0)
+
+
+def heartbeat_record(
+    bridge: str, uptime: float, reports: Sequence[Report], *, complete: bool = False
+) -> bytes:
+    """A heartbeat, as it stands in the log."""
+    return encode_record(
+        HeartbeatRecord(
+            bridge=bridge,
+            uptime=uptime,
+            bridge_time=1000.0 + uptime,
+            complete=complete,
+            reports=tuple(reports),
+        )
     )

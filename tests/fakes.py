@@ -327,6 +327,7 @@ class AsgiClient:
         async def send(message: Message) -> None:
             sent.append(message)
 
+        path, _, query_string = path.partition("?")
         scope = {
             "type": "http",
             "asgi": {"version": "3.0"},
@@ -335,7 +336,7 @@ class AsgiClient:
             "scheme": "http",
             "path": path,
             "raw_path": path.encode(),
-            "query_string": b"",
+            "query_string": query_string.encode(),
             "root_path": "",
             "headers": [
                 (name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()

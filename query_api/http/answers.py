@@ -13,15 +13,59 @@ Conductor's, cumulative boundaries of its walk down the tiers, in tokens:
 
 import hashlib
 import pickle
+from collections.abc import Mapping
+from typing import Any
 
-from query_api.http.models import ConductorMatches, InstanceWalk, PublishedMatch, RankWalk
+import msgspec
+
+from query_api.http.models import (
+    ConductorMatches,
+    DetailedMatch,
+    DetailedWalk,
+    InstanceWalk,
+    PublishedMatch,
+    RankWalk,
+)
 from query_api.http.wire import Wire, encode
 from query_api.ports import ServiceView
+from schemas.answer_states import AnswerState, Doubt, Standing
 from schemas.identities import PrefixScope
 from schemas.registration import HashProfile
 from streams.kernel.interface import InstanceMatch, ScopeView
 
 Document = dict[str, object]
+
+
+def encode_detailed(
+    tenant_id: str, matches: list[InstanceMatch], standings: Mapping[str, Standing], wire: Wire
+) -> bytes:
+    """The body of a query's answer with the standing of each instance, also of those that hold
+    nothing of the prompt.
+    """
+    held = {match[0] for match in matches}
+    nothing = [InstanceMatch(name, 0, 0, 0, 0, []) for name in standings if name not in held]
+    matches = [*matches, *nothing]
+    if wire is Wire.MSGPACK:
+        walks = {
+            name: DetailedWalk(**_fields(walk), **_standing(standings, name))
+            for name, walk in _walks(matches).items()
+        }
+        return encode({"instances": walks}, wire)
+    instances = {
+        match[0]: DetailedMatch(**_fields(_published(match)), **_standing(standings, match[0]))
+        for match in matches
+    }
+    return encode({tenant_id: instances} if instances else {}, wire)
+
+
+def _fields(answer: msgspec.Struct) -> dict[str, Any]:
+    return msgspec.structs.asdict(answer)
+
+
+def _standing(standings: Mapping[str, Standing], name: str) -> dict[str, Any]:
+    """Of an instance that has entries and no publisher: nobody follows it."""
+    standing = standings.get(name, Standing(AnswerState.UNCONFIRMED, Doubt.NOT_FOLLOWED, 0.0))
+    return standing._asdict() | {"state": standing.state.value, "reason": str(standing.reason)}
 
 
 def encode_matches(tenant_id: str, matches: list[InstanceMatch], wire: Wire) -> bytes:
@@ -30,13 +74,16 @@ def encode_matches(tenant_id: str, matches: list[InstanceMatch], wire: Wire) -> 
         return encode(ConductorMatches(instances=_walks(matches)), wire)
     if not matches:
         return b"{}"
-    instances = {}
-    for name, longest, gpu, cpu, disk, ranks in matches:
-        by_rank = {}
-        for rank in ranks:
-            by_rank[str(rank[0])] = rank[1]
-        instances[name] = PublishedMatch(longest, gpu, cpu, disk, by_rank)
+    instances = {match[0]: _published(match) for match in matches}
     return encode({tenant_id: instances}, wire)
+
+
+def _published(match: InstanceMatch) -> PublishedMatch:
+    _, longest, gpu, cpu, disk, ranks = match
+    by_rank = {}
+    for rank in ranks:
+        by_rank[str(rank[0])] = rank[1]
+    return PublishedMatch(longest, gpu, cpu, disk, by_rank)
 
 
 def _walks(matches: list[InstanceMatch]) -> dict[str, InstanceWalk]:
@@ -80,6 +127,9 @@ def _service(service: ServiceView) -> Document:
         "Sequence": service.state.sequence,
         "DegradedSince": service.state.degraded_since,
         "Connected": service.connected,
+        "State": service.standing.state.value,
+        "Reason": str(service.standing.reason),
+        "Since": service.standing.since,
     }
 
 

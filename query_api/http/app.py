@@ -29,8 +29,14 @@ _OTHER_ROUTE: Final = "other"
 logger = logging.getLogger(__name__)
 
 
-def create_app(view: View, registry: PublisherRegistry) -> ASGIApp:
+def create_app(view: View, registry: PublisherRegistry, *, only_exact: bool = False) -> ASGIApp:
     """The ASGI application over one table and one set of publishers.
+
+    Args:
+        view: the table.
+        registry: the publishers.
+        only_exact: whether queries leave out instances that are not `exact`, unless they ask for
+            all (`?only=all`).
 
     It keeps its metrics in `view.metrics`, so a registry serves one app; a second one raises
     ValueError.
@@ -45,7 +51,7 @@ def create_app(view: View, registry: PublisherRegistry) -> ASGIApp:
         redirect_slashes=False,
     )
     metrics = HttpMetrics(view.metrics)
-    hot = HotRoutes(view, metrics)
+    hot = HotRoutes(view, metrics, only_exact=only_exact)
     app.include_router(query_routes(hot))
     app.include_router(registration_routes(registry))
     app.include_router(view_routes(view, app.version))

@@ -84,6 +84,14 @@ class PublishedMatch(msgspec.Struct, gc=False):
     DP: Annotated[ByRank, Meta(description="Continuous prefix that the rank holds by itself.")]
 
 
+class DetailedMatch(PublishedMatch, gc=False):
+    """The same, and how far it can be trusted; of every instance in the scope."""
+
+    state: Annotated[str, Meta(description="`exact`, `unconfirmed`, `degraded` or `stale`.")]
+    reason: Annotated[str, Meta(description="Why it is not `exact`, in one word; else empty.")]
+    since: Annotated[float, Meta(description="Since when, Unix seconds; 0 where not known.")]
+
+
 PublishedMatches = dict[str, dict[str, PublishedMatch]]
 
 
@@ -104,6 +112,14 @@ class InstanceWalk(msgspec.Struct, gc=False):
     gpu: Depth
     cpu: Depth
     disk: Depth
+
+
+class DetailedWalk(InstanceWalk, gc=False):
+    """The same, and how far it can be trusted; of every instance in the scope."""
+
+    state: str
+    reason: str
+    since: float
 
 
 class ConductorMatches(msgspec.Struct, kw_only=True):
@@ -186,6 +202,12 @@ class Service(msgspec.Struct, kw_only=True):
     Connected: Annotated[
         bool | None, Meta(description="null on a replica, where a bridge elsewhere follows it.")
     ]
+    State: Annotated[
+        Literal["exact", "unconfirmed", "degraded", "stale"],
+        Meta(description="How far answers of it can be trusted."),
+    ]
+    Reason: Annotated[str, Meta(description="Why it is not exact, in one word; else empty.")]
+    Since: Annotated[float, Meta(description="Since when, Unix seconds; 0 where not known.")]
 
 
 class Services(msgspec.Struct, kw_only=True):

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from starlette.types import Receive, Scope, Send
 
-from query_api.http.answers import encode_matches
+from query_api.http.answers import encode_detailed, encode_matches
 from query_api.http.errors import (
     INTERNAL,
     ClientGoneError,
@@ -27,6 +27,7 @@ from query_api.http.errors import (
 )
 from query_api.http.metrics import HttpMetrics, QueryMetrics
 from query_api.http.requests.bodies import complete_body, is_whole
+from query_api.http.requests.options import AnswerOptions, read_options
 from query_api.http.requests.queries import (
     Query,
     answer_hash_query,
@@ -49,6 +50,7 @@ CLIENT_GONE: Final = 499
 _REQUEST_ID: Final = re.compile(rb"[\x20-\x7e]{1,256}")
 _TYPE_HEADERS: Final = {wire: (b"content-type", content_type_of(wire)) for wire in Wire}
 _STATE_HEADERS: Final = {state: (b"reprise-state", state.value.encode()) for state in AnswerState}
+_PLAIN: Final = AnswerOptions()
 _longest = attrgetter("longest")
 logger = logging.getLogger(__name__)
 
@@ -65,8 +67,10 @@ class _Route(NamedTuple):
 class HotRoutes:
     """Answers `POST /query` and `POST /query_by_hash`."""
 
-    def __init__(self, view: View, metrics: HttpMetrics) -> None:
+    def __init__(self, view: View, metrics: HttpMetrics, *, only_exact: bool = False) -> None:
+        """`only_exact`: what a request that does not say otherwise gets; see `AnswerOptions`."""
         self._view = view
+        self._default = _PLAIN._replace(only_exact=True) if only_exact else _PLAIN
         self._metrics = metrics
         self._routes = {
             path: _Route(path, by_hash, answer, metrics.queries(path))
@@ -86,6 +90,7 @@ class HotRoutes:
         """Answers one POST request of one of the paths."""
         route = self._routes[path]
         content_type = b""
+        query_string = scope.get("query_string")
         request_id: bytes | None = None
         for name, value in scope["headers"]:
             if name == b"content-type":
@@ -102,7 +107,10 @@ class HotRoutes:
             else:
                 body = await complete_body(message, receive, scope["headers"])
             status = 200
-            headers, answer = self._answer(route, wire, body)
+            options = self._default
+            if query_string:
+                options = read_options(query_string, options)
+            headers, answer = self._answer(route, wire, body, options)
         except ClientGoneError:
             self._metrics.count_request(route.path, CLIENT_GONE)
             return
@@ -122,7 +130,9 @@ class HotRoutes:
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": answer})
 
-    def _answer(self, route: _Route, wire: Wire, body: bytes) -> tuple[HttpHeaders, bytes]:
+    def _answer(
+        self, route: _Route, wire: Wire, body: bytes, options: AnswerOptions
+    ) -> tuple[HttpHeaders, bytes]:
         started = perf_counter()
         view = self._view
         if not view.ready:
@@ -131,7 +141,10 @@ class HotRoutes:
         position = self._position_header(view.positions())  # before it is asked: at least this
         query = self._read(route, kernel, wire, body)
         scope, matches = route.answer(kernel, query)
-        answer = encode_matches(query.tenant_id, matches, wire)
+        if options is _PLAIN:
+            answer = encode_matches(query.tenant_id, matches, wire)
+        else:
+            matches, answer = self._encode(query, scope, matches, wire, options)
         tokens = len(query.content) // 4
         if route.by_hash:
             tokens = len(query.content) // 8 * query.block_size
@@ -143,6 +156,31 @@ class HotRoutes:
         ]
         route.metrics.count((perf_counter() - started, tokens, hit_tokens))
         return headers, answer
+
+    def _encode(
+        self,
+        query: Query,
+        scope: PrefixScope,
+        matches: list[InstanceMatch],
+        wire: Wire,
+        options: AnswerOptions,
+    ) -> tuple[list[InstanceMatch], bytes]:
+        """The matches that are wanted, and the answer. Cost O(publishers of the scope) more."""
+        standings = self._view.instance_standings(scope)
+        if query.instance_id is not None:
+            standings = {
+                name: standing for name, standing in standings.items() if name == query.instance_id
+            }
+        if options.only_exact:
+            standings = {
+                name: standing
+                for name, standing in standings.items()
+                if standing.state is AnswerState.EXACT
+            }
+            matches = [match for match in matches if match[0] in standings]
+        if options.detail:
+            return matches, encode_detailed(query.tenant_id, matches, standings, wire)
+        return matches, encode_matches(query.tenant_id, matches, wire)
 
     @staticmethod
     def _read(route: _Route, kernel: ReadOnlyKernel, wire: Wire, body: bytes) -> Query:

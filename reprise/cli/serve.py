@@ -47,12 +47,20 @@ from schemas.errors import RepriseError
     type=click.Choice(["rust", "reference"]),
     help="The index to use.  [default: rust where it is built]",
 )
+@click.option(
+    "--only-exact",
+    envvar="REPRISE_ONLY_EXACT",
+    show_envvar=True,
+    is_flag=True,
+    help="Leave instances out of answers that are not `exact`, unless asked by ?only=all.",
+)
 def serve(
     kafka: KafkaSettings,
     config: Path | None,
     host: str,
     port: int | None,
     kernel: str | None,
+    only_exact: bool,
 ) -> None:
     """Answer queries from the tables in Kafka: one replica of any number.
 
@@ -76,6 +84,7 @@ def serve(
             port=configuration.port if port is None else port,
             seed=seed_from(os.environ),
             kernel=kernel,
+            only_exact=only_exact,
         )
         start_logging(log_level_from(os.environ))
         warn_without_native(kernel)

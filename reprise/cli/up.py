@@ -52,6 +52,13 @@ from schemas.errors import RepriseError
     type=click.Choice(["rust", "reference"]),
     help="The index to use.  [default: rust where it is built]",
 )
+@click.option(
+    "--only-exact",
+    envvar="REPRISE_ONLY_EXACT",
+    show_envvar=True,
+    is_flag=True,
+    help="Leave instances out of answers that are not `exact`, unless asked by ?only=all.",
+)
 def up(
     demo: bool,
     config: Path | None,
@@ -61,6 +68,7 @@ def up(
     log_retention_gib: float,
     log_retention_hours: float,
     kernel: str | None,
+    only_exact: bool,
 ) -> None:
     """Run the service in one process: bridge, log, prefix tables and HTTP API.
 
@@ -89,6 +97,7 @@ def up(
             kernel=kernel,
             log_retention_bytes=int(log_retention_gib * limits.GIB),
             log_retention_s=log_retention_hours * 3600,
+            only_exact=only_exact,
         )
         start_logging(settings.log_level)
         warn_without_native(kernel)

@@ -9,6 +9,7 @@ from bridge.sequencing.lane import PublisherCounters
 from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.inbox import Inbox
 from reprise.metrics.family import Family, Samples, counter, counters, gauge, gauges
+from schemas.answer_states import Standing
 from schemas.identities import PublisherKey
 from schemas.positions import Cursor, PublisherState
 
@@ -198,6 +199,28 @@ REPLAY: Final[tuple[Family[ReplaySource], ...]] = (
         "reprise_bridge_replayed_batches",
         "Missing batches recovered by replay.",
         lambda replayer: replayer.replayed_batches,
+    ),
+)
+
+Standings = Mapping[PublisherKey, Standing]
+
+STANDINGS: Final[tuple[Family[Standings], ...]] = (
+    gauges(
+        "reprise_publisher_answer_state",
+        "1 for how far answers of the publisher can be trusted, and why they are not exact.",
+        (*_LABELS, "state", "reason"),
+        lambda found: [
+            ((*_labels(publisher), standing.state.value, str(standing.reason)), 1.0)
+            for publisher, standing in found.items()
+        ],
+    ),
+    gauges(
+        "reprise_publisher_answer_state_since_seconds",
+        "Unix time since when the publisher has had that state; 0 where it is not known.",
+        _LABELS,
+        lambda found: [
+            (_labels(publisher), standing.since) for publisher, standing in found.items()
+        ],
     ),
 )
 

@@ -8,7 +8,7 @@ from reprise.metrics.delivery import DELIVERY, MEMBERSHIP, REACHABLE
 from reprise.metrics.family import RoleCollector
 from reprise.metrics.log import COMMANDS, DISK, LOG, WAITING
 from reprise.metrics.process import PROCESS, Role, process_registry
-from reprise.metrics.publishers import FOLDED, RECEIVED, REPLAY, Received, received
+from reprise.metrics.publishers import FOLDED, RECEIVED, REPLAY, STANDINGS, Received, received
 from reprise.metrics.replica import LAG, REPLICA
 from reprise.metrics.table import FOLDED_OFFSETS, INDEX, RECOVERY, TABLES, Tables, Written
 from reprise.metrics.worker import CRASHES, RECORDS, RESTARTS
@@ -53,6 +53,7 @@ def embedded_collector(service: "EmbeddedService") -> RoleCollector:
     collector.add(FOLDED_OFFSETS, service.positions)
     collector.add(TABLES, tables)
     collector.add(FOLDED, lambda: dict(loop.fold.publishers))
+    collector.add(STANDINGS, service.standings)
     collector.add(INDEX, lambda: loop.fold.kernel)
     return collector
 
@@ -125,6 +126,7 @@ def replica_collector(replica: "Replica") -> RoleCollector:
     collector.add(RECOVERY, lambda: replica)
     collector.add(FOLDED_OFFSETS, replica.positions)
     collector.add(FOLDED, lambda: dict(replica.current.table.publishers))
+    collector.add(STANDINGS, replica.standings)
     collector.add(INDEX, lambda: replica.current.table.kernel)
     return collector
 

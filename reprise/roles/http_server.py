@@ -194,7 +194,7 @@ def serve(
         service.kernel.name,
     )
     server.run(
-        create_app(service, service),
+        create_app(service, service, only_exact=settings.only_exact),
         service,
         when_serving=when_serving,
         when_stopping=when_stopping,

@@ -44,6 +44,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
         kafka: the brokers and the topics.
         seed: of the prefix hash, u64; the same for every role.
         kernel: "rust", "reference", or None for the fastest there is.
+        only_exact: whether queries leave out instances that are not `exact`.
     """
 
     kafka: KafkaSettings
@@ -51,6 +52,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     port: int = DEFAULT_PORT
     seed: int = DEFAULT_SEED
     kernel: str | None = None
+    only_exact: bool = False
 
 
 class ReplicaService:
@@ -170,6 +172,7 @@ def serve_replica(
         settings.kafka.bootstrap,
         service.replica.kernel.name,
     )
-    server.run(create_app(service.replica, service.registry), service, when_serving=when_serving)
+    app = create_app(service.replica, service.registry, only_exact=settings.only_exact)
+    server.run(app, service, when_serving=when_serving)
     if refusals:
         raise refusals[0]

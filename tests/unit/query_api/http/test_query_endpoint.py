@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from query_api.http.app import create_app
-from schemas.answer_states import AnswerState
+from schemas.answer_states import AnswerState, Standing
 from schemas.errors import StorageError
 from schemas.events import extra_key
 from schemas.identities import Medium, PrefixScope
@@ -468,3 +468,76 @@ def test_the_hot_routes_answer_under_a_prefix_too(table: FakeTable) -> None:
     outer.mount("/v1", inner)
     reply = AsgiClient(outer).post_json("/v1/query", query())
     assert reply == AsgiClient(inner).post_json("/query", query())
+
+
+# What an answer says of each instance
+
+
+@pytest.fixture
+def doubtful(table: FakeTable) -> FakeTable:
+    for name in ("a", "b", "c"):
+        publisher = table.add(registration(name))
+        if name != "c":
+            table.store(publisher, range(8), hashes=[1, 2])
+    table.answer_state = AnswerState.UNCONFIRMED
+    table.standings = {
+        "a": Standing(AnswerState.EXACT, "", 5.0),
+        "b": Standing(AnswerState.UNCONFIRMED, "link_down", 7.5),
+        "c": Standing(AnswerState.DEGRADED, "lost_batches", 9.0),
+    }
+    return table
+
+
+def test_detail_tells_the_state_of_every_instance_also_of_those_that_hold_nothing(
+    doubtful: FakeTable, client: AsgiClient
+) -> None:
+    plain = client.post_json("/query", query()).document()["default"]
+    detailed = client.post_json("/query?detail=1", query())
+    assert detailed.headers["reprise-state"] == "unconfirmed"
+    instances = detailed.document()["default"]
+    told = {name: (one["state"], one["reason"], one["since"]) for name, one in instances.items()}
+    assert told == {
+        "a": ("exact", "", 5.0),
+        "b": ("unconfirmed", "link_down", 7.5),
+        "c": ("degraded", "lost_batches", 9.0),
+    }
+    assert instances["c"]["longest_matched"] == 0
+    for name, one in plain.items():
+        assert {field: instances[name][field] for field in one} == one
+
+
+def test_detail_in_msgpack(doubtful: FakeTable, client: AsgiClient) -> None:
+    instances = client.post_msgpack("/query?detail=1", query()).document()["instances"]
+    assert instances["b"]["state"] == "unconfirmed"
+    assert instances["b"]["longest_matched"] == 8
+
+
+@pytest.mark.parametrize("detail", ["", "&detail=1"])
+def test_only_exact_leaves_out_all_others(
+    doubtful: FakeTable, client: AsgiClient, detail: str
+) -> None:
+    reply = client.post_json(f"/query?only=exact{detail}", query())
+    assert reply.headers["reprise-state"] == "unconfirmed"
+    assert list(reply.document()["default"]) == ["a"]
+
+
+def test_a_service_may_leave_out_what_is_not_exact_unless_asked_for_all(
+    doubtful: FakeTable,
+) -> None:
+    client = AsgiClient(create_app(doubtful, doubtful, only_exact=True))
+    assert list(client.post_json("/query", query()).document()["default"]) == ["a"]
+    everything = client.post_json("/query?only=all", query()).document()["default"]
+    assert sorted(everything) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("asked", ["detail=2", "only=some", "&".join("x=1" for _ in range(40))])
+def test_an_option_that_there_is_not_is_refused(
+    doubtful: FakeTable, client: AsgiClient, asked: str
+) -> None:
+    reply = client.post_json(f"/query?{asked}", query())
+    assert reply.status == 400
+    assert reply.document()["error"]
+
+
+def test_parameters_that_mean_nothing_are_ignored(doubtful: FakeTable, client: AsgiClient) -> None:
+    assert client.post_json("/query?other=1", query()) == client.post_json("/query", query())

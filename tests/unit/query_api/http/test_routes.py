@@ -181,6 +181,9 @@ def test_services_have_conductors_names_and_ours(table: FakeTable, client: AsgiC
             "Sequence": 7,
             "DegradedSince": 5,
             "Connected": True,
+            "State": "exact",
+            "Reason": "",
+            "Since": 0.0,
         }
     ]
 

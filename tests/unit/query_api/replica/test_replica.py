@@ -8,14 +8,22 @@ from query_api.http.app import create_app
 from query_api.replica.replica import Replica
 from query_api.replica.snapshot import Topic, TopicPartition
 from reprise.metrics.roles import replica_collector
-from schemas.answer_states import AnswerState
+from schemas.answer_states import AnswerState, Doubt
 from schemas.conditions import Level, Part
 from schemas.limits import STALE_S
 from schemas.registration import Registration
 from schemas.topics import encode_publisher, encode_registration
 from streams.table.fold import Fold
 from streams.table.rows.reader import RowReader
-from tests.building import SCOPE, events_record, registered_record, registration, stored
+from tests.building import (
+    SCOPE,
+    events_record,
+    heartbeat_record,
+    registered_record,
+    registration,
+    report,
+    stored,
+)
 from tests.fakes import AsgiClient, FakeTable, FlushingWorker
 
 TOKENS = list(range(12))
@@ -31,7 +39,9 @@ class Reader:
     def __init__(self, make_fold: Callable[[], Fold]) -> None:
         self.now = 100.0
         self.replica = Replica(
-            lambda: RowReader(make_fold().kernel), PARTITIONS, clock=lambda: self.now
+            lambda: RowReader(make_fold().kernel, has_registry=True),
+            PARTITIONS,
+            clock=lambda: self.now,
         )
         self.topics: dict[TopicPartition, list[tuple[bytes, bytes | None]]] = {
             place: [] for place in (TABLE_0, TABLE_1, REGISTRY)
@@ -144,7 +154,7 @@ def test_answers_tell_the_position_of_every_partition(
     reader.read()
     reply = replica_client.post_json("/query", QUERY)
     assert reply.headers["reprise-position"] == "0:-1,1:1"
-    assert reply.headers["reprise-state"] == "exact"
+    assert reply.headers["reprise-state"] == "unconfirmed"
     reader.topics[TABLE_1] += worker.flush(SECOND)
     reader.read()
     reply = replica_client.post_json("/query", QUERY)
@@ -165,6 +175,7 @@ def test_every_document_has_the_same_form_as_over_the_fold_itself(
     direct.states = dict(worker.fold.publishers)
     direct.at = reader.replica.positions()
     direct.role = "serve"
+    direct.answer_state = AnswerState.UNCONFIRMED
     direct.lag = reader.replica.health().lag
     client = AsgiClient(create_app(direct, direct))
     for path in ("/digest", "/global_view", "/health", "/ready"):
@@ -173,18 +184,18 @@ def test_every_document_has_the_same_form_as_over_the_fold_itself(
         assert send(replica_client, "/query", QUERY) == send(client, "/query", QUERY)
     (service,) = replica_client.get("/services").document()["services"]
     (expected,) = client.get("/services").document()["services"]
-    assert service == expected | {"Connected": None}
+    assert service == expected | {"Connected": None, "Reason": "not_followed"}
     assert service["Sequence"] == 1
 
 
-def test_answers_are_stale_without_an_answer_of_kafka_and_exact_once_it_is_back(
+def test_answers_are_stale_without_an_answer_of_kafka_and_not_once_it_is_back(
     reader: Reader, worker: FlushingWorker
 ) -> None:
     replica = reader.replica
     reader.topics[TABLE_0] += worker.flush(*FIRST)
     reader.check()
     reader.read()
-    assert replica.state(SCOPE) is AnswerState.EXACT
+    assert replica.state(SCOPE) is AnswerState.UNCONFIRMED
     replica.note_unreachable("away")
     assert replica.state(SCOPE) is AnswerState.STALE
     assert (replica.ready, replica.health().problem) == (True, "away")
@@ -193,7 +204,7 @@ def test_answers_are_stale_without_an_answer_of_kafka_and_exact_once_it_is_back(
     assert lag is not None
     assert (lag.seconds, lag.reachable) == (60.0, False)
     reader.check()
-    assert replica.state(SCOPE) is AnswerState.EXACT
+    assert replica.state(SCOPE) is AnswerState.UNCONFIRMED
     assert replica.health().problem == ""
 
 
@@ -233,7 +244,7 @@ def test_records_that_no_row_covers_make_answers_stale_in_time(
     reader.read()
     reader.events[TopicPartition(Topic.EVENTS, 0)] = 3
     for _ in range(int(STALE_S)):
-        assert reader.replica.state(SCOPE) is AnswerState.EXACT
+        assert reader.replica.state(SCOPE) is AnswerState.UNCONFIRMED
         reader.now += 1
         reader.check()
     assert reader.replica.state(SCOPE) is AnswerState.STALE
@@ -242,7 +253,7 @@ def test_records_that_no_row_covers_make_answers_stale_in_time(
     assert (lag.source_records, lag.seconds) == (1, STALE_S)
     reader.topics[TABLE_0] += worker.flush(SECOND)
     reader.read()
-    assert reader.replica.state(SCOPE) is AnswerState.EXACT
+    assert reader.replica.state(SCOPE) is AnswerState.UNCONFIRMED
 
 
 def test_while_another_copy_is_made_the_old_one_answers_stale(
@@ -262,7 +273,7 @@ def test_while_another_copy_is_made_the_old_one_answers_stale(
     assert str(replica.positions()[0]) == "0:1"
     assert "reading the table" in replica.health().problem
     reader.read()
-    assert replica.state(SCOPE) is AnswerState.EXACT
+    assert replica.state(SCOPE) is AnswerState.UNCONFIRMED
     assert str(replica.positions()[0]) == "0:2"
     assert replica.rebuilds == 1
 
@@ -287,7 +298,7 @@ def test_a_table_topic_that_was_lost_is_not_answered_from_before_it_is_written_a
     reader.check()
     reader.read()
     assert replica.current is not before
-    assert replica.state(SCOPE) is AnswerState.EXACT
+    assert replica.state(SCOPE) is AnswerState.UNCONFIRMED
     assert replica.health().problem == ""
 
 
@@ -344,3 +355,127 @@ def test_metrics_tell_lag_rows_and_publishers(
     publisher = {"tenant": "default", "instance": "a", "model": "m", "dp_rank": "0"}
     assert value("reprise_publisher_folded_sequence", **publisher) == 0.0
     assert "reprise_table_lag_seconds" in replica_client.get("/metrics").body.decode()
+
+
+# Who is confirmed
+
+NOT_LISTED = registration("b")
+
+
+class Beating:
+    """A bridge that confirms the publisher `a`, a worker that folds it, a replica that reads."""
+
+    def __init__(self, reader: Reader, worker: FlushingWorker) -> None:
+        self.reader = reader
+        self.worker = worker
+        self.events = 0
+        reader.register(registration("a"))
+        self.write(*FIRST)
+        self.read()
+
+    def write(self, *records: bytes) -> None:
+        self.events += len(records)
+        self.reader.events[TopicPartition(Topic.EVENTS, 0)] = self.events
+        self.reader.check()
+        self.reader.topics[TABLE_0] += self.worker.flush(*records)
+
+    def beat(self, uptime: float, reason: str | None = "", *, bridge: str = "one") -> None:
+        reports = [] if reason is None else [report(registration("a"), reason)]
+        self.write(heartbeat_record(bridge, uptime, reports))
+
+    def read(self) -> None:
+        self.reader.check()
+        self.reader.read()
+
+    def state(self) -> AnswerState:
+        return self.reader.replica.state(SCOPE)
+
+
+@pytest.fixture
+def beating(reader: Reader, worker: FlushingWorker) -> Beating:
+    return Beating(reader, worker)
+
+
+def test_a_publisher_is_confirmed_from_the_second_heartbeat_on_for_as_long_as_they_come(
+    beating: Beating, reader: Reader
+) -> None:
+    assert beating.state() is AnswerState.UNCONFIRMED
+    beating.beat(1.0)
+    beating.read()
+    assert beating.state() is AnswerState.UNCONFIRMED, "it may be of any age"
+    for uptime in range(2, 9):
+        reader.now += 1
+        beating.beat(float(uptime), None)
+        beating.read()
+        assert beating.state() is AnswerState.EXACT
+    for _ in range(4):
+        reader.now += 1
+        beating.read()
+        assert beating.state() is AnswerState.EXACT
+    reader.now += 1
+    beating.read()
+    assert beating.state() is AnswerState.UNCONFIRMED
+    standing = reader.replica.standing(registration("a").publisher)
+    assert (standing.state, standing.reason) == (AnswerState.UNCONFIRMED, Doubt.NO_HEARTBEAT)
+
+
+def test_a_heartbeat_that_was_held_up_counts_from_when_it_was_written(
+    beating: Beating, reader: Reader
+) -> None:
+    for uptime in (1.0, 2.0):
+        beating.beat(uptime)
+        beating.read()
+        reader.now += 1
+    assert beating.state() is AnswerState.EXACT
+    reader.now += 20
+    beating.beat(3.0)  # written 19 s ago by a bridge that was paused then
+    beating.read()
+    assert beating.state() is AnswerState.UNCONFIRMED
+    beating.beat(23.0)
+    beating.read()
+    assert beating.state() is AnswerState.EXACT
+
+
+def test_what_the_bridge_says_of_a_publisher_is_its_state(beating: Beating, reader: Reader) -> None:
+    for uptime, reason in ((1.0, "link_down"), (2.0, "link_down"), (3.0, ""), (4.0, "later_word")):
+        beating.beat(uptime, reason)
+        beating.read()
+        confirmed = reason == ""
+        assert (beating.state() is AnswerState.EXACT) == confirmed
+    publisher = registration("a").publisher
+    assert reader.replica.standing(publisher).reason == Doubt.CATCHING_UP, "of a newer bridge"
+    (standing,) = reader.replica.instance_standings(SCOPE).values()
+    assert standing.state is AnswerState.UNCONFIRMED
+
+
+def test_whoever_the_registry_and_the_table_do_not_both_have_is_unconfirmed(
+    beating: Beating, reader: Reader
+) -> None:
+    for uptime in (1.0, 2.0):
+        beating.beat(uptime)
+        beating.read()
+    assert beating.state() is AnswerState.EXACT
+    reader.register(NOT_LISTED)
+    beating.read()
+    assert beating.state() is AnswerState.UNCONFIRMED, "nobody follows it yet"
+    reader.topics[REGISTRY].append((encode_publisher(NOT_LISTED.publisher), None))
+    beating.read()
+    assert beating.state() is AnswerState.EXACT
+    reader.topics[REGISTRY].append((encode_publisher(registration("a").publisher), None))
+    beating.read()
+    assert beating.state() is AnswerState.UNCONFIRMED, "its bridge has still to give it up"
+
+
+def test_a_complete_heartbeat_gives_up_whom_it_does_not_name(
+    beating: Beating, reader: Reader
+) -> None:
+    for uptime in (1.0, 2.0):
+        beating.beat(uptime)
+        beating.read()
+    beating.write(heartbeat_record("two", 1.0, [], complete=True))
+    beating.write(heartbeat_record("two", 1.5, [report(registration("a"), Doubt.NOT_FOLLOWED)]))
+    beating.read()
+    assert beating.state() is AnswerState.EXACT, "it is not that bridge's"
+    beating.write(heartbeat_record("one", 3.0, [], complete=True))
+    beating.read()
+    assert beating.state() is AnswerState.UNCONFIRMED
