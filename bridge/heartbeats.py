@@ -9,7 +9,8 @@ where that has changed, and now and then of all.
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
 
 from bridge.followed import Followed
 from bridge.ports import Watched
@@ -29,6 +30,19 @@ def new_bridge_name() -> str:
     return (
         f"{socket.gethostname()[:HOST_NAME_CHARS_MAX]}-{os.urandom(BRIDGE_NAME_RANDOM_BYTES).hex()}"
     )
+
+
+class HeartbeatSink(Protocol):
+    """A log of this process."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether nothing waits for the disk."""
+        ...
+
+    def append(self, records: Iterable[HeartbeatRecord]) -> None:
+        """Appends them, where nothing waits."""
+        ...
 
 
 class _Partition:
@@ -122,6 +136,24 @@ class Heartbeats:
             complete=complete,
             reports=tuple(reports),
         )
+
+    def write_news(self, sink: HeartbeatSink) -> float | None:
+        """Writes what is new into a log of this process, which need not be told that it is there.
+
+        Returns:
+            As of when the log then has all that confirmed publishers had sent, monotonic seconds;
+            None where that cannot be said now.
+        """
+        now = time.monotonic()
+        if now - self._pump.watched_at > WATCH_LATE_S:
+            return None
+        for number in self.partitions():
+            record = self.make(number) if self.has_news(number) else None
+            if record is not None and sink.is_ready:
+                sink.append([record])
+                if sink.is_ready:
+                    self.written(number, record)
+        return now if sink.is_ready else None
 
     def written(self, number: int, record: HeartbeatRecord) -> None:
         """The heartbeat is in the log: what it says need not be said again."""

@@ -17,7 +17,8 @@ marker, and come from another incarnation of the engine, whose numbers look the 
 
 A repair *confirms* the publisher where it is known that the log then has all that the engine had
 sent: the reply began with the log's last batch, or with the first one of an incarnation, and went
-on to its end, or to what waits, without a hole.
+on without a hole to what waits, or had nothing newer. A reply that ends with something new is not
+believed to have had all: a long one loses what the engine's socket has no room for.
 
 Not detected: an incarnation whose buffer no longer has the number of the log's last batch. It is
 taken for the same incarnation with a gap, as live batches with such numbers are
@@ -65,6 +66,7 @@ class Repair:
         self._anchored = False  # and that is proven by its first batch
         self._answered = False
         self._whole = False
+        self._taken = 0  # batches of the reply under way
         self._hole: tuple[int, int] | None = None
         self._asked_again = False
         self._waited = 0  # how many live batches waited when the request under way was sent
@@ -97,6 +99,7 @@ class Repair:
         self.requests += 1
         self._waited = self._sequencer.waiting(self._publisher)
         self._verified = self._anchored = self._whole = False
+        self._taken = 0
         self._progress = False
         return True
 
@@ -132,6 +135,7 @@ class Repair:
         if taken:
             self._progress = True
             self.replayed += len(taken)
+            self._taken += len(taken)
             records += self._sequencer.accept(self._publisher, taken, now)
         if answer is Answer.DONE:
             self._whole = self._anchored and self._is_joined()
@@ -148,8 +152,10 @@ class Repair:
                 self._note_silence()
             return Answer.ASK
         if self._verified:
-            self._whole = self._anchored and not self._is_short()
-            return Answer.ASK if self._is_short() else Answer.DONE
+            if self._is_short() or (self._taken and not self._is_joined()):
+                return Answer.ASK
+            self._whole = self._anchored
+            return Answer.DONE
         cursor = self._sequencer.cursor(self._publisher)
         self._whole = cursor.sequence == -1 and not self._is_short()
         if self._new_incarnation or not (self._is_anchored() or self._has_begun_again()):

@@ -44,7 +44,6 @@ from schemas.limits import (
     LOG_RETRY_S,
     SHUTDOWN_S,
     STALE_S,
-    WATCH_LATE_S,
 )
 from schemas.positions import PublisherState
 from schemas.registration import Registration
@@ -294,23 +293,11 @@ class WriteThread:
 
     async def _beat(self) -> None:
         while True:
-            self._say()
+            as_of = self.heartbeats.write_news(self.sink)
+            if as_of is not None:
+                with contextlib.suppress(StorageError):  # the fold has ended, and so will this
+                    self.folding.mark(as_of)
             await asyncio.sleep(HEARTBEAT_S)
-
-    def _say(self) -> None:
-        """Writes what is new of the publishers; that this process is there, it need not write."""
-        now = time.monotonic()
-        if not self.sink.is_ready or now - self.pump.watched_at > WATCH_LATE_S:
-            return
-        for number in self.heartbeats.partitions():
-            record = self.heartbeats.make(number) if self.heartbeats.has_news(number) else None
-            if record is not None:
-                self.sink.append([record])
-                if not self.sink.is_ready:
-                    return
-                self.heartbeats.written(number, record)
-        with contextlib.suppress(StorageError):  # the fold has ended, which stops this thread
-            self.folding.mark(now)
 
     @property
     def fresh_until(self) -> FreshUntil:

@@ -2,9 +2,13 @@
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from schemas.answer_states import AnswerState, Standing
+from schemas.identities import PublisherKey
+from schemas.limits import STALE_S
 from schemas.records import EventsRecord, GapRecord, Record
 from streams.kernel.changes import decode_changes
 from streams.table.fold import Fold
@@ -160,6 +164,30 @@ class Crowd:
 def _make_sound(links: Iterable[Link]) -> None:
     for link in links:
         link.loss = 0.0
+
+
+def check_states(
+    engines: Iterable[SimulatedEngine],
+    publishers: Iterable[PublisherKey],
+    state: Callable[[PublisherKey], Standing],
+    held: Callable[[SimulatedEngine], set[int]],
+) -> Counter[AnswerState]:
+    """No publisher is `exact` whose blocks are not what its engine had at some time of the last
+    STALE_S; returns how many are in each state.
+    """
+    by_publisher = {engine.publisher: engine for engine in engines}
+    states: Counter[AnswerState] = Counter()
+    for publisher in publishers:
+        engine, standing = by_publisher[publisher], state(publisher)
+        states[standing.state] += 1
+        if standing.state is AnswerState.EXACT and not engine.lost_unseen:
+            found = held(engine)
+            assert engine.was_so(found, within_s=STALE_S), (
+                f"engine {engine.number} is exact and wrong: {len(found - engine.held())} blocks"
+                f" too many, {len(engine.held() - found)} missing; it is"
+                f" {'up' if engine.up else 'down'} at {engine.sequence}"
+            )
+    return states
 
 
 def held_by(fold: Fold, engine: SimulatedEngine) -> set[int]:

@@ -26,6 +26,8 @@ from tests.simulation.loop import EPOCH_S, SimulatedLoop, current
 BLOCK_SIZE: Final = 4
 MODEL: Final = "m"
 REPLAY_TIMEOUT_S: Final = 2.0
+PAST_S: Final = 30.0
+"""For how long it is remembered what an engine had cached."""
 _WIRES: Final = ("0.9", "0.20", "0.26", "0.33")
 
 
@@ -81,6 +83,8 @@ class SimulatedEngine:
         self._heard: set[tuple[int, int]] = set()
         self._life = 0
         self._prefixes: dict[int, int] = {}  # by block hash, of all incarnations
+        self.lost_unseen = False  # see `note_unseen_loss`
+        self.past: deque[tuple[float, set[int] | None]] = deque()
         self.buffer_batches = buffer_batches
         self.up = False
         self.start()
@@ -108,12 +112,30 @@ class SimulatedEngine:
         self._life += 1
         self.buffer: deque[tuple[int, bytes]] = deque(maxlen=self.buffer_batches)
         self.up = True
+        self._note_past(set())
 
     def stop(self) -> None:
         """Ends the incarnation: links go down, what was under way is lost."""
         self.up = False
+        self._note_past(None)
         for link in self.links:
             link.set_up(False)
+
+    def _note_past(self, held: set[int] | None) -> None:
+        self.past.append((self._loop.now, held))
+        while len(self.past) > 1 and self.past[1][0] < self._loop.now - PAST_S:
+            self.past.popleft()
+
+    def was_so(self, found: set[int], *, within_s: float) -> bool:
+        """Whether this is all that was cached at some time of the last seconds."""
+        since = self._loop.now - within_s
+        past = [held for _, held in self.past]
+        begun = [at for at, _ in self.past]
+        return any(
+            held == found
+            for number, held in enumerate(past)
+            if number + 1 == len(past) or begun[number + 1] >= since
+        )
 
     def serve(self, prompt: Sequence[int]) -> None:
         """One request: its events are one batch."""
@@ -124,6 +146,12 @@ class SimulatedEngine:
     def held(self) -> set[int]:
         """The prefix hashes of what is cached: the truth."""
         return {self._prefixes[block] for block, _ in self.cache.snapshot().held}
+
+    def note_unseen_loss(self) -> None:
+        """A link has lost a message and has not gone down: without a replay socket, what comes next
+        shows it, and nothing else.
+        """
+        self.lost_unseen = self.lost_unseen or not self.registration.replay_endpoint
 
     def note_heard(self, sequence: int) -> None:
         """A batch of the present incarnation has been received by somebody."""
@@ -155,6 +183,7 @@ class SimulatedEngine:
         payload = self._encoder.encode(events, timestamp_s=now, dp_rank=0)
         self._lives[now] = self._life
         self.buffer.append((self.sequence, payload))
+        self._note_past(self.held())
         for link in self.links:
             link.send([b"", self.sequence.to_bytes(8, "big"), payload])
         self.sequence += 1
@@ -197,7 +226,10 @@ class Link:
 
     def send(self, frames: list[bytes]) -> None:
         """Hands one message on, or loses it."""
-        if not self.up or self._rng.random() < self.loss:
+        if not self.up:
+            return
+        if self._rng.random() < self.loss:
+            self.engine.note_unseen_loss()
             return
         soon = self._loop.now + self._rng.random() * 0.003
         arrives_at = max(self._last_at + 1e-6, soon)  # timers of one moment have no order
@@ -208,8 +240,8 @@ class Link:
         if epoch != self._epoch or self._inbox is None:
             return
         self.engine.note_heard(int.from_bytes(frames[1], "big"))
-        received_at = EPOCH_S + self._loop.now
-        self._inbox.put([RawMessage(self.engine.publisher, frames, received_at)])
+        message = RawMessage(self.engine.publisher, frames, self._loop.now, self.times_up)
+        self._inbox.put([message])
 
     def close(self) -> None:
         """Never delivers again."""
@@ -262,6 +294,10 @@ class SimulatedSubscriber:
         """Whether the link is up."""
         return publisher in self._links and self._links[publisher].up
 
+    def received_until(self, publisher: PublisherKey) -> float:
+        """Now: nothing waits in a socket."""
+        return self._loop.now
+
     def links(self, publisher: PublisherKey) -> int:
         """How often it came up."""
         return self._links[publisher].times_up if publisher in self._links else 0
@@ -293,15 +329,16 @@ class Replays:
             raise TimeoutError
         batches = [batch for batch in engine.buffer if batch[0] >= start]
         for first in range(0, len(batches), 8):
+            loss = self.loss if first else 0.0  # of a long reply, which a socket has no room for
             await asyncio.sleep(self._rng.random() * 0.002)
             chunk = [
                 RawMessage(
                     publisher,
                     [b"", sequence.to_bytes(8, "big"), payload],
-                    EPOCH_S + self._loop.now,
+                    self._loop.now,
                 )
                 for sequence, payload in batches[first : first + 8]
-                if self._rng.random() >= self.loss
+                if self._rng.random() >= loss
             ]
             for sequence, _ in batches[first : first + 8]:
                 engine.note_heard(sequence)

@@ -15,6 +15,7 @@ from unittest import mock
 
 from bridge import pump
 from bridge.delivery.log_sink import LogSink
+from bridge.heartbeats import Heartbeats
 from bridge.membership.commands import Commands
 from bridge.membership.registrar import Registrar
 from bridge.pump import Pump
@@ -22,11 +23,13 @@ from bridge.sequencing import sequencer
 from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.inbox import Inbox
 from bridge.supervision import keep
-from schemas.codec import decode_record
+from schemas.answer_states import AnswerState, Standing
+from schemas.codec import decode_log_record
 from schemas.errors import DiskError, NotRegisteredError, StorageError
 from schemas.identities import Offset, PublisherKey
-from schemas.limits import HELD_BATCHES_MAX
+from schemas.limits import HEARTBEAT_S, HELD_BATCHES_MAX, STALE_S
 from schemas.positions import PublisherState
+from schemas.records import HeartbeatRecord
 from schemas.registration import Registration
 from streams.kernel import open_kernel
 from streams.log import embedded
@@ -35,8 +38,9 @@ from streams.log.interface import LogEntry
 from streams.table import store
 from streams.table.driver import FoldDriver, recover
 from streams.table.fold import Fold
+from streams.table.scope_states import FreshUntil, Source
 from streams.table.table import Table
-from tests.simulation.crowd import FAULTS_S, Crowd, Step, check_engine, held_by
+from tests.simulation.crowd import FAULTS_S, Crowd, Step, check_engine, check_states, held_by
 from tests.simulation.disk import Database, KilledError, SimulatedDisk, WriteBatch
 from tests.simulation.engines import SimulatedReplayer, SimulatedSubscriber
 from tests.simulation.history import History
@@ -92,6 +96,8 @@ class Service:
             on_recovered=lambda: None,
         )
         self.pump = Pump(self.sink)
+        self.heartbeats = Heartbeats(self.pump)
+        self.fresh_until: FreshUntil = {}
         self.registrar = Registrar(pump=self.pump, sink=self.sink, table=self, sync=self._sync)
 
     def _take(self, first: Offset, encoded: Sequence[bytes]) -> None:
@@ -110,7 +116,20 @@ class Service:
             keep("commands", self.commands.run, on_fault=self._fail),
             self._fold(),
             self._sync_often(),
+            self._beat(),
         )
+
+    async def _beat(self) -> None:
+        while True:
+            as_of = self.heartbeats.write_news(self.sink)
+            if as_of is not None:
+                await self.folded()
+                self.fresh_until = {Source(0, self.heartbeats.bridge): as_of + STALE_S}
+            await asyncio.sleep(HEARTBEAT_S)
+
+    def standing(self, publisher: PublisherKey) -> Standing:
+        """As `EmbeddedService`'s, where the disk works."""
+        return self.table.fold.states.standing(publisher, self.fresh_until, self.loop.now)
 
     def _fail(self) -> None:
         raise AssertionError("the log writer or the commands have failed")
@@ -175,6 +194,7 @@ class EmbeddedWorld:
         self.written: dict[int, bytes] = {}
         self.lost = False  # the table, since the last start
         self.proven_from = 0
+        self.states: Counter[AnswerState] = Counter()
         self.flush_s = self.rng.choice((0.25, 1.0, 5.0))
         self.segment_bytes = self.rng.choice((2_000, 10_000))
         self.held_max = history.source("held").choice((3, HELD_BATCHES_MAX))
@@ -273,6 +293,8 @@ class EmbeddedWorld:
         watching = self.loop.create_task(self._watch())
         await self.crowd.take_steps([*self.crowd.steps(), *steps])
         await self._heal()
+        if watching.done():
+            watching.result()
         watching.cancel()
         assert self.service is not None
         self.check(self.service)
@@ -283,6 +305,20 @@ class EmbeddedWorld:
             await asyncio.sleep(0.25)
             if self.process.state is State.DEAD and self.service is not None:
                 self.kill()
+            self._check_states()
+
+    def _check_states(self) -> None:
+        service = self.service
+        if service is None or self.process.state is not State.RUNNING or not service.sink.is_ready:
+            return
+        fold = service.table.fold
+        with suppress(KilledError):
+            self.states += check_states(
+                self.crowd.engines,
+                fold.registrations,
+                service.standing,
+                lambda engine: held_by(fold, engine),
+            )
 
     def kill_service(self) -> None:
         """At some time the service is killed."""
@@ -465,7 +501,8 @@ class EmbeddedWorld:
         self.check_faults(service)
         if not self.proven_from:
             assert not service.table.fold.counters["log_holes"], "the log has holes"
-        records = [decode_record(self.written[offset]) for offset in sorted(self.written)]
+        logged = [decode_log_record(self.written[offset]) for offset in sorted(self.written)]
+        records = [one for one in logged if not isinstance(one, HeartbeatRecord)]
         for engine in self.crowd.engines:
             registered = engine.number in self.registered
             check_engine(
