@@ -26,14 +26,14 @@ class _Partition:
     """One partition: the samples that are not reached yet, and since when it is behind.
 
     Attributes:
-        as_of: everything that was in the log then is applied.
+        as_of: everything that was in the log then is applied; a guess until a sample is reached.
         end, next: end of the log when last sampled; first offset that is not applied.
     """
 
-    __slots__ = ("_reached", "_samples", "as_of", "end", "next")
+    __slots__ = ("_samples", "as_of", "end", "is_reached", "next")
 
     def __init__(self, as_of: float) -> None:
-        self._reached = False
+        self.is_reached = False
         self.as_of = as_of
         self.end = 0
         self.next = 0
@@ -49,11 +49,15 @@ class _Partition:
         self.next = next_offset
         while self._samples and self._samples[0].end <= next_offset:
             self.as_of = self._samples.popleft().time
-            self._reached = True
+            self.is_reached = True
 
     def guess(self, as_of: float) -> None:
-        if not self._reached:
+        if not self.is_reached:
             self.as_of = as_of
+
+    @property
+    def proven_as_of(self) -> float:
+        return self.as_of if self.is_reached else -NEVER
 
 
 class LagTracker(Generic[NameT]):
@@ -67,7 +71,7 @@ class LagTracker(Generic[NameT]):
         self._partitions[name] = _Partition(as_of)
 
     def guess(self, name: NameT, as_of: float) -> None:
-        """The partition is applied to about then; counts until a first sample is reached."""
+        """The partition is applied to about then: what is shown until a first sample is reached."""
         self._partitions[name].guess(as_of)
 
     def advance(self, name: NameT, next_offset: int) -> None:
@@ -81,7 +85,7 @@ class LagTracker(Generic[NameT]):
 
     def as_of(self, name: NameT) -> float:
         """Everything that the partition had then is applied; monotonic seconds."""
-        return self._partitions[name].as_of
+        return self._partitions[name].proven_as_of
 
     def records(self, name: NameT) -> int:
         """How many records the log had beyond those applied when it was last asked."""
@@ -104,4 +108,4 @@ class LagTracker(Generic[NameT]):
             return -NEVER
         if sum(map(self.records, self._partitions)) > STALE_RECORDS:
             return -NEVER
-        return min(partition.as_of for partition in self._partitions.values()) + STALE_S
+        return min(partition.proven_as_of for partition in self._partitions.values()) + STALE_S

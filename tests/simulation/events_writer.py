@@ -1,17 +1,21 @@
 """Publishers whose records a test writes itself, in the order in which a bridge would."""
 
+import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from schemas.events import BlockEvent
+from schemas.limits import HEARTBEAT_S
 from tests.building import (
     BLOCK,
     cleared,
     events_record,
     gap_record,
+    heartbeat_record,
     registered_record,
     registration,
     removed,
+    report,
     reset_record,
     stored,
     unregistered_record,
@@ -99,3 +103,56 @@ class WrittenPublisher:
     def _again(self) -> None:
         if self._last:
             self._append(self._last)  # it was acknowledged to nobody
+
+
+class WrittenBridge:
+    """The bridge of all publishers: its heartbeats, which come only while it is there.
+
+    Args:
+        append: takes a heartbeat for a partition.
+        home: the partition of a publisher.
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        publishers: Sequence[WrittenPublisher],
+        append: Callable[[int, bytes], None],
+        home: Callable[[WrittenPublisher], int],
+        clock: Callable[[], float],
+    ) -> None:
+        self.away_since: float | None = None
+        self._publishers = publishers
+        self._append = append
+        self._home = home
+        self._clock = clock
+        self._started_at = clock()
+        self._lives = 1
+
+    async def run(self) -> None:
+        """Heartbeats into every partition, until it is cancelled."""
+        while True:
+            if self.away_since is None:
+                for partition in {self._home(one) for one in self._publishers}:
+                    self._beat(partition)
+            await asyncio.sleep(HEARTBEAT_S)
+
+    def _beat(self, partition: int) -> None:
+        reports = [
+            report(one.registration)
+            for one in self._publishers
+            if one.registered and self._home(one) == partition
+        ]
+        uptime = self._clock() - self._started_at
+        name = f"bridge-{self._lives}"
+        self._append(partition, heartbeat_record(name, uptime, reports, complete=True))
+
+    def leave(self) -> None:
+        """It dies."""
+        self.away_since = self._clock()
+
+    def come(self) -> None:
+        """Another one takes its place."""
+        if self.away_since is not None:
+            self.away_since, self._started_at = None, self._clock()
+            self._lives += 1

@@ -4,6 +4,7 @@ answer exact and wrong, and in the end every replica has what a fresh fold of th
 
 import asyncio
 import os
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -27,6 +28,7 @@ from query_api.replica.topic_reader import TopicReader
 from schemas.answer_states import AnswerState
 from schemas.errors import ConfigurationError, RepriseError
 from schemas.identities import ModelContext, Offset, PublisherKey, StreamKey
+from schemas.limits import STALE_S
 from schemas.positions import PublisherState
 from schemas.topics import encode_stream
 from streams.kernel import open_kernel
@@ -43,7 +45,7 @@ from tests.building import SCOPE
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.crowd import FAULTS_S, Step
 from tests.simulation.disk import Database, SimulatedDisk, WriteBatch
-from tests.simulation.events_writer import WrittenPublisher
+from tests.simulation.events_writer import WrittenBridge, WrittenPublisher
 from tests.simulation.history import History
 from tests.simulation.loop import Process, SimulatedLoop, State, current
 
@@ -188,6 +190,14 @@ class TableWorld:
         self.publishers = [
             WrittenPublisher(number, source, partial(self.append, number)) for number in range(5)
         ]
+        self.bridge = WrittenBridge(
+            self.publishers,
+            self._append_to,
+            lambda one: self._home(one.registration.stream),
+            loop.time,
+        )
+        self.states: Counter[AnswerState] = Counter()
+        self.appended: list[list[tuple[float, int]]] = [[] for _ in range(_EVENTS.partitions)]
         self.folds = [make_fold() for _ in range(_EVENTS.partitions)]
         self.expected: list[dict[int, Expected]] = [
             {-1: Expected({}, {})} for _ in range(_EVENTS.partitions)
@@ -235,6 +245,7 @@ class TableWorld:
 
     def _append_to(self, partition: int, value: bytes) -> None:
         offset = self.broker.append(Partition(_EVENTS.name, partition), [(b"", value)])
+        self.appended[partition].append((self.loop.now, offset))
         fold = self.folds[partition]
         fold.apply(Offset(offset), value)
         digests = {view.context: view.digest for view in fold.kernel.contexts()}
@@ -304,12 +315,16 @@ class TableWorld:
             (1, self.make_topic_again),
             (1, self.retire),
             (1, self.poison_table),
+            (1, self._bridge_leaves),
         ]
+        beating = self.loop.create_task(self.bridge.run())
+        beating.add_done_callback(_raise)
         weights, choices = zip(*steps, strict=True)
         for _ in range(self.rng.randint(40, 80)):
             self.rng.choices(choices, weights)[0]()
             await asyncio.sleep(self.rng.random() * self.rng.choice((0.02, 0.3, 1.5)))
             self.check_answers()
+        beating.cancel()
         await self._heal()
         self.check()
 
@@ -442,6 +457,7 @@ class TableWorld:
 
     async def _heal(self) -> None:
         self.history.note("all is well from here on")
+        self.bridge.come()
         self._broker_back()
         self.broker.cut.clear()
         for host in self.hosts:
@@ -482,9 +498,38 @@ class TableWorld:
             replica = reader.replica
             if replica is None or not replica.ready:
                 continue
+            self.states[replica.state(SCOPE)] += 1
+            self._check_age(reader.name, replica)
             # While a table is built again, after retention, it says that it is behind.
             if not self.losing or replica.state(SCOPE) is not AnswerState.STALE:
                 self._check_replica(reader.name, replica)
+
+    def _check_age(self, name: str, replica: Replica) -> None:
+        """An `exact` answer has all that was in the log STALE_S ago, when the bridge was there."""
+        if replica.state(SCOPE) is not AnswerState.EXACT:
+            return
+        then = self.loop.now - STALE_S
+        away_since = self.bridge.away_since
+        assert away_since is None or away_since >= then, (
+            f"{name} is exact though the bridge left {self.loop.now - away_since:.1f} s ago"
+        )
+        for partition, appended in enumerate(self.appended):
+            covered = replica.current.table.covered(partition)
+            last = next((offset for at, offset in reversed(appended) if at <= then), -1)
+            assert covered >= last, (
+                f"{name} is exact and covers {partition}:{covered}, but {last} was there"
+                f" {STALE_S:g} s ago"
+            )
+
+    def _bridge_leaves(self) -> None:
+        if self.bridge.away_since is None:
+            self.history.note("the bridge is away")
+            self.bridge.leave()
+            self.loop.call_later(self.rng.random() * 12, self._bridge_back)
+
+    def _bridge_back(self) -> None:
+        self.history.note("another bridge is there")
+        self.bridge.come()
 
     def _check_replica(self, name: str, replica: Replica) -> None:
         table = replica.current.table
@@ -529,6 +574,11 @@ class TableWorld:
 
 
 async def _prepare() -> None: ...
+
+
+def _raise(task: "asyncio.Task[None]") -> None:
+    if not task.cancelled():
+        task.result()
 
 
 def _refused(error: ConfigurationError) -> None:
