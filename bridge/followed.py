@@ -1,8 +1,9 @@
 """One publisher that is followed: whether it is confirmed, and when its engine is asked. Pure.
 
 A publisher is confirmed over one link (`schemas.answer_states`): by a repair that its engine's
-replay brought to an end, or because the first batch of its incarnation came over that link. From
-then on nothing can be missing without showing, as long as the link is up, but for what an engine's
+replay brought to an end, or because what came over that link is known to be of the log's
+incarnation with nothing missing before it: its first batch, or what came after it had cleared its
+cache. From then on nothing can be missing without showing, as long as the link is up, but for what an engine's
 socket drops when it is full. So an engine with a replay socket is asked again once it is silent.
 
 Times are monotonic seconds, but for `Doubted.since`.
@@ -40,7 +41,8 @@ class Look(NamedTuple):
         connected: whether its link is up.
         links: how often it has come up.
         messages: how many have been decoded.
-        born_link: see `Sequencer.born_link`.
+        proven_link: see `Sequencer.proven_link`.
+        is_doubted: see `Sequencer.is_doubted`.
         received_until: all that had arrived by then has been decoded.
         has_waiting: whether records of it have not reached the log.
     """
@@ -48,7 +50,8 @@ class Look(NamedTuple):
     connected: bool
     links: int
     messages: int
-    born_link: int
+    proven_link: int
+    is_doubted: bool
     received_until: float
     has_waiting: bool
 
@@ -76,15 +79,16 @@ class Followed:
         "_ask_at",
         "_asked_at",
         "_asked_link",
-        "_born_link",
         "_confirmed_link",
         "_connected",
         "_doubt",
         "_doubted",
         "_failures",
         "_heard_at",
+        "_is_doubted",
         "_links",
         "_messages",
+        "_proven_link",
         "_up_at",
         "held_since",
         "interrupted",
@@ -103,9 +107,9 @@ class Followed:
         self.held_since: float | None = None
         self.interrupted = False
         self.said: Doubted | None = None
-        self._connected = False
+        self._connected = self._is_doubted = False
         self._links = self._messages = 0
-        self._asked_link = self._confirmed_link = self._born_link = 0
+        self._asked_link = self._confirmed_link = self._proven_link = 0
         self._doubt = Doubt.CATCHING_UP if self.can_replay else Doubt.NO_REPLAY
         self._doubted: Doubted | None = None
         self._failures = 0
@@ -129,11 +133,11 @@ class Followed:
         """Takes over what is seen now; to be called often."""
         if look.links != self._links:
             self._links, self._up_at = look.links, now
-        self._connected = look.connected
+        self._connected, self._is_doubted = look.connected, look.is_doubted
         if look.messages != self._messages:
             self._messages, self._heard_at = look.messages, now
-        if look.born_link == look.links > 0 and look.born_link != self._born_link:
-            self._born_link = self._confirmed_link = look.links
+        if look.proven_link == look.links > 0 and look.links != self._proven_link:
+            self._proven_link = self._confirmed_link = look.links
         doubt = self._doubt_of(now, look)
         if self._doubted is None or self._doubted.doubt is not doubt:
             self._doubted = Doubted(doubt, wall_now)
@@ -145,7 +149,7 @@ class Followed:
             return Doubt.LINK_DOWN
         if self.repair is not None and not self.is_check:
             return Doubt.CATCHING_UP
-        if self._confirmed_link != look.links:
+        if self._confirmed_link != look.links or look.is_doubted:
             return self._doubt if self._asked_link == look.links else self._first_doubt
         if look.has_waiting:
             return Doubt.SPOOLED
@@ -187,17 +191,19 @@ class Followed:
             return Ask.NOTHING
         if self._asked_link != self._links:
             return Ask.REPAIR
-        if self._confirmed_link != self._links:
+        if self._confirmed_link != self._links or self._is_doubted:
             return Ask.CHECK
         asked_of_last = self._asked_at >= self._heard_at
         silence_s = CHECK_AGAIN_S if asked_of_last else CHECK_SILENCE_S
         last = self._asked_at if asked_of_last else self._heard_at
         return Ask.CHECK if now - last >= silence_s else Ask.NOTHING
 
-    def begin_asking(self, now: float) -> int:
-        """A repair begins; returns the link that it may confirm, 0 for none."""
-        settled = self._connected and now >= self._up_at + LINK_SETTLE_S
-        self._asked_link = self._links if settled else 0
+    def begin_asking(self, now: float, *, heard: int) -> int:
+        """A repair begins, after the link `heard` has brought a message; returns the link that it
+        may confirm, 0 for none.
+        """
+        settled = now >= self._up_at + LINK_SETTLE_S or heard == self._links
+        self._asked_link = self._links if settled and self._connected else 0
         return self._asked_link
 
     def answered(self, now: float, link: int, doubt: Doubt | None) -> None:

@@ -354,7 +354,9 @@ class Pump:
             self._append(records)
             await self._sink.room()
 
-        link = followed.begin_asking(time.monotonic())
+        now = time.monotonic()
+        followed.look(now, time.time(), self._look_at(publisher))
+        link = followed.begin_asking(now, heard=self.sequencer.link(publisher))
         doubt: Doubt | None = Doubt.NO_REPLAY
         try:
             if followed.can_replay:
@@ -370,6 +372,8 @@ class Pump:
         await self._sink.ready()
         followed.repair, followed.interrupted = None, False
         followed.answered(time.monotonic(), link, doubt)
+        if doubt is None and link:
+            self.sequencer.adopt_link(publisher, link)
         self.resume(publisher)
 
     def _promote(self, publisher: PublisherKey, followed: Followed) -> None:
@@ -439,7 +443,8 @@ class Pump:
             connected=receiver.connected(publisher),
             links=receiver.links(publisher),
             messages=self.sequencer.messages(publisher),
-            born_link=self.sequencer.born_link(publisher),
+            proven_link=self.sequencer.proven_link(publisher),
+            is_doubted=self.sequencer.is_doubted(publisher),
             received_until=received_until,
             has_waiting=self._sink.has_waiting(publisher),
         )

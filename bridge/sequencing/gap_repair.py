@@ -4,8 +4,9 @@ The publisher's batches wait in the sequencer meanwhile. A replay cannot be trus
 0.9-0.33, SGLang 0.4.10-0.5.23): it may start later than asked for, have holes, end without its end
 marker, and come from another incarnation of the engine, whose numbers look the same. So:
 
-1. Each request starts at the last batch in the log, and its reply is taken only if that batch comes
-   back with the same engine time. If the time at that number differs, or no batch reaches it, the
+1. Each request starts at the last batch in the log, or where batches were accepted since of which
+   that was not known, at the last one of the log's incarnation. Its reply is taken only if that batch
+   comes back with the same engine time. If the time at that number differs, or no batch reaches it, the
    engine has restarted. Then what waits from the incarnation before is written, then a reset, and
    the new incarnation is asked for from 0. If that turns out to have begun before the log's last
    batch, the reply may have been lost: it is asked for once more, with some batches before it.
@@ -67,6 +68,7 @@ class Repair:
         self._answered = False
         self._whole = False
         self._taken = 0  # batches of the reply under way
+        self._link = 0  # which brought the last message, when it was asked for
         self._hole: tuple[int, int] | None = None
         self._asked_again = False
         self._waited = 0  # how many live batches waited when the request under way was sent
@@ -79,7 +81,7 @@ class Repair:
         """The first sequence to ask for."""
         if self._new_incarnation:
             return 0
-        cursor, engine_time = self._sequencer.anchor(self._publisher)
+        cursor, engine_time = self._sequencer.proof(self._publisher)
         if self._asked_again:
             return max(cursor.sequence - REPLAY_OVERLAP_BATCHES, 0)
         return cursor.sequence if engine_time and cursor.sequence >= 0 else cursor.sequence + 1
@@ -100,6 +102,7 @@ class Repair:
         self._waited = self._sequencer.waiting(self._publisher)
         self._verified = self._anchored = self._whole = False
         self._taken = 0
+        self._link = self._sequencer.link(self._publisher)
         self._progress = False
         return True
 
@@ -126,6 +129,8 @@ class Repair:
                     answer = Answer.ASK
                     break
                 self._anchored = self._is_anchor(batch)
+                if self._anchored:
+                    self._sequencer.prove(self._publisher, self._link)
                 if self._new_incarnation:
                     records += self._begin_incarnation(batch, now)
                 self._verified = True
@@ -171,7 +176,7 @@ class Repair:
             self._barren += 1
 
     def _is_anchored(self) -> bool:
-        return self._asked_again or self.start == self._sequencer.cursor(self._publisher).sequence
+        return self._asked_again or self.start == self._sequencer.proof(self._publisher)[0].sequence
 
     def _has_begun_again(self) -> bool:
         """Whether a live batch, which the log does not have, is numbered as one that it has."""
@@ -191,7 +196,7 @@ class Repair:
 
     def _is_of_this_incarnation(self, batch: DecodedBatch) -> bool:
         """Step 1, for the first batch of a reply; one without a time counts as of it."""
-        cursor, engine_time = self._sequencer.anchor(self._publisher)
+        cursor, engine_time = self._sequencer.proof(self._publisher)
         if self._new_incarnation or batch.sequence > cursor.sequence or batch.engine_time is None:
             return True
         if batch.sequence < cursor.sequence:
@@ -202,7 +207,7 @@ class Repair:
         """Whether nothing can be missing between the log's last batch and this one, the first of a
         reply that is taken.
         """
-        cursor, engine_time = self._sequencer.anchor(self._publisher)
+        cursor, engine_time = self._sequencer.proof(self._publisher)
         if self._new_incarnation or cursor.sequence == -1:
             return batch.sequence == 0
         return (
@@ -211,7 +216,7 @@ class Repair:
 
     def _may_be_the_one_before(self, batch: DecodedBatch) -> bool:
         """Whether what was taken for a new incarnation was there before the log's last batch."""
-        _, engine_time = self._sequencer.anchor(self._publisher)
+        _, engine_time = self._sequencer.proof(self._publisher)
         return (
             self._new_incarnation
             and not self._asked_again

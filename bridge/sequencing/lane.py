@@ -82,6 +82,7 @@ class _Checkpoint(NamedTuple):
 
     anchor: Anchor
     degraded: bool
+    doubted_from: Anchor | None
 
 
 class Missing(NamedTuple):
@@ -101,13 +102,14 @@ class Lane:
 
     __slots__ = (
         "_checkpoint",
-        "_zero_link",
-        "born_link",
+        "_link_proven",
         "counters",
         "degraded",
+        "doubted_from",
         "engine_time",
         "held",
         "held_bytes",
+        "link",
         "missing",
         "overflowed",
         "publisher",
@@ -130,9 +132,10 @@ class Lane:
         self.held_bytes = 0
         self.missing: Missing | None = None  # becomes a gap at the end of the wait
         self.overflowed: DecodedBatch | None = None  # the last one that had no room among the held
-        self._zero_link = 0  # the link that brought the last batch numbered 0
-        self.born_link = 0  # the link that brought the first batch of the incarnation, or 0
-        self._checkpoint = _Checkpoint(self.anchor, False)
+        self.link = 0  # the one that brought the last message
+        self._link_proven = False  # what comes over it is known to be of the log's incarnation
+        self.doubted_from: Anchor | None = None  # what follows may be of another one
+        self._checkpoint = _Checkpoint(self.anchor, False, None)
 
     @property
     def anchor(self) -> Anchor:
@@ -145,11 +148,33 @@ class Lane:
             self.tracker = SequenceTracker(anchor.cursor)
         self.engine_time = anchor.engine_time
 
+    # Which incarnation: numbers alone do not tell one from another that has come as far
+
+    def begin_link(self, link: int) -> None:
+        """What comes now comes over this link."""
+        self.link, self._link_proven = link, False
+
+    def prove(self) -> None:
+        """The engine still has the batch that the log has: all since is of one incarnation."""
+        self._link_proven, self.doubted_from = True, None
+
+    @property
+    def proof(self) -> Anchor:
+        """The last batch that is known to be of the log's incarnation."""
+        return self.anchor if self.doubted_from is None else self.doubted_from
+
+    @property
+    def proven_link(self) -> int:
+        """The link that brought the last message, where it is known to be of the log's incarnation
+        with all before it; else 0.
+        """
+        return self.link if self._link_proven and self.doubted_from is None else 0
+
     # Windows
 
     def open(self, now: float) -> Window:
         """Starts a window; `roll_back` returns to here."""
-        self._checkpoint = _Checkpoint(self.anchor, self.degraded)
+        self._checkpoint = _Checkpoint(self.anchor, self.degraded, self.doubted_from)
         return Window(self.publisher, now)
 
     def roll_back(self) -> Cursor:
@@ -157,6 +182,7 @@ class Lane:
         lost_to = self.tracker.cursor
         self.place(self._checkpoint.anchor)
         self.degraded = self._checkpoint.degraded
+        self.doubted_from = self._checkpoint.doubted_from
         return lost_to
 
     def lose(self, window: Window, missing: Missing) -> None:
@@ -182,13 +208,10 @@ class Lane:
         """The message's batch; None, counted, where its sequence cannot be read."""
         self.counters.messages += 1
         try:
-            batch = self.source.decode(message.frames)
+            return self.source.decode(message.frames)
         except WireError as error:
             self.counters.count_drop(error)
             return None
-        if not batch.sequence and message.link:
-            self._zero_link = message.link
-        return batch
 
     def needs_repair(self, batch: DecodedBatch) -> bool:
         """Whether batches before this one are missing that the publisher may still have."""
@@ -200,14 +223,15 @@ class Lane:
         """Appends the batch to the window, after the reset or gap that it shows."""
         counters = self.counters
         tracker = self.tracker
+        before = self.anchor
         verdict = tracker.observe(batch.sequence, batch.digest)
         if verdict.outcome is Outcome.DUPLICATE:
             counters.duplicates += 1
             return
-        if not batch.sequence:
-            self.born_link = self._zero_link
-        elif verdict.outcome is Outcome.RESTART:
-            self.born_link = 0
+        if verdict.outcome is Outcome.RESTART or before.cursor.sequence == -1:
+            self.prove()  # the log has nothing else of this incarnation
+        elif not self._link_proven and self.doubted_from is None:
+            self.doubted_from = before
         if verdict.outcome is Outcome.RESTART:
             counters.restarts += 1
             self.degraded = False
@@ -227,8 +251,11 @@ class Lane:
             return
         if batch.engine_time is not None:
             self.engine_time = batch.engine_time
-        if self.degraded and any(isinstance(event, Cleared) for event in batch.events):
+        if (self.degraded or self.doubted_from is not None) and any(
+            isinstance(event, Cleared) for event in batch.events
+        ):
             self.degraded = False
+            self.prove()  # of what was before, nothing is left
         counters.events += len(batch.events)
         window.add_batch(
             incarnation=tracker.incarnation,

@@ -99,6 +99,8 @@ class Sequencer:
                     continue
                 open_window = windows[publisher] = (lane, lane.open(now))
             lane, window = open_window
+            if message.link != lane.link:
+                self._begin_link(lane, message.link)
             batch: DecodedBatch | None = None
             try:
                 batch = lane.decode(message)
@@ -128,6 +130,14 @@ class Sequencer:
             lane.accept(batch, window)
         else:
             self._hold(lane, batch, size_bytes)
+
+    def _begin_link(self, lane: Lane, link: int) -> None:
+        """The publisher's first message over another link: that it follows on proves nothing, since
+        the engine may have restarted and come exactly as far. Its replay can tell.
+        """
+        lane.begin_link(link)
+        if lane.repairs and lane.held is None:
+            self._hold_at_gap(lane)
 
     def _hold_at_gap(self, lane: Lane) -> None:
         lane.held = deque()
@@ -174,6 +184,28 @@ class Sequencer:
     def anchor(self, publisher: PublisherKey) -> Anchor:
         """The publisher's last accepted batch."""
         return self._lanes[publisher].anchor
+
+    def proof(self, publisher: PublisherKey) -> Anchor:
+        """The last batch that is known to be of the log's incarnation; see `anchor`."""
+        return self._lanes[publisher].proof
+
+    def link(self, publisher: PublisherKey) -> int:
+        """The link that brought the publisher's last message; 0 where that is not known."""
+        return self._lanes[publisher].link
+
+    def prove(self, publisher: PublisherKey, link: int) -> None:
+        """The engine still has the batch of `proof`, and was asked when this was the link."""
+        lane = self._lanes[publisher]
+        if lane.link == link:
+            lane.prove()
+
+    def adopt_link(self, publisher: PublisherKey, link: int) -> None:
+        """What is to come over this link is of the log's incarnation, too: its engine was asked
+        while it was up.
+        """
+        lane = self._lanes[publisher]
+        if 0 < lane.link < link or not lane.link:
+            lane.link = link
 
     def first_waiting(self, publisher: PublisherKey) -> DecodedBatch | None:
         """The first batch that waits and is not in the log."""
@@ -231,9 +263,9 @@ class Sequencer:
         lane = self._lanes[publisher]
         lane.counters.restarts += 1
         lane.degraded = False
-        lane.born_link = 0
         window = lane.open(now)
         lane.tracker.begin_incarnation()
+        lane.prove()
         window.add_reset(incarnation=lane.tracker.incarnation, reason=reason)
         return window.close()
 
@@ -380,13 +412,22 @@ class Sequencer:
         """
         return self._lanes[publisher].tracker.cursor
 
-    def born_link(self, publisher: PublisherKey) -> int:
-        """The link that brought the first batch of the publisher's incarnation; 0 for none.
+    def proven_link(self, publisher: PublisherKey) -> int:
+        """See `Lane.proven_link`.
 
         Raises:
             KeyError: it is not followed.
         """
-        return self._lanes[publisher].born_link
+        return self._lanes[publisher].proven_link
+
+    def is_doubted(self, publisher: PublisherKey) -> bool:
+        """Whether batches were accepted of which it is not known that they are of the incarnation
+        of those before.
+
+        Raises:
+            KeyError: it is not followed.
+        """
+        return self._lanes[publisher].doubted_from is not None
 
     def messages(self, publisher: PublisherKey) -> int:
         """How many of its messages were decoded, or could not be.

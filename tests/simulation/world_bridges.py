@@ -24,16 +24,18 @@ from brokers import clients
 from brokers.interface import Partition
 from brokers.options import client_options
 from brokers.settings import KafkaSettings
-from schemas.codec import decode_record
+from query_api.replica.heartbeat_watch import HeartbeatWatch
+from schemas.answer_states import AnswerState, Standing
+from schemas.codec import decode_log_record, decode_record
 from schemas.errors import RecordError, StorageError
 from schemas.identities import Offset, PublisherKey
 from schemas.limits import HELD_BATCHES_MAX, SPOOL_BYTES_MAX
-from schemas.records import EventsRecord, Record
+from schemas.records import EventsRecord, HeartbeatRecord, Record
 from schemas.topics import encode_publisher
 from streams.kernel import open_kernel
 from streams.table.fold import Fold
 from tests.simulation.broker import SimulatedBroker
-from tests.simulation.crowd import FAULTS_S, Crowd, Step, check_engine
+from tests.simulation.crowd import FAULTS_S, Crowd, Step, check_engine, check_states, held_by
 from tests.simulation.disk import Database, SimulatedDisk, WriteBatch
 from tests.simulation.engines import SimulatedReplayer, SimulatedSubscriber
 from tests.simulation.history import History
@@ -88,6 +90,7 @@ class BridgeWorld:
         self.registered: set[int] = set()
         self.registrations: Counter[int] = Counter()  # how often, by engine
         self.disputed: set[PublisherKey] = set()
+        self.observer = Observer(self)
         history.note(
             f"{len(self.hosts)} bridges, {len(self.engines)} engines,"
             f" covered: {self.crowd.covered}, spool: {self.spool_bytes},"
@@ -205,8 +208,12 @@ class BridgeWorld:
             (2, self.change_registry),
             (1, self.compact),
         ]
+        observing = self.loop.create_task(self.observer.run())
         await self.crowd.take_steps([*self.crowd.steps(), *steps])
         await self._heal()
+        if observing.done():
+            observing.result()
+        observing.cancel()
         self.check()
 
     def _any_host(self) -> Host:
@@ -375,11 +382,56 @@ class BridgeWorld:
         return fold
 
     def _records(self) -> list[Record]:
-        return [
-            decode_record(message.value or b"")
+        records = [
+            decode_log_record(message.value or b"")
             for log in self.broker.topics[KAFKA.topics.events.name]
             for message in log.records
         ]
+        return [one for one in records if not isinstance(one, HeartbeatRecord)]
+
+
+class Observer:
+    """A replica without a network: it folds what is in the log as soon as it is there.
+
+    Attributes:
+        states: of the publishers, at every look.
+    """
+
+    def __init__(self, world: "BridgeWorld") -> None:
+        self.states: Counter[AnswerState] = Counter()
+        self._world = world
+        self._partitions = range(KAFKA.topics.events.partitions)
+        self._folds = [Fold(open_kernel(1337, name="reference")) for _ in self._partitions]
+        self._looked_at = [0.0 for _ in self._partitions]
+        self._watches = [HeartbeatWatch() for _ in self._partitions]
+
+    async def run(self) -> None:
+        """Looks until it is cancelled."""
+        while True:
+            await asyncio.sleep(0.25)
+            for number in self._partitions:
+                self._look(number)
+
+    def _look(self, number: int) -> None:
+        world, fold, now = self._world, self._folds[number], self._world.loop.now
+        watch = self._watches[number]
+        log = world.broker.topics[KAFKA.topics.events.name][number]
+        for message in log.records:
+            if message.offset > fold.offset:
+                fold.apply(Offset(message.offset), message.value or b"")
+                watch.note(0, fold.bridges, now=now, as_of=self._looked_at[number])
+
+        self._looked_at[number] = now
+
+        def standing(publisher: PublisherKey) -> Standing:
+            return fold.states.standing(publisher, watch.fresh_until, now)
+
+        self.states += check_states(
+            world.engines,
+            fold.registrations.keys() - world.disputed,
+            standing,
+            lambda engine: held_by(fold, engine),
+        )
 
 
 async def _prepare() -> None: ...

@@ -54,17 +54,19 @@ def test_without_an_answer_the_age_grows_and_answers_are_stale() -> None:
 
 def test_too_many_records_make_answers_stale_at_once() -> None:
     lag = tracker("a", "b")
+    lag.note_ends(9.0, {"a": 0, "b": 0})
     lag.note_ends(10.0, {"a": STALE_RECORDS, "b": 0})
     assert lag.stale_at(reachable=True) > 0
     lag.note_ends(10.5, {"a": STALE_RECORDS, "b": 1})
     assert lag.stale_at(reachable=True) == -NEVER
 
 
-def test_a_guess_counts_until_a_noted_end_is_reached() -> None:
+def test_a_guess_is_shown_and_proves_nothing_until_a_noted_end_is_reached() -> None:
     lag = tracker("a")
     lag.note_ends(100.0, {"a": 4})
-    lag.guess("a", 60.0)
-    assert lag.seconds(101.0, reachable=True) == 41.0
+    lag.guess("a", 99.0)
+    assert lag.seconds(101.0, reachable=True) == 2.0
+    assert (lag.as_of("a"), lag.stale_at(reachable=True)) == (-NEVER, -NEVER)
     lag.advance("a", 4)
     lag.guess("a", 70.0)
     lag.note_ends(102.0, {"a": 5})
