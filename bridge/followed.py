@@ -3,8 +3,9 @@
 A publisher is confirmed over one link (`schemas.answer_states`): by a repair that its engine's
 replay brought to an end, or because what came over that link is known to be of the log's
 incarnation with nothing missing before it: its first batch, or what came after it had cleared its
-cache. From then on nothing can be missing without showing, as long as the link is up, but for what an engine's
-socket drops when it is full. So an engine with a replay socket is asked again once it is silent.
+cache. From then on nothing can be missing without showing, as long as the link is up, but for what
+an engine's socket drops when it is full. So an engine with a replay socket is asked again once it
+is silent.
 
 Times are monotonic seconds, but for `Doubted.since`.
 """
@@ -22,6 +23,7 @@ from schemas.limits import (
     CHECK_SILENCE_S,
     LINK_SETTLE_S,
     RECEIVED_LATE_S,
+    WATCH_LATE_S,
 )
 from schemas.registration import Registration
 
@@ -44,6 +46,7 @@ class Look(NamedTuple):
         proven_link: see `Sequencer.proven_link`.
         is_doubted: see `Sequencer.is_doubted`.
         received_until: all that had arrived by then has been decoded.
+        is_waiting: whether something that has arrived has not been decoded.
         has_waiting: whether records of it have not reached the log.
     """
 
@@ -53,6 +56,7 @@ class Look(NamedTuple):
     proven_link: int
     is_doubted: bool
     received_until: float
+    is_waiting: bool
     has_waiting: bool
 
 
@@ -85,6 +89,7 @@ class Followed:
         "_doubted",
         "_failures",
         "_heard_at",
+        "_is_behind",
         "_is_doubted",
         "_links",
         "_messages",
@@ -107,7 +112,7 @@ class Followed:
         self.held_since: float | None = None
         self.interrupted = False
         self.said: Doubted | None = None
-        self._connected = self._is_doubted = False
+        self._connected = self._is_doubted = self._is_behind = False
         self._links = self._messages = 0
         self._asked_link = self._confirmed_link = self._proven_link = 0
         self._doubt = Doubt.CATCHING_UP if self.can_replay else Doubt.NO_REPLAY
@@ -134,6 +139,7 @@ class Followed:
         if look.links != self._links:
             self._links, self._up_at = look.links, now
         self._connected, self._is_doubted = look.connected, look.is_doubted
+        self._is_behind = look.is_waiting or now - look.received_until > WATCH_LATE_S
         if look.messages != self._messages:
             self._messages, self._heard_at = look.messages, now
         if look.proven_link == look.links > 0 and look.links != self._proven_link:
@@ -184,6 +190,7 @@ class Followed:
             not self.live
             or not self.can_replay
             or not self._connected
+            or self._is_behind  # a replay must not overtake what has arrived
             or not self._links
             or self.repair is not None
             or now < max(self._up_at + LINK_SETTLE_S, self._ask_at)

@@ -446,5 +446,6 @@ class Pump:
             proven_link=self.sequencer.proven_link(publisher),
             is_doubted=self.sequencer.is_doubted(publisher),
             received_until=received_until,
+            is_waiting=waiting_since is not None,
             has_waiting=self._sink.has_waiting(publisher),
         )

@@ -5,11 +5,12 @@ The publisher's batches wait in the sequencer meanwhile. A replay cannot be trus
 marker, and come from another incarnation of the engine, whose numbers look the same. So:
 
 1. Each request starts at the last batch in the log, or where batches were accepted since of which
-   that was not known, at the last one of the log's incarnation. Its reply is taken only if that batch
-   comes back with the same engine time. If the time at that number differs, or no batch reaches it, the
-   engine has restarted. Then what waits from the incarnation before is written, then a reset, and
-   the new incarnation is asked for from 0. If that turns out to have begun before the log's last
-   batch, the reply may have been lost: it is asked for once more, with some batches before it.
+   that was not known, at the last one of the log's incarnation. Its reply is taken only if that
+   batch comes back with the same engine time. If the time at that number differs, or no batch
+   reaches it, the engine has restarted. Then what waits from the incarnation before is written,
+   then a reset, and the new incarnation is asked for from 0. If that turns out to have begun before
+   the log's last batch, the reply may have been lost: it is asked for once more, with some batches
+   before it.
 2. After a hole, or without an end, what is missing is asked for again from there. A hole that shows
    twice is the engine's own; the repair ends when several requests in a row bring nothing new.
 3. Replayed batches are taken up to the first one that waits; if both have that number but not the

@@ -224,6 +224,10 @@ class Lane:
         counters = self.counters
         tracker = self.tracker
         before = self.anchor
+        if self._link_proven and self.link and self.is_older(batch):
+            # A link ends with the process at its other end: no restart. A replay was faster.
+            counters.duplicates += 1
+            return
         verdict = tracker.observe(batch.sequence, batch.digest)
         if verdict.outcome is Outcome.DUPLICATE:
             counters.duplicates += 1
