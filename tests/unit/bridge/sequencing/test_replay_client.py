@@ -228,7 +228,7 @@ def test_another_life_with_the_same_numbers_is_not_mixed_in(engines: Engines) ->
     engine = engines(honest(0, 20, born=500.0))
     records = repair(held(ANCHOR), engine.endpoint)
     assert told(records) == [("restarted", 4, -1, -1), *batches(4, 0, 20)]
-    assert engine.asked == [10, 0]
+    assert engine.asked == [10, 0, 20]
 
 
 def test_an_empty_reply_that_may_have_lost_the_last_batch_is_asked_for_once_more(
@@ -351,7 +351,7 @@ def test_a_restart_in_the_middle_of_a_replay_ends_it(engines: Engines) -> None:
         ("restarted", 4, -1, -1),
         *batches(4, 0, 30),
     ]
-    assert engine.asked == [10, 15, 0]
+    assert engine.asked == [10, 15, 0, 30]
 
 
 def test_messages_that_the_log_has_are_left_out_of_what_waited() -> None:

@@ -1,0 +1,193 @@
+"""When a publisher is confirmed, and when its engine is asked; over a clock of numbers."""
+
+from dataclasses import dataclass, field
+
+import msgspec
+import pytest
+
+from bridge.followed import Ask, Followed, Look
+from schemas.answer_states import Doubt
+from schemas.limits import (
+    CHECK_AGAIN_S,
+    CHECK_FAILURES_MAX,
+    CHECK_RETRY_MAX_S,
+    CHECK_SILENCE_S,
+    LINK_SETTLE_S,
+    RECEIVED_LATE_S,
+)
+from schemas.registration import Registration
+from tests.unit.bridge.messages import registration
+
+PLAIN = registration()
+REPLAYS = msgspec.structs.replace(PLAIN, replay_endpoint="tcp://127.0.0.1:5558")
+
+
+UNSEEN = Look(
+    connected=False,
+    links=0,
+    messages=0,
+    proven_link=0,
+    is_doubted=False,
+    received_until=100.0,
+    is_waiting=False,
+    has_waiting=False,
+)
+
+
+@dataclass
+class Scene:
+    """One publisher, and what is seen of it."""
+
+    registration: Registration = REPLAYS
+    now: float = 100.0
+    seen: Look = UNSEEN
+    followed: Followed = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.followed = Followed(self.registration)
+        self.followed.live = True
+
+    def see(self, after_s: float = 0.0, **changes: object) -> Doubt | None:
+        """What it is doubted for once some time has passed."""
+        self.now += after_s
+        self.seen = self.seen._replace(received_until=self.now)._replace(**changes)  # type: ignore[arg-type]
+        self.followed.look(self.now, 1e9 + self.now, self.seen)
+        return self.followed.doubted.doubt
+
+    def asks(self) -> Ask:
+        return self.followed.asks(self.now)
+
+    def ask(self, doubt: Doubt | None, *, heard: int = 0) -> Doubt | None:
+        """Its engine is asked, and answers so."""
+        link = self.followed.begin_asking(self.now, heard=heard)
+        self.followed.answered(self.now, link, doubt)
+        return self.see()
+
+
+@pytest.fixture
+def confirmed() -> Scene:
+    scene = Scene()
+    scene.see(connected=True, links=1)
+    scene.see(LINK_SETTLE_S)
+    assert scene.ask(None) is None
+    return scene
+
+
+def test_an_engine_is_asked_once_its_link_has_settled_and_is_confirmed_by_its_answer() -> None:
+    scene = Scene()
+    assert scene.see() is Doubt.LINK_DOWN
+    assert scene.asks() is Ask.NOTHING
+    assert scene.see(connected=True, links=1) is Doubt.CATCHING_UP
+    assert scene.asks() is Ask.NOTHING, "the subscription may not have arrived"
+    scene.see(LINK_SETTLE_S)
+    assert scene.asks() is Ask.REPAIR
+    assert scene.ask(None) is None
+
+
+def test_an_answer_from_before_the_link_was_up_confirms_nothing() -> None:
+    scene = Scene()
+    assert scene.ask(None) is Doubt.LINK_DOWN
+    assert scene.see(connected=True, links=1) is Doubt.CATCHING_UP
+    assert scene.ask(None) is Doubt.CATCHING_UP, "not settled"
+    assert scene.ask(None, heard=1) is None, "it has brought something"
+
+
+def test_a_link_that_was_down_is_another_one(confirmed: Scene) -> None:
+    assert confirmed.see(connected=False) is Doubt.LINK_DOWN
+    assert confirmed.see(connected=True, links=2) is Doubt.CATCHING_UP
+    confirmed.see(LINK_SETTLE_S)
+    assert confirmed.asks() is Ask.REPAIR
+    assert confirmed.ask(None) is None
+
+
+def test_a_link_that_came_back_between_two_looks_is_another_one(confirmed: Scene) -> None:
+    assert confirmed.see(links=2) is Doubt.CATCHING_UP
+
+
+def test_a_link_that_is_lost_while_its_engine_is_asked_is_not_confirmed(confirmed: Scene) -> None:
+    link = confirmed.followed.begin_asking(confirmed.now, heard=1)
+    confirmed.see(links=2)
+    confirmed.followed.answered(confirmed.now, link, None)
+    assert confirmed.see() is Doubt.CATCHING_UP
+
+
+def test_a_silent_engine_is_asked_again_at_first_soon_and_then_now_and_then(
+    confirmed: Scene,
+) -> None:
+    confirmed.see(1.0, messages=1)
+    confirmed.see(CHECK_SILENCE_S - 0.1)
+    assert confirmed.asks() is Ask.NOTHING
+    confirmed.see(0.1)
+    assert confirmed.asks() is Ask.CHECK
+    assert confirmed.ask(None) is None
+    confirmed.see(CHECK_AGAIN_S - 0.1)
+    assert confirmed.asks() is Ask.NOTHING
+    confirmed.see(0.1)
+    assert confirmed.asks() is Ask.CHECK
+
+
+def test_an_engine_that_goes_on_sending_is_not_asked(confirmed: Scene) -> None:
+    for messages in range(100):
+        confirmed.see(1.0, messages=messages + 1)
+        assert confirmed.asks() is Ask.NOTHING
+
+
+def test_a_replay_socket_that_falls_silent_is_told_after_some_tries(confirmed: Scene) -> None:
+    for _ in range(CHECK_FAILURES_MAX - 1):
+        assert confirmed.ask(Doubt.REPLAY_SILENT) is None
+    assert confirmed.ask(Doubt.REPLAY_SILENT) is Doubt.REPLAY_SILENT
+    assert confirmed.asks() is Ask.NOTHING, "not at once"
+    confirmed.see(CHECK_RETRY_MAX_S)
+    assert confirmed.asks() is Ask.CHECK
+    assert confirmed.ask(None) is None
+
+
+def test_what_is_of_an_unknown_incarnation_is_asked_for(confirmed: Scene) -> None:
+    assert confirmed.see(is_doubted=True) is Doubt.CATCHING_UP
+    confirmed.see(CHECK_RETRY_MAX_S)
+    assert confirmed.asks() is Ask.CHECK
+
+
+def test_nothing_is_asked_before_what_has_arrived_is_taken(confirmed: Scene) -> None:
+    """A replay must not overtake it."""
+    confirmed.see(CHECK_AGAIN_S, is_waiting=True)
+    assert confirmed.asks() is Ask.NOTHING
+    confirmed.see(received_until=confirmed.now - 60)
+    assert confirmed.asks() is Ask.NOTHING
+
+
+def test_what_was_received_and_waits_for_too_long_is_told(confirmed: Scene) -> None:
+    assert confirmed.see(received_until=confirmed.now - RECEIVED_LATE_S) is None
+    late = confirmed.now - RECEIVED_LATE_S - 0.1
+    assert confirmed.see(received_until=late) is Doubt.RECEIVED_LATE
+    assert confirmed.see() is None
+
+
+def test_records_that_wait_on_the_disk_are_told(confirmed: Scene) -> None:
+    assert confirmed.see(has_waiting=True) is Doubt.SPOOLED
+
+
+def test_after_a_pause_of_this_process_the_engine_is_asked_again(confirmed: Scene) -> None:
+    confirmed.followed.distrust()
+    assert confirmed.see() is Doubt.CATCHING_UP
+    assert confirmed.asks() is Ask.REPAIR
+
+
+def test_without_a_replay_socket_only_what_came_over_the_link_confirms() -> None:
+    scene = Scene(PLAIN)
+    assert scene.see(connected=True, links=1) is Doubt.NO_REPLAY
+    scene.see(LINK_SETTLE_S)
+    assert scene.asks() is Ask.NOTHING
+    assert scene.see(proven_link=1, messages=1) is None, "the first batch of its incarnation"
+    assert scene.see(60.0) is None
+    assert scene.see(connected=False) is Doubt.LINK_DOWN
+    assert scene.see(connected=True, links=2) is Doubt.NO_REPLAY
+    assert scene.see(is_doubted=True, proven_link=0) is Doubt.NO_REPLAY, "it may be another life"
+    assert scene.see(is_doubted=False, proven_link=2) is None, "it has cleared its cache"
+
+
+def test_since_is_when_the_doubt_began(confirmed: Scene) -> None:
+    confirmed.see(1.0, connected=False)
+    since = confirmed.followed.doubted.since
+    confirmed.see(5.0)
+    assert confirmed.followed.doubted.since == since == 1e9 + confirmed.now - 5.0

@@ -1,0 +1,159 @@
+"""What a bridge says of its publishers, and when it says nothing."""
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import pytest
+
+from bridge.followed import Doubted, Followed
+from bridge.heartbeats import Heartbeats
+from schemas.answer_states import Doubt
+from schemas.identities import PublisherKey, StreamKey
+from schemas.limits import HEARTBEAT_COMPLETE_S, WATCH_LATE_S
+from schemas.records import HeartbeatRecord
+from tests.unit.bridge.messages import registration
+
+ONE, TWO = (registration(instance_id=name) for name in ("w-1", "w-2"))
+
+
+class Told(Followed):
+    """A publisher of which a test says what is doubted."""
+
+    doubt: Doubt | None = Doubt.LINK_DOWN
+
+    @property
+    def doubted(self) -> Doubted:
+        return Doubted(self.doubt, 7.0)
+
+
+@dataclass
+class Pump:
+    followed: dict[PublisherKey, Followed] = field(default_factory=dict)
+    watched_at: float = 0.0
+
+    def follow(self, *names: str) -> None:
+        self.followed = {one.publisher: Told(one) for one in (ONE, TWO) if one.instance_id in names}
+
+
+@dataclass
+class Sink:
+    records: list[HeartbeatRecord] = field(default_factory=list)
+    is_ready: bool = True
+
+    def append(self, records: Iterable[HeartbeatRecord]) -> None:
+        self.records += records
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    return now
+
+
+@pytest.fixture
+def pump(clock: list[float]) -> Pump:
+    pump = Pump(watched_at=clock[0])
+    pump.follow("w-1", "w-2")
+    return pump
+
+
+def partition_of(stream: StreamKey) -> int:
+    return 0 if stream.instance_id == "w-1" else 1
+
+
+def said(record: HeartbeatRecord | None) -> dict[str, str]:
+    assert record is not None
+    return {one.stream.instance_id: one.reason for one in record.reports}
+
+
+def test_each_partition_hears_of_its_own_publishers(pump: Pump) -> None:
+    beats = Heartbeats(pump, partition_of)
+    assert sorted(beats.partitions()) == [0, 1]
+    assert said(beats.make(0)) == {"w-1": "link_down"}
+    assert said(beats.make(1)) == {"w-2": "link_down"}
+    assert beats.make(2) is None
+
+
+def test_what_is_written_is_not_said_again_until_it_changes_or_all_is_told(
+    pump: Pump, clock: list[float]
+) -> None:
+    beats = Heartbeats(pump)
+    beats.partitions()
+    first = beats.make(0)
+    assert first is not None
+    assert first.complete
+    assert beats.has_news(0), "it is not written yet"
+    beats.written(0, first)
+    assert not beats.has_news(0)
+    second = beats.make(0)
+    assert second is not None
+    assert (said(second), second.complete) == ({}, False)
+    pump.followed[ONE.publisher].doubt = None  # type: ignore[attr-defined]
+    assert beats.has_news(0)
+    assert said(beats.make(0)) == {"w-1": ""}
+    clock[0] += HEARTBEAT_COMPLETE_S
+    pump.watched_at = clock[0]
+    third = beats.make(0)
+    assert third is not None
+    assert third.complete
+    assert third.uptime - first.uptime == HEARTBEAT_COMPLETE_S
+    assert said(third) == {"w-1": "", "w-2": "link_down"}
+
+
+def test_who_is_followed_no_more_is_given_up(pump: Pump) -> None:
+    beats = Heartbeats(pump)
+    beats.partitions()
+    first = beats.make(0)
+    assert first is not None
+    beats.written(0, first)
+    pump.follow("w-2")
+    pump.followed[TWO.publisher].note_said("link_down", 7.0)
+    beats.partitions()
+    assert beats.has_news(0)
+    released = beats.make(0)
+    assert said(released) == {"w-1": "not_followed"}
+    assert released is not None
+    pump.follow("w-1", "w-2")
+    beats.partitions()
+    assert said(beats.make(0)) == {"w-1": "link_down", "w-2": "link_down"}
+
+
+def test_a_partition_without_publishers_is_forgotten_once_it_was_told(pump: Pump) -> None:
+    beats = Heartbeats(pump)
+    beats.partitions()
+    first = beats.make(0)
+    assert first is not None
+    beats.written(0, first)
+    pump.follow()
+    assert beats.partitions() == [0]
+    released = beats.make(0)
+    assert released is not None
+    beats.written(0, released)
+    assert beats.partitions() == []
+
+
+def test_a_process_that_was_paused_says_nothing_before_it_has_looked(
+    pump: Pump, clock: list[float]
+) -> None:
+    beats = Heartbeats(pump)
+    beats.partitions()
+    clock[0] += WATCH_LATE_S + 0.1
+    assert beats.make(0) is None
+    assert beats.write_news(Sink()) is None
+    pump.watched_at = clock[0]
+    assert beats.make(0) is not None
+
+
+def test_a_log_of_this_process_is_told_what_is_new_and_nothing_else(pump: Pump) -> None:
+    beats, sink = Heartbeats(pump), Sink()
+    assert beats.write_news(sink) == time.monotonic()
+    assert beats.write_news(sink) == time.monotonic()
+    assert [said(record) for record in sink.records] == [{"w-1": "link_down", "w-2": "link_down"}]
+
+
+def test_while_the_disk_fails_nothing_is_confirmed(pump: Pump) -> None:
+    beats, sink = Heartbeats(pump), Sink(is_ready=False)
+    assert beats.write_news(sink) is None
+    assert sink.records == []
