@@ -1,6 +1,7 @@
 """The whole service, as engines and routers meet it: what both of its forms must do alike."""
 
 import json
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from schemas.identities import Offset
+from schemas.limits import HEARTBEAT_S
 from schemas.records import encode_record
 from schemas.registration import PublisherKind, Registration
 from simulation.engines.cache import CacheSizes, EngineCache, Offload
@@ -421,4 +423,8 @@ def test_a_restarted_service_answers_as_before_and_goes_on_by_itself(
     publisher.publish([chain(5, more, parent=4)])
     tenant.await_longest([*TOKENS, *more], 80)
     assert tenant.metric("reprise_bridge_gaps_total") == 0.0
-    tenant.until(lambda: tenant.state() == "exact", "exact answers")
+    time.sleep(HEARTBEAT_S)
+    assert tenant.state() == "unconfirmed", "without a replay socket it may be another life"
+    assert tenant.services()[0]["Reason"] == "no_replay"
+    publisher.publish([AllBlocksCleared()])
+    tenant.until(lambda: tenant.state() == "exact", "exact answers, of an empty cache")

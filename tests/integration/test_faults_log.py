@@ -16,7 +16,7 @@ from aiokafka import AIOKafkaProducer  # type: ignore[import-untyped]
 
 from brokers.settings import KafkaSettings
 from devtools.broker import Broker
-from schemas.codec import decode_record
+from schemas.codec import decode_log_record
 from schemas.errors import RecordError
 from schemas.records import EventsRecord, encode_record
 from streams.table.fold import DUPLICATE
@@ -126,7 +126,7 @@ class Injector:
         logged = [
             one
             for one in read_events(self._kafka)
-            if one.place not in injected and isinstance(decode_record(one.value), EventsRecord)
+            if one.place not in injected and isinstance(decode_log_record(one.value), EventsRecord)
         ]
         again = self._rng.sample(logged[-30:], 3)
         late = self._rng.sample(logged, 3)
@@ -169,14 +169,14 @@ class Injector:
             flipped = bytearray(value)
             flipped[place] ^= self._rng.randrange(1, 256)
             try:
-                decode_record(bytes(flipped))
+                decode_log_record(bytes(flipped))
             except RecordError:
                 return bytes(flipped)
 
 
 def broken_events(value: bytes, *, sequences: int = 0, incarnations: int = 0) -> bytes:
     """A record whose envelope is right, and ahead by so much, and whose last event is none."""
-    record = decode_record(value)
+    record = decode_log_record(value)
     assert isinstance(record, EventsRecord)
     last = record.last_sequence + sequences
     events = msgspec.msgpack.decode(record.events)

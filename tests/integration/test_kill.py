@@ -95,7 +95,7 @@ def test_kill_9_at_random_moments_loses_nothing_that_was_in_the_log(
         digests, said = contexts_of(service), answers(service, load)
         assert digests == fresh_contexts(service.data), f"seed {seed}"
         service.restart()
-        assert service.metric("reprise_table_folded_offset") == position, f"seed {seed}"
+        assert service.metric("reprise_table_folded_offset") >= position, f"seed {seed}"
         assert contexts_of(service) == digests, f"seed {seed}"
         assert answers(service, load) == said, f"seed {seed}"
         service.kill()

@@ -60,7 +60,7 @@ def topics(written: Path) -> Topics:
 def test_a_service_goes_on_from_the_data_directory(written: Path, topics: Topics) -> None:
     with Service(written / "data") as service:
         digest = service.digest()
-        assert digest["position"] == f"0:{len(topics.events) - 1}"
+        assert int(digest["position"].removeprefix("0:")) >= len(topics.events) - 1
         names = ("tenant_id", "model_name", "lora_name", "block_size", "additional_salt")
         got = [
             (

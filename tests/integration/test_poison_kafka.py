@@ -14,7 +14,7 @@ from aiokafka import AIOKafkaProducer  # type: ignore[import-untyped]
 from brokers.clients import partition_of
 from brokers.settings import KafkaSettings
 from schemas.positions import PublisherState
-from schemas.records import RECORD_VERSION, EventsRecord, ResetRecord, encode_record
+from schemas.records import NEWEST_VERSION, EventsRecord, ResetRecord, encode_record
 from schemas.registration import PublisherKind, Registration
 from schemas.topics import (
     TopicSpec,
@@ -89,7 +89,7 @@ class Poison:
             b"",
             self._random.randbytes(60).replace(b"\x80", b"\xc1"),
             valid[:-1],
-            msgspec.msgpack.encode({"version": RECORD_VERSION + 1, "kind": "novelty"}),
+            msgspec.msgpack.encode({"version": NEWEST_VERSION + 1, "kind": "novelty"}),
             *(poisoned_map(valid, **{name: 2**64 - 1}) for name in numbers),
         ]
 

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -25,7 +26,15 @@ from streams.kernel import open_kernel
 from streams.table.fold import Fold
 from streams.table.rows import format as rows
 from streams.table.rows.writer import RowWrite
-from tests.building import events_record, gap_record, registered_record, registration, stored
+from tests.building import (
+    events_record,
+    gap_record,
+    heartbeat_record,
+    registered_record,
+    registration,
+    report,
+    stored,
+)
 from tests.fakes import FlushingWorker
 from tests.processes import Service, until
 
@@ -87,7 +96,7 @@ class ReplicaProcess(Service):
     def service_names(self) -> list[str]:
         return [one["InstanceID"] for one in self.get("/services")[1]["services"]]
 
-    def await_answer(self, matched: int, position: str, state: str = "exact") -> None:
+    def await_answer(self, matched: int, position: str, state: str = "unconfirmed") -> None:
         wanted = (matched, position, state)
         until(lambda: self.ask() == wanted, what=f"{wanted}, got {self.ask()}:\n{self.log()}")
 
@@ -234,6 +243,17 @@ def test_the_state_is_exact_where_all_is_covered_and_degraded_after_a_gap(
     replica = start_replica(settings)
     replica.await_ready()
     replica.await_answer(4, "0:1,1:-1")
+    assert replica.register_one(registration("a"))[0] == 200
+    began = time.monotonic()
+
+    def is_exact() -> bool:
+        beat = heartbeat_record("b1", time.monotonic() - began, [report(registration("a"))])
+        produce(settings, settings.topics.events, 0, [(b"k", beat)])
+        worker.write(beat)
+        return replica.ask()[2] == "exact"
+
+    until(is_exact, what="the heartbeats of its bridge confirm the publisher")
+    until(lambda: replica.ask()[2] == "unconfirmed", what="there are no more heartbeats")
     assert replica.health()["lag"] == {
         "table_records": 0,
         "source_records": 0,

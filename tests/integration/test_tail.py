@@ -51,8 +51,11 @@ class Following:
             self._lines.put(line)
 
     def next(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self._lines.get(timeout=BOUND_S))
-        return found
+        """The next line, but for heartbeats."""
+        while True:
+            found: dict[str, Any] = json.loads(self._lines.get(timeout=BOUND_S))
+            if found.get("kind") != "heartbeat":
+                return found
 
     def interrupt(self) -> tuple[int, str]:
         """Ctrl-C; returns the exit code and what it said."""
@@ -200,4 +203,5 @@ def test_following_the_log_of_a_service_through_its_death(tmp_path: Path) -> Non
             assert tailing.next()["kind"] == "unregistered"
             assert tailing.interrupt() == (130, "")
         kinds = [line["kind"] for line in tail("--data", data)]
+        kinds = [kind for kind in kinds if kind != "heartbeat"]
         assert kinds == ["registered", "registered", "unregistered"]

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any, Final
 from unittest import mock
 
-from bridge import pump
+from bridge import heartbeats, pump
 from bridge.delivery import spool
 from bridge.sequencing import sequencer
 from bridge.sequencing.sequencer import Sequencer
@@ -88,6 +88,7 @@ class BridgeWorld:
         self.window_ms = rng.choice((0, 50))
         self.held_max = history.source("held").choice((3, HELD_BATCHES_MAX))
         self.registered: set[int] = set()
+        self.bridges = 0  # processes that have been, each with a name of its own
         self.registrations: Counter[int] = Counter()  # how often, by engine
         self.disputed: set[PublisherKey] = set()
         self.observer = Observer(self)
@@ -123,6 +124,7 @@ class BridgeWorld:
                 (spool, "Database", self._database),
                 (spool, "new_batch", WriteBatch),
                 (sequencer, "HELD_BATCHES_MAX", self.held_max),
+                (heartbeats, "new_bridge_name", self._bridge_name),
             ):
                 stack.enter_context(mock.patch.object(module, name, made))
             yield
@@ -131,6 +133,10 @@ class BridgeWorld:
         host = self._host()
         source = self.history.source(f"links {host.name} {self.loop.now}")
         return SimulatedSubscriber(self.loop, source, self.engines, inbox)
+
+    def _bridge_name(self) -> str:
+        self.bridges += 1
+        return f"bridge-{self.bridges}"
 
     def _replayer(self, sequencer: Sequencer) -> SimulatedReplayer:
         return SimulatedReplayer(sequencer, self.crowd.replays)

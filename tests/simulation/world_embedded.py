@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any, Final
 from unittest import mock
 
-from bridge import pump
+from bridge import heartbeats, pump
 from bridge.delivery.log_sink import LogSink
 from bridge.heartbeats import Heartbeats
 from bridge.membership.commands import Commands
@@ -190,6 +190,7 @@ class EmbeddedWorld:
         self.process.state = State.DEAD
         self.service: Service | None = None
         self.registered: set[int] = set()
+        self.bridges = 0  # processes that have been, each with a name of its own
         self.registrations: Counter[int] = Counter()  # how often, by engine
         self.written: dict[int, bytes] = {}
         self.lost = False  # the table, since the last start
@@ -216,6 +217,7 @@ class EmbeddedWorld:
                 (store, "Database", self._database),
                 (store, "new_batch", WriteBatch),
                 (sequencer, "HELD_BATCHES_MAX", self.held_max),
+                (heartbeats, "new_bridge_name", self._bridge_name),
                 (os, "urandom", names.randbytes),
             ):
                 stack.enter_context(mock.patch.object(module, name, made))
@@ -224,6 +226,10 @@ class EmbeddedWorld:
     def _subscriber(self, inbox: Inbox) -> SimulatedSubscriber:
         source = self.history.source(f"links {self.loop.now}")
         return SimulatedSubscriber(self.loop, source, self.crowd.engines, inbox)
+
+    def _bridge_name(self) -> str:
+        self.bridges += 1
+        return f"bridge-{self.bridges}"
 
     def _replayer(self, sequencer: Sequencer) -> SimulatedReplayer:
         return SimulatedReplayer(sequencer, self.crowd.replays)

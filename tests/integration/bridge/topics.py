@@ -9,9 +9,9 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition  # type:
 from bridge.sequencing.sequencer import Sequencer
 from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
-from schemas.codec import decode_record
+from schemas.codec import decode_log_record
 from schemas.identities import ModelContext, Offset, PublisherKey
-from schemas.records import EventsRecord, Record, encode_record
+from schemas.records import EventsRecord, HeartbeatRecord, Record, encode_record
 from schemas.registration import Registration
 from schemas.topics import encode_publisher, encode_registration
 from streams.kernel import open_kernel
@@ -41,7 +41,9 @@ async def _read_all(kafka: KafkaSettings) -> list[Logged]:
         while any([await consumer.position(one) < ends[one] for one in partitions]):
             for messages in (await consumer.getmany(timeout_ms=500)).values():
                 for one in messages:
-                    record = decode_record(one.value)
+                    record = decode_log_record(one.value)
+                    if isinstance(record, HeartbeatRecord):
+                        continue
                     found.append(Logged(one.partition, one.offset, one.key, record))
     finally:
         await consumer.stop()
