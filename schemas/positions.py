@@ -36,6 +36,18 @@ NO_CURSOR = Cursor(0, -1)
 """Before the first batch of the first incarnation."""
 
 
+class Proof(NamedTuple):
+    """The last batch that is known to be of a publisher's incarnation: what was taken since over
+    another link may be of one that has come as far. Its replay can tell, by the time of this batch.
+
+    Attributes:
+        sequence, engine_time: of that batch.
+    """
+
+    sequence: SequenceNumber
+    engine_time: Seconds
+
+
 class Confirmation(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a bridge last said of one publisher; see `schemas.answer_states`.
 
@@ -68,6 +80,7 @@ class PublisherState(msgspec.Struct, kw_only=True, omit_defaults=True):
     Attributes:
         incarnation, sequence: the cursor.
         engine_time: the engine's timestamp of that batch, Unix seconds; 0 where none came.
+        proof: None where all batches up to the cursor are known to be of one incarnation.
         degraded_since: sequence of the first lost batch, or None: the table may miss blocks of this
             publisher, and may list blocks that it has evicted, until a reset or a clear.
         degraded_at: Unix seconds of the bridge's clock when that was written; 0 where not known.
@@ -77,6 +90,7 @@ class PublisherState(msgspec.Struct, kw_only=True, omit_defaults=True):
     incarnation: IncarnationNumber = 0
     sequence: SequenceNumber = -1
     engine_time: Seconds = 0.0
+    proof: Proof | None = None
     degraded_since: SequenceNumber | None = None
     degraded_at: Seconds = 0.0
     confirmation: Confirmation | None = None

@@ -57,11 +57,14 @@ class EventsRecord(_Sequenced, kw_only=True, frozen=True, tag="events"):
 
     `events` stays encoded, a msgpack array of `schemas.events.BlockEvent`: the kernel takes it as
     it is; `schemas.codec.decode_record_events` gives them as objects. `engine_time` is the last
-    batch's own timestamp, in Unix seconds.
+    batch's own timestamp, in Unix seconds. `doubted`, present where it is true: the batches follow
+    on the last ones by their numbers, but may be of another incarnation that has come as far, since
+    the link was down meanwhile.
     """
 
     engine_time: Seconds
     events: msgspec.Raw
+    doubted: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class ResetRecord(_Sequenced, kw_only=True, frozen=True, tag="reset"):

@@ -26,7 +26,7 @@ from schemas.limits import (
     OFFSET_MAX,
     TOMBSTONE_RETENTION_MS,
 )
-from schemas.positions import IncarnationNumber, Seconds, SequenceNumber
+from schemas.positions import IncarnationNumber, Proof, Seconds, SequenceNumber
 from schemas.registration import Registration
 
 EVENTS_PARTITIONS: Final = 8
@@ -69,6 +69,7 @@ class CursorNote(msgspec.Struct, frozen=True, kw_only=True):
         partition, offset: the record in the events topic that holds that batch; read on from here.
         engine_time: of the batch at the cursor, 0 where it is not known.
         registered: fingerprint of the registration in the log; 0: none.
+        proof: see `PublisherState`.
     """
 
     incarnation: IncarnationNumber
@@ -77,6 +78,7 @@ class CursorNote(msgspec.Struct, frozen=True, kw_only=True):
     offset: Annotated[int, msgspec.Meta(ge=0, le=OFFSET_MAX)]
     engine_time: Seconds = 0.0
     registered: Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)] = 0
+    proof: Proof | None = None
 
 
 _encoder = msgspec.msgpack.Encoder()

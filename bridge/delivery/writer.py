@@ -137,9 +137,8 @@ class Writer:
 
     def _remember(self, record: Record) -> None:
         if not isinstance(record, RegisteredRecord | UnregisteredRecord):
-            engine_time = record.engine_time if isinstance(record, EventsRecord) else 0.0
-            cursor = Cursor(record.incarnation, record.last_sequence)
-            self._last[record.publisher] = Anchor(cursor, engine_time)
+            before = self._last.get(record.publisher, NO_ANCHOR)
+            self._last[record.publisher] = before.after(record)
 
     def _spool(self, queue: PartitionQueue, pending: Pending) -> None:
         """Appends to the publisher's lane, or loses the record where it may be lost."""

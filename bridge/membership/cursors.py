@@ -35,7 +35,7 @@ from schemas.codec import (
 from schemas.errors import EntryError, RecordError
 from schemas.identities import PublisherKey
 from schemas.limits import CURSOR_NOTE_BEHIND_RECORDS_MAX, CURSOR_NOTES_MAX, ENTRIES_NAMED_MAX
-from schemas.positions import NO_CURSOR, Cursor
+from schemas.positions import NO_CURSOR, Cursor, Proof
 from schemas.records import (
     EventsRecord,
     HeartbeatRecord,
@@ -72,6 +72,7 @@ class LogState:
     Attributes:
         cursor: its last batch, or gap.
         engine_time: of that batch, 0 where it is not known.
+        proof: see `Anchor`.
         registered: `fingerprint` of the registration that the log has, or UNREGISTERED.
         partition: of its records in `events`.
         offset: everything before it is known.
@@ -82,6 +83,7 @@ class LogState:
     partition: int
     cursor: Cursor = NO_CURSOR
     engine_time: float = 0.0
+    proof: Proof | None = None
     registered: int = UNREGISTERED
     offset: int = 0
     noted: bool = False
@@ -90,7 +92,7 @@ class LogState:
     @property
     def anchor(self) -> Anchor:
         """The cursor, with the engine time that identifies its batch."""
-        return Anchor(self.cursor, self.engine_time)
+        return Anchor(self.cursor, self.engine_time, self.proof)
 
     def take(self, record: Record, offset: int) -> None:
         """Follows one record of the publisher in the log; one that is known already is passed over:
@@ -106,10 +108,9 @@ class LogState:
         elif isinstance(record, UnregisteredRecord):
             self.registered = UNREGISTERED
         else:
-            cursor = Cursor(record.incarnation, record.last_sequence)
-            if cursor > self.cursor:
-                self.cursor = cursor
-                self.engine_time = record.engine_time if isinstance(record, EventsRecord) else 0.0
+            anchor = self.anchor.after(record)
+            if anchor.cursor > self.cursor:
+                self.cursor, self.engine_time, self.proof = anchor
 
     def begin_registration(self) -> None:
         """A publisher is registered again after it was unregistered: nothing from before counts.
@@ -119,7 +120,7 @@ class LogState:
         """
         if self.cursor.sequence >= 0:
             self.cursor = Cursor(self.cursor.incarnation + 1, -1)
-            self.engine_time = 0.0
+            self.engine_time, self.proof = 0.0, None
 
     def note(self) -> CursorNote:
         """What the next bridge needs to know."""
@@ -130,6 +131,7 @@ class LogState:
             offset=self.offset,
             engine_time=self.engine_time,
             registered=self.registered,
+            proof=self.proof,
         )
 
 
@@ -224,6 +226,7 @@ class Cursors:
             engine_time=note.engine_time,
             registered=note.registered,
             offset=note.offset if note.partition == partition else 0,
+            proof=note.proof,
             noted=True,
             noted_offset=note.offset,
         )

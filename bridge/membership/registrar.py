@@ -88,7 +88,9 @@ class Registrar:
 
     def _begin(self, publisher: PublisherKey) -> None:
         state = self._table.state(publisher)
-        anchor = NO_ANCHOR if state is None else Anchor(state.cursor, state.engine_time)
+        anchor = (
+            NO_ANCHOR if state is None else Anchor(state.cursor, state.engine_time, state.proof)
+        )
         self._pump.begin(publisher, anchor)
 
     async def register(self, registration: Registration) -> list[Registration]:

@@ -9,7 +9,6 @@ from bridge.sequencing.lane import Anchor
 from schemas.identities import PublisherKey
 from schemas.positions import Cursor
 from schemas.records import (
-    EventsRecord,
     GapRecord,
     RegisteredRecord,
     ResetRecord,
@@ -43,11 +42,10 @@ def resolve(spool: Spool, publisher: PublisherKey, state: LogState) -> Anchor:
         if isinstance(record, RegisteredRecord):
             continue
         assert not isinstance(record, UnregisteredRecord), "they end before the last one"
-        reached = _reached(record)
-        if reached.cursor <= state.cursor:
+        if _reached(record) <= state.cursor:
             written.append(spooled)
-        else:
-            anchor = max(anchor, reached)
+        elif _reached(record) > anchor.cursor:
+            anchor = anchor.after(record)
     spool.delete(publisher, written)
     return anchor
 
@@ -66,7 +64,7 @@ def prune(spool: Spool, publisher: PublisherKey, state: LogState) -> None:
         if isinstance(record, RegisteredRecord | UnregisteredRecord):
             gone.append(spooled)
             continue
-        reached = _reached(record).cursor
+        reached = _reached(record)
         broken = broken or not _continues(record, cursor)
         if broken or reached <= cursor:
             gone.append(spooled)
@@ -79,9 +77,8 @@ def prune(spool: Spool, publisher: PublisherKey, state: LogState) -> None:
     spool.delete(publisher, gone)
 
 
-def _reached(record: SequencedRecord) -> Anchor:
-    engine_time = record.engine_time if isinstance(record, EventsRecord) else 0.0
-    return Anchor(Cursor(record.incarnation, record.last_sequence), engine_time)
+def _reached(record: SequencedRecord) -> Cursor:
+    return Cursor(record.incarnation, record.last_sequence)
 
 
 def _continues(record: SequencedRecord, cursor: Cursor) -> bool:

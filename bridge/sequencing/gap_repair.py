@@ -82,10 +82,10 @@ class Repair:
         """The first sequence to ask for."""
         if self._new_incarnation:
             return 0
-        cursor, engine_time = self._sequencer.proof(self._publisher)
+        sequence, engine_time = self._sequencer.proven(self._publisher)
         if self._asked_again:
-            return max(cursor.sequence - REPLAY_OVERLAP_BATCHES, 0)
-        return cursor.sequence if engine_time and cursor.sequence >= 0 else cursor.sequence + 1
+            return max(sequence - REPLAY_OVERLAP_BATCHES, 0)
+        return sequence if engine_time and sequence >= 0 else sequence + 1
 
     @property
     def doubt(self) -> Doubt | None:
@@ -177,7 +177,7 @@ class Repair:
             self._barren += 1
 
     def _is_anchored(self) -> bool:
-        return self._asked_again or self.start == self._sequencer.proof(self._publisher)[0].sequence
+        return self._asked_again or self.start == self._sequencer.proven(self._publisher).sequence
 
     def _has_begun_again(self) -> bool:
         """Whether a live batch, which the log does not have, is numbered as one that it has."""
@@ -197,10 +197,10 @@ class Repair:
 
     def _is_of_this_incarnation(self, batch: DecodedBatch) -> bool:
         """Step 1, for the first batch of a reply; one without a time counts as of it."""
-        cursor, engine_time = self._sequencer.proof(self._publisher)
-        if self._new_incarnation or batch.sequence > cursor.sequence or batch.engine_time is None:
+        sequence, engine_time = self._sequencer.proven(self._publisher)
+        if self._new_incarnation or batch.sequence > sequence or batch.engine_time is None:
             return True
-        if batch.sequence < cursor.sequence:
+        if batch.sequence < sequence:
             return batch.engine_time <= engine_time
         return batch.engine_time == engine_time
 
@@ -208,16 +208,14 @@ class Repair:
         """Whether nothing can be missing between the log's last batch and this one, the first of a
         reply that is taken.
         """
-        cursor, engine_time = self._sequencer.proof(self._publisher)
-        if self._new_incarnation or cursor.sequence == -1:
+        sequence, engine_time = self._sequencer.proven(self._publisher)
+        if self._new_incarnation or sequence == -1:
             return batch.sequence == 0
-        return (
-            batch.sequence <= cursor.sequence and engine_time > 0 and batch.engine_time is not None
-        )
+        return batch.sequence <= sequence and engine_time > 0 and batch.engine_time is not None
 
     def _may_be_the_one_before(self, batch: DecodedBatch) -> bool:
         """Whether what was taken for a new incarnation was there before the log's last batch."""
-        _, engine_time = self._sequencer.proof(self._publisher)
+        _, engine_time = self._sequencer.proven(self._publisher)
         return (
             self._new_incarnation
             and not self._asked_again

@@ -11,7 +11,8 @@ from bridge.sockets.raw_message import RawMessage
 from bridge.wire import DecodedBatch, Source
 from schemas.errors import WireError
 from schemas.events import Cleared
-from schemas.positions import NO_CURSOR, Cursor
+from schemas.positions import NO_CURSOR, Cursor, Proof
+from schemas.records import EventsRecord, SequencedRecord
 from schemas.registration import Registration
 
 RESTARTED: Final = "restarted"
@@ -61,10 +62,22 @@ class Anchor(NamedTuple):
     Attributes:
         cursor: of the batch.
         engine_time: its own timestamp, Unix seconds; 0 where it is not known.
+        proof: None where it is known to be of its incarnation.
     """
 
     cursor: Cursor
     engine_time: float
+    proof: Proof | None = None
+
+    def after(self, record: SequencedRecord) -> "Anchor":
+        """The one that the record leads to."""
+        cursor = Cursor(record.incarnation, record.last_sequence)
+        if not isinstance(record, EventsRecord):
+            return Anchor(cursor, 0.0)
+        if record.doubted is not True or cursor.incarnation != self.cursor.incarnation:
+            return Anchor(cursor, record.engine_time)
+        proof = self.proof or Proof(self.cursor.sequence, self.engine_time)
+        return Anchor(cursor, record.engine_time, proof)
 
 
 NO_ANCHOR: Final = Anchor(NO_CURSOR, 0.0)
@@ -82,7 +95,6 @@ class _Checkpoint(NamedTuple):
 
     anchor: Anchor
     degraded: bool
-    doubted_from: Anchor | None
 
 
 class Missing(NamedTuple):
@@ -105,13 +117,13 @@ class Lane:
         "_link_proven",
         "counters",
         "degraded",
-        "doubted_from",
         "engine_time",
         "held",
         "held_bytes",
         "link",
         "missing",
         "overflowed",
+        "proof",
         "publisher",
         "repairs",
         "source",
@@ -134,19 +146,19 @@ class Lane:
         self.overflowed: DecodedBatch | None = None  # the last one that had no room among the held
         self.link = 0  # the one that brought the last message
         self._link_proven = False  # what comes over it is known to be of the log's incarnation
-        self.doubted_from: Anchor | None = None  # what follows may be of another one
-        self._checkpoint = _Checkpoint(self.anchor, False, None)
+        self.proof: Proof | None = None  # what follows it may be of another one
+        self._checkpoint = _Checkpoint(self.anchor, False)
 
     @property
     def anchor(self) -> Anchor:
         """The last accepted batch."""
-        return Anchor(self.tracker.cursor, self.engine_time)
+        return Anchor(self.tracker.cursor, self.engine_time, self.proof)
 
     def place(self, anchor: Anchor) -> None:
         """Sets the last batch in the log; what was seen before no longer proves duplicates."""
         if self.tracker.cursor != anchor.cursor:
             self.tracker = SequenceTracker(anchor.cursor)
-        self.engine_time = anchor.engine_time
+        self.engine_time, self.proof = anchor.engine_time, anchor.proof
 
     # Which incarnation: numbers alone do not tell one from another that has come as far
 
@@ -156,25 +168,25 @@ class Lane:
 
     def prove(self) -> None:
         """The engine still has the batch that the log has: all since is of one incarnation."""
-        self._link_proven, self.doubted_from = True, None
+        self._link_proven, self.proof = True, None
 
     @property
-    def proof(self) -> Anchor:
+    def proven(self) -> Proof:
         """The last batch that is known to be of the log's incarnation."""
-        return self.anchor if self.doubted_from is None else self.doubted_from
+        return self.proof or Proof(self.tracker.sequence, self.engine_time)
 
     @property
     def proven_link(self) -> int:
         """The link that brought the last message, where it is known to be of the log's incarnation
         with all before it; else 0.
         """
-        return self.link if self._link_proven and self.doubted_from is None else 0
+        return self.link if self._link_proven and self.proof is None else 0
 
     # Windows
 
     def open(self, now: float) -> Window:
         """Starts a window; `roll_back` returns to here."""
-        self._checkpoint = _Checkpoint(self.anchor, self.degraded, self.doubted_from)
+        self._checkpoint = _Checkpoint(self.anchor, self.degraded)
         return Window(self.publisher, now)
 
     def roll_back(self) -> Cursor:
@@ -182,7 +194,6 @@ class Lane:
         lost_to = self.tracker.cursor
         self.place(self._checkpoint.anchor)
         self.degraded = self._checkpoint.degraded
-        self.doubted_from = self._checkpoint.doubted_from
         return lost_to
 
     def lose(self, window: Window, missing: Missing) -> None:
@@ -223,7 +234,7 @@ class Lane:
         """Appends the batch to the window, after the reset or gap that it shows."""
         counters = self.counters
         tracker = self.tracker
-        before = self.anchor
+        before = Proof(tracker.sequence, self.engine_time)
         if self._link_proven and self.link and self.is_older(batch):
             # A link ends with the process at its other end: no restart. A replay was faster.
             counters.duplicates += 1
@@ -232,10 +243,10 @@ class Lane:
         if verdict.outcome is Outcome.DUPLICATE:
             counters.duplicates += 1
             return
-        if verdict.outcome is Outcome.RESTART or before.cursor.sequence == -1:
+        if verdict.outcome is Outcome.RESTART or before.sequence == -1:
             self.prove()  # the log has nothing else of this incarnation
-        elif not self._link_proven and self.doubted_from is None:
-            self.doubted_from = before
+        elif not self._link_proven and self.proof is None:
+            self.proof = before
         if verdict.outcome is Outcome.RESTART:
             counters.restarts += 1
             self.degraded = False
@@ -255,7 +266,7 @@ class Lane:
             return
         if batch.engine_time is not None:
             self.engine_time = batch.engine_time
-        if (self.degraded or self.doubted_from is not None) and any(
+        if (self.degraded or self.proof is not None) and any(
             isinstance(event, Cleared) for event in batch.events
         ):
             self.degraded = False
@@ -266,6 +277,7 @@ class Lane:
             sequence=batch.sequence,
             engine_time=self.engine_time,
             events=batch.events,
+            doubted=self.proof is not None,
         )
 
     def lost_to(self, batch: DecodedBatch) -> Cursor | None:

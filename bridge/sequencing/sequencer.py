@@ -29,7 +29,7 @@ from schemas.arrays import ArrayPacker, PythonArrayPacker
 from schemas.errors import BatchError, RegistrationConflictError
 from schemas.identities import PublisherKey
 from schemas.limits import HELD_BATCHES_MAX, HELD_BYTES_MAX
-from schemas.positions import NO_CURSOR, Cursor
+from schemas.positions import NO_CURSOR, Cursor, Proof
 from schemas.records import SequencedRecord
 from schemas.registration import Registration
 
@@ -185,16 +185,16 @@ class Sequencer:
         """The publisher's last accepted batch."""
         return self._lanes[publisher].anchor
 
-    def proof(self, publisher: PublisherKey) -> Anchor:
+    def proven(self, publisher: PublisherKey) -> Proof:
         """The last batch that is known to be of the log's incarnation; see `anchor`."""
-        return self._lanes[publisher].proof
+        return self._lanes[publisher].proven
 
     def link(self, publisher: PublisherKey) -> int:
         """The link that brought the publisher's last message; 0 where that is not known."""
         return self._lanes[publisher].link
 
     def prove(self, publisher: PublisherKey, link: int) -> None:
-        """The engine still has the batch of `proof`, and was asked when this was the link."""
+        """The engine still has the batch of `proven`, and was asked when this was the link."""
         lane = self._lanes[publisher]
         if lane.link == link:
             lane.prove()
@@ -427,7 +427,7 @@ class Sequencer:
         Raises:
             KeyError: it is not followed.
         """
-        return self._lanes[publisher].doubted_from is not None
+        return self._lanes[publisher].proof is not None
 
     def messages(self, publisher: PublisherKey) -> int:
         """How many of its messages were decoded, or could not be.

@@ -34,6 +34,7 @@ class Window:
     __slots__ = (
         "_batches",
         "_bridge_time",
+        "_doubted",
         "_encoded",
         "_engine_time",
         "_events",
@@ -50,6 +51,7 @@ class Window:
         self._records: list[SequencedRecord] = []
         self._incarnation = self._first = self._last = -1
         self._engine_time = 0.0
+        self._doubted = False
         self._start_run(b"")
 
     def _start_run(self, encoded: bytes) -> None:
@@ -59,12 +61,21 @@ class Window:
         self._events = 0
 
     def add_batch(
-        self, *, incarnation: int, sequence: int, engine_time: float, events: list[BlockEvent]
+        self,
+        *,
+        incarnation: int,
+        sequence: int,
+        engine_time: float,
+        events: list[BlockEvent],
+        doubted: bool = False,
     ) -> None:
         """Appends one batch; one without events still moves the cursor.
 
         The caller has put a gap or a reset between batches that do not follow each other.
         """
+        if doubted != self._doubted:
+            self._flush()
+            self._doubted = doubted
         encoded = self._encoded
         end = len(encoded)
         for event in events:
@@ -135,6 +146,7 @@ class Window:
                 last_sequence=self._last,
                 engine_time=self._engine_time,
                 events=msgspec.Raw(self._encoded),
+                doubted=True if self._doubted else msgspec.UNSET,
             )
         )
         self._start_run(following)

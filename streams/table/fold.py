@@ -34,7 +34,7 @@ from schemas.codec import decode_log_record, decode_record
 from schemas.errors import RecordError
 from schemas.identities import ModelContext, Offset, PrefixScope, PublisherKey
 from schemas.limits import BRIDGES_REMEMBERED_MAX, UNREGISTERED_REMEMBERED_MAX
-from schemas.positions import Confirmation, Cursor, Heartbeat, PublisherState
+from schemas.positions import Confirmation, Cursor, Heartbeat, Proof, PublisherState
 from schemas.records import (
     EventsRecord,
     GapRecord,
@@ -180,7 +180,8 @@ class Fold:
                 self.counters["lost_batches"] += record.last_sequence - record.first_sequence + 1
                 self._expect(state, record)
                 _degrade(state, record.first_sequence, record.bridge_time)
-                state.engine_time = 0.0  # nothing is known of the batch at the cursor
+                # Nothing is known of the batch at the cursor.
+                state.engine_time, state.proof = 0.0, None
             case EventsRecord():
                 self._apply_events(publisher, state, record)
         state.sequence = max(state.sequence, record.last_sequence)
@@ -194,7 +195,7 @@ class Fold:
             self.kernel.clear(self._handle(publisher))
         state.incarnation = incarnation
         state.sequence = -1
-        state.engine_time = 0.0
+        state.engine_time, state.proof = 0.0, None
         state.degraded_since, state.degraded_at = None, 0.0
 
     def _expect(self, state: PublisherState, record: SequencedRecord) -> None:
@@ -208,6 +209,10 @@ class Fold:
         events = bytes(record.events)
         cleared = self.kernel.apply(self._handle(publisher), events, state.sequence)
         self._expect(state, record)  # only of events that were folded
+        if record.doubted is not True:
+            state.proof = None
+        elif state.proof is None:
+            state.proof = Proof(state.sequence, state.engine_time)
         state.engine_time = record.engine_time
         degraded_since = state.degraded_since
         if cleared is not None and degraded_since is not None and cleared > degraded_since:

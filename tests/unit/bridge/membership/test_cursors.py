@@ -11,6 +11,7 @@ from aiokafka.errors import CorruptRecordException  # type: ignore[import-untype
 
 from bridge.membership import cursors
 from bridge.membership.cursors import Cursors, LogState, fingerprint
+from bridge.sequencing.lane import Anchor
 from brokers.clients import Clients
 from brokers.interface import Partition
 from brokers.settings import KafkaSettings
@@ -195,7 +196,7 @@ def test_resets_gaps_and_duplicates_are_followed() -> None:
     gap = GapRecord(**envelope(ONE), incarnation=2, first_sequence=0, last_sequence=3)
     topics.record(events(ONE, 1, 0, 9), reset, gap, events(ONE, 1, 5, 9))
     _, states = recover(topics, 0)
-    assert states[ONE.publisher].anchor == (Cursor(2, 3), 0.0)
+    assert states[ONE.publisher].anchor == Anchor(Cursor(2, 3), 0.0)
 
 
 def test_an_unregistered_publisher_goes_on_in_a_later_incarnation() -> None:
@@ -206,7 +207,7 @@ def test_an_unregistered_publisher_goes_on_in_a_later_incarnation() -> None:
     state = states[ONE.publisher]
     assert state.registered == 0
     state.begin_registration()
-    assert state.anchor == (Cursor(4, -1), 0.0)
+    assert state.anchor == Anchor(Cursor(4, -1), 0.0)
 
 
 @pytest.mark.parametrize("homes", [(0,), (0, 1)], ids=["alone", "with one that is further back"])
