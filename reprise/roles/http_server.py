@@ -194,7 +194,7 @@ def serve(
         service.kernel.name,
     )
     server.run(
-        create_app(service, service),
+        create_app(service, service, default_wire=settings.default_wire),
         service,
         when_serving=when_serving,
         when_stopping=when_stopping,

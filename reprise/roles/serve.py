@@ -21,6 +21,7 @@ from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
 from query_api.http.app import create_app
 from query_api.http.errors import RequestError
+from query_api.http.wire import Wire
 from query_api.replica.registry_writer import RegistryWriter
 from query_api.replica.replica import Replica
 from query_api.replica.snapshot import Topic
@@ -44,6 +45,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
         kafka: the brokers and the topics.
         seed: of the prefix hash, u64; the same for every role.
         kernel: "rust", "reference", or None for the fastest there is.
+        default_wire: see `query_api.http.app.create_app`.
     """
 
     kafka: KafkaSettings
@@ -51,6 +53,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     port: int = DEFAULT_PORT
     seed: int = DEFAULT_SEED
     kernel: str | None = None
+    default_wire: Wire = Wire.JSON
 
 
 class ReplicaService:
@@ -169,6 +172,7 @@ def serve_replica(
         settings.kafka.bootstrap,
         service.replica.kernel.name,
     )
-    server.run(create_app(service.replica, service.registry), service, when_serving=when_serving)
+    app = create_app(service.replica, service.registry, default_wire=settings.default_wire)
+    server.run(app, service, when_serving=when_serving)
     if refusals:
         raise refusals[0]

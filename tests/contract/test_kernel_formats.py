@@ -331,8 +331,9 @@ def test_tokens_in_needlessly_wide_forms_are_packed(packer: ArrayPacker) -> None
 
 @pytest.mark.parametrize(
     "value",
-    [[-(2**31) - 1], [2**32], [1.0], [True], [None], ["1"], [1, [1, 2]], [[1, 2], 1], [[1, 2, 3]], [[1]],
-     [[2**32, 1]], [[-(2**31) - 1, 1]], [[1, 2.0]], {}, "x", b"x", 5, [msgspec.msgpack.Ext(1, b"")]],
+    [[-(2**31) - 1], [2**32], [1.0], [True], [None], ["1"], [1, [1, 2]], [[1, 2], 1], [[1, 2, 3]],
+     [[1]], [[2**32, 1]], [[-(2**31) - 1, 1]], [[1, 2.0]], {}, "x", b"x", 5,
+     [msgspec.msgpack.Ext(1, b"")]],
 )  # fmt: skip
 def test_what_are_no_tokens_is_refused(packer: ArrayPacker, value: object) -> None:
     with pytest.raises(ValueError, match=r"^Expected"):
