@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from query_api.http.wire import Wire
 from schemas import limits
 from schemas.errors import ConfigurationError
 
@@ -30,6 +31,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         data: directory of the log and the table; made where it is missing.
         seed: of the prefix hash, u64; changing it rebuilds the table from the log.
         kernel: "rust", "reference", or None for the fastest there is.
+        default_wire: see `query_api.http.app.create_app`.
         log_sync_s: an acknowledged event is lost to a power cut only if it is younger than this.
         table_flush_s: how often the table's changes are written.
         log_retention_bytes, log_retention_s: how much of the log is kept.
@@ -42,6 +44,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = DEFAULT_SEED
     log_level: str = "INFO"
     kernel: str | None = None
+    default_wire: Wire = Wire.JSON
     log_sync_s: float = limits.LOG_SYNC_S
     table_flush_s: float = limits.TABLE_FLUSH_S
     log_retention_bytes: int = limits.LOG_RETENTION_BYTES

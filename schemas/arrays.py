@@ -7,11 +7,15 @@ shape (`streams.kernel`), and the one here says what it must do.
 
 import sys
 from array import array
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import msgspec
 
+_U32_MASK = 2**32 - 1
 _U64_MASK = 2**64 - 1
+
+Token = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**32 - 1)]
+"""A token as it is written: some write their 32 bits as i32, as Conductor's clients do."""
 
 
 class ArrayPacker(Protocol):
@@ -27,15 +31,15 @@ class ArrayPacker(Protocol):
     def pack_tokens(self, encoded: bytes) -> bytes:
         """Tokens as (n,) u32 LE.
 
-        Accepts integers 0..2**32-1, and pairs of them, of which the first counts (SGLang's EAGLE
-        pages).
+        Accepts integers -2**31..2**32-1 (i32 and u32 with the same bits are the same token), and
+        pairs of which the first is one (SGLang's EAGLE pages).
         """
         ...
 
 
 _hashes = msgspec.msgpack.Decoder(list[int | bytes])
-_tokens = msgspec.msgpack.Decoder(list[int] | None)
-_pairs = msgspec.msgpack.Decoder(list[tuple[int, int]])
+_tokens = msgspec.msgpack.Decoder(list[Token] | None)
+_pairs = msgspec.msgpack.Decoder(list[tuple[Token, int]])
 
 
 def hash_to_u64(value: int | bytes) -> int:
@@ -60,6 +64,14 @@ def to_little_endian(numbers: "array[int]") -> bytes:
     return numbers.tobytes()
 
 
+def tokens_to_bytes(tokens: list[int]) -> bytes:
+    """Tokens (see `Token`) as (n,) u32 LE; a negative one is its two's complement."""
+    try:
+        return to_little_endian(array("I", tokens))
+    except OverflowError:
+        return to_little_endian(array("I", [token & _U32_MASK for token in tokens]))
+
+
 class PythonArrayPacker:
     """The specification, and the fallback without the Rust kernel. Cost O(n) Python objects."""
 
@@ -80,7 +92,4 @@ class PythonArrayPacker:
                 values = [first for first, _ in _pairs.decode(encoded)]
             except msgspec.MsgspecError:
                 raise ValueError(f"Expected an array of tokens: {error}") from error
-        try:
-            return to_little_endian(array("I", values))
-        except OverflowError as error:
-            raise ValueError(f"Expected tokens from 0 to 2**32-1: {error}") from error
+        return tokens_to_bytes(values)

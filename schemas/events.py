@@ -28,7 +28,7 @@ class Stored(
         sequence: of the batch that carried the event.
         hashes: (n,) engine hashes, u64 LE, in chain order.
         tokens: (n * block_size,) tokens, u32 LE; empty for a placeholder, which names blocks that
-            the publisher already holds on another medium.
+            the publisher already holds on another medium, or has removed from it in the same batch.
         parent: engine hash of the block before the first; None at the root.
         block_size: tokens per block; 0 for a placeholder.
         medium: where the blocks are.

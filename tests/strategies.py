@@ -122,7 +122,7 @@ def stored_events(draw: st.DrawFn) -> Stored:
             block_size = BLOCK_SIZE + 1
         case 2:
             spec_kind = draw(st.sampled_from(("sliding_window", "full_attention")))
-        case 3:
+        case 3 | 10 | 11 | 12:
             tokens, block_size = b"", 0
         case 4:
             extra_keys = tuple(

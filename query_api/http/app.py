@@ -21,20 +21,29 @@ from query_api.http.metrics import HttpMetrics
 from query_api.http.origins import check_origin
 from query_api.http.query_endpoint import CLIENT_GONE, HotRoutes
 from query_api.http.routes import metrics_route, query_routes, registration_routes, view_routes
-from query_api.http.wire import encode, encode_error, reply_wire
+from query_api.http.wire import Headers, Wire, encode, encode_error, reply_wire
 from query_api.ports import PublisherRegistry, View
 from schemas.errors import RepriseError
 
 _OTHER_ROUTE: Final = "other"
+_CONDUCTOR_METHODS: Final = frozenset({"GET", "POST"})
 logger = logging.getLogger(__name__)
 
 
-def create_app(view: View, registry: PublisherRegistry, *, only_exact: bool = False) -> ASGIApp:
+def create_app(
+    view: View,
+    registry: PublisherRegistry,
+    *,
+    default_wire: Wire = Wire.JSON,
+    only_exact: bool = False,
+) -> ASGIApp:
     """The ASGI application over one table and one set of publishers.
 
     Args:
-        view: the table.
-        registry: the publishers.
+        view: what is answered from.
+        registry: what registrations change.
+        default_wire: of requests that name none, and of their answers; msgpack is Conductor's, with
+            its answers to unknown paths and methods.
         only_exact: whether queries leave out instances that are not `exact`, unless they ask for
             all (`?only=all`).
 
@@ -51,57 +60,77 @@ def create_app(view: View, registry: PublisherRegistry, *, only_exact: bool = Fa
         redirect_slashes=False,
     )
     metrics = HttpMetrics(view.metrics)
-    hot = HotRoutes(view, metrics, only_exact=only_exact)
+    hot = HotRoutes(view, metrics, default_wire, only_exact=only_exact)
     app.include_router(query_routes(hot))
-    app.include_router(registration_routes(registry))
-    app.include_router(view_routes(view, app.version))
+    app.include_router(registration_routes(registry, default_wire))
+    app.include_router(view_routes(view, app.version, default_wire))
     app.include_router(metrics_route(view))
     # FastAPI's own handler of last resort would answer in text, and re-raise, which logs it twice.
-    app.add_exception_handler(Exception, _answer_unexpected)
-    app.add_exception_handler(HTTPException, _answer_http_exception)
-    app.add_exception_handler(RepriseError, _answer_error)
+    refusals = _Refusals(default_wire)
+    app.add_exception_handler(Exception, refusals.unexpected)
+    app.add_exception_handler(HTTPException, refusals.by_router)
+    app.add_exception_handler(RepriseError, refusals.error)
     app.openapi = lambda: openapi.describe_app(app)  # type: ignore[method-assign]
-    return _Front(app, hot, metrics)
+    return _Front(app, hot, metrics, refusals)
 
 
-async def _answer_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RepriseError)
-    if isinstance(error, ClientGoneError):
-        return Response(status_code=CLIENT_GONE)
-    wire = reply_wire(request.headers.raw)
-    status, body = encode_error(error, wire)
-    headers = {"connection": "close"} if status == 413 else None
-    return Response(body, status_code=status, media_type=wire.value, headers=headers)
+class _Refusals:
+    """Answers what no route does: errors, unknown paths and unknown methods.
 
+    Args:
+        default_wire: for requests that name none. Where it is msgpack, an unknown path has
+            Conductor's answer, which is text, and so has a method that Conductor has on no path.
+    """
 
-async def _answer_unexpected(request: Request, error: Exception) -> Response:
-    """What no rule covers; the error goes on to `_Front`, which logs it."""
-    wire = reply_wire(request.headers.raw)
-    return Response(encode(INTERNAL, wire), status_code=500, media_type=wire.value)
+    def __init__(self, default_wire: Wire) -> None:
+        self._default_wire = default_wire
 
+    async def error(self, request: Request, error: Exception) -> Response:
+        """An error of ours, by `errors.describe`."""
+        assert isinstance(error, RepriseError)
+        if isinstance(error, ClientGoneError):
+            return Response(status_code=CLIENT_GONE)
+        return self.refuse(request.headers.raw, error)
 
-async def _answer_http_exception(request: Request, error: Exception) -> Response:
-    """What the router itself refuses: unknown paths and methods."""
-    assert isinstance(error, HTTPException)
-    envelopes = {404: NOT_FOUND, 405: METHOD_NOT_ALLOWED}
-    envelope = envelopes.get(error.status_code, ErrorEnvelope(str(error.detail)))
-    wire = reply_wire(request.headers.raw)
-    return Response(
-        encode(envelope, wire),
-        status_code=error.status_code,
-        media_type=wire.value,
-        headers=error.headers,
-    )
+    def refuse(self, headers: Headers, error: RepriseError) -> Response:
+        """The same, for a request whose headers these are."""
+        wire = reply_wire(headers, self._default_wire)
+        status, body = encode_error(error, wire)
+        close = {"connection": "close"} if status == 413 else None
+        return Response(body, status_code=status, media_type=wire.value, headers=close)
+
+    async def unexpected(self, request: Request, error: Exception) -> Response:
+        """What no rule covers; the error goes on to `_Front`, which logs it."""
+        wire = reply_wire(request.headers.raw, self._default_wire)
+        return Response(encode(INTERNAL, wire), status_code=500, media_type=wire.value)
+
+    async def by_router(self, request: Request, error: Exception) -> Response:
+        """What the router itself refuses: unknown paths and methods."""
+        assert isinstance(error, HTTPException)
+        wire = reply_wire(request.headers.raw, self._default_wire)
+        status, headers = error.status_code, error.headers
+        if self._default_wire is Wire.MSGPACK and wire is Wire.MSGPACK:
+            if status == 405 and request.method not in _CONDUCTOR_METHODS:
+                status, headers = 404, None
+            if status == 404:
+                return Response(NOT_FOUND.error, status_code=404)
+        envelopes = {404: NOT_FOUND, 405: METHOD_NOT_ALLOWED}
+        envelope = envelopes.get(status, ErrorEnvelope(str(error.detail)))
+        body = encode(envelope, wire)
+        return Response(body, status_code=status, media_type=wire.value, headers=headers)
 
 
 class _Front:
     """Passes hot requests to the endpoint; counts all others, and answers 500 where they fail."""
 
-    def __init__(self, app: FastAPI, hot: HotRoutes, metrics: HttpMetrics) -> None:
+    def __init__(
+        self, app: FastAPI, hot: HotRoutes, metrics: HttpMetrics, refusals: _Refusals
+    ) -> None:
         self._app = app
         self._hot = hot
         self._hot_paths = hot.paths
         self._metrics = metrics
+        self._refusals = refusals
         self._paths = frozenset(app.openapi()["paths"]) | {"/docs", "/openapi.json"}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -125,9 +154,7 @@ class _Front:
             check_origin(scope["method"], scope["headers"])
             await self._app(scope, receive, watch)
         except RequestError as error:
-            wire = reply_wire(scope["headers"])
-            _, body = encode_error(error, wire)
-            refusal = Response(body, status_code=error.status, media_type=wire.value)
+            refusal = self._refusals.refuse(scope["headers"], error)
             await refusal(scope, receive, watch)
         except Exception:
             logger.exception("Unexpected error in route: %s", scope["path"])

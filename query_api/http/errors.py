@@ -11,6 +11,9 @@ request.
     any other error            500  (no reason)                `Internal server error`
     unknown path               404  (no reason)
     method of a known path     405  (no reason)
+
+Where msgpack is the default (`app.create_app`), an unknown path is answered in text, as Conductor
+does it.
 """
 
 from typing import Final

@@ -10,12 +10,11 @@ import msgspec
 from msgspec import Meta
 
 from query_api.http.errors import ErrorEnvelope
-from query_api.http.requests.fields import INT32_MAX
+from schemas.arrays import Token
 from schemas.limits import BLOCK_SIZE_MAX, DP_RANK_MAX, NAME_BYTES_MAX, QUERY_TOKENS_MAX
 
 Name = Annotated[str, Meta(min_length=1, max_length=NAME_BYTES_MAX)]
 Text = Annotated[str, Meta(max_length=NAME_BYTES_MAX)]
-Token = Annotated[int, Meta(ge=0, le=INT32_MAX)]
 Depth = Annotated[int, Meta(ge=0, description="Tokens.")]
 ByRank = Annotated[dict[str, Depth], Meta(description="Tokens by data-parallel rank.")]
 BlockSize = Annotated[int, Meta(ge=1, le=BLOCK_SIZE_MAX, description="Tokens per block.")]
@@ -29,7 +28,7 @@ _CACHE_SALT = (
 )
 _TOKEN_IDS = (
     "Prompt tokens; a trailing partial block does not count. In msgpack preferably a `bin` of "
-    "little-endian int32."
+    "little-endian int32. A negative token is its 32 bits, so -1 and 4294967295 are the same."
 )
 _SEQ_HASHES = (
     "Rolling prefix hashes, u64 (negative numbers are read as the same bits as i64): XXH3-64 with "

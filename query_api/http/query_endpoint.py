@@ -67,9 +67,12 @@ class _Route(NamedTuple):
 class HotRoutes:
     """Answers `POST /query` and `POST /query_by_hash`."""
 
-    def __init__(self, view: View, metrics: HttpMetrics, *, only_exact: bool = False) -> None:
+    def __init__(
+        self, view: View, metrics: HttpMetrics, default_wire: Wire, *, only_exact: bool = False
+    ) -> None:
         """`only_exact`: what a request that does not say otherwise gets; see `AnswerOptions`."""
         self._view = view
+        self._default_wire = default_wire
         self._default = _PLAIN._replace(only_exact=True) if only_exact else _PLAIN
         self._metrics = metrics
         self._routes = {
@@ -97,7 +100,8 @@ class HotRoutes:
                 content_type = value
             elif name == b"x-request-id":
                 request_id = value
-        wire = body_wire(content_type)
+        wire = body_wire(content_type, self._default_wire)
+        error_wire = wire or self._default_wire
         try:
             if wire is None:
                 raise unsupported_content_type()
@@ -115,12 +119,12 @@ class HotRoutes:
             self._metrics.count_request(route.path, CLIENT_GONE)
             return
         except RepriseError as error:
-            status, answer = encode_error(error, wire or Wire.JSON)
-            headers = [_TYPE_HEADERS[wire or Wire.JSON]]
+            status, answer = encode_error(error, error_wire)
+            headers = [_TYPE_HEADERS[error_wire]]
         except Exception:
             logger.exception("Unexpected error in route: %s", route.path)
-            status, answer = 500, encode(INTERNAL, wire or Wire.JSON)
-            headers = [_TYPE_HEADERS[wire or Wire.JSON]]
+            status, answer = 500, encode(INTERNAL, error_wire)
+            headers = [_TYPE_HEADERS[error_wire]]
         self._metrics.count_request(route.path, status)
         headers.append((b"content-length", b"%d" % len(answer)))
         if request_id is not None and _REQUEST_ID.fullmatch(request_id):

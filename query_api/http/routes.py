@@ -25,20 +25,20 @@ def respond(document: Document, wire: Wire, status: int = 200) -> Response:
     return Response(encode(document, wire), status_code=status, media_type=wire.value)
 
 
-async def read_request(request: Request) -> tuple[bytes, Wire]:
+async def read_request(request: Request, default_wire: Wire) -> tuple[bytes, Wire]:
     """The body of a POST, and its wire form.
 
     Raises:
         RequestError: another Content-Type, or too large.
     """
     headers = request.headers.raw
-    wire = body_wire(header(headers, b"content-type"))
+    wire = body_wire(header(headers, b"content-type"), default_wire)
     if wire is None:
         raise unsupported_content_type()
     return await read_body(request.receive, headers), wire
 
 
-def registration_routes(registry: PublisherRegistry) -> APIRouter:
+def registration_routes(registry: PublisherRegistry, default_wire: Wire) -> APIRouter:
     """The routes that change what is followed."""
     router = APIRouter(tags=["registrations"])
 
@@ -54,7 +54,7 @@ def registration_routes(registry: PublisherRegistry) -> APIRouter:
         ),
     )
     async def register(request: Request) -> Response:
-        body, wire = await read_request(request)
+        body, wire = await read_request(request, default_wire)
         registration = read_registration(body, wire, registry.kinds)
         await registry.register(registration)
         status = "registered successfully"
@@ -72,7 +72,7 @@ def registration_routes(registry: PublisherRegistry) -> APIRouter:
         ),
     )
     async def unregister(request: Request) -> Response:
-        body, wire = await read_request(request)
+        body, wire = await read_request(request, default_wire)
         target = read_unregistration(body, wire)
         removed = await registry.unregister(**target._asdict())
         keys = sorted({registration.service_key for registration in removed})
@@ -81,8 +81,8 @@ def registration_routes(registry: PublisherRegistry) -> APIRouter:
     return router
 
 
-def view_routes(view: View, version: str) -> APIRouter:
-    """The routes that show what is there."""
+def view_routes(view: View, version: str, default_wire: Wire) -> APIRouter:
+    """The routes that show what is there; `default_wire` for requests that name none."""
     router = APIRouter(tags=["views"])
 
     @router.get(
@@ -91,7 +91,8 @@ def view_routes(view: View, version: str) -> APIRouter:
         openapi_extra=openapi.view_operation(models.Services, *BOTH_WIRES),
     )
     async def services(request: Request) -> Response:
-        return respond(services_document(view.services()), reply_wire(request.headers.raw))
+        wire = reply_wire(request.headers.raw, default_wire)
+        return respond(services_document(view.services()), wire)
 
     @router.get(
         "/global_view",
@@ -100,7 +101,7 @@ def view_routes(view: View, version: str) -> APIRouter:
     )
     async def global_view(request: Request) -> Response:
         document = view_document(view.kernel.scopes(), view.services())
-        return respond(document, reply_wire(request.headers.raw))
+        return respond(document, reply_wire(request.headers.raw, default_wire))
 
     @router.get(
         "/digest",

@@ -41,25 +41,29 @@ _msgpack_fields = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
 _json_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-def body_wire(content_type: bytes) -> Wire | None:
+def body_wire(content_type: bytes, default: Wire) -> Wire | None:
     """The wire form that a request's Content-Type names; None for one that the API does not speak.
 
-    Conductor's rule, a substring match, but for any case; no Content-Type is JSON.
+    Conductor's rule, a substring match, but for any case; the default where there is none.
     """
     if content_type == _JSON_TYPE:
         return Wire.JSON
     lowered = content_type.lower()
     if _MSGPACK_TYPE in lowered:
         return Wire.MSGPACK
-    return Wire.JSON if not lowered or b"json" in lowered else None
+    if not lowered:
+        return default
+    return Wire.JSON if b"json" in lowered else None
 
 
-def reply_wire(headers: Headers) -> Wire:
-    """The wire form where no body decides it: msgpack if Accept or Content-Type says."""
-    for name, value in headers:
-        if name in (b"accept", b"content-type") and _MSGPACK_TYPE in value.lower():
-            return Wire.MSGPACK
-    return Wire.JSON
+def reply_wire(headers: Headers, default: Wire) -> Wire:
+    """The wire form where no body decides it: the one that Accept or Content-Type names, msgpack
+    before JSON; else the default.
+    """
+    named = [value.lower() for name, value in headers if name in (b"accept", b"content-type")]
+    if any(_MSGPACK_TYPE in value for value in named):
+        return Wire.MSGPACK
+    return Wire.JSON if any(b"json" in value for value in named) else default
 
 
 def header(headers: Headers, wanted: bytes) -> bytes:

@@ -6,6 +6,8 @@ from pathlib import Path
 import click
 
 from brokers.settings import KafkaSettings
+from query_api.http.wire import Wire
+from reprise.cli.http_options import wire_option
 from reprise.cli.kafka_options import kafka_options
 from reprise.cli.terminal import say_ready, start_logging, warn_without_native
 from reprise.settings import DEFAULT_HOST, config_path_from, log_level_from, seed_from
@@ -42,6 +44,7 @@ from schemas.errors import RepriseError
     type=click.IntRange(0, 65_535),
     help="Port to listen on, 0 for any.  [default: the configuration file's, or 13333]",
 )
+@wire_option()
 @click.option(
     "--kernel",
     type=click.Choice(["rust", "reference"]),
@@ -59,6 +62,7 @@ def serve(
     config: Path | None,
     host: str,
     port: int | None,
+    default_wire: Wire,
     kernel: str | None,
     only_exact: bool,
 ) -> None:
@@ -85,6 +89,7 @@ def serve(
             seed=seed_from(os.environ),
             kernel=kernel,
             only_exact=only_exact,
+            default_wire=default_wire,
         )
         start_logging(log_level_from(os.environ))
         warn_without_native(kernel)

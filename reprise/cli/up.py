@@ -5,6 +5,8 @@ from pathlib import Path
 
 import click
 
+from query_api.http.wire import Wire
+from reprise.cli.http_options import wire_option
 from reprise.cli.param_types import Amount
 from reprise.cli.terminal import say_ready, start_logging, warn_without_native
 from reprise.settings import DEFAULT_HOST, Settings, config_path_from, log_level_from, seed_from
@@ -47,6 +49,7 @@ from schemas.errors import RepriseError
     show_default=True,
     help="How long to keep the log, in hours.",
 )
+@wire_option()
 @click.option(
     "--kernel",
     type=click.Choice(["rust", "reference"]),
@@ -67,6 +70,7 @@ def up(
     port: int | None,
     log_retention_gib: float,
     log_retention_hours: float,
+    default_wire: Wire,
     kernel: str | None,
     only_exact: bool,
 ) -> None:
@@ -95,6 +99,7 @@ def up(
             seed=seed_from(os.environ),
             log_level=log_level_from(os.environ),
             kernel=kernel,
+            default_wire=default_wire,
             log_retention_bytes=int(log_retention_gib * limits.GIB),
             log_retention_s=log_retention_hours * 3600,
             only_exact=only_exact,

@@ -194,7 +194,12 @@ def serve(
         service.kernel.name,
     )
     server.run(
-        create_app(service, service, only_exact=settings.only_exact),
+        create_app(
+            service,
+            service,
+            default_wire=settings.default_wire,
+            only_exact=settings.only_exact,
+        ),
         service,
         when_serving=when_serving,
         when_stopping=when_stopping,

@@ -21,6 +21,7 @@ from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
 from query_api.http.app import create_app
 from query_api.http.errors import RequestError
+from query_api.http.wire import Wire
 from query_api.replica.registry_writer import RegistryWriter
 from query_api.replica.replica import Replica
 from query_api.replica.snapshot import Topic
@@ -45,6 +46,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
         seed: of the prefix hash, u64; the same for every role.
         kernel: "rust", "reference", or None for the fastest there is.
         only_exact: whether queries leave out instances that are not `exact`.
+        default_wire: see `query_api.http.app.create_app`.
     """
 
     kafka: KafkaSettings
@@ -53,6 +55,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = DEFAULT_SEED
     kernel: str | None = None
     only_exact: bool = False
+    default_wire: Wire = Wire.JSON
 
 
 class ReplicaService:
@@ -172,7 +175,12 @@ def serve_replica(
         settings.kafka.bootstrap,
         service.replica.kernel.name,
     )
-    app = create_app(service.replica, service.registry, only_exact=settings.only_exact)
+    app = create_app(
+        service.replica,
+        service.registry,
+        default_wire=settings.default_wire,
+        only_exact=settings.only_exact,
+    )
     server.run(app, service, when_serving=when_serving)
     if refusals:
         raise refusals[0]

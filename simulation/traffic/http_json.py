@@ -51,7 +51,9 @@ class JsonConnection:
         self._connection.close()
 
     def _exchange(self, method: str, path: str, encoded: bytes | None) -> HttpAnswer:
-        headers = {"Content-Type": "application/json"} if encoded is not None else {}
+        headers = {"Accept": "application/json"}
+        if encoded is not None:
+            headers["Content-Type"] = "application/json"
         try:
             self._connection.request(method, self._prefix + path, body=encoded, headers=headers)
             answer = self._connection.getresponse()

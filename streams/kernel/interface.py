@@ -23,7 +23,8 @@ COUNTERS = (
     "repeated",  # blocks stored that the publisher held on that tier already
     "unknown_parent",  # blocks stored after a parent that the publisher does not hold: dropped
     "unknown_removed",  # blocks removed that the publisher does not hold on that tier
-    "unresolved",  # placeholders for blocks that the publisher does not hold: dropped
+    "unresolved",  # placeholders for blocks that the publisher does not hold, nor held before in
+    # the same batch: dropped
     "block_size_mismatch",  # blocks stored with another block size than registered: dropped
     "token_count_mismatch",  # blocks stored with tokens that do not cover them: dropped
     "extra_keys_mismatch",  # blocks stored with another number of extra keys: dropped

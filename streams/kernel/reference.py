@@ -34,6 +34,7 @@ from streams.kernel.interface import (
     ScannedQuery,
     ScopeView,
 )
+from streams.kernel.moves import Moves
 from streams.kernel.scan import scan_query
 from streams.kernel.walk import Holder, match_instance
 
@@ -179,13 +180,16 @@ class ReferenceKernel:
     def apply(self, publisher: PublisherId, events: bytes, after: int, /) -> int | None:
         owner = self._publishers[publisher]
         cleared: int | None = None
-        for event in read_events(events):
+        decoded = read_events(events)
+        moves = Moves(decoded)
+        for event in decoded:
             if event.sequence <= after:
                 continue
+            moves.begin(event.sequence)
             if isinstance(event, Stored):
-                self._store(publisher, owner, event)
+                self._store(publisher, owner, event, moves)
             elif isinstance(event, Removed):
-                self._remove(publisher, owner, event)
+                self._remove(publisher, owner, event, moves)
             else:
                 self.clear(publisher)
                 cleared = event.sequence
@@ -194,7 +198,9 @@ class ReferenceKernel:
     def check_events(self, events: bytes, /) -> None:
         read_events(events)
 
-    def _store(self, publisher: PublisherId, owner: _Publisher, event: Stored) -> None:
+    def _store(
+        self, publisher: PublisherId, owner: _Publisher, event: Stored, moves: Moves
+    ) -> None:
         hashes = _u64s(event.hashes)
         refusal = _refusal(owner, event, len(hashes))
         if refusal:
@@ -205,7 +211,7 @@ class ReferenceKernel:
         tier = tier_of(event.medium, shared=event.shared)
         keys = [engine_key(value, event.group) for value in hashes]
         if not event.tokens:
-            self._store_placeholders(publisher, owner, keys, tier)
+            self._store_placeholders(publisher, owner, keys, tier, moves)
             return
         scope = owner.scope(event.lora_name)
         previous: int | None = None
@@ -224,14 +230,20 @@ class ReferenceKernel:
             self._hold(publisher, owner, key, scope, previous, tier)
 
     def _store_placeholders(
-        self, publisher: PublisherId, owner: _Publisher, keys: list[int], tier: int
+        self,
+        publisher: PublisherId,
+        owner: _Publisher,
+        keys: list[int],
+        tier: int,
+        moves: Moves,
     ) -> None:
         for key in keys:
             entry = owner.entries.get(key)
-            if entry is None:
+            block = moves.find(key) if entry is None else (entry.scope, entry.prefix)
+            if block is None:
                 self._counters["unresolved"] += 1
             else:
-                self._hold(publisher, owner, key, entry.scope, entry.prefix, tier)
+                self._hold(publisher, owner, key, *block, tier)
 
     def _hold(
         self,
@@ -257,7 +269,9 @@ class ReferenceKernel:
         self._set_count(publisher, scope, change)
         self._record(owner.context(scope), change)
 
-    def _remove(self, publisher: PublisherId, owner: _Publisher, event: Removed) -> None:
+    def _remove(
+        self, publisher: PublisherId, owner: _Publisher, event: Removed, moves: Moves
+    ) -> None:
         tier = tier_of(event.medium, shared=event.shared)
         for value in _u64s(event.hashes):
             key = engine_key(value, event.group)
@@ -266,6 +280,7 @@ class ReferenceKernel:
                 skipped = event.group in owner.skipped_groups
                 self._counters["skipped_group" if skipped else "unknown_removed"] += 1
                 continue
+            moves.note(key, entry.scope, entry.prefix)
             self._counters["removed"] += 1
             count = entry.counts[tier] - 1
             change = Change(key, entry.prefix, owner.dp_rank, tier, Op.SET, count)

@@ -10,16 +10,16 @@ A plain body is one JSON object, in UTF-8, with any blanks between its parts:
 - `model`, `block_size` and `token_ids` are there; `model` and `instance_id` are not empty;
 - names are strings of at most `NAME_BYTES_MAX` bytes, without escapes and control characters;
 - `block_size` is an integer from 1 to `BLOCK_SIZE_MAX`;
-- `token_ids` is an array of at most `QUERY_TOKENS_MAX` integers from 0 to 2**31-1;
-- an integer is written in decimal digits alone, without leading zeros.
+- `token_ids` is an array of at most `QUERY_TOKENS_MAX` integers from -2**31 to 2**32-1;
+- an integer is written in decimal digits alone, without leading zeros; a token may have a minus.
 """
 
 import re
-import struct
-from typing import Annotated, Final
+from typing import Final
 
 import msgspec
 
+from schemas.arrays import Token, tokens_to_bytes
 from schemas.identities import DEFAULT_TENANT
 from schemas.limits import BLOCK_SIZE_MAX, NAME_BYTES_MAX, QUERY_TOKENS_MAX
 from streams.kernel.interface import ScannedQuery
@@ -32,14 +32,12 @@ _STRING: Final = re.compile(_BLANKS + rb'"([^"\\\x00-\x1f]*)"')
 _COLON: Final = re.compile(_BLANKS + rb":")
 # Longer integers are out of any range here.
 _INTEGER: Final = re.compile(_BLANKS + rb"(0|[1-9][0-9]{0,14})")
-# JSON between these brackets is an array of plain integers, or no JSON.
-_INTEGERS: Final = re.compile(_BLANKS + rb"(\[[0-9, \t\n\r]*\])")
+# JSON between these brackets is an array of integers, or no JSON.
+_INTEGERS: Final = re.compile(_BLANKS + rb"(\[[-0-9, \t\n\r]*\])")
 _COMMA: Final = re.compile(_BLANKS + rb",")
 _END: Final = re.compile(_BLANKS + rb"\}" + _BLANKS)
 
-_decode_tokens: Final = msgspec.json.Decoder(
-    list[Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]]
-).decode
+_decode_tokens: Final = msgspec.json.Decoder(list[Token]).decode
 
 
 class _UnusualError(Exception):
@@ -135,4 +133,4 @@ def _tokens(body: _Body) -> bytes:
         raise _UnusualError from error
     if len(tokens) > QUERY_TOKENS_MAX:
         raise _UnusualError
-    return struct.pack(f"<{len(tokens)}I", *tokens)
+    return tokens_to_bytes(tokens)

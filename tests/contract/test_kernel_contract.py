@@ -331,6 +331,58 @@ def test_a_placeholder_brings_a_known_block_to_another_medium(bench: Bench) -> N
     assert bench.counted() == {"stored": 4, "unresolved": 1}
 
 
+def placeholder(prompt: Prompt, sequence: int = 1, **fields: Any) -> Stored:
+    """The blocks of a prompt on the CPU, without their tokens."""
+    defaults: dict[str, Any] = {"tokens": b"", "block_size": 0, "medium": Medium.CPU}
+    return stored(prompt, **(defaults | {"sequence": sequence, "parent": None} | fields))
+
+
+def test_a_block_that_one_batch_removes_and_announces_again_has_moved(bench: Bench) -> None:
+    publisher = bench.publisher()
+    bench.store(publisher, ABC)
+    bench.store(publisher, ABC, lora_name="adapter")
+    gone = prompt_hashes(ABC), prompt_hashes(ABC, "adapter")
+    removed = [Removed(sequence=2, hashes=hashes) for hashes in gone]
+    again = [placeholder(ABC, 2), placeholder(ABC, 2, lora_name="adapter")]
+    bench.apply(publisher, *removed, *again)
+    for scope in (SCOPE, scope_of("adapter")):
+        [match] = bench.kernel.query(scope, prompt_tokens(ABC), b"", None)
+        assert (match.gpu, match.cpu) == (0, 3 * BLOCK_SIZE)
+    assert bench.counted() == {"stored": 12, "removed": 6}
+    bench.store(publisher, (0, 1, 2, 3), start=3)
+    assert bench.ask((0, 1, 2, 3)) == {"a": 4}
+
+
+def test_a_block_has_moved_within_its_batch_only(bench: Bench) -> None:
+    """Else the table would depend on how batches were packed into records."""
+    publisher = bench.publisher()
+    bench.store(publisher, ABC)
+    removed = Removed(sequence=2, hashes=prompt_hashes(ABC))
+    bench.apply(publisher, removed, placeholder(ABC, 3))
+    bench.apply(publisher, placeholder(ABC, 2))
+    assert bench.ask(ABC) == {}
+    assert bench.counted() == {"stored": 3, "removed": 3, "unresolved": 6}
+
+
+def test_what_another_publisher_removed_has_not_moved_here(bench: Bench) -> None:
+    bench.store(bench.publisher("b"), ABC)
+    publisher = bench.publisher("a")
+    removed = Removed(sequence=2, hashes=prompt_hashes(ABC))
+    bench.apply(publisher, removed, placeholder(ABC, 2))
+    assert bench.counted() == {"stored": 3, "unknown_removed": 3, "unresolved": 3}
+
+
+def test_a_block_that_is_held_under_the_key_wins_over_one_that_was_removed(bench: Bench) -> None:
+    publisher = bench.publisher()
+    bench.store(publisher, (0,))
+    removed = Removed(sequence=2, hashes=prompt_hashes((0,)))
+    other = stored((1,), sequence=2, hashes=prompt_hashes((0,)))
+    bench.apply(publisher, removed, other, placeholder((0,), 2))
+    [match] = bench.kernel.query(SCOPE, prompt_tokens((1,)), b"", None)
+    assert (match.gpu, match.cpu) == (BLOCK_SIZE, BLOCK_SIZE)
+    assert bench.ask((0,)) == {"a": 0}
+
+
 def test_a_salt_separates_prompts_from_the_first_block_on(bench: Bench) -> None:
     salt = extra_key(["salt"])
     bench.store(bench.publisher(), ABC, extra_keys=(salt, b"", b""))

@@ -176,12 +176,30 @@ def test_any_layout_of_plain_json_is_scanned(kernel: Kernel) -> None:
 @pytest.mark.parametrize("digits", range(1, 11))
 def test_tokens_of_all_lengths_are_scanned(kernel: Kernel, digits: int) -> None:
     low = 10 ** (digits - 1) if digits > 1 else 0
-    high = min(10**digits - 1, 2**31 - 1)
+    high = min(10**digits - 1, 2**32 - 1)
     for tokens in ([low, high], [high] * 9, [low], [high, 0, low, 0, high]):
         for body in (body_of(token_ids=tokens), body_of(token_ids=tokens).replace(b" ", b"")):
             scanned = kernel.scan_query(body)
             assert scanned is not None
             assert memoryview(scanned.tokens).cast("I").tolist() == tokens
+
+
+@pytest.mark.parametrize("digits", range(1, 11))
+def test_negative_tokens_of_all_lengths_are_scanned_as_their_32_bits(
+    kernel: Kernel, digits: int
+) -> None:
+    low, high = -(10 ** (digits - 1)), -min(10**digits - 1, 2**31)
+    for tokens in ([low, high], [high] * 9, [low], [high, 7, low, 0, high], [1] * 40 + [low]):
+        for body in (body_of(token_ids=tokens), body_of(token_ids=tokens).replace(b" ", b"")):
+            scanned = kernel.scan_query(body)
+            assert scanned is not None
+            assert memoryview(scanned.tokens).cast("i").tolist() == tokens
+
+
+def test_minus_zero_is_a_token(kernel: Kernel) -> None:
+    assert kernel.scan_query(body_of(token_ids=[1, 20, 300]).replace(b"300", b"-0")) == (
+        kernel.scan_query(body_of(token_ids=[1, 20, 0]))
+    )
 
 
 UNUSUAL = {
@@ -214,12 +232,18 @@ UNUSUAL = {
     "a leading zero": body_of().replace(b"300", b"0300"),
     "two zeros": body_of().replace(b"300", b"00"),
     "a leading zero in the block_size": body_of().replace(b"16", b"016"),
-    "a minus": body_of(token_ids=[-1]),
-    "minus zero": body_of().replace(b"300", b"-0"),
+    "a minus alone": body_of().replace(b"300", b"-"),
+    "two minuses": body_of().replace(b"300", b"--1"),
+    "a minus behind": body_of().replace(b"300", b"1-"),
+    "a minus before a blank": body_of().replace(b"300", b"- 1"),
+    "a minus before a leading zero": body_of().replace(b"300", b"-01"),
+    "a negative block_size": body_of(block_size=-16),
     "a plus": body_of().replace(b"300", b"+300"),
     "a fraction": body_of(token_ids=[1.0]),
     "an exponent": body_of().replace(b"300", b"3e2"),
-    "a token above int32": body_of(token_ids=[2**31]),
+    "a token above 32 bits": body_of(token_ids=[2**32]),
+    "a token below 32 bits": body_of(token_ids=[-(2**31) - 1]),
+    "a negative token of 16 digits": body_of(token_ids=[-(10**15)]),
     "a token of 16 digits": body_of(token_ids=[10**15]),
     "a token of 40 digits": body_of(token_ids=[10**39]),
     "a string among tokens": body_of(token_ids=["1"]),
@@ -282,7 +306,12 @@ TOKENS: dict[str, Any] = {
     "nil": (None, []),
     "none": ([], []),
     "all widths": ([0, 127, 128, 255, 256, 65_535, 65_536, 2**32 - 1] * 3, None),
+    "negative ones": (
+        [-1, 5, -32, -33, -128, -129, -32_768, -32_769, -(2**31)],
+        [2**32 - token for token in (1, 2**32 - 5, 32, 33, 128, 129, 32_768, 32_769, 2**31)],
+    ),
     "pairs": ([[5, 1], [2**32 - 1, -(2**63)], [0, 2**64 - 1]], [5, 2**32 - 1, 0]),
+    "negative pairs": ([[-1, 1], [-(2**31), -1]], [2**32 - 1, 2**31]),
 }
 
 
@@ -302,8 +331,9 @@ def test_tokens_in_needlessly_wide_forms_are_packed(packer: ArrayPacker) -> None
 
 @pytest.mark.parametrize(
     "value",
-    [[-1], [2**32], [1.0], [True], [None], ["1"], [1, [1, 2]], [[1, 2], 1], [[1, 2, 3]], [[1]],
-     [[2**32, 1]], [[-1, 1]], [[1, 2.0]], {}, "x", b"x", 5, [msgspec.msgpack.Ext(1, b"")]],
+    [[-(2**31) - 1], [2**32], [1.0], [True], [None], ["1"], [1, [1, 2]], [[1, 2], 1], [[1, 2, 3]],
+     [[1]], [[2**32, 1]], [[-(2**31) - 1, 1]], [[1, 2.0]], {}, "x", b"x", 5,
+     [msgspec.msgpack.Ext(1, b"")]],
 )  # fmt: skip
 def test_what_are_no_tokens_is_refused(packer: ArrayPacker, value: object) -> None:
     with pytest.raises(ValueError, match=r"^Expected"):

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
+import msgpack
 import pytest
 
 from tests.processes import Service
@@ -53,3 +55,15 @@ def test_a_malformed_configuration_is_told_at_once(tmp_path: Path) -> None:
     config.write_text('{"http_server_port": "many"}')
     text = refused("--config", str(config), "--data", str(tmp_path / "data"))
     assert "Expected `int`, got `str` - at `$.http_server_port`" in text
+
+
+def test_what_names_no_wire_form_is_answered_as_conductor_does(tmp_path: Path) -> None:
+    with Service(tmp_path / "data", environment={"REPRISE_WIRE": "msgpack"}) as service:
+        service.register("tcp://127.0.0.1:1", instance_id="node-1")
+        listed = msgpack.unpackb(httpx.get(service.base_url + "/services").content)
+        viewed = msgpack.unpackb(httpx.get(service.base_url + "/global_view").content)
+        unknown = httpx.get(service.base_url + "/v2")
+    assert [one["InstanceID"] for one in listed["services"]] == ["node-1"]
+    assert viewed["context_count"] == 1
+    assert (unknown.status_code, unknown.text) == (404, "404 Not Found")
+    assert "content-type" not in unknown.headers

@@ -106,11 +106,11 @@ def test_any_bytes_are_refused_or_applied(encoded: bytes) -> None:
 # Arrays
 
 numbers = st.one_of(
-    st.integers(0, 2**32 - 1), st.integers(0, 300), st.integers(-(2**63), 2**64 - 1)
+    st.integers(-(2**31), 2**32 - 1), st.integers(-300, 300), st.integers(-(2**63), 2**64 - 1)
 )
 elements = st.one_of(numbers, st.tuples(numbers, numbers), st.binary(max_size=12), st.booleans())
 arrays = st.one_of(
-    st.lists(st.integers(0, 200_000), max_size=20),
+    st.lists(st.integers(-200_000, 200_000), max_size=20),
     st.lists(st.tuples(st.integers(0, 200_000), numbers), max_size=8),
     st.lists(st.one_of(numbers, st.binary(min_size=8, max_size=40)), max_size=8),
     st.lists(elements, max_size=4),
@@ -175,7 +175,7 @@ bodies = st.fixed_dictionaries(
         "model": json_names,
         "block_size": st.integers(1, BLOCK_SIZE_MAX),
         "token_ids": st.lists(
-            st.one_of(st.integers(0, 2**31 - 1), st.integers(0, 200_000)), max_size=30
+            st.one_of(st.integers(-(2**31), 2**32 - 1), st.integers(-1, 200_000)), max_size=30
         ),
     },
     optional={name: json_names for name in _NAMES[1:]},
@@ -210,7 +210,8 @@ def edited(body: bytes, seed: int) -> bytes:
 
 _PIECES = (
     b" ", b"\n", b"\t", b"\r", b"\x0b", b"\x00", b"\x7f", b",", b":", b"[", b"]", b"{", b"}", b'"',
-    b"\\", b'\\"', b"\\u0031", b"0", b"00", b"1", b"9" * 8, b"9" * 9, b"2147483647", b"2147483648",
+    b"\\", b'\\"', b"\\u0031", b"0", b"00", b"1", b"9" * 8, b"9" * 9, b"2147483648", b"2147483649",
+    b"4294967295", b"4294967296", b"-1", b"-2147483649",
     b"123456789012345", b"1234567890123456", b"0" * 16, b"-", b"-0", b"+1", b".", b".0", b"e1",
     b"null", b"true", b"[]", b"{}", b'""', b"\xc3\xa9", b"\xc3", b"\xff", b"\xed\xa0\x80",
     b"\xef\xbb\xbf", b'"model":"m",', b'"x":1,', b'"token_ids":[],', b",1" * 20, b" , 1" * 20,

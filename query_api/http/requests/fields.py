@@ -9,21 +9,20 @@ elements (413 `too_many_elements`).
 import re
 import struct
 from collections.abc import Callable
-from typing import Annotated, Final, NoReturn, TypeVar
+from typing import Final, NoReturn, TypeVar
 
 import msgspec
 
 from query_api.http.errors import RequestError
 from query_api.http.wire import Field, Wire, malformed
+from schemas.arrays import Token, tokens_to_bytes
 from schemas.limits import NAME_BYTES_MAX, QUERY_TOKENS_MAX
 
-INT32_MAX: Final = 2**31 - 1
 INT64_MAX: Final = 2**63 - 1
 _U64_MASK: Final = 2**64 - 1
 
 Raw = bytes | msgspec.Raw
 ValueT = TypeVar("ValueT")
-Tokens = list[Annotated[int, msgspec.Meta(ge=0, le=INT32_MAX)]]
 
 
 class _Decoders:
@@ -35,7 +34,7 @@ class _Decoders:
         self.optional_text: Callable[[Raw], str | None] = module.Decoder(str | None).decode
         self.integer: Callable[[Raw], int] = module.Decoder(int).decode
         self.optional_integer: Callable[[Raw], int | None] = module.Decoder(int | None).decode
-        self.tokens: Callable[[Raw], list[int]] = module.Decoder(Tokens).decode
+        self.tokens: Callable[[Raw], list[int]] = module.Decoder(list[Token]).decode
         self.hashes: Callable[[Raw], list[int]] = module.Decoder(list[int]).decode
         self.binary: Callable[[Raw], bytes] = msgspec.msgpack.Decoder(bytes).decode
 
@@ -98,17 +97,13 @@ def _bounded(name: str, text: str) -> str:
 
 
 def read_tokens(field: Field, wire: Wire) -> bytes:
-    """Tokens as (n,) u32 LE: an array of integers 0..2**31-1, in msgpack also a `bin` of int32 LE.
+    """Tokens as (n,) u32 LE: an array of integers -2**31..2**32-1, in msgpack also a `bin`.
 
+    A `bin` is int32 LE or uint32 LE, which is the same: a negative token is its two's complement.
     Cost O(n); a `bin` makes no object of each token.
     """
     if wire is Wire.MSGPACK and _is_binary(field.raw):
-        packed = _read_binary(field, width=4)
-        high_bytes = packed[3::4]
-        if not high_bytes.isascii():
-            negative = next(i for i, byte in enumerate(high_bytes) if byte > 127)
-            _refuse_element(field.name, negative)
-        return packed
+        return _read_binary(field, width=4)
     _expect_array(field, wire)
     try:
         tokens = _DECODERS[wire].tokens(field.raw)
@@ -117,7 +112,7 @@ def read_tokens(field: Field, wire: Wire) -> bytes:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise malformed(wire) from error
     _check_count(field.name, len(tokens))
-    return struct.pack(f"<{len(tokens)}I", *tokens)
+    return tokens_to_bytes(tokens)
 
 
 def read_hashes(field: Field, wire: Wire) -> bytes:
@@ -185,7 +180,7 @@ def _refuse_array(name: str, wire: Wire, error: msgspec.ValidationError) -> NoRe
 def _refuse_element(
     name: str, index: int, *, width: int = 32, cause: Exception | None = None
 ) -> NoReturn:
-    """A number that does not fit; for tokens a negative one too, since no tokenizer has any."""
+    """A number that does not fit. A token above int32 does, which Conductor refuses."""
     domain = "int32" if width == 32 else "64-bit"
     message = f"{name} element is outside the {domain} range"
     raise RequestError("out_of_range", message, field=name, index=index) from cause

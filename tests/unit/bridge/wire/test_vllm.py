@@ -204,7 +204,7 @@ def test_a_placeholder_passes_with_its_block_size() -> None:
         ({"parent_block_hash": b"short"}, DropReason.BAD_PARENT),
         ({"parent_block_hash": "text"}, DropReason.MALFORMED_EVENT),
         ({"token_ids": "text"}, DropReason.BAD_TOKENS),
-        ({"token_ids": [-1]}, DropReason.BAD_TOKENS),
+        ({"token_ids": [-(2**31) - 1]}, DropReason.BAD_TOKENS),
         ({"token_ids": [2**32]}, DropReason.BAD_TOKENS),
         ({"token_ids": ["a"]}, DropReason.BAD_TOKENS),
         ({"block_size": -1}, DropReason.BAD_BLOCK_SIZE),

@@ -22,7 +22,8 @@ pub fn pack_hashes(encoded: &[u8]) -> Result<Vec<u8>> {
     Ok(packed)
 }
 
-/// Tokens as u32 LE: integers, or pairs of integers of which the first counts; nil for none.
+/// Tokens as u32 LE: integers of 32 bits and either sign, or pairs of integers of which the first
+/// counts; nil for none.
 pub fn pack_tokens(encoded: &[u8]) -> Result<Vec<u8>> {
     let mut reader = Reader::new(encoded);
     if reader.nil()? {
@@ -71,8 +72,12 @@ fn pair(reader: &mut Reader) -> Result<u32> {
 
 fn token(reader: &mut Reader) -> Result<u32> {
     let at = reader.at();
-    let expected = "a token from 0 to 2**32-1";
-    u32::try_from(reader.int()?).map_err(|_| Malformed { expected, at })
+    let value = reader.int()?;
+    if !(i32::MIN.into()..=u32::MAX.into()).contains(&value) {
+        return Err(Malformed { expected: "a token from -2**31 to 2**32-1", at });
+    }
+    // Two's complement: i32 and u32 keep their bits.
+    Ok(value as u32)
 }
 
 /// How to take a number from eight big-endian bytes that start with its tag; `len` 0: not this way.

@@ -1,5 +1,7 @@
 //! The elementary steps on one entry: its count goes up, goes down, or is set.
 
+use std::sync::Arc;
+
 use crate::changes::Change;
 use crate::counters::Counter;
 use crate::hashing::entry_digest;
@@ -57,6 +59,14 @@ impl Index {
             let scope = &self.scopes[membership.scope as usize];
             scope.touch(scope.slots.prefix(entry.slot), self.placement);
         }
+    }
+
+    /// LoRA name and prefix hash of an entry's block.
+    #[inline]
+    pub fn block_of(&self, publisher: &Publisher, entry: &Entry) -> Option<(Arc<str>, u64)> {
+        let membership = publisher.membership(entry.membership())?;
+        let prefix = self.scopes[membership.scope as usize].slots.prefix(entry.slot);
+        Some((membership.lora_name.clone(), prefix))
     }
 
     /// One more announcement of a block; `after` is the slot of the block before it. Returns its

@@ -8,7 +8,7 @@
 //!     scan, arrays        a query's JSON body; the engines' number arrays
 //!     state, entries      publishers and scopes; the elementary steps
 //!     scope               blocks of a scope (`slots`), their holders (`sets`, `masks`), its ranks
-//!     publisher           what a publisher calls its blocks
+//!     publisher, moves    what a publisher calls its blocks; those that change their tier
 //!     changes, counters   what a write leaves to be taken and shown
 //!     tables, hashing     sharded hash tables; XXH3-64
 //!     names, limits       keys, tiers and bounds
@@ -24,6 +24,7 @@ pub mod events;
 pub mod hashing;
 pub mod limits;
 mod masks;
+mod moves;
 pub mod msgpack;
 pub mod names;
 mod publisher;

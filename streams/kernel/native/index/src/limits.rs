@@ -8,8 +8,6 @@ pub const GROUP_MAX: u32 = 63;
 pub const QUERY_TOKENS_MAX: usize = 4 * 1024 * 1024;
 pub const BLOCK_SIZE_MAX: u64 = 65_536;
 pub const NAME_BYTES_MAX: usize = 1024;
-/// Token ids of the JSON interface are non-negative i32.
-pub const JSON_TOKEN_MAX: u64 = i32::MAX as u64;
 
 /// Blocks that a writer folds before it lets waiting queries in: about 0.1 ms of work.
 pub const TURN_BLOCKS: usize = 512;

@@ -4,7 +4,7 @@
 //! `streams/kernel/scan.py` is the specification: both accept the same bodies and read the same in
 //! them. What the full parse accepts is in `query_api/http/requests`.
 
-use crate::limits::{BLOCK_SIZE_MAX, JSON_TOKEN_MAX, NAME_BYTES_MAX, QUERY_TOKENS_MAX};
+use crate::limits::{BLOCK_SIZE_MAX, NAME_BYTES_MAX, QUERY_TOKENS_MAX};
 
 const DEFAULT_TENANT: &str = "default";
 const ZEROS: u64 = 0x3030_3030_3030_3030;
@@ -134,11 +134,11 @@ impl<'a> Scanner<'a> {
         loop {
             self.usual_tokens(&mut tokens);
             self.blanks();
-            let token = self.number()?;
-            if token > JSON_TOKEN_MAX || tokens.len() == 4 * QUERY_TOKENS_MAX {
+            let token = self.token()?;
+            if tokens.len() == 4 * QUERY_TOKENS_MAX {
                 return None;
             }
-            tokens.extend_from_slice(&(token as u32).to_le_bytes());
+            tokens.extend_from_slice(&token.to_le_bytes());
             self.blanks();
             match self.byte()? {
                 b',' => {}
@@ -187,6 +187,18 @@ impl<'a> Scanner<'a> {
             }
         }
         self.at = at;
+    }
+
+    /// The 32 bits of a token: two's complement where it is negative.
+    #[inline]
+    fn token(&mut self) -> Option<u32> {
+        if self.body.get(self.at) != Some(&b'-') {
+            return u32::try_from(self.number()?).ok();
+        }
+        self.at += 1;
+        let magnitude = self.number()?;
+        let fits = magnitude <= u64::from(i32::MIN.unsigned_abs());
+        fits.then(|| (magnitude as u32).wrapping_neg())
     }
 
     /// A plain integer of up to 15 digits.

@@ -12,6 +12,7 @@ use crate::entries::Block;
 use crate::events::{Event, Removed, Stored};
 use crate::hashing::{PrefixHasher, group_mask};
 use crate::limits::{GROUP_MAX, TURN_BLOCKS};
+use crate::moves::Moves;
 use crate::names::ContextKey;
 use crate::publisher::{Entry, Publisher};
 use crate::sets::holder_of;
@@ -79,10 +80,12 @@ impl<'a> WriteTurn<'a> {
     pub fn apply(&mut self, id: u64, events: &[Event], after: i128) -> Result<Option<i128>> {
         self.publisher(id)?;
         let mut cleared = None;
+        let mut moves = Moves::new(events);
         for event in events.iter().filter(|event| event.sequence() > after) {
+            moves.begin(event.sequence());
             match event {
-                Event::Stored(stored) => self.store(id, stored)?,
-                Event::Removed(removed) => self.remove(id, removed)?,
+                Event::Stored(stored) => self.store(id, stored, &moves)?,
+                Event::Removed(removed) => self.remove(id, removed, &mut moves)?,
                 Event::Cleared { sequence } => {
                     self.clear(id)?;
                     cleared = Some(*sequence);
@@ -92,7 +95,7 @@ impl<'a> WriteTurn<'a> {
         Ok(cleared)
     }
 
-    fn store(&mut self, id: u64, event: &Stored) -> Result<()> {
+    fn store(&mut self, id: u64, event: &Stored, moves: &Moves) -> Result<()> {
         let (publisher, index) = self.publisher(id)?;
         let blocks = event.hashes.len();
         if let Some(refusal) = refusal(publisher, event) {
@@ -104,7 +107,7 @@ impl<'a> WriteTurn<'a> {
         }
         let mask = group_mask(event.group);
         if event.tokens.is_empty() {
-            return self.store_placeholders(id, event, mask);
+            return self.store_placeholders(id, event, mask, moves);
         }
         let Some(mut chain) = start_chain(publisher, index, event, mask) else {
             index.count(Counter::UnknownParent, blocks);
@@ -163,30 +166,39 @@ impl<'a> WriteTurn<'a> {
         Ok(())
     }
 
-    /// Placeholders name blocks that the publisher holds already, on another tier.
-    fn store_placeholders(&mut self, id: u64, event: &Stored, mask: u64) -> Result<()> {
+    /// Placeholders name blocks that the publisher holds already, on another tier, or held before
+    /// in the same batch.
+    fn store_placeholders(
+        &mut self,
+        id: u64,
+        event: &Stored,
+        mask: u64,
+        moves: &Moves,
+    ) -> Result<()> {
         for hashes in event.hashes.chunks(TURN_BLOCKS) {
             let (publisher, index) = self.publisher(id)?;
             for &hash in hashes {
                 let key = u64::from_le_bytes(hash) ^ mask;
-                let Some(entry) = publisher.find(key, index.placement) else {
+                let (number, prefix) = if let Some(entry) = publisher.find(key, index.placement) {
+                    let Some((_, prefix)) = index.block_of(publisher, &entry) else { continue };
+                    (entry.membership(), prefix)
+                } else if let Some((lora_name, prefix)) = moves.find(key) {
+                    (index.join(publisher, &lora_name), prefix)
+                } else {
                     index.count(Counter::Unresolved, 1);
                     continue;
                 };
-                if let Some(membership) = publisher.membership(entry.membership()) {
-                    let scope = membership.scope;
-                    index.touch(scope);
-                    let prefix = index.scopes[scope as usize].slots.prefix(entry.slot);
-                    let block = Block { key, prefix, tier: event.tier };
-                    index.hold(publisher, entry.membership(), block, None);
+                if let Some(membership) = publisher.membership(number) {
+                    index.touch(membership.scope);
                 }
+                index.hold(publisher, number, Block { key, prefix, tier: event.tier }, None);
             }
             self.spend(hashes.len());
         }
         Ok(())
     }
 
-    fn remove(&mut self, id: u64, event: &Removed) -> Result<()> {
+    fn remove(&mut self, id: u64, event: &Removed, moves: &mut Moves) -> Result<()> {
         let mask = group_mask(event.group);
         for hashes in event.hashes.chunks(TURN_BLOCKS) {
             let (publisher, index) = self.publisher(id)?;
@@ -205,6 +217,11 @@ impl<'a> WriteTurn<'a> {
                 if !entry.has(event.tier) {
                     index.count(unknown, 1);
                     continue;
+                }
+                if moves.is_noting()
+                    && let Some((lora_name, prefix)) = index.block_of(publisher, &entry)
+                {
+                    moves.note(key, lora_name, prefix);
                 }
                 index.remove(publisher, entry, event.tier);
                 index.count(Counter::Removed, 1);

@@ -1,0 +1,40 @@
+"""Blocks that one batch removes and then announces without tokens: they have moved to a tier.
+
+An engine tells first what it has evicted and then what its offloading has stored, so the removal of
+a block from the GPU may come before the placeholder of the same block on the CPU. What a removed
+block was is remembered to the end of its batch and no longer: a batch is folded whole or not at
+all, so the table depends on the log alone, not on how batches were packed into records.
+"""
+
+from collections.abc import Iterable
+
+from schemas.events import BlockEvent, Stored
+from schemas.identities import PrefixScope
+
+
+class Moves:
+    """What blocks were that the present batch has removed. Nothing is kept of batches without a
+    placeholder.
+    """
+
+    def __init__(self, events: Iterable[BlockEvent]) -> None:
+        self._moving = {
+            event.sequence for event in events if isinstance(event, Stored) and not event.tokens
+        }
+        self._sequence: int | None = None
+        self._removed: dict[int, tuple[PrefixScope, int]] = {}
+
+    def begin(self, sequence: int) -> None:
+        """An event of this batch is next."""
+        if sequence != self._sequence:
+            self._sequence = sequence
+            self._removed.clear()
+
+    def note(self, key: int, scope: PrefixScope, prefix: int) -> None:
+        """The block of this engine key is removed from a tier."""
+        if self._sequence in self._moving:
+            self._removed[key] = (scope, prefix)
+
+    def find(self, key: int) -> tuple[PrefixScope, int] | None:
+        """What the block was."""
+        return self._removed.get(key)

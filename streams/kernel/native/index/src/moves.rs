@@ -1,0 +1,49 @@
+//! Blocks that one batch removes and then announces without tokens: they have moved to a tier.
+//!
+//! `streams/kernel/moves.py` is the specification.
+
+use std::sync::Arc;
+
+use hashbrown::{HashMap, HashSet};
+
+use crate::events::Event;
+
+/// What blocks were that the present batch has removed. Nothing is kept of batches without a
+/// placeholder.
+pub struct Moves {
+    moving: HashSet<i128>,
+    sequence: Option<i128>,
+    removed: HashMap<u64, (Arc<str>, u64)>,
+}
+
+impl Moves {
+    pub fn new(events: &[Event]) -> Self {
+        let moving = events.iter().filter_map(|event| match event {
+            Event::Stored(stored) if stored.tokens.is_empty() => Some(stored.sequence),
+            _ => None,
+        });
+        Self { moving: moving.collect(), sequence: None, removed: HashMap::new() }
+    }
+
+    /// An event of this batch is next.
+    pub fn begin(&mut self, sequence: i128) {
+        if self.sequence != Some(sequence) {
+            self.sequence = Some(sequence);
+            self.removed.clear();
+        }
+    }
+
+    /// Whether the present batch has placeholders, so that its removals are to be noted.
+    pub fn is_noting(&self) -> bool {
+        self.sequence.is_some_and(|sequence| self.moving.contains(&sequence))
+    }
+
+    pub fn note(&mut self, key: u64, lora_name: Arc<str>, prefix: u64) {
+        self.removed.insert(key, (lora_name, prefix));
+    }
+
+    /// LoRA name and prefix hash of a block that was removed.
+    pub fn find(&self, key: u64) -> Option<(Arc<str>, u64)> {
+        self.removed.get(&key).cloned()
+    }
+}
