@@ -20,6 +20,7 @@ from query_api.http.health import package_version
 from query_api.http.metrics import HttpMetrics
 from query_api.http.origins import check_origin
 from query_api.http.query_endpoint import CLIENT_GONE, HotRoutes
+from query_api.http.requests.bodies import Bodies
 from query_api.http.routes import metrics_route, query_routes, registration_routes, view_routes
 from query_api.http.wire import encode, encode_error, reply_wire
 from query_api.ports import PublisherRegistry, View
@@ -44,10 +45,11 @@ def create_app(view: View, registry: PublisherRegistry) -> ASGIApp:
         openapi_url="/openapi.json",
         redirect_slashes=False,
     )
-    metrics = HttpMetrics(view.metrics)
-    hot = HotRoutes(view, metrics)
+    bodies = Bodies()
+    metrics = HttpMetrics(view.metrics, bodies)
+    hot = HotRoutes(view, metrics, bodies)
     app.include_router(query_routes(hot))
-    app.include_router(registration_routes(registry))
+    app.include_router(registration_routes(registry, bodies))
     app.include_router(view_routes(view, app.version))
     app.include_router(metrics_route(view))
     # FastAPI's own handler of last resort would answer in text, and re-raise, which logs it twice.
@@ -64,7 +66,7 @@ async def _answer_error(request: Request, error: Exception) -> Response:
         return Response(status_code=CLIENT_GONE)
     wire = reply_wire(request.headers.raw)
     status, body = encode_error(error, wire)
-    headers = {"connection": "close"} if status == 413 else None
+    headers = error.headers if isinstance(error, RequestError) else None
     return Response(body, status_code=status, media_type=wire.value, headers=headers)
 
 

@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Metric
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from query_api.http.requests.bodies import Bodies
 from schemas.limits import QUERY_COUNTS_MAX
 
 _SECONDS: Final = (
@@ -100,7 +101,8 @@ class QueryMetrics:
 class HttpMetrics(Collector):
     """All routes of one app; registers itself, so that one registry serves one app."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, bodies: Bodies) -> None:
+        self._bodies = bodies
         self._requests: Counter[tuple[str, int]] = Counter()
         self._queries: dict[str, QueryMetrics] = {}
         registry.register(self)
@@ -128,6 +130,19 @@ class HttpMetrics(Collector):
             tokens.add_metric([route], query_tokens.buckets(), query_tokens.sum)
             hits.add_metric([route], hit_tokens)
         yield from (requests, seconds, tokens, hits)
+        refused = CounterMetricFamily(
+            "reprise_http_bodies_refused",
+            "Request bodies that came too slowly, or found no room beside others.",
+            labels=["reason"],
+        )
+        for reason, count in sorted(self._bodies.refused.items()):
+            refused.add_metric([reason], count)
+        yield refused
+        yield GaugeMetricFamily(
+            "reprise_http_body_bytes",
+            "Bytes of request bodies whose end has not come.",
+            self._bodies.held_bytes,
+        )
 
     @staticmethod
     def _families() -> tuple[

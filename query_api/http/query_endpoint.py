@@ -22,11 +22,12 @@ from query_api.http.answers import encode_matches
 from query_api.http.errors import (
     INTERNAL,
     ClientGoneError,
+    RequestError,
     recovering,
     unsupported_content_type,
 )
 from query_api.http.metrics import HttpMetrics, QueryMetrics
-from query_api.http.requests.bodies import complete_body, is_whole
+from query_api.http.requests.bodies import Bodies, is_whole
 from query_api.http.requests.queries import (
     Query,
     answer_hash_query,
@@ -65,8 +66,9 @@ class _Route(NamedTuple):
 class HotRoutes:
     """Answers `POST /query` and `POST /query_by_hash`."""
 
-    def __init__(self, view: View, metrics: HttpMetrics) -> None:
+    def __init__(self, view: View, metrics: HttpMetrics, bodies: Bodies) -> None:
         self._view = view
+        self._bodies = bodies
         self._metrics = metrics
         self._routes = {
             path: _Route(path, by_hash, answer, metrics.queries(path))
@@ -100,7 +102,7 @@ class HotRoutes:
             if is_whole(message):
                 body = message.get("body", b"")
             else:
-                body = await complete_body(message, receive, scope["headers"])
+                body = await self._bodies.complete(message, receive, scope["headers"])
             status = 200
             headers, answer = self._answer(route, wire, body)
         except ClientGoneError:
@@ -109,16 +111,18 @@ class HotRoutes:
         except RepriseError as error:
             status, answer = encode_error(error, wire or Wire.JSON)
             headers = [_TYPE_HEADERS[wire or Wire.JSON]]
+            if isinstance(error, RequestError):
+                headers += [(k.encode(), v.encode()) for k, v in error.headers.items()]
         except Exception:
             logger.exception("Unexpected error in route: %s", route.path)
             status, answer = 500, encode(INTERNAL, wire or Wire.JSON)
             headers = [_TYPE_HEADERS[wire or Wire.JSON]]
+        body = b""  # a client that does not read its answer holds no body
+        message = {}
         self._metrics.count_request(route.path, status)
         headers.append((b"content-length", b"%d" % len(answer)))
         if request_id is not None and _REQUEST_ID.fullmatch(request_id):
             headers.append((b"x-request-id", request_id))
-        if status == 413:
-            headers.append((b"connection", b"close"))
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": answer})
 

@@ -12,7 +12,7 @@ from query_api.http.errors import unsupported_content_type
 from query_api.http.health import digest_document, health_document, ready_document
 from query_api.http.metrics import exposition
 from query_api.http.query_endpoint import HotRoutes
-from query_api.http.requests.bodies import read_body
+from query_api.http.requests.bodies import Bodies
 from query_api.http.requests.registrations import read_registration, read_unregistration
 from query_api.http.wire import Wire, body_wire, encode, header, reply_wire
 from query_api.ports import PublisherRegistry, View
@@ -25,20 +25,20 @@ def respond(document: Document, wire: Wire, status: int = 200) -> Response:
     return Response(encode(document, wire), status_code=status, media_type=wire.value)
 
 
-async def read_request(request: Request) -> tuple[bytes, Wire]:
+async def read_request(request: Request, bodies: Bodies) -> tuple[bytes, Wire]:
     """The body of a POST, and its wire form.
 
     Raises:
-        RequestError: another Content-Type, or too large.
+        RequestError: another Content-Type, or as `Bodies.read` has it.
     """
     headers = request.headers.raw
     wire = body_wire(header(headers, b"content-type"))
     if wire is None:
         raise unsupported_content_type()
-    return await read_body(request.receive, headers), wire
+    return await bodies.read(request.receive, headers), wire
 
 
-def registration_routes(registry: PublisherRegistry) -> APIRouter:
+def registration_routes(registry: PublisherRegistry, bodies: Bodies) -> APIRouter:
     """The routes that change what is followed."""
     router = APIRouter(tags=["registrations"])
 
@@ -54,8 +54,9 @@ def registration_routes(registry: PublisherRegistry) -> APIRouter:
         ),
     )
     async def register(request: Request) -> Response:
-        body, wire = await read_request(request)
+        body, wire = await read_request(request, bodies)
         registration = read_registration(body, wire, registry.kinds)
+        del body  # what follows may wait for the disk
         await registry.register(registration)
         status = "registered successfully"
         return respond({"status": status, "instance_id": registration.instance_id}, wire)
@@ -72,8 +73,9 @@ def registration_routes(registry: PublisherRegistry) -> APIRouter:
         ),
     )
     async def unregister(request: Request) -> Response:
-        body, wire = await read_request(request)
+        body, wire = await read_request(request, bodies)
         target = read_unregistration(body, wire)
+        del body
         removed = await registry.unregister(**target._asdict())
         keys = sorted({registration.service_key for registration in removed})
         return respond({"status": "unregistered successfully", "removed_instances": keys}, wire)

@@ -4,6 +4,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client import Histogram as PrometheusHistogram
 
 from query_api.http.metrics import Histogram, HttpMetrics
+from query_api.http.requests.bodies import Bodies
 
 
 def test_buckets_equal_prometheus_clients() -> None:
@@ -24,7 +25,7 @@ def test_buckets_equal_prometheus_clients() -> None:
 
 def test_a_query_counts_its_tokens_and_hits() -> None:
     registry = CollectorRegistry()
-    metrics = HttpMetrics(registry)
+    metrics = HttpMetrics(registry, Bodies())
     metrics.queries("/query").count((3e-5, 100, 64))
     metrics.queries("/query").count((2.0, 10, 0))
 
