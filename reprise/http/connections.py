@@ -14,7 +14,6 @@ from reprise.http.open_files import files_for_clients
 from schemas.limits import (
     HTTP_ANSWERS_BYTES_MAX,
     HTTP_CONNECTIONS_MAX,
-    HTTP_IDLE_S,
     HTTP_REFUSALS_LOG_S,
     HTTP_SCAN_PAUSE_S,
 )
@@ -72,7 +71,6 @@ class Connections:
             access_log=False,
             server_header=False,
             log_config=None,
-            timeout_keep_alive=HTTP_IDLE_S,
             callback_notify=self._tick,
             timeout_notify=-(2**31),  # at each look, also after the clock was set back
             **options,
