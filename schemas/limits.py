@@ -112,10 +112,13 @@ GROUP_NUMBER_MAX: Final = 2**31 - 1  # reason="bad_group"
 INBOX_MESSAGES_MAX: Final = 262_144  # reason="inbox_full"
 HEAD_BYTES_MAX: Final = 1024  # of a dropped message's topic and number, kept to tell what is lost
 INBOX_BYTES_MAX: Final = 512 * MIB  # reason="inbox_full"
+PUBLISHER_FILES_SHARE: Final = 8  # so much of the limit of open files is left to clients and disks
+PUBLISHER_FILES_LEFT_MAX: Final = 1024  # but no more than so many
 RECEIVE_BURST_MAX: Final = 512  # messages taken from one socket before the next one's turn
 SUBSCRIBER_TURN_S: Final = 0.005  # a turn looks at every socket, so several messages share one
 SUBSCRIBER_ERROR_PAUSE_S: Final = 0.1  # after an unexpected error, so that it does not spin
 LINK_WATCH_S: Final = 0.1  # how often the state of the links is read
+LINKS_WATCHED_MAX: Final = 256  # of them at once; with more of them, each is read less often
 LINK_WARN_S: Final = 5.0  # a publisher that is not there by then is logged, once
 LINK_BUFFER_BYTES: Final = 16 * MIB  # received by a link beyond a message: the kernel's, libzmq's
 MESSAGE_HEADERS_BYTES: Final = 36  # of ZMTP: 9 for each of four frames, at most
@@ -312,7 +315,10 @@ HTTP_LINGER_BYTES_MAX: Final = 1 * MIB  # of what it still writes
 # What all of them may do. Each takes up to 320 KiB before the app reads: 64 that uvicorn gathers,
 # and the 256 of uvloop's one read.
 HTTP_CONNECTIONS_MAX: Final = 4096  # reason="too_many"; half of the free files where those are few
-HTTP_SCAN_PAUSE_S: Final = 0.1  # between two looks at that many for the longest silent ones
+HTTP_FILES_SHARE: Final = 16  # so much of the limit of open files is left to the disks
+HTTP_FILES_LEFT_MAX: Final = 512  # but no more than so many
+HTTP_SCAN_PAUSE_S: Final = 0.1  # between two looks for idle ones, where so few are found:
+HTTP_SCAN_IDLE_SHARE: Final = 32  # less than one of so many
 HTTP_REFUSALS_LOG_S: Final = 60.0  # one line for all that was refused meanwhile
 OPEN_FILES_MAX: Final = 65_536  # asked of the system; a publisher takes about five, a client one
 REGISTER_RETRY_S: Final = 1.0  # between attempts to register what the configuration file names
@@ -376,6 +382,8 @@ assert LOG_RETENTION_S <= 3600 * OPTION_HOURS_MAX, "the default must be allowed"
 assert WORKER_STOP_S < SHUTDOWN_S, "a worker leaves the group before it is killed"
 assert HTTP_GRACE_S + MONITOR_STOP_S < SHUTDOWN_S, "servers end before their process is killed"
 assert OPEN_FILES_MAX >= 10 * PUBLISHERS_MAX, "every publisher's sockets, and as many clients"
+assert HTTP_FILES_SHARE > PUBLISHER_FILES_SHARE, "clients find files beside all publishers"
+assert HTTP_FILES_LEFT_MAX < PUBLISHER_FILES_LEFT_MAX, "clients find files beside all publishers"
 assert HTTP_CONNECTIONS_MAX < OPEN_FILES_MAX // 2, "clients leave files for the publishers"
 assert HTTP_BACKLOG < OPEN_FILES_MAX, "every connection that waits takes a descriptor"
 

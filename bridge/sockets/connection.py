@@ -61,6 +61,8 @@ class Connection:
 
     Attributes:
         broken: whether such a message is under way.
+        pending: whether there may be something to receive that the socket's descriptor no longer
+            tells: it tells of a change once, to whoever next calls the socket, whatever the call.
 
     Raises:
         EndpointError: the endpoint can never be connected to.
@@ -82,6 +84,7 @@ class Connection:
         self.endpoint = registration.endpoint
         self.connected = False
         self.broken = False
+        self.pending = True
         self._breach = ""
         self._received = ReceivedBytes()
         self._delivered_bytes = 0
@@ -110,17 +113,24 @@ class Connection:
         self._quiet_from = self._quiet_until = math.inf
         self._start_waiting(self._watched_at)
 
+    def descriptors(self) -> tuple[int, int]:
+        """Those that tell of something to receive, and of a change of the link."""
+        assert self._monitor is not None
+        return descriptor_of(self.socket), descriptor_of(self._monitor)
+
     def receive(self) -> list[RawMessage]:
         """What has arrived, up to RECEIVE_BURST_MAX messages; never waits."""
         messages: list[RawMessage] = []
         received_at = time.time()
         size_bytes = 0
+        self.pending = True
         while (
             len(messages) < RECEIVE_BURST_MAX and size_bytes < MESSAGE_BYTES_MAX and not self.broken
         ):
             try:
                 frames = self._receive_frames()
             except zmq.Again:
+                self.pending = False
                 break
             message = RawMessage(self.publisher, frames, received_at)
             messages.append(message)
@@ -192,7 +202,7 @@ class Connection:
         What was delivered is known from the first look at a link on, and counted a bit too high.
         """
         taken = self._received.taken_bytes()
-        if self.socket.poll(0):
+        if self._has_arrived():
             return
         unfinished = taken - self._delivered_bytes
         if not self._counted or unfinished < 0:
@@ -212,6 +222,7 @@ class Connection:
         self.socket.close(linger=0)
 
     def _connect(self) -> None:
+        self.pending = True
         try:
             self.socket.connect(self.endpoint)
         except zmq.ZMQError as error:
@@ -257,7 +268,18 @@ class Connection:
     def _is_idle(self, now: float) -> bool:
         """Whether no attempt is under way or about to be, and nothing is left to receive."""
         quiet = self._quiet_from <= now < self._quiet_until - LINK_QUIET_S
-        return quiet and not self.socket.poll(0)
+        return quiet and not self._has_arrived()
+
+    def _has_arrived(self) -> bool:
+        self.pending = bool(self.socket.poll(0)) or self.pending
+        return self.pending
+
+
+def descriptor_of(socket: "zmq.Socket[bytes]") -> int:
+    """The one that tells that the socket is to be called; see `Connection.pending`."""
+    descriptor = socket.getsockopt(zmq.FD)
+    assert isinstance(descriptor, int)
+    return descriptor
 
 
 def _set_options(socket: "zmq.Socket[bytes]") -> None:

@@ -5,6 +5,7 @@ request.
 
     RequestError               as it says: 400, 403, 408, 413, 503  with reason, often field, index
     RegistrationError          400  invalid_registration       conflicts included; Conductor's texts
+    OpenFilesError             503  open_files
     EndpointError              500  (no reason)                `Failed to subscribe: ...`
     NotRegisteredError         404  (no reason)                `service not found: a|default|0`
     StorageError               503  storage
@@ -22,6 +23,7 @@ import msgspec
 from schemas.errors import (
     EndpointError,
     NotRegisteredError,
+    OpenFilesError,
     RegistrationError,
     RepriseError,
     StorageError,
@@ -116,6 +118,8 @@ def describe(error: RepriseError) -> tuple[int, ErrorEnvelope]:
     if isinstance(error, EndpointError):
         prefix = "Failed to subscribe: failed to start ZMQ client: initial connection failed: "
         return 500, ErrorEnvelope(prefix + text)
+    if isinstance(error, OpenFilesError):
+        return 503, ErrorEnvelope(text, "open_files")
     if isinstance(error, RegistrationError):
         return 400, ErrorEnvelope(text, "invalid_registration")
     if isinstance(error, NotRegisteredError):

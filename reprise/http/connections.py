@@ -15,6 +15,7 @@ from schemas.limits import (
     HTTP_ANSWERS_BYTES_MAX,
     HTTP_CONNECTIONS_MAX,
     HTTP_REFUSALS_LOG_S,
+    HTTP_SCAN_IDLE_SHARE,
     HTTP_SCAN_PAUSE_S,
 )
 
@@ -141,8 +142,10 @@ class Connections:
         return None
 
     def _scan(self, now: float) -> None:
-        self._scan_at = now + HTTP_SCAN_PAUSE_S * len(self._open) / HTTP_CONNECTIONS_MAX
         idle = [connection for connection in self._open if connection.is_idle]
+        # Many may be accepted at one time of the loop: what pays for itself is not put off.
+        pays = len(idle) * HTTP_SCAN_IDLE_SHARE >= len(self._open)
+        self._scan_at = now if pays else now + HTTP_SCAN_PAUSE_S
         idle.sort(key=lambda connection: connection.since)
         self._never_served.clear()
         self._served.clear()

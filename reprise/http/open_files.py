@@ -1,11 +1,14 @@
-"""The limit of open files, and how many of them clients may take."""
+"""The limit of open files, and how many of them clients may take.
+
+Publishers' sockets leave more of them free than clients do: `bridge.sockets.subscriber`.
+"""
 
 import contextlib
 import os
 import resource
 from typing import NamedTuple
 
-from schemas.limits import OPEN_FILES_MAX
+from schemas.limits import HTTP_FILES_LEFT_MAX, HTTP_FILES_SHARE, OPEN_FILES_MAX
 
 
 class FilesForClients(NamedTuple):
@@ -13,8 +16,8 @@ class FilesForClients(NamedTuple):
 
     Attributes:
         connections: at once; half of what is free.
-        descriptor_max: above it, a client's descriptor shows that the last quarter of what was free
-            is being used, whoever has taken the rest: descriptors are numbered from below.
+        descriptor_max: above it, a client's descriptor shows that all but what the disks need is
+            being used, whoever uses it: descriptors are numbered from below.
     """
 
     connections: int
@@ -35,4 +38,5 @@ def files_for_clients() -> FilesForClients:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = OPEN_FILES_MAX if soft == resource.RLIM_INFINITY else soft
     free = max(limit - len(os.listdir("/dev/fd")), 0)
-    return FilesForClients(max(free // 2, 1), limit - free // 4)
+    left = min(limit // HTTP_FILES_SHARE, HTTP_FILES_LEFT_MAX)
+    return FilesForClients(max(free // 2, 1), limit - left - 1)

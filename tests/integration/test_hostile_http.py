@@ -51,7 +51,7 @@ class Neighbour:
         try:
             while not self._stop.is_set():
                 started = time.monotonic()
-                assert self._service.query([1, 2, 3]) == {}
+                assert self._service.query([1, 2, 3], model="another") == {}
                 self.slowest_s = max(self.slowest_s, time.monotonic() - started)
                 self.answers += 1
                 self._stop.wait(0.02)
@@ -239,6 +239,35 @@ def test_many_connections_where_few_files_may_be_opened(tmp_path: Path) -> None:
         assert service.metric("reprise_http_connections") <= bound
         assert service.metric("reprise_http_refused_total", reason="closed_for_another") > 100
         assert "Traceback" not in service.log()
+
+
+def test_more_publishers_than_files_are_refused_and_the_others_go_on(tmp_path: Path) -> None:
+    limited = ("/bin/sh", "-c", 'ulimit -n 128; exec "$@"', "sh")
+    with Service(tmp_path / "data", prefix=limited) as service, Neighbour(service) as neighbour:
+        registered = 0
+        status = 200
+        answered: dict[str, str] = {}
+        while status == 200:
+            status, answered = service.post(
+                "/register",
+                {
+                    "endpoint": f"tcp://127.0.0.1:{1 + registered}",
+                    "type": "vLLM",
+                    "modelname": "m",
+                    "instance_id": f"i{registered}",
+                    "block_size": 16,
+                    "dp_rank": 0,
+                },
+            )
+            registered += 1
+            assert registered < 100
+        assert (status, answered["reason"]) == (503, "open_files")
+        assert "Raise the limit of open files" in answered["error"]
+        assert registered > 5
+        until(lambda: neighbour.answers >= 10, what="answers of the neighbour")
+        neighbour.check()
+        assert service.get("/services")[1]["count"] == registered - 1
+    neighbour.check()
 
 
 def test_answers_that_nobody_reads(service: Service) -> None:

@@ -452,12 +452,20 @@ def test_the_longest_silent_connection_makes_room_for_a_new_one() -> None:
         assert not kept.closed
         assert server.count("closed_for_another") == 1
         assert len(server.connections) == 2
-        server.connections._scan_at = 0.0  # as after a while
         _, third = server.connect()
         assert second.aborted
         assert not third.closed
 
     run(case, connections_max=2)
+
+
+def test_many_that_are_accepted_at_one_time_of_the_loop_all_find_room() -> None:
+    async def case(server: Server) -> None:
+        transports = [server.connect()[1] for _ in range(100)]
+        assert not any(transport.statuses for transport in transports)
+        assert [transport.aborted for transport in transports] == [True] * 95 + [False] * 5
+
+    run(case, connections_max=5)
 
 
 def test_a_new_connection_is_refused_where_all_are_answering() -> None:
