@@ -13,7 +13,7 @@ HTTP: Final[tuple[Family[Connections], ...]] = (
     ),
     gauge(
         "reprise_http_max_connections",
-        "Connections of HTTP clients that may be open; above, an idle one is closed for a new one.",
+        "Connections of HTTP clients that may be open; beyond, an idle connection is closed first.",
         lambda connections: connections.bound,
     ),
     counters(
