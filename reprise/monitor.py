@@ -31,7 +31,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from query_api.http.health import package_version
-from query_api.http.metrics import exposition
+from query_api.http.metrics import Exposition
 from reprise.http.connections import Connections
 from reprise.roles.http_server import bind
 from schemas.conditions import Conditions, health_document, ready_document
@@ -56,6 +56,7 @@ def monitor_app(
         fields: what the role adds to `/health`; asked on the loop that serves.
     """
     version = package_version()
+    exposition = Exposition(metrics)
 
     async def health(request: Request) -> Response:
         own = fields()  # first: a role may look at its conditions for it
@@ -65,7 +66,7 @@ def monitor_app(
         return _json(*ready_document(conditions.all()))
 
     async def families(request: Request) -> Response:
-        content, kind = exposition(metrics, request.headers.get("accept", ""))
+        content, kind = await exposition.answer(request.headers.get("accept", ""))
         return Response(content, headers=_CLOSE | {"content-type": kind})
 
     async def refuse(request: Request, error: Exception) -> Response:

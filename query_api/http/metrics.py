@@ -5,10 +5,11 @@ a query appends one tuple, which saves a few percent of its time. All of it runs
 thread.
 """
 
+import asyncio
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, cast
 
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -25,11 +26,47 @@ _SECONDS: Final = (
 _TOKENS: Final = tuple(float(2**power) for power in range(6, 23, 2))
 
 
-def exposition(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
-    """What `/metrics` of every role answers, and its content type.
+class Exposition:
+    """What `/metrics` of every role answers. Used on one loop.
 
-    In the text format that Accept names, or the oldest where what it names is no version.
+    Families are collected on the loop, where what they show is changed, and written in a thread:
+    with thousands of publishers that takes more than a second. Whoever asks while an answer is
+    being written gets that one.
+
+    Args:
+        registry: what is shown.
     """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+        self._writing: dict[str, asyncio.Task[tuple[bytes, str]]] = {}
+
+    async def answer(self, accept: str) -> tuple[bytes, str]:
+        """The answer and its content type: in the text format that Accept names, or the oldest
+        where what it names is no version.
+        """
+        writing = self._writing.get(accept)
+        if writing is None:
+            collected = _Collected(list(self._registry.collect()))
+            task = asyncio.to_thread(_exposition, collected, accept)
+            writing = self._writing[accept] = asyncio.create_task(task)
+            writing.add_done_callback(lambda _: self._writing.pop(accept))
+        return await asyncio.shield(writing)
+
+
+class _Collected:
+    """Families as an encoder takes them: it calls nothing but `collect`."""
+
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> list[Metric]:
+        """All of them."""
+        return self._families
+
+
+def _exposition(collected: _Collected, accept: str) -> tuple[bytes, str]:
+    registry = cast(CollectorRegistry, collected)
     try:
         encoder, content_type = choose_encoder(accept)
         return encoder(registry), content_type

@@ -10,7 +10,7 @@ from query_api.http import models, openapi
 from query_api.http.answers import Document, services_document, view_document
 from query_api.http.errors import unsupported_content_type
 from query_api.http.health import digest_document, health_document, ready_document
-from query_api.http.metrics import exposition
+from query_api.http.metrics import Exposition
 from query_api.http.query_endpoint import HotRoutes
 from query_api.http.requests.bodies import Bodies
 from query_api.http.requests.registrations import read_registration, read_unregistration
@@ -135,10 +135,11 @@ def view_routes(view: View, version: str) -> APIRouter:
 def metrics_route(view: View) -> APIRouter:
     """What Prometheus scrapes."""
     router = APIRouter(tags=["views"])
+    exposition = Exposition(view.metrics)
 
     @router.get("/metrics", summary="Prometheus metrics", response_class=PlainTextResponse)
     async def metrics(request: Request) -> Response:
-        content, content_type = exposition(view.metrics, request.headers.get("accept", ""))
+        content, content_type = await exposition.answer(request.headers.get("accept", ""))
         return Response(content, headers={"content-type": content_type})
 
     return router
