@@ -4,6 +4,7 @@ The bounds on memory are those of `schemas.limits`, plus what is said beside the
 """
 
 import contextlib
+import http.client
 import socket
 import threading
 import time
@@ -29,10 +30,17 @@ READ_BYTES = 320 * KIB  # that a connection may have received before the app rea
 
 
 class Neighbour:
-    """A client that asks all the time, over connections that it keeps and over new ones."""
+    """A client that asks all the time: over a connection that it keeps, as a router's pool does, or
+    over a new one each time.
+    """
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, *, keeps: bool = False) -> None:
         self._service = service
+        self._kept: http.client.HTTPConnection | None = None
+        if keeps:
+            address = urlsplit(service.base_url)
+            host = str(address.hostname)
+            self._kept = http.client.HTTPConnection(host, address.port, timeout=20)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._ask)
         self.answers = 0
@@ -46,17 +54,31 @@ class Neighbour:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
+        if self._kept is not None:
+            self._kept.close()
 
     def _ask(self) -> None:
         try:
             while not self._stop.is_set():
                 started = time.monotonic()
-                assert self._service.query([1, 2, 3], model="another") == {}
+                self._ask_once()
                 self.slowest_s = max(self.slowest_s, time.monotonic() - started)
                 self.answers += 1
                 self._stop.wait(0.02)
         except BaseException as error:  # noqa: BLE001 -- the test reports it
             self.failure = error
+
+    def _ask_once(self) -> None:
+        if self._kept is None:
+            assert self._service.query([1, 2, 3], model="another") == {}
+            return
+        content = {"Content-Type": "application/json"}
+        self._kept.request(
+            "POST", "/query", b'{"model":"m","block_size":16,"token_ids":[1]}', content
+        )
+        with self._kept.getresponse() as answered:
+            assert answered.status == 200, answered.read()
+            answered.read()
 
     def check(self) -> None:
         """It was answered throughout; the bound on time is a generous one."""
@@ -226,8 +248,9 @@ def test_many_connections_where_few_files_may_be_opened(tmp_path: Path) -> None:
     with (
         Service(tmp_path / "data", prefix=limited) as service,
         contextlib.ExitStack() as open_ones,
-        Neighbour(service) as neighbour,
+        Neighbour(service, keeps=True) as neighbour,
     ):
+        until(lambda: neighbour.answers >= 1, what="an answer of the neighbour")
         for _ in range(5):
             for _ in range(100):
                 open_ones.enter_context(connect(service))
