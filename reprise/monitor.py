@@ -8,7 +8,8 @@ written. A worker is monitored from a thread with a loop of its own, because loa
 hold the worker's loop for longer than whoever asks for its health waits.
 
 A client can affect its own connection only: each is closed after one answer, or after
-`MONITOR_REQUEST_S` without one, and there are at most `MONITOR_CONNECTIONS_MAX` of them.
+`MONITOR_REQUEST_S` without one, and there are at most `MONITOR_CONNECTIONS_MAX` of them; what all
+HTTP servers bound is in `reprise.http`.
 """
 
 import asyncio
@@ -28,10 +29,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from query_api.http.health import package_version
-from query_api.http.metrics import exposition
+from query_api.http.metrics import Exposition
+from reprise.http.connections import Connections
 from reprise.roles.http_server import bind
 from schemas.conditions import Conditions, health_document, ready_document
 from schemas.limits import MONITOR_CONNECTIONS_MAX, MONITOR_REQUEST_S, MONITOR_STOP_S
@@ -55,6 +56,7 @@ def monitor_app(
         fields: what the role adds to `/health`; asked on the loop that serves.
     """
     version = package_version()
+    exposition = Exposition(metrics)
 
     async def health(request: Request) -> Response:
         own = fields()  # first: a role may look at its conditions for it
@@ -64,7 +66,7 @@ def monitor_app(
         return _json(*ready_document(conditions.all()))
 
     async def families(request: Request) -> Response:
-        content, kind = exposition(metrics, request.headers.get("accept", ""))
+        content, kind = await exposition.answer(request.headers.get("accept", ""))
         return Response(content, headers=_CLOSE | {"content-type": kind})
 
     async def refuse(request: Request, error: Exception) -> Response:
@@ -82,40 +84,17 @@ def _json(status: int, document: dict[str, object]) -> Response:
     return Response(body, status, headers=_CLOSE, media_type="application/json")
 
 
-class _Connection(HttpToolsProtocol):
-    """One connection, which lasts `MONITOR_REQUEST_S` at most, whatever is sent over it."""
-
-    _end: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """See `asyncio.Protocol`."""
-        super().connection_made(transport)
-        self._end = self.loop.call_later(MONITOR_REQUEST_S, transport.abort)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """See `asyncio.Protocol`."""
-        if self._end is not None:
-            self._end.cancel()
-        super().connection_lost(exc)
+def monitor_connections(lifetime_s: float = MONITOR_REQUEST_S) -> Connections:
+    """Those of one monitor, each of which lasts so long at most, whatever is sent over it."""
+    return Connections(connections_max=MONITOR_CONNECTIONS_MAX, lifetime_s=lifetime_s)
 
 
 class _Server(uvicorn.Server):
     """A server that leaves signals to the role beside which it runs."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        super().__init__(
-            uvicorn.Config(
-                app,
-                http=_Connection,
-                lifespan="off",
-                ws="none",
-                access_log=False,
-                server_header=False,
-                log_config=None,
-                limit_concurrency=MONITOR_CONNECTIONS_MAX,
-                timeout_graceful_shutdown=1,
-            )
-        )
+    def __init__(self, app: ASGIApp, connections: Connections) -> None:
+        connections.count_files()
+        super().__init__(connections.configure(app, timeout_graceful_shutdown=1))
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -143,9 +122,11 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 @contextlib.asynccontextmanager
-async def monitored_here(app: ASGIApp, listening: socket.socket) -> AsyncIterator[None]:
+async def monitored_here(
+    app: ASGIApp, listening: socket.socket, connections: Connections
+) -> AsyncIterator[None]:
     """Serves on the running loop for as long as the context is open."""
-    server = _Server(app)
+    server = _Server(app, connections)
     serving = asyncio.create_task(server.serve_until_exit(listening))
     try:
         yield
@@ -156,9 +137,11 @@ async def monitored_here(app: ASGIApp, listening: socket.socket) -> AsyncIterato
 
 
 @contextlib.contextmanager
-def monitored_beside(app: ASGIApp, listening: socket.socket) -> Iterator[None]:
+def monitored_beside(
+    app: ASGIApp, listening: socket.socket, connections: Connections
+) -> Iterator[None]:
     """Serves on a thread of its own for as long as the context is open."""
-    server = _Server(app)
+    server = _Server(app, connections)
     thread = threading.Thread(
         target=lambda: asyncio.run(server.serve_until_exit(listening)), name="monitor", daemon=True
     )

@@ -5,6 +5,7 @@
     +-- RegistrationError         a registration cannot be accepted
     |   +-- RegistrationConflictError
     |   +-- EndpointError
+    |   +-- OpenFilesError        this process may open no more files
     +-- NotRegisteredError        no such publisher
     +-- WireError                 an engine sent what cannot be used
     |   +-- FrameError            a message is not topic, sequence, payload
@@ -58,6 +59,20 @@ class EndpointError(RegistrationError):
     Operator action: give an address such as `tcp://10.0.0.7:5557`. An engine that is merely not up
     yet is no error: the bridge keeps trying.
     """
+
+
+class OpenFilesError(RegistrationError):
+    """No file is left for the sockets of one more publisher; nothing is wrong with the request.
+
+    Operator action: raise the limit of open files, or unregister publishers.
+    """
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(
+            f"Cannot open the sockets of one more publisher: {detail}. Raise the limit of open"
+            " files (`ulimit -n`, `LimitNOFILE=` of a systemd unit, `--ulimit nofile=` of a"
+            " container): a publisher takes five, an HTTP client one"
+        )
 
 
 class NotRegisteredError(RepriseError):

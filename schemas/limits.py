@@ -114,10 +114,13 @@ HEAD_BYTES_MAX: Final = 1024  # of a dropped message's topic and number, kept to
 INBOX_BYTES_MAX: Final = 512 * MIB  # reason="inbox_full"
 INBOX_SHARE_MESSAGES: Final = 64  # taken of one publisher before it is the next one's turn
 INBOX_SHARE_BYTES: Final = 1 * MIB  # the same in bytes; one message is taken whatever its size
+PUBLISHER_FILES_SHARE: Final = 8  # so much of the limit of open files is left to clients and disks
+PUBLISHER_FILES_LEFT_MAX: Final = 1024  # but no more than so many
 RECEIVE_BURST_MAX: Final = 512  # messages taken from one socket before the next one's turn
 SUBSCRIBER_TURN_S: Final = 0.005  # a turn looks at every socket, so several messages share one
 SUBSCRIBER_ERROR_PAUSE_S: Final = 0.1  # after an unexpected error, so that it does not spin
 LINK_WATCH_S: Final = 0.1  # how often the state of the links is read
+LINKS_WATCHED_MAX: Final = 256  # of them at once; with more of them, each is read less often
 LINK_WARN_S: Final = 5.0  # a publisher that is not there by then is logged, once
 LINK_BUFFER_BYTES: Final = 16 * MIB  # received by a link beyond a message: the kernel's, libzmq's
 MESSAGE_HEADERS_BYTES: Final = 36  # of ZMTP: 9 for each of four frames, at most
@@ -272,7 +275,16 @@ WORKER_CLEAN_S: Final = 5.0  # for the tasks that a crash of Faust left; then th
 # http: `POST` bodies. 1M tokens are about 7 MB of JSON.
 BODY_BYTES_MAX: Final = 32 * MIB  # reprise_http_requests_total{status="413"}
 BODY_DRAIN_BYTES_MAX: Final = 2 * BODY_BYTES_MAX  # of a larger one, which is read for its 413
-BODY_READ_S: Final = 30.0  # a request whose body takes longer is ended: status="499"
+BODY_READ_S: Final = 30.0  # a request whose body takes longer is ended: status="408"
+BODY_PIECE_BYTES: Final = 256 * KIB  # of an unfinished body: so much more, or its end, is to come
+BODY_PIECE_S: Final = 5.0  # within this time, or the request is ended: status="408"
+# Of all bodies that have come in part, by reprise_http_bodies_refused_total{reason="no_room"} and
+# status="503". What has come whole at once is read as it comes. A body of up to BODY_SMALL_BYTES is
+# taken as long as there is any room, a larger one up to BODIES_LARGE_BYTES_MAX.
+BODIES_BYTES_MAX: Final = 256 * MIB
+BODIES_LARGE_BYTES_MAX: Final = 192 * MIB
+BODY_SMALL_BYTES: Final = 64 * KIB
+BODY_RETRY_AFTER_S: Final = 1  # what a client is told whose body had no room
 QUERY_TOKENS_MAX: Final = 4 * MIB  # status="413"
 URL_PARAMETERS_MAX: Final = 16  # of a query: status="400"
 QUERY_COUNTS_MAX: Final = 1024  # queries that are not in the histograms yet: memory
@@ -313,12 +325,31 @@ LOG_RETENTION_CHECK_S: Final = 10.0  # how often old segments are dropped
 # roles: the HTTP server, and the start of a replica.
 HTTP_BACKLOG: Final = 2048  # connections that are not accepted yet; the system refuses more
 HTTP_GRACE_S: Final = 3  # for the requests under way, at the end; whole seconds
+# What one connection may do: reprise_http_refused_total, with the reason that is given.
+HTTP_HEAD_BYTES_MAX: Final = 64 * KIB  # reason="head_too_large", also of trailers
+HTTP_HEAD_FIELDS_MAX: Final = 128  # reason="too_many_fields", trailers included
+HTTP_URL_BYTES_MAX: Final = 8 * KIB  # reason="url_too_long"
+HTTP_HEAD_S: Final = 10.0  # from the connection or the first byte: reason="head_too_slow"
+HTTP_IDLE_S: Final = 120  # between two requests; clients' pools give a connection up sooner
+HTTP_PIPELINED_MAX: Final = 16  # requests behind one that is not answered: reason="pipelined"
+HTTP_ANSWER_S: Final = 30.0  # an answer that nobody reads: reason="answer_not_read"
+HTTP_ANSWERS_BYTES_MAX: Final = 128 * MIB  # of all of them; the largest go first: the same reason
+HTTP_LINGER_S: Final = 2.0  # after a refusal, so that a client that still writes can read it
+HTTP_LINGER_BYTES_MAX: Final = 1 * MIB  # of what it still writes
+# What all of them may do. Each takes up to 320 KiB before the app reads: 64 that uvicorn gathers,
+# and the 256 of uvloop's one read.
+HTTP_CONNECTIONS_MAX: Final = 4096  # reason="too_many"; half of the free files where those are few
+HTTP_FILES_SHARE: Final = 16  # so much of the limit of open files is left to the disks
+HTTP_FILES_LEFT_MAX: Final = 512  # but no more than so many
+HTTP_SCAN_PAUSE_S: Final = 0.1  # between two looks for idle ones, where so few are found:
+HTTP_SCAN_IDLE_SHARE: Final = 32  # less than one of so many
+HTTP_REFUSALS_LOG_S: Final = 60.0  # one line for all that was refused meanwhile
 OPEN_FILES_MAX: Final = 65_536  # asked of the system; a publisher takes about five, a client one
 REGISTER_RETRY_S: Final = 1.0  # between attempts to register what the configuration file names
 
 # monitor: of a bridge or a worker; no client can hold it up.
 MONITOR_REQUEST_S: Final = 5.0  # a connection lasts no longer, answered or not
-MONITOR_CONNECTIONS_MAX: Final = 64  # at once; the next one is answered 503
+MONITOR_CONNECTIONS_MAX: Final = 64  # at once; the oldest idle one makes room for the next
 MONITOR_STOP_S: Final = 2.0  # for it to end with its role
 
 # ====================================================================================== relations
@@ -375,6 +406,9 @@ assert LOG_RETENTION_S <= 3600 * OPTION_HOURS_MAX, "the default must be allowed"
 assert WORKER_STOP_S < SHUTDOWN_S, "a worker leaves the group before it is killed"
 assert HTTP_GRACE_S + MONITOR_STOP_S < SHUTDOWN_S, "servers end before their process is killed"
 assert OPEN_FILES_MAX >= 10 * PUBLISHERS_MAX, "every publisher's sockets, and as many clients"
+assert HTTP_FILES_SHARE > PUBLISHER_FILES_SHARE, "clients find files beside all publishers"
+assert HTTP_FILES_LEFT_MAX < PUBLISHER_FILES_LEFT_MAX, "clients find files beside all publishers"
+assert HTTP_CONNECTIONS_MAX < OPEN_FILES_MAX // 2, "clients leave files for the publishers"
 assert HTTP_BACKLOG < OPEN_FILES_MAX, "every connection that waits takes a descriptor"
 
 # retention
@@ -400,6 +434,9 @@ assert (
 # queries
 assert BODY_BYTES_MAX >= 6 * QUERY_TOKENS_MAX, "the largest query must fit a body"
 assert LAG_CHECK_S + LAG_CHECK_WAIT_S < STALE_S, "one late check makes no answer stale"
+assert BODY_BYTES_MAX <= BODIES_LARGE_BYTES_MAX < BODIES_BYTES_MAX, "the largest body has room"
+assert BODY_PIECE_S < BODY_READ_S, "a body that stalls is ended before one that is slow"
+assert HTTP_URL_BYTES_MAX < HTTP_HEAD_BYTES_MAX, "a URL is part of a head"
 assert BODY_DRAIN_BYTES_MAX > BODY_BYTES_MAX, "a body a little too large is read to its end"
 assert REPLICA_RETRY_S < STALE_S, "one failure of the reader alone makes no answer stale"
 assert REPLICA_POLL_MS < 1000 * REPLICA_STALL_S, "one empty fetch is not a stall"

@@ -9,6 +9,8 @@ import socket
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
+from reprise.http.connections import Connections
+
 
 async def answer(scope: Scope, receive: Receive, send: Send) -> None:
     """The whole app."""
@@ -23,17 +25,7 @@ async def answer(scope: Scope, receive: Receive, send: Send) -> None:
 def main() -> None:
     listening = socket.create_server(("127.0.0.1", 0))
     print(listening.getsockname()[1], flush=True)
-    # As `reprise.roles.http_server` has it.
-    config = uvicorn.Config(
-        answer,
-        loop="uvloop",
-        http="httptools",
-        lifespan="off",
-        ws="none",
-        access_log=False,
-        server_header=False,
-        log_config=None,
-    )
+    config = Connections().configure(answer)
     uvicorn.Server(config).run(sockets=[listening])
 
 

@@ -92,6 +92,7 @@ class Ownership:
         self._has_foreign = False
         self._changes: dict[PublisherKey, _Change] = {}
         self._running: asyncio.Task[None] | None = None
+        self._stopped = False
 
     # Called by the registry
 
@@ -125,6 +126,8 @@ class Ownership:
     # spooled of others' publishers
 
     def _order(self) -> None:
+        if self._stopped:
+            return
         if self._running is None or self._running.done():
             self._running = asyncio.create_task(self._run_orders())
 
@@ -438,7 +441,10 @@ class Ownership:
         self._has_foreign = False
 
     async def stop(self) -> None:
-        """Ends takeovers; the next owner does what they had left to do."""
+        """Ends takeovers, and begins no more, although the registry is read on, for the lease; the
+        next owner does what they had left to do.
+        """
+        self._stopped = True
         await self._stop_running()
 
 

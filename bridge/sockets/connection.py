@@ -69,6 +69,8 @@ class Connection:
         links: how often the link has come up.
         behind_since: since when more has arrived than was taken, monotonic seconds; None where all
             was taken at the last look.
+        pending: whether there may be something to receive that the socket's descriptor no longer
+            tells: it tells of a change once, to whoever next calls the socket, whatever the call.
 
     Raises:
         EndpointError: the endpoint can never be connected to.
@@ -90,6 +92,7 @@ class Connection:
         self.endpoint = registration.endpoint
         self.connected = False
         self.broken = False
+        self.pending = True
         self._breach = ""
         self._received = ReceivedBytes()
         self._delivered_bytes = 0
@@ -120,26 +123,31 @@ class Connection:
         self._quiet_from = self._quiet_until = math.inf
         self._start_waiting(self._watched_at)
 
+    def descriptors(self) -> tuple[int, int]:
+        """Those that tell of something to receive, and of a change of the link."""
+        assert self._monitor is not None
+        return descriptor_of(self.socket), descriptor_of(self._monitor)
+
     def receive(self) -> list[RawMessage]:
         """What has arrived, up to RECEIVE_BURST_MAX messages; never waits."""
         messages: list[RawMessage] = []
         received_at = time.monotonic()
         size_bytes = 0
         link = self._sent_over
-        is_all = False
+        self.pending = True
         while (
             len(messages) < RECEIVE_BURST_MAX and size_bytes < MESSAGE_BYTES_MAX and not self.broken
         ):
             try:
                 frames = self._receive_frames()
             except zmq.Again:
-                is_all = True
+                self.pending = False
                 break
             message = RawMessage(self.publisher, frames, received_at, link)
             messages.append(message)
             size_bytes += message.size_bytes
         self._delivered_bytes += size_bytes + MESSAGE_HEADERS_BYTES * len(messages)
-        if is_all:
+        if not self.pending:
             self.behind_since = None
         elif self.behind_since is None:
             self.behind_since = received_at
@@ -198,7 +206,7 @@ class Connection:
                 self._quiet_until = math.inf
                 self._set_connected(event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED)
         self._watched_at = looked_at
-        if not self._sent_over and not self.socket.poll(0):
+        if not self._sent_over and not self._has_arrived():
             self._sent_over = self.links if self.connected else self.links + 1
         if self.connected:
             self._check_unfinished()
@@ -211,7 +219,7 @@ class Connection:
         What was delivered is known from the first look at a link on, and counted a bit too high.
         """
         taken = self._received.taken_bytes()
-        if self.socket.poll(0):
+        if self._has_arrived():
             return
         unfinished = taken - self._delivered_bytes
         if not self._counted or unfinished < 0:
@@ -231,6 +239,7 @@ class Connection:
         self.socket.close(linger=0)
 
     def _connect(self) -> None:
+        self.pending = True
         try:
             self.socket.connect(self.endpoint)
         except zmq.ZMQError as error:
@@ -277,7 +286,18 @@ class Connection:
     def _is_idle(self, now: float) -> bool:
         """Whether no attempt is under way or about to be, and nothing is left to receive."""
         quiet = self._quiet_from <= now < self._quiet_until - LINK_QUIET_S
-        return quiet and not self.socket.poll(0)
+        return quiet and not self._has_arrived()
+
+    def _has_arrived(self) -> bool:
+        self.pending = bool(self.socket.poll(0)) or self.pending
+        return self.pending
+
+
+def descriptor_of(socket: "zmq.Socket[bytes]") -> int:
+    """The one that tells that the socket is to be called; see `Connection.pending`."""
+    descriptor = socket.getsockopt(zmq.FD)
+    assert isinstance(descriptor, int)
+    return descriptor
 
 
 def _set_options(socket: "zmq.Socket[bytes]") -> None:

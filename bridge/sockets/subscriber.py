@@ -2,12 +2,19 @@
 
 The thread owns every socket. Other threads hand it commands through a queue and wake it through an
 inproc pair; each waits for its answer.
+
+A turn costs what has happened, not what is followed: the system tells which descriptors have
+something to say, where libzmq's own poll asks every socket. A descriptor tells of a change only
+once (`Connection.pending`), and each link is looked at now and then all the same.
 """
 
 import logging
 import queue
+import resource
+import selectors
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -15,12 +22,15 @@ from typing import Final
 
 import zmq
 
-from bridge.sockets.connection import Connection
+from bridge.sockets.connection import Connection, descriptor_of
 from bridge.sockets.inbox import Inbox
-from schemas.errors import RegistrationConflictError, RegistrationError
+from schemas.errors import OpenFilesError, RegistrationConflictError
 from schemas.identities import PublisherKey
 from schemas.limits import (
     LINK_WATCH_S,
+    LINKS_WATCHED_MAX,
+    PUBLISHER_FILES_LEFT_MAX,
+    PUBLISHER_FILES_SHARE,
     PUBLISHERS_MAX,
     RECEIVE_BURST_MAX,
     SHUTDOWN_S,
@@ -49,7 +59,10 @@ class Subscriber:
         self.unexpected_errors = 0
         self._inbox = inbox
         self._connections: dict[PublisherKey, Connection] = {}
-        self._by_socket: dict[zmq.Socket[bytes], Connection] = {}
+        self._by_socket: dict[int, Connection] = {}  # by descriptor
+        self._by_monitor: dict[int, Connection] = {}
+        self._pending: dict[PublisherKey, Connection] = {}
+        self._to_watch: deque[Connection] = deque()
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._stopping = False
         self._watch_at = 0.0
@@ -63,8 +76,8 @@ class Subscriber:
         self._wake_receiver.bind(_WAKE_ADDRESS)
         self._wake_sender = self._context.socket(zmq.PAIR)
         self._wake_sender.connect(_WAKE_ADDRESS)
-        self._poller = zmq.Poller()
-        self._poller.register(self._wake_receiver, zmq.POLLIN)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(descriptor_of(self._wake_receiver), selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._run, name="reprise-subscriber", daemon=True)
 
     def start(self) -> None:
@@ -77,7 +90,7 @@ class Subscriber:
         Raises:
             EndpointError: the endpoint can never be connected to.
             RegistrationConflictError: the publisher is followed already.
-            RegistrationError: this process can open no more sockets.
+            OpenFilesError: this process can open no more sockets.
         """
         self._call(lambda: self._follow(registration))
 
@@ -86,12 +99,12 @@ class Subscriber:
         self._call(lambda: self._unfollow(publisher))
 
     def connected(self, publisher: PublisherKey) -> bool:
-        """Whether the link to the publisher was up when last looked at, every LINK_WATCH_S."""
+        """Whether the link to the publisher was up when last heard of."""
         connection = self._connections.get(publisher)
         return connection is not None and connection.connected
 
     def links(self, publisher: PublisherKey) -> int:
-        """How often the link to the publisher has come up, also between two looks at it."""
+        """How often the link to the publisher has come up."""
         connection = self._connections.get(publisher)
         return 0 if connection is None else connection.links
 
@@ -160,31 +173,55 @@ class Subscriber:
         time.sleep(SUBSCRIBER_ERROR_PAUSE_S)
 
     def _turn(self) -> None:
-        ready = self._poller.poll(round(LINK_WATCH_S * 1000))
+        told = self._selector.select(0 if self._pending else LINK_WATCH_S)
         started = time.monotonic()
-        longest = 0
+        ready, self._pending = self._pending, {}
         commanded = False
-        for socket, _ in ready:
-            connection = self._by_socket.get(socket)
-            if connection is None:
+        for key, _ in told:
+            if connection := self._by_socket.get(key.fd):
+                ready[connection.publisher] = connection
+            elif connection := self._by_monitor.get(key.fd):
+                self._watch(connection)
+            else:
                 commanded = True
-                continue
-            messages = connection.receive()
-            self._inbox.put(messages)
-            longest = max(longest, len(messages))
-            if connection.broken:
-                self._renew(connection)
+        longest = 0
+        for connection in ready.values():
+            longest = max(longest, self._receive(connection))
         if commanded:
             self._run_commands()
         if started >= self._watch_at:
             self._watch_at = started + LINK_WATCH_S
-            for connection in list(self._connections.values()):
-                connection.watch()
-                if connection.broken:
-                    self._renew(connection)
+            self._watch_some()
         self._turned_at = started
         if 0 < longest < RECEIVE_BURST_MAX:
             time.sleep(max(0.0, started + SUBSCRIBER_TURN_S - time.monotonic()))
+
+    def _receive(self, connection: Connection) -> int:
+        """How many messages the connection had."""
+        if self._connections.get(connection.publisher) is not connection:
+            return 0  # renewed, or gone
+        messages = connection.receive()
+        self._inbox.put(messages)
+        self._note(connection)
+        return len(messages)
+
+    def _watch(self, connection: Connection) -> None:
+        if self._connections.get(connection.publisher) is connection:
+            connection.watch()
+            self._note(connection)
+
+    def _watch_some(self) -> None:
+        """The next ones of all, in turn."""
+        if not self._to_watch:
+            self._to_watch.extend(self._connections.values())
+        for _ in range(min(len(self._to_watch), LINKS_WATCHED_MAX)):
+            self._watch(self._to_watch.popleft())
+
+    def _note(self, connection: Connection) -> None:
+        if connection.broken:
+            self._renew(connection)
+        elif connection.pending:
+            self._pending[connection.publisher] = connection
 
     def _run_commands(self) -> None:
         with suppress(zmq.Again):
@@ -201,8 +238,12 @@ class Subscriber:
         try:
             connection = Connection(self._context, registration)
         except zmq.ZMQError as error:
-            detail = f"Cannot open a socket: {error.strerror}; raise the limit of open files"
-            raise RegistrationError(detail) from error
+            raise OpenFilesError(str(error.strerror)) from error
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        left = min(limit // PUBLISHER_FILES_SHARE, PUBLISHER_FILES_LEFT_MAX)
+        if limit != resource.RLIM_INFINITY and max(connection.descriptors()) >= limit - left:
+            connection.close()
+            raise OpenFilesError(f"all but {left} of {limit} are open, and others need those")
         self._add(connection)
 
     def _unfollow(self, publisher: PublisherKey) -> None:
@@ -219,13 +260,19 @@ class Subscriber:
 
     def _add(self, connection: Connection) -> None:
         self._connections[connection.publisher] = connection
-        self._by_socket[connection.socket] = connection
-        self._poller.register(connection.socket, zmq.POLLIN)
+        self._pending[connection.publisher] = connection
+        of_socket, of_monitor = connection.descriptors()
+        self._by_socket[of_socket] = self._by_monitor[of_monitor] = connection
+        for descriptor in (of_socket, of_monitor):
+            self._selector.register(descriptor, selectors.EVENT_READ)
 
     def _remove(self, connection: Connection) -> None:
         del self._connections[connection.publisher]
-        del self._by_socket[connection.socket]
-        self._poller.unregister(connection.socket)
+        self._pending.pop(connection.publisher, None)
+        of_socket, of_monitor = connection.descriptors()
+        del self._by_socket[of_socket], self._by_monitor[of_monitor]
+        for descriptor in (of_socket, of_monitor):
+            self._selector.unregister(descriptor)
         connection.close()
 
     def _close(self) -> None:
@@ -236,5 +283,6 @@ class Subscriber:
         self._run_commands()  # so that no caller is left waiting
         while self._connections:
             self._connections.popitem()[1].close()
+        self._selector.close()
         self._wake_receiver.close(linger=0)
         self._context.term()

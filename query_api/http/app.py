@@ -20,6 +20,7 @@ from query_api.http.health import package_version
 from query_api.http.metrics import HttpMetrics
 from query_api.http.origins import check_origin
 from query_api.http.query_endpoint import CLIENT_GONE, HotRoutes
+from query_api.http.requests.bodies import Bodies
 from query_api.http.routes import metrics_route, query_routes, registration_routes, view_routes
 from query_api.http.wire import Headers, Wire, encode, encode_error, reply_wire
 from query_api.ports import PublisherRegistry, View
@@ -59,10 +60,11 @@ def create_app(
         openapi_url="/openapi.json",
         redirect_slashes=False,
     )
-    metrics = HttpMetrics(view.metrics)
-    hot = HotRoutes(view, metrics, default_wire, only_exact=only_exact)
+    bodies = Bodies()
+    metrics = HttpMetrics(view.metrics, bodies)
+    hot = HotRoutes(view, metrics, bodies, default_wire, only_exact=only_exact)
     app.include_router(query_routes(hot))
-    app.include_router(registration_routes(registry, default_wire))
+    app.include_router(registration_routes(registry, bodies, default_wire))
     app.include_router(view_routes(view, app.version, default_wire))
     app.include_router(metrics_route(view))
     # FastAPI's own handler of last resort would answer in text, and re-raise, which logs it twice.
@@ -96,8 +98,8 @@ class _Refusals:
         """The same, for a request whose headers these are."""
         wire = reply_wire(headers, self._default_wire)
         status, body = encode_error(error, wire)
-        close = {"connection": "close"} if status == 413 else None
-        return Response(body, status_code=status, media_type=wire.value, headers=close)
+        own = error.headers if isinstance(error, RequestError) else None
+        return Response(body, status_code=status, media_type=wire.value, headers=own)
 
     async def unexpected(self, request: Request, error: Exception) -> Response:
         """What no rule covers; the error goes on to `_Front`, which logs it."""

@@ -3,8 +3,9 @@
 Every failure is answered with one map, `{error, reason?, field?, index?}`, in the wire form of the
 request.
 
-    RequestError               as it says: 400, 403, 413, 503  with reason, often field and index
+    RequestError               as it says: 400, 403, 408, 413, 503  with reason, often field, index
     RegistrationError          400  invalid_registration       conflicts included; Conductor's texts
+    OpenFilesError             503  open_files
     EndpointError              500  (no reason)                `Failed to subscribe: ...`
     NotRegisteredError         404  (no reason)                `service not found: a|default|0`
     StorageError               503  storage
@@ -16,6 +17,8 @@ Where msgpack is the default (`app.create_app`), an unknown path is answered in 
 does it.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -23,11 +26,14 @@ import msgspec
 from schemas.errors import (
     EndpointError,
     NotRegisteredError,
+    OpenFilesError,
     RegistrationError,
     RepriseError,
     StorageError,
 )
-from schemas.limits import BODY_BYTES_MAX
+from schemas.limits import BODY_BYTES_MAX, BODY_PIECE_BYTES, BODY_PIECE_S, BODY_RETRY_AFTER_S
+
+_CLOSE: Final = MappingProxyType({"connection": "close"})
 
 
 class RequestError(RepriseError):
@@ -37,6 +43,7 @@ class RequestError(RepriseError):
         reason: one word that a client can switch on; Conductor's vocabulary where it has one.
         field: the field of the body at fault, or None.
         index: 0-based place in that field's array, or None.
+        headers: of the answer, beside those that all answers have.
     """
 
     def __init__(
@@ -47,12 +54,14 @@ class RequestError(RepriseError):
         field: str | None = None,
         index: int | None = None,
         status: int = 400,
+        headers: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.reason = reason
         self.message = message
         self.field = field
         self.index = index
         self.status = status
+        self.headers = headers
         super().__init__(message)
 
 
@@ -77,7 +86,20 @@ INTERNAL: Final = ErrorEnvelope(error="Internal server error")
 def body_too_large() -> RequestError:
     """The body is longer than the bound."""
     text = f"Expected a body of at most `{BODY_BYTES_MAX}` bytes"
-    return RequestError("body_too_large", text, status=413)
+    return RequestError("body_too_large", text, status=413, headers=_CLOSE)
+
+
+def body_too_slow() -> RequestError:
+    """The body stalls, or takes too long."""
+    text = f"Expected `{BODY_PIECE_BYTES}` bytes of the body, or its end, every {BODY_PIECE_S:g} s"
+    return RequestError("body_too_slow", text, status=408, headers=_CLOSE)
+
+
+def no_room_for_body() -> RequestError:
+    """The bodies of other requests fill the memory that there is for them."""
+    text = "Too many large bodies at once; try again"
+    headers = _CLOSE | {"retry-after": str(BODY_RETRY_AFTER_S)}
+    return RequestError("no_room_for_body", text, status=503, headers=headers)
 
 
 def recovering(problem: str) -> RequestError:
@@ -99,6 +121,8 @@ def describe(error: RepriseError) -> tuple[int, ErrorEnvelope]:
     if isinstance(error, EndpointError):
         prefix = "Failed to subscribe: failed to start ZMQ client: initial connection failed: "
         return 500, ErrorEnvelope(prefix + text)
+    if isinstance(error, OpenFilesError):
+        return 503, ErrorEnvelope(text, "open_files")
     if isinstance(error, RegistrationError):
         return 400, ErrorEnvelope(text, "invalid_registration")
     if isinstance(error, NotRegisteredError):

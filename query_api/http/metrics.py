@@ -5,16 +5,18 @@ a query appends one tuple, which saves a few percent of its time. All of it runs
 thread.
 """
 
+import asyncio
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, cast
 
 from prometheus_client import CollectorRegistry, Metric
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from query_api.http.requests.bodies import Bodies
 from schemas.limits import QUERY_COUNTS_MAX
 
 _SECONDS: Final = (
@@ -24,11 +26,47 @@ _SECONDS: Final = (
 _TOKENS: Final = tuple(float(2**power) for power in range(6, 23, 2))
 
 
-def exposition(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
-    """What `/metrics` of every role answers, and its content type.
+class Exposition:
+    """What `/metrics` of every role answers. Used on one loop.
 
-    In the text format that Accept names, or the oldest where what it names is no version.
+    Families are collected on the loop, where what they show is changed, and written in a thread:
+    with thousands of publishers that takes more than a second. Whoever asks while an answer is
+    being written gets that one.
+
+    Args:
+        registry: what is shown.
     """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+        self._writing: dict[str, asyncio.Task[tuple[bytes, str]]] = {}
+
+    async def answer(self, accept: str) -> tuple[bytes, str]:
+        """The answer and its content type: in the text format that Accept names, or the oldest
+        where what it names is no version.
+        """
+        writing = self._writing.get(accept)
+        if writing is None:
+            collected = _Collected(list(self._registry.collect()))
+            task = asyncio.to_thread(_exposition, collected, accept)
+            writing = self._writing[accept] = asyncio.create_task(task)
+            writing.add_done_callback(lambda _: self._writing.pop(accept))
+        return await asyncio.shield(writing)
+
+
+class _Collected:
+    """Families as an encoder takes them: it calls nothing but `collect`."""
+
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> list[Metric]:
+        """All of them."""
+        return self._families
+
+
+def _exposition(collected: _Collected, accept: str) -> tuple[bytes, str]:
+    registry = cast(CollectorRegistry, collected)
     try:
         encoder, content_type = choose_encoder(accept)
         return encoder(registry), content_type
@@ -100,7 +138,8 @@ class QueryMetrics:
 class HttpMetrics(Collector):
     """All routes of one app; registers itself, so that one registry serves one app."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, bodies: Bodies) -> None:
+        self._bodies = bodies
         self._requests: Counter[tuple[str, int]] = Counter()
         self._queries: dict[str, QueryMetrics] = {}
         registry.register(self)
@@ -128,6 +167,19 @@ class HttpMetrics(Collector):
             tokens.add_metric([route], query_tokens.buckets(), query_tokens.sum)
             hits.add_metric([route], hit_tokens)
         yield from (requests, seconds, tokens, hits)
+        refused = CounterMetricFamily(
+            "reprise_http_bodies_refused",
+            "Request bodies that came too slowly, or found no room beside others.",
+            labels=["reason"],
+        )
+        for reason, count in sorted(self._bodies.refused.items()):
+            refused.add_metric([reason], count)
+        yield refused
+        yield GaugeMetricFamily(
+            "reprise_http_body_bytes",
+            "Bytes of request bodies whose end has not come.",
+            self._bodies.held_bytes,
+        )
 
     @staticmethod
     def _families() -> tuple[

@@ -22,11 +22,12 @@ from query_api.http.answers import encode_detailed, encode_matches
 from query_api.http.errors import (
     INTERNAL,
     ClientGoneError,
+    RequestError,
     recovering,
     unsupported_content_type,
 )
 from query_api.http.metrics import HttpMetrics, QueryMetrics
-from query_api.http.requests.bodies import complete_body, is_whole
+from query_api.http.requests.bodies import Bodies, is_whole
 from query_api.http.requests.options import AnswerOptions, read_options
 from query_api.http.requests.queries import (
     Query,
@@ -68,10 +69,17 @@ class HotRoutes:
     """Answers `POST /query` and `POST /query_by_hash`."""
 
     def __init__(
-        self, view: View, metrics: HttpMetrics, default_wire: Wire, *, only_exact: bool = False
+        self,
+        view: View,
+        metrics: HttpMetrics,
+        bodies: Bodies,
+        default_wire: Wire,
+        *,
+        only_exact: bool = False,
     ) -> None:
         """`only_exact`: what a request that does not say otherwise gets; see `AnswerOptions`."""
         self._view = view
+        self._bodies = bodies
         self._default_wire = default_wire
         self._default = _PLAIN._replace(only_exact=True) if only_exact else _PLAIN
         self._metrics = metrics
@@ -109,7 +117,7 @@ class HotRoutes:
             if is_whole(message):
                 body = message.get("body", b"")
             else:
-                body = await complete_body(message, receive, scope["headers"])
+                body = await self._bodies.complete(message, receive, scope["headers"])
             status = 200
             options = self._default
             if query_string:
@@ -121,16 +129,18 @@ class HotRoutes:
         except RepriseError as error:
             status, answer = encode_error(error, error_wire)
             headers = [_TYPE_HEADERS[error_wire]]
+            if isinstance(error, RequestError):
+                headers += [(k.encode(), v.encode()) for k, v in error.headers.items()]
         except Exception:
             logger.exception("Unexpected error in route: %s", route.path)
             status, answer = 500, encode(INTERNAL, error_wire)
             headers = [_TYPE_HEADERS[error_wire]]
+        body = b""  # a client that does not read its answer holds no body
+        message = {}
         self._metrics.count_request(route.path, status)
         headers.append((b"content-length", b"%d" % len(answer)))
         if request_id is not None and _REQUEST_ID.fullmatch(request_id):
             headers.append((b"x-request-id", request_id))
-        if status == 413:
-            headers.append((b"connection", b"close"))
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": answer})
 

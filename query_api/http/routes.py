@@ -10,9 +10,9 @@ from query_api.http import models, openapi
 from query_api.http.answers import Document, services_document, view_document
 from query_api.http.errors import unsupported_content_type
 from query_api.http.health import digest_document, health_document, ready_document
-from query_api.http.metrics import exposition
+from query_api.http.metrics import Exposition
 from query_api.http.query_endpoint import HotRoutes
-from query_api.http.requests.bodies import read_body
+from query_api.http.requests.bodies import Bodies
 from query_api.http.requests.registrations import read_registration, read_unregistration
 from query_api.http.wire import Wire, body_wire, encode, header, reply_wire
 from query_api.ports import PublisherRegistry, View
@@ -25,20 +25,22 @@ def respond(document: Document, wire: Wire, status: int = 200) -> Response:
     return Response(encode(document, wire), status_code=status, media_type=wire.value)
 
 
-async def read_request(request: Request, default_wire: Wire) -> tuple[bytes, Wire]:
+async def read_request(request: Request, bodies: Bodies, default_wire: Wire) -> tuple[bytes, Wire]:
     """The body of a POST, and its wire form.
 
     Raises:
-        RequestError: another Content-Type, or too large.
+        RequestError: another Content-Type, or as `Bodies.read` has it.
     """
     headers = request.headers.raw
     wire = body_wire(header(headers, b"content-type"), default_wire)
     if wire is None:
         raise unsupported_content_type()
-    return await read_body(request.receive, headers), wire
+    return await bodies.read(request.receive, headers), wire
 
 
-def registration_routes(registry: PublisherRegistry, default_wire: Wire) -> APIRouter:
+def registration_routes(
+    registry: PublisherRegistry, bodies: Bodies, default_wire: Wire
+) -> APIRouter:
     """The routes that change what is followed."""
     router = APIRouter(tags=["registrations"])
 
@@ -54,8 +56,9 @@ def registration_routes(registry: PublisherRegistry, default_wire: Wire) -> APIR
         ),
     )
     async def register(request: Request) -> Response:
-        body, wire = await read_request(request, default_wire)
+        body, wire = await read_request(request, bodies, default_wire)
         registration = read_registration(body, wire, registry.kinds)
+        del body  # what follows may wait for the disk
         await registry.register(registration)
         status = "registered successfully"
         return respond({"status": status, "instance_id": registration.instance_id}, wire)
@@ -72,8 +75,9 @@ def registration_routes(registry: PublisherRegistry, default_wire: Wire) -> APIR
         ),
     )
     async def unregister(request: Request) -> Response:
-        body, wire = await read_request(request, default_wire)
+        body, wire = await read_request(request, bodies, default_wire)
         target = read_unregistration(body, wire)
+        del body
         removed = await registry.unregister(**target._asdict())
         keys = sorted({registration.service_key for registration in removed})
         return respond({"status": "unregistered successfully", "removed_instances": keys}, wire)
@@ -134,10 +138,11 @@ def view_routes(view: View, version: str, default_wire: Wire) -> APIRouter:
 def metrics_route(view: View) -> APIRouter:
     """What Prometheus scrapes."""
     router = APIRouter(tags=["views"])
+    exposition = Exposition(view.metrics)
 
     @router.get("/metrics", summary="Prometheus metrics", response_class=PlainTextResponse)
     async def metrics(request: Request) -> Response:
-        content, content_type = exposition(view.metrics, request.headers.get("accept", ""))
+        content, content_type = await exposition.answer(request.headers.get("accept", ""))
         return Response(content, headers={"content-type": content_type})
 
     return router

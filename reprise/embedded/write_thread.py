@@ -200,7 +200,8 @@ class WriteThread:
             )
 
     async def _write_until_stopped(self) -> None:
-        await self.registrar.follow_registered()
+        if not await self._followed_registered():
+            return
         self.conditions.clear(Part.RECOVERY)
         count = self._count_fault
         parts = [
@@ -224,6 +225,20 @@ class WriteThread:
             )
         else:
             await self.pump.drain()
+
+    async def _followed_registered(self) -> bool:
+        """False where it is to stop before: with thousands it takes a while."""
+        following = asyncio.create_task(self.registrar.follow_registered())
+        stopping = asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait({following, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not following.done():
+                return False
+            await following
+            return True
+        finally:
+            stopping.cancel()
+            await cancel(following)
 
     # Recovery
 

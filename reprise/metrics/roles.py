@@ -6,6 +6,7 @@ from prometheus_client import CollectorRegistry
 
 from reprise.metrics.delivery import DELIVERY, MEMBERSHIP, REACHABLE
 from reprise.metrics.family import RoleCollector
+from reprise.metrics.http import HTTP
 from reprise.metrics.log import COMMANDS, DISK, LOG, WAITING
 from reprise.metrics.process import PROCESS, Role, process_registry
 from reprise.metrics.publishers import FOLDED, RECEIVED, REPLAY, STANDINGS, Received, received
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from bridge.service import Bridge
     from query_api.replica.replica import Replica
     from reprise.embedded.service import EmbeddedService
+    from reprise.http.connections import Connections
     from streams.worker.worker import Worker
 
 
@@ -128,6 +130,13 @@ def replica_collector(replica: "Replica") -> RoleCollector:
     collector.add(FOLDED, lambda: dict(replica.current.table.publishers))
     collector.add(STANDINGS, replica.standings)
     collector.add(INDEX, lambda: replica.current.table.kernel)
+    return collector
+
+
+def http_collector(connections: "Connections") -> RoleCollector:
+    """Of the HTTP server of any role."""
+    collector = RoleCollector()
+    collector.add(HTTP, lambda: connections)
     return collector
 
 

@@ -19,9 +19,9 @@ from brokers.options import ClientOptions, client_options
 from brokers.outages import Outage
 from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
-from reprise.metrics.roles import bridge_metrics
-from reprise.monitor import listen, monitor_app, monitored_here
-from reprise.roles.http_server import raise_open_files_limit
+from reprise.http.open_files import raise_open_files_limit
+from reprise.metrics.roles import bridge_metrics, http_collector
+from reprise.monitor import listen, monitor_app, monitor_connections, monitored_here
 from schemas.conditions import Conditions
 from streams.kernel import array_packer
 
@@ -105,11 +105,11 @@ async def _monitored(bridge: Bridge, listening: socket.socket | None) -> AsyncIt
     if listening is None:
         yield
         return
+    connections = monitor_connections()
+    metrics = bridge_metrics(bridge)
+    metrics.register(http_collector(connections))
     app = monitor_app(
-        ROLE,
-        bridge.conditions,
-        bridge_metrics(bridge),
-        lambda: msgspec.structs.asdict(bridge.status()),
+        ROLE, bridge.conditions, metrics, lambda: msgspec.structs.asdict(bridge.status())
     )
-    async with monitored_here(app, listening):
+    async with monitored_here(app, listening, connections):
         yield

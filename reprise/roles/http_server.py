@@ -1,8 +1,6 @@
 """Runs a service: binds the address, starts what is beside it, serves HTTP, stops in order."""
 
-import contextlib
 import logging
-import resource
 import signal
 import socket
 from collections.abc import Callable, Sequence
@@ -14,22 +12,15 @@ from starlette.types import ASGIApp
 
 from query_api.http.app import create_app
 from reprise.embedded.service import EmbeddedService
-from reprise.metrics.roles import embedded_collector
+from reprise.http.connections import Connections
+from reprise.http.open_files import raise_open_files_limit
+from reprise.metrics.roles import embedded_collector, http_collector
 from reprise.settings import Settings
 from schemas.errors import ConfigurationError
-from schemas.limits import HTTP_BACKLOG, HTTP_GRACE_S, OPEN_FILES_MAX
+from schemas.limits import HTTP_BACKLOG, HTTP_GRACE_S
 from schemas.registration import Registration
 
 logger = logging.getLogger(__name__)
-
-
-def raise_open_files_limit() -> None:
-    """Lets this process open as many files as it may: a publisher takes about five descriptors."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = OPEN_FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES_MAX)
-    if soft < wanted:
-        with contextlib.suppress(ValueError, OSError):  # a system may allow less than it says
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def bind(host: str, port: int, *, option: str = "--port") -> socket.socket:
@@ -100,11 +91,17 @@ class Service(Protocol):
 
 
 class Server:
-    """One HTTP server over one service: binds at once, serves until SIGINT or SIGTERM."""
+    """One HTTP server over one service: binds at once, serves until SIGINT or SIGTERM.
+
+    Attributes:
+        connections: its clients'.
+        base_url: where it answers.
+    """
 
     def __init__(self, host: str, port: int) -> None:
         """Raises ConfigurationError where the address cannot be bound."""
         raise_open_files_limit()
+        self.connections = Connections()
         self._listening = bind(host, port)
         self._server: _Server | None = None
         bound_host, bound_port = self._listening.getsockname()[:2]
@@ -131,17 +128,9 @@ class Server:
             when_serving: called with the base URL once requests are accepted.
             when_stopping: called as soon as a signal comes, before requests are refused.
         """
-        config = uvicorn.Config(
-            app,
-            loop="uvloop",
-            http="httptools",
-            lifespan="off",
-            ws="none",
-            access_log=False,
-            server_header=False,
-            log_config=None,
-            backlog=HTTP_BACKLOG,
-            timeout_graceful_shutdown=HTTP_GRACE_S,
+        self.connections.count_files()
+        config = self.connections.configure(
+            app, backlog=HTTP_BACKLOG, timeout_graceful_shutdown=HTTP_GRACE_S
         )
         self._server = _Server(config, lambda: when_serving(self.base_url), when_stopping)
         service.start()
@@ -183,6 +172,7 @@ def serve(
     try:
         service = EmbeddedService(settings)
         service.metrics.register(embedded_collector(service))
+        service.metrics.register(http_collector(server.connections))
     except BaseException:
         server.close()
         raise

@@ -26,7 +26,7 @@ from query_api.replica.registry_writer import RegistryWriter
 from query_api.replica.replica import Replica
 from query_api.replica.snapshot import Topic
 from query_api.replica.topic_reader import TopicReader
-from reprise.metrics.roles import replica_collector
+from reprise.metrics.roles import http_collector, replica_collector
 from reprise.roles.http_server import Server
 from reprise.settings import DEFAULT_HOST, DEFAULT_PORT, DEFAULT_SEED
 from schemas.errors import ConfigurationError, RegistrationError, RepriseError, StorageError
@@ -165,6 +165,7 @@ def serve_replica(
 
     try:
         service = ReplicaService(settings, registrations, when_refused=refuse)
+        service.replica.metrics.register(http_collector(server.connections))
     except BaseException:
         server.close()
         raise

@@ -12,8 +12,8 @@ from functools import partial
 from typing import Final
 
 from brokers.availability import quiet_client
-from reprise.metrics.roles import worker_metrics
-from reprise.monitor import listen, monitor_app, monitored_beside
+from reprise.metrics.roles import http_collector, worker_metrics
+from reprise.monitor import listen, monitor_app, monitor_connections, monitored_beside
 from streams.worker.app import quiet_logs
 from streams.worker.worker import LoopSpoiledError, StreamsSettings, Worker
 
@@ -53,9 +53,11 @@ async def _work(settings: StreamsSettings) -> None:
     with contextlib.ExitStack() as monitor:
         if settings.metrics_port is not None:
             listening = listen(settings.metrics_host, settings.metrics_port)
+            connections = monitor_connections()
             metrics = worker_metrics(worker)
+            metrics.register(http_collector(connections))
             app = monitor_app(ROLE, worker.conditions, metrics, partial(_fields, worker))
-            monitor.enter_context(monitored_beside(app, listening))
+            monitor.enter_context(monitored_beside(app, listening, connections))
         try:
             await worker.run()
         except LoopSpoiledError as error:

@@ -5,6 +5,7 @@ job: SIGINT and SIGTERM end it all the same, in order and without a traceback.
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from devtools.broker import free_ports
 from streams.log.embedded import EmbeddedLog
 from tests.building import events_record, removed
-from tests.processes import until
+from tests.processes import Service, until
 
 BOUND_S = 30.0
 DEAF = ("/bin/sh", "-c", 'trap "" INT TERM; exec "$@"', "sh")
@@ -78,6 +79,19 @@ def test_the_embedded_service_ends(tmp_path: Path, number: signal.Signals) -> No
     arguments = ["reprise", "up", "--data", str(tmp_path / "data"), "--port", "0"]
     with started(tmp_path, *arguments, says="Reprise answers on") as process:
         assert ended_by(process, number, tmp_path) == 0
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.05, 0.2])
+def test_the_embedded_service_ends_while_it_recovers(tmp_path: Path, after_s: float) -> None:
+    data = tmp_path / "data"
+    with Service(data) as service:
+        for number in range(200):
+            service.register(f"tcp://127.0.0.1:{number + 1}", instance_id=f"i{number}")
+    arguments = ["reprise", "up", "--data", str(data), "--port", "0"]
+    with started(tmp_path, *arguments, says="Reprise answers on") as process:
+        time.sleep(after_s)
+        assert ended_by(process, signal.SIGTERM, tmp_path) == 0
+        assert "ERROR" not in (tmp_path / "output").read_text()
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -1,22 +1,26 @@
-"""Reading of request bodies, bounded before they are in memory."""
+"""Reading of request bodies, bounded before they are in memory: each, all together, and in time."""
 
 import asyncio
+from collections import Counter
+from typing import Final
 
 from starlette.types import Message, Receive
 
-from query_api.http.errors import ClientGoneError, body_too_large
+from query_api.http.errors import ClientGoneError, body_too_large, body_too_slow, no_room_for_body
 from query_api.http.wire import Headers, header
-from schemas.limits import BODY_BYTES_MAX, BODY_DRAIN_BYTES_MAX, BODY_READ_S
+from schemas.limits import (
+    BODIES_BYTES_MAX,
+    BODIES_LARGE_BYTES_MAX,
+    BODY_BYTES_MAX,
+    BODY_DRAIN_BYTES_MAX,
+    BODY_PIECE_BYTES,
+    BODY_PIECE_S,
+    BODY_READ_S,
+    BODY_SMALL_BYTES,
+)
 
-
-async def read_body(receive: Receive, headers: Headers) -> bytes:
-    """The whole body of a request.
-
-    Raises:
-        RequestError: longer than the bound, by its Content-Length or by what came.
-        ClientGoneError: the client left before the end.
-    """
-    return await complete_body(await receive(), receive, headers)
+NO_ROOM: Final = "no_room"
+TOO_SLOW: Final = "too_slow"
 
 
 def is_whole(message: Message) -> bool:
@@ -28,59 +32,113 @@ def is_whole(message: Message) -> bool:
     )
 
 
-async def complete_body(first: Message, receive: Receive, headers: Headers) -> bytes:
-    """The body whose first message was received already; for the rest see `read_body`.
+class Bodies:
+    """The bodies of one app. What is whole with its first message costs nothing here.
 
-    A body that is too large is read on up to a bound and discarded: most clients write all of their
-    body before they look for an answer, and a connection closed under them would hide it.
+    Of the others no more than BODIES_BYTES_MAX is kept, of which the large ones may take
+    BODIES_LARGE_BYTES_MAX, so that small ones find room beside them. On top come one body that is
+    complete and being answered, twice, and what the server has read before the app has.
+
+    Attributes:
+        held_bytes: of bodies whose end has not come.
+        refused: how many were, by reason: `no_room` and `too_slow`.
     """
-    if is_whole(first):
-        return _chunk(first)[0]
-    try:
-        async with asyncio.timeout(BODY_READ_S):
-            return await _complete(first, receive, headers)
-    except TimeoutError as error:
-        raise ClientGoneError(f"the body took longer than {BODY_READ_S:.0f} s") from error
+
+    def __init__(self) -> None:
+        self.held_bytes = 0
+        self.refused: Counter[str] = Counter()
+
+    async def read(self, receive: Receive, headers: Headers) -> bytes:
+        """The whole body of a request.
+
+        Raises:
+            RequestError: longer than the bound, by its Content-Length or by what came; too slow;
+                or no room for it.
+            ClientGoneError: the client left before the end.
+        """
+        return await self.complete(await receive(), receive, headers)
+
+    async def complete(self, first: Message, receive: Receive, headers: Headers) -> bytes:
+        """The body whose first message was received already; for the rest see `read`.
+
+        A body that is refused is read on up to a bound and discarded: most clients write all of
+        their body before they look for an answer, and a connection closed under them would hide it.
+        """
+        if is_whole(first):
+            whole: bytes = first.get("body", b"")
+            return whole
+        try:
+            async with asyncio.timeout(BODY_PIECE_S) as until:
+                return await self._complete(_Pieces(first, receive, until), headers)
+        except TimeoutError as error:
+            self.refused[TOO_SLOW] += 1
+            raise body_too_slow() from error
+
+    async def _complete(self, pieces: "_Pieces", headers: Headers) -> bytes:
+        if _declared(headers) > BODY_BYTES_MAX:
+            await pieces.drain()
+            raise body_too_large()
+        chunks: list[bytes] = []
+        held = 0
+        has_room = True
+        try:
+            while pieces.more and pieces.size <= BODY_BYTES_MAX and has_room:
+                chunks.append(await pieces.next())
+                self.held_bytes += pieces.size - held
+                held = pieces.size
+                has_room = self._has_room(held)
+        finally:
+            self.held_bytes -= held
+        if not pieces.more and held <= BODY_BYTES_MAX:
+            return b"".join(chunks)
+        chunks.clear()
+        if not has_room:
+            self.refused[NO_ROOM] += 1
+        await pieces.drain()
+        raise body_too_large() if has_room else no_room_for_body()
+
+    def _has_room(self, size: int) -> bool:
+        is_small = size <= BODY_SMALL_BYTES
+        return self.held_bytes <= (BODIES_BYTES_MAX if is_small else BODIES_LARGE_BYTES_MAX)
 
 
-async def _complete(first: Message, receive: Receive, headers: Headers) -> bytes:
-    body, more = _chunk(first)
-    if not more:
-        raise body_too_large()
-    if _declared(headers) > BODY_BYTES_MAX:
-        await _drain(receive, len(body))
-        raise body_too_large()
-    return await _collect(receive, body)
+class _Pieces:
+    """What comes of one body: each BODY_PIECE_BYTES in time, and all of it. Keeps none of it.
 
+    Attributes:
+        size: of what has come.
+        more: whether more is to come.
+    """
 
-def _chunk(message: Message) -> tuple[bytes, bool]:
-    """One piece of the body, and whether more is to come."""
-    if message["type"] != "http.request":
-        raise ClientGoneError("the client left before its request was complete")
-    return message.get("body", b""), message.get("more_body", False)
+    def __init__(self, first: Message, receive: Receive, until: asyncio.Timeout) -> None:
+        self.size = 0
+        self.more = True
+        self._first: Message | None = first
+        self._receive = receive
+        self._until = until
+        self._loop = asyncio.get_running_loop()
+        self._end = self._loop.time() + BODY_READ_S
+        self._missing_bytes = BODY_PIECE_BYTES
 
+    async def next(self) -> bytes:
+        """The next of it."""
+        first, self._first = self._first, None
+        message = await self._receive() if first is None else first
+        if message["type"] != "http.request":
+            raise ClientGoneError("the client left before its request was complete")
+        self.more = message.get("more_body", False)
+        chunk: bytes = message.pop("body", b"")  # whoever else has the first message, has no body
+        self.size += len(chunk)
+        self._missing_bytes -= len(chunk)
+        if self._missing_bytes <= 0:
+            self._missing_bytes = BODY_PIECE_BYTES
+            self._until.reschedule(min(self._loop.time() + BODY_PIECE_S, self._end))
+        return chunk
 
-async def _collect(receive: Receive, first: bytes) -> bytes:
-    chunks = [first]
-    size = len(first)
-    more = True
-    while more and size <= BODY_BYTES_MAX:
-        chunk, more = _chunk(await receive())
-        chunks.append(chunk)
-        size += len(chunk)
-    if size <= BODY_BYTES_MAX:
-        return b"".join(chunks)
-    chunks.clear()
-    if more:
-        await _drain(receive, size)
-    raise body_too_large()
-
-
-async def _drain(receive: Receive, size: int) -> None:
-    more = True
-    while more and size <= BODY_DRAIN_BYTES_MAX:
-        chunk, more = _chunk(await receive())
-        size += len(chunk)
+    async def drain(self) -> None:
+        """Reads on, up to a bound."""
+        while self.more and self.size <= BODY_DRAIN_BYTES_MAX:
+            await self.next()
 
 
 def _declared(headers: Headers) -> int:

@@ -10,10 +10,9 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
-from reprise import monitor
 from reprise.metrics.family import RoleCollector
 from reprise.metrics.process import PROCESS, Role
-from reprise.monitor import listen, monitor_app, monitored_beside
+from reprise.monitor import listen, monitor_app, monitor_connections, monitored_beside
 from schemas.conditions import Conditions, Level, Part
 from schemas.errors import ConfigurationError
 
@@ -65,7 +64,7 @@ def _until_closed(connection: socket.socket) -> bytes:
 @pytest.fixture
 def monitored() -> Iterator[Monitored]:
     one = Monitored()
-    with monitored_beside(one.app, one.listening):
+    with monitored_beside(one.app, one.listening, monitor_connections(lifetime_s=0.5)):
         yield one
 
 
@@ -114,18 +113,14 @@ def test_metrics_and_unknown_paths(monitored: Monitored) -> None:
     ],
 )
 def test_a_bad_request_ends_its_own_connection_at_most(
-    monitored: Monitored, request_: bytes, monkeypatch: pytest.MonkeyPatch
+    monitored: Monitored, request_: bytes
 ) -> None:
-    monkeypatch.setattr(monitor, "MONITOR_REQUEST_S", 0.3)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # before all of it was sent
         monitored.send(request_)
     assert monitored.document("/health")[0] == 200
 
 
-def test_a_client_that_says_nothing_is_cut_off(
-    monitored: Monitored, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(monitor, "MONITOR_REQUEST_S", 0.3)
+def test_a_client_that_says_nothing_is_cut_off(monitored: Monitored) -> None:
     assert monitored.send(b"") == b""
     assert monitored.send(b"GET /health HTTP/1.1\r\nHost: x\r\n") == b""
     assert monitored.document("/health")[0] == 200
@@ -143,7 +138,7 @@ def test_an_error_of_the_role_is_a_500_and_the_monitor_goes_on(monitored: Monito
 
 def test_the_monitor_ends_with_its_context() -> None:
     one = Monitored()
-    with monitored_beside(one.app, one.listening):
+    with monitored_beside(one.app, one.listening, monitor_connections()):
         assert one.get("/ready")[0] == 200
     assert "monitor" not in [thread.name for thread in threading.enumerate()]
     with pytest.raises(ConnectionRefusedError):

@@ -98,3 +98,22 @@ def test_what_has_been_forgotten_is_not_forgotten_again_for_a_later_change(
     monkeypatch.setattr(Ownership, "_changed", change)
     asyncio.run(run())
     assert done == [(ONE, None), (ONE, OLD), (ONE, NEW)]
+
+
+def test_what_the_registry_still_brings_after_the_stop_begins_no_takeover() -> None:
+    """The sockets are closed by then: it would be an unexpected error in the log."""
+
+    async def run() -> None:
+        nobody: Any = None
+        owner = Ownership(
+            pump=nobody, writer=nobody, producer=nobody, cursors=nobody, registry_partitions=1
+        )
+        owner._owned = {0}
+        await owner.stop()
+        owner.change(0, ONE, OLD)
+        owner.assign({})
+        await asyncio.sleep(0)
+        assert owner._running is None
+        assert owner.faults == 0
+
+    asyncio.run(run())

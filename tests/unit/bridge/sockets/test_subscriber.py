@@ -3,6 +3,7 @@
 import logging
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -133,6 +134,30 @@ def test_an_address_in_the_file_system_serves_as_well(
     engine.send(b"a")
     assert take(inbox, 1)[0].frames == [b"a"]
     engine.close()
+
+
+def test_a_message_costs_nothing_of_the_publishers_that_are_silent(
+    subscriber: Subscriber, engine: Engine, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent = [Engine() for _ in range(60)]
+    for number, one in enumerate(silent):
+        follow(subscriber, one, f"silent-{number}")
+    follow(subscriber, engine)
+    wait_until(lambda: all(map(subscriber.connected, subscriber._connections)))
+    asked = Counter[PublisherKey]()
+    receive = Connection.receive
+
+    def counted(connection: Connection) -> list[RawMessage]:
+        asked[connection.publisher] += 1
+        return receive(connection)
+
+    monkeypatch.setattr(Connection, "receive", counted)
+    for _ in range(50):
+        engine.send(b"a")
+        take(inbox, 1)
+    assert asked.total() < 50 + 60
+    for one in silent:
+        one.close()
 
 
 def test_a_burst_arrives_whole_and_in_order(

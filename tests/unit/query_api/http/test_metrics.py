@@ -1,9 +1,15 @@
 """The histogram that is kept in plain numbers equals Prometheus's own."""
 
-from prometheus_client import CollectorRegistry
+import asyncio
+import threading
+
+import pytest
+from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client import Histogram as PrometheusHistogram
 
-from query_api.http.metrics import Histogram, HttpMetrics
+from query_api.http import metrics as module
+from query_api.http.metrics import Exposition, Histogram, HttpMetrics
+from query_api.http.requests.bodies import Bodies
 
 
 def test_buckets_equal_prometheus_clients() -> None:
@@ -24,7 +30,7 @@ def test_buckets_equal_prometheus_clients() -> None:
 
 def test_a_query_counts_its_tokens_and_hits() -> None:
     registry = CollectorRegistry()
-    metrics = HttpMetrics(registry)
+    metrics = HttpMetrics(registry, Bodies())
     metrics.queries("/query").count((3e-5, 100, 64))
     metrics.queries("/query").count((2.0, 10, 0))
 
@@ -38,3 +44,34 @@ def test_a_query_counts_its_tokens_and_hits() -> None:
     assert value("reprise_query_seconds_bucket", le="5e-05") == 1
     assert value("reprise_query_seconds_bucket", le="1.0") == 1
     assert value("reprise_query_seconds_bucket", le="+Inf") == 2
+
+
+def test_whoever_asks_while_metrics_are_written_gets_the_same_and_the_loop_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    registry = CollectorRegistry()
+    gauge = Gauge("x", "x", registry=registry)
+    go_on = threading.Event()
+    written: list[str] = []
+    write = module._exposition
+
+    def slow(collected: module._Collected, accept: str) -> tuple[bytes, str]:
+        assert go_on.wait(30)
+        written.append(accept)
+        return write(collected, accept)
+
+    monkeypatch.setattr(module, "_exposition", slow)
+
+    async def case() -> None:
+        exposition = Exposition(registry)
+        asking = [asyncio.create_task(exposition.answer("")) for _ in range(100)]
+        await asyncio.sleep(0)
+        gauge.set(7)
+        go_on.set()
+        answers = await asyncio.gather(*asking)
+        assert {b"x 0.0" in content for content, _ in answers} == {True}
+        assert written == [""]
+        content, _ = await exposition.answer("")
+        assert b"x 7.0" in content
+
+    asyncio.run(case())

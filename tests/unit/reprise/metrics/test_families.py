@@ -16,9 +16,11 @@ from query_api.http.app import create_app
 from query_api.replica.replica import Replica
 from query_api.replica.snapshot import Topic
 from reprise.embedded.service import EmbeddedService
+from reprise.http.connections import Connections
 from reprise.metrics.roles import (
     bridge_metrics,
     embedded_collector,
+    http_collector,
     replica_collector,
     worker_metrics,
 )
@@ -56,6 +58,7 @@ def _named(collector: Collector) -> dict[str, Metric]:
 def _embedded(data: Path) -> dict[str, Metric]:
     service = EmbeddedService(Settings(data=data, kernel="reference"))
     service.metrics.register(embedded_collector(service))
+    service.metrics.register(http_collector(Connections()))
     try:
         create_app(service, service)
         return _named(service.metrics)

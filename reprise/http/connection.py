@@ -1,0 +1,294 @@
+"""One connection of an HTTP client: uvicorn's protocol, with bounds on what it may cost.
+
+uvicorn bounds neither the head of a request nor the time that it takes, and logs a line for each
+bad one. Here each bound has a reason, under which it is counted, and most have an answer:
+
+    head_too_large, too_many_fields   431   the head of a request, or its trailers
+    url_too_long                      414
+    malformed                         400   what is not HTTP
+    head_too_slow                     408   not complete in time
+    too_many                          503   no other connection could be closed for a new one
+    no_request                        -     connected, and silent
+    pipelined                         -     too many requests at once: the ones above are not read
+    body_too_slow                     -     what follows a request that is answered already
+    answer_not_read                   -
+    closed_for_another                -     idle, when a new one came that had no room
+    too_long                          -     it has lasted as long as any may (a monitor's)
+
+Bodies are the app's to bound (`query_api.http.requests.bodies`).
+"""
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from query_api.http.errors import RequestError
+from query_api.http.wire import Wire, content_type_of, encode_error, reply_wire
+from schemas.limits import (
+    BODY_READ_S,
+    HTTP_ANSWER_S,
+    HTTP_HEAD_BYTES_MAX,
+    HTTP_HEAD_FIELDS_MAX,
+    HTTP_HEAD_S,
+    HTTP_IDLE_S,
+    HTTP_LINGER_BYTES_MAX,
+    HTTP_LINGER_S,
+    HTTP_PIPELINED_MAX,
+    HTTP_URL_BYTES_MAX,
+)
+
+if TYPE_CHECKING:
+    from reprise.http.connections import Connections
+
+HEAD_TOO_LARGE: Final = RequestError(
+    "head_too_large", f"Expected a head of at most `{HTTP_HEAD_BYTES_MAX}` bytes", status=431
+)
+TOO_MANY_FIELDS: Final = RequestError(
+    "too_many_fields", f"Expected at most `{HTTP_HEAD_FIELDS_MAX}` header fields", status=431
+)
+URL_TOO_LONG: Final = RequestError(
+    "url_too_long", f"Expected a URL of at most `{HTTP_URL_BYTES_MAX}` bytes", status=414
+)
+HEAD_TOO_SLOW: Final = RequestError(
+    "head_too_slow", f"Expected a complete head within {HTTP_HEAD_S:.0f} s", status=408
+)
+MALFORMED: Final = RequestError("malformed", "Expected a request of HTTP/1.1")
+TOO_MANY: Final = RequestError(
+    "too_many", "Too many connections are open; try again, or close some", status=503
+)
+
+
+class _EndedError(Exception):
+    """Ends the parsing of what came."""
+
+    def __init__(self, reason: str, error: RequestError | None = None) -> None:
+        self.reason = reason
+        self.error = error
+
+
+class Connection(HttpToolsProtocol):
+    """See the module. Costs a request no more than uvicorn's own.
+
+    Args:
+        connections: all of the same server; told what is refused.
+        of_server: as uvicorn gives it.
+
+    Attributes:
+        served: whether a request of it was answered.
+        since: when it was made, last began a request, or was last answered; time of the loop.
+        made_at: when it was made.
+    """
+
+    def __init__(self, connections: "Connections", **of_server: Any) -> None:
+        super().__init__(**of_server)
+        self.served = False
+        self.since = self.made_at = self.loop.time()
+        self.headers = []
+        self._connections = connections
+        self._in_message = False  # between its first byte and its last
+        self._in_head = False
+        self._unframed_bytes = 0  # received since the last piece of a body or the end of a head
+        self._ended = False  # what still comes is not looked at
+        self._discarded_bytes = 0
+        self._unread_since: float | None = None  # an answer waits for the client to read it
+
+    # Start and end
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """See `asyncio.Protocol`."""
+        super().connection_made(transport)
+        if not self._connections.admit(self):
+            self._connections.count(TOO_MANY.reason)
+            self._ended = True
+            self._write(TOO_MANY)
+            transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
+        self._connections.leave(self)
+        super().connection_lost(exc)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is being answered."""
+        return self.cycle is None or self.cycle.response_complete  # type: ignore[redundant-expr]
+
+    def abort(self, reason: str) -> None:
+        """Closes it at once, counted under the reason."""
+        self._connections.count(reason)
+        self._ended = True
+        self.transport.abort()
+
+    # What comes in
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
+        if self._ended:
+            self._discard(data)
+            return
+        self._unframed_bytes += len(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            cause = error.__context__
+            if isinstance(cause, _EndedError):
+                self._end(cause)
+            else:
+                self._refuse(MALFORMED)
+            return
+        except httptools.HttpParserUpgrade:
+            self._connections.count("upgrade")  # answered as if it had not been asked for
+        if self._unframed_bytes > HTTP_HEAD_BYTES_MAX:
+            is_url = self._in_head and not self.headers and len(self.url) > HTTP_URL_BYTES_MAX
+            self._refuse(URL_TOO_LONG if is_url else HEAD_TOO_LARGE)
+
+    def on_message_begin(self) -> None:
+        """See `httptools`; so for all below."""
+        if len(self.pipeline) >= HTTP_PIPELINED_MAX:
+            raise _EndedError("pipelined")
+        super().on_message_begin()
+        self._in_message = self._in_head = True
+        self.since = self.loop.time()
+
+    def on_headers_complete(self) -> None:
+        """The bytes are counted one by one only where so many came."""
+        self._in_head = False
+        if len(self.headers) > HTTP_HEAD_FIELDS_MAX:
+            raise _EndedError("too_many_fields", TOO_MANY_FIELDS)
+        if len(self.url) > HTTP_URL_BYTES_MAX:
+            raise _EndedError("url_too_long", URL_TOO_LONG)
+        if self._unframed_bytes > HTTP_HEAD_BYTES_MAX:
+            size_bytes = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+            if size_bytes > HTTP_HEAD_BYTES_MAX:
+                raise _EndedError("head_too_large", HEAD_TOO_LARGE)
+        self._unframed_bytes = 0
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """See `httptools`."""
+        self._unframed_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Trailers have been added to the headers."""
+        if len(self.headers) > HTTP_HEAD_FIELDS_MAX:
+            raise _EndedError("too_many_fields", TOO_MANY_FIELDS)
+        self._in_message = False
+        self._unframed_bytes = 0
+        super().on_message_complete()
+
+    # What goes out
+
+    def on_response_complete(self) -> None:
+        """As uvicorn has it, but for a timer for each request: `check` ends what is idle."""
+        self.served = True
+        self.since = self.loop.time()
+        if self.pipeline:
+            super().on_response_complete()
+        else:
+            self.server_state.total_requests += 1
+            if self.flow.read_paused and not self.transport.is_closing():
+                self.flow.resume_reading()
+
+    def pause_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        self._unread_since = self.loop.time()
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        self._unread_since = None
+        super().resume_writing()
+
+    @property
+    def unread_bytes(self) -> int:
+        """Of answers that wait for the client to read them; small ones are not counted."""
+        return 0 if self._unread_since is None else self.transport.get_write_buffer_size()
+
+    # Bounds
+
+    def check(self, now: float) -> None:
+        """Ends it where it has taken too long. Cost O(1).
+
+        Args:
+            now: time of the loop.
+        """
+        waited_s = now - self.since
+        if self.transport.is_closing() and self._unread_since is None:
+            self._unread_since = now
+        if self._unread_since is not None:
+            if now - self._unread_since > HTTP_ANSWER_S:
+                self.abort("answer_not_read")
+        elif self._ended or not self.is_idle:
+            return
+        elif self._in_head:
+            if waited_s > HTTP_HEAD_S:
+                self._refuse(HEAD_TOO_SLOW)
+        elif self._in_message:
+            if waited_s > BODY_READ_S:
+                self.abort("body_too_slow")
+        elif not self.served:
+            if waited_s > HTTP_HEAD_S:
+                self.abort("no_request")
+        elif waited_s > HTTP_IDLE_S:
+            self.transport.close()
+
+    def _end(self, ended: _EndedError) -> None:
+        if ended.error is None:
+            self._connections.count(ended.reason)
+            self._close_after_answers()
+        else:
+            self._refuse(ended.error)
+
+    def _refuse(self, error: RequestError) -> None:
+        """Answers, as far as an answer can be told from those before it, and closes.
+
+        The connection is read on for a while, and what comes discarded: most clients write all of
+        their request before they look for an answer, and closing under them would hide it.
+        """
+        self._connections.count(error.reason)
+        if self.is_idle:
+            self._write(error)
+        elif self._in_message and not self._in_head:  # trailers: of the request being answered
+            if not self.pipeline and not self.cycle.response_started:
+                self._write(error)
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        else:
+            self._close_after_answers()
+            return
+        self._ended = True
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+            self.transport.write_eof()
+            self.loop.call_later(HTTP_LINGER_S, self.transport.abort)
+
+    def _close_after_answers(self) -> None:
+        """The requests that came whole are answered; a client sends the others again."""
+        self._ended = True
+        self.flow.pause_reading()
+        if self.is_idle:
+            self.transport.close()
+        else:
+            self.cycle.keep_alive = False
+
+    def _write(self, error: RequestError) -> None:
+        if self.transport.is_closing():
+            return
+        wire = reply_wire(self.headers, Wire.JSON)
+        status, body = encode_error(error, wire)
+        headers = [
+            *self.server_state.default_headers,
+            (b"content-type", content_type_of(wire)),
+            (b"content-length", b"%d" % len(body)),
+            (b"connection", b"close"),
+        ]
+        lines = [name + b": " + value + b"\r\n" for name, value in headers]
+        self.transport.write(b"".join([STATUS_LINE[status], *lines, b"\r\n", body]))
+
+    def _discard(self, data: bytes) -> None:
+        self._discarded_bytes += len(data)
+        if self._discarded_bytes > HTTP_LINGER_BYTES_MAX:
+            self.transport.abort()

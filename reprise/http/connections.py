@@ -1,0 +1,202 @@
+"""All connections of one HTTP server: how many there may be, and who is closed for a new one."""
+
+import asyncio
+import logging
+import math
+from collections import Counter, deque
+from typing import Any
+
+from uvicorn import Config
+from uvicorn.server import ServerState
+
+from reprise.http.connection import Connection
+from reprise.http.open_files import files_for_clients
+from schemas.limits import (
+    HTTP_ANSWERS_BYTES_MAX,
+    HTTP_CONNECTIONS_MAX,
+    HTTP_REFUSALS_LOG_S,
+    HTTP_SCAN_IDLE_SHARE,
+    HTTP_SCAN_PAUSE_S,
+)
+
+_Silent = deque[tuple[Connection, float]]
+"""Those that were idle at the last scan, and since when; the longest first."""
+logger = logging.getLogger(__name__)
+
+
+class Connections:
+    """Used on the loop of its server alone, but for the counters, which any thread may read.
+
+    Where there are as many as there may be, the one is closed for a new one that has been silent
+    for longest, first of those that never sent a whole request. What is under way is let be; where
+    all are, the new one is refused.
+
+    Args:
+        connections_max: at once; fewer where few files may be opened.
+        lifetime_s: of each, whatever it does.
+
+    Attributes:
+        refused: what was refused or ended, by reason: see `reprise.http.connection`.
+        bound: how many there may be.
+    """
+
+    def __init__(
+        self, *, connections_max: int = HTTP_CONNECTIONS_MAX, lifetime_s: float = math.inf
+    ) -> None:
+        self.refused: Counter[str] = Counter()
+        self.bound = connections_max
+        self._lifetime_s = lifetime_s
+        self._descriptor_max: float = math.inf
+        self._open: set[Connection] = set()
+        self._never_served: _Silent = deque()
+        self._served: _Silent = deque()
+        self._scan_at = 0.0
+        self._log_at = -math.inf
+        self._logged: Counter[str] = Counter()
+
+    def configure(self, app: Any, **options: Any) -> Config:
+        """uvicorn's, for a server of these connections.
+
+        Args:
+            app: the ASGI application.
+            options: others than those that all servers share.
+        """
+        return Config(
+            app,
+            loop="uvloop",
+            http=self._make,  # type: ignore[arg-type]
+            interface="asgi3",
+            lifespan="off",
+            proxy_headers=False,  # nobody asks for the client's address
+            ws="none",
+            access_log=False,
+            server_header=False,
+            log_config=None,
+            callback_notify=self._tick,
+            timeout_notify=-(2**31),  # at each look, also after the clock was set back
+            **options,
+        )
+
+    def _make(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> Connection:
+        return Connection(
+            self, config=config, server_state=server_state, app_state=app_state, _loop=_loop
+        )
+
+    def count_files(self) -> None:
+        """Bounds them by the files that are free now; once, before the first one."""
+        files = files_for_clients()
+        self.bound = min(self.bound, files.connections)
+        self._descriptor_max = files.descriptor_max
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def count(self, reason: str) -> None:
+        """Counts something that was refused or ended."""
+        self.refused[reason] += 1
+
+    # Called by a connection
+
+    def admit(self, connection: Connection) -> bool:
+        """Takes a new one in; False where it has no room. Cost O(1), amortized."""
+        has_room = len(self._open) < self.bound and self._descriptor(connection) is not None
+        if not has_room and not self._make_room(connection.since):
+            return False
+        self._open.add(connection)
+        return True
+
+    def leave(self, connection: Connection) -> None:
+        """Forgets one that is closed."""
+        self._open.discard(connection)
+
+    def _descriptor(self, connection: Connection) -> int | None:
+        """None where it is one of the last that this process may have."""
+        descriptor: int = connection.transport.get_extra_info("socket").fileno()
+        return descriptor if descriptor <= self._descriptor_max else None
+
+    def _make_room(self, now: float) -> bool:
+        silent = self._take(self._never_served)
+        if silent is None and now >= self._scan_at:
+            self._scan(now)
+            silent = self._take(self._never_served)
+        if silent is None:
+            silent = self._take(self._served)
+        if silent is None:
+            return False
+        self._open.discard(silent)
+        silent.abort("closed_for_another")
+        return True
+
+    def _take(self, silent: _Silent) -> Connection | None:
+        """The first that has been silent ever since the scan."""
+        while silent:
+            connection, since = silent.popleft()
+            if connection in self._open and connection.is_idle and connection.since == since:
+                return connection
+        return None
+
+    def _scan(self, now: float) -> None:
+        idle = [connection for connection in self._open if connection.is_idle]
+        # Many may be accepted at one time of the loop: what pays for itself is not put off.
+        pays = len(idle) * HTTP_SCAN_IDLE_SHARE >= len(self._open)
+        self._scan_at = now if pays else now + HTTP_SCAN_PAUSE_S
+        idle.sort(key=lambda connection: connection.since)
+        self._never_served.clear()
+        self._served.clear()
+        for connection in idle:
+            silent = self._served if connection.served else self._never_served
+            silent.append((connection, connection.since))
+
+    # Now and then
+
+    async def _tick(self) -> None:
+        """Called by uvicorn about once a second; an error in it would end the server."""
+        try:
+            self.sweep(asyncio.get_running_loop().time())
+        except Exception:
+            logger.exception("Unexpected error while looking at the connections; going on")
+
+    def sweep(self, now: float) -> None:
+        """Ends the connections that have taken too long. Cost O(connections).
+
+        Args:
+            now: time of the loop.
+        """
+        for connection in list(self._open):
+            if now - connection.made_at > self._lifetime_s:
+                connection.abort("too_long")
+            else:
+                connection.check(now)
+        self._bound_answers()
+        self._log(now)
+
+    def _bound_answers(self) -> None:
+        """Ends those with the largest answers that nobody reads, where all are too large."""
+        unread = [
+            (size_bytes, connection)
+            for connection in self._open
+            if (size_bytes := connection.unread_bytes)
+        ]
+        total = sum(size_bytes for size_bytes, _ in unread)
+        if total <= HTTP_ANSWERS_BYTES_MAX:
+            return
+        for size_bytes, connection in sorted(unread, key=lambda one: one[0], reverse=True):
+            connection.abort("answer_not_read")
+            total -= size_bytes
+            if total <= HTTP_ANSWERS_BYTES_MAX:
+                return
+
+    def _log(self, now: float) -> None:
+        news = self.refused - self._logged
+        if not news or now < self._log_at + HTTP_REFUSALS_LOG_S:
+            return
+        self._log_at = now
+        self._logged = self.refused.copy()
+        counts = ", ".join(f"{count} {reason}" for reason, count in sorted(news.items()))
+        logger.warning("HTTP requests or connections were refused or ended: %s", counts)

@@ -1,0 +1,310 @@
+"""Hostile HTTP clients against `reprise up` as a process, each beside a neighbour that asks.
+
+The bounds on memory are those of `schemas.limits`, plus what is said beside them.
+"""
+
+import contextlib
+import http.client
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from schemas.limits import (
+    BODIES_LARGE_BYTES_MAX,
+    BODY_BYTES_MAX,
+    BODY_PIECE_S,
+    HTTP_HEAD_S,
+    KIB,
+    MIB,
+)
+from tests.processes import Service, until
+
+SLACK_BYTES = 48 * MIB  # of the allocator and of the interpreter, in every bound below
+CONNECTION_BYTES = 16 * KIB  # of one that is silent
+READ_BYTES = 320 * KIB  # that a connection may have received before the app reads: uvicorn, uvloop
+
+
+class Neighbour:
+    """A client that asks all the time: over a connection that it keeps, as a router's pool does, or
+    over a new one each time.
+    """
+
+    def __init__(self, service: Service, *, keeps: bool = False) -> None:
+        self._service = service
+        self._kept: http.client.HTTPConnection | None = None
+        if keeps:
+            address = urlsplit(service.base_url)
+            host = str(address.hostname)
+            self._kept = http.client.HTTPConnection(host, address.port, timeout=20)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._ask)
+        self.answers = 0
+        self.slowest_s = 0.0
+        self.failure: BaseException | None = None
+
+    def __enter__(self) -> "Neighbour":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        if self._kept is not None:
+            self._kept.close()
+
+    def _ask(self) -> None:
+        try:
+            while not self._stop.is_set():
+                started = time.monotonic()
+                self._ask_once()
+                self.slowest_s = max(self.slowest_s, time.monotonic() - started)
+                self.answers += 1
+                self._stop.wait(0.02)
+        except BaseException as error:  # noqa: BLE001 -- the test reports it
+            self.failure = error
+
+    def _ask_once(self) -> None:
+        if self._kept is None:
+            assert self._service.query([1, 2, 3], model="another") == {}
+            return
+        content = {"Content-Type": "application/json"}
+        self._kept.request(
+            "POST", "/query", b'{"model":"m","block_size":16,"token_ids":[1]}', content
+        )
+        with self._kept.getresponse() as answered:
+            assert answered.status == 200, answered.read()
+            answered.read()
+
+    def check(self) -> None:
+        """It was answered throughout; the bound on time is a generous one."""
+        if self.failure is not None:
+            raise AssertionError(f"after {self.answers} answers") from self.failure
+        assert self.answers >= 10
+        assert self.slowest_s < 5.0
+
+
+def peak_bytes(service: Service) -> int:
+    """The most memory that the process has had since it was last forgotten."""
+    return _status_bytes(service, "VmHWM")
+
+
+def _status_bytes(service: Service, field: str) -> int:
+    assert service.process is not None
+    for line in Path(f"/proc/{service.process.pid}/status").read_text().splitlines():
+        if line.startswith(field):
+            return int(line.split()[1]) * KIB
+    raise AssertionError(field)
+
+
+def connect(service: Service) -> socket.socket:
+    address = urlsplit(service.base_url)
+    return socket.create_connection((str(address.hostname), address.port or 0), timeout=20)
+
+
+def answer(connection: socket.socket) -> bytes:
+    """All that comes until the end."""
+    received = b""
+    with contextlib.suppress(OSError):
+        while part := connection.recv(65_536):
+            received += part
+    return received
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    with Service(tmp_path / "data") as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("beginning", "unit", "status", "reason"),
+    [
+        (b"GET /health HTTP/1.1\r\n", b"x: " + b"v" * 1000 + b"\r\n", 431, "head_too_large"),
+        (b"GET /health HTTP/1.1\r\nx: ", b"v" * 1000, 431, "head_too_large"),
+        (b"GET /", b"u" * 1000, 414, "url_too_long"),
+        (
+            b"POST /query HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n0\r\n",
+            b"x: " + b"v" * 1000 + b"\r\n",
+            431,
+            "head_too_large",
+        ),
+    ],
+)
+def test_a_head_without_an_end(
+    service: Service, beginning: bytes, unit: bytes, status: int, reason: str
+) -> None:
+    before = peak_bytes(service)
+    with Neighbour(service) as neighbour:
+        with connect(service) as connection:
+            received: list[bytes] = []
+            reader = threading.Thread(target=lambda: received.append(answer(connection)))
+            reader.start()
+            with contextlib.suppress(OSError):
+                connection.sendall(beginning)
+                for _ in range(300):
+                    connection.sendall(unit * 1000)
+            reader.join()
+        assert received[0].startswith(b"HTTP/1.1 %d" % status)
+        until(lambda: neighbour.answers >= 10, what="answers of the neighbour")
+    neighbour.check()
+    assert peak_bytes(service) - before < SLACK_BYTES
+    assert service.metric("reprise_http_refused_total", reason=reason) == 1
+
+
+def test_many_requests_that_are_none_leave_a_line_in_the_log(service: Service) -> None:
+    for _ in range(200):
+        with connect(service) as connection:
+            connection.sendall(b"NONSENSE\r\n\r\n")
+            assert answer(connection).startswith(b"HTTP/1.1 400")
+    until(lambda: "malformed" in service.log(), what="a line in the log")
+    assert service.log().count("malformed") == 1
+    assert "Invalid HTTP request" not in service.log()
+    assert service.metric("reprise_http_refused_total", reason="malformed") == 200
+
+
+@pytest.mark.slow
+def test_many_half_bodies(service: Service) -> None:
+    """1,000 requests with 1 MiB of 2 each, which their clients never finish."""
+    before = peak_bytes(service)
+    half = b"POST /query HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % (2 * MIB) + bytes(MIB)
+    with contextlib.ExitStack() as open_ones, Neighbour(service) as neighbour:
+        for _ in range(1000):
+            connection = open_ones.enter_context(connect(service))
+            connection.sendall(half)
+        until(
+            lambda: service.metric("reprise_http_body_bytes") == 0,
+            what="end of the half bodies",
+            timeout_s=3 * BODY_PIECE_S,
+        )
+    neighbour.check()
+    bound = BODIES_LARGE_BYTES_MAX + 1000 * CONNECTION_BYTES + SLACK_BYTES
+    assert peak_bytes(service) - before < bound
+    assert service.metric("reprise_http_bodies_refused_total", reason="no_room") > 500
+    slow = service.metric("reprise_http_bodies_refused_total", reason="too_slow")
+    assert slow == 1000, "whoever has no room is read on, and stalls as well"
+    assert service.metric("reprise_http_requests_total", status="408") == slow
+    assert service.log().count("ERROR") == 0
+
+
+def test_many_of_the_largest_bodies_at_once(service: Service) -> None:
+    """40 of 32 MB: each is answered or told to come again."""
+    before = peak_bytes(service)
+    body = (
+        b'{"model": "m", "block_size": 16, "token_ids": [1]' + b" " * (BODY_BYTES_MAX - 100) + b"}"
+    )
+    head = b"POST /query HTTP/1.1\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
+    statuses: list[bytes] = []
+
+    def ask() -> None:
+        with connect(service) as connection:
+            with contextlib.suppress(OSError):
+                connection.sendall(head)
+                connection.sendall(body)
+            statuses.append(answer(connection)[9:12])
+
+    with Neighbour(service) as neighbour:
+        threads = [threading.Thread(target=ask) for _ in range(40)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    neighbour.check()
+    assert set(statuses) <= {b"200", b"503"}
+    assert statuses.count(b"200") >= 3
+    # One is answered while the others wait: joined, and as the kernel's scanner reads it.
+    bound = BODIES_LARGE_BYTES_MAX + 2 * BODY_BYTES_MAX + 40 * READ_BYTES + SLACK_BYTES
+    assert peak_bytes(service) - before < bound
+
+
+@pytest.mark.slow
+def test_many_silent_connections(service: Service) -> None:
+    """5,000 that say nothing, or half a head: more than there may be, and none lasts."""
+    before = peak_bytes(service)
+    with contextlib.ExitStack() as open_ones, Neighbour(service) as neighbour:
+        for number in range(5000):
+            connection = open_ones.enter_context(connect(service))
+            if number % 2:
+                connection.sendall(b"GET /health HTTP/1.1\r\nHost")
+        assert service.metric("reprise_http_connections") > 1000
+        until(
+            lambda: service.metric("reprise_http_connections") < 10,
+            what="end of the connections",
+            timeout_s=HTTP_HEAD_S + 10,
+        )
+    neighbour.check()
+    assert peak_bytes(service) - before < 5000 * CONNECTION_BYTES + SLACK_BYTES
+    assert service.metric("reprise_http_refused_total", reason="no_request") > 100
+    assert service.metric("reprise_http_refused_total", reason="head_too_slow") > 100
+    assert service.metric("reprise_http_refused_total", reason="closed_for_another") > 500
+
+
+def test_many_connections_where_few_files_may_be_opened(tmp_path: Path) -> None:
+    limited = ("/bin/sh", "-c", 'ulimit -n 64; exec "$@"', "sh")
+    with (
+        Service(tmp_path / "data", prefix=limited) as service,
+        contextlib.ExitStack() as open_ones,
+        Neighbour(service, keeps=True) as neighbour,
+    ):
+        until(lambda: neighbour.answers >= 1, what="an answer of the neighbour")
+        for _ in range(5):
+            for _ in range(100):
+                open_ones.enter_context(connect(service))
+            time.sleep(0.2)
+        until(lambda: neighbour.answers >= 20, what="answers of the neighbour")
+        neighbour.check()
+        bound = service.metric("reprise_http_max_connections")
+        assert 2 <= bound < 20
+        assert service.metric("reprise_http_connections") <= bound
+        assert service.metric("reprise_http_refused_total", reason="closed_for_another") > 100
+        assert "Traceback" not in service.log()
+
+
+def test_more_publishers_than_files_are_refused_and_the_others_go_on(tmp_path: Path) -> None:
+    limited = ("/bin/sh", "-c", 'ulimit -n 128; exec "$@"', "sh")
+    with Service(tmp_path / "data", prefix=limited) as service, Neighbour(service) as neighbour:
+        registered = 0
+        status = 200
+        answered: dict[str, str] = {}
+        while status == 200:
+            status, answered = service.post(
+                "/register",
+                {
+                    "endpoint": f"tcp://127.0.0.1:{1 + registered}",
+                    "type": "vLLM",
+                    "modelname": "m",
+                    "instance_id": f"i{registered}",
+                    "block_size": 16,
+                    "dp_rank": 0,
+                },
+            )
+            registered += 1
+            assert registered < 100
+        assert (status, answered["reason"]) == (503, "open_files")
+        assert "Raise the limit of open files" in answered["error"]
+        assert registered > 5
+        until(lambda: neighbour.answers >= 10, what="answers of the neighbour")
+        neighbour.check()
+        assert service.get("/services")[1]["count"] == registered - 1
+    neighbour.check()
+
+
+def test_answers_that_nobody_reads(service: Service) -> None:
+    """Pipelined requests for a long answer, of clients that never read: the requests wait."""
+    before = peak_bytes(service)
+    with contextlib.ExitStack() as open_ones, Neighbour(service) as neighbour:
+        for _ in range(50):
+            connection = open_ones.enter_context(connect(service))
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 10_000)
+        until(
+            lambda: service.metric("reprise_http_refused_total", reason="pipelined") == 50,
+            what="the bound of the pipelines",
+        )
+        until(lambda: neighbour.answers >= 10, what="answers of the neighbour")
+    neighbour.check()
+    assert peak_bytes(service) - before < 50 * 4 * MIB + SLACK_BYTES
