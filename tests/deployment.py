@@ -88,9 +88,11 @@ class Deployment:
         victim.start()
 
     def folded(self, replica: Role) -> int:
-        """How many records the replica's table covers, over all partitions; 0 where it is away."""
+        """The sum of the last batches in the replica's table, of all publishers; 0 where it is
+        away.
+        """
         try:
-            return int(replica.metric("reprise_table_folded_offset"))
+            return int(replica.metric("reprise_publisher_folded_sequence"))
         except OSError:
             return 0
 
