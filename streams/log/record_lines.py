@@ -97,8 +97,10 @@ def _record_fields(record: Record, *, compact: bool) -> dict[str, Any]:
     fields: dict[str, Any] = {"kind": config.tag, "version": record.version}
     fields |= {"stream": record.stream._asdict(), "dp_rank": record.dp_rank}
     for name in record.__struct_fields__:
-        if name not in ("version", "stream", "dp_rank", "registration", "events"):
-            fields[name] = getattr(record, name)
+        value = getattr(record, name)
+        shown_below = ("version", "stream", "dp_rank", "registration", "events")
+        if name not in shown_below and value is not msgspec.UNSET:
+            fields[name] = value
     if isinstance(record, RegisteredRecord):
         fields["registration"] = msgspec.to_builtins(record.registration)
     if isinstance(record, EventsRecord):
