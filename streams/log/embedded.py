@@ -13,17 +13,20 @@ be exempt from it (live registrations): they stay where they are, and reading sk
 
 Durability: an append survives `kill -9` as soon as it returns, and a power cut once `sync` has run;
 the service syncs every `LOG_SYNC_S`. After a power cut the log ends at some record appended before
-it, never with a hole.
+it, never with a hole; where it shows that there was more, `torn` says so. A log that is damaged
+elsewhere is neither opened nor read past the damage: `streams.table.repair` makes what can be read
+a log again.
 """
 
 import struct
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from schemas.errors import StorageError
+from schemas.errors import DamagedError, StorageError
 from schemas.identities import Offset
 from schemas.limits import LOG_SEGMENT_BYTES
 from schemas.positions import LogBounds
@@ -39,6 +42,11 @@ _FORMAT_KEY, _COMPLETE_KEY, _NEXT_KEY = b"mformat", b"mcomplete_from", b"mnext_o
 _END: Final = 2**64 - 1
 
 
+def repaired_path(path: Path) -> Path:
+    """Where a repaired log stands until it takes the place of the log at `path`."""
+    return path.with_name(path.name + ".repaired")
+
+
 class Segment(NamedTuple):
     """A stretch of the log: its first offset, the log's bytes before it, and when it was begun."""
 
@@ -50,6 +58,9 @@ class Segment(NamedTuple):
 class EmbeddedLog:
     """See the module for the format, `WritableLog` for the contract. `sync` may run on another
     thread.
+
+    Attributes:
+        torn: why its end is known to be lost, as it was opened; "" where it is not.
     """
 
     def __init__(self, path: Path, *, segment_bytes: int = LOG_SEGMENT_BYTES) -> None:
@@ -57,20 +68,43 @@ class EmbeddedLog:
 
         Raises:
             DataDirectoryInUseError: another process has it open.
+            DamagedError: it is damaged; its text says what to do, and nothing was changed.
             StorageError: it cannot be opened, or a newer Reprise wrote it.
         """
         self._path = path
         self._segment_bytes = segment_bytes
         self._lock = threading.Lock()  # guards the handle against `reopen` while `sync` runs
         self._dirty = True  # a process that died may have left appends that were never synced
-        self._db = self._open()
-        self._load_facts()
+        with self._reading():
+            self._db = self._open()
+        self.torn = self._db.torn
+        try:
+            self._load_facts()
+        except BaseException:
+            self._db.close()
+            raise
 
     def _open(self) -> Database:
+        if not self._path.exists() and repaired_path(self._path).exists():
+            raise DamagedError(
+                action="open the log",
+                path=str(self._path),
+                detail="a repair of it was interrupted, and has to be finished",
+            )
         return Database(self._path, LOG)
 
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Errors of the disk; those of damage say what to do."""
+        try:
+            with disk_errors("read the log", self._path):
+                yield
+        except DamagedError as error:
+            remedy = f"See what can be saved with `reprise repair --data {self._path.parent}`"
+            raise error.with_remedy(remedy) from error
+
     def _load_facts(self) -> None:
-        with disk_errors("read the log", self._path):
+        with self._reading():
             self._read_facts()
 
     def _read_facts(self) -> None:
@@ -94,13 +128,13 @@ class EmbeddedLog:
         return default if value is None else int(self._unpack(_U64, value)[0])
 
     def _unpack(self, fields: struct.Struct, stored: bytes) -> tuple[Any, ...]:
-        """Raises StorageError where the bytes are not of the expected size."""
+        """Raises DamagedError where the bytes are not of the expected size."""
         try:
             return fields.unpack(stored)
         except struct.error as error:
-            raise StorageError(
-                f"Expected an intact log at {self._path}, got {len(stored)} bytes in place of"
-                f" {fields.size}. Restore the directory, or delete it to start with an empty log"
+            detail = f"expected {fields.size} bytes, got {len(stored)}"
+            raise DamagedError(
+                action="read the log", path=str(self._path), detail=detail
             ) from error
 
     def _read_segments(self) -> Iterator[Segment]:
@@ -139,7 +173,7 @@ class EmbeddedLog:
         Raises:
             DiskError: a record cannot be read; those before it have been yielded.
         """
-        with disk_errors("read the log", self._path):
+        with self._reading():
             for key, value in self._db.scan(_KEY.pack(_RECORD, start), _RECORD):
                 yield LogEntry(Offset(self._unpack(_KEY, key)[1]), value)
 
@@ -255,12 +289,13 @@ class EmbeddedLog:
             begin = kept_offset + 1
         batch.delete_range(_KEY.pack(_RECORD, begin), _KEY.pack(_RECORD, new_start))
         batch.delete_range(_KEY.pack(_SEGMENT, 0), _KEY.pack(_SEGMENT, new_start))
-        batch.put(_COMPLETE_KEY, _U64.pack(new_start))
+        complete_from = max(self._complete_from, new_start)
+        batch.put(_COMPLETE_KEY, _U64.pack(complete_from))
         with disk_errors("retire old records of the log", self._path):
             self._db.write(batch)
         for _ in range(dropped):
             self._segments.popleft()
-        self._complete_from = new_start
+        self._complete_from = complete_from
         self._dirty = True
         return dropped
 
