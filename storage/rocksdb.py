@@ -52,6 +52,7 @@ __all__ = [
     "Preset",
     "WriteBatch",
     "disk_errors",
+    "examine",
     "new_batch",
     "repair_in_place",
     "says_corruption",
@@ -142,6 +143,12 @@ class Database:
         """
         _expect_database(path, preset)
         return cls(path, preset, access=AccessType.secondary(str(scratch)))
+
+    @classmethod
+    def up_to_damage(cls, path: Path, preset: Preset) -> "Database":
+        """As `read_only`, of one whose end may be torn: what was written before that."""
+        _expect_database(path, preset)
+        return cls(path, preset, access=AccessType.read_only(False), mode=_UP_TO_DAMAGE)
 
     @classmethod
     def past_damage(cls, path: Path, preset: Preset) -> "Database":
@@ -270,6 +277,25 @@ class Database:
     def catch_up(self) -> None:
         """Of `following`: lets reading find what the writer has written since."""
         self._rdict.try_catch_up_with_primary()
+
+
+def examine(path: Path, preset: Preset) -> str:
+    """Why the database would be found torn as it is opened, or ""; changes nothing.
+
+    Raises:
+        DamagedError: it would not be opened.
+        StorageError: it cannot be read.
+    """
+    with _opening(preset, path):
+        check_manifest(preset.name, path, _options(preset, _ALL_OF_IT))
+        mode = _UP_TO_DAMAGE if preset.made_again else _ALL_OF_IT
+        try:
+            _opened(path, preset, mode, AccessType.read_only(False)).close()
+        except Exception as error:
+            if not says_corruption(error) or not _is_torn(path, preset):
+                raise
+            return str(error)
+    return ""
 
 
 def new_batch() -> WriteBatch:

@@ -177,11 +177,11 @@ def serve(
 
     Raises:
         ConfigurationError: the address cannot be bound.
-        StorageError: the data directory cannot be opened.
+        StorageError: the data directory cannot be opened, or its log is damaged.
     """
     server = Server(settings.host, settings.port)
     try:
-        service = EmbeddedService(settings)
+        service = EmbeddedService(settings, on_damage=server.end)
         service.metrics.register(embedded_collector(service))
     except BaseException:
         server.close()
@@ -199,3 +199,5 @@ def serve(
         when_serving=when_serving,
         when_stopping=when_stopping,
     )
+    if service.damage is not None:
+        raise service.damage

@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from schemas.errors import DamagedError, StorageError
 from schemas.identities import Offset
@@ -60,8 +60,11 @@ class EmbeddedLog:
     thread.
 
     Attributes:
+        path: its directory.
         torn: why its end is known to be lost, as it was opened; "" where it is not.
     """
+
+    _refuses_holes: ClassVar[bool] = True
 
     def __init__(self, path: Path, *, segment_bytes: int = LOG_SEGMENT_BYTES) -> None:
         """Opens or creates the log.
@@ -71,7 +74,7 @@ class EmbeddedLog:
             DamagedError: it is damaged; its text says what to do, and nothing was changed.
             StorageError: it cannot be opened, or a newer Reprise wrote it.
         """
-        self._path = path
+        self.path = path
         self._segment_bytes = segment_bytes
         self._lock = threading.Lock()  # guards the handle against `reopen` while `sync` runs
         self._dirty = True  # a process that died may have left appends that were never synced
@@ -85,22 +88,18 @@ class EmbeddedLog:
             raise
 
     def _open(self) -> Database:
-        if not self._path.exists() and repaired_path(self._path).exists():
-            raise DamagedError(
-                action="open the log",
-                path=str(self._path),
-                detail="a repair of it was interrupted, and has to be finished",
-            )
-        return Database(self._path, LOG)
+        if not self.path.exists() and repaired_path(self.path).exists():
+            raise self._damaged("a repair of it was interrupted, and has to be finished")
+        return Database(self.path, LOG)
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
         """Errors of the disk; those of damage say what to do."""
         try:
-            with disk_errors("read the log", self._path):
+            with disk_errors("read the log", self.path):
                 yield
         except DamagedError as error:
-            remedy = f"See what can be saved with `reprise repair --data {self._path.parent}`"
+            remedy = f"See what can be saved with `reprise repair --data {self.path.parent}`"
             raise error.with_remedy(remedy) from error
 
     def _load_facts(self) -> None:
@@ -111,7 +110,7 @@ class EmbeddedLog:
         written_format = self._fact(_FORMAT_KEY, default=_FORMAT)
         if written_format > _FORMAT:
             raise StorageError(
-                f"Expected a log of format `{_FORMAT}` or older at {self._path},"
+                f"Expected a log of format `{_FORMAT}` or older at {self.path},"
                 f" got `{written_format}`"
             )
         self._complete_from = self._fact(_COMPLETE_KEY, default=0)
@@ -133,9 +132,10 @@ class EmbeddedLog:
             return fields.unpack(stored)
         except struct.error as error:
             detail = f"expected {fields.size} bytes, got {len(stored)}"
-            raise DamagedError(
-                action="read the log", path=str(self._path), detail=detail
-            ) from error
+            raise self._damaged(detail) from error
+
+    def _damaged(self, detail: str) -> DamagedError:
+        return DamagedError(action="read the log", path=str(self.path), detail=detail)
 
     def _read_segments(self) -> Iterator[Segment]:
         for key, value in self._db.scan(_KEY.pack(_SEGMENT, 0), _SEGMENT):
@@ -171,11 +171,26 @@ class EmbeddedLog:
         """See `ReadableLog`. Cost O(entries read); holds a snapshot while it runs.
 
         Raises:
-            DiskError: a record cannot be read; those before it have been yielded.
+            DiskError: a record cannot be read, or is gone; those before it have been yielded.
         """
+        expected = max(start, self._complete_from)
         with self._reading():
             for key, value in self._db.scan(_KEY.pack(_RECORD, start), _RECORD):
-                yield LogEntry(Offset(self._unpack(_KEY, key)[1]), value)
+                offset = Offset(self._unpack(_KEY, key)[1])
+                if offset > expected and self._refuses_holes:
+                    raise self._damaged(f"records {expected} to {offset - 1} are missing")
+                expected = max(expected, offset + 1)
+                yield LogEntry(offset, value)
+
+    def holes(self) -> list[tuple[int, int]]:
+        """First and last offset of each stretch of records that are missing; reads all of it."""
+        found = []
+        expected = self._complete_from
+        for entry in self.read(self.complete_from):
+            if entry.offset > expected:
+                found.append((expected, entry.offset - 1))
+            expected = entry.offset + 1
+        return found
 
     # Writing
 
@@ -194,7 +209,7 @@ class EmbeddedLog:
                 batch.put(_KEY.pack(_SEGMENT, offset), _MARK.pack(size, now))
             batch.put(_KEY.pack(_RECORD, offset), value)
             size += len(value)
-        with disk_errors("append to the log", self._path):
+        with disk_errors("append to the log", self.path):
             self._db.write(batch)
         self._segments.extend(segments)
         self._size = size
@@ -204,7 +219,7 @@ class EmbeddedLog:
 
     def sync(self) -> None:
         """See `WritableLog`. Cheap when nothing was appended since the last call."""
-        with self._lock, disk_errors("sync the log", self._path):
+        with self._lock, disk_errors("sync the log", self.path):
             if self._dirty:
                 self._dirty = False
                 try:
@@ -220,9 +235,23 @@ class EmbeddedLog:
         batch = new_batch()
         batch.put(_NEXT_KEY, _U64.pack(offset))
         batch.put(_COMPLETE_KEY, _U64.pack(offset))
-        with disk_errors("advance the log", self._path):
+        with disk_errors("advance the log", self.path):
             self._db.write(batch)
         self._next = self._complete_from = offset
+        self._dirty = True
+
+    def complete_only_from(self, offset: Offset) -> None:
+        """Records before the offset are missing for good: the log counts as complete from there.
+
+        Raises:
+            DiskError: nothing was changed.
+        """
+        batch = new_batch()
+        batch.put(_COMPLETE_KEY, _U64.pack(offset))
+        with disk_errors("write to the log", self.path):
+            self._db.write(batch)
+        self._complete_from = offset
+        self._next = max(self._next, offset)
         self._dirty = True
 
     def reopen(self) -> None:
@@ -291,7 +320,7 @@ class EmbeddedLog:
         batch.delete_range(_KEY.pack(_SEGMENT, 0), _KEY.pack(_SEGMENT, new_start))
         complete_from = max(self._complete_from, new_start)
         batch.put(_COMPLETE_KEY, _U64.pack(complete_from))
-        with disk_errors("retire old records of the log", self._path):
+        with disk_errors("retire old records of the log", self.path):
             self._db.write(batch)
         for _ in range(dropped):
             self._segments.popleft()
@@ -304,11 +333,26 @@ class ReadOnlyLog(EmbeddedLog):
     """The log as it was when opened; another process may go on writing it. Appending raises."""
 
     def _open(self) -> Database:
-        return Database.read_only(self._path, LOG)
+        return Database.read_only(self.path, LOG)
 
     def append(self, values: Sequence[bytes], *, now: float = 0.0) -> Offset:
         """Refused."""
-        raise StorageError(f"Expected a writable log, got one opened for reading: {self._path}")
+        raise StorageError(f"Expected a writable log, got one opened for reading: {self.path}")
 
     def sync(self) -> None:
         """Nothing: what is read here another process makes durable."""
+
+
+class RepairedLog(EmbeddedLog):
+    """A log of which records may be missing (`holes`)."""
+
+    _refuses_holes = False
+
+
+class ExaminedLog(ReadOnlyLog):
+    """The same, as a start would find it, and read only."""
+
+    _refuses_holes = False
+
+    def _open(self) -> Database:
+        return Database.up_to_damage(self.path, LOG)
