@@ -5,27 +5,17 @@ was cut off at its last whole edit, since a machine may die while an edit is wri
 deletes data files that no edit names. That is right where the last edit was not finished: what its
 data files have is in the write-ahead log yet. Where edits that were finished are gone, the files
 that they named are lost without a word; then the write-ahead log begins behind a hole.
-
-Both files are in RocksDB's log format: blocks of 32 KiB; records of a header [checksum (u32),
-length (u16), type (u8)] and a payload; whole ones are of type 1, and begin with 2 and end with 4
-where they are in parts. A payload of the write-ahead log begins with its sequence (u64 LE).
 """
 
 import os
 import shutil
-import struct
 import tempfile
 from pathlib import Path
-from typing import Final
 
 from rocksdict import AccessType, Options, Rdict
 
 from schemas.errors import DamagedError
-
-_BLOCK: Final = 32 * 1024
-_RECORD: Final = struct.Struct("<IHB")
-_FIRST: Final = struct.Struct("<IHBQ")
-_WHOLE, _BEGIN, _END = 1, 2, 4
+from storage.log_format import Ending, ending_of, first_sequence
 
 
 def check_manifest(name: str, path: Path, options: Options) -> None:
@@ -45,8 +35,10 @@ def check_manifest(name: str, path: Path, options: Options) -> None:
             raise _damaged(name, path, "CURRENT", "it is missing, and data files are there")
         return
     manifest = path / (path / "CURRENT").read_bytes().decode("ascii", "replace").strip()
-    if manifest.name in names and not _ends_whole(manifest.read_bytes()):
-        first, last = _first_sequence(path), _sequence_of_edits(path, options)
+    if manifest.name in names and ending_of(manifest) is not Ending.WHOLE:
+        starts = [first_sequence(file) for file in path.glob("*.log")]
+        first = min((start for start in starts if start is not None), default=None)
+        last = _sequence_of_edits(path, options)
         if first is None or last is None or first > last + 1:
             detail = "it has lost its end, and with it names of data files"
             raise _damaged(name, path, manifest.name, detail)
@@ -54,34 +46,6 @@ def check_manifest(name: str, path: Path, options: Options) -> None:
 
 def _damaged(name: str, path: Path, file: str, detail: str) -> DamagedError:
     return DamagedError(action=f"open {name}", path=str(path), detail=detail, file=file)
-
-
-def _ends_whole(content: bytes) -> bool:
-    """Whether the last record is there to its end; checksums are RocksDB's business."""
-    at, kind = 0, _END
-    while at < len(content):
-        rest = _BLOCK - at % _BLOCK
-        if rest < _RECORD.size:
-            at += rest
-            continue
-        if at + _RECORD.size > len(content):
-            return False
-        _, length, kind = _RECORD.unpack_from(content, at)
-        at += _RECORD.size + length
-    return at == len(content) and kind in (_WHOLE, _END)
-
-
-def _first_sequence(path: Path) -> int | None:
-    """The lowest sequence in the write-ahead logs."""
-    found = []
-    for file in path.glob("*.log"):
-        with file.open("rb") as opened:
-            start = opened.read(_FIRST.size)
-        if len(start) == _FIRST.size:
-            _, _, kind, sequence = _FIRST.unpack(start)
-            if kind in (_WHOLE, _BEGIN):
-                found.append(sequence)
-    return min(found, default=None)
 
 
 def _sequence_of_edits(path: Path, options: Options) -> int | None:

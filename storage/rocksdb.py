@@ -33,7 +33,7 @@ from rocksdict import (
     WriteBatch,
 )
 
-from schemas.errors import StorageError
+from schemas.errors import DamagedError, StorageError
 from schemas.limits import (
     DATABASE_WRITE_BUFFER_BYTES,
     ROCKSDB_JOBS_MAX,
@@ -42,6 +42,7 @@ from schemas.limits import (
     SPOOL_WRITE_BUFFER_BYTES,
 )
 from storage.faults import disk_errors, opening_error, says_corruption
+from storage.log_format import zeroed_logs
 from storage.manifest import check_manifest
 
 __all__ = [
@@ -174,6 +175,7 @@ class Database:
             check_manifest(self._preset.name, self.path, _options(self._preset, _ALL_OF_IT))
             if self._preset.made_again:
                 return _opened(self.path, self._preset, _UP_TO_DAMAGE)
+            self.torn = _said_of_zeros(self.path)
             try:
                 return _opened(self.path, self._preset, _ALL_OF_IT)
             except Exception as error:
@@ -193,7 +195,8 @@ class Database:
         Raises:
             StorageError: it cannot be opened now; call again later.
         """
-        self.close()
+        with contextlib.suppress(DamagedError):  # opening it tells, if it still matters
+            self.close()
         self._open(self._open_again)
 
     def close(self) -> None:
@@ -206,8 +209,12 @@ class Database:
             return  # an earlier reopening closed it and could not open it again
         self._opened = False
         gc.collect()  # an iterator that is still referenced keeps the directory locked
-        with disk_errors(f"close {self._preset.name}", self.path):
-            self._rdict.close()
+        try:
+            with disk_errors(f"close {self._preset.name}", self.path):
+                self._rdict.close()
+        except StorageError:
+            del self._rdict  # it is closed by its end, where a damaged file kept it from closing
+            raise
 
     def set_aside(self, to: Path) -> None:
         """Moves all there is to another directory, in place of what was there, and begins an
@@ -216,7 +223,8 @@ class Database:
         Raises:
             StorageError: it cannot be moved, or not be opened; call `reopen` later.
         """
-        self.close()
+        with contextlib.suppress(DamagedError):  # which may be why it is moved
+            self.close()
         with disk_errors(f"move {self._preset.name}", self.path):
             shutil.rmtree(to, ignore_errors=True)
             self.path.rename(to)
@@ -295,7 +303,7 @@ def examine(path: Path, preset: Preset) -> str:
             if not says_corruption(error) or not _is_torn(path, preset):
                 raise
             return str(error)
-    return ""
+    return "" if preset.made_again else _said_of_zeros(path)
 
 
 def new_batch() -> WriteBatch:
@@ -340,6 +348,10 @@ def _opening(preset: Preset, path: Path) -> Iterator[None]:
         yield
     except Exception as error:
         raise opening_error(preset.name, path, error) from error
+
+
+def _said_of_zeros(path: Path) -> str:
+    return ", ".join(f"{name} ends in zeros" for name in zeroed_logs(path))
 
 
 def _is_torn(path: Path, preset: Preset) -> bool:

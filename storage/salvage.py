@@ -1,9 +1,10 @@
 """What can be read of a damaged database, in a new one; and moving one out of the way.
 
-Where the database opens for reading, its entries are copied, past blocks that cannot be read. Where
-it does not, links to its files are repaired by RocksDB in a directory beside it, which costs the
-data files that have damage of their own, and what is left is copied. The damaged files themselves
-are never changed.
+Where the database opens for reading, its entries are copied, past blocks that cannot be read. That
+fails where it does not open, and brings little where the index of a data file is damaged, which
+stops a reader of all of them. So, unless all could be read, links to its files are repaired by
+RocksDB in a directory beside it, which costs whole data files, where they have any damage; what is
+left is copied, too, and the fuller copy counts. The damaged files themselves are never changed.
 """
 
 import fcntl
@@ -51,19 +52,57 @@ def salvage(path: Path, preset: Preset, to: Path) -> Salvaged:
         StorageError: nothing of it can be read, or the copy failed.
     """
     check_not_in_use(path)
-    shutil.rmtree(to, ignore_errors=True)
     _check_room(path, preset, to)
-    with _readable(path, preset) as source:
-        target = Database(to, preset)
-        try:
-            copied = _copy(source, target)
-            with disk_errors("write what was read", to):
-                target.flush()
-                target.sync()
-        finally:
-            target.close()
-    if copied.stretches and not copied.entries:
+    copied = _copied_as_it_is(path, preset, to)
+    if copied is None or copied.stretches:
+        other = to.with_name(to.name + ".2")
+        with _repaired(path, preset) as source:
+            repaired = _copied(source, preset, other)
+        if copied is None or repaired.entries > copied.entries:
+            shutil.rmtree(to, ignore_errors=True)
+            other.rename(to)
+            copied = repaired
+        shutil.rmtree(other, ignore_errors=True)
+    if not copied.entries and copied.stretches:
         raise DiskError(action=f"read {preset.name}", path=str(path), detail="no entry of it")
+    return copied
+
+
+def _copied_as_it_is(path: Path, preset: Preset, to: Path) -> Salvaged | None:
+    """None where it does not open."""
+    try:
+        source = Database.past_damage(path, preset)
+    except StorageError:
+        return None
+    try:
+        return _copied(source, preset, to)
+    finally:
+        source.close()
+
+
+@contextmanager
+def _repaired(path: Path, preset: Preset) -> Iterator[Database]:
+    """What RocksDB's own repair makes of it, opened for reading."""
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f"{path.name}.repairing-") as scratch:
+        _link(path, Path(scratch))
+        repair_in_place(Path(scratch), preset)
+        source = Database.past_damage(Path(scratch), preset)
+        try:
+            yield source
+        finally:
+            source.close()
+
+
+def _copied(source: Database, preset: Preset, to: Path) -> Salvaged:
+    shutil.rmtree(to, ignore_errors=True)
+    target = Database(to, preset)
+    try:
+        copied = _copy(source, target)
+        with disk_errors("write what was read", to):
+            target.flush()
+            target.sync()
+    finally:
+        target.close()
     return copied
 
 
@@ -113,27 +152,11 @@ def free_name(path: Path) -> Path:
 
 
 def _check_room(path: Path, preset: Preset, to: Path) -> None:
-    """At most all is copied; links and the repaired write-ahead log take little beside."""
+    """Twice all may be copied; links take nothing beside."""
     size_bytes = sum(file.stat().st_size for file in path.iterdir() if file.is_file())
-    needed_bytes = size_bytes + DATABASE_OPENING_BYTES
+    needed_bytes = 2 * (size_bytes + DATABASE_OPENING_BYTES)
     if shutil.disk_usage(to.parent).free < needed_bytes:
         raise disk_full(f"repair {preset.name}", path, needed_bytes)
-
-
-@contextmanager
-def _readable(path: Path, preset: Preset) -> Iterator[Database]:
-    """The database, or a repaired copy of it, opened for reading."""
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f"{path.name}.repairing-") as scratch:
-        try:
-            source = Database.past_damage(path, preset)
-        except StorageError:
-            _link(path, Path(scratch))
-            repair_in_place(Path(scratch), preset)
-            source = Database.past_damage(Path(scratch), preset)
-        try:
-            yield source
-        finally:
-            source.close()
 
 
 def _link(path: Path, to: Path) -> None:

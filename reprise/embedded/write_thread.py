@@ -89,7 +89,7 @@ class WriteThread:
         self.recovery_s = 0.0
         self._settings = settings
         self.losses = LossWatch(settings.data, self.conditions)
-        self._watch = DataWatch((settings.data / "log", settings.data / "table"), self.conditions)
+        self._watch = DataWatch((), self.conditions)
         self.folding = self._make_folding()
         self._loop = uvloop.new_event_loop()  # a turn is one pass of it: asyncio's costs more
         self.sink = LogSink(
@@ -280,6 +280,8 @@ class WriteThread:
                 " was before"
             )
         self.losses.begin(self.fold)
+        data = self._settings.data
+        self._watch = DataWatch((data / "log", data / "table"), self.conditions)
         self.conditions.clear(Part.LOG)
 
     # What the parts ask for

@@ -22,7 +22,7 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -78,13 +78,14 @@ class EmbeddedLog:
         self._segment_bytes = segment_bytes
         self._lock = threading.Lock()  # guards the handle against `reopen` while `sync` runs
         self._dirty = True  # a process that died may have left appends that were never synced
-        with self._reading():
+        with self._disk_errors():
             self._db = self._open()
         self.torn = self._db.torn
         try:
             self._load_facts()
         except BaseException:
-            self._db.close()
+            with suppress(StorageError):  # of damage that compaction has found meanwhile
+                self._db.close()
             raise
 
     def _open(self) -> Database:
@@ -93,17 +94,17 @@ class EmbeddedLog:
         return Database(self.path, LOG)
 
     @contextmanager
-    def _reading(self) -> Iterator[None]:
-        """Errors of the disk; those of damage say what to do."""
+    def _disk_errors(self, action: str = "read the log") -> Iterator[None]:
+        """As `disk_errors`; those of damage say what to do."""
         try:
-            with disk_errors("read the log", self.path):
+            with disk_errors(action, self.path):
                 yield
         except DamagedError as error:
             remedy = f"See what can be saved with `reprise repair --data {self.path.parent}`"
             raise error.with_remedy(remedy) from error
 
     def _load_facts(self) -> None:
-        with self._reading():
+        with self._disk_errors():
             self._read_facts()
 
     def _read_facts(self) -> None:
@@ -174,7 +175,7 @@ class EmbeddedLog:
             DiskError: a record cannot be read, or is gone; those before it have been yielded.
         """
         expected = max(start, self._complete_from)
-        with self._reading():
+        with self._disk_errors():
             for key, value in self._db.scan(_KEY.pack(_RECORD, start), _RECORD):
                 offset = Offset(self._unpack(_KEY, key)[1])
                 if offset > expected and self._refuses_holes:
@@ -209,7 +210,7 @@ class EmbeddedLog:
                 batch.put(_KEY.pack(_SEGMENT, offset), _MARK.pack(size, now))
             batch.put(_KEY.pack(_RECORD, offset), value)
             size += len(value)
-        with disk_errors("append to the log", self.path):
+        with self._disk_errors("append to the log"):
             self._db.write(batch)
         self._segments.extend(segments)
         self._size = size
@@ -219,7 +220,7 @@ class EmbeddedLog:
 
     def sync(self) -> None:
         """See `WritableLog`. Cheap when nothing was appended since the last call."""
-        with self._lock, disk_errors("sync the log", self.path):
+        with self._lock, self._disk_errors("sync the log"):
             if self._dirty:
                 self._dirty = False
                 try:
@@ -235,7 +236,7 @@ class EmbeddedLog:
         batch = new_batch()
         batch.put(_NEXT_KEY, _U64.pack(offset))
         batch.put(_COMPLETE_KEY, _U64.pack(offset))
-        with disk_errors("advance the log", self.path):
+        with self._disk_errors("advance the log"):
             self._db.write(batch)
         self._next = self._complete_from = offset
         self._dirty = True
@@ -248,7 +249,7 @@ class EmbeddedLog:
         """
         batch = new_batch()
         batch.put(_COMPLETE_KEY, _U64.pack(offset))
-        with disk_errors("write to the log", self.path):
+        with self._disk_errors("write to the log"):
             self._db.write(batch)
         self._complete_from = offset
         self._next = max(self._next, offset)
@@ -260,7 +261,7 @@ class EmbeddedLog:
         Raises:
             StorageError: it cannot be opened now; retry later.
         """
-        with self._lock:
+        with self._lock, self._disk_errors("open the log"):
             self._db.reopen()
             self._load_facts()
 
@@ -320,7 +321,7 @@ class EmbeddedLog:
         batch.delete_range(_KEY.pack(_SEGMENT, 0), _KEY.pack(_SEGMENT, new_start))
         complete_from = max(self._complete_from, new_start)
         batch.put(_COMPLETE_KEY, _U64.pack(complete_from))
-        with disk_errors("retire old records of the log", self.path):
+        with self._disk_errors("retire old records of the log"):
             self._db.write(batch)
         for _ in range(dropped):
             self._segments.popleft()

@@ -11,7 +11,7 @@ import pytest
 
 from schemas.errors import DamagedError, DataDirectoryInUseError, DiskFullError
 from storage.faults import opening_error
-from storage.rocksdb import LOG, SPOOL, TABLE, Database, Preset, new_batch
+from storage.rocksdb import LOG, SPOOL, TABLE, Database, Preset, disk_errors, new_batch
 from storage.salvage import free_name, move_aside, salvage
 
 COUNT = 400
@@ -89,6 +89,21 @@ def test_a_torn_end_costs_the_end_and_is_told(
     again.close()
 
 
+@both
+@pytest.mark.parametrize("size", [10, 40_000, 10**6])
+def test_zeros_behind_the_last_record_or_in_place_of_all_are_a_torn_end(
+    copy: Path, size: int
+) -> None:
+    change(
+        newest(copy, "*.log"),
+        lambda content: bytes(len(content)) if size == 10**6 else content + bytes(size),
+    )
+    database = Database(copy, LOG)
+    assert "ends in zeros" in database.torn
+    assert len(numbers(database)) == (COUNT * 3 // 4 if size == 10**6 else COUNT)
+    database.close()
+
+
 @each
 def test_a_whole_database_is_not_torn(copy: Path, preset: Preset) -> None:
     database = Database(copy, preset)
@@ -138,6 +153,18 @@ def test_blocks_that_cannot_be_read_cost_no_more_than_themselves(
     assert COUNT - 20 * found.stretches < found.entries < COUNT, f"seed {seed}"
 
 
+@pytest.mark.parametrize("preset", [LOG])
+def test_a_data_file_that_cannot_be_read_at_all_costs_itself_alone(
+    tmp_path: Path, copy: Path, preset: Preset
+) -> None:
+    """Its index is damaged, which stops a reader of all data files at every key."""
+    file = min(copy.glob("*.sst"))
+    change(file, flipped(file.stat().st_size - 1700))
+    with pytest.raises(DamagedError), disk_errors("read", copy):
+        numbers(Database.past_damage(copy, preset))
+    assert salvage(copy, preset, tmp_path / "new").entries >= COUNT * 3 // 4
+
+
 @pytest.mark.parametrize("preset", [TABLE])
 @pytest.mark.parametrize("by", [cut(300), zeroed(300), flipped(20_000), flipped(3)])
 def test_what_is_made_again_opens_as_it_was_before_the_damage(copy: Path, by: Change) -> None:
@@ -145,6 +172,25 @@ def test_what_is_made_again_opens_as_it_was_before_the_damage(copy: Path, by: Ch
     database = Database(copy, TABLE)
     found = numbers(database)
     assert found == list(range(len(found)))
+    database.close()
+
+
+@each
+def test_what_compaction_has_found_damaged_is_closed_moved_and_reopened_all_the_same(
+    copy: Path, preset: Preset
+) -> None:
+    for file in copy.glob("*.sst"):
+        change(file, flipped(file.stat().st_size // 3))
+    database = Database(copy, preset)
+    database._rdict.compact_range(None, None)
+    with pytest.raises(DamagedError, match=r"Cannot close .*\.sst is damaged"):
+        database.close()
+    database.reopen()
+    database._rdict.compact_range(None, None)
+    database.reopen()
+    database._rdict.compact_range(None, None)
+    database.set_aside(copy.with_name("aside"))
+    assert numbers(database) == []
     database.close()
 
 
