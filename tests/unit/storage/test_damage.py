@@ -182,13 +182,21 @@ def test_what_compaction_has_found_damaged_is_closed_moved_and_reopened_all_the_
     for file in copy.glob("*.sst"):
         change(file, flipped(file.stat().st_size // 3))
     database = Database(copy, preset)
-    database._rdict.compact_range(None, None)
+
+    def compact() -> None:
+        write(database, 0, 1)
+        write(database, COUNT - 1, 1)  # so that all data files overlap
+        database._rdict.compact_range(None, None)
+        with pytest.raises(Exception, match="Corruption"):
+            write(database, COUNT, 1)
+
+    compact()
     with pytest.raises(DamagedError, match=r"Cannot close .*\.sst is damaged"):
         database.close()
     database.reopen()
-    database._rdict.compact_range(None, None)
+    compact()
     database.reopen()
-    database._rdict.compact_range(None, None)
+    compact()
     database.set_aside(copy.with_name("aside"))
     assert numbers(database) == []
     database.close()
