@@ -31,6 +31,8 @@ class Part(StrEnum):
     LOG_SYNC = "log_sync"  # making appended records durable
     RETENTION = "retention"  # dropping old records of the embedded log
     TABLE = "table"  # writing the table's rows, or reading them
+    DATA = "data"  # the data directory itself
+    LOSS = "loss"  # records that the embedded log has lost
     KAFKA = "kafka"  # the brokers and the topics
     REGISTRY = "registry"  # who is registered, as a bridge follows it
     SPOOL = "spool"  # records that wait on a bridge's disk

@@ -21,6 +21,8 @@
     |   +-- RowCorruptError
     |   +-- RowVersionError
     |   +-- DiskError             a read or a write failed: full or failing disk
+    |   |   +-- DamagedError      files are not as they were written, or some are gone
+    |   +-- DiskFullError         there is no room to start
     |   +-- TableTooLargeError    rows that count together do not fit one transaction
     +-- TableLostError            a worker cannot write its table
 
@@ -30,6 +32,8 @@ and entry errors carry `reason`, the short name under which they are counted.
 """
 
 from typing import TYPE_CHECKING
+
+from schemas.limits import MIB
 
 if TYPE_CHECKING:
     from schemas.identities import PublisherKey
@@ -200,6 +204,53 @@ class DiskError(StorageError):
     def __init__(self, *, action: str, path: str, detail: str) -> None:
         self.path = path
         super().__init__(f"Cannot {action} at {path}: {detail}")
+
+
+class DamagedError(DiskError):
+    """Files of a database are not as they were written, or some are gone.
+
+    Operator action: see the message. What can be made again is set aside and made again by itself;
+    the log of the embedded service is not, and needs `reprise repair`.
+
+    Attributes:
+        action: what was tried, as `open the log`.
+        file: the one that is blamed, within the path; "" where that cannot be told.
+        detail: in the words of the database.
+    """
+
+    def __init__(
+        self, *, action: str, path: str, detail: str, file: str = "", remedy: str = ""
+    ) -> None:
+        self.action = action
+        self.file = file
+        self.detail = detail
+        where = f"{file} is damaged: {detail}" if file else f"its files are damaged: {detail}"
+        super().__init__(action=action, path=path, detail=f"{where}. {remedy}" if remedy else where)
+
+    def with_remedy(self, remedy: str) -> "DamagedError":
+        """The same, saying what to do."""
+        return DamagedError(
+            action=self.action,
+            path=self.path,
+            detail=self.detail,
+            file=self.file,
+            remedy=remedy,
+        )
+
+
+class DiskFullError(StorageError):
+    """There is no room for what is about to begin; nothing was changed.
+
+    Operator action: free as much as the message says, or give a directory elsewhere by `--data`.
+    """
+
+    def __init__(self, *, action: str, path: str, needed_bytes: int, free_bytes: int) -> None:
+        self.path = path
+        super().__init__(
+            f"Cannot {action} at {path}: no space left on its file system. Free at least"
+            f" {needed_bytes / MIB:.1f} MiB there ({free_bytes / MIB:.1f} MiB are free), or give a"
+            " directory on another file system by --data"
+        )
 
 
 class TableTooLargeError(StorageError):

@@ -52,6 +52,8 @@ SHUTDOWN_S: Final = 10.0  # of every role, from the signal to the exit
 
 DATABASE_WRITE_BUFFER_BYTES: Final = 32 * MIB  # of a log or a table, in memory until it is flushed
 SPOOL_WRITE_BUFFER_BYTES: Final = 16 * MIB  # a spool is mostly empty
+DATABASE_OPENING_BYTES: Final = 4 * MIB  # of free disk, beside what the write-ahead log has
+SALVAGE_BATCH_BYTES: Final = 8 * MIB  # copied in one write from a damaged database: memory
 ROCKSDB_JOBS_MAX: Final = 2  # threads that flush and compact, for each database
 ROCKSDB_LOG_FILES_MAX: Final = 3  # of RocksDB's own text log, kept for each database
 ROCKSDB_LOG_FILE_BYTES_MAX: Final = 4 * MIB

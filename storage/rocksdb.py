@@ -1,22 +1,25 @@
 """The databases of Reprise: RocksDB through rocksdict.
 
-RocksDB's errors all arrive as `Exception` with a text; what the texts mean is known here alone.
-
     database   values                       options of its own
     ---------  ---------------------------  -------------------------------------------------------
     LOG        records under rising keys    no compression: hashes and tokens hardly compress, and
                                             trying costs a third of what writing them does
-    TABLE      rows, overwritten in place   -
+    TABLE      rows, overwritten in place   opens as it was before what is damaged
     SPOOL      records, soon deleted        a smaller write buffer: mostly it is empty
 
 Keys and values are raw bytes. The write-ahead log is on, so a write that has returned survives
 `kill -9`, and a power cut once a later `sync` has returned.
+
+A power cut may leave a write-ahead log with a torn end: cut off, or zeros. Such a database opens,
+with all that was written before, and says so (`torn`). With damage anywhere else it does not open:
+`storage.salvage` reads what can be read. A database of which an earlier moment is as good as the
+last one, since what came later is made again, opens at the last moment before the damage.
 """
 
+import contextlib
 import gc
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -30,7 +33,7 @@ from rocksdict import (
     WriteBatch,
 )
 
-from schemas.errors import DataDirectoryInUseError, DiskError, StorageError
+from schemas.errors import DamagedError, StorageError
 from schemas.limits import (
     DATABASE_WRITE_BUFFER_BYTES,
     ROCKSDB_JOBS_MAX,
@@ -38,6 +41,9 @@ from schemas.limits import (
     ROCKSDB_LOG_FILES_MAX,
     SPOOL_WRITE_BUFFER_BYTES,
 )
+from storage.faults import disk_errors, opening_error, says_corruption
+from storage.log_format import zeroed_logs
+from storage.manifest import check_manifest
 
 __all__ = [
     "LOG",
@@ -47,9 +53,16 @@ __all__ = [
     "Preset",
     "WriteBatch",
     "disk_errors",
+    "examine",
     "new_batch",
+    "repair_in_place",
     "says_corruption",
 ]
+
+_ALL_OF_IT: Final = DBRecoveryMode.absolute_consistency()
+_BUT_A_TORN_END: Final = DBRecoveryMode.tolerate_corrupted_tail_records()
+_UP_TO_DAMAGE: Final = DBRecoveryMode.point_in_time()
+_PAST_DAMAGE: Final = DBRecoveryMode.skip_any_corrupted_record()
 
 
 class Preset(NamedTuple):
@@ -59,15 +72,17 @@ class Preset(NamedTuple):
         name: of the database, in errors.
         write_buffer_bytes: held in memory before they become a data file.
         compressed: whether new data files are; old ones are read either way.
+        made_again: whether what was written after some moment is made again where it is lost.
     """
 
     name: str
     write_buffer_bytes: int
     compressed: bool
+    made_again: bool = False
 
 
 LOG: Final = Preset("the log", DATABASE_WRITE_BUFFER_BYTES, compressed=False)
-TABLE: Final = Preset("the table", DATABASE_WRITE_BUFFER_BYTES, compressed=True)
+TABLE: Final = Preset("the table", DATABASE_WRITE_BUFFER_BYTES, compressed=True, made_again=True)
 SPOOL: Final = Preset("the spool", SPOOL_WRITE_BUFFER_BYTES, compressed=True)
 
 
@@ -77,20 +92,36 @@ class Database:
 
     Its methods raise what RocksDB raises, plain `Exception`s: call them within `disk_errors`, which
     says what was tried.
+
+    Attributes:
+        path: its directory.
+        torn: why it was found with a torn end as it was first opened; "" where it was whole, or
+            where that does not matter (`Preset.made_again`).
     """
 
-    def __init__(self, path: Path, preset: Preset, *, access: AccessType | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        preset: Preset,
+        *,
+        access: AccessType | None = None,
+        mode: DBRecoveryMode = _BUT_A_TORN_END,
+    ) -> None:
         """Opens it, and creates it where it is missing.
 
         Raises:
             DataDirectoryInUseError: another process, or another object of this one, has it open.
-            StorageError: it cannot be opened: permissions, a full disk, corruption.
+            DamagedError: its files are damaged; nothing was changed.
+            DiskFullError: there is no room to open it.
+            StorageError: it cannot be opened for another reason.
         """
         self.path = path
+        self.torn = ""
         self._preset = preset
         self._access = access
+        self._mode = mode  # of readers
         self._opened = False
-        self._open()
+        self._open(self._open_first)
 
     @classmethod
     def read_only(cls, path: Path, preset: Preset) -> "Database":
@@ -114,15 +145,49 @@ class Database:
         _expect_database(path, preset)
         return cls(path, preset, access=AccessType.secondary(str(scratch)))
 
-    def _open(self) -> None:
-        if self._access is not None:
-            with disk_errors(f"read {self._preset.name}", self.path):
-                self._rdict = Rdict(
-                    str(self.path), _options(self._preset), access_type=self._access
-                )
+    @classmethod
+    def up_to_damage(cls, path: Path, preset: Preset) -> "Database":
+        """As `read_only`, of one whose end may be torn: what was written before that."""
+        _expect_database(path, preset)
+        return cls(path, preset, access=AccessType.read_only(False), mode=_UP_TO_DAMAGE)
+
+    @classmethod
+    def past_damage(cls, path: Path, preset: Preset) -> "Database":
+        """As `read_only`, of one that is damaged: what of its write-ahead log cannot be read is
+        passed over. Its data files may be damaged yet.
+        """
+        _expect_database(path, preset)
+        check_manifest(preset.name, path, _options(preset, _PAST_DAMAGE))
+        return cls(path, preset, access=AccessType.read_only(False), mode=_PAST_DAMAGE)
+
+    def _open(self, open_for_writing: Callable[[], Rdict]) -> None:
+        if self._access is None:
+            self._rdict = open_for_writing()
         else:
-            self._rdict = _open_for_writing(self.path, self._preset)
+            with disk_errors(f"read {self._preset.name}", self.path):
+                self._rdict = _opened(self.path, self._preset, self._mode, self._access)
         self._opened = True
+
+    def _open_first(self) -> Rdict:
+        """Tells a torn end from other damage."""
+        with _opening(self._preset, self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            check_manifest(self._preset.name, self.path, _options(self._preset, _ALL_OF_IT))
+            if self._preset.made_again:
+                return _opened(self.path, self._preset, _UP_TO_DAMAGE)
+            self.torn = _said_of_zeros(self.path)
+            try:
+                return _opened(self.path, self._preset, _ALL_OF_IT)
+            except Exception as error:
+                if not says_corruption(error) or not _is_torn(self.path, self._preset):
+                    raise
+                self.torn = str(error)
+            return _opened(self.path, self._preset, _UP_TO_DAMAGE)
+
+    def _open_again(self) -> Rdict:
+        """After a failed write: what it left of itself is no damage, and anything else is."""
+        with _opening(self._preset, self.path):
+            return _opened(self.path, self._preset, _BUT_A_TORN_END)
 
     def reopen(self) -> None:
         """Closes and opens again, which is how RocksDB leaves the state after a failed write.
@@ -130,8 +195,9 @@ class Database:
         Raises:
             StorageError: it cannot be opened now; call again later.
         """
-        self.close()
-        self._open()
+        with contextlib.suppress(DamagedError):  # opening it tells, if it still matters
+            self.close()
+        self._open(self._open_again)
 
     def close(self) -> None:
         """Closes it; iterators end. Does nothing where it is closed already.
@@ -143,8 +209,12 @@ class Database:
             return  # an earlier reopening closed it and could not open it again
         self._opened = False
         gc.collect()  # an iterator that is still referenced keeps the directory locked
-        with disk_errors(f"close {self._preset.name}", self.path):
-            self._rdict.close()
+        try:
+            with disk_errors(f"close {self._preset.name}", self.path):
+                self._rdict.close()
+        except StorageError:
+            del self._rdict  # it is closed by its end, where a damaged file kept it from closing
+            raise
 
     def set_aside(self, to: Path) -> None:
         """Moves all there is to another directory, in place of what was there, and begins an
@@ -153,11 +223,12 @@ class Database:
         Raises:
             StorageError: it cannot be moved, or not be opened; call `reopen` later.
         """
-        self.close()
+        with contextlib.suppress(DamagedError):  # which may be why it is moved
+            self.close()
         with disk_errors(f"move {self._preset.name}", self.path):
             shutil.rmtree(to, ignore_errors=True)
             self.path.rename(to)
-        self._open()
+        self._open(self._open_first)
 
     # Reading
 
@@ -216,12 +287,32 @@ class Database:
         self._rdict.try_catch_up_with_primary()
 
 
+def examine(path: Path, preset: Preset) -> str:
+    """Why the database would be found torn as it is opened, or ""; changes nothing.
+
+    Raises:
+        DamagedError: it would not be opened.
+        StorageError: it cannot be read.
+    """
+    with _opening(preset, path):
+        check_manifest(preset.name, path, _options(preset, _ALL_OF_IT))
+        mode = _UP_TO_DAMAGE if preset.made_again else _ALL_OF_IT
+        try:
+            _opened(path, preset, mode, AccessType.read_only(False)).close()
+        except Exception as error:
+            if not says_corruption(error) or not _is_torn(path, preset):
+                raise
+            return str(error)
+    return "" if preset.made_again else _said_of_zeros(path)
+
+
 def new_batch() -> WriteBatch:
     """An empty batch of raw keys and values."""
     return WriteBatch(raw_mode=True)
 
 
-def _options(preset: Preset) -> Options:
+def _options(preset: Preset, mode: DBRecoveryMode) -> Options:
+    """What a database is opened with, recovering its write-ahead log in this mode."""
     options = Options(raw_mode=True)
     options.create_if_missing(True)
     options.set_write_buffer_size(preset.write_buffer_bytes)
@@ -231,48 +322,56 @@ def _options(preset: Preset) -> Options:
     options.set_compression_type(
         DBCompressionType.lz4() if preset.compressed else DBCompressionType.none()
     )
-    # A torn last write (the machine died) ends recovery there; anything else is corruption and is
-    # reported.
-    options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
+    options.set_wal_recovery_mode(mode)
     return options
 
 
-def _open_for_writing(path: Path, preset: Preset) -> Rdict:
+def repair_in_place(path: Path, preset: Preset) -> None:
+    """RocksDB's own repair: names anew the data files that it can read, and no others.
+
+    Raises:
+        DiskError: it failed; the files may be anything now.
+    """
+    with disk_errors(f"repair {preset.name}", path):
+        Rdict.repair(str(path), _options(preset, _PAST_DAMAGE))
+
+
+def _opened(
+    path: Path, preset: Preset, mode: DBRecoveryMode, access: AccessType | None = None
+) -> Rdict:
+    return Rdict(str(path), _options(preset, mode), access_type=access or AccessType.read_write())
+
+
+@contextlib.contextmanager
+def _opening(preset: Preset, path: Path) -> Iterator[None]:
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        return Rdict(str(path), _options(preset))
+        yield
     except Exception as error:
-        if _says_in_use(error):
-            raise DataDirectoryInUseError(str(path)) from error
-        raise StorageError(
-            f"Cannot open the database at {path} for reading and writing: {error}"
-        ) from error
+        raise opening_error(preset.name, path, error) from error
+
+
+def _said_of_zeros(path: Path) -> str:
+    return ", ".join(f"{name} ends in zeros" for name in zeroed_logs(path))
+
+
+def _is_torn(path: Path, preset: Preset) -> bool:
+    """Whether nothing that can be read stands behind the damage of the write-ahead log.
+
+    A damaged record costs the rest of its block of 32 KiB, here as in any recovery of RocksDB. So
+    damage in the last block is a torn end.
+    """
+    reached = []
+    for mode in (_UP_TO_DAMAGE, _PAST_DAMAGE):
+        try:
+            rdict = _opened(path, preset, mode, AccessType.read_only(False))
+        except Exception:  # noqa: BLE001 -- it is damaged elsewhere
+            return False
+        reached.append(rdict.latest_sequence_number())
+        rdict.close()
+    return reached[0] == reached[1]
 
 
 def _expect_database(path: Path, preset: Preset) -> None:
     if not (path / "CURRENT").exists():
         what = preset.name.removeprefix("the ")
         raise StorageError(f"Expected a {what} at {path}, got no such directory")
-
-
-# The texts of RocksDB's errors
-
-
-def _says_in_use(error: Exception) -> bool:
-    return any(text in str(error) for text in ("lock hold by", "LOCK:"))
-
-
-def says_corruption(error: Exception) -> bool:
-    """Whether the database itself found that what it reads is not what was written."""
-    return "Corruption" in str(error)
-
-
-@contextmanager
-def disk_errors(action: str, path: Path) -> Iterator[None]:
-    """Turns an error of a write, a sync or a read into `DiskError`, naming what was tried where."""
-    try:
-        yield
-    except StorageError:
-        raise
-    except Exception as error:
-        raise DiskError(action=action, path=str(path), detail=str(error)) from error

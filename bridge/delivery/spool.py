@@ -10,10 +10,13 @@ restart, so the log may get it twice, but never loses it. What cannot be read is
 counted; `bridge.delivery.unreadable_records` puts a gap in its place.
 
 Writes go to RocksDB's write-ahead log: they survive `kill -9`; a power cut may cost the last
-moments.
+moments. Of a spool whose files are damaged what can be read is kept, and the damaged files beside
+it. What is gone shows as any other loss: whoever takes a publisher over asks its engine for what
+came after the records that are left, and batches missing between them are a hole for the fold.
 """
 
 import logging
+import shutil
 import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,12 +24,19 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from schemas.codec import KEY_MISMATCH, MALFORMED_KEY, decode_publisher, decode_record
-from schemas.errors import EntryError, RecordError
+from schemas.errors import (
+    DamagedError,
+    DiskFullError,
+    EntryError,
+    RecordError,
+    StorageError,
+)
 from schemas.identities import PublisherKey
 from schemas.limits import ENTRIES_NAMED_MAX, SPOOL_BYTES_MAX, SPOOL_CHANGES_MAX
 from schemas.records import Record
 from schemas.topics import encode_publisher
 from storage.rocksdb import SPOOL, Database, WriteBatch, disk_errors, new_batch
+from storage.salvage import move_aside, salvage
 
 _RECORD_KEY: Final = struct.Struct(">cIQ")
 _LANE_KEY: Final = struct.Struct(">cI")
@@ -77,6 +87,7 @@ class Spool:
         dropped: unreadable records that were deleted, by publisher and reason.
         unusable_entries: entries that belong to no lane; deleted, or left to a newer version.
         faults: records whose decoding failed unexpectedly; they are in `dropped`, too.
+        damage: why records may be gone that were in the spool before this start, or "".
 
     Raises:
         DataDirectoryInUseError: another process has it open.
@@ -85,18 +96,68 @@ class Spool:
 
     def __init__(self, path: Path, *, bytes_max: int = SPOOL_BYTES_MAX) -> None:
         self.bytes_max = bytes_max
-        self.size_bytes = 0
-        self.records = 0
         self.spooled_records = 0
         self.dropped: Counter[tuple[PublisherKey, str]] = Counter()
         self.unusable_entries = 0
         self.faults = 0
+        self.damage = ""
         self._path = path
+        self._begin()
+        salvaged = path.with_name(path.name + ".salvaged")
+        if salvaged.exists() and not path.exists():  # it died when it had moved the damaged one
+            salvaged.rename(path)
+        if not self._opened():
+            self._replace_by(salvaged)
+        if self.damage:
+            _logger.error(
+                "The spool in %s was damaged (%s); %d records of %d publishers are left. What else"
+                " it had is asked of the engines, and is a gap where one cannot replay it",
+                path,
+                self.damage,
+                self.records,
+                len(self._lanes),
+            )
+
+    def _begin(self) -> None:
+        self.size_bytes = 0
+        self.records = 0
         self._lanes: dict[PublisherKey, _SpoolLane] = {}
         self._next_lane = 0
         self._next_number = 0
-        self._db = Database(path, SPOOL)
-        self._load()
+
+    def _replace_by(self, salvaged: Path) -> None:
+        """Puts what can be read of the spool in its place."""
+        try:
+            salvage(self._path, SPOOL, salvaged)
+        except DiskFullError:
+            raise
+        except StorageError as error:
+            self.damage += f"; nothing of it can be read: {error}"
+            shutil.rmtree(salvaged, ignore_errors=True)
+        moved = move_aside(self._path, SPOOL.name)
+        self.damage += f"; its files are kept in {moved}"
+        if salvaged.exists():
+            salvaged.rename(self._path)
+        self._begin()
+        self._db = Database(self._path, SPOOL)
+        with disk_errors("read the spool", self._path):
+            self._load()
+
+    def _opened(self) -> bool:
+        """False where it is damaged; it is closed then."""
+        database: Database | None = None
+        try:
+            database = self._db = Database(self._path, SPOOL)
+            self.damage = database.torn
+            with disk_errors("read the spool", self._path):
+                self._load()
+            return True
+        except DamagedError as error:
+            self.damage = str(error)
+        # Not while the error is handled: it holds on to what was being read.
+        if database is not None:
+            database.close()
+        return False
 
     def _load(self) -> None:
         by_number: dict[int, _SpoolLane] = {}

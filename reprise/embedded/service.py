@@ -2,6 +2,7 @@
 
     DATA/log/     the records, `streams.log.embedded`
     DATA/table/   the table's rows, `streams.table.table`
+    DATA/loss.json  while it is not known yet what the log has lost, `streams.log.losses`
 
 Threads: `reprise-subscriber` receives from the engines, `write` decodes, packs and appends, `fold`
 folds and flushes, `log-sync` makes appends durable, and the main thread answers HTTP from the
@@ -10,7 +11,7 @@ kernel that `fold` writes.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from operator import methodcaller
@@ -23,7 +24,7 @@ from reprise.embedded.write_thread import WriteThread
 from reprise.metrics.process import process_registry
 from reprise.settings import Settings
 from schemas.conditions import Part
-from schemas.errors import StorageError
+from schemas.errors import DamagedError, StorageError
 from schemas.limits import EMBEDDED_COMMAND_S
 from schemas.positions import Position
 from schemas.registration import Registration, service_key
@@ -43,8 +44,13 @@ _STALE_PARTS: Final = (Part.RECOVERY, Part.LOG, Part.INTERNAL)
 class EmbeddedService(TableView):
     """Implements `query_api.ports.View` and `PublisherRegistry` over one `WriteThread`."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, on_damage: Callable[[], None] = lambda: None) -> None:
         """Opens the data directory.
+
+        Args:
+            settings: what to run with.
+            on_damage: called, from another thread, where its log turns out to be damaged during
+                recovery; `damage` says how.
 
         Raises:
             DataDirectoryInUseError: another process uses it.
@@ -63,6 +69,7 @@ class EmbeddedService(TableView):
             log=log,
             table=table,
             packer=array_packer(),
+            on_damage=on_damage,
         )
         super().__init__(
             kernel=lambda: self.write.fold.kernel,
@@ -72,6 +79,7 @@ class EmbeddedService(TableView):
             states=lambda: self.write.fold.states,
             fresh_until=lambda: self.write.fresh_until,
             is_stale=self._is_behind,
+            is_damaged=lambda scope: self.write.losses.covers(scope),
             connected=self.write.pump.subscriber.connected,
         )
         self.metrics = process_registry()
@@ -86,6 +94,11 @@ class EmbeddedService(TableView):
     def stop(self) -> None:
         """Stops receiving, then writes what has been received, and closes the data directory."""
         self.write.stop()
+
+    @property
+    def damage(self) -> DamagedError | None:
+        """Why the service cannot go on, or None."""
+        return self.write.damage
 
     kinds = KINDS
 

@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 
 import uvloop
 
@@ -31,11 +32,13 @@ from bridge.membership.commands import Commands
 from bridge.membership.registrar import Registrar
 from bridge.pump import Pump
 from bridge.supervision import cancel, keep
+from reprise.embedded.data_watch import DataWatch
 from reprise.embedded.fold_thread import FoldLoop
+from reprise.embedded.loss_watch import LossWatch
 from reprise.settings import Settings
 from schemas.arrays import ArrayPacker
 from schemas.conditions import Conditions, Level, Part
-from schemas.errors import DiskError, StorageError
+from schemas.errors import DamagedError, DiskError, StorageError
 from schemas.identities import Offset, PublisherKey
 from schemas.limits import (
     EMBEDDED_TURN_MESSAGES_MAX,
@@ -70,15 +73,27 @@ class WriteThread:
         log: EmbeddedLog,
         table: Table,
         packer: ArrayPacker,
+        on_damage: Callable[[], None] = lambda: None,
     ) -> None:
+        """Args:
+        settings: of the service.
+        log, table: open.
+        packer: of hashes and tokens.
+        on_damage: called where the log turns out to be damaged during recovery; then `damage`
+            has the error, and nothing goes on.
+        """
         self.log = log
         self.table = table
+        self.damage: DamagedError | None = None
+        self._on_damage = on_damage
         self.conditions = Conditions(time.time, logger)
         self.conditions.set(
             Part.RECOVERY, "recovering", "recovering", Level.UNAVAILABLE, logged=False
         )
         self.recovery_s = 0.0
         self._settings = settings
+        self.losses = LossWatch(settings.data, self.conditions)
+        self._watch = DataWatch((), self.conditions)
         self.folding = self._make_folding()
         self._loop = uvloop.new_event_loop()  # a turn is one pass of it: asyncio's costs more
         self.sink = LogSink(
@@ -171,6 +186,10 @@ class WriteThread:
                 self.folding.start()
                 self._syncer.start()
                 self._loop.run_until_complete(self._write_until_stopped())
+        except DamagedError as error:
+            self.damage = error
+            self.conditions.set(Part.LOG, "damaged", str(error), Level.UNAVAILABLE, logged=False)
+            self._on_damage()
         except Exception as error:
             message = f"the write path failed: {error!r}"
             self.conditions.set(Part.INTERNAL, "thread_ended", message, logged=False)
@@ -248,6 +267,8 @@ class WriteThread:
                 self._recover()
                 return
             except DiskError as error:
+                if isinstance(error, DamagedError) and Path(error.path) == self.log.path:
+                    raise  # to try again mends nothing
                 self._note_disk(Part.LOG, error)
             if not self._stopping.wait(LOG_RETRY_S):
                 self._reopen()
@@ -261,6 +282,8 @@ class WriteThread:
 
     def _recover(self) -> None:
         started = time.monotonic()
+        if self.log.torn:
+            self.losses.found(f"the log has lost its end ({self.log.torn})")
         recovered = recover(self.table, self.log)
         self.folding = self._make_folding()
         self.recovery_s = time.monotonic() - started
@@ -273,10 +296,13 @@ class WriteThread:
             len(self.fold.registrations),
         )
         if recovered.plan.action is Action.ADOPT:
-            logger.warning(
-                "The log has lost its end or is gone: what the table has not covered is lost unseen"
-                " where an engine cannot replay it; `reprise verify` can no longer prove the rest"
+            self.losses.found(
+                "the log has lost its end or is gone, and `reprise verify` can no longer prove what"
+                " was before"
             )
+        self.losses.begin(self.fold)
+        data = self._settings.data
+        self._watch = DataWatch((data / "log", data / "table"), self.conditions)
         self.conditions.clear(Part.LOG)
 
     # What the parts ask for
@@ -324,6 +350,8 @@ class WriteThread:
     async def _retain_often(self) -> None:
         while True:
             self._retain()
+            self.losses.check()
+            self._watch.check()
             await asyncio.sleep(LOG_RETENTION_CHECK_S)
 
     def _retain(self) -> None:

@@ -46,6 +46,12 @@ DELIVERY: Final[tuple[Family[Bridge], ...]] = (
         lambda bridge: bridge.spool.size_bytes,
     ),
     gauge(
+        "reprise_spool_damaged",
+        "1 where the spool was found damaged at the start, and records that waited in it may be"
+        " gone.",
+        lambda bridge: float(bool(bridge.spool.damage)),
+    ),
+    gauge(
         "reprise_spool_max_bytes",
         "Size limit of the spool in bytes.",
         lambda bridge: bridge.spool.bytes_max,

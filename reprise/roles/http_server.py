@@ -166,11 +166,11 @@ def serve(
 
     Raises:
         ConfigurationError: the address cannot be bound.
-        StorageError: the data directory cannot be opened.
+        StorageError: the data directory cannot be opened, or its log is damaged.
     """
     server = Server(settings.host, settings.port)
     try:
-        service = EmbeddedService(settings)
+        service = EmbeddedService(settings, on_damage=server.end)
         service.metrics.register(embedded_collector(service))
         service.metrics.register(http_collector(server.connections))
     except BaseException:
@@ -194,3 +194,5 @@ def serve(
         when_serving=when_serving,
         when_stopping=when_stopping,
     )
+    if service.damage is not None:
+        raise service.damage

@@ -13,17 +13,20 @@ be exempt from it (live registrations): they stay where they are, and reading sk
 
 Durability: an append survives `kill -9` as soon as it returns, and a power cut once `sync` has run;
 the service syncs every `LOG_SYNC_S`. After a power cut the log ends at some record appended before
-it, never with a hole.
+it, never with a hole; where it shows that there was more, `torn` says so. A log that is damaged
+elsewhere is neither opened nor read past the damage: `streams.table.repair` makes what can be read
+a log again.
 """
 
 import struct
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
-from schemas.errors import StorageError
+from schemas.errors import DamagedError, StorageError
 from schemas.identities import Offset
 from schemas.limits import LOG_SEGMENT_BYTES
 from schemas.positions import LogBounds
@@ -39,6 +42,11 @@ _FORMAT_KEY, _COMPLETE_KEY, _NEXT_KEY = b"mformat", b"mcomplete_from", b"mnext_o
 _END: Final = 2**64 - 1
 
 
+def repaired_path(path: Path) -> Path:
+    """Where a repaired log stands until it takes the place of the log at `path`."""
+    return path.with_name(path.name + ".repaired")
+
+
 class Segment(NamedTuple):
     """A stretch of the log: its first offset, the log's bytes before it, and when it was begun."""
 
@@ -50,34 +58,60 @@ class Segment(NamedTuple):
 class EmbeddedLog:
     """See the module for the format, `WritableLog` for the contract. `sync` may run on another
     thread.
+
+    Attributes:
+        path: its directory.
+        torn: why its end is known to be lost, as it was opened; "" where it is not.
     """
+
+    _refuses_holes: ClassVar[bool] = True
 
     def __init__(self, path: Path, *, segment_bytes: int = LOG_SEGMENT_BYTES) -> None:
         """Opens or creates the log.
 
         Raises:
             DataDirectoryInUseError: another process has it open.
+            DamagedError: it is damaged; its text says what to do, and nothing was changed.
             StorageError: it cannot be opened, or a newer Reprise wrote it.
         """
-        self._path = path
+        self.path = path
         self._segment_bytes = segment_bytes
         self._lock = threading.Lock()  # guards the handle against `reopen` while `sync` runs
         self._dirty = True  # a process that died may have left appends that were never synced
-        self._db = self._open()
-        self._load_facts()
+        with self._disk_errors():
+            self._db = self._open()
+        self.torn = self._db.torn
+        try:
+            self._load_facts()
+        except BaseException:
+            with suppress(StorageError):  # of damage that compaction has found meanwhile
+                self._db.close()
+            raise
 
     def _open(self) -> Database:
-        return Database(self._path, LOG)
+        if not self.path.exists() and repaired_path(self.path).exists():
+            raise self._damaged("a repair of it was interrupted, and has to be finished")
+        return Database(self.path, LOG)
+
+    @contextmanager
+    def _disk_errors(self, action: str = "read the log") -> Iterator[None]:
+        """As `disk_errors`; those of damage say what to do."""
+        try:
+            with disk_errors(action, self.path):
+                yield
+        except DamagedError as error:
+            remedy = f"See what can be saved with `reprise repair --data {self.path.parent}`"
+            raise error.with_remedy(remedy) from error
 
     def _load_facts(self) -> None:
-        with disk_errors("read the log", self._path):
+        with self._disk_errors():
             self._read_facts()
 
     def _read_facts(self) -> None:
         written_format = self._fact(_FORMAT_KEY, default=_FORMAT)
         if written_format > _FORMAT:
             raise StorageError(
-                f"Expected a log of format `{_FORMAT}` or older at {self._path},"
+                f"Expected a log of format `{_FORMAT}` or older at {self.path},"
                 f" got `{written_format}`"
             )
         self._complete_from = self._fact(_COMPLETE_KEY, default=0)
@@ -94,14 +128,15 @@ class EmbeddedLog:
         return default if value is None else int(self._unpack(_U64, value)[0])
 
     def _unpack(self, fields: struct.Struct, stored: bytes) -> tuple[Any, ...]:
-        """Raises StorageError where the bytes are not of the expected size."""
+        """Raises DamagedError where the bytes are not of the expected size."""
         try:
             return fields.unpack(stored)
         except struct.error as error:
-            raise StorageError(
-                f"Expected an intact log at {self._path}, got {len(stored)} bytes in place of"
-                f" {fields.size}. Restore the directory, or delete it to start with an empty log"
-            ) from error
+            detail = f"expected {fields.size} bytes, got {len(stored)}"
+            raise self._damaged(detail) from error
+
+    def _damaged(self, detail: str) -> DamagedError:
+        return DamagedError(action="read the log", path=str(self.path), detail=detail)
 
     def _read_segments(self) -> Iterator[Segment]:
         for key, value in self._db.scan(_KEY.pack(_SEGMENT, 0), _SEGMENT):
@@ -137,11 +172,26 @@ class EmbeddedLog:
         """See `ReadableLog`. Cost O(entries read); holds a snapshot while it runs.
 
         Raises:
-            DiskError: a record cannot be read; those before it have been yielded.
+            DiskError: a record cannot be read, or is gone; those before it have been yielded.
         """
-        with disk_errors("read the log", self._path):
+        expected = max(start, self._complete_from)
+        with self._disk_errors():
             for key, value in self._db.scan(_KEY.pack(_RECORD, start), _RECORD):
-                yield LogEntry(Offset(self._unpack(_KEY, key)[1]), value)
+                offset = Offset(self._unpack(_KEY, key)[1])
+                if offset > expected and self._refuses_holes:
+                    raise self._damaged(f"records {expected} to {offset - 1} are missing")
+                expected = max(expected, offset + 1)
+                yield LogEntry(offset, value)
+
+    def holes(self) -> list[tuple[int, int]]:
+        """First and last offset of each stretch of records that are missing; reads all of it."""
+        found = []
+        expected = self._complete_from
+        for entry in self.read(self.complete_from):
+            if entry.offset > expected:
+                found.append((expected, entry.offset - 1))
+            expected = entry.offset + 1
+        return found
 
     # Writing
 
@@ -160,7 +210,7 @@ class EmbeddedLog:
                 batch.put(_KEY.pack(_SEGMENT, offset), _MARK.pack(size, now))
             batch.put(_KEY.pack(_RECORD, offset), value)
             size += len(value)
-        with disk_errors("append to the log", self._path):
+        with self._disk_errors("append to the log"):
             self._db.write(batch)
         self._segments.extend(segments)
         self._size = size
@@ -170,7 +220,7 @@ class EmbeddedLog:
 
     def sync(self) -> None:
         """See `WritableLog`. Cheap when nothing was appended since the last call."""
-        with self._lock, disk_errors("sync the log", self._path):
+        with self._lock, self._disk_errors("sync the log"):
             if self._dirty:
                 self._dirty = False
                 try:
@@ -186,9 +236,23 @@ class EmbeddedLog:
         batch = new_batch()
         batch.put(_NEXT_KEY, _U64.pack(offset))
         batch.put(_COMPLETE_KEY, _U64.pack(offset))
-        with disk_errors("advance the log", self._path):
+        with self._disk_errors("advance the log"):
             self._db.write(batch)
         self._next = self._complete_from = offset
+        self._dirty = True
+
+    def complete_only_from(self, offset: Offset) -> None:
+        """Records before the offset are missing for good: the log counts as complete from there.
+
+        Raises:
+            DiskError: nothing was changed.
+        """
+        batch = new_batch()
+        batch.put(_COMPLETE_KEY, _U64.pack(offset))
+        with self._disk_errors("write to the log"):
+            self._db.write(batch)
+        self._complete_from = offset
+        self._next = max(self._next, offset)
         self._dirty = True
 
     def reopen(self) -> None:
@@ -197,7 +261,7 @@ class EmbeddedLog:
         Raises:
             StorageError: it cannot be opened now; retry later.
         """
-        with self._lock:
+        with self._lock, self._disk_errors("open the log"):
             self._db.reopen()
             self._load_facts()
 
@@ -255,12 +319,13 @@ class EmbeddedLog:
             begin = kept_offset + 1
         batch.delete_range(_KEY.pack(_RECORD, begin), _KEY.pack(_RECORD, new_start))
         batch.delete_range(_KEY.pack(_SEGMENT, 0), _KEY.pack(_SEGMENT, new_start))
-        batch.put(_COMPLETE_KEY, _U64.pack(new_start))
-        with disk_errors("retire old records of the log", self._path):
+        complete_from = max(self._complete_from, new_start)
+        batch.put(_COMPLETE_KEY, _U64.pack(complete_from))
+        with self._disk_errors("retire old records of the log"):
             self._db.write(batch)
         for _ in range(dropped):
             self._segments.popleft()
-        self._complete_from = new_start
+        self._complete_from = complete_from
         self._dirty = True
         return dropped
 
@@ -269,11 +334,26 @@ class ReadOnlyLog(EmbeddedLog):
     """The log as it was when opened; another process may go on writing it. Appending raises."""
 
     def _open(self) -> Database:
-        return Database.read_only(self._path, LOG)
+        return Database.read_only(self.path, LOG)
 
     def append(self, values: Sequence[bytes], *, now: float = 0.0) -> Offset:
         """Refused."""
-        raise StorageError(f"Expected a writable log, got one opened for reading: {self._path}")
+        raise StorageError(f"Expected a writable log, got one opened for reading: {self.path}")
 
     def sync(self) -> None:
         """Nothing: what is read here another process makes durable."""
+
+
+class RepairedLog(EmbeddedLog):
+    """A log of which records may be missing (`holes`)."""
+
+    _refuses_holes = False
+
+
+class ExaminedLog(ReadOnlyLog):
+    """The same, as a start would find it, and read only."""
+
+    _refuses_holes = False
+
+    def _open(self) -> Database:
+        return Database.up_to_damage(self.path, LOG)

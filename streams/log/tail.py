@@ -150,6 +150,8 @@ def _embedded_batches(path: Path, options: TailOptions) -> Iterator[list[Entry]]
 class _FollowedLog(ReadOnlyLog):
     """The log as of the moment of opening, or of the last `catch_up`."""
 
+    _refuses_holes = False  # its writer may have dropped records since
+
     def __init__(self, path: Path, scratch: Path) -> None:
         """Opens it.
 
@@ -161,11 +163,11 @@ class _FollowedLog(ReadOnlyLog):
         super().__init__(path)
 
     def _open(self) -> Database:
-        return Database.following(self._path, LOG, self._scratch)
+        return Database.following(self.path, LOG, self._scratch)
 
     def catch_up(self) -> None:
         """Lets `read` find what the service has written since."""
-        with disk_errors("follow the log", self._path):
+        with disk_errors("follow the log", self.path):
             self._db.catch_up()
 
 

@@ -4,6 +4,7 @@ A worker's store is a copy of its partition of the table topic: rows go to the t
 here, unchanged, with facts that only this disk has (`Local`) under keys that no row has.
 """
 
+import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Final
 import msgspec
 
 from schemas.codec import decode_row_body
-from schemas.errors import DiskError, RowCorruptError
+from schemas.errors import DamagedError, DiskError, RowCorruptError
 from schemas.identities import Offset
 from schemas.limits import STORE_BATCH_BYTES_MAX
 from schemas.positions import LogOffset, Seconds
@@ -24,8 +25,11 @@ from storage.rocksdb import (
     new_batch,
     says_corruption,
 )
+from storage.salvage import move_aside
 from streams.table.rows import format as rows
 from streams.table.rows.writer import RowWrite
+
+_logger = logging.getLogger(__name__)
 
 _LOCAL_KEY: Final = b"L"
 """No row's key begins with it."""
@@ -44,16 +48,33 @@ class Local(msgspec.Struct, frozen=True):
 
 
 class TableStore:
-    """Rows of one table. One owner; not thread-safe."""
+    """Rows of one table. One owner; not thread-safe.
+
+    Attributes:
+        damage: why what was there could not be opened, and was moved aside; "" where it could.
+    """
 
     def __init__(self, path: Path) -> None:
-        """Opens or creates the store.
+        """Opens or creates the store. One whose files are damaged is set aside: rows can always be
+        made again.
 
         Raises:
             DataDirectoryInUseError: another process has it open.
             StorageError: it cannot be opened.
         """
         self._path = path
+        self._aside = path.with_name(path.name + ".corrupt")
+        self.damage = ""
+        try:
+            self._db = Database(path, TABLE)
+        except DamagedError as error:
+            self.damage = str(error)
+        else:
+            return
+        moved = move_aside(path, TABLE.name, self._aside)
+        _logger.warning(
+            "%s. Its files were moved to %s, and the table is built again", self.damage, moved
+        )
         self._db = Database(path, TABLE)
 
     # Reading
@@ -190,11 +211,10 @@ class TableStore:
         Returns:
             Where the rows are now; None where there were none: the store stays then.
         """
-        aside = self._path.with_name(self._path.name + ".corrupt")
         if self._is_empty():
             return None
-        self._db.set_aside(aside)
-        return aside
+        self._db.set_aside(self._aside)
+        return self._aside
 
     def _is_empty(self) -> bool:
         with suppress(RowCorruptError, DiskError):

@@ -87,7 +87,7 @@ class Table:
         make_name: Callable[[], bytes] = lambda: os.urandom(8),
         generation_min_bytes: int | None = None,
     ) -> None:
-        """Opens the rows on this disk.
+        """Opens the rows on this disk; damaged files are set aside, and the rows made again.
 
         Args:
             path: the directory of its rows.
@@ -174,7 +174,8 @@ class Table:
             case Action.ADOPT:
                 assert self._log is not None, "only a log of our own is adopted"
                 self._log.advance_to(plan.start)
-        return plan._replace(reason="; ".join(filter(None, (plan.reason, why_copied, corrupt))))
+        reasons = (plan.reason, self._store.damage, why_copied, corrupt)
+        return plan._replace(reason="; ".join(filter(None, reasons)))
 
     async def _loaded(self, log: LogBounds, *, published: bool) -> tuple[Plan, str]:
         """`_load`; beside the loop where there is one, which sends heartbeats meanwhile."""

@@ -7,6 +7,7 @@ process with the reference kernel, and once more by a service whose table was de
 import random
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -166,3 +167,25 @@ def test_a_full_disk_stops_writing_not_answering_and_mends_by_itself(
         digests = contexts_of(service)
         service.restart()
         assert contexts_of(service) == digests
+
+
+def test_a_start_on_a_full_disk_says_what_to_free_where(small_disk: Path) -> None:
+    data = small_disk / "data"
+    with Service(data) as service:
+        service.stop()
+    free = shutil.disk_usage(small_disk).free
+    (small_disk / "ballast").write_bytes(b"x" * free)
+    ended = subprocess.run(
+        [sys.executable, "-m", "reprise", "up", "--data", str(data), "--port", "0"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert "Traceback" not in ended.stderr
+    for said in (f"at {data}/log", "no space left", "Free at least 4.0 MiB", "--data"):
+        assert said in ended.stderr
+    (small_disk / "ballast").unlink()
+    with Service(data) as service:
+        assert service.get("/ready")[0] == 200

@@ -169,6 +169,7 @@ class Database:
 
     def __init__(self, disk: SimulatedDisk, path: Path, preset: Any) -> None:
         self.path = path
+        self.torn = ""
         self._disk = disk
         self._name: Final[str] = preset.name
         self._open()

@@ -76,7 +76,7 @@ def test_a_database_that_is_open_elsewhere_says_so(tmp_path: Path) -> None:
 
 def test_a_path_that_cannot_be_a_database_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(StorageError, match="Cannot open the database at"):
+    with pytest.raises(StorageError, match="Cannot open the spool at"):
         Database(tmp_path / "file", SPOOL)
 
 

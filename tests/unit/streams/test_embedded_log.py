@@ -130,5 +130,5 @@ def test_facts_that_are_none_are_refused_with_the_place_and_what_to_do(
     batch.put(key, b"seven..")
     database.write(batch)
     database.close()
-    with pytest.raises(StorageError, match=r"Expected an intact log at .*Restore the directory"):
+    with pytest.raises(StorageError, match=r"log: .*`reprise repair --data .*`"):
         EmbeddedLog(tmp_path / "log")

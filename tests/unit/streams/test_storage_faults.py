@@ -64,6 +64,33 @@ def test_a_data_file_of_the_table_that_is_damaged_is_noticed_and_the_table_rebui
     table.close()
 
 
+@pytest.mark.parametrize(
+    ("pattern", "kept"),
+    [("CURRENT", 3), ("MANIFEST-*", 100), ("MANIFEST-*", -9), ("*.sst", 1000)],
+)
+def test_a_table_that_cannot_be_opened_is_set_aside_and_rebuilt(
+    tmp_path: Path,
+    make_fold: Callable[[], Fold],
+    caplog: pytest.LogCaptureFixture,
+    pattern: str,
+    kept: int,
+) -> None:
+    before = write_history(tmp_path, make_fold)
+    file = max((tmp_path / "table").glob(pattern))
+    file.write_bytes(file.read_bytes()[:kept])
+    log = EmbeddedLog(tmp_path / "log")
+    table = Table(tmp_path / "table", make_fold, log=log)
+    plan = recover(table, log).plan
+    assert plan.action is Action.REBUILD
+    assert f"{file.name} is damaged" in plan.reason
+    (line,) = caplog.messages
+    assert "table.corrupt, and the table is built again" in line
+    assert table.fold.kernel.contexts() == before.kernel.contexts()
+    assert (tmp_path / "table.corrupt" / file.name).exists()
+    log.close()
+    table.close()
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_a_data_file_of_the_log_that_is_damaged_never_looks_like_its_end(
     tmp_path: Path, make_fold: Callable[[], Fold], seed: int

@@ -1,3 +1,4 @@
+import shutil
 import struct
 from pathlib import Path
 
@@ -161,3 +162,77 @@ def test_a_lane_without_records_is_gone_at_the_next_opening(tmp_path: Path) -> N
     again = Spool(tmp_path)
     assert ONE not in again
     again.close()
+
+
+def copied(tmp_path: Path) -> Path:
+    """The files of a spool in use, with 200 records, some of them in a data file."""
+    spool = Spool(tmp_path / "live")
+    for number in range(200):
+        spool.append((ONE, TWO)[number % 2], [bytes([number]) * 700])
+        if number == 100:
+            spool._db.flush()
+    shutil.copytree(tmp_path / "live", tmp_path / "spool")
+    spool.close()
+    return tmp_path / "spool"
+
+
+def first_bytes(spool: Spool, publisher: PublisherKey) -> list[int]:
+    return [value[0] for value in values(spool, publisher)]
+
+
+@pytest.mark.parametrize("zeros", [False, True])
+def test_a_torn_end_costs_the_last_records_and_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, zeros: bool
+) -> None:
+    path = copied(tmp_path)
+    log = max(path.glob("*.log"))
+    log.write_bytes(log.read_bytes()[:-500] + bytes(500 * zeros))
+    spool = Spool(path)
+    assert first_bytes(spool, ONE) == list(range(0, 200, 2))
+    assert first_bytes(spool, TWO) == list(range(1, 199, 2))
+    (line,) = caplog.messages
+    assert "199 records of 2 publishers are left" in line
+    assert spool.damage
+    spool.close()
+    again = Spool(path)
+    assert (again.damage, again.records) == ("", 199)
+    again.close()
+
+
+@pytest.mark.parametrize("pattern", ["CURRENT", "MANIFEST-*", "*.sst", "*.log"])
+def test_of_a_damaged_spool_the_rest_is_kept_and_the_files_stay(
+    tmp_path: Path, pattern: str
+) -> None:
+    path = copied(tmp_path)
+    damaged = max(path.glob(pattern))
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 4] ^= 16
+    damaged.write_bytes(content)
+    spool = Spool(path)
+    for publisher, first in ((ONE, 0), (TWO, 1)):
+        found = first_bytes(spool, publisher)
+        assert found == sorted(found)
+        assert set(found) <= set(range(first, 200, 2))
+    assert spool.records >= 90
+    assert str(tmp_path / "spool.damaged-1") in spool.damage
+    assert (tmp_path / "spool.damaged-1" / damaged.name).exists()
+    spool.append(ONE, [b"next"])
+    assert values(spool, ONE)[-1] == b"next"
+    spool.close()
+    assert not (tmp_path / "spool.salvaged").exists()
+
+
+def test_a_spool_of_which_nothing_can_be_read_begins_empty(tmp_path: Path) -> None:
+    path = copied(tmp_path)
+    for file in path.iterdir():
+        file.write_bytes(b"junk")
+    spool = Spool(path)
+    assert (spool.records, bool(spool.damage)) == (0, True)
+    spool.close()
+
+
+def test_a_start_that_died_on_the_way_to_a_new_spool_goes_on(tmp_path: Path) -> None:
+    copied(tmp_path).rename(tmp_path / "spool.salvaged")
+    spool = Spool(tmp_path / "spool")
+    assert spool.records == 200
+    spool.close()

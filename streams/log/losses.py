@@ -1,0 +1,89 @@
+"""That a log has lost records, noted beside it until it is known what that means.
+
+    DATA/loss.json    {"what": "...", "at": 1790000000.0, "registrations": false}
+
+A log that is found with a torn end, or that was repaired, opens without a trace of that the next
+time. Until every publisher has shown that nothing of it is missing (`streams.table.suspects`), a
+restart must know.
+"""
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from schemas.positions import Seconds
+from storage.rocksdb import disk_errors
+
+
+class Loss(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of records that a log has lost.
+
+    Attributes:
+        what: in words.
+        at: when it was found, Unix seconds.
+        registrations: whether publishers may be among it that nothing else names.
+    """
+
+    what: str
+    at: Seconds
+    registrations: bool = False
+
+
+class LossNote:
+    """The note in one data directory."""
+
+    def __init__(self, data: Path) -> None:
+        self.path = data / "loss.json"
+
+    def read(self) -> Loss | None:
+        """What was lost, or None; a note that cannot be read stands for a loss, too."""
+        try:
+            content = self.path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            return Loss(what=f"records, by a note that cannot be read: {error}", at=0.0)
+        try:
+            return msgspec.json.decode(content, type=Loss)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return Loss(what=f"records, by a note that is none: {self.path}", at=0.0)
+
+    def add(self, loss: Loss) -> None:
+        """Notes a loss, in place of an earlier one, whose doubt about registrations stays.
+
+        Raises:
+            DiskError: it is not noted.
+        """
+        before = self.read()
+        registrations = loss.registrations or (before is not None and before.registrations)
+        self._write(msgspec.structs.replace(loss, registrations=registrations))
+
+    def end_doubt(self) -> None:
+        """All registrations are known again.
+
+        Raises:
+            DiskError: the doubt stays.
+        """
+        loss = self.read()
+        if loss is not None:
+            self._write(msgspec.structs.replace(loss, registrations=False))
+
+    def _write(self, loss: Loss) -> None:
+        """Survives a power cut on return."""
+        written = self.path.with_name(self.path.name + ".new")
+        with disk_errors("note lost records", self.path):
+            with written.open("wb") as file:
+                file.write(msgspec.json.encode(loss) + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+            written.replace(self.path)
+
+    def clear(self) -> None:
+        """It is known what was lost.
+
+        Raises:
+            DiskError: the note stands.
+        """
+        with disk_errors("remove the note of lost records", self.path):
+            self.path.unlink(missing_ok=True)
