@@ -303,7 +303,9 @@ class Pump:
 
         A publisher that is followed but was never connected to would stay silent for good.
         """
-        await asyncio.shield(self._loop.run_in_executor(self._calls, call, argument))
+        calling = self._loop.run_in_executor(self._calls, call, argument)
+        calling.add_done_callback(_retrieve)  # the caller may be gone by then
+        await asyncio.shield(calling)
 
     def hold(self, publisher: PublisherKey) -> None:
         """Lets what the publisher sends wait again, until `begin` or `go_on`."""
@@ -449,3 +451,9 @@ class Pump:
             is_waiting=waiting_since is not None,
             has_waiting=self._sink.has_waiting(publisher),
         )
+
+
+def _retrieve(calling: "asyncio.Future[None]") -> None:
+    """Retrieves the error of a call that nobody waits for any more."""
+    if not calling.cancelled():
+        calling.exception()
