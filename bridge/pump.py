@@ -29,10 +29,12 @@ from typing import TypeVar
 
 from bridge.followed import Ask, Followed, Look
 from bridge.ports import Receiver, RecordSink, ReplaySource
+from bridge.sequencing.bulk import Bulk
 from bridge.sequencing.lane import Anchor
 from bridge.sequencing.replay_client import Replayer
 from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.inbox import Inbox
+from bridge.sockets.raw_message import RawMessage
 from bridge.sockets.subscriber import Subscriber
 from bridge.supervision import cancel, keep
 from bridge.wire.batch import read_frames
@@ -89,10 +91,13 @@ class Pump:
         self.inbox = Inbox(when_filled=self._wake)
         self.subscriber = Subscriber(self.inbox) if receiver is None else receiver
         self.sequencer = Sequencer(packer)
+        self._bulk = Bulk(self.sequencer)
+        self._decoding: asyncio.Task[None] | None = None
         self.replayer = Replayer(self.sequencer) if replayer is None else replayer
         self.followed: dict[PublisherKey, Followed] = {}
         self._own_faults = 0
         self._calls = ThreadPoolExecutor(1, "reprise-links")
+        self._decoder = ThreadPoolExecutor(1, "reprise-bulk")
         self._sink = sink
         self._window_s = window_s
         self._turn_messages_max = turn_messages_max
@@ -147,9 +152,12 @@ class Pump:
                 while self._turn():
                     await asyncio.sleep(0)
                     await self._sink.ready()
+                if self._decoding is not None:
+                    await self._decoding
         except TimeoutError:
             _logger.warning(
-                "Dropping %d received messages: they could not be written in time", len(self.inbox)
+                "Dropping %d received messages: they could not be written in time",
+                len(self.inbox) + len(self._bulk),
             )
 
     async def close(self) -> None:
@@ -157,9 +165,12 @@ class Pump:
         repairs = [
             followed.repair for followed in self.followed.values() if followed.repair is not None
         ]
+        if self._decoding is not None:
+            repairs.append(self._decoding)
         await cancel(*repairs)
         await asyncio.to_thread(self.subscriber.stop)
-        self._calls.shutdown(wait=False)
+        for pool in (self._calls, self._decoder):
+            pool.shutdown(wait=False, cancel_futures=True)
         self.replayer.close()
 
     # Turns
@@ -206,13 +217,29 @@ class Pump:
         messages = self.inbox.take(self._turn_messages_max, bytes_max=TURN_BYTES_MAX)
         is_more = bool(self.inbox)
         if messages:
-            self._append(self.sequencer.process(messages, time.time()), ask_again=True)
-            self._repair_gaps()
-            if self._checks:
-                self._end_checks(time.monotonic())
+            self._process(self._bulk.sort(messages))
+            if self._bulk and (self._decoding is None or self._decoding.done()):
+                self._decoding = asyncio.create_task(self._decode_bulk())
         if not is_more:
             self._ask_for_overflow()
         return is_more
+
+    def _process(self, messages: Sequence[RawMessage]) -> None:
+        self._append(self.sequencer.process(messages, time.time()), ask_again=True)
+        self._repair_gaps()
+        if self._checks:
+            self._end_checks(time.monotonic())
+
+    async def _decode_bulk(self) -> None:
+        """Decodes what is large, one message after the other, until nothing of that kind waits."""
+        while (message := self._bulk.next()) is not None:
+            decoded = await self._loop.run_in_executor(self._decoder, self._bulk.decode, message)
+            await self._sink.ready()
+            try:
+                self._process(self._bulk.take(decoded))
+            except Exception:
+                self._count_fault()
+                _logger.exception("Unexpected error with a large message; continuing behind it")
 
     def _ask_for_overflow(self) -> None:
         """What the inbox had no room for is asked for, or a gap: the batch that would show it may
@@ -295,6 +322,7 @@ class Pump:
         """
         self.followed.pop(publisher).cancel_repair()
         self._checks.pop(publisher, None)
+        self._bulk.discard(publisher)
         self.sequencer.remove(publisher)
         await self._call(self.subscriber.unfollow, publisher)
 
@@ -438,7 +466,9 @@ class Pump:
     def _look_at(self, publisher: PublisherKey) -> Look:
         receiver = self.subscriber
         received_until = receiver.received_until(publisher)
-        waiting_since = self.inbox.waiting_since(publisher)
+        waiting_since = self._bulk.waiting_since(publisher)
+        if waiting_since is None:
+            waiting_since = self.inbox.waiting_since(publisher)
         if waiting_since is not None:
             received_until = min(received_until, waiting_since)
         return Look(

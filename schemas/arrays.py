@@ -36,6 +36,12 @@ class ArrayPacker(Protocol):
         """
         ...
 
+    def count_values(self, encoded: bytes, most: int) -> int:
+        """How many msgpack values there are, nested ones included, up to `most`; 0 where they
+        cannot be counted without the interpreter's lock, or are malformed.
+        """
+        ...
+
 
 _hashes = msgspec.msgpack.Decoder(list[int | bytes])
 _tokens = msgspec.msgpack.Decoder(list[Token] | None)
@@ -93,3 +99,7 @@ class PythonArrayPacker:
             except msgspec.MsgspecError:
                 raise ValueError(f"Expected an array of tokens: {error}") from error
         return tokens_to_bytes(values)
+
+    def count_values(self, encoded: bytes, most: int) -> int:
+        """See `ArrayPacker`: not counted."""
+        return 0

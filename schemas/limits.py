@@ -101,6 +101,8 @@ TOPIC_SETTLE_PAUSE_S: Final = 0.05
 # dropped: reprise_bridge_dropped_total with the reason that is given.
 MESSAGE_BYTES_MAX: Final = 16 * MIB  # reason="message_too_large"
 MESSAGE_FRAMES_MAX: Final = 3  # reason="frame_count"; what follows is not read: the link is dropped
+BULK_BYTES: Final = 256 * KIB  # a larger message is decoded beside the loop, and counted before
+BATCH_VALUES_MAX: Final = 2_500_000  # reason="too_many_values"; numbers, nested ones included
 BATCH_EVENTS_MAX: Final = 65_536  # reason="too_many_events"
 BATCH_APART_EVENTS_MAX: Final = 16_384  # with a bad one among them, looked at one by one
 BATCH_ERRORS_MAX: Final = 100  # bad events of a batch; more, and it is undecodable as a whole
@@ -144,8 +146,8 @@ DUPLICATE_WINDOW: Final = 4096  # sequences back to which a duplicate can be pro
 RECORD_WINDOW_MS: Final = 50  # whose batches share a record; the latency that it adds
 RECORD_BYTES_MAX: Final = 4 * MIB  # a fuller window is split; one larger batch still is one record
 RECORD_EVENTS_MAX: Final = 65_536
-TURN_MESSAGES_MAX: Final = 4096  # turned into records at once, before anything else has its turn
-TURN_BYTES_MAX: Final = 64 * MIB  # of them; a turn takes at least one message
+TURN_MESSAGES_MAX: Final = 1024  # turned into records at once, before anything else has its turn
+TURN_BYTES_MAX: Final = 4 * MIB  # of them, but for one that is larger by itself
 HELD_BATCHES_MAX: Final = 65_536  # of a publisher during a repair: reason="held_full"
 HELD_BYTES_MAX: Final = 256 * MIB  # of all publishers: reason="held_full"
 

@@ -218,6 +218,8 @@ class Lane:
     def decode(self, message: RawMessage) -> DecodedBatch | None:
         """The message's batch; None, counted, where its sequence cannot be read."""
         self.counters.messages += 1
+        if isinstance(message.batch, DecodedBatch):
+            return message.batch
         try:
             return self.source.decode(message.frames)
         except WireError as error:

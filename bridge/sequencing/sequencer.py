@@ -231,6 +231,17 @@ class Sequencer:
             self._count_fault(lane)
             return None
 
+    def decode_ahead(self, message: RawMessage) -> DecodedBatch | None:
+        """What `process` would make of the message's frames; None where it is to say why it cannot.
+
+        On any thread; a lane's messages are decoded one at a time, but for replayed ones.
+        """
+        lane = self._lanes.get(message.publisher)
+        try:
+            return None if lane is None else lane.source.decode(message.frames)
+        except Exception:  # noqa: BLE001 -- `process` meets it again, and counts it
+            return None
+
     def accept(
         self, publisher: PublisherKey, batches: Iterable[DecodedBatch], now: float
     ) -> list[SequencedRecord]:

@@ -14,12 +14,14 @@ class RawMessage(NamedTuple):
         received_at: monotonic seconds.
         link: how often the publisher's link had come up when the message was sent over it; 0 where
             that is not known.
+        batch: what the frames were decoded to, where that has been done ahead; else None.
     """
 
     publisher: PublisherKey
     frames: list[bytes]
     received_at: float
     link: int = 0
+    batch: object = None
 
     @property
     def size_bytes(self) -> int:

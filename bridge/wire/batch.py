@@ -32,6 +32,8 @@ from schemas.limits import (
     BATCH_APART_EVENTS_MAX,
     BATCH_ERRORS_MAX,
     BATCH_EVENTS_MAX,
+    BATCH_VALUES_MAX,
+    BULK_BYTES,
     EVENT_FIELDS_MAX,
     EVENT_OVERHEAD_BYTES,
     MESSAGE_BYTES_MAX,
@@ -248,6 +250,12 @@ class BatchDecoder:
         if len(payload) > MESSAGE_BYTES_MAX:
             detail = f"Expected at most {MESSAGE_BYTES_MAX} bytes, got {len(payload)}"
             raise BatchError(DropReason.MESSAGE_TOO_LARGE, detail)
+        if len(payload) > BULK_BYTES:
+            # Whoever decodes holds the interpreter's lock; whoever counts does not.
+            values = self._origin.packer.count_values(payload, BATCH_VALUES_MAX + 1)
+            if values > BATCH_VALUES_MAX:
+                detail = f"Expected at most {BATCH_VALUES_MAX} values, got more"
+                raise BatchError(DropReason.TOO_MANY_VALUES, detail)
         batch = self._read_typed(payload)
         if batch is None:
             return self._read_apart(payload, dropped)
@@ -261,8 +269,8 @@ class BatchDecoder:
             except _DECODING_ERRORS:
                 continue
             if form is not self._batch_forms[0]:
-                self._batch_forms.remove(form)
-                self._batch_forms.insert(0, form)
+                others = [other for other in self._batch_forms if other is not form]
+                self._batch_forms = [form, *others]  # at once: another thread may be reading it
             return batch
         return None
 

@@ -20,6 +20,7 @@ class DropReason(StrEnum):
     BAD_TIMESTAMP = "bad_timestamp"
     RANK_MISMATCH = "rank_mismatch"
     TOO_MANY_EVENTS = "too_many_events"
+    TOO_MANY_VALUES = "too_many_values"
     BATCH_TOO_LARGE = "batch_too_large"
     # Batches of one window, by an error of ours; replayed, or a gap stands for them.
     INTERNAL_ERROR = "internal_error"

@@ -317,6 +317,13 @@ impl ArrayPacker {
     fn pack_tokens<'py>(&self, encoded: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
         packed(encoded, "tokens", arrays::pack_tokens)
     }
+
+    fn count_values(&self, encoded: &Bound<'_, PyAny>, most: usize) -> PyResult<usize> {
+        let py = encoded.py();
+        let bytes = bytes_of(encoded)?;
+        let bytes = bytes.as_bytes();
+        Ok(py.detach(|| msgpack::Reader::new(bytes).skip_some(most).unwrap_or(0)))
+    }
 }
 
 fn packed<'py>(

@@ -169,12 +169,19 @@ impl<'a> Reader<'a> {
         Ok(is_nil)
     }
 
-    /// Skips one value with all that is in it. Counts what is left to skip, so nesting costs no
-    /// stack.
+    /// Skips one value with all that is in it.
     pub fn skip(&mut self) -> Result<()> {
+        self.skip_some(usize::MAX).map(|_| ())
+    }
+
+    /// Skips one value with all that is in it, or its first `most` values; how many those were.
+    /// Counts what is left to skip, so nesting costs no stack.
+    pub fn skip_some(&mut self, most: usize) -> Result<usize> {
         let mut left: usize = 1;
-        while left > 0 {
+        let mut skipped: usize = 0;
+        while left > 0 && skipped < most {
             left -= 1;
+            skipped += 1;
             match self.peek()? {
                 0x80..=0x8f | 0xde | 0xdf => left += 2 * self.map()?,
                 0x90..=0x9f | 0xdc | 0xdd => left += self.array()?,
@@ -198,7 +205,7 @@ impl<'a> Reader<'a> {
                 }
             }
         }
-        Ok(())
+        Ok(skipped)
     }
 
     fn skip_extension(&mut self) -> Result<()> {

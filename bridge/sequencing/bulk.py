@@ -1,0 +1,89 @@
+"""Decodes large messages beside the loop, so that no publisher's bulk delays another.
+
+A message of more than BULK_BYTES is decoded in a thread. Meanwhile it waits with all that comes
+behind it of its publisher, so the publisher's order holds, and the others go on: the interpreter
+changes between the threads every 5 ms. One loop.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from itertools import chain
+
+from bridge.sequencing.sequencer import Sequencer
+from bridge.sockets.raw_message import RawMessage
+from schemas.identities import PublisherKey
+from schemas.limits import BULK_BYTES
+
+
+class Bulk:
+    """The messages that wait, and those they wait behind.
+
+    Args:
+        sequencer: of the same loop.
+    """
+
+    def __init__(self, sequencer: Sequencer) -> None:
+        self._sequencer = sequencer
+        self._waiting: dict[PublisherKey, deque[RawMessage]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+    def sort(self, messages: Sequence[RawMessage]) -> list[RawMessage]:
+        """Takes what has to wait out of the messages of a turn; returns the rest, in order."""
+        if not self._waiting and all(map(_is_small, messages)):
+            return list(messages)
+        now: list[RawMessage] = []
+        for message in messages:
+            waiting = self._waiting.get(message.publisher)
+            if waiting is not None:
+                waiting.append(message)
+            elif _is_small(message):
+                now.append(message)
+            else:
+                self._waiting[message.publisher] = deque((message,))
+        return now
+
+    def waiting_since(self, publisher: PublisherKey) -> float | None:
+        """When the publisher's oldest message here was received; None where there is none."""
+        waiting = self._waiting.get(publisher)
+        return waiting[0].received_at if waiting else None
+
+    def next(self) -> RawMessage | None:
+        """The first message of some publisher, which is large; None where nothing waits."""
+        return next((waiting[0] for waiting in self._waiting.values()), None)
+
+    def decode(self, message: RawMessage) -> RawMessage:
+        """The message with its batch, for `Sequencer.process`; on any thread."""
+        return message._replace(batch=self._sequencer.decode_ahead(message))
+
+    def take(self, message: RawMessage) -> list[RawMessage]:
+        """The message that was decoded, and what can follow it at once; nothing where it has been
+        discarded meanwhile.
+        """
+        publisher = message.publisher
+        waiting = self._waiting.get(publisher)
+        if waiting is None or waiting[0].frames is not message.frames:
+            return []
+        waiting.popleft()
+        taken = [message]
+        while waiting and _is_small(waiting[0]):
+            taken.append(waiting.popleft())
+        del self._waiting[publisher]
+        if waiting:
+            self._waiting[publisher] = waiting  # behind the others
+        return taken
+
+    def take_all(self) -> list[RawMessage]:
+        """All that waits."""
+        taken = list(chain.from_iterable(self._waiting.values()))
+        self._waiting.clear()
+        return taken
+
+    def discard(self, publisher: PublisherKey) -> None:
+        """Forgets what waits of the publisher."""
+        self._waiting.pop(publisher, None)
+
+
+def _is_small(message: RawMessage) -> bool:
+    return len(message.frames[-1]) <= BULK_BYTES
