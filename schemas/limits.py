@@ -360,7 +360,7 @@ MONITOR_STOP_S: Final = 2.0  # for it to end with its role
 
 # wire -> inbox -> turn -> record -> log
 assert MESSAGE_BYTES_MAX <= INBOX_BYTES_MAX, "the largest message must fit the inbox"
-assert MESSAGE_BYTES_MAX <= TURN_BYTES_MAX, "the largest message must fit a turn"
+assert BULK_BYTES < TURN_BYTES_MAX, "what is decoded within a turn fits it many times"
 assert RECORD_BYTES_MAX <= PACKED_BATCH_BYTES_MAX, "smaller messages are not checked once packed"
 assert PACKED_BATCH_BYTES_MAX <= LOG_SEGMENT_BYTES, "a batch too large to split is one record"
 assert RECORD_BYTES_MAX <= LOG_SEGMENT_BYTES, "a record never spans segments"

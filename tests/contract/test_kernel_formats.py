@@ -363,3 +363,26 @@ def test_a_whole_array_is_packed_or_none(packer: ArrayPacker) -> None:
         for wrong in [encoded[:cut] for cut in range(len(encoded))] + [encoded + b"\0"]:
             with pytest.raises(ValueError, match=r"^Expected"):
                 pack(wrong)
+
+
+VALUES: list[tuple[object, int]] = [
+    (5, 1),
+    ([1, [2, 3], {"a": b"bb"}, "text", 1.5, None], 11),
+    ([0] * 1000, 1001),
+]
+
+
+@pytest.mark.parametrize(("value", "count"), VALUES)
+def test_values_are_counted_nested_ones_too_and_no_further_than_asked(
+    packer: ArrayPacker, value: object, count: int
+) -> None:
+    encoded = encode(value)
+    counted = not isinstance(packer, PythonArrayPacker)
+    assert packer.count_values(encoded, 10_000) == (count if counted else 0)
+    assert packer.count_values(encoded, 3) == (min(count, 3) if counted else 0)
+    assert packer.count_values(encoded[:-1], 10_000) == 0
+
+
+def test_deep_nesting_is_counted_without_depth(packer: ArrayPacker) -> None:
+    deep = b"\x91" * 100_000 + b"\xc0"
+    assert packer.count_values(deep, 1_000_000) in (0, 100_001)
