@@ -128,6 +128,7 @@ LINKS_WATCHED_MAX: Final = 256  # of them at once; with more of them, each is re
 LINK_WARN_S: Final = 5.0  # a publisher that is not there by then is logged, once
 LINK_BUFFER_BYTES: Final = 16 * MIB  # received by a link beyond a message: the kernel's, libzmq's
 MESSAGE_HEADERS_BYTES: Final = 36  # of ZMTP: 9 for each of four frames, at most
+LOOKUPS_AT_ONCE_MAX: Final = 8  # of host names; a silent name server holds a place each
 LINK_BREACH_S: Final = 5.0  # a link that was dropped for what it sent is down for this long
 LINK_REPLACE_S: Final = 5.0  # a link that has been down for this long is replaced
 LINK_RETRY_FIRST_MS: Final = 100  # libzmq's own attempts, each twice the one before

@@ -23,6 +23,7 @@ import zmq.asyncio
 from bridge.sequencing.gap_repair import Answer, Repair
 from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.endpoints import check_endpoint, names_host
+from bridge.sockets.lookup import LOOKUPS
 from bridge.sockets.raw_message import RawMessage
 from schemas.answer_states import Doubt
 from schemas.errors import EndpointError
@@ -112,9 +113,7 @@ class Replayer:
     ) -> Answer:
         """One request. A socket that goes on sending what brings nothing is as good as silent."""
         barren_at = time.monotonic() + self._barren_s
-        replies = self._replies(
-            publisher, endpoint, repair.start, other_ip=repair.requests % 2 == 0
-        )
+        replies = self._replies(publisher, endpoint, repair.start, turn=repair.requests - 1)
         try:
             async for chunk in replies:
                 before = repair.replayed
@@ -135,8 +134,25 @@ class Replayer:
             await replies.aclose()
         return repair.end(complete=True)
 
+    async def _address(self, endpoint: str, turn: int) -> str:
+        """What the endpoint's name stands for, the next address with each request.
+
+        Raises:
+            TimeoutError: it cannot be looked up now.
+        """
+        if not names_host(endpoint):
+            return endpoint
+        looking_up = asyncio.wrap_future(LOOKUPS.look_up(endpoint))
+        try:
+            async with asyncio.timeout(self._idle_s):
+                addresses = await asyncio.shield(looking_up)
+        except OSError as error:
+            _logger.debug("Cannot look up %s: %s", endpoint, error)
+            raise TimeoutError from error
+        return addresses[turn % len(addresses)]
+
     async def _replies(
-        self, publisher: PublisherKey, endpoint: str, start: int, *, other_ip: bool
+        self, publisher: PublisherKey, endpoint: str, start: int, *, turn: int
     ) -> AsyncGenerator[list[RawMessage], None]:
         """The replies to one request, in chunks, up to the end marker.
 
@@ -148,9 +164,8 @@ class Replayer:
             socket.linger = 0
             socket.maxmsgsize = MESSAGE_BYTES_MAX
             socket.rcvhwm = REPLAY_MESSAGES_MAX
-            # A name is looked up for one IP version only: see `bridge.sockets.connection`.
-            socket.ipv6 = other_ip if names_host(endpoint) else True
-            socket.connect(endpoint)
+            socket.ipv6 = True
+            socket.connect(await self._address(endpoint, turn))
             # `asyncio.wait_for` would swallow a cancellation that comes together with a message.
             async with asyncio.timeout(self._idle_s):
                 await socket.send_multipart([b"", start.to_bytes(8, "big")])

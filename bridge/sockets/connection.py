@@ -3,6 +3,7 @@
 import logging
 import math
 import time
+from concurrent.futures import Future
 from contextlib import suppress
 from itertools import count
 
@@ -10,6 +11,7 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from bridge.sockets.endpoints import check_endpoint, names_host
+from bridge.sockets.lookup import LOOKUPS, Addresses
 from bridge.sockets.raw_message import RawMessage
 from bridge.sockets.received_bytes import ReceivedBytes
 from schemas.errors import EndpointError
@@ -41,11 +43,10 @@ _monitor_numbers = count()
 class Connection:
     """Keeps one publisher's socket connected, however long that takes.
 
-    libzmq reconnects by itself, except in two cases. After a breach of protocol, such as a message
-    above the bound or another kind of server on the port, it silently gives up the endpoint. And
-    it looks a name up for one IP version only: with IPv6 on, `localhost` means
-    `::1` where that exists, and an engine that listens on IPv4 is never found. So a link that stays
-    down is replaced every LINK_REPLACE_S, one by name with the other IP version.
+    libzmq reconnects by itself, except after a breach of protocol, such as a message above the
+    bound or another kind of server on the port: then it silently gives up the endpoint. And a name
+    may stand for several addresses, and for others later. So a link that stays down is replaced
+    every LINK_REPLACE_S, one by name with the next address, looked up anew after the last one.
 
     Replacing drops what the link has brought. It may have come up since the thread last looked, and
     the engine may have sent: so it is done only while libzmq waits before its next attempt, or once
@@ -100,12 +101,16 @@ class Connection:
         self.links = 0
         self.behind_since: float | None = None
         self._sent_over = 0  # the link over which all that is still to come was sent, or 0
+        self._by_name = names_host(self.endpoint)
+        self._lookup: Future[Addresses] | None = None
+        self._addresses: Addresses = []  # of the name, not tried yet
+        self._address: str | None = None  # what the socket connects to
+        self._trouble = ""
         self.socket = context.socket(zmq.SUB)
         self._monitor: zmq.Socket[bytes] | None = None
         try:
             _set_options(self.socket)
-            self._by_name = names_host(self.endpoint)
-            self.socket.ipv6 = not self._by_name
+            self.socket.ipv6 = True
             self._monitor = self.socket.get_monitor_socket(
                 zmq.EVENT_CONNECTED
                 | zmq.EVENT_HANDSHAKE_SUCCEEDED
@@ -239,9 +244,19 @@ class Connection:
         self.socket.close(linger=0)
 
     def _connect(self) -> None:
+        """Connects to the next address that the endpoint's name has, or begins to look them up."""
+        if not self._by_name:
+            self._connect_to(self.endpoint)
+        elif self._addresses:
+            self._connect_to(self._addresses.pop(0))
+        elif self._lookup is None:
+            self._lookup = LOOKUPS.look_up(self.endpoint)
+
+    def _connect_to(self, address: str) -> None:
         self.pending = True
         try:
-            self.socket.connect(self.endpoint)
+            self.socket.connect(address)
+            self._address = address
         except zmq.ZMQError as error:
             detail = f"Expected a ZMQ address, got `{self.endpoint[:200]}`: {error.strerror}"
             raise EndpointError(detail) from error
@@ -269,22 +284,39 @@ class Connection:
         if self._warn_at is not None and now >= self._warn_at:
             self._warn_at = None
             _logger.warning(
-                "No publisher at %s after %g s; still trying, for %s",
+                "No publisher at %s after %g s%s; still trying, for %s",
                 self.endpoint,
                 LINK_WARN_S,
+                self._trouble or (" (its name is being looked up)" if self._lookup else ""),
                 self._name,
             )
-        if now >= self._retry_at and self._is_idle(now):
+        if self._lookup is not None:
+            self._take_addresses(self._lookup, now)
+        elif now >= self._retry_at and self._is_idle(now):
             self._retry_at = now + LINK_REPLACE_S
             self._quiet_from = math.inf
-            with suppress(zmq.ZMQError):  # libzmq has given it up already
-                self.socket.disconnect(self.endpoint)
-            if self._by_name:
-                self.socket.ipv6 = not self.socket.ipv6
+            if self._address is not None:
+                with suppress(zmq.ZMQError):  # libzmq has given it up already
+                    self.socket.disconnect(self._address)
+                self._address = None
             self._connect()
+
+    def _take_addresses(self, lookup: "Future[Addresses]", now: float) -> None:
+        if not lookup.done():
+            return
+        self._lookup = None
+        error = lookup.exception()
+        if error is None:
+            self._trouble, self._addresses = "", list(lookup.result())
+            self._connect()
+        else:
+            self._trouble = f" ({error})"
+        self._retry_at = now + LINK_REPLACE_S
 
     def _is_idle(self, now: float) -> bool:
         """Whether no attempt is under way or about to be, and nothing is left to receive."""
+        if self._address is None:
+            return math.isinf(self._connect_at)
         quiet = self._quiet_from <= now < self._quiet_until - LINK_QUIET_S
         return quiet and not self._has_arrived()
 

@@ -18,8 +18,9 @@ def check_endpoint(endpoint: str) -> None:
     """
     if endpoint.startswith(_IPC) and len(endpoint) > len(_IPC):
         return
-    host, port = _host_and_port(endpoint)
-    if not host or host == "*" or not (port.isascii() and port.isdigit()):
+    host, port = split_endpoint(endpoint)
+    is_host = host not in ("", "*") and host.isprintable() and " " not in host
+    if not is_host or not (port.isascii() and port.isdigit()):
         raise EndpointError(
             f"Expected an address such as `tcp://10.0.0.7:5557` or `ipc:///run/engine`, "
             f"got: {endpoint[:200]}"
@@ -30,7 +31,7 @@ def check_endpoint(endpoint: str) -> None:
 
 def names_host(endpoint: str) -> bool:
     """Whether the address has a host name, which may stand for addresses of either IP version."""
-    host, _ = _host_and_port(endpoint)
+    host, _ = split_endpoint(endpoint)
     if not host:
         return False
     try:
@@ -40,8 +41,8 @@ def names_host(endpoint: str) -> bool:
     return False
 
 
-def _host_and_port(endpoint: str) -> tuple[str, str]:
-    """Both parts of a TCP address, "" for every other one."""
+def split_endpoint(endpoint: str) -> tuple[str, str]:
+    """Host and port of a TCP address, "" for every other one."""
     if not endpoint.startswith(_TCP):
         return "", ""
     host, _, port = endpoint[len(_TCP) :].rpartition(":")

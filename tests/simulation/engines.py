@@ -358,7 +358,7 @@ class SimulatedReplayer(Replayer):
         self._replays = replays
 
     async def _replies(
-        self, publisher: PublisherKey, endpoint: str, start: int, *, other_ip: bool
+        self, publisher: PublisherKey, endpoint: str, start: int, *, turn: int
     ) -> AsyncGenerator[list[RawMessage], None]:
         async for chunk in self._replays.ask(publisher, endpoint, start):
             yield chunk

@@ -2,6 +2,7 @@
 
 import logging
 import socket
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ import pytest
 import zmq
 
 from bridge.sockets import connection as connection_module
+from bridge.sockets import lookup as lookup_module
 from bridge.sockets.connection import Connection
 from bridge.sockets.inbox import Inbox
 from bridge.sockets.raw_message import RawMessage
@@ -336,28 +338,49 @@ def test_a_publisher_that_is_not_up_is_waited_for_and_named_once(
     late.close()
 
 
-def test_a_name_is_tried_in_both_versions_of_ip(
+def test_each_address_of_a_name_is_tried_and_the_name_looked_up_again(
     subscriber: Subscriber, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection_module, "LINK_REPLACE_S", 0.0)
-    connect = Connection._connect
-    tried: list[bool] = []
-
-    def connect_and_tell(connection: Connection) -> None:
-        tried.append(bool(connection.socket.ipv6))
-        connect(connection)
-
-    monkeypatch.setattr(Connection, "_connect", connect_and_tell)
     endpoint = free_endpoint()
-    subscriber.follow(registration(endpoint=endpoint.replace("127.0.0.1", "localhost")))
-    wait_until(lambda: len(tried) >= 4)
-    assert tried[:4] == [False, True, False, True]
-    monkeypatch.setattr(connection_module, "LINK_REPLACE_S", 1.0)
-    late = Engine(endpoint)
-    late.await_subscriber()
-    late.send(b"up")
+    nobody = [free_endpoint(), free_endpoint()]
+    lookups: list[list[str]] = []
+
+    def addresses_of(name: str) -> list[str]:
+        assert name == endpoint.replace("127.0.0.1", "engine.example")
+        lookups.append([*nobody, *([endpoint] if len(lookups) > 1 else [])])
+        return lookups[-1]
+
+    monkeypatch.setattr(lookup_module, "addresses_of", addresses_of)
+    engine = Engine(endpoint)
+    subscriber.follow(registration(endpoint=endpoint.replace("127.0.0.1", "engine.example")))
+    engine.await_subscriber()
+    assert len(lookups) == 3
+    engine.send(b"up")
     assert take(inbox, 1)[0].frames == [b"up"]
-    late.close()
+    engine.close()
+
+
+def test_a_name_whose_server_is_silent_delays_nobody(
+    subscriber: Subscriber, engine: Engine, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, answer = threading.Event(), threading.Event()
+
+    def addresses_of(name: str) -> list[str]:
+        asked.set()
+        assert answer.wait(10)
+        raise OSError("Name or service not known")
+
+    monkeypatch.setattr(lookup_module, "addresses_of", addresses_of)
+    try:
+        subscriber.follow(registration(instance_id="named", endpoint="tcp://silent.example:5557"))
+        assert asked.wait(5)
+        follow(subscriber, engine)
+        engine.send(b"up")
+        assert take(inbox, 1)[0].frames == [b"up"]
+        assert not subscriber.connected(registration(instance_id="named").publisher)
+    finally:
+        answer.set()
 
 
 @pytest.fixture
@@ -378,13 +401,12 @@ def receive(connection: Connection) -> list[bytes]:
     return [message.frames[0] for message in messages]
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_a_link_that_comes_up_while_it_is_looked_at_keeps_what_it_brings(
-    context: "zmq.Context[zmq.Socket[bytes]]", host: str, monkeypatch: pytest.MonkeyPatch
+    context: "zmq.Context[zmq.Socket[bytes]]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection_module, "LINK_REPLACE_S", 0.0)
     endpoint = free_endpoint()
-    connection = Connection(context, registration(endpoint=endpoint.replace("127.0.0.1", host)))
+    connection = Connection(context, registration(endpoint=endpoint))
     wait = Connection._wait
     late: list[Engine] = []
 
