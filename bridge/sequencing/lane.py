@@ -279,6 +279,7 @@ class Lane:
             sequence=batch.sequence,
             engine_time=self.engine_time,
             events=batch.events,
+            encoded=batch.encoded,
             doubted=self.proof is not None,
         )
 

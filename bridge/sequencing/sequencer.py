@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from bridge.sequencing.lane import RESTARTED, Anchor, Held, Lane, Missing, PublisherCounters
-from bridge.sequencing.window import Window
+from bridge.sequencing.window import Window, encode_events
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import DecodedBatch, open_source
 from bridge.wire.drop_reasons import DropReason
@@ -238,7 +238,10 @@ class Sequencer:
         """
         lane = self._lanes.get(message.publisher)
         try:
-            return None if lane is None else lane.source.decode(message.frames)
+            if lane is None:
+                return None
+            batch = lane.source.decode(message.frames)
+            return batch._replace(encoded=encode_events(batch.events))
         except Exception:  # noqa: BLE001 -- `process` meets it again, and counts it
             return None
 

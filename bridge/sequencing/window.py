@@ -7,6 +7,7 @@ the first was folded.
 """
 
 import struct
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -21,6 +22,14 @@ _ARRAY_HEADER: Final = struct.Struct(">BI")
 _ARRAY32: Final = 0xDD
 
 _encode_into: Final = msgspec.msgpack.Encoder().encode_into
+
+
+def encode_events(events: Iterable[BlockEvent]) -> bytes:
+    """The events one after the other, as a record has them behind its array's header."""
+    encoded = bytearray()
+    for event in events:
+        _encode_into(event, encoded, -1)
+    return bytes(encoded)
 
 
 class Window:
@@ -67,24 +76,29 @@ class Window:
         sequence: int,
         engine_time: float,
         events: list[BlockEvent],
+        encoded: bytes | None = None,
         doubted: bool = False,
     ) -> None:
-        """Appends one batch; one without events still moves the cursor.
+        """Appends one batch; one without events still moves the cursor. `encoded`: its events, by
+        `encode_events`, where that was done ahead.
 
         The caller has put a gap or a reset between batches that do not follow each other.
         """
         if doubted != self._doubted:
             self._flush()
             self._doubted = doubted
-        encoded = self._encoded
-        end = len(encoded)
-        for event in events:
-            _encode_into(event, encoded, -1)
+        run = self._encoded
+        end = len(run)
+        if encoded is None:
+            for event in events:
+                _encode_into(event, run, -1)
+        else:
+            run += encoded
         if self._batches and (
-            len(encoded) > RECORD_BYTES_MAX or self._events + len(events) > RECORD_EVENTS_MAX
+            len(run) > RECORD_BYTES_MAX or self._events + len(events) > RECORD_EVENTS_MAX
         ):
-            batch = bytes(encoded[end:])
-            del encoded[end:]
+            batch = bytes(run[end:])
+            del run[end:]
             self._flush(batch)
         if not self._batches:
             self._incarnation = incarnation

@@ -176,6 +176,7 @@ class DecodedBatch(NamedTuple):
         events: what could be used, in order.
         dropped: an `EventError` for each event that could not, or one `BatchError`: the batch then
             has no events, but it was received, so its sequence counts.
+        encoded: the events one after the other, as a record has them, where that was done ahead.
     """
 
     sequence: int
@@ -183,6 +184,7 @@ class DecodedBatch(NamedTuple):
     engine_time: float | None
     events: list[BlockEvent]
     dropped: list[WireError]
+    encoded: bytes | None = None
 
 
 def read_frames(frames: Sequence[bytes]) -> tuple[int, bytes]:
