@@ -217,7 +217,8 @@ class Pump:
         messages = self.inbox.take(self._turn_messages_max, bytes_max=TURN_BYTES_MAX)
         is_more = bool(self.inbox)
         if messages:
-            self._process(self._bulk.sort(messages))
+            # Until the first one comes, nobody looks for what is large.
+            self._process(self._bulk.sort(messages) if self.inbox.bulk else messages)
             if self._bulk and (self._decoding is None or self._decoding.done()):
                 self._decoding = asyncio.create_task(self._decode_bulk())
         if not is_more:

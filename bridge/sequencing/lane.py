@@ -236,8 +236,8 @@ class Lane:
         """Appends the batch to the window, after the reset or gap that it shows."""
         counters = self.counters
         tracker = self.tracker
-        before = Proof(tracker.sequence, self.engine_time)
-        if self._link_proven and self.link and self.is_older(batch):
+        sequence, engine_time = tracker.sequence, self.engine_time
+        if batch.sequence <= sequence and self._link_proven and self.link and self.is_older(batch):
             # A link ends with the process at its other end: no restart. A replay was faster.
             counters.duplicates += 1
             return
@@ -245,10 +245,10 @@ class Lane:
         if verdict.outcome is Outcome.DUPLICATE:
             counters.duplicates += 1
             return
-        if verdict.outcome is Outcome.RESTART or before.sequence == -1:
+        if verdict.outcome is Outcome.RESTART or sequence == -1:
             self.prove()  # the log has nothing else of this incarnation
         elif not self._link_proven and self.proof is None:
-            self.proof = before
+            self.proof = Proof(sequence, engine_time)
         if verdict.outcome is Outcome.RESTART:
             counters.restarts += 1
             self.degraded = False

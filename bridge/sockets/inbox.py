@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from bridge.sockets.raw_message import RawMessage
 from schemas.identities import PublisherKey
 from schemas.limits import (
+    BULK_BYTES,
     HEAD_BYTES_MAX,
     INBOX_BYTES_MAX,
     INBOX_MESSAGES_MAX,
@@ -30,6 +31,9 @@ class Inbox:
         messages_max: bound on waiting messages.
         bytes_max: bound on the bytes of their frames.
         when_filled: called, on the thread that puts, when there is something to take again.
+
+    Attributes:
+        bulk: how many messages of more than BULK_BYTES have come; only rises.
     """
 
     def __init__(
@@ -45,12 +49,15 @@ class Inbox:
         self._queues: dict[PublisherKey, deque[RawMessage]] = {}  # the next one's turn first
         self._messages = 0
         self._size_bytes = 0
+        self.bulk = 0
         self._dropped: Counter[PublisherKey] = Counter()
         self._overflowed: dict[PublisherKey, list[bytes]] = {}
         self._lock = threading.Lock()
 
     def put(self, messages: Sequence[RawMessage]) -> None:
         """Appends the messages, as many as fit; never waits. Cost O(messages)."""
+        publisher: PublisherKey | None = None
+        queue: deque[RawMessage] = deque()
         with self._lock:
             was_empty = not self._messages
             for message in messages:
@@ -64,10 +71,12 @@ class Inbox:
                     if sum(map(len, heads)) <= HEAD_BYTES_MAX:
                         self._overflowed[message.publisher] = heads
                     continue
-                queue = self._queues.get(message.publisher)
-                if queue is None:
-                    queue = self._queues[message.publisher] = deque()
+                if message.publisher is not publisher:  # almost always all are of one
+                    publisher = message.publisher
+                    queue = self._queues.setdefault(publisher, deque())
                 queue.append(message)
+                if size_bytes > BULK_BYTES:
+                    self.bulk += 1
                 self._messages += 1
                 self._size_bytes += size_bytes
             filled = was_empty and self._messages > 0
