@@ -321,6 +321,13 @@ GATHER_MS_MAX: Final = 10_000  # --window-ms and --flush-ms: the latency that ea
 SESSION_S_MAX: Final = 300.0  # a dead role's publishers or partitions wait as long as its session
 SETTING_SHOWN_CHARS_MAX: Final = 40  # of a wrong environment variable, in the error
 
+# memory: freed by a spike, and kept by the C library.
+MEMORY_LOOK_S: Final = 5.0
+MEMORY_GROWTH_BYTES: Final = (
+    32 * MIB
+)  # by which a process has grown before it is asked to give back
+MEMORY_TRIMS: Final = 12  # looks at which it is asked then
+
 # embedded.
 EMBEDDED_TURN_MESSAGES_MAX: Final = 1024  # smaller turns: the fold of one overlaps with the next
 FOLD_QUEUE_BYTES_MAX: Final = 64 * MIB  # appended and not yet folded; appending waits above it

@@ -9,6 +9,7 @@ from brokers.settings import KafkaSettings
 from reprise.cli.kafka_options import data_option, kafka_options, metrics_options
 from reprise.cli.param_types import Amount
 from reprise.cli.terminal import start_logging
+from reprise.memory import return_memory
 from reprise.settings import log_level_from
 from schemas import limits
 from schemas.errors import RepriseError
@@ -75,6 +76,7 @@ def bridge(
             metrics_port=metrics_port,
         )
         start_logging(log_level_from(os.environ))
+        return_memory()
         run_bridge(options)
     except RepriseError as error:
         raise click.ClickException(str(error)) from error

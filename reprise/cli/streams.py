@@ -9,6 +9,7 @@ from brokers.settings import KafkaSettings
 from reprise.cli.kafka_options import data_option, kafka_options, metrics_options
 from reprise.cli.param_types import Amount
 from reprise.cli.terminal import start_logging, warn_without_native
+from reprise.memory import return_memory
 from reprise.settings import log_level_from, seed_from
 from schemas import limits
 from schemas.errors import RepriseError
@@ -73,6 +74,7 @@ def streams(
             session_timeout_s=session_timeout_s,
         )
         start_logging(log_level_from(os.environ))
+        return_memory()
         warn_without_native(kernel)
         work(settings)
     except RepriseError as error:
