@@ -297,8 +297,13 @@ def test_without_its_bridges_no_answer_is_exact_and_with_them_all_are(
     for bridge in deployment.bridges:
         bridge.kill()
     assert_all_within_bound(deployment, load, time.monotonic())
-    (service, *_) = deployment.replicas[0].get("/services")["services"]
-    assert (service["State"], service["Reason"]) == ("unconfirmed", "no_heartbeat")
+
+    def reasons() -> set[tuple[str, str]]:
+        services = deployment.replicas[0].get("/services")["services"]
+        return {(one["State"], one["Reason"]) for one in services}
+
+    # Each partition has heartbeats of its own, so the publishers follow one after the other.
+    deployment.until(lambda: reasons() == {("unconfirmed", "no_heartbeat")}, what="the reason")
     for bridge in deployment.bridges:
         bridge.start()
     deployment.until(lambda: states_of(deployment, load) == {"exact"}, what="exact answers")
