@@ -313,6 +313,18 @@ def test_an_error_nobody_foresaw_passes_over_one_record_and_degrades_its_publish
     assert not fold.is_degraded(SCOPE)
 
 
+def test_a_clear_in_the_first_batch_that_may_be_lost_does_not_end_the_loss(fold: Fold) -> None:
+    """What is lost from batch 1 on may have come after a clear in batch 1."""
+    fold.kernel = PoisonedKernel.around(fold.kernel)
+    bad = events_record(1, 1, [stored(1, [2], range(4), lora_name="poison")])
+    feed(fold, events_record(0, 0, [stored(0, [1], range(4))]), bad)
+    assert fold.publishers[PUBLISHER].degraded_since == 1
+    feed(fold, events_record(1, 1, [cleared(1)]))
+    assert fold.is_degraded(SCOPE)
+    feed(fold, events_record(2, 2, [cleared(2)]))
+    assert not fold.is_degraded(SCOPE)
+
+
 def test_an_error_in_the_first_record_of_an_incarnation_stays_a_hole_in_it(fold: Fold) -> None:
     fold.kernel = PoisonedKernel.around(fold.kernel)
     bad = stored(0, [2], range(4), lora_name="poison")
