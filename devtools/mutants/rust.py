@@ -116,7 +116,7 @@ def _mutated(source: str, mutant: dict[str, Any]) -> str:
     start, end = mutant["span"]["start"], mutant["span"]["end"]
     before = "".join(lines[: start["line"] - 1]) + lines[start["line"] - 1][: start["column"] - 1]
     after = lines[end["line"] - 1][end["column"] - 1 :] + "".join(lines[end["line"] :])
-    return before + str(mutant["replacement"]) + after
+    return f"{before}{mutant['replacement']}{after}"
 
 
 class _Copy:
