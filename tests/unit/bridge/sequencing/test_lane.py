@@ -53,6 +53,8 @@ def doubted(records: list[SequencedRecord]) -> list[bool]:
 def test_of_a_new_lane_nothing_is_known_but_its_place() -> None:
     lane = new_lane()
     assert lane.anchor == Anchor(CURSOR, 0.0)
+    assert (lane.held_bytes, lane.link) == (0, 0)
+    assert doubted(accept(lane, batch(10))) == [True], "whatever brings it"
     lane.begin_link(7)
     assert (lane.link, lane.proven_link) == (7, 0)
 

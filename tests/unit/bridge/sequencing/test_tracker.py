@@ -86,8 +86,9 @@ def test_evidence_of_the_life_before_does_not_count_where_the_new_one_has_a_hole
 
 
 def test_every_life_has_evidence_of_a_whole_window() -> None:
-    tracker = SequenceTracker()
+    tracker = SequenceTracker(Cursor(1, 7))
     tracker.begin_incarnation()
+    assert tracker.cursor == Cursor(2, -1)
     for sequence in range(DUPLICATE_WINDOW):
         assert tracker.observe(sequence, sequence) == NEXT
     for sequence in (0, DUPLICATE_WINDOW - 1):

@@ -100,11 +100,11 @@ def test_bridges_that_the_table_has_forgotten_are_forgotten_in_time() -> None:
     for at in (1.0, 2.0):
         for name in gone:
             scene.note(at, names=(name,))
-        scene.note(at, partition=1)
+        scene.note(at, partition=1, names=(TWO,))
     assert scene.counts_from(gone[0]) == 2.0
     scene.note(3.0)
     assert all(scene.counts_from(name) is None for name in gone)
-    assert scene.counts_from(ONE, partition=1) == 2.0, "it is another partition's"
+    assert scene.counts_from(TWO, partition=1) == 2.0, "it is another partition's"
     scene.note(4.0)
     assert scene.counts_from() == 4.0, "it is known"
     scene.note(5.0, names=(gone[0],))

@@ -94,6 +94,12 @@ def test_a_gap_degrades_until_a_clear_that_comes_after_it(fold: Fold) -> None:
     assert fold.is_degraded(SCOPE)
 
 
+def test_a_clear_where_nothing_was_lost_is_no_fault(fold: Fold) -> None:
+    feed(fold, events_record(0, 0, [stored(0, [1], range(4)), cleared(0)]))
+    assert fold.counters == {"records": 1}
+    assert matched(fold, list(range(4))) == 0
+
+
 def test_nothing_is_left_of_a_loss_that_has_ended(fold: Fold) -> None:
     feed(fold, gap_record(0, 4), events_record(5, 5, [cleared(5)]))
     assert fold.publishers[PUBLISHER] == PublisherState(incarnation=1, sequence=5, engine_time=5.0)

@@ -10,7 +10,7 @@ from schemas.limits import BRIDGES_REMEMBERED_MAX
 from schemas.positions import Confirmation, Heartbeat, PublisherState
 from schemas.records import Report
 from streams.kernel import open_kernel
-from streams.table.fold import Fold
+from streams.table.fold import Fold, Unproven
 from streams.table.scope_states import Source
 from tests.building import (
     SCOPE,
@@ -157,11 +157,17 @@ def test_with_its_registration_a_publisher_leaves_the_scope(scene: Scene) -> Non
 
 def test_a_fold_that_was_restored_goes_on_with_what_bridges_had_said(scene: Scene) -> None:
     scene.hear([report(ONE), report(TWO)], of="b-2", uptime=9.0)
-    scene.hear([], of="b-1", uptime=3.0)
+    for bridge in ("b-1", "b-0"):
+        scene.hear([], of=bridge, uptime=3.0)
     fold = scene.fold
     again = Fold(open_kernel(1337, name="reference"))
-    again.restore(fold.offset, fold.publishers, fold.registrations, bridges=fold.bridges)
+    unproven = Unproven(7)
+    again.restore(fold.offset, fold.publishers, fold.registrations, unproven, fold.bridges)
+    assert (again.offset, again.unproven) == (fold.offset, unproven)
+    assert (again.publishers, again.registrations) == (fold.publishers, fold.registrations)
     assert again.states.state(SCOPE, FRESH, 0.0) is AnswerState.EXACT
-    assert list(again.bridges) == ["b-1", "b-2"], "the one that was heard of last stands last"
+    assert list(again.bridges) == ["b-0", "b-1", "b-2"], (
+        "the one that was heard of last stands last"
+    )
     changes = again.take_changes()
     assert (changes.publishers, changes.registrations, changes.bridges) == ({}, {}, {})

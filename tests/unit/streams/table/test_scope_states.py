@@ -1,5 +1,6 @@
 """The state of a scope and of one publisher, over a clock of numbers."""
 
+import msgspec
 import pytest
 
 from schemas.answer_states import LOST_BATCHES, AnswerState, Doubt, Standing
@@ -33,6 +34,7 @@ def states() -> ScopeStates:
 def test_a_scope_without_publishers_is_exact() -> None:
     assert ScopeStates().state(SCOPE, {}, NOW) is EXACT
     assert ScopeStates().publishers(SCOPE) == ()
+    assert not ScopeStates().is_degraded(SCOPE)
 
 
 def test_a_confirmed_publisher_is_exact_while_its_bridge_is_heard_of(states: ScopeStates) -> None:
@@ -44,10 +46,11 @@ def test_a_confirmed_publisher_is_exact_while_its_bridge_is_heard_of(states: Sco
 
 
 def test_a_publisher_of_which_no_bridge_has_spoken_is_unconfirmed() -> None:
-    registered, stated = ScopeStates(), ScopeStates()
+    registered, stated, listed = ScopeStates(), ScopeStates(), ScopeStates(has_registry=True)
     registered.register(ONE, True)
     stated.put(ONE, PublisherState())
-    for states in (registered, stated):
+    listed.list(ONE, True)
+    for states in (registered, stated, listed):
         assert states.state(SCOPE, FRESH, NOW) is UNCONFIRMED
         assert states.standing(ONE, FRESH, NOW) == Standing(UNCONFIRMED, Doubt.NOT_FOLLOWED, 0.0)
 
@@ -70,6 +73,15 @@ def test_a_degraded_publisher_is_degraded_whatever_else_is_so(states: ScopeState
     assert states.standing(ONE, FRESH, NOW).state is EXACT
     states.put(TWO, None)
     assert not states.is_degraded(SCOPE)
+    assert states.state(SCOPE, FRESH, NOW) is EXACT
+
+
+def test_a_loss_counts_though_its_bridge_says_what_it_said(states: ScopeStates) -> None:
+    said = confirmed()
+    states.put(ONE, said)
+    states.put(ONE, msgspec.structs.replace(said, degraded_since=3, degraded_at=30.0))
+    assert states.state(SCOPE, FRESH, NOW) is AnswerState.DEGRADED
+    states.put(ONE, said)
     assert states.state(SCOPE, FRESH, NOW) is EXACT
 
 
