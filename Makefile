@@ -18,7 +18,7 @@ NATIVE_SOURCES := $(wildcard $(NATIVE)/Cargo.toml $(NATIVE)/src/*.rs $(NATIVE)/i
 ARGS ?=
 JOBS ?= 3
 
-.PHONY: help run install test check fmt bench kafka clean
+.PHONY: help run install test check fmt bench mutants kafka clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -52,6 +52,9 @@ endif
 
 bench: .make/dev ## measure throughput, query cost, memory and recovery, for both kernels
 	$(BIN)/python -m benchmarks $(ARGS)
+
+mutants: .make/dev ## change one thing at a time in what decides correctness, and see that a test fails
+	$(BIN)/python -m devtools.mutants $(ARGS)
 
 kafka: .make/dev ## start a real Kafka broker on 127.0.0.1:9092 (needs Java 17 and, once, Maven)
 	@exec $(BIN)/python -m devtools.broker $(ARGS)

@@ -82,6 +82,7 @@ def events_record(
     incarnation: int = 1,
     stream: StreamKey = STREAM,
     dp_rank: int = 0,
+    doubted: bool = False,
 ) -> bytes:
     return encode_record(
         EventsRecord(
@@ -93,6 +94,7 @@ def events_record(
             last_sequence=last,
             engine_time=float(last),
             events=msgspec.Raw(encode_events(list(events))),
+            doubted=doubted or msgspec.UNSET,
         )
     )
 

@@ -1,16 +1,19 @@
 """When a publisher is confirmed, and when its engine is asked; over a clock of numbers."""
 
+import asyncio
 from dataclasses import dataclass, field
+from typing import cast
 
 import msgspec
 import pytest
 
-from bridge.followed import Ask, Followed, Look
+from bridge.followed import Ask, Doubted, Followed, Look
 from schemas.answer_states import Doubt
 from schemas.limits import (
     CHECK_AGAIN_S,
     CHECK_FAILURES_MAX,
     CHECK_RETRY_MAX_S,
+    CHECK_RETRY_S,
     CHECK_SILENCE_S,
     LINK_SETTLE_S,
     RECEIVED_LATE_S,
@@ -184,6 +187,127 @@ def test_without_a_replay_socket_only_what_came_over_the_link_confirms() -> None
     assert scene.see(connected=True, links=2) is Doubt.NO_REPLAY
     assert scene.see(is_doubted=True, proven_link=0) is Doubt.NO_REPLAY, "it may be another life"
     assert scene.see(is_doubted=False, proven_link=2) is None, "it has cleared its cache"
+
+
+# Where nothing has happened yet, and what ends what
+
+
+def test_of_a_publisher_without_a_place_in_the_log_nothing_is_known_or_asked() -> None:
+    scene = Scene()
+    scene.followed = Followed(REPLAYS)
+    assert scene.followed.doubted == Doubted(Doubt.CATCHING_UP, 0.0)
+    assert scene.see(connected=True, links=1) is Doubt.CATCHING_UP
+    scene.see(LINK_SETTLE_S)
+    assert scene.ask(None, heard=1) is Doubt.CATCHING_UP
+    scene.followed.answered(scene.now, 0, Doubt.REPLAY_SILENT)
+    scene.see(CHECK_AGAIN_S)
+    assert scene.asks() is Ask.NOTHING
+    scene.followed.live = True
+    assert scene.see() is None
+
+
+def test_of_a_new_one_nothing_is_under_way_and_nothing_was_said() -> None:
+    followed = Followed(REPLAYS)
+    assert (followed.repair, followed.is_check, followed.interrupted) == (None, False, False)
+    assert (followed.held_since, followed.said, followed.live) == (None, None, False)
+    followed.cancel_repair()
+    assert not followed.interrupted, "there was none"
+
+
+class Task:
+    """Stands for a repair."""
+
+    cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+def test_a_repair_that_is_cancelled_is_interrupted() -> None:
+    followed, task = Followed(REPLAYS), Task()
+    followed.repair = cast("asyncio.Task[None]", task)
+    followed.cancel_repair()
+    assert task.cancelled
+    assert followed.repair is None
+    assert followed.interrupted
+
+
+def test_while_something_is_missing_it_is_catching_up_while_it_is_checked_it_stays_confirmed(
+    confirmed: Scene,
+) -> None:
+    confirmed.followed.repair = cast("asyncio.Task[None]", Task())
+    assert confirmed.see() is Doubt.CATCHING_UP
+    confirmed.followed.is_check = True
+    assert confirmed.see() is None
+    confirmed.see(CHECK_AGAIN_S)
+    assert confirmed.asks() is Ask.NOTHING, "it is being asked"
+
+
+def test_what_was_written_of_it_is_remembered() -> None:
+    followed = Followed(REPLAYS)
+    followed.note_said(Doubt.LINK_DOWN, 7.0)
+    assert followed.said == Doubted(Doubt.LINK_DOWN, 7.0)
+    followed.note_said("", 8.0)
+    assert followed.said == Doubted(None, 8.0)
+
+
+def test_a_link_that_is_down_is_not_asked_over(confirmed: Scene) -> None:
+    confirmed.see(CHECK_AGAIN_S, connected=False)
+    assert confirmed.asks() is Ask.NOTHING
+    assert confirmed.followed.begin_asking(confirmed.now, heard=1) == 0
+
+
+@pytest.mark.parametrize(
+    "changes", [{"links": 2}, {"connected": False}, {"links": 2, "connected": False}]
+)
+def test_an_answer_confirms_only_the_link_on_which_it_was_asked_and_only_while_it_is_up(
+    changes: dict[str, object],
+) -> None:
+    scene = Scene()
+    scene.see(connected=True, links=1)
+    scene.see(LINK_SETTLE_S)
+    link = scene.followed.begin_asking(scene.now, heard=0)
+    scene.see(**changes)  # type: ignore[arg-type]
+    scene.followed.answered(scene.now, link, None)
+    assert scene.see(connected=True) is not None
+
+
+def test_before_there_is_a_link_an_answer_confirms_none() -> None:
+    scene = Scene()
+    scene.see(connected=True)
+    scene.followed.answered(scene.now, 0, None)
+    scene.see(CHECK_AGAIN_S)
+    scene.followed.distrust()
+    assert scene.see(connected=True, links=1) is Doubt.CATCHING_UP
+
+
+def test_a_pause_takes_back_what_the_bridge_had_proven_by_itself_until_the_engine_answers(
+    confirmed: Scene,
+) -> None:
+    assert confirmed.see(proven_link=1) is None
+    confirmed.followed.distrust()
+    assert confirmed.see(proven_link=1) is Doubt.CATCHING_UP, "that was before the pause"
+    assert confirmed.ask(None) is None
+
+
+def test_after_a_pause_the_doubt_of_before_is_not_told(confirmed: Scene) -> None:
+    confirmed.ask(Doubt.REPLAY_SILENT)
+    confirmed.followed.distrust()
+    confirmed.followed.begin_asking(confirmed.now, heard=1)
+    assert confirmed.see() is Doubt.CATCHING_UP
+
+
+def test_an_engine_that_is_silent_is_asked_at_growing_intervals(confirmed: Scene) -> None:
+    waits = []
+    for _ in range(12):
+        confirmed.ask(Doubt.REPLAY_SILENT)
+        confirmed.see(is_doubted=True)
+        began = confirmed.now
+        while confirmed.asks() is Ask.NOTHING:
+            confirmed.see(0.25)
+        waits.append(confirmed.now - began)
+    doubling = [CHECK_RETRY_S * 2**number for number in range(12)]
+    assert waits == [min(wait, CHECK_RETRY_MAX_S) for wait in doubling]
 
 
 def test_since_is_when_the_doubt_began(confirmed: Scene) -> None:

@@ -1,3 +1,7 @@
+import copy
+
+import pytest
+
 from bridge.sequencing.tracker import Gap, Outcome, SequenceTracker, Verdict
 from schemas.limits import DUPLICATE_WINDOW
 from schemas.positions import NO_CURSOR, Cursor
@@ -70,6 +74,37 @@ def test_evidence_of_the_life_before_does_not_count() -> None:
     assert tracker.observe(0, 3).outcome is Outcome.RESTART
     tracker.observe(1, 4)
     assert tracker.observe(1, 2).outcome is Outcome.RESTART
+
+
+def test_evidence_of_the_life_before_does_not_count_where_the_new_one_has_a_hole() -> None:
+    tracker = SequenceTracker()
+    for sequence in range(3):
+        tracker.observe(sequence, sequence)
+    tracker.observe(0, 7)
+    assert tracker.observe(3, 7) == Verdict(Outcome.GAP, Gap(1, 2))
+    assert tracker.observe(2, 2).outcome is Outcome.RESTART
+
+
+def test_every_life_has_evidence_of_a_whole_window() -> None:
+    tracker = SequenceTracker(Cursor(1, 7))
+    tracker.begin_incarnation()
+    assert tracker.cursor == Cursor(2, -1)
+    for sequence in range(DUPLICATE_WINDOW):
+        assert tracker.observe(sequence, sequence) == NEXT
+    for sequence in (0, DUPLICATE_WINDOW - 1):
+        assert tracker.observe(sequence, sequence) == DUPLICATE
+
+
+@pytest.mark.parametrize("digest", [1, 2])
+@pytest.mark.parametrize("sequence", [0, 1, 4, 5, 6, 7, 9])
+def test_to_peek_says_what_observing_would_and_moves_nothing(sequence: int, digest: int) -> None:
+    tracker = SequenceTracker()
+    tracker.observe(0, 1)
+    for seen in (4, 5):
+        tracker.observe(seen, 1)
+    said = tracker.peek(sequence, digest)
+    assert tracker.cursor == Cursor(1, 5)
+    assert said == copy.copy(tracker).observe(sequence, digest)
 
 
 def test_evidence_ends_with_the_window() -> None:

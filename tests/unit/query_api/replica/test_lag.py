@@ -45,6 +45,40 @@ def test_the_partition_that_is_furthest_behind_counts() -> None:
     assert lag.stale_at(reachable=True) == 10.0 + STALE_S
 
 
+def test_of_two_that_are_behind_the_older_one_counts() -> None:
+    lag = tracker("a", "b")
+    lag.note_ends(10.0, {"a": 1, "b": 1})
+    lag.advance("b", 1)
+    lag.note_ends(12.0, {"a": 1, "b": 1})
+    lag.note_ends(20.0, {"a": 2, "b": 2})
+    assert lag.seconds(20.5, reachable=True) == 20.5
+    lag.advance("a", 1)
+    assert lag.seconds(20.5, reachable=True) == 10.5
+
+
+def test_less_than_a_second_behind_is_told_as_it_is() -> None:
+    lag = tracker("a")
+    lag.note_ends(10.0, {"a": 0})
+    lag.note_ends(10.25, {"a": 1})
+    assert lag.seconds(10.5, reachable=True) == 0.5
+
+
+def test_before_the_log_was_asked_nothing_is_missing_and_nothing_is_proven() -> None:
+    lag = tracker("a")
+    assert lag.records("a") == 0
+    assert lag.stale_at(reachable=True) == -NEVER
+    assert tracker().stale_at(reachable=True) == -NEVER
+
+
+def test_an_end_that_stays_takes_one_place_among_the_notes() -> None:
+    lag = tracker("a")
+    lag.note_ends(10.0, {"a": 1})
+    for second in range(2 * LAG_SAMPLES_MAX):
+        lag.note_ends(11.0 + second, {"a": 2})
+    lag.advance("a", 1)
+    assert lag.as_of("a") == 10.0
+
+
 def test_without_an_answer_the_age_grows_and_answers_are_stale() -> None:
     lag = tracker("a")
     lag.note_ends(10.0, {"a": 0})

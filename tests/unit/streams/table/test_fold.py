@@ -1,11 +1,14 @@
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 
 from schemas.events import BlockEvent, Removed
 from schemas.identities import Offset, PublisherKey
 from schemas.limits import UNREGISTERED_REMEMBERED_MAX
-from schemas.positions import PublisherState
+from schemas.positions import Proof, PublisherState
+from schemas.registration import Registered
+from streams.kernel.interface import Kernel, PublisherId
 from streams.table.fold import DUPLICATE, INTERNAL_ERROR, Fold, Unproven
 from tests.building import (
     SCOPE,
@@ -91,6 +94,49 @@ def test_a_gap_degrades_until_a_clear_that_comes_after_it(fold: Fold) -> None:
     assert fold.is_degraded(SCOPE)
 
 
+def test_a_clear_where_nothing_was_lost_is_no_fault(fold: Fold) -> None:
+    feed(fold, events_record(0, 0, [stored(0, [1], range(4)), cleared(0)]))
+    assert fold.counters == {"records": 1}
+    assert matched(fold, list(range(4))) == 0
+
+
+def test_nothing_is_left_of_a_loss_that_has_ended(fold: Fold) -> None:
+    feed(fold, gap_record(0, 4), events_record(5, 5, [cleared(5)]))
+    assert fold.publishers[PUBLISHER] == PublisherState(incarnation=1, sequence=5, engine_time=5.0)
+
+
+def test_a_gap_that_leaves_out_batches_before_it_is_a_hole_as_well(fold: Fold) -> None:
+    feed(fold, events_record(0, 0, []), gap_record(3, 4))
+    assert fold.counters["log_holes"] == 1
+    assert fold.publishers[PUBLISHER].degraded_since == 1
+
+
+def test_what_happened_is_counted_once_each(fold: Fold) -> None:
+    feed(
+        fold,
+        events_record(0, 0, []),
+        gap_record(1, 4),
+        reset_record(2),
+        gap_record(0, 0, incarnation=2),
+    )
+    assert fold.counters == {"records": 4, "gaps": 2, "lost_batches": 5, "resets": 1}
+
+
+def test_the_last_batch_that_is_proven_is_the_one_before_the_first_doubted(fold: Fold) -> None:
+    feed(fold, events_record(0, 2, []))
+    assert fold.publishers[PUBLISHER].proof is None
+    feed(fold, events_record(3, 4, [], doubted=True), events_record(5, 6, [], doubted=True))
+    assert fold.publishers[PUBLISHER].proof == Proof(2, 2.0)
+    feed(fold, events_record(7, 7, []))
+    assert fold.publishers[PUBLISHER].proof is None
+
+
+@pytest.mark.parametrize("end", [gap_record(5, 5), reset_record(2)])
+def test_nothing_is_doubted_after_a_gap_or_a_reset(fold: Fold, end: bytes) -> None:
+    feed(fold, events_record(0, 2, []), events_record(3, 4, [], doubted=True), end)
+    assert fold.publishers[PUBLISHER].proof is None
+
+
 def test_the_word_cleared_in_a_name_is_not_a_clear(fold: Fold) -> None:
     feed(fold, gap_record(0, 0))
     feed(fold, events_record(1, 1, [stored(1, [1], range(4), lora_name="cleared")]))
@@ -135,6 +181,40 @@ def test_a_registered_publisher_is_answered_with_zeros(fold: Fold) -> None:
     feed(fold, registered_record(registration("b")))
     (match,) = fold.kernel.query(SCOPE, u32s(range(4)), b"", None)
     assert (match.instance_id, match.longest) == ("b", 0)
+
+
+def test_a_registration_is_replaced_by_another_one_and_not_by_itself(fold: Fold) -> None:
+    first, second = registration("a"), registration("a", port=6000)
+    feed(fold, registered_record(first), registered_record(first))
+    assert fold.counters["duplicate_records"] == 1
+    assert fold.registrations[PUBLISHER] == Registered(first, Offset(0))
+    feed(fold, registered_record(second))
+    assert fold.counters["duplicate_records"] == 1
+    assert fold.registrations[PUBLISHER] == Registered(second, Offset(2))
+
+
+def test_unregistering_one_that_never_published(fold: Fold) -> None:
+    feed(fold, registered_record(registration("a")))
+    fold.take_changes()
+    feed(fold, unregistered_record(registration("a")))
+    assert fold.kernel.query(SCOPE, u32s(range(4)), b"", None) == []
+    changes = fold.take_changes()
+    assert (changes.publishers, changes.registrations) == ({PUBLISHER: None}, {PUBLISHER: None})
+    assert fold.counters["duplicate_records"] == 0
+
+
+def test_unregistering_one_that_is_not_known_changes_nothing(fold: Fold) -> None:
+    feed(fold, unregistered_record(registration("a")))
+    assert fold.counters["duplicate_records"] == 1
+    changes = fold.take_changes()
+    assert (changes.publishers, changes.registrations) == ({}, {})
+
+
+def test_unregistering_after_a_restart_forgets_what_the_rows_had(fold: Fold) -> None:
+    fold.restore(Offset(7), {}, {PUBLISHER: Registered(registration("a"), Offset(3))})
+    feed(fold, unregistered_record(registration("a")))
+    assert not fold.registrations
+    assert fold.counters["duplicate_records"] == 0
 
 
 def test_unregistering_forgets_blocks_cursor_and_registration(fold: Fold) -> None:
@@ -211,7 +291,7 @@ EVERYTHING = Offset(2**63 - 1)
 
 def test_a_registration_below_the_mark_proves_nothing(fold: Fold) -> None:
     fold.distrust(Offset(5))
-    fold.apply(Offset(4), registered_record(registration("a")))
+    assert fold.apply(Offset(4), registered_record(registration("a"))) is None
     assert fold.publishers[PUBLISHER].degraded_since == 0
     assert fold.is_degraded(SCOPE)
 
@@ -283,6 +363,33 @@ def test_of_the_publishers_seen_unregistered_only_so_many_are_remembered(fold: F
     assert [key.stream.instance_id for key in fold.publishers] == ["i0"]
 
 
+def test_an_unregistration_above_the_mark_need_not_be_remembered(fold: Fold) -> None:
+    fold.distrust(Offset(5))
+    fold.apply(Offset(4), unregistered_record(registration("a")))
+    fold.apply(Offset(5), unregistered_record(registration("b")))
+    assert [key.stream.instance_id for key in fold.unproven.unregistered] == ["a"]
+
+
+def test_what_was_proven_by_an_unregistration_stays_so_as_the_registration_changes(
+    fold: Fold,
+) -> None:
+    fold.distrust(EVERYTHING)
+    feed(fold, unregistered_record(registration("a")), registered_record(registration("a")))
+    feed(fold, registered_record(registration("a", port=6000)))
+    assert not fold.is_degraded(SCOPE)
+
+
+def test_a_fold_of_a_whole_log_has_nothing_unproven_to_store(fold: Fold) -> None:
+    assert fold.take_changes().unproven is None
+
+
+def test_an_unregistration_below_the_mark_is_stored_with_the_next_rows(fold: Fold) -> None:
+    fold.distrust(EVERYTHING)
+    fold.take_changes()
+    feed(fold, unregistered_record(registration("a")))
+    assert fold.take_changes().unproven == Unproven(EVERYTHING, (PUBLISHER,))
+
+
 def test_what_is_not_proven_is_among_the_changes_once(fold: Fold) -> None:
     fold.distrust(Offset(5))
     assert fold.take_changes().unproven == Unproven(5)
@@ -313,6 +420,18 @@ def test_an_error_nobody_foresaw_passes_over_one_record_and_degrades_its_publish
     assert not fold.is_degraded(SCOPE)
 
 
+def test_a_clear_in_the_first_batch_that_may_be_lost_does_not_end_the_loss(fold: Fold) -> None:
+    """What is lost from batch 1 on may have come after a clear in batch 1."""
+    fold.kernel = PoisonedKernel.around(fold.kernel)
+    bad = events_record(1, 1, [stored(1, [2], range(4), lora_name="poison")])
+    feed(fold, events_record(0, 0, [stored(0, [1], range(4))]), bad)
+    assert fold.publishers[PUBLISHER].degraded_since == 1
+    feed(fold, events_record(1, 1, [cleared(1)]))
+    assert fold.is_degraded(SCOPE)
+    feed(fold, events_record(2, 2, [cleared(2)]))
+    assert not fold.is_degraded(SCOPE)
+
+
 def test_an_error_in_the_first_record_of_an_incarnation_stays_a_hole_in_it(fold: Fold) -> None:
     fold.kernel = PoisonedKernel.around(fold.kernel)
     bad = stored(0, [2], range(4), lora_name="poison")
@@ -324,3 +443,22 @@ def test_an_error_in_the_first_record_of_an_incarnation_stays_a_hole_in_it(fold:
     assert matched(fold, list(range(4))) == 0
     feed(fold, unregistered_record(registration("a")))
     assert not fold.is_degraded(SCOPE)
+
+
+class _Unopened:
+    """A kernel that opens no publisher."""
+
+    def open_publisher(self, *_: object) -> PublisherId:
+        raise RuntimeError("for a test")
+
+
+def test_a_publisher_that_could_not_be_opened_is_degraded_until_it_is_unregistered(
+    fold: Fold,
+) -> None:
+    kernel, fold.kernel = fold.kernel, cast(Kernel, _Unopened())
+    feed(fold, events_record(0, 0, []))
+    assert fold.is_degraded(SCOPE)
+    fold.kernel = kernel
+    feed(fold, unregistered_record(registration("a")))
+    assert not fold.is_degraded(SCOPE)
+    assert not fold.publishers

@@ -55,6 +55,7 @@ def test_a_rebuild_from_a_log_without_its_beginning_trusts_no_older_registration
     assert (own.action, own.start, own.unproven_before) == (Action.REBUILD, 0, 5)
     topic = plan(covered, 5, 9, own_log=False)
     assert (topic.action, topic.start, topic.unproven_before) == (Action.REBUILD, 5, EVERY_OFFSET)
+    assert plan(None, 1, 9, own_log=False).unproven_before == EVERY_OFFSET, "one record is enough"
 
 
 def test_a_log_that_ends_before_the_table_is_adopted_where_it_is_our_own() -> None:

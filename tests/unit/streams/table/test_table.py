@@ -1,6 +1,6 @@
 import asyncio
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from streams.table.recovery import EVERY_OFFSET, Action, Plan
 from streams.table.rows import format as rows
 from streams.table.rows.reader import RowReader
 from streams.table.rows.writer import RowWrite
-from streams.table.store import TableStore
+from streams.table.store import Local, TableStore
 from streams.table.table import Table, run_without_loop
 from streams.table.verification import fresh_fold
 from tests.building import (
@@ -280,6 +280,61 @@ def test_facts_that_this_version_does_not_know_are_let_be(disk: Disk) -> None:
     assert disk.recovered.plan.action is Action.RESUME
     assert disk.fold.kernel.contexts() == expected
     disk.close()
+
+
+# What the disk may cover
+
+
+class SyncedLog(EmbeddedLog):
+    """A log that knows how much of it is durable."""
+
+    synced = 0
+
+    def sync(self) -> None:
+        super().sync()
+        self.synced = self.end_offset
+
+
+def synced_disk(path: Path, log: SyncedLog) -> Table:
+    return Table(path / "table", lambda: Fold(open_kernel(1337)), log=log)
+
+
+def test_a_row_covers_only_what_is_durable_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = SyncedLog(tmp_path / "log")
+    table = synced_disk(tmp_path, log)
+    run_without_loop(table.open(log.bounds, now=0.0))
+    covered: list[int] = []
+    commit = TableStore.commit
+
+    def committed(
+        store: TableStore, writes: Iterable[RowWrite], local: Local | None = None
+    ) -> None:
+        assert table.fold.offset < log.synced
+        covered.append(table.fold.offset)
+        commit(store, writes, local)
+
+    monkeypatch.setattr(TableStore, "commit", committed)
+    for offset, record in enumerate(history()):
+        table.apply([LogEntry(log.append([record]), record)])
+        run_without_loop(table.flush(now=0.0))
+        assert covered[-1] == table.flushed == offset
+    table.close()
+    log.close()
+
+
+def test_what_is_folded_at_a_start_is_durable_first(tmp_path: Path) -> None:
+    """A process that died may have left records that a power cut would still take."""
+    log = EmbeddedLog(tmp_path / "log")
+    log.append(history())
+    log.close()
+    again = SyncedLog(tmp_path / "log")
+    table = synced_disk(tmp_path, again)
+    run_without_loop(table.open(again.bounds, now=0.0))
+    assert again.synced == len(history())
+    table.close()
+    again.close()
 
 
 # What the log no longer proves

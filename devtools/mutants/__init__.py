@@ -1,0 +1,1 @@
+"""Mutation testing of what decides correctness: see "Mutants" in CONTRIBUTING.md."""

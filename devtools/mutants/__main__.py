@@ -1,0 +1,171 @@
+"""Mutation testing of what decides correctness.
+
+    make mutants                                                      every Python module
+    make mutants ARGS="streams/table/fold.py --function Fold.apply"
+    make mutants ARGS="streams/kernel/native/index/src/slots.rs"      a file of the Rust kernel
+    make mutants ARGS="--rust --every 10"                             one in ten of all its files
+
+It fails on a survivor that `survivors.toml` does not explain, and on an explanation of a mutant
+that no longer exists.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from devtools.mutants.kept import SURVIVORS, Survivor, as_entries, read_kept
+from devtools.mutants.rust import NotTriedError, try_file
+from devtools.mutants.targets import KERNEL, ONLY, RUST, TESTS
+
+ROOT = Path(__file__).parents[2]
+
+
+class Result(NamedTuple):
+    """What `trial` wrote of a module: function, line's number and text, and change of each mutant;
+    what became of each; the tests that fail without a mutant.
+    """
+
+    mutants: list[tuple[str, int, str, str]]
+    outcomes: list[str]
+    failed: list[str]
+
+
+class Judged(NamedTuple):
+    """A module's mutants by what became of them. `new` and `gone` are faults."""
+
+    new: dict[Survivor, int]
+    gone: list[Survivor]
+    explained: int
+    killed: int
+    unusable: int
+    killed_now: list[Survivor]
+
+
+def judge(module: str, result: Result, kept: Mapping[Survivor, str], *, whole: bool) -> Judged:
+    """Holds a module's mutants against the survivors that are kept.
+
+    Args:
+        module: from the root of the tree.
+        result: of the module's trial.
+        kept: all that are kept, of this module and of others.
+        whole: whether all of the module's were tried, so that one that is missing is gone.
+    """
+    tried: dict[Survivor, str] = {}
+    at: dict[Survivor, int] = {}
+    for (function, number, line, change), outcome in zip(
+        result.mutants, result.outcomes, strict=True
+    ):
+        name = Survivor(module, function, line, change)
+        tried[name], at[name] = outcome, number
+    survived = [one for one, outcome in tried.items() if outcome == "survived"]
+    return Judged(
+        new={one: at[one] for one in survived if one not in kept},
+        gone=[one for one in kept if whole and one.module == module and one not in tried],
+        explained=sum(one in kept for one in survived),
+        killed=sum(outcome == "killed" for outcome in tried.values()),
+        unusable=sum(outcome == "unusable" for outcome in tried.values()),
+        killed_now=[one for one in kept if tried.get(one) == "killed"],
+    )
+
+
+def _try(module: str, functions: Sequence[str], arguments: argparse.Namespace) -> Result:
+    if module.endswith(".rs"):
+        try:
+            mutants, outcomes = try_file(ROOT, module, KERNEL, functions, arguments.every)
+        except NotTriedError as error:
+            sys.exit(str(error))
+        return Result(mutants, outcomes, [])
+    with tempfile.TemporaryDirectory() as directory:
+        out = Path(directory) / "result.json"
+        options = [f"--out={out}", f"--jobs={arguments.jobs}", f"--every={arguments.every}"]
+        options += [f"--function={function}" for function in functions]
+        command = [sys.executable, "-m", "devtools.mutants.trial", module, *options, "--"]
+        tests = [
+            one for one in TESTS[module] if one.startswith("tests/unit") or not arguments.quick
+        ]
+        done = subprocess.run(
+            [*command, f"--seeds={arguments.seeds}", *tests],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        if done.returncode or not out.exists():
+            sys.exit(
+                f"Expected the mutants of {module} to be tried, got exit {done.returncode}; run its"
+                f" tests with pytest first. Its output:\n{done.stdout[-4000:]}"
+            )
+        read = json.loads(out.read_text())
+    return Result([tuple(one) for one in read["mutants"]], read["outcomes"], read["failed"])
+
+
+def _print(module: str, judged: Judged, result: Result) -> None:
+    print(
+        f"{module}: {len(result.mutants)} mutants, {judged.killed} killed,"
+        f" {judged.explained} survivors explained, {len(judged.new)} not,"
+        f" {judged.unusable} could not be tried"
+    )
+    for test in result.failed:
+        print(f"  left out, as it fails without a mutant: {test}")
+    for one, number in judged.new.items():
+        print(f"  survived: {module}:{number} {one.function}: {one.line}\n            {one.change}")
+    for one in judged.gone:
+        print(f"  no longer exists: {one.function}: {one.line}: {one.change}")
+    for one in judged.killed_now:
+        print(f"  explained, but a test kills it now: {one.function}: {one.line}: {one.change}")
+    sys.stdout.flush()
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="devtools.mutants", description=__doc__)
+    parser.add_argument("modules", nargs="*", metavar="MODULE.py", help="default: all")
+    parser.add_argument("--jobs", type=int, default=2, help="mutants at a time (default: 2)")
+    parser.add_argument("--seeds", type=int, default=40, help="simulated histories (default: 40)")
+    parser.add_argument("--function", action="append", help="only its mutants, as Class.method")
+    parser.add_argument("--every", type=int, default=1, help="one mutant in so many (default: 1)")
+    parser.add_argument("--quick", action="store_true", help="unit tests only; leaves more over")
+    parser.add_argument("--rust", action="store_true", help="all files of the Rust kernel")
+    parser.add_argument("--entries", action="store_true", help="print new ones as entries to keep")
+    arguments = parser.parse_args()
+    rust = _rust_files()
+    for module in arguments.modules:
+        if module not in TESTS and module not in rust:
+            parser.error(f"expected one of {', '.join([*TESTS, *rust])}; got {module}")
+    if not arguments.modules:
+        arguments.modules = rust if arguments.rust else list(TESTS)
+    return arguments
+
+
+def _rust_files() -> list[str]:
+    return sorted(str(path.relative_to(ROOT)) for path in (ROOT / RUST).glob("*.rs"))
+
+
+def main() -> int:
+    """Tries the mutants; 1 where there is a new survivor, or an explanation of none."""
+    arguments = _arguments()
+    kept = read_kept()
+    stray = sorted({one.module for one in kept} - {*TESTS, *_rust_files()})
+    for module in stray:
+        print(f"{SURVIVORS.name} names a module that has no mutants: {module}")
+    new: list[Survivor] = []
+    faults = len(stray)
+    for module in arguments.modules:
+        functions = arguments.function or ONLY.get(module, ())
+        result = _try(module, functions, arguments)
+        judged = judge(module, result, kept, whole=not arguments.function and arguments.every == 1)
+        _print(module, judged, result)
+        new += judged.new
+        faults += len(judged.new) + len(judged.gone)
+    if arguments.entries:
+        print(as_entries(new))
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,172 @@
+"""Tries the mutants of one file of the Rust kernel, which cargo-mutants lists.
+
+cargo-mutants would try them with `cargo test` alone, but what specifies this kernel are the tests
+that it shares with the reference kernel. So only its list is used: each mutant is built in a copy
+of the tree, and tried with those, and then with the crate's own tests.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+NATIVE = Path("streams/kernel/native")
+INSTALL = "cargo install cargo-mutants --version 27.1.0 --locked"
+_TESTS_S = 600.0
+_BUILD_S = 600.0
+_IGNORED = shutil.ignore_patterns(
+    ".git", ".venv", "target", "data", "__pycache__", ".*_cache", "*.so"
+)
+
+# As a release computes, but built in seconds rather than a minute.
+_PROFILE = {
+    "CARGO_PROFILE_DEV_OPT_LEVEL": "1",
+    "CARGO_PROFILE_DEV_DEBUG": "0",
+    "CARGO_PROFILE_DEV_DEBUG_ASSERTIONS": "false",
+    "CARGO_PROFILE_DEV_OVERFLOW_CHECKS": "false",
+}
+
+
+class NotTriedError(Exception):
+    """The mutants cannot be listed, or their tests fail without one."""
+
+
+def try_file(
+    root: Path, module: str, tests: Sequence[str], functions: Sequence[str], every: int
+) -> tuple[list[tuple[str, int, str, str]], list[str]]:
+    """Function, line's number and text, and change of each mutant; and what became of each.
+
+    Args:
+        root: of the tree; nothing in it is changed.
+        module: the file, from the root.
+        tests: of the Python module.
+        functions: only their mutants; all where there are none.
+        every: one in so many.
+
+    Raises:
+        NotTriedError: see there.
+    """
+    listed = [
+        mutant for mutant in _list(root, module) if not functions or _function(mutant) in functions
+    ][::every]
+    source = (root / module).read_text()
+    named = _named(listed, source)
+    with tempfile.TemporaryDirectory(prefix="reprise-mutants-") as directory:
+        copy = _Copy(root, Path(directory), tests)
+        if not copy.builds() or not copy.passes():
+            raise NotTriedError(
+                f"Expected the tests of {module} to pass without a mutant: run them"
+            )
+        outcomes = []
+        for mutant in listed:
+            (copy.tree / module).write_text(_mutated(source, mutant))
+            if not copy.builds():
+                outcomes.append("unusable")
+            else:
+                outcomes.append("survived" if copy.passes() else "killed")
+    return named, outcomes
+
+
+def _list(root: Path, module: str) -> list[dict[str, Any]]:
+    file = (root / module).relative_to(root / NATIVE)
+    done = subprocess.run(
+        ["cargo", "mutants", "--list", "--json", "--package", "prefix-index", "--file", str(file)],
+        cwd=root / NATIVE,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise NotTriedError(
+            f"Expected cargo-mutants to list the mutants of {module}, got exit {done.returncode}:"
+            f" {done.stderr[-500:]}. Where it is not there: {INSTALL}"
+        )
+    listed: list[dict[str, Any]] = json.loads(done.stdout)
+    return listed
+
+
+def _function(mutant: dict[str, Any]) -> str:
+    function = mutant["function"]
+    return str(function["function_name"]) if function else ""
+
+
+def _named(listed: list[dict[str, Any]], source: str) -> list[tuple[str, int, str, str]]:
+    lines = source.splitlines()
+    seen: dict[tuple[str, str, str], int] = {}
+    named = []
+    for mutant in listed:
+        at = mutant["span"]["start"]["line"]
+        # "index/src/slots.rs:7:5: replace + with -"
+        change = str(mutant["name"]).split(": ", 1)[1]
+        key = (_function(mutant), lines[at - 1].strip(), change)
+        seen[key] = seen.get(key, 0) + 1
+        numbered = change if seen[key] == 1 else f"{change} (#{seen[key]})"
+        named.append((key[0], at, key[1], numbered))
+    return named
+
+
+def _mutated(source: str, mutant: dict[str, Any]) -> str:
+    """Columns count characters, from 1; the end is the first one after the span."""
+    lines = source.splitlines(keepends=True)
+    start, end = mutant["span"]["start"], mutant["span"]["end"]
+    before = "".join(lines[: start["line"] - 1]) + lines[start["line"] - 1][: start["column"] - 1]
+    after = lines[end["line"] - 1][end["column"] - 1 :] + "".join(lines[end["line"] :])
+    return f"{before}{mutant['replacement']}{after}"
+
+
+class _Copy:
+    """A copy of the tree, its kernel built there."""
+
+    def __init__(self, root: Path, directory: Path, tests: Sequence[str]) -> None:
+        self.tree = directory / "tree"
+        shutil.copytree(root, self.tree, ignore=_IGNORED)
+        self._tests = tests
+        self._environment = {
+            **os.environ,
+            **_PROFILE,
+            "CARGO_TARGET_DIR": str(directory / "target"),
+            "PYO3_PYTHON": sys.executable,
+            "PYTHONPATH": str(self.tree),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTEST_DEBUG_TEMPROOT": str(directory),
+        }
+        self._built = directory / "target/debug"
+
+    def builds(self) -> bool:
+        if not self._run(["cargo", "build", "--quiet"], self.tree / NATIVE, _BUILD_S):
+            return False
+        library = next(
+            file
+            for file in self._built.iterdir()
+            if file.name in ("lib_native.so", "lib_native.dylib")
+        )
+        shutil.copy(library, self.tree / "streams/kernel/_native.abi3.so")
+        return True
+
+    def passes(self) -> bool:
+        python = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+        python += ["-p", "no:xdist", "-p", "devtools.mutants.profile", "-k", "not reference"]
+        rust = ["cargo", "test", "--quiet", "--package", "prefix-index"]
+        return self._run([*python, *self._tests], self.tree, _TESTS_S) and self._run(
+            rust, self.tree / NATIVE, _BUILD_S
+        )
+
+    def _run(self, command: list[str], directory: Path, limit_s: float) -> bool:
+        try:
+            done = subprocess.run(
+                command,
+                cwd=directory,
+                env=self._environment,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                timeout=limit_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return False
+        return done.returncode == 0

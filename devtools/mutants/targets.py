@@ -1,0 +1,62 @@
+"""Which modules decide correctness, and which tests must kill their mutants.
+
+Of a module's tests only those run on a mutant that call its function, so these lists may be wide.
+"""
+
+SEQUENCING = ("tests/unit/bridge/sequencing", "tests/unit/bridge/test_pump.py")
+MEMBERSHIP = ("tests/unit/bridge/membership",)
+TABLE = (
+    "tests/unit/streams/table",
+    "tests/unit/streams/worker/test_tables.py",
+    "tests/property/test_recovery_equals_never_crashing.py",
+    "tests/property/test_table_topic_equals_fresh_fold.py",
+)
+LOG = ("tests/unit/streams/test_embedded_log.py", "tests/contract/test_log_contract.py")
+REPLICA = ("tests/unit/query_api/replica",)
+KERNEL = (
+    "tests/contract/test_kernel_contract.py",
+    "tests/contract/test_kernel_counters.py",
+    "tests/contract/test_kernel_formats.py",
+    "tests/contract/test_negative_tokens.py",
+    "tests/property/test_kernel_equivalence.py",
+    "tests/property/test_kernel_churn.py",
+    "tests/property/test_kernel_bytes.py",
+)
+SIMULATION = ("tests/simulation",)
+
+TESTS: dict[str, tuple[str, ...]] = {
+    "bridge/sequencing/tracker.py": (*SEQUENCING, *SIMULATION),
+    "bridge/sequencing/lane.py": (*SEQUENCING, *SIMULATION),
+    "bridge/sequencing/gap_repair.py": (*SEQUENCING, *SIMULATION),
+    "bridge/sequencing/sequencer.py": (*SEQUENCING, *SIMULATION),
+    "bridge/sequencing/window.py": (*SEQUENCING, *SIMULATION),
+    "bridge/followed.py": ("tests/unit/bridge/test_followed.py", *SEQUENCING, *SIMULATION),
+    "bridge/heartbeats.py": (
+        "tests/unit/bridge/test_heartbeats.py",
+        "tests/unit/reprise/embedded",
+        *SIMULATION,
+    ),
+    "bridge/membership/cursors.py": (*MEMBERSHIP, *SIMULATION),
+    "bridge/membership/spool_recovery.py": (*MEMBERSHIP, *SIMULATION),
+    "streams/table/fold.py": (*TABLE, "tests/contract/test_log_contract.py", *SIMULATION),
+    "streams/table/recovery.py": (*TABLE, *SIMULATION),
+    "streams/table/scope_states.py": (*TABLE, *REPLICA, *SIMULATION),
+    "streams/table/driver.py": (*TABLE, "tests/unit/reprise/embedded", *SIMULATION),
+    "streams/table/table.py": (*TABLE, *SIMULATION),
+    "streams/table/rows/reader.py": (*TABLE, *REPLICA, *SIMULATION),
+    "streams/table/rows/contexts.py": (*TABLE, *REPLICA, *SIMULATION),
+    "streams/table/rows/writer.py": (*TABLE, *SIMULATION),
+    "streams/table/rows/loader.py": (*TABLE, *REPLICA, *SIMULATION),
+    "streams/log/embedded.py": (*LOG, *SIMULATION),
+    "streams/kernel/reference.py": KERNEL,
+    "query_api/replica/lag.py": (*REPLICA, *SIMULATION),
+    "query_api/replica/heartbeat_watch.py": (*REPLICA, *SIMULATION),
+    "query_api/replica/snapshot.py": (*REPLICA, *SIMULATION),
+    "brokers/clients.py": ("tests/unit/brokers", "tests/unit/bridge"),
+}
+
+ONLY: dict[str, tuple[str, ...]] = {"brokers/clients.py": ("partition_of",)}
+"""Of these modules, the functions that decide; the others need a broker."""
+
+RUST = "streams/kernel/native/index/src"
+"""Of the Rust kernel, every file here; what specifies it are the tests of `KERNEL`."""

@@ -1,0 +1,278 @@
+"""What one repair asks for, takes and confirms; without sockets."""
+
+import msgspec
+import pytest
+
+from bridge.sequencing.gap_repair import Answer, Repair
+from bridge.sequencing.lane import Anchor
+from bridge.sequencing.sequencer import Sequencer
+from bridge.sockets.raw_message import RawMessage
+from schemas.answer_states import Doubt
+from schemas.limits import REPLAY_BARREN_MAX, REPLAY_OVERLAP_BATCHES, REPLAY_REQUESTS_MAX
+from schemas.positions import NO_CURSOR, Cursor
+from schemas.records import ResetRecord, SequencedRecord
+from tests.unit.bridge.messages import registration
+
+ONE = registration()
+KEY = ONE.publisher
+LAST = Anchor(Cursor(1, 9), 9.0)
+LINK = 7
+
+
+def message(sequence: int, time: float | None = None) -> RawMessage:
+    """A batch at the time of its number, unless another is given."""
+    at = float(sequence) if time is None else time
+    payload = msgspec.msgpack.encode([at, [["BlockRemoved", [sequence]]], 0])
+    return RawMessage(KEY, [b"", sequence.to_bytes(8, "big"), payload], 0.0, LINK)
+
+
+class Scene:
+    """A publisher whose last batch in the log is known, held while its live batches wait."""
+
+    def __init__(self, *waiting: int, anchor: Anchor = LAST) -> None:
+        self.sequencer = Sequencer()
+        self.sequencer.add(ONE, repairs=True)
+        self.sequencer.place(KEY, anchor)
+        self.sequencer.hold(KEY)
+        self.sends(*waiting)
+        self.repair = Repair(self.sequencer, KEY)
+        self.records: list[SequencedRecord] = []
+
+    def sends(self, *sequences: int) -> None:
+        assert self.sequencer.process(map(message, sequences), 1.0) == []
+
+    def replays(self, *replies: RawMessage | int) -> Answer:
+        """What comes of these replies, the request's first ones."""
+        assert self.repair.begin()
+        given = [message(reply) if isinstance(reply, int) else reply for reply in replies]
+        answer, records = self.repair.feed(given, 1.0)
+        self.records += records
+        return answer
+
+    def ends(self, *, complete: bool = True) -> Answer:
+        return self.repair.end(complete=complete)
+
+    @property
+    def cursor(self) -> Cursor:
+        return self.sequencer.cursor(KEY)
+
+
+def test_a_reply_from_the_logs_last_batch_to_what_waits_confirms() -> None:
+    scene = Scene(12)
+    assert scene.repair.doubt is Doubt.REPLAY_SILENT, "before any answer"
+    assert scene.repair.start == 9
+    assert scene.replays(9, 10, 11, 12) is Answer.DONE
+    assert scene.cursor == Cursor(1, 11)
+    assert (scene.repair.replayed, scene.repair.requests) == (2, 1)
+    assert scene.repair.doubt is None
+    assert scene.sequencer.proven_link(KEY) == LINK
+
+
+def test_a_reply_without_the_logs_last_batch_confirms_nothing() -> None:
+    scene = Scene(12)
+    assert scene.replays(10, 11, 12) is Answer.DONE
+    assert scene.cursor == Cursor(1, 11)
+    assert scene.repair.doubt is Doubt.NOTHING_REPLAYED
+    assert scene.sequencer.proven_link(KEY) == 0
+
+
+def test_an_engine_that_has_nothing_newer_confirms() -> None:
+    scene = Scene()
+    assert scene.replays(9) is Answer.MORE
+    assert scene.ends() is Answer.DONE
+    assert scene.repair.doubt is None
+
+
+def test_a_reply_that_ends_with_something_new_is_not_believed_to_have_had_all() -> None:
+    scene = Scene()
+    assert scene.replays(9, 10) is Answer.MORE
+    assert scene.ends() is Answer.ASK
+    assert scene.repair.doubt is Doubt.NOTHING_REPLAYED
+    assert scene.replays(10) is Answer.MORE
+    assert scene.ends() is Answer.DONE
+    assert scene.repair.doubt is None
+
+
+def test_a_reply_that_falls_silent_confirms_where_it_had_come_to_what_waits() -> None:
+    scene = Scene(11)
+    assert scene.replays(9, 10) is Answer.MORE
+    assert scene.ends(complete=False) is Answer.DONE
+    assert scene.repair.doubt is None
+    short = Scene(12)
+    assert short.replays(9, 10) is Answer.MORE
+    assert short.ends(complete=False) is Answer.ASK
+    assert short.repair.doubt is Doubt.NOTHING_REPLAYED
+
+
+def test_what_was_missing_when_it_was_asked_again_is_not_confirmed_by_the_reply_before() -> None:
+    scene = Scene(11)
+    assert scene.replays(9, 10, 11) is Answer.DONE
+    assert scene.repair.doubt is None
+    assert scene.repair.begin()
+    assert scene.repair.doubt is Doubt.NOTHING_REPLAYED
+
+
+def test_a_hole_is_asked_for_again_and_is_the_engines_own_where_it_shows_twice() -> None:
+    scene = Scene(14)
+    assert scene.replays(9, 10, 12) is Answer.ASK
+    assert scene.cursor == Cursor(1, 10)
+    assert scene.repair.start == 10
+    assert scene.replays(10, 12, 13, 14) is Answer.DONE
+    assert scene.cursor == Cursor(1, 13)
+
+
+def test_a_hole_before_what_waits_is_never_confirmed() -> None:
+    scene = Scene(12)
+    assert scene.replays(9, 10, 12) is Answer.ASK
+    assert scene.replays(10, 12) is Answer.DONE
+    assert scene.repair.doubt is Doubt.NOTHING_REPLAYED
+
+
+# How often
+
+
+def test_an_engine_that_does_not_answer_is_asked_twice() -> None:
+    scene = Scene(12)
+    asked = 0
+    while scene.repair.begin():
+        asked += 1
+        assert scene.ends(complete=False) is Answer.ASK
+        assert scene.repair.doubt is Doubt.REPLAY_SILENT
+    assert scene.repair.requests == asked == REPLAY_BARREN_MAX // 2
+
+
+def test_one_that_has_sent_meanwhile_was_away_and_is_asked_more_often_once() -> None:
+    scene = Scene(12)
+    asked = 0
+    while scene.repair.begin():
+        scene.sends(13 + asked)
+        asked += 1
+        assert scene.ends(complete=False) is Answer.ASK
+    assert asked == REPLAY_BARREN_MAX // 2 + 1
+
+
+def test_replies_that_bring_nothing_new_end_it() -> None:
+    scene = Scene(12)
+    for _ in range(REPLAY_BARREN_MAX):
+        assert scene.replays(9) is Answer.MORE
+        assert scene.ends() is Answer.ASK, "10 and 11 are missing"
+    assert scene.repair.begin() is False
+    assert scene.repair.requests == REPLAY_BARREN_MAX
+
+
+def test_a_reply_that_brings_something_new_starts_the_count_again() -> None:
+    scene = Scene(90)
+    for sequence in range(10, 13):
+        for _ in range(REPLAY_BARREN_MAX - 1):
+            assert scene.replays(sequence - 1) is Answer.MORE
+            assert scene.ends() is Answer.ASK
+        assert scene.replays(sequence - 1, sequence) is Answer.MORE
+        assert scene.ends() is Answer.ASK
+    assert scene.repair.replayed == 3
+
+
+def test_one_repair_sends_only_so_many_requests() -> None:
+    scene = Scene(9 + 2 * REPLAY_REQUESTS_MAX)
+    for sequence in range(10, 10 + REPLAY_REQUESTS_MAX):
+        assert scene.replays(sequence - 1, sequence) is Answer.MORE
+        assert scene.ends() is Answer.ASK
+    assert scene.repair.begin() is False
+    assert scene.repair.requests == scene.repair.replayed == REPLAY_REQUESTS_MAX
+
+
+# Incarnations
+
+
+@pytest.mark.parametrize(
+    ("anchor", "start"),
+    [
+        (LAST, 9),
+        (Anchor(Cursor(1, 0), 5.0), 0),
+        (Anchor(Cursor(1, 9), 0.0), 10),
+        (Anchor(NO_CURSOR, 0.0), 0),
+        (Anchor(Cursor(2, -1), 5.0), 0),
+    ],
+)
+def test_it_asks_from_the_last_batch_whose_time_is_known(anchor: Anchor, start: int) -> None:
+    assert Scene(anchor=anchor).repair.start == start
+
+
+@pytest.mark.parametrize("first", [message(9, 50.0), message(8, 50.0)])
+def test_another_time_at_the_logs_last_batch_is_another_incarnation(first: RawMessage) -> None:
+    scene = Scene()
+    scene.sequencer.process([message(3, 53.0)], 1.0)
+    assert scene.replays(first) is Answer.ASK
+    assert scene.records == []
+    assert scene.repair.start == 0
+    new = [message(sequence, 50.0 + sequence) for sequence in range(4)]
+    assert scene.replays(*new) is Answer.DONE
+    assert isinstance(scene.records[0], ResetRecord)
+    assert scene.cursor == Cursor(2, 2)
+    assert scene.repair.doubt is None
+
+
+def test_a_new_incarnation_whose_beginning_is_gone_is_not_confirmed() -> None:
+    scene = Scene()
+    scene.sequencer.process([message(3, 53.0)], 1.0)
+    assert scene.replays(message(9, 50.0)) is Answer.ASK
+    assert scene.replays(message(1, 51.0)) is Answer.ASK, "a hole before it"
+    assert scene.replays(message(1, 51.0), message(2, 52.0), message(3, 53.0)) is Answer.DONE
+    assert scene.cursor == Cursor(2, 2)
+    assert scene.repair.doubt is Doubt.NOTHING_REPLAYED
+
+
+@pytest.mark.parametrize("time", [9.0, 8.0])
+def test_what_had_begun_before_the_logs_last_batch_is_asked_for_once_more_from_further_back(
+    time: float,
+) -> None:
+    scene = Scene(anchor=Anchor(Cursor(1, 40), 9.0))
+    assert scene.replays(message(40, 50.0)) is Answer.ASK
+    assert scene.replays(message(0, time)) is Answer.ASK
+    assert scene.repair.start == 40 - REPLAY_OVERLAP_BATCHES
+    assert scene.repair.begin()
+
+
+def test_an_earlier_batch_is_of_this_incarnation_where_it_is_not_later() -> None:
+    scene = Scene()
+    assert scene.replays(message(8, 9.0), message(9)) is Answer.MORE
+    assert scene.ends() is Answer.DONE
+    assert scene.repair.doubt is None
+
+
+def test_of_a_publisher_of_which_the_log_has_nothing_an_empty_buffer_confirms() -> None:
+    scene = Scene(anchor=Anchor(NO_CURSOR, 0.0))
+    assert scene.repair.begin()
+    scene.ends()
+    assert scene.repair.doubt is None
+    late = Scene(3, anchor=Anchor(NO_CURSOR, 0.0))
+    assert late.repair.begin()
+    late.ends()
+    assert late.repair.doubt is Doubt.NOTHING_REPLAYED, "it has sent batches before"
+
+
+def test_of_a_publisher_of_which_the_log_has_nothing_its_first_batch_confirms() -> None:
+    scene = Scene(2, anchor=Anchor(NO_CURSOR, 0.0))
+    assert scene.replays(0, 1, 2) is Answer.DONE
+    assert scene.repair.doubt is None
+    late = Scene(2, anchor=Anchor(NO_CURSOR, 0.0))
+    assert late.replays(1) is Answer.ASK
+    assert late.replays(1, 2) is Answer.DONE
+    assert late.repair.doubt is Doubt.NOTHING_REPLAYED
+
+
+def test_where_no_batch_reaches_the_logs_last_the_engine_has_begun_again() -> None:
+    scene = Scene()
+    assert scene.repair.begin()
+    assert scene.ends() is Answer.ASK
+    assert scene.repair.start == 0
+    assert scene.repair.doubt is Doubt.NOTHING_REPLAYED
+    assert scene.repair.begin()
+    assert scene.ends() is Answer.DONE, "it has none of its batches"
+    assert scene.repair.doubt is Doubt.NOTHING_REPLAYED
+
+
+def test_a_batch_whose_time_is_not_known_is_no_proof_of_the_logs_last() -> None:
+    scene = Scene(anchor=Anchor(Cursor(1, 9), 0.0))
+    assert scene.repair.begin()
+    assert scene.ends() is Answer.DONE, "there is nothing to compare"
+    assert scene.repair.doubt is Doubt.NOTHING_REPLAYED
