@@ -176,11 +176,15 @@ class Followed:
         """This was written of it into the log."""
         self.said = Doubted(Doubt(reason) if reason else None, since)
 
+    def begin_again(self) -> None:
+        """The log has something else of it than what was known: nothing is known any more."""
+        self._confirmed_link = self._asked_link = 0
+        self._doubt = self._first_doubt
+
     def distrust(self) -> None:
         """This process was paused for long: an engine that can be asked is to be asked again."""
         if self.can_replay:
-            self._confirmed_link = self._asked_link = 0
-            self._doubt = Doubt.CATCHING_UP
+            self.begin_again()
 
     # Asking
 

@@ -346,6 +346,8 @@ class Pump:
 
     def begin(self, publisher: PublisherKey, anchor: Anchor) -> None:
         """The log has the publisher's batches up to `anchor`: what came after it is asked for."""
+        if anchor != self.sequencer.anchor(publisher):
+            self.followed[publisher].begin_again()  # what was confirmed is not what the log has
         self.sequencer.place(publisher, anchor)
         self.followed[publisher].live = True
         self.repair(publisher)

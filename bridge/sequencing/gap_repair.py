@@ -69,6 +69,7 @@ class Repair:
         self._answered = False
         self._whole = False
         self._taken = 0  # batches of the reply under way
+        self._highest = -1  # of their numbers, those passed over included
         self._link = 0  # which brought the last message, when it was asked for
         self._hole: tuple[int, int] | None = None
         self._asked_again = False
@@ -103,6 +104,7 @@ class Repair:
         self._waited = self._sequencer.waiting(self._publisher)
         self._verified = self._anchored = self._whole = False
         self._taken = 0
+        self._highest = -1
         self._link = self._sequencer.link(self._publisher)
         self._progress = False
         return True
@@ -119,22 +121,17 @@ class Repair:
             self._answered = True
             if batch is None:
                 continue
+            if not self._is_known(batch):
+                answer = Answer.ASK
+                break
             if not self._verified:
-                if self._may_be_the_one_before(batch):
-                    self._new_incarnation, self._asked_again = False, True
-                    self._progress = True  # one more round
-                    answer = Answer.ASK
-                    break
-                if not self._is_of_this_incarnation(batch):
-                    self._new_incarnation = True
-                    answer = Answer.ASK
-                    break
-                self._anchored = self._is_anchor(batch)
-                if self._anchored:
-                    self._sequencer.prove(self._publisher, self._link)
                 if self._new_incarnation:
+                    self._anchored = batch.sequence == 0
                     records += self._begin_incarnation(batch, now)
                 self._verified = True
+                if self._anchored:
+                    self._sequencer.prove(self._publisher, self._link)
+            self._highest = max(self._highest, batch.sequence)
             answer = self._place(batch, taken)
             if answer is not Answer.MORE:
                 break
@@ -158,6 +155,9 @@ class Repair:
                 self._note_silence()
             return Answer.ASK
         if self._verified:
+            if self._is_without_anchor():
+                self._new_incarnation = True
+                return Answer.ASK
             if self._is_short() or (self._taken and not self._is_joined()):
                 return Answer.ASK
             self._whole = self._anchored
@@ -168,6 +168,33 @@ class Repair:
             return Answer.DONE
         self._new_incarnation = True  # the engine has not yet sent as much as the log has
         return Answer.ASK
+
+    def _is_known(self, batch: DecodedBatch) -> bool:
+        """Step 1: whether the batch may be of the incarnation asked for; else what to ask for next
+        is noted.
+        """
+        if not self._verified and self._may_be_the_one_before(batch):
+            self._new_incarnation, self._asked_again = False, True
+            self._progress = True  # one more round
+            return False
+        sequence, engine_time = self._sequencer.proven(self._publisher)
+        is_at_anchor = engine_time > 0 and batch.sequence == sequence
+        if not self._verified or (is_at_anchor and not self._anchored):
+            if not self._is_of_this_incarnation(batch):
+                self._new_incarnation = True
+                return False
+            if not self._new_incarnation and self._is_anchor(batch):
+                self._anchored = True
+                self._sequencer.prove(self._publisher, self._link)
+        return True
+
+    def _is_without_anchor(self) -> bool:
+        """Whether a whole reply, asked for from before the log's last batch on, ended before it: an
+        engine of that incarnation would have it, whatever the clock of this one says.
+        """
+        sequence, engine_time = self._sequencer.proven(self._publisher)
+        known = self._asked_again and engine_time > 0 and not self._anchored
+        return known and not self._new_incarnation and self._highest < sequence
 
     def _note_silence(self) -> None:
         """Not one reply. Either the engine was away, or has sent since: it was, and is back."""
@@ -205,13 +232,13 @@ class Repair:
         return batch.engine_time == engine_time
 
     def _is_anchor(self, batch: DecodedBatch) -> bool:
-        """Whether nothing can be missing between the log's last batch and this one, the first of a
-        reply that is taken.
+        """Whether nothing can be missing between the log's last batch and this one of a reply that
+        is taken: it is that batch, or the log has none of the incarnation and this is its first.
         """
         sequence, engine_time = self._sequencer.proven(self._publisher)
-        if self._new_incarnation or sequence == -1:
+        if sequence == -1:
             return batch.sequence == 0
-        return batch.sequence <= sequence and engine_time > 0 and batch.engine_time is not None
+        return engine_time > 0 and (batch.sequence, batch.engine_time) == (sequence, engine_time)
 
     def _may_be_the_one_before(self, batch: DecodedBatch) -> bool:
         """Whether what was taken for a new incarnation was there before the log's last batch."""
@@ -239,6 +266,8 @@ class Repair:
         waiting = self._sequencer.first_waiting(self._publisher)
         if waiting is not None and _is_same(batch, waiting):
             return Answer.DONE if batch.sequence == last + 1 else self._miss(last, batch)
+        if waiting is not None and last < waiting.sequence < batch.sequence:
+            return Answer.DONE  # what the engine no longer has, waits here
         if batch.sequence > last + 1 and self._miss(last, batch) is Answer.ASK:
             return Answer.ASK
         taken.append(batch)

@@ -158,6 +158,7 @@ class Lane:
         """Sets the last batch in the log; what was seen before no longer proves duplicates."""
         if self.tracker.cursor != anchor.cursor:
             self.tracker = SequenceTracker(anchor.cursor)
+            self._link_proven = False
         self.engine_time, self.proof = anchor.engine_time, anchor.proof
 
     # Which incarnation: numbers alone do not tell one from another that has come as far
@@ -302,6 +303,7 @@ class Lane:
         """Whether a batch that waited is in the log: neither above the cursor nor later.
 
         The number alone could be that of a new incarnation; the engine's clock tells them apart.
+        Where that was set back, the publisher is not confirmed until its replay has told.
         """
         return (
             batch.sequence <= self.tracker.sequence

@@ -265,8 +265,11 @@ class Sequencer:
             batch = lane.held[0].batch
             if batch.engine_time is not None and batch.engine_time >= before_time:
                 break
+            is_older = lane.is_older(batch)
+            if not is_older and batch.sequence <= lane.tracker.sequence:
+                break  # it is the first one of the next incarnation
             self._pop(lane)
-            if not lane.is_older(batch):
+            if not is_older:
                 window = self._accept(lane, window, batch, now)
         return self._close(lane, window, now)
 

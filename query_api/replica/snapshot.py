@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 from query_api.ports import Lag, Positions
 from query_api.replica.heartbeat_watch import HeartbeatWatch
-from query_api.replica.lag import LagTracker
+from query_api.replica.lag import NEVER, LagTracker
 from query_api.replica.registry_table import RegistryTable
 from schemas.identities import Offset, PrefixScope, PublisherKey
 from schemas.positions import Heartbeat, Position, PublisherState
@@ -109,6 +109,7 @@ class Snapshot:
         self.table = make_table()
         self.registry = RegistryTable(self.table.states.list)
         self.heartbeats = HeartbeatWatch()
+        self._as_of: dict[int, float] = {}
         self.begun = False
         self.faulty = False
         self.next_offsets = {
@@ -174,9 +175,12 @@ class Snapshot:
         """Looks at what was applied; to be called often."""
         for partition in self._tables:
             bridges = self.table.bridges(partition)
-            if bridges and self.begun:
+            if self.begun:
+                # What was applied by the last look: a heartbeat that is new was not in it.
+                as_of = self._as_of.get(partition, -NEVER)
+                self.heartbeats.note(partition, bridges, now=now, as_of=as_of)
                 place = TopicPartition(Topic.EVENTS, partition)
-                self.heartbeats.note(partition, bridges, now=now, as_of=self._lag.as_of(place))
+                self._as_of[partition] = self._lag.as_of(place)
 
     def put_written(
         self,
