@@ -18,10 +18,13 @@ from schemas.answer_states import Doubt
 from schemas.limits import (
     CHECK_AGAIN_S,
     CHECK_FAILURES_MAX,
+    CHECK_HOLD_MAX_S,
+    CHECK_HOLD_S,
     CHECK_RETRY_MAX_S,
     CHECK_RETRY_S,
     CHECK_SILENCE_S,
     LINK_SETTLE_S,
+    PAUSE_SETTLE_S,
     RECEIVED_LATE_S,
     WATCH_LATE_S,
 )
@@ -47,6 +50,7 @@ class Look(NamedTuple):
         is_doubted: see `Sequencer.is_doubted`.
         received_until: all that had arrived by then has been decoded.
         is_waiting: whether something that has arrived has not been decoded.
+        late_s: see `Sequencer.late_s`.
         has_waiting: whether records of it have not reached the log.
     """
 
@@ -57,6 +61,7 @@ class Look(NamedTuple):
     is_doubted: bool
     received_until: float
     is_waiting: bool
+    late_s: float
     has_waiting: bool
 
 
@@ -94,6 +99,7 @@ class Followed:
         "_links",
         "_messages",
         "_proven_link",
+        "_settled_at",
         "_up_at",
         "held_since",
         "interrupted",
@@ -118,6 +124,7 @@ class Followed:
         self._doubt = Doubt.CATCHING_UP if self.can_replay else Doubt.NO_REPLAY
         self._doubted: Doubted | None = None
         self._failures = 0
+        self._settled_at = 0.0
         self._up_at = self._heard_at = self._asked_at = self._ask_at = 0.0
 
     @property
@@ -159,7 +166,12 @@ class Followed:
             return self._doubt if self._asked_link == look.links else self._first_doubt
         if look.has_waiting:
             return Doubt.SPOOLED
-        if now - look.received_until > RECEIVED_LATE_S:
+        is_heard = now - self._heard_at < CHECK_SILENCE_S
+        if (
+            now - look.received_until > RECEIVED_LATE_S
+            or (is_heard and look.late_s > RECEIVED_LATE_S)
+            or now < self._settled_at
+        ):
             return Doubt.RECEIVED_LATE
         return None
 
@@ -181,10 +193,20 @@ class Followed:
         self._confirmed_link = self._asked_link = 0
         self._doubt = self._first_doubt
 
-    def distrust(self) -> None:
-        """This process was paused for long: an engine that can be asked is to be asked again."""
+    def distrust(self, now: float) -> None:
+        """This process was paused for long: an engine that can be asked is to be asked again, and
+        what the system has kept of the others has to be received first.
+        """
+        self._settled_at = now + PAUSE_SETTLE_S
         if self.can_replay:
             self.begin_again()
+
+    @property
+    def patience_s(self) -> float:
+        """How long what comes live waits for a check: longer where earlier ones were too short."""
+        if self.doubted.doubt is None:
+            return 0.0
+        return min(CHECK_HOLD_S * 2.0**self._failures, CHECK_HOLD_MAX_S)
 
     # Asking
 
@@ -223,6 +245,7 @@ class Followed:
             self._failures, self._ask_at = 0, now
             if link and link == self._links and self._connected:
                 self._confirmed_link, self._asked_at = link, now
+                self._settled_at = 0.0
             return
         self._ask_at = now + min(CHECK_RETRY_S * 2**self._failures, CHECK_RETRY_MAX_S)
         self._failures += 1

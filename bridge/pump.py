@@ -44,7 +44,6 @@ from schemas.arrays import ArrayPacker
 from schemas.errors import FrameError, RegistrationConflictError
 from schemas.identities import PublisherKey
 from schemas.limits import (
-    CHECK_HOLD_S,
     CHECKS_AT_ONCE_MAX,
     RELINK_CHECK_S,
     SHUTDOWN_S,
@@ -425,7 +424,7 @@ class Pump:
                 continue
             if followed.held_since is None:
                 followed.held_since = now
-            patience_s = 0.0 if followed.doubted.doubt is None else CHECK_HOLD_S
+            patience_s = followed.patience_s
             if now < followed.held_since + patience_s:
                 continue
             followed.cancel_repair()
@@ -454,7 +453,7 @@ class Pump:
         now, wall_now = time.monotonic(), time.time()
         if now - self.watched_at > WATCH_PAUSED_S:
             for followed in self.followed.values():
-                followed.distrust()
+                followed.distrust(now)
         if self._checks:
             self._end_checks(now)
         for publisher, followed in list(self.followed.items()):
@@ -482,6 +481,7 @@ class Pump:
             is_doubted=self.sequencer.is_doubted(publisher),
             received_until=received_until,
             is_waiting=waiting_since is not None,
+            late_s=self.sequencer.late_s(publisher),
             has_waiting=self._sink.has_waiting(publisher),
         )
 

@@ -172,13 +172,16 @@ CHECK_RETRY_S: Final = 1.0  # after an answer that confirms nothing; doubled wit
 CHECK_RETRY_MAX_S: Final = 10.0
 CHECK_FAILURES_MAX: Final = 2  # in a row; then a publisher that was confirmed is so no more
 CHECK_HOLD_S: Final = 0.5  # a batch that comes meanwhile waits no longer: the question is dropped
+CHECK_HOLD_MAX_S: Final = 4.0  # it is doubled with each check that was dropped, up to this
 CHECKS_AT_ONCE_MAX: Final = 16
+LATENESS_COMPARED: Final = 1024  # turns with batches of a publisher, to find its clock
 RECEIVED_LATE_S: Final = 2.0  # messages that have waited for longer: `unconfirmed`
 HEARTBEAT_S: Final = 1.0  # of a bridge in each partition of the log where it has publishers
 HEARTBEAT_COMPLETE_S: Final = 15.0  # how often one names all publishers: what was lost is healed
 HOST_NAME_CHARS_MAX: Final = 64  # of a bridge's name
 BRIDGE_NAME_RANDOM_BYTES: Final = 4  # of it: no other run of a bridge has the same
 WATCH_LATE_S: Final = 1.0  # nothing is said of publishers that were not looked at for this long
+PAUSE_SETTLE_S: Final = 4.0  # after such a pause, until what the system has kept has been received
 WATCH_PAUSED_S: Final = 5.0  # not looked at for this long: the process was paused; all are asked
 
 # delivery: to Kafka, with the spool behind it. A gap stands in the log for what is dropped.

@@ -5,6 +5,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from bridge.sequencing.lateness import Lateness
 from bridge.sequencing.tracker import Outcome, SequenceTracker
 from bridge.sequencing.window import Window
 from bridge.sockets.raw_message import RawMessage
@@ -120,11 +121,13 @@ class Lane:
         "engine_time",
         "held",
         "held_bytes",
+        "lateness",
         "link",
         "missing",
         "overflowed",
         "proof",
         "publisher",
+        "received_time",
         "repairs",
         "source",
         "tracker",
@@ -144,6 +147,8 @@ class Lane:
         self.held_bytes = 0
         self.missing: Missing | None = None  # becomes a gap at the end of the wait
         self.overflowed: DecodedBatch | None = None  # the last one that had no room among the held
+        self.lateness = Lateness()
+        self.received_time = 0.0  # the engine's, of the last live batch
         self.link = 0  # the one that brought the last message
         self._link_proven = False  # what comes over it is known to be of the log's incarnation
         self.proof: Proof | None = None  # what follows it may be of another one
@@ -166,6 +171,7 @@ class Lane:
     def begin_link(self, link: int) -> None:
         """What comes now comes over this link."""
         self.link, self._link_proven = link, False
+        self.lateness = Lateness()  # the engine may be another one, with another clock
 
     def prove(self) -> None:
         """The engine still has the batch that the log has: all since is of one incarnation."""

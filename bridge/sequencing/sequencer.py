@@ -105,6 +105,7 @@ class Sequencer:
             try:
                 batch = lane.decode(message)
                 if batch is not None:
+                    lane.received_time = batch.engine_time or lane.received_time
                     self._take(lane, window, batch, message.size_bytes)
             except Exception:
                 _logger.exception(_FAULT, lane.counters.publisher)
@@ -117,11 +118,11 @@ class Sequencer:
                     window = lane.open(now)
                     windows[publisher] = (lane, window)
                     self._ask_again(lane, window, lost_to)
-        return [
-            record
-            for lane, window in windows.values()
-            for record in self._close(lane, window, now, ask_again=True)
-        ]
+        records: list[SequencedRecord] = []
+        for lane, window in windows.values():
+            records += self._close(lane, window, now, ask_again=True)
+            lane.lateness.note(lane.received_time, now)
+        return records
 
     def _take(self, lane: Lane, window: Window, batch: DecodedBatch, size_bytes: int) -> None:
         if lane.held is None and lane.needs_repair(batch):
@@ -436,6 +437,14 @@ class Sequencer:
             KeyError: it is not followed.
         """
         return self._lanes[publisher].proven_link
+
+    def late_s(self, publisher: PublisherKey) -> float:
+        """How much later its last batches came than others did; see `Lateness`.
+
+        Raises:
+            KeyError: it is not followed.
+        """
+        return self._lanes[publisher].lateness.late_s
 
     def is_doubted(self, publisher: PublisherKey) -> bool:
         """Whether batches were accepted of which it is not known that they are of the incarnation

@@ -82,6 +82,7 @@ class SimulatedEngine:
         self._lives: dict[float, int] = {}  # by the time of a batch, the incarnation that sent it
         self._heard: set[tuple[int, int]] = set()
         self._life = 0
+        self._skew_s = 0.0
         self._prefixes: dict[int, int] = {}  # by block hash, of all incarnations
         self.lost_unseen = False  # see `note_unseen_loss`
         self.past: deque[tuple[float, set[int] | None]] = deque()
@@ -110,6 +111,8 @@ class SimulatedEngine:
         self.cache = EngineCache(self._sizes, chain=BlockChain(BLOCK_SIZE, root))
         self.sequence = 0
         self._life += 1
+        if self._life > 1 and self.registration.replay_endpoint:
+            self._skew_s = self._rng.choice((0.0, 0.0, -50.0, 20.0))  # of its clock
         self.buffer: deque[tuple[int, bytes]] = deque(maxlen=self.buffer_batches)
         self.up = True
         self._note_past(set())
@@ -179,7 +182,9 @@ class SimulatedEngine:
         self._publish(self.cache.clear())
 
     def _publish(self, events: list[EngineEvent]) -> None:
-        now = EPOCH_S + self._loop.now
+        now = EPOCH_S + self._loop.now + self._skew_s
+        while now in self._lives:
+            now += 1e-6
         payload = self._encoder.encode(events, timestamp_s=now, dp_rank=0)
         self._lives[now] = self._life
         self.buffer.append((self.sequence, payload))

@@ -12,10 +12,13 @@ from schemas.answer_states import Doubt
 from schemas.limits import (
     CHECK_AGAIN_S,
     CHECK_FAILURES_MAX,
+    CHECK_HOLD_MAX_S,
+    CHECK_HOLD_S,
     CHECK_RETRY_MAX_S,
     CHECK_RETRY_S,
     CHECK_SILENCE_S,
     LINK_SETTLE_S,
+    PAUSE_SETTLE_S,
     RECEIVED_LATE_S,
 )
 from schemas.registration import Registration
@@ -33,6 +36,7 @@ UNSEEN = Look(
     is_doubted=False,
     received_until=100.0,
     is_waiting=False,
+    late_s=0.0,
     has_waiting=False,
 )
 
@@ -171,9 +175,37 @@ def test_records_that_wait_on_the_disk_are_told(confirmed: Scene) -> None:
 
 
 def test_after_a_pause_of_this_process_the_engine_is_asked_again(confirmed: Scene) -> None:
-    confirmed.followed.distrust()
+    confirmed.followed.distrust(confirmed.now)
     assert confirmed.see() is Doubt.CATCHING_UP
     assert confirmed.asks() is Ask.REPAIR
+
+
+def test_after_a_pause_what_the_system_has_kept_is_received_first() -> None:
+    scene = Scene(PLAIN)
+    assert scene.see(connected=True, links=1, proven_link=1) is None
+    scene.followed.distrust(scene.now)
+    assert scene.see() is Doubt.RECEIVED_LATE
+    assert scene.see(PAUSE_SETTLE_S) is None
+
+
+def test_batches_that_come_late_by_their_own_time_are_told_while_they_come(
+    confirmed: Scene,
+) -> None:
+    assert confirmed.see(1.0, messages=1, late_s=RECEIVED_LATE_S) is None
+    late = RECEIVED_LATE_S + 0.1
+    assert confirmed.see(0.1, messages=2, late_s=late) is Doubt.RECEIVED_LATE
+    assert confirmed.see(CHECK_SILENCE_S, late_s=late) is None, "what was on its way has come"
+
+
+def test_what_comes_live_waits_longer_for_each_check_that_was_too_short() -> None:
+    scene = Scene()
+    scene.see(connected=True, links=1)
+    patience = []
+    for _ in range(5):
+        patience.append(scene.followed.patience_s)
+        scene.ask(Doubt.REPLAY_SILENT)
+    assert patience[:2] == [CHECK_HOLD_S, 2 * CHECK_HOLD_S]
+    assert patience[-1] == CHECK_HOLD_MAX_S
 
 
 def test_without_a_replay_socket_only_what_came_over_the_link_confirms() -> None:
@@ -277,7 +309,7 @@ def test_before_there_is_a_link_an_answer_confirms_none() -> None:
     scene.see(connected=True)
     scene.followed.answered(scene.now, 0, None)
     scene.see(CHECK_AGAIN_S)
-    scene.followed.distrust()
+    scene.followed.distrust(scene.now)
     assert scene.see(connected=True, links=1) is Doubt.CATCHING_UP
 
 
@@ -285,14 +317,14 @@ def test_a_pause_takes_back_what_the_bridge_had_proven_by_itself_until_the_engin
     confirmed: Scene,
 ) -> None:
     assert confirmed.see(proven_link=1) is None
-    confirmed.followed.distrust()
+    confirmed.followed.distrust(confirmed.now)
     assert confirmed.see(proven_link=1) is Doubt.CATCHING_UP, "that was before the pause"
     assert confirmed.ask(None) is None
 
 
 def test_after_a_pause_the_doubt_of_before_is_not_told(confirmed: Scene) -> None:
     confirmed.ask(Doubt.REPLAY_SILENT)
-    confirmed.followed.distrust()
+    confirmed.followed.distrust(confirmed.now)
     confirmed.followed.begin_asking(confirmed.now, heard=1)
     assert confirmed.see() is Doubt.CATCHING_UP
 

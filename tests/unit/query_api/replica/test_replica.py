@@ -408,7 +408,7 @@ def test_a_publisher_is_confirmed_from_the_second_heartbeat_on_for_as_long_as_th
         beating.beat(float(uptime), None)
         beating.read()
         assert beating.state() is AnswerState.EXACT
-    for _ in range(4):
+    for _ in range(3):  # the last one may have been written at the look before it was found
         reader.now += 1
         beating.read()
         assert beating.state() is AnswerState.EXACT

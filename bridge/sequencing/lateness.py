@@ -1,0 +1,41 @@
+"""How late batches come, by the engine's own clock. Pure.
+
+A link that is slower than what is sent over it is up and never silent, and nothing waits here: only
+the batches' own times tell that they are old. The engine's clock may be any time apart from ours,
+so the batch that came soonest after it was made shows how far; of the latest ones only, for clocks
+drift and are set.
+"""
+
+from typing import Final
+
+from schemas.limits import LATENESS_COMPARED
+
+_NONE: Final = float("inf")
+
+
+class Lateness:
+    """Of one publisher."""
+
+    __slots__ = ("_before", "_count", "_last_time", "_least", "late_s")
+
+    def __init__(self) -> None:
+        self._before = self._least = _NONE
+        self._count = 0
+        self._last_time = 0.0
+        self.late_s = 0.0
+
+    def note(self, engine_time: float, now: float) -> None:
+        """A batch of this engine time was decoded; both in Unix seconds of their clocks. A time
+        that is not above the last one says nothing: not every engine has a clock.
+        """
+        if engine_time <= self._last_time:
+            self._last_time = engine_time
+            return
+        self._last_time = engine_time
+        apart = now - engine_time
+        if self._count == LATENESS_COMPARED:
+            self._before, self._least, self._count = self._least, apart, 0
+        self._count += 1
+        if apart < self._least:
+            self._least = apart
+        self.late_s = apart - min(self._before, self._least)
