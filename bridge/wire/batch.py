@@ -236,11 +236,11 @@ class BatchDecoder:
                 try:
                     events.append(wire_event.canonical(sequence, self._origin))
                 except EventError as error:
-                    dropped.append(error)
+                    dropped.append(_alone(error))
             if len(payload) > RECORD_BYTES_MAX:
                 _check_packed(events)
         except BatchError as error:
-            return DecodedBatch(sequence, digest, None, [], [error])
+            return DecodedBatch(sequence, digest, None, [], [_alone(error)])
         return DecodedBatch(sequence, digest, engine_time, events, dropped)
 
     def _read(self, payload: bytes, dropped: list[WireError]) -> tuple[float, Sequence[WireEvent]]:
@@ -288,7 +288,7 @@ class BatchDecoder:
             try:
                 wire_events.append(self._read_event(encoded))
             except EventError as error:
-                dropped.append(error)
+                dropped.append(_alone(error))
                 if len(dropped) > BATCH_ERRORS_MAX:
                     detail = f"Expected at most {BATCH_ERRORS_MAX} bad events; the last: {error}"
                     raise BatchError(DropReason.UNDECODABLE, detail) from error
@@ -329,6 +329,12 @@ class BatchDecoder:
         if events > BATCH_EVENTS_MAX:
             detail = f"Expected at most {BATCH_EVENTS_MAX} events, got {events}"
             raise BatchError(DropReason.TOO_MANY_EVENTS, detail)
+
+
+def _alone(error: WireError) -> WireError:
+    """Without a traceback, which keeps all its callers' frames: a held batch kept its whole turn."""
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
 
 
 def _read_opaque(payload: bytes) -> _OpaqueArrayBatch | _OpaqueMapBatch:
