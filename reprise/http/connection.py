@@ -154,7 +154,6 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """The bytes are counted one by one only where so many came."""
-        self._in_head = False
         if len(self.headers) > HTTP_HEAD_FIELDS_MAX:
             raise _EndedError("too_many_fields", TOO_MANY_FIELDS)
         if len(self.url) > HTTP_URL_BYTES_MAX:
@@ -165,6 +164,7 @@ class Connection(HttpToolsProtocol):
                 raise _EndedError("head_too_large", HEAD_TOO_LARGE)
         self._unframed_bytes = 0
         super().on_headers_complete()
+        self._in_head = False  # whatever was wrong with it until here concerns no other request
 
     def on_body(self, body: bytes) -> None:
         """See `httptools`."""
@@ -187,6 +187,8 @@ class Connection(HttpToolsProtocol):
         self.since = self.loop.time()
         if self.pipeline:
             super().on_response_complete()
+        elif self._ended:
+            self.transport.close()
         else:
             self.server_state.total_requests += 1
             if self.flow.read_paused and not self.transport.is_closing():
@@ -251,12 +253,15 @@ class Connection(HttpToolsProtocol):
         self._connections.count(error.reason)
         if self.is_idle:
             self._write(error)
-        elif self._in_message and not self._in_head:  # trailers: of the request being answered
-            if not self.pipeline and not self.cycle.response_started:
+        elif self._in_message and not self._in_head and not self.pipeline:
+            # The rest of the request that is being answered.
+            if not self.cycle.response_started:
                 self._write(error)
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         else:
+            if self._in_message and not self._in_head:  # the rest of the last one that waits
+                self.pipeline.popleft()
             self._close_after_answers()
             return
         self._ended = True

@@ -54,6 +54,7 @@ class FakeTransport(asyncio.Transport):
         self.paused = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
+        assert not self.half_closed, "uvloop raises here"
         self.written += bytes(data)
 
     def get_write_buffer_size(self) -> int:
@@ -268,18 +269,35 @@ def test_a_large_body_in_many_pieces_is_not_taken_for_a_head() -> None:
     run(case)
 
 
-def test_a_bad_request_behind_one_that_is_answered_does_not_disturb_its_answer() -> None:
+@pytest.mark.parametrize("before", [1, 2])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"NONSENSE\r\n\r\n",
+        b"GET / HTTP/1.1\r\n" + fields(HTTP_HEAD_FIELDS_MAX + 1) + b"\r\n",
+        b"GET /" + b"u" * HTTP_URL_BYTES_MAX + b" HTTP/1.1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{?\r\n",
+        b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"
+        + fields(HTTP_HEAD_FIELDS_MAX + 1)
+        + b"\r\n",
+    ],
+)
+def test_a_bad_request_behind_others_does_not_disturb_their_answers(
+    bad: bytes, before: int
+) -> None:
     async def case(server: Server) -> None:
         connection, transport = server.connect()
         server.may_answer.clear()
-        connection.data_received(OK)
+        connection.data_received(OK * before)
         await turns()
-        connection.data_received(b"NONSENSE\r\n\r\n")
+        connection.data_received(bad)
         await turns()
         assert transport.written == b""
         server.may_answer.set()
-        await turns()
-        assert transport.statuses == [200]
+        for _ in range(before + 1):
+            await turns()
+        assert transport.statuses == [200] * before
+        assert server.bodies == [b""] * before
         assert transport.closed
         assert not transport.aborted
 
