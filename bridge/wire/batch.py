@@ -332,7 +332,7 @@ class BatchDecoder:
 
 
 def _alone(error: WireError) -> WireError:
-    """Without a traceback, which keeps all its callers' frames: a held batch kept its whole turn."""
+    """Without its traceback, which would keep all messages of the turn while a batch is held."""
     error.__cause__ = error.__context__ = None
     return error.with_traceback(None)
 

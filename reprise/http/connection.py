@@ -22,7 +22,11 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 
 from query_api.http.errors import RequestError
 from query_api.http.wire import Wire, content_type_of, encode_error, reply_wire
@@ -92,6 +96,7 @@ class Connection(HttpToolsProtocol):
         self._unframed_bytes = 0  # received since the last piece of a body or the end of a head
         self._ended = False  # what still comes is not looked at
         self._discarded_bytes = 0
+        self._answering: RequestResponseCycle | None = None  # `cycle`, unless others wait behind it
         self._unread_since: float | None = None  # an answer waits for the client to read it
 
     # Start and end
@@ -108,6 +113,11 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
         self._connections.leave(self)
+        # uvicorn tells only the last request of a pipeline, and the others are answered to nobody.
+        self.pipeline.clear()
+        if self._answering is not None:
+            self._answering.disconnected = True
+            self._answering.message_event.set()
         super().connection_lost(exc)
 
     @property
@@ -165,6 +175,8 @@ class Connection(HttpToolsProtocol):
         self._unframed_bytes = 0
         super().on_headers_complete()
         self._in_head = False  # whatever was wrong with it until here concerns no other request
+        if not self.pipeline:
+            self._answering = self.cycle
 
     def on_body(self, body: bytes) -> None:
         """See `httptools`."""
@@ -186,6 +198,7 @@ class Connection(HttpToolsProtocol):
         self.served = True
         self.since = self.loop.time()
         if self.pipeline:
+            self._answering = self.pipeline[-1][0]
             super().on_response_complete()
         elif self._ended:
             self.transport.close()

@@ -51,10 +51,11 @@ class FakeTransport(asyncio.Transport):
         self.closed = False
         self.aborted = False
         self.half_closed = False
+        self.lost = False
         self.paused = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        assert not self.half_closed, "uvloop raises here"
+        assert not (self.half_closed or self.lost), "uvloop raises here"
         self.written += bytes(data)
 
     def get_write_buffer_size(self) -> int:
@@ -302,6 +303,25 @@ def test_a_bad_request_behind_others_does_not_disturb_their_answers(
         assert not transport.aborted
 
     run(case)
+
+
+def test_requests_of_a_client_that_has_left_are_answered_to_nobody(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def case(server: Server) -> None:
+        connection, transport = server.connect()
+        server.may_answer.clear()
+        connection.data_received(OK * 3)
+        await turns()
+        transport.lost = True
+        connection.connection_lost(ConnectionResetError())
+        server.may_answer.set()
+        await turns()
+        assert server.bodies == [b""]
+        assert transport.written == b""
+
+    run(case)
+    assert not caplog.records
 
 
 def test_requests_above_the_bound_of_a_pipeline_are_not_read() -> None:
