@@ -271,6 +271,7 @@ class Connection(HttpToolsProtocol):
             if not self.cycle.response_started:
                 self._write(error)
             self.cycle.disconnected = True
+            self.cycle.waiting_for_100_continue = False  # it is not told to go on any more
             self.cycle.message_event.set()
         else:
             if self._in_message and not self._in_head:  # the rest of the last one that waits

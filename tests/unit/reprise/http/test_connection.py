@@ -55,7 +55,8 @@ class FakeTransport(asyncio.Transport):
         self.paused = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        assert not (self.half_closed or self.lost), "uvloop raises here"
+        assert not self.half_closed, "uvloop raises here"
+        assert not self.lost, "and here"
         self.written += bytes(data)
 
     def get_write_buffer_size(self) -> int:
@@ -303,6 +304,21 @@ def test_a_bad_request_behind_others_does_not_disturb_their_answers(
         assert not transport.aborted
 
     run(case)
+
+
+def test_nothing_is_written_behind_the_answer_to_a_bad_body(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def case(server: Server) -> None:
+        connection, transport = server.connect()
+        head = b"POST / HTTP/1.1\r\nExpect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n"
+        connection.data_received(head + b"no size\r\n")
+        await turns()
+        assert transport.statuses == [400]
+        assert server.bodies == [None]
+
+    run(case)
+    assert not caplog.records
 
 
 def test_requests_of_a_client_that_has_left_are_answered_to_nobody(
