@@ -118,9 +118,8 @@ class Attacker:
         self._kept[place] = connection
         connection.socket.sendall(content)
         for number, method in enumerate(methods):
-            if not connection.is_open:  # told so by the answer before
-                self.statuses["closed"] += len(methods) - number
-                break
+            if not connection.is_open:
+                raise UnansweredError(f"closed before number {number}")
             status, body = connection.status(method)
             self.statuses[str(status)] += 1
             if status == 500 and ENDPOINT_REFUSED not in body:

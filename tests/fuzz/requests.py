@@ -42,7 +42,7 @@ _PATHS: Final = (
     *("/query", "/query?detail=1", "/query?only=exact", "/query?only=all", "/query?" + "a=1&" * 40),
     *("/services", "/global_view", "/health", "/ready", "/digest", "/metrics", "/openapi.json"),
     *("/", "/query/", "//query", "/../etc/passwd", "/%00", "/%ff%fe", "/query%20", "*"),
-    *("http://x/query", "/" + "u" * 8000, "/query?detail=%ff&only=\x80", "/register"),
+    *("http://x/query", "/" + "u" * 8000, "/query?detail=%ff&only=%80", "/register"),
 )  # fmt: skip
 _METHODS: Final = (
     "GET",
@@ -60,7 +60,7 @@ _FIELDS: Final = (
     *("Accept: application/msgpack", "Accept: ,,;q=", "Accept: " + "a/b," * 9),
     *("X: " + "v" * 4000, "Content-Type: application/msgpack", "Content-Type: \xff"),
     *("Content-Type: ", "Content-Type: text/plain", "Expect: 100-continue", "Origin: null"),
-    *("Origin: http://127.0.0.1", "Connection: keep-alive", "Range: bytes=0-", "Cookie: \x01\x02"),
+    *("Origin: http://127.0.0.1", "Connection: keep-alive", "Range: bytes=0-", "Cookie: a=b; c"),
     *("Accept-Encoding: gzip, br", "Host: " + "h" * 300, "If-None-Match: *", "Via: 1.1 x"),
 )  # fmt: skip
 _BAD_FIELDS: Final = (
@@ -68,11 +68,13 @@ _BAD_FIELDS: Final = (
     *("Content-Length: 5\r\nContent-Length: 6", "Transfer-Encoding: chunked\r\nContent-Length: 5"),
     *("Transfer-Encoding: gzip, chunked", "Transfer-Encoding: \x0bchunked", "Upgrade: websocket"),
     *("Connection: upgrade\r\nUpgrade: h2c", " folded: yes", ": no name", "no colon", "x\x00y: 1"),
-    *("a b: 1", "X: a\rb", "X: " + "v" * 70_000, "\r\n".join(["X: y"] * 200), "Content-Length: "),
+    *("a b: 1", "Cookie: \x01\x02", "X: a\rb", "X: " + "v" * 70_000, "Content-Length: "),
+    *("\r\n".join(["X: y"] * 200),),
 )  # fmt: skip
 _NO_HTTP: Final = (
     *(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200), b"GET /\r\n", b"\x00" * 500),
     *(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"GET / HTTP/1.0\r\n\r\n"),
+    *(b"GET /query?\x80 HTTP/1.1\r\n\r\n",),
     *(b"\r\n" * 50, b"GET /" + b"u" * 8300 + b" HTTP/1.1\r\n\r\n"),
     *(b"SSH-2.0-x\r\n", b"GET  /health  HTTP/1.1\r\n\r\n", b"get /health http/1.1\r\n\r\n", b" "),
     *(b"GET /health HTTP/1.1\nHost: x\n\n", b"*1\r\n$4\r\nPING\r\n", b"\xff" + bytes(8) + b"\x7f"),
