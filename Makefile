@@ -18,7 +18,7 @@ NATIVE_SOURCES := $(wildcard $(NATIVE)/Cargo.toml $(NATIVE)/src/*.rs $(NATIVE)/i
 ARGS ?=
 JOBS ?= 3
 
-.PHONY: help run install test check fmt bench mutants kafka clean
+.PHONY: help run install test fuzz check fmt bench mutants kafka clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -31,6 +31,10 @@ install: .make/run ## set up what the service needs, and build the Rust kernel
 # Most tests of several processes wait more than they compute, so more workers than cores pay.
 test: .make/dev ## all tests; they start by themselves every process that they need
 	$(BIN)/python -m pytest -n $(JOBS) --durations 25 $(ARGS)
+
+# One after the other: each measures what a neighbour of the attack still gets.
+fuzz: .make/dev ## hostile bytes on every socket and in every topic: millions of them, some minutes
+	$(BIN)/python -m pytest tests/fuzz --fuzz-scale 1 --durations 10 $(ARGS)
 
 check: .make/dev ## formatting, lint, types, import rules; the kernel's own lint and tests where Rust is found
 	$(BIN)/ruff format --check .

@@ -35,10 +35,11 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Of the simulated worlds: see tests/simulation."""
-    group = parser.getgroup("simulation")
+    """Of the simulated worlds and of hostile bytes: see tests/simulation and tests/fuzz."""
+    group = parser.getgroup("seeded tests")
     group.addoption("--seeds", type=int, default=1000, help="how many histories, of all worlds")
-    group.addoption("--seed", type=int, default=None, help="only the history of this seed")
+    group.addoption("--seed", type=int, default=None, help="only what follows from this seed")
+    group.addoption("--fuzz-scale", type=float, default=0.03, help="of what `make fuzz` sends")
 
 
 KERNELS = [
@@ -72,6 +73,9 @@ def log(tmp_path: Path) -> Iterator[EmbeddedLog]:
 
 
 @pytest.fixture
-def seed() -> int:
-    """Of whatever a test of faults does at random; REPRISE_TEST_SEED repeats a failure's."""
+def seed(request: pytest.FixtureRequest) -> int:
+    """Of whatever a test does at random; `--seed` or REPRISE_TEST_SEED repeats a failure's."""
+    given: int | None = request.config.getoption("--seed")
+    if given is not None:
+        return given
     return int(os.environ.get("REPRISE_TEST_SEED", random.SystemRandom().randrange(2**32)))

@@ -14,6 +14,8 @@ from urllib.parse import urlsplit
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from schemas.limits import KIB
+
 START_S = 30.0
 
 
@@ -172,7 +174,30 @@ class Service(Api):
         self.start()
 
     def log(self) -> str:
-        return self._log_path.read_text()[-4000:]
+        """The end of what it has said."""
+        return self.whole_log()[-4000:]
+
+    def whole_log(self) -> str:
+        """All that it has said."""
+        return self._log_path.read_text()
+
+    def first_traceback(self) -> str:
+        """What it said of an unexpected error; "" where it had none."""
+        _, found, rest = self.whole_log().partition("Traceback")
+        return (found + rest)[:4000]
+
+    def peak_bytes(self) -> int:
+        """The most memory that the process has had since it was started."""
+        assert self.process is not None
+        return peak_bytes(self.process.pid)
+
+
+def peak_bytes(pid: int) -> int:
+    """The most memory that a process has had."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM"):
+            return int(line.split()[1]) * KIB
+    raise AssertionError("the system does not say how much memory a process has had")
 
 
 def until(holds: Callable[[], object], *, what: str, timeout_s: float = START_S) -> None:

@@ -240,11 +240,11 @@ class BatchDecoder:
                 try:
                     events.append(wire_event.canonical(sequence, self._origin))
                 except EventError as error:
-                    dropped.append(error)
+                    dropped.append(_alone(error))
             if len(payload) > RECORD_BYTES_MAX:
                 _check_packed(events)
         except BatchError as error:
-            return DecodedBatch(sequence, digest, None, [], [error])
+            return DecodedBatch(sequence, digest, None, [], [_alone(error)])
         return DecodedBatch(sequence, digest, engine_time, events, dropped)
 
     def _read(self, payload: bytes, dropped: list[WireError]) -> tuple[float, Sequence[WireEvent]]:
@@ -298,7 +298,7 @@ class BatchDecoder:
             try:
                 wire_events.append(self._read_event(encoded))
             except EventError as error:
-                dropped.append(error)
+                dropped.append(_alone(error))
                 if len(dropped) > BATCH_ERRORS_MAX:
                     detail = f"Expected at most {BATCH_ERRORS_MAX} bad events; the last: {error}"
                     raise BatchError(DropReason.UNDECODABLE, detail) from error
@@ -339,6 +339,12 @@ class BatchDecoder:
         if events > BATCH_EVENTS_MAX:
             detail = f"Expected at most {BATCH_EVENTS_MAX} events, got {events}"
             raise BatchError(DropReason.TOO_MANY_EVENTS, detail)
+
+
+def _alone(error: WireError) -> WireError:
+    """Without its traceback, which would keep all messages of the turn while a batch is held."""
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
 
 
 def _read_opaque(payload: bytes) -> _OpaqueArrayBatch | _OpaqueMapBatch:

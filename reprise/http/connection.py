@@ -22,7 +22,11 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 
 from query_api.http.errors import RequestError
 from query_api.http.wire import Wire, content_type_of, encode_error, reply_wire
@@ -92,6 +96,7 @@ class Connection(HttpToolsProtocol):
         self._unframed_bytes = 0  # received since the last piece of a body or the end of a head
         self._ended = False  # what still comes is not looked at
         self._discarded_bytes = 0
+        self._answering: RequestResponseCycle | None = None  # `cycle`, unless others wait behind it
         self._unread_since: float | None = None  # an answer waits for the client to read it
 
     # Start and end
@@ -108,6 +113,11 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
         self._connections.leave(self)
+        # uvicorn tells only the last request of a pipeline, and the others are answered to nobody.
+        self.pipeline.clear()
+        if self._answering is not None:
+            self._answering.disconnected = True
+            self._answering.message_event.set()
         super().connection_lost(exc)
 
     @property
@@ -154,7 +164,6 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """The bytes are counted one by one only where so many came."""
-        self._in_head = False
         if len(self.headers) > HTTP_HEAD_FIELDS_MAX:
             raise _EndedError("too_many_fields", TOO_MANY_FIELDS)
         if len(self.url) > HTTP_URL_BYTES_MAX:
@@ -165,6 +174,9 @@ class Connection(HttpToolsProtocol):
                 raise _EndedError("head_too_large", HEAD_TOO_LARGE)
         self._unframed_bytes = 0
         super().on_headers_complete()
+        self._in_head = False  # whatever was wrong with it until here concerns no other request
+        if not self.pipeline:
+            self._answering = self.cycle
 
     def on_body(self, body: bytes) -> None:
         """See `httptools`."""
@@ -186,7 +198,10 @@ class Connection(HttpToolsProtocol):
         self.served = True
         self.since = self.loop.time()
         if self.pipeline:
+            self._answering = self.pipeline[-1][0]
             super().on_response_complete()
+        elif self._ended:
+            self.transport.close()
         else:
             self.server_state.total_requests += 1
             if self.flow.read_paused and not self.transport.is_closing():
@@ -251,12 +266,16 @@ class Connection(HttpToolsProtocol):
         self._connections.count(error.reason)
         if self.is_idle:
             self._write(error)
-        elif self._in_message and not self._in_head:  # trailers: of the request being answered
-            if not self.pipeline and not self.cycle.response_started:
+        elif self._in_message and not self._in_head and not self.pipeline:
+            # The rest of the request that is being answered.
+            if not self.cycle.response_started:
                 self._write(error)
             self.cycle.disconnected = True
+            self.cycle.waiting_for_100_continue = False  # it is not told to go on any more
             self.cycle.message_event.set()
         else:
+            if self._in_message and not self._in_head:  # the rest of the last one that waits
+                self.pipeline.popleft()
             self._close_after_answers()
             return
         self._ended = True

@@ -88,19 +88,6 @@ class Neighbour:
         assert self.slowest_s < 5.0
 
 
-def peak_bytes(service: Service) -> int:
-    """The most memory that the process has had since it was last forgotten."""
-    return _status_bytes(service, "VmHWM")
-
-
-def _status_bytes(service: Service, field: str) -> int:
-    assert service.process is not None
-    for line in Path(f"/proc/{service.process.pid}/status").read_text().splitlines():
-        if line.startswith(field):
-            return int(line.split()[1]) * KIB
-    raise AssertionError(field)
-
-
 def connect(service: Service) -> socket.socket:
     address = urlsplit(service.base_url)
     return socket.create_connection((str(address.hostname), address.port or 0), timeout=20)
@@ -138,7 +125,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
 def test_a_head_without_an_end(
     service: Service, beginning: bytes, unit: bytes, status: int, reason: str
 ) -> None:
-    before = peak_bytes(service)
+    before = service.peak_bytes()
     with Neighbour(service) as neighbour:
         with connect(service) as connection:
             received: list[bytes] = []
@@ -152,7 +139,7 @@ def test_a_head_without_an_end(
         assert received[0].startswith(b"HTTP/1.1 %d" % status)
         until(lambda: neighbour.answers >= 10, what="answers of the neighbour")
     neighbour.check()
-    assert peak_bytes(service) - before < SLACK_BYTES
+    assert service.peak_bytes() - before < SLACK_BYTES
     assert service.metric("reprise_http_refused_total", reason=reason) == 1
 
 
@@ -170,7 +157,7 @@ def test_many_requests_that_are_none_leave_a_line_in_the_log(service: Service) -
 @pytest.mark.slow
 def test_many_half_bodies(service: Service) -> None:
     """1,000 requests with 1 MiB of 2 each, which their clients never finish."""
-    before = peak_bytes(service)
+    before = service.peak_bytes()
     half = b"POST /query HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % (2 * MIB) + bytes(MIB)
     with contextlib.ExitStack() as open_ones, Neighbour(service) as neighbour:
         for _ in range(1000):
@@ -183,7 +170,7 @@ def test_many_half_bodies(service: Service) -> None:
         )
     neighbour.check()
     bound = BODIES_LARGE_BYTES_MAX + 1000 * CONNECTION_BYTES + SLACK_BYTES
-    assert peak_bytes(service) - before < bound
+    assert service.peak_bytes() - before < bound
     assert service.metric("reprise_http_bodies_refused_total", reason="no_room") > 500
     slow = service.metric("reprise_http_bodies_refused_total", reason="too_slow")
     assert slow == 1000, "whoever has no room is read on, and stalls as well"
@@ -193,7 +180,7 @@ def test_many_half_bodies(service: Service) -> None:
 
 def test_many_of_the_largest_bodies_at_once(service: Service) -> None:
     """40 of 32 MB: each is answered or told to come again."""
-    before = peak_bytes(service)
+    before = service.peak_bytes()
     body = (
         b'{"model": "m", "block_size": 16, "token_ids": [1]' + b" " * (BODY_BYTES_MAX - 100) + b"}"
     )
@@ -218,13 +205,13 @@ def test_many_of_the_largest_bodies_at_once(service: Service) -> None:
     assert statuses.count(b"200") >= 3
     # One is answered while the others wait: joined, and as the kernel's scanner reads it.
     bound = BODIES_LARGE_BYTES_MAX + 2 * BODY_BYTES_MAX + 40 * READ_BYTES + SLACK_BYTES
-    assert peak_bytes(service) - before < bound
+    assert service.peak_bytes() - before < bound
 
 
 @pytest.mark.slow
 def test_many_silent_connections(service: Service) -> None:
     """5,000 that say nothing, or half a head: more than there may be, and none lasts."""
-    before = peak_bytes(service)
+    before = service.peak_bytes()
     with contextlib.ExitStack() as open_ones, Neighbour(service) as neighbour:
         for number in range(5000):
             connection = open_ones.enter_context(connect(service))
@@ -237,7 +224,7 @@ def test_many_silent_connections(service: Service) -> None:
             timeout_s=HTTP_HEAD_S + 10,
         )
     neighbour.check()
-    assert peak_bytes(service) - before < 5000 * CONNECTION_BYTES + SLACK_BYTES
+    assert service.peak_bytes() - before < 5000 * CONNECTION_BYTES + SLACK_BYTES
     assert service.metric("reprise_http_refused_total", reason="no_request") > 100
     assert service.metric("reprise_http_refused_total", reason="head_too_slow") > 100
     assert service.metric("reprise_http_refused_total", reason="closed_for_another") > 500
@@ -295,7 +282,7 @@ def test_more_publishers_than_files_are_refused_and_the_others_go_on(tmp_path: P
 
 def test_answers_that_nobody_reads(service: Service) -> None:
     """Pipelined requests for a long answer, of clients that never read: the requests wait."""
-    before = peak_bytes(service)
+    before = service.peak_bytes()
     with contextlib.ExitStack() as open_ones, Neighbour(service) as neighbour:
         for _ in range(50):
             connection = open_ones.enter_context(connect(service))
@@ -307,4 +294,4 @@ def test_answers_that_nobody_reads(service: Service) -> None:
         )
         until(lambda: neighbour.answers >= 10, what="answers of the neighbour")
     neighbour.check()
-    assert peak_bytes(service) - before < 50 * 4 * MIB + SLACK_BYTES
+    assert service.peak_bytes() - before < 50 * 4 * MIB + SLACK_BYTES

@@ -129,8 +129,14 @@ class PartitionContexts:
         for key, value in source.context_rows(prefix):
             if value is None:
                 continue
+            try:
+                place = rows.place_of(context, key)
+            except RowCorruptError as error:
+                self._skipped.skip(SkippedRow(self._partition, key, CORRUPT_ROWS), error)
+                self.states.setdefault(context, ReadContext())
+                self._mark_damaged(context)
+                continue
             row = self.decode(key, value)
-            place = rows.place_of(context, key)
             if row is None or row.covers <= now:
                 yield _Found(place, row, value)
             else:

@@ -23,6 +23,7 @@ from schemas.errors import EndpointError, RegistrationConflictError
 from schemas.identities import PublisherKey
 from schemas.limits import MESSAGE_FRAMES_MAX
 from tests.unit.bridge.messages import registration
+from tests.zmtp import GREETING, READY
 
 PATIENCE_S = 30.0
 
@@ -36,11 +37,6 @@ def wait_until(holds: Callable[[], bool]) -> None:
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.005)
-
-
-GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(48)
-_FIELDS = b"\x05READY\x0bSocket-Type\x00\x00\x00\x04XPUB"
-READY = b"\x04" + bytes([len(_FIELDS)]) + _FIELDS
 
 
 class Engine:

@@ -51,9 +51,12 @@ class FakeTransport(asyncio.Transport):
         self.closed = False
         self.aborted = False
         self.half_closed = False
+        self.lost = False
         self.paused = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
+        assert not self.half_closed, "uvloop raises here"
+        assert not self.lost, "and here"
         self.written += bytes(data)
 
     def get_write_buffer_size(self) -> int:
@@ -268,22 +271,73 @@ def test_a_large_body_in_many_pieces_is_not_taken_for_a_head() -> None:
     run(case)
 
 
-def test_a_bad_request_behind_one_that_is_answered_does_not_disturb_its_answer() -> None:
+@pytest.mark.parametrize("before", [1, 2])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"NONSENSE\r\n\r\n",
+        b"GET / HTTP/1.1\r\n" + fields(HTTP_HEAD_FIELDS_MAX + 1) + b"\r\n",
+        b"GET /" + b"u" * HTTP_URL_BYTES_MAX + b" HTTP/1.1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{?\r\n",
+        b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"
+        + fields(HTTP_HEAD_FIELDS_MAX + 1)
+        + b"\r\n",
+    ],
+)
+def test_a_bad_request_behind_others_does_not_disturb_their_answers(
+    bad: bytes, before: int
+) -> None:
     async def case(server: Server) -> None:
         connection, transport = server.connect()
         server.may_answer.clear()
-        connection.data_received(OK)
+        connection.data_received(OK * before)
         await turns()
-        connection.data_received(b"NONSENSE\r\n\r\n")
+        connection.data_received(bad)
         await turns()
         assert transport.written == b""
         server.may_answer.set()
-        await turns()
-        assert transport.statuses == [200]
+        for _ in range(before + 1):
+            await turns()
+        assert transport.statuses == [200] * before
+        assert server.bodies == [b""] * before
         assert transport.closed
         assert not transport.aborted
 
     run(case)
+
+
+def test_nothing_is_written_behind_the_answer_to_a_bad_body(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def case(server: Server) -> None:
+        connection, transport = server.connect()
+        head = b"POST / HTTP/1.1\r\nExpect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n"
+        connection.data_received(head + b"no size\r\n")
+        await turns()
+        assert transport.statuses == [400]
+        assert server.bodies == [None]
+
+    run(case)
+    assert not caplog.records
+
+
+def test_requests_of_a_client_that_has_left_are_answered_to_nobody(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def case(server: Server) -> None:
+        connection, transport = server.connect()
+        server.may_answer.clear()
+        connection.data_received(OK * 3)
+        await turns()
+        transport.lost = True
+        connection.connection_lost(ConnectionResetError())
+        server.may_answer.set()
+        await turns()
+        assert server.bodies == [b""]
+        assert transport.written == b""
+
+    run(case)
+    assert not caplog.records
 
 
 def test_requests_above_the_bound_of_a_pipeline_are_not_read() -> None:

@@ -68,6 +68,28 @@ def test_a_row_that_cannot_be_used_is_passed_over_or_raised_as_asked(
         strict.caught_up(0)
 
 
+@pytest.mark.parametrize(("generation", "n"), [(2**31, 0), (0, 2**63 - 1)])
+@pytest.mark.parametrize("caught_up", [False, True])
+def test_a_row_at_a_place_that_is_never_written_costs_itself_alone(
+    make_fold: Callable[[], Fold], generation: int, n: int, caught_up: bool
+) -> None:
+    """It was an unexpected error, by which all rows were lost that were to be loaded with it."""
+    reader = RowReader(make_fold().kernel)
+    if caught_up:
+        reader.caught_up(0)
+    found = written(make_fold)
+    ((key, value),) = [one for one in found if one[0][:1] == rows.CONTEXT]
+    strange = rows.prefix_of(key) + generation.to_bytes(4, "big") + n.to_bytes(8, "big")
+    for one in ((strange, value), *found):
+        reader.put(0, *one)
+    if not caught_up:
+        reader.caught_up(0)
+    assert reader.covered(0) == 0
+    assert [view.entries for view in reader.kernel.contexts()] == [1]
+    assert [one.key for one in reader.take_skipped()] == [strange]
+    assert reader.is_degraded(SCOPE)
+
+
 def test_an_empty_generation_empties_a_context_whose_last_delta_was_compacted_away(
     make_fold: Callable[[], Fold],
 ) -> None:
