@@ -87,25 +87,28 @@ class Replayer:
         """
         try:
             check_endpoint(endpoint)
+            async with self._places:
+                return await self._repair(publisher, endpoint, emit)
         except EndpointError as error:
             _logger.warning("Cannot ask %s for a replay: %s", publisher, error)
             return Doubt.REPLAY_SILENT
-        async with self._places:
-            repair = Repair(self._sequencer, publisher)
-            end_at = time.monotonic() + REPLAY_TOTAL_S
-            while repair.begin():
-                self.requests += 1
-                if await self._ask(repair, publisher, endpoint, emit, end_at) is Answer.DONE:
-                    break
-                if time.monotonic() >= end_at:
-                    self.abandoned += 1
-                    _logger.warning(
-                        "The replay of %s did not end within %.0f s; what is missing is a gap",
-                        publisher,
-                        REPLAY_TOTAL_S,
-                    )
-                    break
-            return repair.doubt
+
+    async def _repair(self, publisher: PublisherKey, endpoint: str, emit: Emit) -> Doubt | None:
+        repair = Repair(self._sequencer, publisher)
+        end_at = time.monotonic() + REPLAY_TOTAL_S
+        while repair.begin():
+            self.requests += 1
+            if await self._ask(repair, publisher, endpoint, emit, end_at) is Answer.DONE:
+                break
+            if time.monotonic() >= end_at:
+                self.abandoned += 1
+                _logger.warning(
+                    "The replay of %s did not end within %.0f s; what is missing is a gap",
+                    publisher,
+                    REPLAY_TOTAL_S,
+                )
+                break
+        return repair.doubt
 
     async def _ask(
         self, repair: Repair, publisher: PublisherKey, endpoint: str, emit: Emit, end_at: float
@@ -142,6 +145,7 @@ class Replayer:
 
         Raises:
             TimeoutError: nothing came for `idle_s`.
+            EndpointError: libzmq can make no connection to such an address.
         """
         socket = self._context.socket(zmq.DEALER)
         try:
@@ -150,7 +154,11 @@ class Replayer:
             socket.rcvhwm = REPLAY_MESSAGES_MAX
             # A name is looked up for one IP version only: see `bridge.sockets.connection`.
             socket.ipv6 = other_ip if names_host(endpoint) else True
-            socket.connect(endpoint)
+            try:
+                socket.connect(endpoint)
+            except zmq.ZMQError as error:
+                detail = f"Expected a ZMQ address, got `{endpoint[:200]}`: {error.strerror}"
+                raise EndpointError(detail) from error
             # `asyncio.wait_for` would swallow a cancellation that comes together with a message.
             async with asyncio.timeout(self._idle_s):
                 await socket.send_multipart([b"", start.to_bytes(8, "big")])
