@@ -88,25 +88,28 @@ class Replayer:
         """
         try:
             check_endpoint(endpoint)
+            async with self._places:
+                return await self._repair(publisher, endpoint, emit)
         except EndpointError as error:
             _logger.warning("Cannot ask %s for a replay: %s", publisher, error)
             return Doubt.REPLAY_SILENT
-        async with self._places:
-            repair = Repair(self._sequencer, publisher)
-            end_at = time.monotonic() + REPLAY_TOTAL_S
-            while repair.begin():
-                self.requests += 1
-                if await self._ask(repair, publisher, endpoint, emit, end_at) is Answer.DONE:
-                    break
-                if time.monotonic() >= end_at:
-                    self.abandoned += 1
-                    _logger.warning(
-                        "The replay of %s did not end within %.0f s; what is missing is a gap",
-                        publisher,
-                        REPLAY_TOTAL_S,
-                    )
-                    break
-            return repair.doubt
+
+    async def _repair(self, publisher: PublisherKey, endpoint: str, emit: Emit) -> Doubt | None:
+        repair = Repair(self._sequencer, publisher)
+        end_at = time.monotonic() + REPLAY_TOTAL_S
+        while repair.begin():
+            self.requests += 1
+            if await self._ask(repair, publisher, endpoint, emit, end_at) is Answer.DONE:
+                break
+            if time.monotonic() >= end_at:
+                self.abandoned += 1
+                _logger.warning(
+                    "The replay of %s did not end within %.0f s; what is missing is a gap",
+                    publisher,
+                    REPLAY_TOTAL_S,
+                )
+                break
+        return repair.doubt
 
     async def _ask(
         self, repair: Repair, publisher: PublisherKey, endpoint: str, emit: Emit, end_at: float
@@ -158,6 +161,7 @@ class Replayer:
 
         Raises:
             TimeoutError: nothing came for `idle_s`.
+            EndpointError: libzmq can make no connection to such an address.
         """
         socket = self._context.socket(zmq.DEALER)
         try:
@@ -165,7 +169,12 @@ class Replayer:
             socket.maxmsgsize = MESSAGE_BYTES_MAX
             socket.rcvhwm = REPLAY_MESSAGES_MAX
             socket.ipv6 = True
-            socket.connect(await self._address(endpoint, turn))
+            address = await self._address(endpoint, turn)
+            try:
+                socket.connect(address)
+            except zmq.ZMQError as error:
+                detail = f"Expected a ZMQ address, got `{endpoint[:200]}`: {error.strerror}"
+                raise EndpointError(detail) from error
             # `asyncio.wait_for` would swallow a cancellation that comes together with a message.
             async with asyncio.timeout(self._idle_s):
                 await socket.send_multipart([b"", start.to_bytes(8, "big")])

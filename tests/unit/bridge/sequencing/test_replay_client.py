@@ -219,8 +219,9 @@ def test_nobody_at_the_endpoint_leaves_the_gap() -> None:
     assert told(records) == [("missed", 3, 11, 16), *batches(3, 17, 17)]
 
 
-def test_an_endpoint_that_is_none_leaves_the_gap() -> None:
-    records = repair(held(ANCHOR, live(17, 117.0)), "tcp://*:1")
+@pytest.mark.parametrize("endpoint", ["tcp://*:1", "tcp://a b:1", "ipc:///" + "x" * 200])
+def test_an_endpoint_that_is_none_leaves_the_gap(endpoint: str) -> None:
+    records = repair(held(ANCHOR, live(17, 117.0)), endpoint)
     assert told(records) == [("missed", 3, 11, 16), *batches(3, 17, 17)]
 
 
