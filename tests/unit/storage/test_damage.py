@@ -183,13 +183,16 @@ def test_what_compaction_has_found_damaged_is_closed_moved_and_reopened_all_the_
         change(file, flipped(file.stat().st_size // 3))
     database = Database(copy, preset)
 
+    def overlap() -> None:
+        write(database, 0, 1)
+        write(database, COUNT - 1, 1)  # so that all data files overlap
+        database._rdict.compact_range(None, None)
+        write(database, COUNT, 1)
+
     def compact() -> None:
         # RocksDB may compact by itself as soon as it is open, and refuse the first write.
         with pytest.raises(Exception, match="Corruption"):
-            write(database, 0, 1)
-            write(database, COUNT - 1, 1)  # so that all data files overlap
-            database._rdict.compact_range(None, None)
-            write(database, COUNT, 1)
+            overlap()
 
     compact()
     with pytest.raises(DamagedError, match=r"Cannot close .*\.sst is damaged"):
