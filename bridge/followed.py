@@ -121,7 +121,7 @@ class Followed:
         self._connected = self._is_doubted = self._is_behind = False
         self._links = self._messages = 0
         self._asked_link = self._confirmed_link = self._proven_link = 0
-        self._doubt = Doubt.CATCHING_UP if self.can_replay else Doubt.NO_REPLAY
+        self._doubt = self._first_doubt
         self._doubted: Doubted | None = None
         self._failures = 0
         self._settled_at = 0.0
@@ -183,6 +183,11 @@ class Followed:
     def doubted(self) -> Doubted:
         """Why it is not confirmed, as last seen."""
         return self._doubted or Doubted(Doubt.CATCHING_UP, 0.0)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether that differs from what was last written of it into the log."""
+        return self.said != self.doubted
 
     def note_said(self, reason: str, since: float) -> None:
         """This was written of it into the log."""

@@ -106,8 +106,9 @@ class Heartbeats:
         partition = self._partitions.get(number)
         if partition is None:
             return False
-        unsaid = (one.said != one.doubted for one in partition.followed.values())
-        return bool(partition.released) or any(unsaid)
+        return bool(partition.released) or any(
+            followed.has_news for followed in partition.followed.values()
+        )
 
     def make(self, number: int) -> HeartbeatRecord | None:
         """A heartbeat for one partition.
@@ -126,8 +127,8 @@ class Heartbeats:
             for publisher in partition.released
         ]
         for publisher, followed in partition.followed.items():
-            doubt, since = followed.doubted
-            if complete or followed.said != followed.doubted:
+            if complete or followed.has_news:
+                doubt, since = followed.doubted
                 reports.append(Report(publisher.stream, publisher.dp_rank, doubt or "", since))
         return HeartbeatRecord(
             bridge=self.bridge,

@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from bridge.sequencing.lane import RESTARTED, Anchor, Held, Lane, Missing, PublisherCounters
-from bridge.sequencing.window import Window, encode_events
+from bridge.sequencing.window import Window, encode_run
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import DecodedBatch, open_source
 from bridge.wire.drop_reasons import DropReason
@@ -205,8 +205,7 @@ class Sequencer:
         while it was up.
         """
         lane = self._lanes[publisher]
-        if 0 < lane.link < link or not lane.link:
-            lane.link = link
+        lane.link = max(lane.link, link)
 
     def first_waiting(self, publisher: PublisherKey) -> DecodedBatch | None:
         """The first batch that waits and is not in the log."""
@@ -242,7 +241,7 @@ class Sequencer:
             if lane is None:
                 return None
             batch = lane.source.decode(message.frames)
-            return batch._replace(encoded=encode_events(batch.events))
+            return batch._replace(encoded=encode_run(batch.events))
         except Exception:  # noqa: BLE001 -- `process` meets it again, and counts it
             return None
 

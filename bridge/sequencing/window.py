@@ -24,12 +24,16 @@ _ARRAY32: Final = 0xDD
 _encode_into: Final = msgspec.msgpack.Encoder().encode_into
 
 
-def encode_events(events: Iterable[BlockEvent]) -> bytes:
+def encode_run(events: Iterable[BlockEvent]) -> bytes:
     """The events one after the other, as a record has them behind its array's header."""
     encoded = bytearray()
-    for event in events:
-        _encode_into(event, encoded, -1)
+    _append_to(encoded, events)
     return bytes(encoded)
+
+
+def _append_to(run: bytearray, events: Iterable[BlockEvent]) -> None:
+    for event in events:
+        _encode_into(event, run, -1)
 
 
 class Window:
@@ -80,7 +84,7 @@ class Window:
         doubted: bool = False,
     ) -> None:
         """Appends one batch; one without events still moves the cursor. `encoded`: its events, by
-        `encode_events`, where that was done ahead.
+        `encode_run`, where that was done ahead.
 
         The caller has put a gap or a reset between batches that do not follow each other.
         """
@@ -90,8 +94,7 @@ class Window:
         run = self._encoded
         end = len(run)
         if encoded is None:
-            for event in events:
-                _encode_into(event, run, -1)
+            _append_to(run, events)
         else:
             run += encoded
         if self._batches and (

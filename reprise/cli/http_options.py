@@ -1,6 +1,7 @@
 """Options of the commands that answer queries."""
 
 from collections.abc import Callable
+from functools import reduce
 from typing import Any, TypeVar
 
 import click
@@ -10,9 +11,28 @@ from query_api.http.wire import Wire
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
 
-def wire_option() -> Callable[[CommandT], CommandT]:
-    """`--wire`, handed over as `default_wire`."""
+def query_options() -> Callable[[CommandT], CommandT]:
+    """`--wire`, handed over as `default_wire`; `--kernel`; `--only-exact`."""
+    options: list[Callable[[CommandT], CommandT]] = [
+        _wire_option(),
+        click.option(
+            "--kernel",
+            type=click.Choice(["rust", "reference"]),
+            help="The index to use.  [default: rust where it is built]",
+        ),
+        click.option(
+            "--only-exact",
+            envvar="REPRISE_ONLY_EXACT",
+            show_envvar=True,
+            is_flag=True,
+            help="Leave instances out of answers that are not `exact`, unless asked by ?only=all.",
+        ),
+    ]
 
+    return lambda command: reduce(lambda done, option: option(done), reversed(options), command)
+
+
+def _wire_option() -> Callable[[CommandT], CommandT]:
     def to_wire(context: click.Context, parameter: click.Parameter, name: str) -> Wire:
         return Wire[name.upper()]
 

@@ -7,7 +7,7 @@ import click
 
 from brokers.settings import KafkaSettings
 from query_api.http.wire import Wire
-from reprise.cli.http_options import wire_option
+from reprise.cli.http_options import query_options
 from reprise.cli.kafka_options import kafka_options
 from reprise.cli.terminal import say_ready, start_logging, warn_without_native
 from reprise.memory import return_memory
@@ -45,19 +45,7 @@ from schemas.errors import RepriseError
     type=click.IntRange(0, 65_535),
     help="Port to listen on, 0 for any.  [default: the configuration file's, or 13333]",
 )
-@wire_option()
-@click.option(
-    "--kernel",
-    type=click.Choice(["rust", "reference"]),
-    help="The index to use.  [default: rust where it is built]",
-)
-@click.option(
-    "--only-exact",
-    envvar="REPRISE_ONLY_EXACT",
-    show_envvar=True,
-    is_flag=True,
-    help="Leave instances out of answers that are not `exact`, unless asked by ?only=all.",
-)
+@query_options()
 def serve(
     kafka: KafkaSettings,
     config: Path | None,

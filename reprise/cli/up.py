@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from query_api.http.wire import Wire
-from reprise.cli.http_options import wire_option
+from reprise.cli.http_options import query_options
 from reprise.cli.param_types import Amount
 from reprise.cli.terminal import say_ready, start_logging, warn_without_native
 from reprise.memory import return_memory
@@ -50,19 +50,7 @@ from schemas.errors import RepriseError
     show_default=True,
     help="How long to keep the log, in hours.",
 )
-@wire_option()
-@click.option(
-    "--kernel",
-    type=click.Choice(["rust", "reference"]),
-    help="The index to use.  [default: rust where it is built]",
-)
-@click.option(
-    "--only-exact",
-    envvar="REPRISE_ONLY_EXACT",
-    show_envvar=True,
-    is_flag=True,
-    help="Leave instances out of answers that are not `exact`, unless asked by ?only=all.",
-)
+@query_options()
 def up(
     demo: bool,
     config: Path | None,

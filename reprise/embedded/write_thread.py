@@ -109,6 +109,7 @@ class WriteThread:
             loop=self._loop,
         )
         self.heartbeats = Heartbeats(self.pump)
+        self._source = Source(0, self.heartbeats.bridge)
         self.registrar = Registrar(
             pump=self.pump, sink=self.sink, table=_FoldedTable(self), sync=self._sync
         )
@@ -343,7 +344,7 @@ class WriteThread:
     @property
     def fresh_until(self) -> FreshUntil:
         """See `ScopeStates`; monotonic seconds."""
-        return {Source(0, self.heartbeats.bridge): self.folding.as_of + STALE_S}
+        return {self._source: self.folding.as_of + STALE_S}
 
     # Retention and sync
 

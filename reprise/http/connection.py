@@ -19,7 +19,7 @@ Bodies are the app's to bound (`query_api.http.requests.bodies`).
 """
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import (
@@ -42,9 +42,6 @@ from schemas.limits import (
     HTTP_PIPELINED_MAX,
     HTTP_URL_BYTES_MAX,
 )
-
-if TYPE_CHECKING:
-    from reprise.http.connections import Connections
 
 HEAD_TOO_LARGE: Final = RequestError(
     "head_too_large", f"Expected a head of at most `{HTTP_HEAD_BYTES_MAX}` bytes", status=431
@@ -72,11 +69,27 @@ class _EndedError(Exception):
         self.error = error
 
 
+class ConnectionOwner(Protocol):
+    """Who keeps all connections of a server; see `reprise.http.connections`."""
+
+    def admit(self, connection: "Connection") -> bool:
+        """Takes a new one in; False where it has no room."""
+        ...
+
+    def leave(self, connection: "Connection") -> None:
+        """Forgets one that is closed."""
+        ...
+
+    def count(self, reason: str) -> None:
+        """Counts something that was refused or ended."""
+        ...
+
+
 class Connection(HttpToolsProtocol):
     """See the module. Costs a request no more than uvicorn's own.
 
     Args:
-        connections: all of the same server; told what is refused.
+        owner: of all connections of the server; told what is refused.
         of_server: as uvicorn gives it.
 
     Attributes:
@@ -85,12 +98,12 @@ class Connection(HttpToolsProtocol):
         made_at: when it was made.
     """
 
-    def __init__(self, connections: "Connections", **of_server: Any) -> None:
+    def __init__(self, owner: ConnectionOwner, **of_server: Any) -> None:
         super().__init__(**of_server)
         self.served = False
         self.since = self.made_at = self.loop.time()
         self.headers = []
-        self._connections = connections
+        self._owner = owner
         self._in_message = False  # between its first byte and its last
         self._in_head = False
         self._unframed_bytes = 0  # received since the last piece of a body or the end of a head
@@ -104,15 +117,15 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See `asyncio.Protocol`."""
         super().connection_made(transport)
-        if not self._connections.admit(self):
-            self._connections.count(TOO_MANY.reason)
+        if not self._owner.admit(self):
+            self._owner.count(TOO_MANY.reason)
             self._ended = True
             self._write(TOO_MANY)
             transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
-        self._connections.leave(self)
+        self._owner.leave(self)
         # uvicorn tells only the last request of a pipeline, and the others are answered to nobody.
         self.pipeline.clear()
         if self._answering is not None:
@@ -127,7 +140,7 @@ class Connection(HttpToolsProtocol):
 
     def abort(self, reason: str) -> None:
         """Closes it at once, counted under the reason."""
-        self._connections.count(reason)
+        self._owner.count(reason)
         self._ended = True
         self.transport.abort()
 
@@ -149,7 +162,7 @@ class Connection(HttpToolsProtocol):
                 self._refuse(MALFORMED)
             return
         except httptools.HttpParserUpgrade:
-            self._connections.count("upgrade")  # answered as if it had not been asked for
+            self._owner.count("upgrade")  # answered as if it had not been asked for
         if self._unframed_bytes > HTTP_HEAD_BYTES_MAX:
             is_url = self._in_head and not self.headers and len(self.url) > HTTP_URL_BYTES_MAX
             self._refuse(URL_TOO_LONG if is_url else HEAD_TOO_LARGE)
@@ -252,7 +265,7 @@ class Connection(HttpToolsProtocol):
 
     def _end(self, ended: _EndedError) -> None:
         if ended.error is None:
-            self._connections.count(ended.reason)
+            self._owner.count(ended.reason)
             self._close_after_answers()
         else:
             self._refuse(ended.error)
@@ -263,7 +276,7 @@ class Connection(HttpToolsProtocol):
         The connection is read on for a while, and what comes discarded: most clients write all of
         their request before they look for an answer, and closing under them would hide it.
         """
-        self._connections.count(error.reason)
+        self._owner.count(error.reason)
         if self.is_idle:
             self._write(error)
         elif self._in_message and not self._in_head and not self.pipeline:

@@ -167,12 +167,12 @@ class ScopeStates:
 
     def is_degraded(self, scope: PrefixScope) -> bool:
         """Whether a publisher of the scope has lost batches."""
-        summary = self._summaries.get(_common(scope))
+        summary = self._summaries.get(common_scope(scope))
         return summary is not None and summary.degraded > 0
 
     def state(self, scope: PrefixScope, fresh_until: FreshUntil, now: float) -> AnswerState:
         """The worst of the scope's publishers; `exact` where there is none. Cost O(sources)."""
-        summary = self._summaries.get(_common(scope))
+        summary = self._summaries.get(common_scope(scope))
         if summary is None:
             return AnswerState.EXACT
         if summary.degraded:
@@ -200,7 +200,7 @@ class ScopeStates:
 
     def publishers(self, scope: PrefixScope) -> tuple[PublisherKey, ...]:
         """Those of the scope."""
-        return tuple(self._publishers.get(_common(scope), ()))
+        return tuple(self._publishers.get(common_scope(scope), ()))
 
 
 def scope_of(stream: StreamKey) -> Scope:
@@ -208,6 +208,7 @@ def scope_of(stream: StreamKey) -> Scope:
     return (stream.tenant_id, stream.model_name, stream.block_size, stream.additional_salt)
 
 
-def _common(scope: PrefixScope) -> Scope:
+def common_scope(scope: PrefixScope) -> Scope:
+    """The scope of the publishers that a query in this one depends on."""
     tenant_id, model_name, _, block_size, additional_salt = scope
     return (tenant_id, model_name, block_size, additional_salt)

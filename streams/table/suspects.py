@@ -9,8 +9,7 @@ from schemas.identities import PrefixScope, PublisherKey
 from schemas.positions import NO_CURSOR, Cursor
 from streams.log.losses import Loss
 from streams.table.fold import Fold
-
-_Scope = tuple[str, str, int, str]
+from streams.table.scope_states import Scope, common_scope, scope_of
 
 
 class Suspects:
@@ -24,11 +23,10 @@ class Suspects:
     def __init__(self, loss: Loss, fold: Fold) -> None:
         self._fold = fold
         self._all_scopes = loss.registrations
-        self._by_scope: dict[_Scope, dict[PublisherKey, Cursor]] = {}
+        self._by_scope: dict[Scope, dict[PublisherKey, Cursor]] = {}
         for publisher in fold.registrations:
-            tenant_id, model_name, block_size, additional_salt, _ = publisher.stream
-            scope = tenant_id, model_name, block_size, additional_salt
-            self._by_scope.setdefault(scope, {})[publisher] = self._cursor(publisher)
+            suspects = self._by_scope.setdefault(scope_of(publisher.stream), {})
+            suspects[publisher] = self._cursor(publisher)
 
     def __len__(self) -> int:
         """How many there are; as of the last `prune`."""
@@ -50,8 +48,7 @@ class Suspects:
         """Whether there are any in the scope. Cost O(those in it)."""
         if self.are_cleared:
             return False
-        tenant_id, model_name, _, block_size, additional_salt = scope
-        found = self._by_scope.get((tenant_id, model_name, block_size, additional_salt), {})
+        found = self._by_scope.get(common_scope(scope), {})
         return self._all_scopes or any(self._is_suspect(*one) for one in found.items())
 
     def prune(self) -> None:

@@ -150,19 +150,25 @@ def register_without_replay(service: Service, engine: Engine) -> None:
     time.sleep(0.3)  # the subscription follows the link
 
 
+def start_until_exact(service: Service, engine: Engine) -> list[Told]:
+    """Starts the service beside an engine that is silent; what it told from its start on."""
+    silent_since, right = time.monotonic() - STALE_S, truth(engine)
+    with asked(service) as asker:
+        service.start()
+        until_state(service, "exact")
+        time.sleep(1.0)
+    assert_never_exact_and_wrong(asker.told, right, silent_since)
+    return asker.told
+
+
 def test_what_was_missed_while_the_service_was_dead_is_never_exact_and_wrong(
     settled: Service, engine: Engine
 ) -> None:
     """The engine has removed and stored, and is silent from then on."""
     settled.kill()
     engine.serve(120)
-    silent_since, right = time.monotonic() - STALE_S, truth(engine)
-    with asked(settled) as asker:
-        settled.start()
-        until_state(settled, "exact")
-        time.sleep(1.0)
-    assert_never_exact_and_wrong(asker.told, right, silent_since)
-    assert asker.told[-1].state == "exact"
+    told = start_until_exact(settled, engine)
+    assert told[-1].state == "exact"
 
 
 def test_without_a_replay_socket_nothing_is_exact_after_a_restart(
@@ -207,12 +213,7 @@ def test_an_engine_that_came_exactly_as_far_while_the_service_was_dead_is_told_a
     engine.restart()
     while engine.published() < goal:
         engine.serve(1)
-    silent_since, right = time.monotonic() - STALE_S, truth(engine)
-    with asked(settled) as asker:
-        settled.start()
-        until_state(settled, "exact")
-        time.sleep(1.0)
-    assert_never_exact_and_wrong(asker.told, right, silent_since)
+    start_until_exact(settled, engine)
     assert shown(settled)["Incarnation"] == 2
 
 

@@ -38,7 +38,7 @@ from streams.table.rows import format as rows
 from streams.table.rows.contexts import CORRUPT_ROWS, PartitionContexts
 from streams.table.rows.format import Row
 from streams.table.rows.source import GatheredRows, RowSource, SkippedRow, SkippedRows
-from streams.table.scope_states import ScopeStates
+from streams.table.scope_states import ScopeStates, common_scope, scope_of
 
 RESETS: Final = "resets"
 """Counts how often another table than the one before was met."""
@@ -139,9 +139,8 @@ class RowReader:
             return True
         if not self._skipped.damaged:
             return False
-        tenant_id, model_name, _, block_size, additional_salt = scope
-        wanted = (tenant_id, model_name, block_size, additional_salt)
-        return any(stream[:4] == wanted for stream in list(self._skipped.damaged))
+        wanted = common_scope(scope)
+        return any(scope_of(stream) == wanted for stream in list(self._skipped.damaged))
 
     def take_skipped(self) -> list[SkippedRow]:
         """Rows skipped since the last call, the latest of them; see `SkippedRows`."""
