@@ -48,7 +48,9 @@ class Look(NamedTuple):
         messages: how many have been decoded.
         proven_link: see `Sequencer.proven_link`.
         is_doubted: see `Sequencer.is_doubted`.
-        received_until: all that had arrived by then has been decoded.
+        received_until: all that had been sent by then, and had arrived, has been decoded; never
+            later than the look before, for this process may have been paused since, and the system
+            may not have handed over yet what came meanwhile.
         is_waiting: whether something that has arrived has not been decoded.
         late_s: see `Sequencer.late_s`.
         has_waiting: whether records of it have not reached the log.
@@ -82,6 +84,8 @@ class Followed:
         held_since: when the first batch came that waits for a check.
         interrupted: whether a repair was ended before its engine had said all.
         said: what was last written of it into the log.
+        as_of: where it is confirmed: the log, or what waits for it, has all that it had published
+            by then.
     """
 
     __slots__ = (
@@ -101,6 +105,7 @@ class Followed:
         "_proven_link",
         "_settled_at",
         "_up_at",
+        "as_of",
         "held_since",
         "interrupted",
         "is_check",
@@ -118,6 +123,7 @@ class Followed:
         self.held_since: float | None = None
         self.interrupted = False
         self.said: Doubted | None = None
+        self.as_of = 0.0
         self._connected = self._is_doubted = self._is_behind = False
         self._links = self._messages = 0
         self._asked_link = self._confirmed_link = self._proven_link = 0
@@ -151,6 +157,7 @@ class Followed:
             self._messages, self._heard_at = look.messages, now
         if look.proven_link == look.links > 0 and look.links != self._proven_link:
             self._proven_link = self._confirmed_link = look.links
+        self.as_of = look.received_until - (look.late_s if self._is_heard(now) else 0.0)
         doubt = self._doubt_of(now, look)
         if self._doubted is None or self._doubted.doubt is not doubt:
             self._doubted = Doubted(doubt, wall_now)
@@ -166,14 +173,17 @@ class Followed:
             return self._doubt if self._asked_link == look.links else self._first_doubt
         if look.has_waiting:
             return Doubt.SPOOLED
-        is_heard = now - self._heard_at < CHECK_SILENCE_S
         if (
             now - look.received_until > RECEIVED_LATE_S
-            or (is_heard and look.late_s > RECEIVED_LATE_S)
+            or (self._is_heard(now) and look.late_s > RECEIVED_LATE_S)
             or now < self._settled_at
         ):
             return Doubt.RECEIVED_LATE
         return None
+
+    def _is_heard(self, now: float) -> bool:
+        """Whether how late its batches come says anything: else what was on its way has come."""
+        return now - self._heard_at < CHECK_SILENCE_S
 
     @property
     def _first_doubt(self) -> Doubt:

@@ -1,9 +1,10 @@
 """What a bridge writes of itself into the log: that it is there, and who of its publishers is
 confirmed (`schemas.answer_states`). One loop.
 
-A heartbeat is made when it is written and not before, behind all records of its publishers: so
-whoever has folded it has all that they had published until then. It says something of a publisher
-where that has changed, and now and then of all.
+A heartbeat is made when it is written and not before, behind all records of its publishers. So
+whoever has folded it has all that those which are confirmed had published when they were last
+looked at, but for what had not been received by then: the heartbeat says how long ago that is (its
+`age`). It says something of a publisher where that has changed, and now and then of all.
 """
 
 import os
@@ -114,12 +115,16 @@ class Heartbeats:
         """A heartbeat for one partition.
 
         Returns:
-            None where nothing can be said now: the partition has no publishers, or this process has
-            been paused, and may have missed what it has not looked at yet.
+            None where nothing can be said now: the partition has no publishers; this process has
+            been paused, and may have missed what it has not looked at yet; or records of a
+            confirmed publisher have been spooled since then, and do not stand before this.
         """
         now, wall_now = time.monotonic(), time.time()
         partition = self._partitions.get(number)
         if partition is None or now - self._pump.watched_at > WATCH_LATE_S:
+            return None
+        confirmed = _confirmed(partition.followed)
+        if any(map(self._pump.has_waiting, confirmed)):
             return None
         complete = now >= partition.complete_at
         reports = [
@@ -134,6 +139,7 @@ class Heartbeats:
             bridge=self.bridge,
             uptime=now - self._started_at,
             bridge_time=wall_now,
+            age=now - _as_of(confirmed, now),
             complete=complete,
             reports=tuple(reports),
         )
@@ -154,7 +160,7 @@ class Heartbeats:
                 sink.append([record])
                 if sink.is_ready:
                     self.written(number, record)
-        return now if sink.is_ready else None
+        return _as_of(_confirmed(self._pump.followed), now) if sink.is_ready else None
 
     def written(self, number: int, record: HeartbeatRecord) -> None:
         """The heartbeat is in the log: what it says need not be said again."""
@@ -169,3 +175,12 @@ class Heartbeats:
                 followed.note_said(report.reason, report.since)
             elif report.reason == Doubt.NOT_FOLLOWED:
                 partition.released.pop(report.publisher, None)
+
+
+def _confirmed(followed: Mapping[PublisherKey, Followed]) -> dict[PublisherKey, Followed]:
+    return {publisher: one for publisher, one in followed.items() if one.doubted.doubt is None}
+
+
+def _as_of(confirmed: Mapping[PublisherKey, Followed], now: float) -> float:
+    """As of when all of them had been received; now where there are none."""
+    return min((one.as_of for one in confirmed.values()), default=now)

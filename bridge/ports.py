@@ -76,6 +76,10 @@ class Watched(Protocol):
     followed: dict[PublisherKey, Followed]
     watched_at: float
 
+    def has_waiting(self, publisher: PublisherKey) -> bool:
+        """Whether records of it have not reached the log, and a later record may be there first."""
+        ...
+
 
 class ReplaySource(Protocol):
     """Asks engines for what they have sent; see `Replayer`."""

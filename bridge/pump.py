@@ -465,9 +465,13 @@ class Pump:
                 self.repair(publisher, is_check=True)
         self.watched_at = now
 
+    def has_waiting(self, publisher: PublisherKey) -> bool:
+        """See `Watched`."""
+        return self._sink.has_waiting(publisher)
+
     def _look_at(self, publisher: PublisherKey) -> Look:
         receiver = self.subscriber
-        received_until = receiver.received_until(publisher)
+        received_until = min(receiver.received_until(publisher), self.watched_at)
         waiting_since = self._bulk.waiting_since(publisher)
         if waiting_since is None:
             waiting_since = self.inbox.waiting_since(publisher)
@@ -482,7 +486,7 @@ class Pump:
             received_until=received_until,
             is_waiting=waiting_since is not None,
             late_s=self.sequencer.late_s(publisher),
-            has_waiting=self._sink.has_waiting(publisher),
+            has_waiting=self.has_waiting(publisher),
         )
 
 

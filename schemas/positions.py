@@ -21,6 +21,9 @@ LogOffset = Annotated[int, Meta(ge=-1, le=OFFSET_MAX)]
 Seconds = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 """Unix seconds; finite."""
 
+Duration = Annotated[float, Meta(ge=0.0, le=sys.float_info.max)]
+"""Seconds; finite."""
+
 
 class Cursor(NamedTuple):
     """The last batch of a publisher that is in the log, or that a table has folded.
@@ -68,10 +71,12 @@ class Heartbeat(msgspec.Struct, frozen=True):
     Attributes:
         uptime: of the bridge when it was written, seconds.
         time: the same in Unix seconds of the bridge's clock.
+        age: see `HeartbeatRecord`.
     """
 
     uptime: Seconds
     time: Seconds
+    age: Duration = 0.0
 
 
 class PublisherState(msgspec.Struct, kw_only=True, omit_defaults=True):

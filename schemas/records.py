@@ -25,7 +25,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from schemas.identities import Name, PublisherKey, Rank, StreamKey, Text
-from schemas.positions import IncarnationNumber, Seconds, SequenceNumber
+from schemas.positions import Duration, IncarnationNumber, Seconds, SequenceNumber
 from schemas.registration import Registration
 
 RECORD_VERSION: Final = 1
@@ -115,12 +115,15 @@ class Report(msgspec.Struct, frozen=True, array_like=True):
 
 
 class HeartbeatRecord(msgspec.Struct, kw_only=True, frozen=True, tag_field="kind", tag="heartbeat"):
-    """A bridge is there, and the log has all that its confirmed publishers had published.
+    """A bridge is there, and the log has all that its confirmed publishers had published not long
+    before.
 
     Attributes:
         bridge: its name, which no other run of a bridge has.
         uptime: of the bridge, seconds; monotonic, where `bridge_time` may be set back.
         bridge_time: as in the other records.
+        age: how long before it was written that is, seconds: what they published since may have
+            been on its way.
         complete: whether it names all its publishers of this partition, and not only those of which
             it has something new to say.
         reports: of those publishers.
@@ -129,6 +132,7 @@ class HeartbeatRecord(msgspec.Struct, kw_only=True, frozen=True, tag_field="kind
     bridge: Name
     uptime: Seconds
     bridge_time: Seconds
+    age: Duration = 0.0
     complete: bool = False
     reports: tuple[Report, ...] = ()
     version: int = HEARTBEAT_VERSION

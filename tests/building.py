@@ -163,7 +163,12 @@ def report(one: Registration, reason: str = "") -> Report:
 
 
 def heartbeat_record(
-    bridge: str, uptime: float, reports: Sequence[Report], *, complete: bool = False
+    bridge: str,
+    uptime: float,
+    reports: Sequence[Report],
+    *,
+    complete: bool = False,
+    age: float = 0.0,
 ) -> bytes:
     """A heartbeat, as it stands in the log."""
     return encode_record(
@@ -171,6 +176,7 @@ def heartbeat_record(
             bridge=bridge,
             uptime=uptime,
             bridge_time=1000.0 + uptime,
+            age=age,
             complete=complete,
             reports=tuple(reports),
         )

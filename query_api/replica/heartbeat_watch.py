@@ -1,7 +1,7 @@
 """Until when a bridge's heartbeats count, as a replica sees it: without trusting any other clock.
 
-A heartbeat says what was so when it was written. That moment is bounded twice, on this process's
-own clock:
+A heartbeat says what was so its `age` before it was written. When it was written is bounded twice,
+on this process's own clock:
 
 - by the log: it was not there when everything in the log until `as_of` had been applied already;
 - by the bridge's own clock: the heartbeat that came soonest after it was written shows how the two
@@ -68,7 +68,7 @@ class HeartbeatWatch:
                 self._clocks[source] = _Clock(difference)
                 continue
             written_at = heartbeat.uptime + self._clocks[source].note(difference)
-            fresh[source] = min(written_at, as_of) + STALE_S
+            fresh[source] = min(written_at, as_of) - heartbeat.age + STALE_S
         if fresh:
             self.fresh_until = self.fresh_until | fresh
         if len(self._uptimes) > 2 * len(bridges) + HEARTBEATS_COMPARED:

@@ -79,7 +79,7 @@ def _heartbeat_line(
         return None
     fields |= {"kind": "heartbeat", "version": record.version, "bridge": record.bridge}
     fields |= {"uptime": record.uptime, "bridge_time": record.bridge_time}
-    fields |= {"complete": record.complete}
+    fields |= {"age": record.age, "complete": record.complete}
     fields["reports"] = [
         {
             "stream": report.stream._asdict(),

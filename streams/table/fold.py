@@ -267,7 +267,7 @@ class Fold:
                 ):
                     self._confirm(publisher, gone)
         self.bridges.pop(record.bridge, None)  # the one that was heard of last stands last
-        self.bridges[record.bridge] = Heartbeat(record.uptime, record.bridge_time)
+        self.bridges[record.bridge] = Heartbeat(record.uptime, record.bridge_time, record.age)
         self._changed_bridges[record.bridge] = None
         while len(self.bridges) > BRIDGES_REMEMBERED_MAX:
             oldest = next(iter(self.bridges))

@@ -170,6 +170,15 @@ def test_what_was_received_and_waits_for_too_long_is_told(confirmed: Scene) -> N
     assert confirmed.see() is None
 
 
+def test_what_is_confirmed_is_so_as_of_what_had_been_received_by_then(confirmed: Scene) -> None:
+    confirmed.see(1.0, received_until=confirmed.now + 0.5)
+    assert confirmed.followed.as_of == confirmed.now - 0.5
+    confirmed.see(1.0, messages=1, late_s=0.25)
+    assert confirmed.followed.as_of == confirmed.now - 0.25, "its link is as much behind"
+    confirmed.see(CHECK_SILENCE_S, late_s=0.25)
+    assert confirmed.followed.as_of == confirmed.now, "what was on its way has come"
+
+
 def test_records_that_wait_on_the_disk_are_told(confirmed: Scene) -> None:
     assert confirmed.see(has_waiting=True) is Doubt.SPOOLED
 

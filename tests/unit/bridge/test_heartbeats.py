@@ -31,6 +31,10 @@ class Told(Followed):
 class Pump:
     followed: dict[PublisherKey, Followed] = field(default_factory=dict)
     watched_at: float = 0.0
+    waiting: set[PublisherKey] = field(default_factory=set)
+
+    def has_waiting(self, publisher: PublisherKey) -> bool:
+        return publisher in self.waiting
 
     def follow(self, *names: str) -> None:
         self.followed = {one.publisher: Told(one) for one in (ONE, TWO) if one.instance_id in names}
@@ -143,6 +147,36 @@ def test_a_process_that_was_paused_says_nothing_before_it_has_looked(
     assert beats.make(0) is None
     assert beats.write_news(Sink()) is None
     pump.watched_at = clock[0]
+    assert beats.make(0) is not None
+
+
+def test_what_a_heartbeat_says_is_as_old_as_what_was_received_last_of_those_confirmed(
+    pump: Pump, clock: list[float]
+) -> None:
+    beats = Heartbeats(pump)
+    beats.partitions()
+    one, two = pump.followed.values()
+    one.as_of, two.as_of = clock[0] - 1.5, clock[0] - 60.0
+    unconfirmed = beats.make(0)
+    assert unconfirmed is not None
+    assert unconfirmed.age == 0.0, "it says of nobody that all is there"
+    one.doubt = None  # type: ignore[attr-defined]
+    confirmed = beats.make(0)
+    assert confirmed is not None
+    assert confirmed.age == 1.5
+    assert beats.write_news(Sink()) == clock[0] - 1.5
+
+
+def test_nothing_is_said_while_records_of_a_confirmed_publisher_may_come_behind_it(
+    pump: Pump,
+) -> None:
+    beats = Heartbeats(pump)
+    beats.partitions()
+    pump.waiting = {ONE.publisher}
+    assert beats.make(0) is not None, "it is not confirmed"
+    pump.followed[ONE.publisher].doubt = None  # type: ignore[attr-defined]
+    assert beats.make(0) is None
+    pump.waiting = set()
     assert beats.make(0) is not None
 
 

@@ -22,10 +22,11 @@ class Scene:
         as_of: float | None = None,
         partition: int = 0,
         names: tuple[str, ...] = (ONE, TWO),
+        age: float = 0.0,
     ) -> None:
         """Heartbeats that were written at these uptimes come so much later."""
         now = max(written) + self.ahead + held_up
-        bridges = {name: Heartbeat(at, 0.0) for name, at in zip(names, written, strict=False)}
+        bridges = {name: Heartbeat(at, 0.0, age) for name, at in zip(names, written, strict=False)}
         self.watch.note(partition, bridges, now=now, as_of=now if as_of is None else as_of)
 
     def counts_from(self, name: str = ONE, partition: int = 0) -> float | None:
@@ -47,6 +48,15 @@ def test_a_heartbeat_is_not_newer_than_what_the_log_had_then() -> None:
     scene.note(1.0)
     scene.note(9.0, as_of=scene.ahead + 4.0)
     assert scene.counts_from() == 4.0
+
+
+def test_what_it_says_is_as_much_older_as_it_says_itself() -> None:
+    scene = Scene()
+    scene.note(1.0)
+    scene.note(9.0, age=1.5)
+    assert scene.counts_from() == 7.5
+    scene.note(19.0, as_of=scene.ahead + 14.0, age=1.5)
+    assert scene.counts_from() == 12.5
 
 
 def test_a_heartbeat_that_is_seen_again_counts_no_longer_than_before() -> None:

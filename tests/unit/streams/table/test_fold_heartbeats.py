@@ -45,8 +45,9 @@ class Scene:
         of: str = "b-1",
         uptime: float = 1.0,
         complete: bool = False,
+        age: float = 0.0,
     ) -> None:
-        self.feed(heartbeat_record(of, uptime, reports, complete=complete))
+        self.feed(heartbeat_record(of, uptime, reports, complete=complete, age=age))
 
     def said(self) -> list[tuple[str, str]]:
         """Bridge and reason, of each publisher; of none for nothing."""
@@ -81,9 +82,9 @@ def test_the_heartbeat_itself_is_remembered_and_is_a_change(scene: Scene) -> Non
     changes = scene.fold.take_changes()
     assert changes.bridges == {"b-1": Heartbeat(7.0, 1007.0)}
     assert list(changes.publishers) == [ONE.publisher]
-    scene.hear([report(ONE)], uptime=8.0)
+    scene.hear([report(ONE)], uptime=8.0, age=1.5)
     changes = scene.fold.take_changes()
-    assert changes.bridges == {"b-1": Heartbeat(8.0, 1008.0)}
+    assert changes.bridges == {"b-1": Heartbeat(8.0, 1008.0, 1.5)}
     assert changes.publishers == {}, "nothing new was said of it"
     assert scene.fold.take_changes().bridges == {}
 
