@@ -44,6 +44,8 @@ from schemas.arrays import ArrayPacker
 from schemas.errors import FrameError, RegistrationConflictError
 from schemas.identities import PublisherKey
 from schemas.limits import (
+    ARRIVED_LOOK_S,
+    ARRIVED_WAIT_S,
     CHECKS_AT_ONCE_MAX,
     RELINK_CHECK_S,
     SHUTDOWN_S,
@@ -51,7 +53,7 @@ from schemas.limits import (
     TURN_MESSAGES_MAX,
     WATCH_PAUSED_S,
 )
-from schemas.positions import Cursor
+from schemas.positions import NO_CURSOR, Cursor
 from schemas.records import SequencedRecord
 from schemas.registration import Registration
 
@@ -349,7 +351,7 @@ class Pump:
             self.followed[publisher].begin_again()  # what was confirmed is not what the log has
         self.sequencer.place(publisher, anchor)
         self.followed[publisher].live = True
-        self.repair(publisher)
+        self.repair(publisher, begins=anchor.cursor != NO_CURSOR)
 
     def go_on(self, publisher: PublisherKey) -> None:
         """The log has all that was taken of the publisher: what waits follows. Its engine is asked
@@ -370,24 +372,34 @@ class Pump:
 
     # Repairs
 
-    def repair(self, publisher: PublisherKey, *, is_check: bool = False) -> None:
-        """Holds the publisher, asks its engine for what came after its cursor, then goes on."""
+    def repair(
+        self, publisher: PublisherKey, *, is_check: bool = False, begins: bool = False
+    ) -> None:
+        """Holds the publisher, asks its engine for what came after its cursor, then goes on.
+
+        Args:
+            publisher: followed.
+            is_check: see `Followed`.
+            begins: what has arrived of it, from before its place in the log was known, comes first.
+        """
         followed = self.followed[publisher]
         if followed.repair is None or followed.repair.done():
             self.sequencer.hold(publisher)
             followed.is_check, followed.held_since = is_check, None
             if is_check:
                 self._checks[publisher] = None
-            followed.repair = asyncio.create_task(self._repair(publisher, followed))
+            followed.repair = asyncio.create_task(self._repair(publisher, followed, begins))
 
-    async def _repair(self, publisher: PublisherKey, followed: Followed) -> None:
+    async def _repair(self, publisher: PublisherKey, followed: Followed, begins: bool) -> None:
         async def emit(records: Sequence[SequencedRecord]) -> None:
             self._promote(publisher, followed)
             self._append(records)
             await self._sink.room()
 
+        if begins:
+            await self._arrived_taken(publisher)
         now = time.monotonic()
-        followed.look(now, time.time(), self._look_at(publisher))
+        self._look(publisher, followed, now, time.time())
         link = followed.begin_asking(now, heard=self.sequencer.link(publisher))
         doubt: Doubt | None = Doubt.NO_REPLAY
         try:
@@ -407,6 +419,17 @@ class Pump:
         if doubt is None and link:
             self.sequencer.adopt_link(publisher, link)
         self.resume(publisher)
+
+    async def _arrived_taken(self, publisher: PublisherKey) -> None:
+        """Waits until what has arrived of the publisher is held: another bridge may have written it
+        meanwhile, and behind a replay it would look like another incarnation. Bounded, for what
+        comes without end.
+        """
+        since = time.monotonic()
+        while time.monotonic() < since + ARRIVED_WAIT_S:
+            if self._received_until(publisher)[0] >= since:
+                return
+            await asyncio.sleep(ARRIVED_LOOK_S)
 
     def _promote(self, publisher: PublisherKey, followed: Followed) -> None:
         """A check has found that something is missing, or has ended: it is no longer cut short."""
@@ -457,7 +480,7 @@ class Pump:
         if self._checks:
             self._end_checks(now)
         for publisher, followed in list(self.followed.items()):
-            followed.look(now, wall_now, self._look_at(publisher))
+            self._look(publisher, followed, now, wall_now)
             ask = followed.asks(now)
             if ask is Ask.REPAIR:
                 self.repair(publisher)
@@ -465,26 +488,37 @@ class Pump:
                 self.repair(publisher, is_check=True)
         self.watched_at = now
 
+    def _received_until(self, publisher: PublisherKey) -> tuple[float, bool]:
+        """As of when all that had arrived has been decoded, and whether something has not."""
+        received_until = self.subscriber.received_until(publisher)
+        waiting_since = self._bulk.waiting_since(publisher)
+        if waiting_since is None:
+            waiting_since = self.inbox.waiting_since(publisher)
+        if waiting_since is None:
+            return received_until, False
+        return min(received_until, waiting_since), True
+
     def has_waiting(self, publisher: PublisherKey) -> bool:
         """See `Watched`."""
         return self._sink.has_waiting(publisher)
 
+    def _look(
+        self, publisher: PublisherKey, followed: Followed, now: float, wall_now: float
+    ) -> None:
+        followed.look(now, wall_now, self._look_at(publisher))
+        self.sequencer.note_link(publisher, followed.live_link)
+
     def _look_at(self, publisher: PublisherKey) -> Look:
         receiver = self.subscriber
-        received_until = min(receiver.received_until(publisher), self.watched_at)
-        waiting_since = self._bulk.waiting_since(publisher)
-        if waiting_since is None:
-            waiting_since = self.inbox.waiting_since(publisher)
-        if waiting_since is not None:
-            received_until = min(received_until, waiting_since)
+        received_until, is_waiting = self._received_until(publisher)
         return Look(
             connected=receiver.connected(publisher),
             links=receiver.links(publisher),
             messages=self.sequencer.messages(publisher),
             proven_link=self.sequencer.proven_link(publisher),
             is_doubted=self.sequencer.is_doubted(publisher),
-            received_until=received_until,
-            is_waiting=waiting_since is not None,
+            received_until=min(received_until, self.watched_at),
+            is_waiting=is_waiting,
             late_s=self.sequencer.late_s(publisher),
             has_waiting=self.has_waiting(publisher),
         )

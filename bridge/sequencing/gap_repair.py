@@ -14,7 +14,9 @@ marker, and come from another incarnation of the engine, whose numbers look the 
 2. After a hole, or without an end, what is missing is asked for again from there. A hole that shows
    twice is the engine's own; the repair ends when several requests in a row bring nothing new.
 3. Replayed batches are taken up to the first one that waits; if both have that number but not the
-   same time, the one that waits is of a later incarnation, and all that was replayed goes first.
+   same time, the one that waits is of another incarnation. It is of an earlier one, and dropped, if
+   it came over a link that was gone when the engine was asked; else of a later one, and all that
+   was replayed goes first.
 4. What is still missing becomes a gap, by the sequencer.
 
 A repair *confirms* the publisher where it is known that the log then has all that the engine had
@@ -71,6 +73,7 @@ class Repair:
         self._taken = 0  # batches of the reply under way
         self._highest = -1  # of their numbers, those passed over included
         self._link = 0  # which brought the last message, when it was asked for
+        self._live_link = 0
         self._hole: tuple[int, int] | None = None
         self._asked_again = False
         self._waited = 0  # how many live batches waited when the request under way was sent
@@ -106,6 +109,7 @@ class Repair:
         self._taken = 0
         self._highest = -1
         self._link = self._sequencer.link(self._publisher)
+        self._live_link = self._sequencer.live_link(self._publisher)
         self._progress = False
         return True
 
@@ -155,6 +159,9 @@ class Repair:
                 self._note_silence()
             return Answer.ASK
         if self._verified:
+            while self._has_begun_again():
+                if not self._sequencer.drop_earlier(self._publisher, self._live_link):
+                    break
             if self._is_without_anchor():
                 self._new_incarnation = True
                 return Answer.ASK
@@ -264,6 +271,13 @@ class Repair:
         if batch.sequence <= last:
             return Answer.MORE
         waiting = self._sequencer.first_waiting(self._publisher)
+        while (
+            waiting is not None
+            and waiting.sequence == batch.sequence
+            and not _is_same(batch, waiting)
+            and self._sequencer.drop_earlier(self._publisher, self._live_link)
+        ):
+            waiting = self._sequencer.first_waiting(self._publisher)
         if waiting is not None and _is_same(batch, waiting):
             return Answer.DONE if batch.sequence == last + 1 else self._miss(last, batch)
         if waiting is not None and last < waiting.sequence < batch.sequence:

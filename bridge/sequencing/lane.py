@@ -85,10 +85,11 @@ NO_ANCHOR: Final = Anchor(NO_CURSOR, 0.0)
 
 
 class Held(NamedTuple):
-    """A batch that waits, and the bytes of its message."""
+    """A batch that waits, and the bytes of its message; over which link it came, 0 for unknown."""
 
     batch: DecodedBatch
     size_bytes: int
+    link: int
 
 
 class _Checkpoint(NamedTuple):
@@ -123,6 +124,7 @@ class Lane:
         "held_bytes",
         "lateness",
         "link",
+        "live_link",
         "missing",
         "overflowed",
         "proof",
@@ -150,6 +152,7 @@ class Lane:
         self.lateness = Lateness()
         self.received_time = 0.0  # the engine's, of the last live batch
         self.link = 0  # the one that brought the last message
+        self.live_link = 0  # the one that is up, or the next
         self._link_proven = False  # what comes over it is known to be of the log's incarnation
         self.proof: Proof | None = None  # what follows it may be of another one
         self._checkpoint = _Checkpoint(self.anchor, False)

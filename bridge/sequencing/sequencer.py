@@ -152,7 +152,7 @@ class Sequencer:
             )
             lane.overflowed = batch
             return
-        lane.held.append(Held(batch, size_bytes))
+        lane.held.append(Held(batch, size_bytes, lane.link))
         lane.held_bytes += size_bytes
         self.held_bytes += size_bytes
 
@@ -206,6 +206,33 @@ class Sequencer:
         """
         lane = self._lanes[publisher]
         lane.link = max(lane.link, link)
+
+    def note_link(self, publisher: PublisherKey, link: int) -> None:
+        """This link is up, or will be the next one."""
+        self._lanes[publisher].live_link = link
+
+    def live_link(self, publisher: PublisherKey) -> int:
+        """See `note_link`; 0 where that is not known."""
+        return self._lanes[publisher].live_link
+
+    def drop_earlier(self, publisher: PublisherKey, link: int) -> bool:
+        """Drops the first batch that waits, and all that came over the same link, where that was
+        before this one: a link ends with the process at its other end. Returns whether it did.
+
+        Args:
+            publisher: the engine has been asked, and has another batch of that number.
+            link: the live one when it was asked.
+        """
+        lane = self._lanes[publisher]
+        first = next((held.link for held in lane.held or () if not lane.is_older(held.batch)), 0)
+        if not 0 < first < link:
+            return False
+        while lane.held and lane.held[0].link <= first:
+            if not lane.is_older(lane.held[0].batch):
+                reason = "it is of an incarnation before the one that was replayed"
+                lane.counters.count_drop(BatchError(DropReason.EARLIER_INCARNATION, reason))
+            self._pop(lane)
+        return True
 
     def first_waiting(self, publisher: PublisherKey) -> DecodedBatch | None:
         """The first batch that waits and is not in the log."""

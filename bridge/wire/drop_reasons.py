@@ -12,6 +12,7 @@ class DropReason(StrEnum):
     SEQUENCE_RANGE = "sequence_range"
     INBOX_FULL = "inbox_full"
     HELD_FULL = "held_full"
+    EARLIER_INCARNATION = "earlier_incarnation"  # it waited; its process is gone, and its blocks
     UNREGISTERED = "unregistered"
     # The batch; a gap stands for it, unless the publisher is degraded by an earlier one.
     MESSAGE_TOO_LARGE = "message_too_large"

@@ -188,6 +188,7 @@ Scene = Callable[[Bench], Coroutine[None, None, None]]
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervision, "BRIDGE_RETRY_S", 0.0)
     monkeypatch.setattr(pumps, "RELINK_CHECK_S", 0.0)
+    monkeypatch.setattr(pumps, "ARRIVED_LOOK_S", 0.0)
     monkeypatch.setattr(followed_module, "LINK_SETTLE_S", 0.0)
 
 
@@ -388,6 +389,37 @@ def test_what_comes_before_the_place_is_known_waits() -> None:
         await bench.settle()
 
     assert play(scene).sink.told() == numbers(5, 6)
+
+
+def test_what_had_arrived_before_the_place_is_known_is_taken_before_the_engine_is_asked() -> None:
+    async def scene(bench: Bench) -> None:
+        bench.sink.free.clear()
+        await bench.pump.follow(REPLAYS)
+        bench.pump.inbox.put([live(4, TWO)])
+        bench.pump.begin(TWO, Anchor(Cursor(1, 4), BORN + 4))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert bench.engine.asked == [], "another bridge may have written it"
+        bench.sink.free.set()
+        await bench.settle()
+        assert bench.engine.asked == [Cursor(1, 4)]
+        assert bench.sink.told(TWO) == []
+
+    play(scene)
+
+
+def test_a_publisher_without_a_replay_whose_messages_waited_has_not_restarted() -> None:
+    async def scene(bench: Bench) -> None:
+        bench.sink.free.clear()
+        await bench.pump.follow(PLAIN)
+        bench.pump.inbox.put([live(4)])
+        bench.pump.begin(ONE, Anchor(Cursor(1, 4), BORN + 4))
+        await bench.settle()
+        bench.sink.free.set()
+        await bench.settle()
+        assert bench.sink.told() == []
+
+    play(scene)
 
 
 def test_the_engine_is_asked_when_the_link_comes_up_though_no_gap_shows() -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Coroutine, Mapping
 
 import pytest
 
+from bridge import pump
 from bridge.membership.registrar import Registrar
 from schemas.errors import (
     EndpointError,
@@ -67,6 +68,11 @@ class Office:
 
 
 Scene = Callable[[Office], Coroutine[None, None, None]]
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pump, "ARRIVED_LOOK_S", 0.0)
 
 
 def play(scene: Scene) -> Office:

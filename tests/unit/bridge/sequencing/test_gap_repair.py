@@ -19,11 +19,11 @@ LAST = Anchor(Cursor(1, 9), 9.0)
 LINK = 7
 
 
-def message(sequence: int, time: float | None = None) -> RawMessage:
+def message(sequence: int, time: float | None = None, *, link: int = LINK) -> RawMessage:
     """A batch at the time of its number, unless another is given."""
     at = float(sequence) if time is None else time
     payload = msgspec.msgpack.encode([at, [["BlockRemoved", [sequence]]], 0])
-    return RawMessage(KEY, [b"", sequence.to_bytes(8, "big"), payload], 0.0, LINK)
+    return RawMessage(KEY, [b"", sequence.to_bytes(8, "big"), payload], 0.0, link)
 
 
 class Scene:
@@ -237,6 +237,63 @@ def test_an_earlier_batch_is_of_this_incarnation_where_it_is_not_later() -> None
     assert scene.replays(message(8, 9.0), message(9)) is Answer.MORE
     assert scene.ends() is Answer.DONE
     assert scene.repair.doubt is None
+
+
+def clock_ahead(scene: Scene, *sequences: int) -> None:
+    """Batches of an incarnation whose clock was ahead of the one that the log has."""
+    for sequence in sequences:
+        ahead = message(sequence, 1000.0 + sequence)
+        assert scene.sequencer.process([ahead], 1.0) == []
+
+
+def test_what_came_over_a_link_that_was_gone_is_of_the_incarnation_before_and_is_dropped() -> None:
+    scene = Scene()
+    clock_ahead(scene, 8, 9, 10)
+    scene.sequencer.note_link(KEY, LINK + 1)
+    assert scene.replays(9) is Answer.MORE
+    assert scene.ends() is Answer.DONE
+    assert scene.repair.doubt is None
+    assert scene.sequencer.counters()[KEY].dropped == {"earlier_incarnation": 3}
+    assert scene.sequencer.resume(KEY, 1.0) == []
+    assert scene.cursor == Cursor(1, 9)
+
+
+def test_what_came_over_the_link_that_is_up_is_of_a_later_incarnation() -> None:
+    scene = Scene()
+    clock_ahead(scene, 8, 9)
+    scene.sequencer.note_link(KEY, LINK)
+    assert scene.replays(9) is Answer.MORE
+    assert scene.ends() is Answer.DONE
+    records = scene.sequencer.resume(KEY, 1.0)
+    assert isinstance(records[0], ResetRecord)
+    assert scene.cursor == Cursor(2, 9)
+
+
+def test_a_link_that_ended_after_the_engine_was_asked_proves_nothing() -> None:
+    scene = Scene()
+    clock_ahead(scene, 8)
+    scene.sequencer.note_link(KEY, LINK)
+    assert scene.repair.begin()
+    scene.sequencer.note_link(KEY, LINK + 1)
+    assert scene.repair.feed([message(9)], 1.0) == (Answer.MORE, [])
+    assert scene.ends() is Answer.DONE
+    assert scene.sequencer.waiting(KEY) == 1
+
+
+def test_a_replay_passes_over_what_waits_of_the_incarnation_before() -> None:
+    scene = Scene(anchor=Anchor(NO_CURSOR, 0.0))
+    clock_ahead(scene, 0)
+    scene.sends(3)
+    scene.sequencer.note_link(KEY, LINK + 1)
+    assert scene.replays(0, 1, 2, 3) is Answer.MORE
+    assert scene.cursor == Cursor(1, 3), "both had come over the link that was gone"
+    later = Scene(anchor=Anchor(NO_CURSOR, 0.0))
+    clock_ahead(later, 0)
+    assert later.sequencer.process([message(3, link=LINK + 1)], 1.0) == []
+    later.sequencer.note_link(KEY, LINK + 1)
+    assert later.replays(0, 1, 2, 3) is Answer.DONE
+    assert later.cursor == Cursor(1, 2)
+    assert later.sequencer.waiting(KEY) == 1, "it came over the link that is up"
 
 
 def test_of_a_publisher_of_which_the_log_has_nothing_an_empty_buffer_confirms() -> None:
