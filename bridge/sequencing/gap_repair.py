@@ -10,7 +10,7 @@ marker, and come from another incarnation of the engine, whose numbers look the 
    reaches it, the engine has restarted. Then what waits from the incarnation before is written,
    then a reset, and the new incarnation is asked for from 0. If that turns out to have begun before
    the log's last batch, the reply may have been lost: it is asked for once more, with some batches
-   before it.
+   before it, and once again where that reply ends before it, too.
 2. After a hole, or without an end, what is missing is asked for again from there. A hole that shows
    twice is the engine's own; the repair ends when several requests in a row bring nothing new.
 3. Replayed batches are taken up to the first one that waits; if both have that number but not the
@@ -76,6 +76,7 @@ class Repair:
         self._live_link = 0
         self._hole: tuple[int, int] | None = None
         self._asked_again = False
+        self._ended_short = False  # the reply before this one ended before the log's last batch
         self._waited = 0  # how many live batches waited when the request under way was sent
         self._came_back = False
         self._barren = 0
@@ -163,8 +164,10 @@ class Repair:
                 if not self._sequencer.drop_earlier(self._publisher, self._live_link):
                     break
             if self._is_without_anchor():
-                self._new_incarnation = True
+                self._new_incarnation = self._ended_short  # a reply may have lost its end, once
+                self._ended_short = not self._new_incarnation
                 return Answer.ASK
+            self._ended_short = False
             if self._is_short() or (self._taken and not self._is_joined()):
                 return Answer.ASK
             self._whole = self._anchored
