@@ -20,6 +20,7 @@ from schemas.limits import (
     LINK_SETTLE_S,
     PAUSE_SETTLE_S,
     RECEIVED_LATE_S,
+    WATCH_LATE_S,
 )
 from schemas.registration import Registration
 from tests.unit.bridge.messages import registration
@@ -91,6 +92,21 @@ def test_an_engine_is_asked_once_its_link_has_settled_and_is_confirmed_by_its_an
     assert scene.ask(None) is None
 
 
+def test_a_link_that_was_up_before_it_was_first_looked_at_has_to_settle_too() -> None:
+    scene = Scene()
+    scene.see(connected=True, links=1, messages=1)
+    assert scene.asks() is Ask.NOTHING
+
+
+def test_no_moment_of_the_clock_is_a_special_one() -> None:
+    """It may be 0 when the first publisher is followed."""
+    scene = Scene(now=0.0)
+    assert scene.see(connected=True, links=1, proven_link=1) is None
+    scene.see(LINK_SETTLE_S)
+    assert scene.asks() is Ask.REPAIR
+    assert scene.ask(None) is None
+
+
 def test_an_answer_from_before_the_link_was_up_confirms_nothing() -> None:
     scene = Scene()
     assert scene.ask(None) is Doubt.LINK_DOWN
@@ -133,6 +149,15 @@ def test_a_silent_engine_is_asked_again_at_first_soon_and_then_now_and_then(
     assert confirmed.asks() is Ask.CHECK
 
 
+def test_an_engine_that_has_answered_at_its_last_message_is_not_soon_asked_again(
+    confirmed: Scene,
+) -> None:
+    confirmed.see(1.0, messages=1)
+    confirmed.ask(None)
+    confirmed.see(CHECK_SILENCE_S)
+    assert confirmed.asks() is Ask.NOTHING
+
+
 def test_an_engine_that_goes_on_sending_is_not_asked(confirmed: Scene) -> None:
     for messages in range(100):
         confirmed.see(1.0, messages=messages + 1)
@@ -149,6 +174,16 @@ def test_a_replay_socket_that_falls_silent_is_told_after_some_tries(confirmed: S
     assert confirmed.ask(None) is None
 
 
+def test_an_answer_ends_the_count_of_failures_and_the_wait_after_them(confirmed: Scene) -> None:
+    confirmed.ask(Doubt.REPLAY_SILENT)
+    confirmed.ask(None)
+    confirmed.see(is_doubted=True)
+    assert confirmed.asks() is Ask.CHECK
+    confirmed.see(is_doubted=False)
+    for _ in range(CHECK_FAILURES_MAX - 1):
+        assert confirmed.ask(Doubt.REPLAY_SILENT) is None
+
+
 def test_what_is_of_an_unknown_incarnation_is_asked_for(confirmed: Scene) -> None:
     assert confirmed.see(is_doubted=True) is Doubt.CATCHING_UP
     confirmed.see(CHECK_RETRY_MAX_S)
@@ -159,8 +194,11 @@ def test_nothing_is_asked_before_what_has_arrived_is_taken(confirmed: Scene) -> 
     """A replay must not overtake it."""
     confirmed.see(CHECK_AGAIN_S, is_waiting=True)
     assert confirmed.asks() is Ask.NOTHING
-    confirmed.see(received_until=confirmed.now - 60)
+    behind = confirmed.now - WATCH_LATE_S
+    confirmed.see(is_waiting=False, received_until=behind - 0.1)
     assert confirmed.asks() is Ask.NOTHING
+    confirmed.see(received_until=behind)
+    assert confirmed.asks() is Ask.CHECK
 
 
 def test_what_was_received_and_waits_for_too_long_is_told(confirmed: Scene) -> None:
@@ -197,6 +235,16 @@ def test_after_a_pause_what_the_system_has_kept_is_received_first() -> None:
     assert scene.see(PAUSE_SETTLE_S) is None
 
 
+def test_an_answer_over_a_link_that_is_gone_does_not_end_the_wait_after_a_pause(
+    confirmed: Scene,
+) -> None:
+    confirmed.followed.distrust(confirmed.now)
+    link = confirmed.followed.begin_asking(confirmed.now, heard=1)
+    confirmed.see(links=2)
+    confirmed.followed.answered(confirmed.now, link, None)
+    assert confirmed.see(proven_link=2) is Doubt.RECEIVED_LATE
+
+
 def test_batches_that_come_late_by_their_own_time_are_told_while_they_come(
     confirmed: Scene,
 ) -> None:
@@ -217,6 +265,10 @@ def test_what_comes_live_waits_longer_for_each_check_that_was_too_short() -> Non
     assert patience[-1] == CHECK_HOLD_MAX_S
 
 
+def test_what_a_confirmed_publisher_sends_does_not_wait_for_a_check(confirmed: Scene) -> None:
+    assert confirmed.followed.patience_s == 0.0
+
+
 def test_without_a_replay_socket_only_what_came_over_the_link_confirms() -> None:
     scene = Scene(PLAIN)
     assert scene.see(connected=True, links=1) is Doubt.NO_REPLAY
@@ -228,6 +280,8 @@ def test_without_a_replay_socket_only_what_came_over_the_link_confirms() -> None
     assert scene.see(connected=True, links=2) is Doubt.NO_REPLAY
     assert scene.see(is_doubted=True, proven_link=0) is Doubt.NO_REPLAY, "it may be another life"
     assert scene.see(is_doubted=False, proven_link=2) is None, "it has cleared its cache"
+    for _ in range(CHECK_FAILURES_MAX):
+        assert scene.ask(Doubt.REPLAY_SILENT) is None, "nothing was to be expected of it"
 
 
 # Where nothing has happened yet, and what ends what
@@ -284,12 +338,15 @@ def test_while_something_is_missing_it_is_catching_up_while_it_is_checked_it_sta
     assert confirmed.asks() is Ask.NOTHING, "it is being asked"
 
 
-def test_what_was_written_of_it_is_remembered() -> None:
+def test_what_was_written_of_it_is_remembered_and_is_news_no_more() -> None:
     followed = Followed(REPLAYS)
-    followed.note_said(Doubt.LINK_DOWN, 7.0)
-    assert followed.said == Doubted(Doubt.LINK_DOWN, 7.0)
+    assert followed.has_news
+    followed.note_said(Doubt.CATCHING_UP, 0.0)
+    assert followed.said == followed.doubted
+    assert not followed.has_news
     followed.note_said("", 8.0)
     assert followed.said == Doubted(None, 8.0)
+    assert followed.has_news
 
 
 def test_a_link_that_is_down_is_not_asked_over(confirmed: Scene) -> None:

@@ -1,5 +1,6 @@
 """What a bridge says of its publishers, and when it says nothing."""
 
+import socket
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -7,10 +8,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from bridge.followed import Doubted, Followed
-from bridge.heartbeats import Heartbeats
+from bridge.heartbeats import Heartbeats, new_bridge_name
 from schemas.answer_states import Doubt
 from schemas.identities import PublisherKey, StreamKey
-from schemas.limits import HEARTBEAT_COMPLETE_S, WATCH_LATE_S
+from schemas.limits import HEARTBEAT_COMPLETE_S, HOST_NAME_CHARS_MAX, WATCH_LATE_S
 from schemas.records import HeartbeatRecord
 from tests.unit.bridge.messages import registration
 
@@ -69,7 +70,17 @@ def partition_of(stream: StreamKey) -> int:
 
 def said(record: HeartbeatRecord | None) -> dict[str, str]:
     assert record is not None
-    return {one.stream.instance_id: one.reason for one in record.reports}
+    reasons = {one.stream.instance_id: one.reason for one in record.reports}
+    assert len(reasons) == len(record.reports), "of each one thing"
+    return reasons
+
+
+def test_a_bridge_is_named_after_its_host_and_no_two_runs_alike() -> None:
+    one, two = new_bridge_name(), new_bridge_name()
+    host = socket.gethostname()[:HOST_NAME_CHARS_MAX]
+    assert one.startswith(f"{host}-")
+    assert two.startswith(f"{host}-")
+    assert one != two
 
 
 def test_each_partition_hears_of_its_own_publishers(pump: Pump) -> None:
@@ -78,6 +89,7 @@ def test_each_partition_hears_of_its_own_publishers(pump: Pump) -> None:
     assert said(beats.make(0)) == {"w-1": "link_down"}
     assert said(beats.make(1)) == {"w-2": "link_down"}
     assert beats.make(2) is None
+    assert beats.has_news(2) is False
 
 
 def test_what_is_written_is_not_said_again_until_it_changes_or_all_is_told(
@@ -87,7 +99,7 @@ def test_what_is_written_is_not_said_again_until_it_changes_or_all_is_told(
     beats.partitions()
     first = beats.make(0)
     assert first is not None
-    assert first.complete
+    assert (first.complete, first.uptime) == (True, 0.0)
     assert beats.has_news(0), "it is not written yet"
     beats.written(0, first)
     assert not beats.has_news(0)
@@ -104,6 +116,17 @@ def test_what_is_written_is_not_said_again_until_it_changes_or_all_is_told(
     assert third.complete
     assert third.uptime - first.uptime == HEARTBEAT_COMPLETE_S
     assert said(third) == {"w-1": "", "w-2": "link_down"}
+
+
+def test_the_first_heartbeat_names_all_also_where_the_clock_begins_at_zero(
+    pump: Pump, clock: list[float]
+) -> None:
+    clock[0] = pump.watched_at = 0.0
+    beats = Heartbeats(pump)
+    beats.partitions()
+    first = beats.make(0)
+    assert first is not None
+    assert first.complete
 
 
 def test_who_is_followed_no_more_is_given_up(pump: Pump) -> None:
@@ -143,7 +166,10 @@ def test_a_process_that_was_paused_says_nothing_before_it_has_looked(
 ) -> None:
     beats = Heartbeats(pump)
     beats.partitions()
-    clock[0] += WATCH_LATE_S + 0.1
+    clock[0] += WATCH_LATE_S
+    assert beats.make(0) is not None
+    assert beats.write_news(Sink()) == clock[0]
+    clock[0] += 0.1
     assert beats.make(0) is None
     assert beats.write_news(Sink()) is None
     pump.watched_at = clock[0]

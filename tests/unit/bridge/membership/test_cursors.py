@@ -21,7 +21,7 @@ from schemas.records import (
     ResetRecord,
     UnregisteredRecord,
 )
-from schemas.topics import encode_publisher
+from schemas.topics import CursorNote, encode_note, encode_publisher
 from tests.unit.bridge.membership.topics import TOPICS, Topics
 from tests.unit.bridge.messages import registration
 
@@ -48,8 +48,11 @@ def registered(of: Any) -> RegisteredRecord:
     return RegisteredRecord(**envelope(of), registration=of)
 
 
-def recover(topics: Topics, *homes: int) -> tuple[Cursors, dict[Any, LogState]]:
-    made = Cursors(cast(Clients, topics), TOPICS)
+def recover(
+    topics: Topics, *homes: int, of: Cursors | None = None
+) -> tuple[Cursors, dict[Any, LogState]]:
+    """Those of new ones, unless others are given."""
+    made = of or Cursors(cast(Clients, topics), TOPICS)
 
     async def run() -> dict[Any, LogState]:
         await made.load({0, 1})
@@ -59,6 +62,13 @@ def recover(topics: Topics, *homes: int) -> tuple[Cursors, dict[Any, LogState]]:
         )
 
     return made, asyncio.run(run())
+
+
+def write_note(
+    topics: Topics, of: Any, sequence: int, *, partition: int = 0, offset: int = 0, home: int = 0
+) -> None:
+    note = CursorNote(incarnation=1, sequence=sequence, partition=partition, offset=offset)
+    topics.append(TOPICS.cursors.name, home, encode_publisher(of.publisher), encode_note(note))
 
 
 def write_notes(topics: Topics, made: Cursors) -> None:
@@ -75,6 +85,8 @@ def test_where_no_note_was_ever_written_the_events_are_read_from_their_beginning
     assert (one.cursor, one.engine_time, one.registered) == (Cursor(1, 6), 106.0, fingerprint(ONE))
     assert (two.cursor, two.registered) == (Cursor(1, 9), 0)
     assert (one.offset, one.noted) == (4, False)
+    assert len(topics.readers) == 2
+    assert not any(reader.is_running for reader in topics.readers), "they are stopped"
 
 
 def test_a_publisher_without_a_note_beside_others_with_one_costs_no_reading() -> None:
@@ -137,6 +149,39 @@ def test_an_unregistered_publisher_goes_on_in_a_later_incarnation() -> None:
     assert state.registered == 0
     state.begin_registration()
     assert state.anchor == Anchor(Cursor(4, -1), 0.0)
+
+
+def test_a_publisher_that_is_registered_again_begins_again_and_one_that_is_changed_does_not() -> (
+    None
+):
+    state = LogState(0)
+    changed = msgspec.structs.replace(ONE, endpoint="tcp://127.0.0.1:1")
+    records: list[Record] = [registered(ONE), events(ONE, 1, 0, 0), registered(changed)]
+    for offset, record in enumerate(records):
+        state.take(record, offset)
+    assert state.anchor == Anchor(Cursor(1, 0), 100.0)
+    assert state.registered == fingerprint(changed)
+    state.take(UnregisteredRecord(**envelope(ONE)), 3)
+    state.take(registered(ONE), 4)
+    assert state.anchor == Anchor(Cursor(2, -1), 0.0), "of the one batch before, nothing counts"
+
+
+def test_what_comes_twice_in_the_log_changes_nothing() -> None:
+    state = LogState(0)
+    gap = GapRecord(**envelope(ONE), incarnation=1, first_sequence=3, last_sequence=4)
+    records: list[Record] = [events(ONE, 1, 0, 4), gap]
+    for offset, record in enumerate(records):
+        state.take(record, offset)
+    assert state.anchor == Anchor(Cursor(1, 4), 104.0)
+
+
+def test_a_fingerprint_tells_registrations_apart_and_is_never_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert fingerprint(ONE) == fingerprint(registration())
+    assert fingerprint(ONE) != fingerprint(msgspec.structs.replace(ONE, endpoint="tcp://h:1"))
+    monkeypatch.setattr(cursors, "crc32", lambda _: cursors.UNREGISTERED)
+    assert fingerprint(ONE) == 1
 
 
 @pytest.mark.parametrize("homes", [(0,), (0, 1)], ids=["alone", "with one that is further back"])
@@ -208,6 +253,52 @@ def test_a_record_whose_events_are_none_was_not_written() -> None:
     assert made.skipped.total() == 1
 
 
+def test_a_record_without_a_value_is_none_of_ours() -> None:
+    topics = Topics()
+    topics.append(TOPICS.events.name, 0, b"k", None)
+    topics.record(events(ONE, 1, 0, 4))
+    made, states = recover(topics, 0)
+    assert states[ONE.publisher].cursor == Cursor(1, 4)
+    assert (made.skipped.total(), made.faults) == (1, 0)
+
+
+def test_events_are_read_from_the_note_that_is_furthest_back() -> None:
+    topics = Topics()
+    topics.record(events(ONE, 1, 0, 4), events(TWO, 1, 0, 4), events(ONE, 1, 5, 6))
+    write_note(topics, ONE, 6, offset=3)
+    write_note(topics, TWO, -1, offset=1, home=1)
+    _, states = recover(topics, 0, 1)
+    assert states[TWO.publisher].cursor == Cursor(1, 4)
+
+
+def test_a_note_of_another_partition_tells_nothing_of_where_to_read() -> None:
+    """The topic was made anew, with other partitions."""
+    topics = Topics()
+    write_note(topics, ONE, -1, partition=1, offset=1)
+    topics.record(events(ONE, 1, 0, 4))
+    _, states = recover(topics, 0)
+    assert states[ONE.publisher].cursor == Cursor(1, 4)
+
+
+def test_what_is_loaded_replaces_what_was_known() -> None:
+    topics = Topics()
+    write_note(topics, ONE, 4)
+    made, _ = recover(topics)
+    assert made.known(0) == [ONE.publisher]
+    topics.logs.clear()
+    recover(topics, of=made)
+    assert made.state(ONE.publisher) is None
+
+
+def test_a_partition_that_was_written_to_since_has_a_note_of_each_that_has_records() -> None:
+    topics = Topics()
+    made, _ = recover(topics)
+    write_note(topics, ONE, 4, home=1)
+    topics.record(events(TWO, 1, 0, 4))
+    _, states = recover(topics, 1, of=made)
+    assert states[TWO.publisher].cursor == NO_CURSOR, "not read"
+
+
 def test_a_note_beyond_the_end_or_before_the_beginning_reads_what_there_is() -> None:
     topics = Topics()
     made, _ = recover(topics, 0)
@@ -228,13 +319,32 @@ def test_the_note_of_a_silent_publisher_is_written_again_before_it_is_far_behind
     made.written(ONE.publisher, events(ONE, 1, 0, 4), 0)
     write_notes(topics, made)
     made.noted([ONE.publisher])
-    made.advance({0: 9})
+    made.advance({0: 11})
     assert made.take_notes() == {}
-    made.advance({0: 50})
+    made.advance({0: 12})
     assert list(made.take_notes()) == [0]
     state = made.state(ONE.publisher)
     assert state is not None
-    assert (state.offset, state.cursor) == (50, Cursor(1, 4))
+    assert (state.offset, state.cursor) == (12, Cursor(1, 4))
+
+
+def test_the_first_note_of_a_publisher_is_not_written_because_the_log_goes_on() -> None:
+    topics = Topics()
+    made, _ = recover(topics, 0)
+    made.advance({0: 10**9})
+    assert made.take_notes() == {}
+
+
+def test_a_note_that_could_not_be_written_is_written_again() -> None:
+    topics = Topics()
+    made, _ = recover(topics, 0)
+    made.written(ONE.publisher, events(ONE, 1, 0, 4), 0)
+    notes = made.take_notes()
+    assert list(notes) == [0]
+    assert made.take_notes() == {}
+    made.renote([ONE.publisher, TWO.publisher])
+    assert made.take_notes() == notes
+    assert made.take_notes([TWO.publisher]) == {}, "of which nothing is known"
 
 
 def test_publishers_of_other_partitions_are_forgotten() -> None:
@@ -246,6 +356,10 @@ def test_publishers_of_other_partitions_are_forgotten() -> None:
     assert made.state(ONE.publisher) is None
     assert made.state(TWO.publisher) is not None
     assert made.take_notes() == {}
+    made.written(TWO.publisher, events(TWO, 1, 0, 4), 2)
+    made.forget([1])
+    recover(topics, 1, of=made)
+    assert made.take_notes() == {}, "it begins anew"
 
 
 @pytest.mark.parametrize(
@@ -300,3 +414,29 @@ def test_notes_above_the_bound_cost_a_reading_and_never_a_cursor(
     made, states = recover(topics, 0)
     assert states[ONE.publisher].cursor == Cursor(3, 4)
     assert made.skipped["too_many"] == 1
+
+
+def test_a_publisher_without_a_note_has_no_record_once_there_is_room_for_all_notes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cursors, "CURSOR_NOTES_MAX", 1)
+    topics = Topics()
+    for other in (ONE, registration(instance_id="w-3")):
+        write_note(topics, other, 4, home=1)
+    made, _ = recover(topics)
+    monkeypatch.undo()
+    topics.record(events(TWO, 1, 0, 4))
+    _, states = recover(topics, 1, of=made)
+    assert states[TWO.publisher].cursor == NO_CURSOR, "not read"
+
+
+def test_a_later_note_of_a_publisher_counts_where_there_is_room_for_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cursors, "CURSOR_NOTES_MAX", 1)
+    topics = Topics()
+    for sequence in (4, 5):
+        write_note(topics, ONE, sequence)
+    made, states = recover(topics, 0)
+    assert states[ONE.publisher].cursor == Cursor(1, 5)
+    assert made.skipped.total() == 0

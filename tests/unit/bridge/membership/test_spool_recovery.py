@@ -13,7 +13,7 @@ from bridge.membership.spool_recovery import prune, resolve
 from bridge.sequencing.lane import Anchor
 from schemas.codec import decode_record
 from schemas.events import encode_events
-from schemas.positions import Cursor
+from schemas.positions import NO_CURSOR, Cursor
 from schemas.records import (
     EventsRecord,
     GapRecord,
@@ -114,7 +114,11 @@ def test_what_was_spooled_of_the_present_registration_is_kept(spool: Spool) -> N
     assert left(spool) == [REGISTERED, events(2, 0, 3), events(2, 4, 6)]
 
 
-@pytest.mark.parametrize("later", [[], [REGISTERED, events(2, 0, 3)]], ids=["ended", "begun again"])
+@pytest.mark.parametrize(
+    "later",
+    [[], [REGISTERED, events(2, 0, 3)], [events(2, 0, 3)]],
+    ids=["ended", "begun again", "begun again, which the log has"],
+)
 def test_an_unregistering_that_the_log_does_not_have_is_written(
     spool: Spool, later: list[Record]
 ) -> None:
@@ -124,6 +128,44 @@ def test_an_unregistering_that_the_log_does_not_have_is_written(
     assert resolve(spool, ONE, found).cursor == (Cursor(2, 3) if later else Cursor(2, -1))
     assert left(spool) == [UNREGISTERED, *later]
     assert found.registered == 0, "so that it is written that it is registered"
+
+
+def test_what_is_in_the_spool_twice_changes_nothing(spool: Spool) -> None:
+    fill(spool, events(1, 5, 7), gap(1, 6, 7))
+    assert resolve(spool, ONE, state(1, 4)) == Anchor(Cursor(1, 7), 7.0)
+
+
+@pytest.mark.parametrize(
+    ("log", "records", "kept"),
+    [
+        (Cursor(1, 4), [events(1, 0, 3), events(1, 3, 4), events(1, 5, 6)], 1),
+        (Cursor(1, 4), [events(2, 0, 1)], 0),
+        (Cursor(2, 4), [reset(2), events(2, 5, 6)], 1),
+        (Cursor(3, 4), [events(3, 5, 6)], 1),
+        (Cursor(2, 0), [events(1, 50, 60), events(2, 1, 3)], 1),
+        (NO_CURSOR, [events(1, 0, 3)], 1),
+        (NO_CURSOR, [events(2, 0, 3)], 0),
+    ],
+)
+def test_of_anothers_publisher_what_the_log_has_ends_nothing_and_a_later_incarnation_does(
+    spool: Spool, log: Cursor, records: list[Record], kept: int
+) -> None:
+    fill(spool, *records)
+    prune(spool, ONE, state(*log))
+    assert left(spool) == records[len(records) - kept :]
+
+
+def test_of_anothers_publisher_no_registration_is_left(
+    spool: Spool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    fill(spool, REGISTERED, events(1, 5, 6), UNREGISTERED, events(1, 7, 8))
+    prune(spool, ONE, state(1, 4))
+    assert left(spool) == [events(1, 5, 6), events(1, 7, 8)]
+    assert "Dropped 2 spooled records" in caplog.text
+    caplog.clear()
+    prune(spool, ONE, state(1, 4))
+    assert not caplog.text, "nothing was dropped"
 
 
 def test_of_anothers_publisher_only_what_continues_the_log_is_left(spool: Spool) -> None:

@@ -22,6 +22,7 @@ class Topics:
         self.begins: dict[tuple[str, int], int] = {}
         self.damaged: set[int] = set()  # offsets of events whose checksum fails
         self.read = 0
+        self.readers: list[Reader] = []
 
     def append(self, topic: str, partition: int, key: bytes, value: bytes | None) -> None:
         self.logs.setdefault((topic, partition), []).append((key, value))
@@ -31,17 +32,22 @@ class Topics:
             self.append(TOPICS.events.name, 0, b"k", encode_record(record))
 
     def reader(self, *, committed: bool) -> "Reader":
-        return Reader(self)
+        assert not committed, "the records belong to no transaction"
+        self.readers.append(Reader(self))
+        return self.readers[-1]
 
 
 class Reader:
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
         self._positions: dict[Any, int] = {}
+        self.is_running = False
 
-    async def start(self) -> None: ...
+    async def start(self) -> None:
+        self.is_running = True
 
-    async def stop(self) -> None: ...
+    async def stop(self) -> None:
+        self.is_running = False
 
     def assign(self, partitions: Sequence[Any]) -> None:
         self._positions = dict.fromkeys(partitions, 0)
@@ -53,9 +59,11 @@ class Reader:
         return self._positions[partition]
 
     async def beginning_offsets(self, partitions: Sequence[Any]) -> Mapping[Partition, int]:
+        assert self.is_running
         return {Partition(*one): self._topics.begins.get(tuple(one), 0) for one in partitions}
 
     async def end_offsets(self, partitions: Sequence[Any]) -> Mapping[Partition, int]:
+        assert self.is_running
         return {Partition(*one): len(self._topics.logs.get(tuple(one), ())) for one in partitions}
 
     async def getmany(

@@ -3,12 +3,15 @@
 import pytest
 
 from bridge.sequencing import lane as lanes
+from bridge.sequencing import sequencer as sequencer_module
+from bridge.sequencing.lane import Held
 from bridge.sequencing.sequencer import Sequencer
 from bridge.sequencing.window import Window
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import DecodedBatch
 from bridge.wire.drop_reasons import DropReason
 from schemas.positions import Cursor
+from schemas.records import EventsRecord, SequencedRecord
 from tests.unit.bridge.sequencing.test_sequencer import ONE, TWO, message, removed, told
 
 POISON = 13
@@ -44,6 +47,20 @@ def packing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
         add_batch(window, sequence=sequence, **fields)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Window, "add_batch", failing)
+
+
+@pytest.fixture
+def closing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A window whose last batch is POISON cannot be closed."""
+    close = Window.close
+
+    def failing(window: Window) -> list[SequencedRecord]:
+        records = close(window)
+        if any(isinstance(one, EventsRecord) and one.last_sequence == POISON for one in records):
+            raise Poison
+        return records
+
+    monkeypatch.setattr(Window, "close", failing)
 
 
 def built(*, repairs: bool) -> Sequencer:
@@ -140,6 +157,48 @@ def test_a_replayed_batch_that_fails_again_is_a_gap() -> None:
     records = sequencer.accept(ONE.publisher, [one for one in again if one], 9.0)
     assert told(records) == [(FAULT, 1, 10, POISON), removed(14, 14)]
     assert sequencer.resume(ONE.publisher, 9.0) == []
+    assert sequencer.faults == 2
+
+
+@pytest.mark.usefixtures("closing_fails")
+@pytest.mark.parametrize("repairs", [False, True])
+def test_a_window_that_cannot_be_closed_is_a_gap_unless_its_publisher_can_be_asked(
+    repairs: bool,
+) -> None:
+    sequencer = built(repairs=repairs)
+    records = told(sequencer.process([*messages(10, POISON), *of_two(0)], 9.0))
+    lost = [(FAULT, 1, 10, POISON)]
+    assert records == [*([] if repairs else lost), removed(0, 0)]
+    assert sequencer.take_gaps() == ([ONE.publisher] if repairs else [])
+    assert sequencer.is_held(ONE.publisher) is repairs
+    assert told(sequencer.resume(ONE.publisher, 9.0)) == (lost if repairs else [])
+    assert sequencer.faults == 1
+
+
+@pytest.mark.usefixtures("closing_fails")
+def test_replayed_batches_whose_window_cannot_be_closed_are_a_gap() -> None:
+    sequencer = built(repairs=True)
+    sequencer.hold(ONE.publisher)
+    again = [sequencer.decode(one) for one in messages(10, POISON)]
+    records = sequencer.accept(ONE.publisher, [one for one in again if one], 9.0)
+    assert told(records) == [(FAULT, 1, 10, POISON)]
+    assert sequencer.take_gaps() == []
+
+
+def test_a_batch_that_fails_while_it_is_made_to_wait_costs_nothing_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def failing(batch: DecodedBatch, size_bytes: int) -> Held:
+        if batch.sequence == POISON:
+            raise Poison
+        return Held(batch, size_bytes)
+
+    monkeypatch.setattr(sequencer_module, "Held", failing)
+    sequencer = built(repairs=True)
+    sent = [*messages(10, 11), message(POISON, POISON), message(14, 14)]
+    assert told(sequencer.process(sent, 9.0)) == [removed(10, 10), removed(11, 11)]
+    assert sequencer.take_gaps() == [ONE.publisher]
+    assert told(sequencer.resume(ONE.publisher, 9.0)) == [("missed", 1, 12, 13), removed(14, 14)]
 
 
 @pytest.mark.usefixtures("decoding_fails")
@@ -190,3 +249,17 @@ def test_what_is_known_to_have_come_is_a_gap_where_it_is_not_replayed() -> None:
     sequencer.hold(ONE.publisher)
     sequencer.expect(ONE.publisher, Cursor(1, 12), "spool_full")
     assert told(sequencer.resume(ONE.publisher, 9.0)) == [("spool_full", 1, 10, 12)]
+
+
+@pytest.mark.usefixtures("decoding_fails")
+@pytest.mark.parametrize("known", [Cursor(1, 12), None])
+def test_what_fails_while_its_publisher_is_held_is_missing_beside_what_was_known_to_be(
+    known: Cursor | None,
+) -> None:
+    sequencer = built(repairs=True)
+    sequencer.hold(ONE.publisher)
+    if known is not None:
+        sequencer.expect(ONE.publisher, known, "spool_full")
+    sequencer.process([message(POISON, POISON)], 9.0)
+    expected = (FAULT, 1, 10, 10) if known is None else ("spool_full", 1, 10, 12)
+    assert told(sequencer.resume(ONE.publisher, 9.0)) == [expected]

@@ -16,6 +16,7 @@ from tests.unit.bridge.messages import registration
 ONE = registration()
 KEY = ONE.publisher
 LAST = Anchor(Cursor(1, 9), 9.0)
+FORTY = Anchor(Cursor(1, 40), 9.0)
 LINK = 7
 
 
@@ -26,10 +27,19 @@ def message(sequence: int, time: float | None = None, *, link: int = LINK) -> Ra
     return RawMessage(KEY, [b"", sequence.to_bytes(8, "big"), payload], 0.0, link)
 
 
+def as_message(batch: RawMessage | int) -> RawMessage:
+    return message(batch) if isinstance(batch, int) else batch
+
+
+def garbled(sequence: int) -> RawMessage:
+    """A batch of which nothing can be read but its number."""
+    return RawMessage(KEY, [b"", sequence.to_bytes(8, "big"), b"\xc1"], 0.0, LINK)
+
+
 class Scene:
     """A publisher whose last batch in the log is known, held while its live batches wait."""
 
-    def __init__(self, *waiting: int, anchor: Anchor = LAST) -> None:
+    def __init__(self, *waiting: RawMessage | int, anchor: Anchor = LAST) -> None:
         self.sequencer = Sequencer()
         self.sequencer.add(ONE, repairs=True)
         self.sequencer.place(KEY, anchor)
@@ -38,14 +48,13 @@ class Scene:
         self.repair = Repair(self.sequencer, KEY)
         self.records: list[SequencedRecord] = []
 
-    def sends(self, *sequences: int) -> None:
-        assert self.sequencer.process(map(message, sequences), 1.0) == []
+    def sends(self, *batches: RawMessage | int) -> None:
+        assert self.sequencer.process(map(as_message, batches), 1.0) == []
 
     def replays(self, *replies: RawMessage | int) -> Answer:
         """What comes of these replies, the request's first ones."""
         assert self.repair.begin()
-        given = [message(reply) if isinstance(reply, int) else reply for reply in replies]
-        answer, records = self.repair.feed(given, 1.0)
+        answer, records = self.repair.feed(map(as_message, replies), 1.0)
         self.records += records
         return answer
 
@@ -102,6 +111,23 @@ def test_a_reply_that_falls_silent_confirms_where_it_had_come_to_what_waits() ->
     assert short.replays(9, 10) is Answer.MORE
     assert short.ends(complete=False) is Answer.ASK
     assert short.repair.doubt is Doubt.NOTHING_REPLAYED
+
+
+def test_what_the_engine_no_longer_has_may_wait() -> None:
+    scene = Scene(11)
+    assert scene.replays(9, 10, 12) is Answer.DONE
+    assert scene.cursor == Cursor(1, 10)
+    assert scene.repair.doubt is None
+
+
+@pytest.mark.parametrize("number", [9, 10])
+def test_all_that_was_replayed_goes_before_one_that_waits_with_its_number_and_another_time(
+    number: int,
+) -> None:
+    """That one is of a later incarnation."""
+    scene = Scene(message(number, 50.0 + number))
+    assert scene.replays(9, 10, 11) is Answer.MORE
+    assert scene.cursor == Cursor(1, 11)
 
 
 def test_what_was_missing_when_it_was_asked_again_is_not_confirmed_by_the_reply_before() -> None:
@@ -197,7 +223,7 @@ def test_it_asks_from_the_last_batch_whose_time_is_known(anchor: Anchor, start: 
     assert Scene(anchor=anchor).repair.start == start
 
 
-@pytest.mark.parametrize("first", [message(9, 50.0), message(8, 50.0)])
+@pytest.mark.parametrize("first", [message(9, 50.0), message(8, 50.0), message(9, 8.0)])
 def test_another_time_at_the_logs_last_batch_is_another_incarnation(first: RawMessage) -> None:
     scene = Scene()
     scene.sequencer.process([message(3, 53.0)], 1.0)
@@ -225,11 +251,77 @@ def test_a_new_incarnation_whose_beginning_is_gone_is_not_confirmed() -> None:
 def test_what_had_begun_before_the_logs_last_batch_is_asked_for_once_more_from_further_back(
     time: float,
 ) -> None:
-    scene = Scene(anchor=Anchor(Cursor(1, 40), 9.0))
+    scene = Scene(anchor=FORTY)
+    assert scene.repair.begin()
+    assert scene.ends(complete=False) is Answer.ASK
     assert scene.replays(message(40, 50.0)) is Answer.ASK
     assert scene.replays(message(0, time)) is Answer.ASK
     assert scene.repair.start == 40 - REPLAY_OVERLAP_BATCHES
+    assert scene.repair.begin(), (
+        "though two brought nothing, and one, which counts twice, no answer"
+    )
+
+
+def ask_further_back(scene: Scene) -> int:
+    """What had begun before the log's last batch; returns from where it is asked."""
+    time = scene.sequencer.proven(KEY).engine_time
+    assert scene.replays(message(40, 50.0)) is Answer.ASK
+    assert scene.replays(message(0, time)) is Answer.ASK
+    return scene.repair.start
+
+
+@pytest.mark.parametrize("time", [9.0, 0.5])
+@pytest.mark.parametrize("newer", [0, 2])
+def test_what_ends_before_the_logs_last_batch_is_another_incarnation_whatever_its_clock(
+    time: float, newer: int
+) -> None:
+    scene = Scene(anchor=Anchor(Cursor(1, 40), time))
+    if newer:  # which were replayed without the last one
+        assert (
+            scene.replays(*(message(41 + number, time) for number in range(newer))) is Answer.MORE
+        )
+        assert scene.ends() is Answer.ASK
+    start = ask_further_back(scene)
+    assert scene.replays(message(start, time), message(start + 1, time)) is Answer.MORE
+    assert scene.ends() is Answer.ASK
+    assert scene.repair.start == 0
+    assert scene.replays(message(0, time), message(1, time)) is Answer.MORE
+    assert scene.cursor == Cursor(2, 1)
+
+
+def test_a_last_batch_that_cannot_be_read_is_there_all_the_same() -> None:
+    scene = Scene(anchor=FORTY)
+    start = ask_further_back(scene)
+    assert scene.replays(message(start, 9.0), garbled(40)) is Answer.MORE
+    assert scene.ends() is Answer.DONE
+    assert scene.repair.doubt is Doubt.NOTHING_REPLAYED
+
+
+def test_what_ends_before_the_logs_last_batch_tells_nothing_unless_it_was_asked_for() -> None:
+    scene = Scene()
+    assert scene.replays(8) is Answer.MORE
+    assert scene.ends() is Answer.DONE
+    assert scene.repair.doubt is Doubt.NOTHING_REPLAYED
+
+
+def test_what_ends_before_the_logs_last_batch_tells_nothing_where_that_has_no_time() -> None:
+    """An engine's clock may say 0, too."""
+    scene = Scene(message(5, 55.0), anchor=Anchor(Cursor(1, 40), 0.0))
     assert scene.repair.begin()
+    assert scene.ends() is Answer.ASK
+    assert scene.replays(message(0, 0.0)) is Answer.ASK
+    assert scene.replays(message(scene.repair.start, 0.0)) is Answer.MORE
+    assert scene.ends() is Answer.DONE
+
+
+def test_a_new_incarnation_may_begin_with_a_batch_that_cannot_be_read() -> None:
+    scene = Scene(message(3, 53.0))
+    assert scene.replays(message(9, 50.0)) is Answer.ASK
+    assert scene.replays(garbled(0), message(1, 51.0), message(2, 52.0), message(3, 53.0)) is (
+        Answer.DONE
+    )
+    assert isinstance(scene.records[0], ResetRecord)
+    assert scene.cursor == Cursor(2, 2)
 
 
 def test_an_earlier_batch_is_of_this_incarnation_where_it_is_not_later() -> None:
@@ -237,6 +329,27 @@ def test_an_earlier_batch_is_of_this_incarnation_where_it_is_not_later() -> None
     assert scene.replays(message(8, 9.0), message(9)) is Answer.MORE
     assert scene.ends() is Answer.DONE
     assert scene.repair.doubt is None
+    joined = Scene(10)
+    assert joined.replays(8, 9, 10) is Answer.DONE
+    assert joined.repair.doubt is None
+    assert joined.sequencer.proven_link(KEY) == LINK
+
+
+def test_of_what_the_log_has_only_the_last_batch_tells_whose_a_reply_is() -> None:
+    """An engine's clock may have been set back before that one."""
+    scene = Scene(12)
+    assert scene.replays(7, message(8, 50.0), 9, message(9, 50.0), 10, 11, 12) is Answer.DONE
+    assert scene.cursor == Cursor(1, 11)
+    assert scene.repair.doubt is None
+
+
+def test_any_time_above_0_tells_whose_a_reply_is() -> None:
+    early = Anchor(Cursor(1, 9), 0.5)
+    other, same = Scene(anchor=early), Scene(anchor=early)
+    assert other.replays(message(8, 0.25), message(9, 50.0)) is Answer.ASK
+    assert same.replays(message(9, 0.5)) is Answer.MORE
+    assert same.ends() is Answer.DONE
+    assert same.repair.doubt is None
 
 
 def clock_ahead(scene: Scene, *sequences: int) -> None:
@@ -317,8 +430,11 @@ def test_of_a_publisher_of_which_the_log_has_nothing_its_first_batch_confirms() 
     assert late.repair.doubt is Doubt.NOTHING_REPLAYED
 
 
-def test_where_no_batch_reaches_the_logs_last_the_engine_has_begun_again() -> None:
-    scene = Scene()
+@pytest.mark.parametrize("waiting", [[], [message(3, 53.0)]])
+def test_where_no_batch_reaches_the_logs_last_the_engine_has_begun_again(
+    waiting: list[RawMessage],
+) -> None:
+    scene = Scene(*waiting)
     assert scene.repair.begin()
     assert scene.ends() is Answer.ASK
     assert scene.repair.start == 0
@@ -328,8 +444,34 @@ def test_where_no_batch_reaches_the_logs_last_the_engine_has_begun_again() -> No
     assert scene.repair.doubt is Doubt.NOTHING_REPLAYED
 
 
-def test_a_batch_whose_time_is_not_known_is_no_proof_of_the_logs_last() -> None:
-    scene = Scene(anchor=Anchor(Cursor(1, 9), 0.0))
+UNTIMED = Anchor(Cursor(1, 9), 0.0)
+
+
+@pytest.mark.parametrize("waiting", [[], [message(12)]])
+def test_a_batch_whose_time_is_not_known_is_no_proof_of_the_logs_last(
+    waiting: list[RawMessage],
+) -> None:
+    scene = Scene(*waiting, anchor=UNTIMED)
     assert scene.repair.begin()
     assert scene.ends() is Answer.DONE, "there is nothing to compare"
     assert scene.repair.doubt is Doubt.NOTHING_REPLAYED
+
+
+def test_where_its_time_is_not_known_no_batch_is_taken_for_the_logs_last() -> None:
+    scene = Scene(12, anchor=UNTIMED)
+    assert scene.replays(10, 9, 11, 12) is Answer.DONE
+    assert scene.cursor == Cursor(1, 11)
+    zero = Scene(anchor=UNTIMED)
+    assert zero.replays(message(9, 0.0)) is Answer.MORE
+    assert zero.ends() is Answer.DONE
+    assert zero.repair.doubt is Doubt.NOTHING_REPLAYED
+
+
+@pytest.mark.parametrize("number", [8, 9])
+def test_where_its_time_is_not_known_a_live_batch_tells_that_the_engine_has_begun_again(
+    number: int,
+) -> None:
+    scene = Scene(message(number, 50.0), anchor=UNTIMED)
+    assert scene.repair.begin()
+    assert scene.ends() is Answer.ASK
+    assert scene.repair.start == 0

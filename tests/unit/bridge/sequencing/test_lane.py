@@ -90,6 +90,16 @@ def test_a_proven_link_does_not_prove_what_was_doubted_before_it(lane: Lane) -> 
     assert lane.proven_link == 0
 
 
+def test_where_the_log_turns_out_to_stand_elsewhere_the_link_is_to_be_proven_anew(
+    lane: Lane,
+) -> None:
+    lane.prove()
+    lane.place(Anchor(CURSOR, TIME))
+    assert lane.proven_link == 7, "it stands where it stood"
+    lane.place(Anchor(Cursor(4, 12), TIME))
+    assert lane.proven_link == 0
+
+
 def test_a_restart_proves_the_link(lane: Lane) -> None:
     assert doubted(accept(lane, batch(0))) == [False]
     assert lane.proven_link == 7
@@ -124,6 +134,14 @@ def test_over_a_proven_link_an_older_batch_is_a_duplicate_never_a_restart(
     assert accept(lane, batch(9, TIME, digest), batch(3, 30.0, digest)) == []
     assert (lane.counters.duplicates, lane.counters.restarts) == (2, 0)
     assert lane.anchor == Anchor(CURSOR, TIME)
+
+
+def test_also_over_a_proven_link_a_later_batch_with_a_number_from_before_is_a_restart(
+    lane: Lane,
+) -> None:
+    lane.prove()
+    accept(lane, batch(3, TIME + 1, 2))
+    assert (lane.counters.duplicates, lane.counters.restarts) == (0, 1)
 
 
 def test_over_an_unproven_link_an_older_batch_is_a_restart(lane: Lane) -> None:

@@ -10,6 +10,7 @@ from bridge.sequencing.lane import JOINED_LATE, MISSED, RESTARTED
 from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire.drop_reasons import DropReason
+from schemas.arrays import PythonArrayPacker
 from schemas.codec import decode_record_events
 from schemas.errors import RegistrationConflictError
 from schemas.events import BlockEvent, Removed
@@ -234,6 +235,16 @@ def test_a_publisher_is_added_once() -> None:
     built = sequencer()
     with pytest.raises(RegistrationConflictError):
         built.add(ONE)
+
+
+def test_hashes_are_packed_by_the_packer_that_is_given() -> None:
+    class Zeros(PythonArrayPacker):
+        def pack_hashes(self, encoded: bytes) -> bytes:
+            return bytes(8)
+
+    built = Sequencer(Zeros())
+    built.add(ONE)
+    assert told(built.process([message(0, 5)], 9.0)) == [removed(0, 0)]
 
 
 class Delivery(NamedTuple):

@@ -1,7 +1,7 @@
 import pytest
 
 from bridge.sequencing import window as window_module
-from bridge.sequencing.window import Window
+from bridge.sequencing.window import Window, encode_run
 from schemas.codec import decode_record, decode_record_events
 from schemas.events import BlockEvent, Cleared, Removed
 from schemas.identities import Medium
@@ -112,16 +112,39 @@ def test_a_full_record_is_followed_by_another(monkeypatch: pytest.MonkeyPatch) -
     ]
 
 
+def test_a_record_may_be_exactly_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = len(encode_run([removed(0)]))
+    for name, most in (("RECORD_EVENTS_MAX", 2), ("RECORD_BYTES_MAX", 5 + 2 * sizes)):
+        with monkeypatch.context() as patch:
+            patch.setattr(window_module, name, most)
+            window = open_window()
+            for sequence in range(5):
+                add(window, sequence, [removed(sequence)])
+            assert [span(one)[2:] for one in window.close()] == [(0, 1), (2, 3), (4, 4)], name
+
+
+def test_events_that_were_encoded_ahead_give_the_same_record() -> None:
+    events = [removed(3), Cleared(sequence=3)]
+    one, two = open_window(), open_window()
+    add(one, 3, events)
+    two.add_batch(
+        incarnation=1, sequence=3, engine_time=3.5, events=events, encoded=encode_run(events)
+    )
+    (record,) = one.close()
+    assert [record] == two.close()
+    assert events_of(record) == events
+
+
 def test_records_are_split_by_size_and_one_larger_batch_stays_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(window_module, "RECORD_BYTES_MAX", 1000)
     window = open_window()
-    sizes = [50, 40, 500, 1, 50, 50, 50]
+    sizes = [500, 50, 40, 500, 1, 50, 50, 50]
     for sequence, blocks in enumerate(sizes):
         add(window, sequence, [removed(sequence, blocks)])
     records = window.close()
-    assert [span(record)[2:] for record in records] == [(0, 1), (2, 2), (3, 5), (6, 6)]
+    assert [span(record)[2:] for record in records] == [(0, 0), (1, 2), (3, 3), (4, 6), (7, 7)]
     events = [event for record in records for event in events_of(record)]
     assert events == [removed(sequence, blocks) for sequence, blocks in enumerate(sizes)]
 

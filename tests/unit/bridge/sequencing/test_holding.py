@@ -1,0 +1,203 @@
+"""What waits while a publisher is held, how much of it, and in what order it goes on."""
+
+import msgspec
+import pytest
+
+from bridge.sequencing import sequencer as sequencer_module
+from bridge.sequencing.lane import MISSED, RESTARTED, Anchor
+from bridge.sequencing.sequencer import Sequencer
+from bridge.sockets.raw_message import RawMessage
+from bridge.wire import DecodedBatch
+from bridge.wire.drop_reasons import DropReason
+from schemas.positions import Cursor, Proof
+from schemas.records import SequencedRecord
+from tests.unit.bridge.sequencing.test_sequencer import ONE, TWO, bad_message, removed, told
+
+KEY = ONE.publisher
+LAST = Anchor(Cursor(1, 9), 9.0)
+
+
+def live(sequence: int, time: float | None = None, *, link: int = 0) -> RawMessage:
+    """A batch at the time of its number, unless another is given."""
+    at = float(sequence) if time is None else time
+    payload = msgspec.msgpack.encode([at, [["BlockRemoved", [sequence]]], 0])
+    return RawMessage(KEY, [b"", sequence.to_bytes(8, "big"), payload], 0.0, link)
+
+
+def following(*, repairs: bool = True) -> Sequencer:
+    """One publisher, which goes on from its last batch in the log."""
+    sequencer = Sequencer()
+    sequencer.add(ONE, repairs=repairs)
+    sequencer.place(KEY, LAST)
+    return sequencer
+
+
+def holding(*waiting: RawMessage, repairs: bool = True) -> Sequencer:
+    sequencer = following(repairs=repairs)
+    sequencer.hold(KEY)
+    assert sequencer.process(waiting, 1.0) == []
+    return sequencer
+
+
+def resumed(sequencer: Sequencer) -> list[object]:
+    return told(sequencer.resume(KEY, 1.0))
+
+
+def test_of_one_that_is_not_held_nothing_waits() -> None:
+    sequencer = following()
+    assert sequencer.anchor(KEY) == LAST
+    assert (sequencer.is_held(KEY), sequencer.is_held(TWO.publisher)) == (False, False)
+    assert (sequencer.waiting(KEY), sequencer.first_waiting(KEY)) == (0, None)
+    assert sequencer.misses(KEY) is False
+    assert KEY in sequencer
+    assert TWO.publisher not in sequencer
+
+
+# What is missing
+
+
+def test_batches_are_missing_before_what_waits_or_up_to_what_is_known_to_have_been_sent() -> None:
+    assert holding().misses(KEY) is False
+    assert holding(live(9), live(10)).misses(KEY) is False
+    assert holding(live(11)).misses(KEY) is True
+    sequencer = holding(live(10))
+    sequencer.expect(KEY, Cursor(1, 12), "why")
+    assert sequencer.misses(KEY) is True
+    assert resumed(sequencer) == [removed(10, 10)]
+    sequencer.hold(KEY)
+    assert sequencer.misses(KEY) is False, "that was of the wait before"
+
+
+def test_what_the_log_has_is_left_out_of_what_waited_and_counted() -> None:
+    sequencer = holding(live(8), live(9), live(10))
+    assert resumed(sequencer) == [removed(10, 10)]
+    counters = sequencer.counters()[KEY]
+    assert (counters.duplicates, counters.batches, sequencer.messages(KEY)) == (2, 1, 3)
+
+
+# Links
+
+
+@pytest.mark.parametrize("repairs", [True, False])
+def test_another_link_holds_a_publisher_that_can_be_asked_what_it_has_sent(repairs: bool) -> None:
+    sequencer = following(repairs=repairs)
+    records = sequencer.process([live(10, link=1), live(11, link=1)], 1.0)
+    assert sequencer.is_held(KEY) is repairs
+    assert sequencer.take_gaps() == ([KEY] if repairs else [])
+    assert told(records) == ([] if repairs else [removed(10, 10), removed(11, 11)])
+    assert sequencer.is_doubted(KEY) is not repairs
+
+
+def test_another_link_changes_nothing_of_what_waits_already() -> None:
+    sequencer = holding(live(10, link=1), live(11, link=2))
+    assert sequencer.waiting(KEY) == 2
+    assert sequencer.take_gaps() == []
+
+
+def test_over_a_link_that_its_engine_was_asked_on_a_publisher_is_not_held() -> None:
+    sequencer = following()
+    sequencer.adopt_link(KEY, 2)
+    assert told(sequencer.process([live(10, link=2)], 1.0)) == [removed(10, 10)]
+    sequencer.adopt_link(KEY, 1)
+    assert sequencer.link(KEY) == 2, "the last one counts"
+
+
+def test_how_late_batches_come_is_told_by_their_own_times_over_each_link() -> None:
+    sequencer = following(repairs=False)
+    sequencer.process([bad_message(10)._replace(link=1)], 9.0)
+    for number, now in ((11, 10.0), (12, 10.25)):
+        sequencer.process([live(number, number / 64, link=1)], now)
+    assert sequencer.late_s(KEY) == 0.25 - 1 / 64
+    sequencer.process([bad_message(13)._replace(link=1)], 99.0)
+    assert sequencer.late_s(KEY) == 0.25 - 1 / 64, "it says no time"
+    sequencer.process([live(14, link=2)], 99.0)
+    assert sequencer.late_s(KEY) == 0.0
+
+
+# Room
+
+
+def test_what_waits_of_all_publishers_has_room_for_so_many_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    batches = [live(number) for number in (10, 11, 12, 14, 15)]
+    size = batches[0].size_bytes
+    monkeypatch.setattr(sequencer_module, "HELD_BYTES_MAX", 3 * size)
+    sequencer = holding(*batches[:2])
+    sequencer.add(TWO)
+    sequencer.hold(TWO.publisher)
+    for batch in batches[:2]:
+        sequencer.process([batch._replace(publisher=TWO.publisher)], 1.0)
+    assert (sequencer.waiting(KEY), sequencer.waiting(TWO.publisher)) == (2, 1)
+    assert sequencer.held_bytes == 3 * size
+    assert sequencer.counters()[TWO.publisher].dropped == {DropReason.HELD_FULL: 1}
+    sequencer.remove(TWO.publisher)
+    assert sequencer.held_bytes == 2 * size
+
+
+def test_of_one_that_is_removed_in_the_middle_of_its_wait_nothing_takes_room() -> None:
+    sequencer = holding(live(10), live(15), live(16))
+    assert resumed(sequencer) == [removed(10, 10)]
+    assert sequencer.take_gaps() == [KEY]
+    assert sequencer.held_bytes == 2 * live(15).size_bytes
+    sequencer.remove(KEY)
+    assert sequencer.held_bytes == 0
+
+
+# Incarnations
+
+
+def released(sequencer: Sequencer, before_time: float) -> list[SequencedRecord]:
+    return sequencer.release(KEY, before_time, 1.0)
+
+
+def test_what_waits_of_the_incarnation_before_is_what_is_older_and_goes_on_rising() -> None:
+    waiting = [live(9), live(11), bad_message(12), live(13), live(13, 53.0), live(14, 54.0)]
+    sequencer = holding(*waiting)
+    assert told(released(sequencer, 54.0)) == [
+        (MISSED, 1, 10, 10),
+        removed(11, 11),
+        removed(13, 13),
+    ]
+    assert sequencer.cursor(KEY) == Cursor(1, 13)
+    assert sequencer.waiting(KEY) == 2, "the number of the first one has been seen"
+
+
+def test_what_is_not_older_than_the_new_incarnation_is_of_that_one() -> None:
+    sequencer = holding(live(10), live(11, 53.0))
+    assert told(released(sequencer, 53.0)) == [removed(10, 10)]
+    assert sequencer.waiting(KEY) == 1
+
+
+def test_of_a_new_incarnation_nothing_is_doubted_or_lost_yet() -> None:
+    sequencer = following(repairs=False)
+    sequencer.process([live(12, link=1)], 1.0)
+    assert sequencer.is_doubted(KEY)
+    assert sequencer.proven(KEY) == Proof(9, 9.0)
+    assert told(sequencer.begin_incarnation(KEY, 1.0)) == [(RESTARTED, 2, -1, -1)]
+    assert not sequencer.is_doubted(KEY)
+    assert sequencer.counters()[KEY].restarts == 1
+    gap, *_ = sequencer.process([bad_message(0)._replace(link=1)], 1.0)
+    assert told([gap]) == [(DropReason.UNDECODABLE, 2, 0, 0)], "a loss of its own"
+
+
+# Decoding ahead
+
+
+def test_what_is_decoded_ahead_gives_the_same_records() -> None:
+    one, two = following(repairs=False), following(repairs=False)
+    message = live(10)
+    batch = one.decode_ahead(message)
+    assert isinstance(batch, DecodedBatch)
+    assert batch.encoded
+    records = one.process([message._replace(batch=batch)], 1.0)
+    assert records == two.process([message], 1.0)
+    assert told(records) == [removed(10, 10)]
+
+
+def test_what_cannot_be_decoded_ahead_is_left_to_whoever_counts_it() -> None:
+    sequencer = following()
+    assert sequencer.decode_ahead(live(10)._replace(publisher=TWO.publisher)) is None
+    assert sequencer.decode_ahead(live(10)._replace(frames=[b"?"])) is None
+    assert sequencer.faults == 0
+    assert sequencer.counters()[KEY].dropped == {}
