@@ -188,10 +188,10 @@ def test_replayed_batches_whose_window_cannot_be_closed_are_a_gap() -> None:
 def test_a_batch_that_fails_while_it_is_made_to_wait_costs_nothing_before_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def failing(batch: DecodedBatch, size_bytes: int) -> Held:
+    def failing(batch: DecodedBatch, size_bytes: int, link: int) -> Held:
         if batch.sequence == POISON:
             raise Poison
-        return Held(batch, size_bytes)
+        return Held(batch, size_bytes, link)
 
     monkeypatch.setattr(sequencer_module, "Held", failing)
     sequencer = built(repairs=True)

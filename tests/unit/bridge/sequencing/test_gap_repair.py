@@ -282,11 +282,27 @@ def test_what_ends_before_the_logs_last_batch_is_another_incarnation_whatever_it
         )
         assert scene.ends() is Answer.ASK
     start = ask_further_back(scene)
-    assert scene.replays(message(start, time), message(start + 1, time)) is Answer.MORE
-    assert scene.ends() is Answer.ASK
+    for _ in range(2):
+        assert scene.repair.start == start, "one reply may have lost its end"
+        assert scene.replays(message(start, time), message(start + 1, time)) is Answer.MORE
+        assert scene.ends() is Answer.ASK
     assert scene.repair.start == 0
     assert scene.replays(message(0, time), message(1, time)) is Answer.MORE
     assert scene.cursor == Cursor(2, 1)
+
+
+def test_a_reply_that_has_lost_its_end_once_does_not_make_a_restart() -> None:
+    scene = Scene(anchor=FORTY)
+    start = ask_further_back(scene)
+    assert scene.replays(message(start, 9.0)) is Answer.MORE
+    assert scene.ends() is Answer.ASK
+    assert scene.replays(message(start, 9.0), message(40, 9.0), message(41, 9.5)) is Answer.MORE
+    assert scene.ends() is Answer.ASK
+    assert scene.cursor == Cursor(1, 41)
+    assert scene.repair.start == 41 - REPLAY_OVERLAP_BATCHES
+    assert scene.replays(message(26, 9.0)) is Answer.MORE
+    assert scene.ends() is Answer.ASK
+    assert scene.repair.start == 41 - REPLAY_OVERLAP_BATCHES, "it counts from the last whole one"
 
 
 def test_a_last_batch_that_cannot_be_read_is_there_all_the_same() -> None:
