@@ -63,6 +63,12 @@ def test_older_builders_and_compose_take_the_files() -> None:
     assert not re.search(r"^(?:configs|name):", COMPOSE, re.MULTILINE)
 
 
+def test_one_service_builds_the_image_of_all_roles() -> None:
+    services = re.split(r"^  (?=[a-z0-9-]+:$)", COMPOSE.partition("\nservices:\n")[2], flags=re.M)
+    assert [block.partition(":")[0] for block in services if "build:" in block] == ["bridge-1"]
+    assert not re.search(r"^ +build:", COMPOSE.partition("\nservices:\n")[0], re.MULTILINE)
+
+
 def test_what_the_image_copies_is_in_the_build_context() -> None:
     allowed = set(re.findall(r"^!(\S+)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE))
     pyproject = (ROOT / "pyproject.toml").read_text()
