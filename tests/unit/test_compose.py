@@ -2,7 +2,11 @@
 
 import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
+
+import pytest
 
 from simulation.demo.compose import Replicas, reachable
 from simulation.engines.engine import EngineOptions, EngineReady, EngineState, RankReady
@@ -11,6 +15,8 @@ from tests.unit.simulation.demo.stub_service import StubService
 ROOT = Path(__file__).parents[2]
 COMPOSE = (ROOT / "docker-compose.yml").read_text()
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
+ALERTS = (ROOT / "monitoring/alerts.yml").read_text()
+METRIC = re.compile(r"\b(?:reprise_[a-z_]+|up)\b")
 DASHBOARD = json.loads((ROOT / "monitoring/grafana/dashboards/reprise.json").read_text())
 
 
@@ -54,6 +60,26 @@ def test_every_role_is_scraped() -> None:
         for number in (1, 2):
             assert f"  {role}-{number}:\n" in COMPOSE
             assert f'"{role}-{number}:' in prometheus
+
+
+def test_what_is_worth_an_alert_is_a_rule() -> None:
+    rules = re.findall(r"expr: (.*?)\n +(?:for|labels):", ALERTS, re.DOTALL)
+    assert len(rules) == ALERTS.count("- alert:")
+    operations = (ROOT / "docs/operations.md").read_text()
+    table = operations.partition("## Metrics worth an alert")[2].partition("\n\n|")[2]
+    metrics = [row.split("|")[0] for row in table.partition("\n\n")[0].split("\n|")]
+    documented = set(METRIC.findall(" ".join(metrics)))
+    assert documented == set(METRIC.findall(" ".join(rules)))
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_the_rules_do_what_their_tests_say() -> None:
+    for arguments in (("test", "rules", "alerts_test.yml"), ("check", "config", "prometheus.yml")):
+        command = ["promtool", *arguments]
+        done = subprocess.run(
+            command, cwd=ROOT / "monitoring", capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_older_builders_and_compose_take_the_files() -> None:
