@@ -90,9 +90,12 @@ def test_older_builders_and_compose_take_the_files() -> None:
 
 
 def test_one_service_builds_the_image_of_all_roles() -> None:
-    services = re.split(r"^  (?=[a-z0-9-]+:$)", COMPOSE.partition("\nservices:\n")[2], flags=re.M)
-    assert [block.partition(":")[0] for block in services if "build:" in block] == ["bridge-1"]
-    assert not re.search(r"^ +build:", COMPOSE.partition("\nservices:\n")[0], re.MULTILINE)
+    before, _, after = COMPOSE.partition("\nservices:\n")
+    services = re.split(r"^  (?=[a-z0-9-]+:$)", after, flags=re.MULTILINE)
+    for key in ("build:", "pull_policy: if_not_present"):
+        assert [block.partition(":")[0] for block in services if key in block] == ["bridge-1"]
+        assert key not in before
+    assert "\n  pull_policy: never\n" in before
 
 
 def test_what_the_image_copies_is_in_the_build_context() -> None:
