@@ -6,8 +6,12 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import click
 import pytest
 
+from reprise.cli.bridge import bridge
+from reprise.cli.serve import serve
+from reprise.cli.streams import streams
 from simulation.demo.compose import Replicas, reachable
 from simulation.engines.engine import EngineOptions, EngineReady, EngineState, RankReady
 from tests.unit.simulation.demo.stub_service import StubService
@@ -80,6 +84,18 @@ def test_the_rules_do_what_their_tests_say() -> None:
             command, cwd=ROOT / "monitoring", capture_output=True, text=True, timeout=60
         )
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("role", [bridge, streams, serve])
+def test_settings_of_a_role_are_documented_and_handed_on(role: click.Command) -> None:
+    """But for paths, which are the container's own or mounted."""
+    operations = (ROOT / "docs/operations.md").read_text()
+    variables = [found for found in role.params if isinstance(found.envvar, str)]
+    assert variables
+    for found in variables:
+        assert f"`{found.envvar}`" in operations
+        if not isinstance(found.type, click.Path):
+            assert f"  {found.envvar}: " in COMPOSE
 
 
 def test_older_builders_and_compose_take_the_files() -> None:
