@@ -33,8 +33,8 @@ RUN python3 -c 'import tomllib; \
     && /opt/reprise/bin/pip install --no-cache-dir -c /tmp/constraints.txt -r /tmp/requirements.txt
 
 FROM ${PYTHON_IMAGE}
-RUN groupadd --system --gid 10001 reprise \
-    && useradd --system --uid 10001 --gid reprise --home-dir /var/lib/reprise reprise \
+RUN groupadd --gid 10001 reprise \
+    && useradd --uid 10001 --gid reprise --no-create-home --home-dir /var/lib/reprise reprise \
     && install -d -o reprise -g reprise -m 0750 /var/lib/reprise
 COPY --from=dependencies /opt/reprise /opt/reprise
 COPY --from=wheel /wheels /tmp/wheels

@@ -26,6 +26,8 @@ SOMETIMES: Final = frozenset(
         "reprise_log_size_bytes",  # embedded
         "reprise_kernel_blocks_total",  # once blocks were folded
         "reprise_http_requests_total",  # the query asks for answers other than 2xx
+        "reprise_http_refused_total",  # once something was refused
+        "reprise_http_bodies_refused_total",  # once a body was refused
     }
 )
 _METRIC: Final = re.compile(r"\b(?:reprise|process)_[a-z_]+\b|\bup\b")

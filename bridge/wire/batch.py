@@ -319,7 +319,7 @@ class BatchDecoder:
         if tag is not None and (unknown := self._unknown_fields(tag, encoded)):
             detail = f"Expected no field of {tag} that is not known, got: {unknown[:200]}"
             raise EventError(DropReason.UNKNOWN_FIELD, detail)
-        raise EventError(DropReason.MALFORMED_EVENT, "; or ".join(details))
+        raise EventError(DropReason.MALFORMED_EVENT, _or(*details))
 
     def _unknown_fields(self, tag: str, encoded: msgspec.Raw) -> str:
         """What an event of a known tag has beyond its fields, for people; "" for nothing."""
@@ -347,6 +347,11 @@ def _alone(error: WireError) -> WireError:
     return error.with_traceback(None)
 
 
+def _or(*details: str) -> str:
+    """What each form had against it; once where that is the same."""
+    return "; or ".join(dict.fromkeys(details))
+
+
 def _read_opaque(payload: bytes) -> _OpaqueArrayBatch | _OpaqueMapBatch:
     try:
         return _opaque_array_batch.decode(payload)
@@ -354,7 +359,7 @@ def _read_opaque(payload: bytes) -> _OpaqueArrayBatch | _OpaqueMapBatch:
         try:
             return _opaque_map_batch.decode(payload)
         except _DECODING_ERRORS as map_error:
-            detail = f"Expected a batch of events: {error}; or {map_error}"
+            detail = f"Expected a batch of events: {_or(str(error), str(map_error))}"
             raise BatchError(DropReason.UNDECODABLE, detail) from error
 
 

@@ -127,6 +127,12 @@ class ConductorMatches(msgspec.Struct, kw_only=True):
     instances: dict[str, InstanceWalk]
 
 
+class DetailedConductorMatches(msgspec.Struct, kw_only=True):
+    """The same with `?detail=1`."""
+
+    instances: dict[str, DetailedWalk]
+
+
 class HashProfileModel(msgspec.Struct, kw_only=True, omit_defaults=True):
     """How the engine hashes. Required in msgpack; Reprise only keeps and shows it."""
 
@@ -315,7 +321,9 @@ MODELS = (
     QueryRequest,
     HashQueryRequest,
     PublishedMatch,
+    DetailedMatch,
     ConductorMatches,
+    DetailedConductorMatches,
     RegisterRequest,
     RegisterResponse,
     UnregisterRequest,

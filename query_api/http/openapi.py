@@ -9,18 +9,45 @@ from fastapi.openapi.utils import get_openapi
 from query_api.http import models
 from query_api.http.errors import ErrorEnvelope
 from query_api.http.wire import Wire
+from schemas.answer_states import AnswerState
 
 Fragment = dict[str, Any]
 """A part of an OpenAPI document, which is a tree of plain JSON."""
 
 _REFERENCE: Final = "#/components/schemas/{name}"
-_PUBLISHED: Final = {
-    "type": "object",
-    "additionalProperties": {
-        "type": "object",
-        "additionalProperties": {"$ref": "#/components/schemas/PublishedMatch"},
-    },
+
+
+def reference(model: type[msgspec.Struct]) -> Fragment:
+    """The schema of a model, by name."""
+    return {"$ref": _REFERENCE.format(name=model.__name__)}
+
+
+def _map_of(schema: Fragment) -> Fragment:
+    return {"type": "object", "additionalProperties": schema}
+
+
+_PUBLISHED: Final = _map_of(
+    _map_of({"anyOf": [reference(models.PublishedMatch), reference(models.DetailedMatch)]})
+)
+_CONDUCTOR: Final = {
+    "anyOf": [reference(models.ConductorMatches), reference(models.DetailedConductorMatches)]
 }
+_ANSWER_OPTIONS: Final = [
+    {
+        "name": "detail",
+        "in": "query",
+        "description": "1: each instance of the scope with its state, the reason and since when,"
+        " also those that hold nothing of the prompt.",
+        "schema": {"type": "string", "enum": ["1", "true", "0", "false", ""], "default": "0"},
+    },
+    {
+        "name": "only",
+        "in": "query",
+        "description": "`exact`: instances whose state is another are left out. `all`: none is. The"
+        " default is `all`, or `exact` of a service that was started with `--only-exact`.",
+        "schema": {"type": "string", "enum": ["exact", "all"]},
+    },
+]
 _ANSWER_HEADERS: Final = {
     "Reprise-Position": {
         "description": "`partition:offset` of the last record that the answer knows of, of each"
@@ -28,11 +55,13 @@ _ANSWER_HEADERS: Final = {
         "schema": {"type": "string"},
     },
     "Reprise-State": {
-        "description": "How far the answer can be trusted. `exact`: nothing is known to be missing."
+        "description": "How far the answer can be trusted. `exact`: everything that the publishers"
+        " in the scope had published until at most 5 s ago is in it, and that is known."
+        " `unconfirmed`: nothing is known to be missing, but it cannot be shown."
         " `degraded`: something is known to be missing: batches of a publisher in the scope were"
         " lost. `stale`: the table is behind its log: by more than 5 s or 100,000 records, or for"
         " as long as the log cannot be reached.",
-        "schema": {"type": "string", "enum": ["exact", "degraded", "stale"]},
+        "schema": {"type": "string", "enum": [state.value for state in AnswerState]},
     },
     "X-Request-Id": {
         "description": "As the request sent it.",
@@ -106,11 +135,6 @@ ERROR_EXAMPLE: Final = {
 }
 
 
-def reference(model: type[msgspec.Struct]) -> Fragment:
-    """The schema of a model, by name."""
-    return {"$ref": _REFERENCE.format(name=model.__name__)}
-
-
 def _content(schema: Fragment, example: object, *wires: Wire) -> Fragment:
     return {wire.value: {"schema": schema, "example": example} for wire in wires}
 
@@ -136,14 +160,18 @@ def errors(*statuses: int) -> Fragment:
 def query_operation(model: type[msgspec.Struct], example: Fragment) -> Fragment:
     """Request and answers of a hot route."""
     content = _content(_PUBLISHED, PUBLISHED_EXAMPLE, Wire.JSON)
-    content |= _content(reference(models.ConductorMatches), CONDUCTOR_EXAMPLE, Wire.MSGPACK)
+    content |= _content(_CONDUCTOR, CONDUCTOR_EXAMPLE, Wire.MSGPACK)
     answer = {
         "description": "What each instance holds. An unknown scope is an empty answer.",
         "headers": _ANSWER_HEADERS,
         "content": content,
     }
     responses = {"200": answer, **errors(400, 413, 500, 503)}
-    return {"requestBody": body_of(model, example), "responses": responses}
+    return {
+        "parameters": _ANSWER_OPTIONS,
+        "requestBody": body_of(model, example),
+        "responses": responses,
+    }
 
 
 def command_operation(

@@ -22,6 +22,7 @@ from concurrent.futures import Future
 from time import monotonic, time
 from typing import Any, TypeVar
 
+from brokers.availability import describe
 from brokers.backoff import Backoff
 from brokers.client_internals import start_client
 from brokers.clients import Clients
@@ -163,7 +164,7 @@ class TopicReader:
                     self._when_refused(error)
                     return
             except (*AWAY, _StalledError) as error:
-                self._note_failure(f"{type(error).__name__}: {error}")
+                self._note_failure(describe(error))
             except Exception as error:
                 logger.exception("Unexpected error while reading from Kafka")
                 self._replica.internal_errors += 1
@@ -175,7 +176,12 @@ class TopicReader:
         if self._replica.reachable:
             self._replica.note_read_failure(f"cannot read from Kafka: {problem}")
         else:
-            self._replica.note_unreachable(f"cannot use Kafka at {self._servers}: {problem}")
+            self._note_away(problem)
+
+    def _note_away(self, problem: str) -> None:
+        meanwhile = "answers say `stale`" if self._replica.ready else "nothing is answered"
+        text = f"cannot use Kafka at {self._servers}: {problem}; meanwhile {meanwhile}"
+        self._replica.note_unreachable(text)
 
     async def _read_and_check(self) -> None:
         snapshot = self._replica.loading
@@ -296,10 +302,7 @@ class TopicReader:
                 await self._note_ends(consumer, snapshot)
                 answered_at = monotonic()
             except AWAY as error:
-                self._replica.note_unreachable(
-                    f"cannot use Kafka at {self._servers}: {error!r}; until then the table stays as"
-                    " it is, and answers say `stale`"
-                )
+                self._note_away(describe(error))
             if monotonic() - answered_at > REPLICA_STALL_S:
                 raise _StalledError(f"no answer for {REPLICA_STALL_S:.0f} s")
 

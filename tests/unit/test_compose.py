@@ -2,8 +2,16 @@
 
 import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
+import click
+import pytest
+
+from reprise.cli.bridge import bridge
+from reprise.cli.serve import serve
+from reprise.cli.streams import streams
 from simulation.demo.compose import Replicas, reachable
 from simulation.engines.engine import EngineOptions, EngineReady, EngineState, RankReady
 from tests.unit.simulation.demo.stub_service import StubService
@@ -11,6 +19,8 @@ from tests.unit.simulation.demo.stub_service import StubService
 ROOT = Path(__file__).parents[2]
 COMPOSE = (ROOT / "docker-compose.yml").read_text()
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
+ALERTS = (ROOT / "monitoring/alerts.yml").read_text()
+METRIC = re.compile(r"\b(?:reprise_[a-z_]+|up)\b")
 DASHBOARD = json.loads((ROOT / "monitoring/grafana/dashboards/reprise.json").read_text())
 
 
@@ -56,11 +66,52 @@ def test_every_role_is_scraped() -> None:
             assert f'"{role}-{number}:' in prometheus
 
 
+def test_what_is_worth_an_alert_is_a_rule() -> None:
+    rules = re.findall(r"expr: (.*?)\n +(?:for|labels):", ALERTS, re.DOTALL)
+    assert len(rules) == ALERTS.count("- alert:")
+    operations = (ROOT / "docs/operations.md").read_text()
+    table = operations.partition("## Metrics worth an alert")[2].partition("\n\n|")[2]
+    metrics = [row.split("|")[0] for row in table.partition("\n\n")[0].split("\n|")]
+    documented = set(METRIC.findall(" ".join(metrics)))
+    assert documented == set(METRIC.findall(" ".join(rules)))
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_the_rules_do_what_their_tests_say() -> None:
+    for arguments in (("test", "rules", "alerts_test.yml"), ("check", "config", "prometheus.yml")):
+        command = ["promtool", *arguments]
+        done = subprocess.run(
+            command, cwd=ROOT / "monitoring", capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("role", [bridge, streams, serve])
+def test_settings_of_a_role_are_documented_and_handed_on(role: click.Command) -> None:
+    """But for paths, which are the container's own or mounted."""
+    operations = (ROOT / "docs/operations.md").read_text()
+    variables = [found for found in role.params if isinstance(found.envvar, str)]
+    assert variables
+    for found in variables:
+        assert f"`{found.envvar}`" in operations
+        if not isinstance(found.type, click.Path):
+            assert f"  {found.envvar}: " in COMPOSE
+
+
 def test_older_builders_and_compose_take_the_files() -> None:
     assert "--mount" not in DOCKERFILE
     assert "<<" not in DOCKERFILE
     assert not re.search(r"^version:", COMPOSE, re.MULTILINE)
     assert not re.search(r"^(?:configs|name):", COMPOSE, re.MULTILINE)
+
+
+def test_one_service_builds_the_image_of_all_roles() -> None:
+    before, _, after = COMPOSE.partition("\nservices:\n")
+    services = re.split(r"^  (?=[a-z0-9-]+:$)", after, flags=re.MULTILINE)
+    for key in ("build:", "pull_policy: if_not_present"):
+        assert [block.partition(":")[0] for block in services if key in block] == ["bridge-1"]
+        assert key not in before
+    assert "\n  pull_policy: never\n" in before
 
 
 def test_what_the_image_copies_is_in_the_build_context() -> None:

@@ -122,6 +122,13 @@ def test_an_unusable_batch_is_dropped_whole_and_its_sequence_counts(
     assert batch_reason(decode_payload(payload)) == reason
 
 
+@pytest.mark.parametrize("payload", [b"\xc1", msgspec.msgpack.encode([1.5, [5]])])
+def test_what_every_form_has_against_a_message_is_said_once(payload: bytes) -> None:
+    (error,) = decode_payload(payload).dropped
+    told = str(error).removeprefix("Expected a batch of events: ").split("; or ")
+    assert len(told) == len(set(told))
+
+
 def test_the_registered_rank_is_the_one_expected() -> None:
     assert decoder(dp_rank=3).decode(frames_of([1.5, [CLEARED], 3])).dropped == []
     assert decoder(dp_rank=3).decode(frames_of([1.5, [CLEARED], None])).dropped == []

@@ -8,9 +8,11 @@ import pytest
 from bridge.wire import KINDS
 from query_api.http import models, openapi
 from query_api.http.errors import ErrorEnvelope
+from query_api.http.requests.options import AnswerOptions, read_options
 from query_api.http.requests.queries import read_hash_query, read_query
 from query_api.http.requests.registrations import read_registration, read_unregistration
 from query_api.http.wire import Wire, encode
+from schemas.answer_states import AnswerState
 from tests.fakes import AsgiClient, FakeTable, registration
 
 PATHS = {
@@ -74,6 +76,31 @@ def test_hot_routes_document_their_headers(document: dict[str, Any]) -> None:
     for path in ("/query", "/query_by_hash"):
         headers = document["paths"][path]["post"]["responses"]["200"]["headers"]
         assert set(headers) == {"Reprise-Position", "Reprise-State", "X-Request-Id"}
+        assert headers["Reprise-State"]["schema"]["enum"] == [state.value for state in AnswerState]
+        assert all(
+            f"`{state.value}`" in headers["Reprise-State"]["description"] for state in AnswerState
+        )
+
+
+def test_hot_routes_document_what_a_url_may_ask(document: dict[str, Any]) -> None:
+    for path in ("/query", "/query_by_hash"):
+        parameters = document["paths"][path]["post"]["parameters"]
+        assert {found["name"] for found in parameters} == {"detail", "only"}
+        for found in parameters:
+            for value in found["schema"]["enum"]:
+                read_options(f"{found['name']}={value}".encode(), AnswerOptions())
+
+
+def test_detailed_answers_match_their_models(table: FakeTable, client: AsgiClient) -> None:
+    table.store(table.add(registration("a")), range(8), hashes=[1, 2])
+    example = {**openapi.QUERY_EXAMPLE, "model": "m", "token_ids": list(range(8))}
+    published = client.post_json("/query?detail=1", example)
+    matches = msgspec.json.decode(
+        published.body, type=dict[str, dict[str, models.DetailedMatch]], strict=True
+    )
+    packed = client.post_msgpack("/query?detail=1", example)
+    walks = msgspec.msgpack.decode(packed.body, type=models.DetailedConductorMatches)
+    assert matches["default"]["a"].state == walks.instances["a"].state
 
 
 @pytest.mark.parametrize("wire", list(Wire))

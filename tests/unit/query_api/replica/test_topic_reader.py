@@ -156,3 +156,33 @@ def test_a_flush_that_was_meant_for_another_place_of_the_topic_is_not_believed(
         topic_reader._OffsetsLostError, match="the table was rebuilt"
     ):  # it is read again from 0
         reading.give(TABLE, [*others, (key, placed)])
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (TimeoutError(), "no answer in time"),
+        (ConnectionRefusedError(111, "Connect call failed"), "[Errno 111] Connect call failed"),
+    ],
+)
+def test_what_keeps_kafka_away_is_said_in_words_and_what_it_means_for_answers(
+    reading: Reading,
+    rows: Sequence[tuple[bytes, bytes | None]],
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    told: str,
+) -> None:
+    monkeypatch.setattr(topic_reader, "LAG_CHECK_S", 0.0)
+    monkeypatch.setattr(topic_reader, "REPLICA_STALL_S", 0.0)
+    reading.give(TABLE, rows)
+
+    async def end_offsets(_partitions: object) -> None:
+        raise error
+
+    consumer = cast(Any, SimpleNamespace(end_offsets=end_offsets))
+    with pytest.raises(topic_reader._StalledError):
+        asyncio.run(reading.reader._check(consumer, reading.replica.loading))
+    (condition,) = reading.replica.conditions.all()
+    assert condition.message == (
+        f"cannot use Kafka at {SETTINGS.bootstrap}: {told}; meanwhile answers say `stale`"
+    )
