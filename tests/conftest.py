@@ -39,7 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("seeded tests")
     group.addoption("--seeds", type=int, default=1000, help="how many histories, of all worlds")
     group.addoption("--seed", type=int, default=None, help="only what follows from this seed")
-    group.addoption("--fuzz-scale", type=float, default=0.03, help="of what `make fuzz` sends")
+    group.addoption("--fuzz-scale", type=float, default=0.1, help="of what `make fuzz` sends")
 
 
 KERNELS = [
