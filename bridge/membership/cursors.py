@@ -271,6 +271,7 @@ class Cursors:
         self, wanted: Mapping[PublisherKey, LogState], starts: Mapping[int, int | None]
     ) -> None:
         topic = self._topics.events.name
+        starts = dict(starts)
 
         def take(message: Message) -> None:
             record = decode_log_record(message.value or b"")
@@ -292,7 +293,8 @@ class Cursors:
             found = await reader.end_offsets([Partition(topic, number) for number in starts])
             for state in wanted.values():
                 if state.offset > found[Partition(topic, state.partition)]:
-                    state.offset = 0  # of another topic of that name: nothing here is known
+                    state.offset = starts[state.partition] = 0
+                    # It is of another topic of that name: nothing in this one is known.
             ends = await read_to_end(reader, topic, starts, self._guarded(topic, take), corrupt)
         finally:
             await stop_consumer(reader)

@@ -144,7 +144,7 @@ class Repair:
             self._progress = True
             self.replayed += len(taken)
             self._taken += len(taken)
-            records += self._sequencer.accept(self._publisher, taken, now)
+            records += self._sequencer.accept(self._publisher, taken, now, link=self._link)
         if answer is Answer.DONE:
             self._whole = self._anchored and self._is_joined()
         return answer, records
@@ -266,7 +266,7 @@ class Repair:
         records: list[SequencedRecord] = []
         if batch.engine_time is not None:
             records += self._sequencer.release(self._publisher, batch.engine_time, now)
-        return records + self._sequencer.begin_incarnation(self._publisher, now)
+        return records + self._sequencer.begin_incarnation(self._publisher, now, link=self._link)
 
     def _place(self, batch: DecodedBatch, taken: list[DecodedBatch]) -> Answer:
         """Takes the batch if it is the next one; steps 2 and 3."""

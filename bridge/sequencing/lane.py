@@ -84,6 +84,9 @@ class Anchor(NamedTuple):
 NO_ANCHOR: Final = Anchor(NO_CURSOR, 0.0)
 
 
+_NO_LINK: Final = -1
+
+
 class Held(NamedTuple):
     """A batch that waits, and the bytes of its message; over which link it came, 0 for unknown."""
 
@@ -116,7 +119,7 @@ class Lane:
 
     __slots__ = (
         "_checkpoint",
-        "_link_proven",
+        "_proven_link",
         "counters",
         "degraded",
         "engine_time",
@@ -153,7 +156,7 @@ class Lane:
         self.received_time = 0.0  # the engine's, of the last live batch
         self.link = 0  # the one that brought the last message
         self.live_link = 0  # the one that is up, or the next
-        self._link_proven = False  # what comes over it is known to be of the log's incarnation
+        self._proven_link = _NO_LINK  # what comes over it is known to be of the log's incarnation
         self.proof: Proof | None = None  # what follows it may be of another one
         self._checkpoint = _Checkpoint(self.anchor, False)
 
@@ -166,19 +169,30 @@ class Lane:
         """Sets the last batch in the log; what was seen before no longer proves duplicates."""
         if self.tracker.cursor != anchor.cursor:
             self.tracker = SequenceTracker(anchor.cursor)
-            self._link_proven = False
+            self._proven_link = _NO_LINK
         self.engine_time, self.proof = anchor.engine_time, anchor.proof
 
     # Which incarnation: numbers alone do not tell one from another that has come as far
 
     def begin_link(self, link: int) -> None:
         """What comes now comes over this link."""
-        self.link, self._link_proven = link, False
+        self.link = link
         self.lateness = Lateness()  # the engine may be another one, with another clock
 
-    def prove(self) -> None:
-        """The engine still has the batch that the log has: all since is of one incarnation."""
-        self._link_proven, self.proof = True, None
+    def adopt_link(self, link: int) -> None:
+        """What is to come over this link is of the process that the link before was to."""
+        if link > self.link:
+            if self._proven_link == self.link:
+                self._proven_link = link
+            self.link = link
+
+    def prove(self, link: int) -> None:
+        """The engine still has the batch that the log has: all since is of one incarnation.
+
+        Args:
+            link: over which it sends that incarnation. Over a later one another may come.
+        """
+        self._proven_link, self.proof = link, None
 
     @property
     def proven(self) -> Proof:
@@ -190,7 +204,7 @@ class Lane:
         """The link that brought the last message, where it is known to be of the log's incarnation
         with all before it; else 0.
         """
-        return self.link if self._link_proven and self.proof is None else 0
+        return self.link if self._proven_link == self.link and self.proof is None else 0
 
     # Windows
 
@@ -242,12 +256,18 @@ class Lane:
             return False
         return self.tracker.peek(batch.sequence, batch.digest).gap is not None
 
-    def accept(self, batch: DecodedBatch, window: Window) -> None:
-        """Appends the batch to the window, after the reset or gap that it shows."""
+    def accept(self, batch: DecodedBatch, window: Window, link: int) -> None:
+        """Appends the batch to the window, after the reset or gap that it shows.
+
+        Args:
+            batch: the next one.
+            window: of this lane.
+            link: that brought it, or that was there when it was asked for; 0 for unknown.
+        """
         counters = self.counters
         tracker = self.tracker
         sequence, engine_time = tracker.sequence, self.engine_time
-        if batch.sequence <= sequence and self._link_proven and self.link and self.is_older(batch):
+        if batch.sequence <= sequence and 0 < link == self._proven_link and self.is_older(batch):
             # A link ends with the process at its other end: no restart. A replay was faster.
             counters.duplicates += 1
             return
@@ -256,8 +276,8 @@ class Lane:
             counters.duplicates += 1
             return
         if verdict.outcome is Outcome.RESTART or sequence == -1:
-            self.prove()  # the log has nothing else of this incarnation
-        elif not self._link_proven and self.proof is None:
+            self.prove(link)  # the log has nothing else of this incarnation
+        elif link != self._proven_link and self.proof is None:
             self.proof = Proof(sequence, engine_time)
         if verdict.outcome is Outcome.RESTART:
             counters.restarts += 1
@@ -282,7 +302,7 @@ class Lane:
             isinstance(event, Cleared) for event in batch.events
         ):
             self.degraded = False
-            self.prove()  # of what was before, nothing is left
+            self.prove(link)  # of what was before, nothing is left
         counters.events += len(batch.events)
         window.add_batch(
             incarnation=tracker.incarnation,

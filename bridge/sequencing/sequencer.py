@@ -128,7 +128,7 @@ class Sequencer:
         if lane.held is None and lane.needs_repair(batch):
             self._hold_at_gap(lane)
         if lane.held is None:
-            lane.accept(batch, window)
+            lane.accept(batch, window, lane.link)
         else:
             self._hold(lane, batch, size_bytes)
 
@@ -198,14 +198,13 @@ class Sequencer:
         """The engine still has the batch of `proven`, and was asked when this was the link."""
         lane = self._lanes[publisher]
         if lane.link == link:
-            lane.prove()
+            lane.prove(link)
 
     def adopt_link(self, publisher: PublisherKey, link: int) -> None:
         """What is to come over this link is of the log's incarnation, too: its engine was asked
         while it was up.
         """
-        lane = self._lanes[publisher]
-        lane.link = max(lane.link, link)
+        self._lanes[publisher].adopt_link(link)
 
     def note_link(self, publisher: PublisherKey, link: int) -> None:
         """This link is up, or will be the next one."""
@@ -273,13 +272,20 @@ class Sequencer:
             return None
 
     def accept(
-        self, publisher: PublisherKey, batches: Iterable[DecodedBatch], now: float
+        self, publisher: PublisherKey, batches: Iterable[DecodedBatch], now: float, *, link: int
     ) -> list[SequencedRecord]:
-        """The records of replayed batches, in order; gaps between them are lost for good."""
+        """The records of replayed batches, in order; gaps between them are lost for good.
+
+        Args:
+            publisher: held.
+            batches: as its engine has them.
+            now: Unix seconds; the records' bridge_time.
+            link: that had brought its last message when it was asked for them.
+        """
         lane = self._lanes[publisher]
         window = lane.open(now)
         for batch in batches:
-            window = self._accept(lane, window, batch, now)
+            window = self._accept(lane, window, batch, link, now)
         return self._close(lane, window, now)
 
     def release(
@@ -295,21 +301,28 @@ class Sequencer:
             is_older = lane.is_older(batch)
             if not is_older and batch.sequence <= lane.tracker.sequence:
                 break  # it is the first one of the next incarnation
-            self._pop(lane)
+            link = self._pop(lane).link
             if not is_older:
-                window = self._accept(lane, window, batch, now)
+                window = self._accept(lane, window, batch, link, now)
         return self._close(lane, window, now)
 
     def begin_incarnation(
-        self, publisher: PublisherKey, now: float, reason: str = RESTARTED
+        self, publisher: PublisherKey, now: float, *, link: int, reason: str = RESTARTED
     ) -> list[SequencedRecord]:
-        """The reset that withdraws all that the publisher announced in the incarnation before."""
+        """The reset that withdraws all that the publisher announced in the incarnation before.
+
+        Args:
+            publisher: whose engine was asked.
+            now: Unix seconds; the record's bridge_time.
+            link: that had brought its last message when it was asked.
+            reason: of the reset.
+        """
         lane = self._lanes[publisher]
         lane.counters.restarts += 1
         lane.degraded = False
         window = lane.open(now)
         lane.tracker.begin_incarnation()
-        lane.prove()
+        lane.prove(link)
         window.add_reset(incarnation=lane.tracker.incarnation, reason=reason)
         return window.close()
 
@@ -345,8 +358,8 @@ class Sequencer:
                 self._gaps.append(publisher)
                 return self._close(lane, window, now)
             first = False
-            self._pop(lane)
-            window = self._accept(lane, window, batch, now)
+            link = self._pop(lane).link
+            window = self._accept(lane, window, batch, link, now)
         lane.held = None
         self._ask_for_overflowed(lane, window)
         return self._close(lane, window, now)
@@ -360,11 +373,12 @@ class Sequencer:
         if lost_to is not None:
             self._ask_again(lane, window, lost_to, DropReason.HELD_FULL)
 
-    def _pop(self, lane: Lane) -> None:
+    def _pop(self, lane: Lane) -> Held:
         assert lane.held
-        size_bytes = lane.held.popleft().size_bytes
-        lane.held_bytes -= size_bytes
-        self.held_bytes -= size_bytes
+        held = lane.held.popleft()
+        lane.held_bytes -= held.size_bytes
+        self.held_bytes -= held.size_bytes
+        return held
 
     # Unexpected errors
 
@@ -390,10 +404,12 @@ class Sequencer:
         self._ask_again(lane, window, lost_to)
         return window.close()
 
-    def _accept(self, lane: Lane, window: Window, batch: DecodedBatch, now: float) -> Window:
+    def _accept(
+        self, lane: Lane, window: Window, batch: DecodedBatch, link: int, now: float
+    ) -> Window:
         """Appends the batch to the window; on an error, starts a window with a gap instead."""
         try:
-            lane.accept(batch, window)
+            lane.accept(batch, window, link)
         except Exception:
             _logger.exception(_FAULT, lane.counters.publisher)
             self._count_fault(lane)

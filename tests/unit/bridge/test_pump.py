@@ -146,7 +146,7 @@ class FakeEngine:
             if number > cursor.sequence and (waiting is None or number < waiting.sequence):
                 batch = sequencer.decode(self.has[number])
                 if batch is not None:
-                    await emit(sequencer.accept(publisher, [batch], 0.0))
+                    await emit(sequencer.accept(publisher, [batch], 0.0, link=0))
 
     def close(self) -> None:
         self.closed = True

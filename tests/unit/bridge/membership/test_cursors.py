@@ -440,3 +440,14 @@ def test_a_later_note_of_a_publisher_counts_where_there_is_room_for_no_other(
     made, states = recover(topics, 0)
     assert states[ONE.publisher].cursor == Cursor(1, 5)
     assert made.skipped.total() == 0
+
+
+@pytest.mark.parametrize("homes", [(0,), (0, 1)], ids=["alone", "with one that is further back"])
+def test_what_is_noted_beyond_the_end_is_read_from_the_beginning(homes: tuple[int, ...]) -> None:
+    """The topic is another one of that name: nothing in it is known."""
+    topics = Topics()
+    write_note(topics, ONE, 4, offset=1000)
+    write_note(topics, TWO, 4, offset=1, home=1)
+    topics.record(events(ONE, 1, 5, 6), events(TWO, 1, 5, 6))
+    _, states = recover(topics, *homes)
+    assert states[ONE.publisher].cursor == Cursor(1, 6)

@@ -130,7 +130,7 @@ def test_a_publisher_that_can_replay_is_asked_again_for_the_window_that_failed()
     assert sequencer.take_gaps() == [ONE.publisher]
     assert sequencer.cursor(ONE.publisher) == Cursor(1, 9)
     again = [sequencer.decode(one) for one in messages(10, 12)]
-    assert told(sequencer.accept(ONE.publisher, [one for one in again if one], 9.0)) == [
+    assert told(sequencer.accept(ONE.publisher, [one for one in again if one], 9.0, link=0)) == [
         removed(number, number) for number in range(10, 13)
     ]
     assert told(sequencer.resume(ONE.publisher, 9.0)) == [
@@ -154,7 +154,7 @@ def test_a_replayed_batch_that_fails_again_is_a_gap() -> None:
     sequencer = built(repairs=True)
     sequencer.process(messages(10, POISON), 9.0)
     again = [sequencer.decode(one) for one in messages(10, 14)]
-    records = sequencer.accept(ONE.publisher, [one for one in again if one], 9.0)
+    records = sequencer.accept(ONE.publisher, [one for one in again if one], 9.0, link=0)
     assert told(records) == [(FAULT, 1, 10, POISON), removed(14, 14)]
     assert sequencer.resume(ONE.publisher, 9.0) == []
     assert sequencer.faults == 2
@@ -180,7 +180,7 @@ def test_replayed_batches_whose_window_cannot_be_closed_are_a_gap() -> None:
     sequencer = built(repairs=True)
     sequencer.hold(ONE.publisher)
     again = [sequencer.decode(one) for one in messages(10, POISON)]
-    records = sequencer.accept(ONE.publisher, [one for one in again if one], 9.0)
+    records = sequencer.accept(ONE.publisher, [one for one in again if one], 9.0, link=0)
     assert told(records) == [(FAULT, 1, 10, POISON)]
     assert sequencer.take_gaps() == []
 

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from bridge.sequencing.gap_repair import Answer, Repair
-from bridge.sequencing.lane import Anchor
+from bridge.sequencing.lane import NO_ANCHOR, Anchor
 from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from schemas.answer_states import Doubt
@@ -396,6 +396,22 @@ def test_what_came_over_the_link_that_is_up_is_of_a_later_incarnation() -> None:
     records = scene.sequencer.resume(KEY, 1.0)
     assert isinstance(records[0], ResetRecord)
     assert scene.cursor == Cursor(2, 9)
+
+
+@pytest.mark.parametrize("anchor", [LAST, NO_ANCHOR])
+def test_a_replay_from_the_first_batch_proves_only_the_link_on_which_it_was_asked_for(
+    anchor: Anchor,
+) -> None:
+    scene = Scene(message(3, 103.0), anchor=anchor)
+    if anchor is LAST:
+        assert scene.replays(message(9, 100.0)) is Answer.ASK
+    assert scene.repair.begin()
+    scene.sends(message(4, 504.0, link=LINK + 1))  # another run, which has come as far
+    answer, _ = scene.repair.feed([message(number, 100.0 + number) for number in range(4)], 1.0)
+    assert answer is Answer.DONE
+    assert scene.sequencer.proven_link(KEY) == 0
+    scene.sequencer.resume(KEY, 1.0)
+    assert Repair(scene.sequencer, KEY).start == 3, "so that its engine tells"
 
 
 def test_a_link_that_ended_after_the_engine_was_asked_proves_nothing() -> None:

@@ -174,7 +174,7 @@ def test_of_a_new_incarnation_nothing_is_doubted_or_lost_yet() -> None:
     sequencer.process([live(12, link=1)], 1.0)
     assert sequencer.is_doubted(KEY)
     assert sequencer.proven(KEY) == Proof(9, 9.0)
-    assert told(sequencer.begin_incarnation(KEY, 1.0)) == [(RESTARTED, 2, -1, -1)]
+    assert told(sequencer.begin_incarnation(KEY, 1.0, link=1)) == [(RESTARTED, 2, -1, -1)]
     assert not sequencer.is_doubted(KEY)
     assert sequencer.counters()[KEY].restarts == 1
     gap, *_ = sequencer.process([bad_message(0)._replace(link=1)], 1.0)
@@ -201,3 +201,21 @@ def test_what_cannot_be_decoded_ahead_is_left_to_whoever_counts_it() -> None:
     assert sequencer.decode_ahead(live(10)._replace(frames=[b"?"])) is None
     assert sequencer.faults == 0
     assert sequencer.counters()[KEY].dropped == {}
+
+
+@pytest.mark.parametrize("repairs", [False, True])
+def test_what_waited_proves_no_link_that_came_after_it(repairs: bool) -> None:
+    """Over that one may come another run of the engine, which has come exactly as far."""
+    sequencer = holding(live(0, 100.0, link=1), live(1, 501.0, link=2), repairs=repairs)
+    resumed(sequencer)
+    assert sequencer.proven_link(KEY) == 0
+    assert sequencer.proven(KEY) == Proof(0, 100.0)
+
+
+def test_a_clear_that_waited_proves_no_link_that_came_after_it() -> None:
+    clear = msgspec.msgpack.encode([100.0, [["AllBlocksCleared"]], 0])
+    cleared = RawMessage(KEY, [b"", (10).to_bytes(8, "big"), clear], 0.0, 1)
+    sequencer = holding(cleared, live(11, 501.0, link=2))
+    resumed(sequencer)
+    assert sequencer.proven_link(KEY) == 0
+    assert sequencer.proven(KEY) == Proof(10, 100.0)

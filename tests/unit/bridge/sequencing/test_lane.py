@@ -39,7 +39,7 @@ def lane() -> Lane:
 def accept(lane: Lane, *batches: DecodedBatch) -> list[SequencedRecord]:
     window = lane.open(1.0)
     for one in batches:
-        lane.accept(one, window)
+        lane.accept(one, window, lane.link)
     return window.close()
 
 
@@ -71,21 +71,21 @@ def test_what_follows_on_over_an_unproven_link_is_doubted_from_the_last_batch_be
 
 def test_once_proven_nothing_over_the_link_is_doubted(lane: Lane) -> None:
     accept(lane, batch(10, 91.0))
-    lane.prove()
+    lane.prove(7)
     assert lane.proven_link == 7
     assert doubted(accept(lane, batch(11, 92.0))) == [False]
     assert lane.proven == Proof(11, 92.0)
 
 
 def test_another_link_is_to_be_proven_anew(lane: Lane) -> None:
-    lane.prove()
+    lane.prove(7)
     lane.begin_link(8)
     assert (lane.link, lane.proven_link) == (8, 0)
     assert doubted(accept(lane, batch(10))) == [True]
 
 
 def test_a_proven_link_does_not_prove_what_was_doubted_before_it(lane: Lane) -> None:
-    lane.prove()
+    lane.prove(7)
     lane.place(Anchor(CURSOR, TIME, Proof(5, 50.0)))
     assert lane.proven_link == 0
 
@@ -93,7 +93,7 @@ def test_a_proven_link_does_not_prove_what_was_doubted_before_it(lane: Lane) -> 
 def test_where_the_log_turns_out_to_stand_elsewhere_the_link_is_to_be_proven_anew(
     lane: Lane,
 ) -> None:
-    lane.prove()
+    lane.prove(7)
     lane.place(Anchor(CURSOR, TIME))
     assert lane.proven_link == 7, "it stands where it stood"
     lane.place(Anchor(Cursor(4, 12), TIME))
@@ -119,7 +119,7 @@ def test_a_clear_proves_the_link_since_nothing_is_left_of_before(lane: Lane) -> 
 
 
 def test_a_clear_ends_a_loss(lane: Lane) -> None:
-    lane.prove()
+    lane.prove(7)
     accept(lane, batch(12))
     assert lane.degraded
     accept(lane, batch(13, clears=True))
@@ -130,7 +130,7 @@ def test_a_clear_ends_a_loss(lane: Lane) -> None:
 def test_over_a_proven_link_an_older_batch_is_a_duplicate_never_a_restart(
     lane: Lane, digest: int
 ) -> None:
-    lane.prove()
+    lane.prove(7)
     assert accept(lane, batch(9, TIME, digest), batch(3, 30.0, digest)) == []
     assert (lane.counters.duplicates, lane.counters.restarts) == (2, 0)
     assert lane.anchor == Anchor(CURSOR, TIME)
@@ -139,7 +139,7 @@ def test_over_a_proven_link_an_older_batch_is_a_duplicate_never_a_restart(
 def test_also_over_a_proven_link_a_later_batch_with_a_number_from_before_is_a_restart(
     lane: Lane,
 ) -> None:
-    lane.prove()
+    lane.prove(7)
     accept(lane, batch(3, TIME + 1, 2))
     assert (lane.counters.duplicates, lane.counters.restarts) == (0, 1)
 
