@@ -113,17 +113,20 @@ class WireForms(NamedTuple):
     lengths: Mapping[str, int]
 
 
-def forms_of(maps: Sequence[type[WireEvent]], arrays: Sequence[type[WireEvent]]) -> WireForms:
-    """The forms of an engine whose events are these."""
-    map_event, array_event = Union[tuple(maps)], Union[tuple(arrays)]  # noqa: UP007
+def forms_of(
+    *, maps: Sequence[type[WireEvent]] = (), arrays: Sequence[type[WireEvent]] = ()
+) -> WireForms:
+    """The forms of an engine whose events are these: maps, which have the tag as `type`, or arrays,
+    which begin with it, or both.
+    """
+    assert maps or arrays, "an engine's events have some form"
+    events = [Union[tuple(form)] for form in (maps, arrays) if form]  # noqa: UP007
     return WireForms(
         batches=(
-            msgspec.msgpack.Decoder(ArrayBatch[map_event]),  # type: ignore[valid-type]
-            msgspec.msgpack.Decoder(ArrayBatch[array_event]),  # type: ignore[valid-type]
-            msgspec.msgpack.Decoder(MapBatch[map_event]),  # type: ignore[valid-type]
-            msgspec.msgpack.Decoder(MapBatch[array_event]),  # type: ignore[valid-type]
+            *(msgspec.msgpack.Decoder(ArrayBatch[event]) for event in events),  # type: ignore[valid-type]
+            *(msgspec.msgpack.Decoder(MapBatch[event]) for event in events),  # type: ignore[valid-type]
         ),
-        events=(msgspec.msgpack.Decoder(map_event), msgspec.msgpack.Decoder(array_event)),
+        events=tuple(msgspec.msgpack.Decoder(event) for event in events),
         fields={_tag(one): frozenset(one.__struct_fields__) | {"type"} for one in maps},
         lengths={_tag(one): 1 + len(one.__struct_fields__) for one in arrays},
     )
