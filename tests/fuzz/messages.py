@@ -94,13 +94,13 @@ class Messages:
         )
         count = self._random.choice((0, 1, 2, 4, 8, 64))
         if as_maps:
-            names = [name for name in sorted(self._forms.fields[tag]) if name != "type"]
+            names = sorted(self._forms.maps[tag].__struct_fields__)
             return {"type": tag} | {name: self._field(name, count) for name in names}
         names = ["block_hashes", "medium"]
         if tag == "BlockStored":
             names = ["block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id"]
             names += ["medium", "lora_name", "extra_keys", "group_idx", "kv_cache_spec_kind"]
-        most = self._random.randrange(self._forms.lengths[tag])
+        most = self._random.randrange(1 + len(self._forms.arrays[tag].__struct_fields__))
         return [tag, *(self._field(name, count) for name in names[:most])]
 
     def _field(self, name: str, count: int) -> object:
