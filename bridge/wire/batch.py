@@ -214,6 +214,9 @@ class BatchDecoder:
         registration: adds what events leave out; its rank must be that of the batches.
         packer: of hashes and tokens.
         forms: what the engine's versions may send, the likeliest first.
+
+    Attributes:
+        forms: as given.
     """
 
     def __init__(
@@ -223,7 +226,7 @@ class BatchDecoder:
         self._dp_rank = registration.dp_rank
         # An engine never changes its form, so the one that fitted last is tried first.
         self._batch_forms = list(forms.batches)
-        self._forms = forms
+        self.forms = forms
 
     def decode(self, frames: Sequence[bytes]) -> DecodedBatch:
         """One message. Cost O(bytes).
@@ -307,13 +310,13 @@ class BatchDecoder:
 
     def _read_event(self, encoded: msgspec.Raw) -> WireEvent:
         details = []
-        for form in self._forms.events:
+        for form in self.forms.events:
             try:
                 return form.decode(encoded)
             except _DECODING_ERRORS as error:
                 details.append(str(error))
         tag = _tag_of(encoded)
-        tags = self._forms.maps.keys() | self._forms.arrays.keys()
+        tags = self.forms.maps.keys() | self.forms.arrays.keys()
         if tag is not None and tag not in tags:
             raise EventError(
                 DropReason.UNKNOWN_EVENT, f"Expected one of {sorted(tags)}, got: {tag[:80]}"
@@ -327,7 +330,7 @@ class BatchDecoder:
         """What an event has beyond its fields, for people; "" for nothing, and where its engine has
         no event of the tag in its form.
         """
-        as_map, as_array = self._forms.maps.get(tag), self._forms.arrays.get(tag)
+        as_map, as_array = self.forms.maps.get(tag), self.forms.arrays.get(tag)
         if as_map is not None:
             with suppress(*_DECODING_ERRORS):
                 fields = _map_fields.decode(encoded).keys()
