@@ -103,29 +103,32 @@ class WireForms(NamedTuple):
     """All that an engine's versions may send: batches whole, and events alone.
 
     Attributes:
-        fields: by tag, the names of the fields that a map may have.
-        lengths: by tag, how many elements an array may have.
+        maps: by tag, the events as maps; a tag that no map has is missing.
+        arrays: by tag, the events as arrays, likewise.
     """
 
     batches: tuple[BatchForm, ...]
     events: tuple[EventForm, ...]
-    fields: Mapping[str, frozenset[str]]
-    lengths: Mapping[str, int]
+    maps: Mapping[str, type[WireEvent]]
+    arrays: Mapping[str, type[WireEvent]]
 
 
-def forms_of(maps: Sequence[type[WireEvent]], arrays: Sequence[type[WireEvent]]) -> WireForms:
-    """The forms of an engine whose events are these."""
-    map_event, array_event = Union[tuple(maps)], Union[tuple(arrays)]  # noqa: UP007
+def forms_of(
+    *, maps: Sequence[type[WireEvent]] = (), arrays: Sequence[type[WireEvent]] = ()
+) -> WireForms:
+    """The forms of an engine whose events are these: maps, which have the tag as `type`, or arrays,
+    which begin with it, or both.
+    """
+    assert maps or arrays, "an engine's events have some form"
+    unions = [Union[tuple(form)] for form in (maps, arrays) if form]  # noqa: UP007
     return WireForms(
         batches=(
-            msgspec.msgpack.Decoder(ArrayBatch[map_event]),  # type: ignore[valid-type]
-            msgspec.msgpack.Decoder(ArrayBatch[array_event]),  # type: ignore[valid-type]
-            msgspec.msgpack.Decoder(MapBatch[map_event]),  # type: ignore[valid-type]
-            msgspec.msgpack.Decoder(MapBatch[array_event]),  # type: ignore[valid-type]
+            *(msgspec.msgpack.Decoder(ArrayBatch[union]) for union in unions),  # type: ignore[valid-type]
+            *(msgspec.msgpack.Decoder(MapBatch[union]) for union in unions),  # type: ignore[valid-type]
         ),
-        events=(msgspec.msgpack.Decoder(map_event), msgspec.msgpack.Decoder(array_event)),
-        fields={_tag(one): frozenset(one.__struct_fields__) | {"type"} for one in maps},
-        lengths={_tag(one): 1 + len(one.__struct_fields__) for one in arrays},
+        events=tuple(msgspec.msgpack.Decoder(union) for union in unions),
+        maps={_tag(event): event for event in maps},
+        arrays={_tag(event): event for event in arrays},
     )
 
 
@@ -162,8 +165,6 @@ _array_elements: Final = msgspec.msgpack.Decoder(
     Annotated[list[msgspec.Raw], msgspec.Meta(max_length=EVENT_FIELDS_MAX)]
 )
 _string: Final = msgspec.msgpack.Decoder(str)
-
-TAGS: Final = frozenset({"BlockStored", "BlockRemoved", "AllBlocksCleared"})
 
 
 class DecodedBatch(NamedTuple):
@@ -213,6 +214,9 @@ class BatchDecoder:
         registration: adds what events leave out; its rank must be that of the batches.
         packer: of hashes and tokens.
         forms: what the engine's versions may send, the likeliest first.
+
+    Attributes:
+        forms: as given.
     """
 
     def __init__(
@@ -222,7 +226,7 @@ class BatchDecoder:
         self._dp_rank = registration.dp_rank
         # An engine never changes its form, so the one that fitted last is tried first.
         self._batch_forms = list(forms.batches)
-        self._forms = forms
+        self.forms = forms
 
     def decode(self, frames: Sequence[bytes]) -> DecodedBatch:
         """One message. Cost O(bytes).
@@ -306,15 +310,16 @@ class BatchDecoder:
 
     def _read_event(self, encoded: msgspec.Raw) -> WireEvent:
         details = []
-        for form in self._forms.events:
+        for form in self.forms.events:
             try:
                 return form.decode(encoded)
             except _DECODING_ERRORS as error:
                 details.append(str(error))
         tag = _tag_of(encoded)
-        if tag is not None and tag not in TAGS:
+        tags = self.forms.maps.keys() | self.forms.arrays.keys()
+        if tag is not None and tag not in tags:
             raise EventError(
-                DropReason.UNKNOWN_EVENT, f"Expected one of {sorted(TAGS)}, got: {tag[:80]}"
+                DropReason.UNKNOWN_EVENT, f"Expected one of {sorted(tags)}, got: {tag[:80]}"
             )
         if tag is not None and (unknown := self._unknown_fields(tag, encoded)):
             detail = f"Expected no field of {tag} that is not known, got: {unknown[:200]}"
@@ -322,12 +327,19 @@ class BatchDecoder:
         raise EventError(DropReason.MALFORMED_EVENT, _or(*details))
 
     def _unknown_fields(self, tag: str, encoded: msgspec.Raw) -> str:
-        """What an event of a known tag has beyond its fields, for people; "" for nothing."""
-        with suppress(*_DECODING_ERRORS):
-            return ", ".join(sorted(_map_fields.decode(encoded).keys() - self._forms.fields[tag]))
-        with suppress(*_DECODING_ERRORS):
-            elements, known = _array_elements.decode(encoded), self._forms.lengths[tag]
-            return f"{len(elements)} elements instead of {known}" if len(elements) > known else ""
+        """What an event has beyond its fields, for people; "" for nothing, and where its engine has
+        no event of the tag in its form.
+        """
+        as_map, as_array = self.forms.maps.get(tag), self.forms.arrays.get(tag)
+        if as_map is not None:
+            with suppress(*_DECODING_ERRORS):
+                fields = _map_fields.decode(encoded).keys()
+                return ", ".join(sorted(fields - {"type", *as_map.__struct_encode_fields__}))
+        if as_array is not None:
+            with suppress(*_DECODING_ERRORS):
+                elements = len(_array_elements.decode(encoded))
+                known = 1 + len(as_array.__struct_fields__)
+                return f"{elements} elements instead of {known}" if elements > known else ""
         return ""
 
     def _check_envelope(self, engine_time: float, rank: int | None, events: int) -> None:

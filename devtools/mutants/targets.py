@@ -11,7 +11,7 @@ TABLE = (
     "tests/property/test_recovery_equals_never_crashing.py",
     "tests/property/test_table_topic_equals_fresh_fold.py",
 )
-LOG = ("tests/unit/streams/test_embedded_log.py", "tests/contract/test_log_contract.py")
+LOG = ("tests/unit/streams/log/test_embedded.py", "tests/contract/test_log_contract.py")
 REPLICA = ("tests/unit/query_api/replica",)
 KERNEL = (
     "tests/contract/test_kernel_contract.py",

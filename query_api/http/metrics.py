@@ -1,5 +1,7 @@
 """Metrics of the HTTP routes, kept in plain numbers and turned into Prometheus families when asked.
 
+`FAMILIES` has each of them as one entry: name, help, labels and where its samples come from.
+
 A `prometheus_client` histogram costs about 1 us for each observation, and a query makes five. Here
 a query appends one tuple, which saves a few percent of its time. All of it runs on the event loop's
 thread.
@@ -8,8 +10,8 @@ thread.
 import asyncio
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator
-from typing import Final, cast
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, NamedTuple, cast
 
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -106,104 +108,160 @@ class Histogram:
 
 
 class QueryMetrics:
-    """What one hot route counts. Queries wait in a list, to be sorted into buckets many at once."""
+    """What one hot route counts. Queries wait in a list, to be sorted into buckets many at once.
 
-    __slots__ = ("_hit_tokens", "_seconds", "_tokens", "_waiting")
+    Attributes:
+        seconds, tokens: of each query sorted so far.
+        hit_tokens: of all of them.
+    """
+
+    __slots__ = ("_waiting", "hit_tokens", "seconds", "tokens")
 
     def __init__(self) -> None:
-        self._seconds = Histogram(_SECONDS)
-        self._tokens = Histogram(_TOKENS)
-        self._hit_tokens = 0
+        self.seconds = Histogram(_SECONDS)
+        self.tokens = Histogram(_TOKENS)
+        self.hit_tokens = 0
         self._waiting: list[tuple[float, int, int]] = []
 
     def count(self, query: tuple[float, int, int]) -> None:
         """Counts one answered query: its seconds, tokens, and tokens of the longest match."""
         self._waiting.append(query)
         if len(self._waiting) >= QUERY_COUNTS_MAX:
-            self._sort()
+            self.sort()
 
-    def _sort(self) -> None:
+    def sort(self) -> None:
+        """Sorts the queries that wait."""
         for seconds, tokens, hit_tokens in self._waiting:
-            self._seconds.observe(seconds)
-            self._tokens.observe(tokens)
-            self._hit_tokens += hit_tokens
+            self.seconds.observe(seconds)
+            self.tokens.observe(tokens)
+            self.hit_tokens += hit_tokens
         self._waiting.clear()
-
-    def totals(self) -> tuple[Histogram, Histogram, int]:
-        """Seconds, tokens, and tokens matched, of all queries counted so far."""
-        self._sort()
-        return self._seconds, self._tokens, self._hit_tokens
 
 
 class HttpMetrics(Collector):
-    """All routes of one app; registers itself, so that one registry serves one app."""
+    """All routes of one app; registers itself, so that one registry serves one app.
+
+    Attributes:
+        bodies: of the app's requests.
+        requests: how many were answered, by route and status.
+        routes: what each hot route counts.
+    """
 
     def __init__(self, registry: CollectorRegistry, bodies: Bodies) -> None:
-        self._bodies = bodies
-        self._requests: Counter[tuple[str, int]] = Counter()
-        self._queries: dict[str, QueryMetrics] = {}
+        self.bodies = bodies
+        self.requests: Counter[tuple[str, int]] = Counter()
+        self.routes: dict[str, QueryMetrics] = {}
         registry.register(self)
 
     def count_request(self, route: str, status: int) -> None:
         """Counts one answered request. `route` must be one of a fixed set."""
-        self._requests[route, status] += 1
+        self.requests[route, status] += 1
 
     def queries(self, route: str) -> QueryMetrics:
         """The counts of one hot route."""
-        return self._queries.setdefault(route, QueryMetrics())
+        return self.routes.setdefault(route, QueryMetrics())
 
     def describe(self) -> list[Metric]:
         """The families without samples, so that a second app on one registry is refused."""
-        return [*self._families()]
+        return [family.empty() for family in FAMILIES]
 
     def collect(self) -> Iterator[Metric]:
         """The families with their samples."""
-        requests, seconds, tokens, hits = self._families()
-        for (route, status), count in sorted(self._requests.items()):
-            requests.add_metric([route, str(status)], count)
-        for route, query in self._queries.items():
-            query_seconds, query_tokens, hit_tokens = query.totals()
-            seconds.add_metric([route], query_seconds.buckets(), query_seconds.sum)
-            tokens.add_metric([route], query_tokens.buckets(), query_tokens.sum)
-            hits.add_metric([route], hit_tokens)
-        yield from (requests, seconds, tokens, hits)
-        refused = CounterMetricFamily(
-            "reprise_http_bodies_refused",
-            "Request bodies that came too slowly, or found no room beside others.",
-            labels=["reason"],
-        )
-        for reason, count in sorted(self._bodies.refused.items()):
-            refused.add_metric([reason], count)
-        yield refused
-        yield GaugeMetricFamily(
-            "reprise_http_body_bytes",
-            "Bytes of request bodies whose end has not come.",
-            self._bodies.held_bytes,
-        )
+        for query in self.routes.values():
+            query.sort()
+        for family in FAMILIES:
+            yield family.collect(self)
 
-    @staticmethod
-    def _families() -> tuple[
-        CounterMetricFamily, HistogramMetricFamily, HistogramMetricFamily, CounterMetricFamily
-    ]:
-        return (
-            CounterMetricFamily(
-                "reprise_http_requests",
-                "HTTP requests answered; status 499 where the client left first.",
-                labels=["route", "status"],
-            ),
-            HistogramMetricFamily(
-                "reprise_query_seconds",
-                "Seconds from a query's last byte to its encoded answer.",
-                labels=["route"],
-            ),
-            HistogramMetricFamily(
-                "reprise_query_tokens",
-                "Tokens of each prompt that was asked about; hits are a share of their sum.",
-                labels=["route"],
-            ),
-            CounterMetricFamily(
-                "reprise_query_hit_tokens",
-                "Tokens of the longest match among the instances, of all queries.",
-                labels=["route"],
-            ),
-        )
+
+Samples = Iterable[tuple[tuple[str, ...], float | Histogram]]
+"""Values of the labels, and the value, of each sample."""
+
+
+class Family(NamedTuple):
+    """One metric.
+
+    Attributes:
+        name: as exposed, but for the `_total` of a counter.
+        help: a sentence that stands alone in Prometheus.
+        labels: names of the labels.
+        samples: reads them off the counts at a scrape; histograms where it is one.
+    """
+
+    kind: type[CounterMetricFamily] | type[GaugeMetricFamily] | type[HistogramMetricFamily]
+    name: str
+    help: str
+    labels: tuple[str, ...]
+    samples: Callable[[HttpMetrics], Samples]
+
+    def empty(self) -> CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily:
+        """Without samples."""
+        return self.kind(self.name, self.help, labels=self.labels)
+
+    def collect(self, metrics: HttpMetrics) -> Metric:
+        """With the samples of one app."""
+        found = self.empty()
+        for labels, value in self.samples(metrics):
+            if isinstance(found, HistogramMetricFamily):
+                assert isinstance(value, Histogram)
+                found.add_metric(labels, value.buckets(), value.sum)
+            else:
+                assert not isinstance(value, Histogram)
+                found.add_metric(labels, value)
+        return found
+
+
+def _by_route(
+    value: Callable[[QueryMetrics], float | Histogram],
+) -> Callable[[HttpMetrics], Samples]:
+    return lambda metrics: [((route,), value(query)) for route, query in metrics.routes.items()]
+
+
+FAMILIES: Final[tuple[Family, ...]] = (
+    Family(
+        CounterMetricFamily,
+        "reprise_http_requests",
+        "HTTP requests answered; status 499 where the client left first.",
+        ("route", "status"),
+        lambda metrics: [
+            ((route, str(status)), count)
+            for (route, status), count in sorted(metrics.requests.items())
+        ],
+    ),
+    Family(
+        HistogramMetricFamily,
+        "reprise_query_seconds",
+        "Seconds from a query's last byte to its encoded answer.",
+        ("route",),
+        _by_route(lambda query: query.seconds),
+    ),
+    Family(
+        HistogramMetricFamily,
+        "reprise_query_tokens",
+        "Tokens of each prompt that was asked about; hits are a share of their sum.",
+        ("route",),
+        _by_route(lambda query: query.tokens),
+    ),
+    Family(
+        CounterMetricFamily,
+        "reprise_query_hit_tokens",
+        "Tokens of the longest match among the instances, of all queries.",
+        ("route",),
+        _by_route(lambda query: query.hit_tokens),
+    ),
+    Family(
+        CounterMetricFamily,
+        "reprise_http_bodies_refused",
+        "Request bodies that came too slowly, or found no room beside others.",
+        ("reason",),
+        lambda metrics: [
+            ((reason,), count) for reason, count in sorted(metrics.bodies.refused.items())
+        ],
+    ),
+    Family(
+        GaugeMetricFamily,
+        "reprise_http_body_bytes",
+        "Bytes of request bodies whose end has not come.",
+        (),
+        lambda metrics: [((), metrics.bodies.held_bytes)],
+    ),
+)

@@ -33,7 +33,7 @@ class _Appended(NamedTuple):
     as_of: float = NEVER
 
 
-class FoldLoop:
+class FoldThread:
     """The thread and its queue around a `FoldDriver`. It owns the table while it runs; other
     threads may read the fold.
 

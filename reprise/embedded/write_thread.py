@@ -33,7 +33,7 @@ from bridge.membership.registrar import Registrar
 from bridge.pump import Pump
 from bridge.supervision import cancel, keep
 from reprise.embedded.data_watch import DataWatch
-from reprise.embedded.fold_thread import FoldLoop
+from reprise.embedded.fold_thread import FoldThread
 from reprise.embedded.loss_watch import LossWatch
 from reprise.settings import Settings
 from schemas.arrays import ArrayPacker
@@ -121,8 +121,8 @@ class WriteThread:
         self._thread = threading.Thread(target=self._run, name="write", daemon=True)
         self._syncer = threading.Thread(target=self._sync_often, name="log-sync", daemon=True)
 
-    def _make_folding(self) -> FoldLoop:
-        return FoldLoop(
+    def _make_folding(self) -> FoldThread:
+        return FoldThread(
             self.table, flush_s=self._settings.table_flush_s, conditions=self.conditions
         )
 

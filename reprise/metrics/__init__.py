@@ -8,8 +8,9 @@
     delivery      a bridge's way to Kafka, and who owns which publisher
     replica       a replica's lag, rows and registry
     worker        a worker's records and restarts
+    http          connections of the HTTP server, and what it refused
     roles         which role exposes which of them
 
 Names follow Prometheus: `reprise_<subject>_<what>_<unit>`, counters end in `_total`. A name means
-the same in every role. The query side counts for itself (`query_api.http.metrics`).
+the same in every role. What the app counts of its requests stands in `query_api.http.metrics`.
 """

@@ -46,7 +46,7 @@ from schemas.records import (
     SequencedRecord,
     UnregisteredRecord,
 )
-from schemas.registration import Registered as Registered
+from schemas.registration import Registered
 from streams.kernel.interface import Kernel, PublisherId
 from streams.table.scope_states import ScopeStates
 

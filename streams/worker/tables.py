@@ -19,8 +19,8 @@ from typing import NamedTuple
 from brokers.options import ClientOptions
 from schemas.errors import DiskError, TableLostError
 from schemas.positions import LogBounds
+from streams.log.events_topic import log_bounds, next_record_offset, read_past_corruption
 from streams.log.interface import LogEntry
-from streams.log.kafka import log_bounds, next_record_offset, read_past_corruption
 from streams.table.driver import FoldDriver
 from streams.table.fold import INTERNAL_ERROR, Fold
 from streams.table.skip_log import SkipLog

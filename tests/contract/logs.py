@@ -28,8 +28,8 @@ from schemas.records import Record, encode_record
 from schemas.topics import encode_stream
 from streams.kernel import open_kernel
 from streams.log.embedded import EmbeddedLog
+from streams.log.events_topic import log_bounds
 from streams.log.interface import LogEntry
-from streams.log.kafka import log_bounds
 from streams.table.driver import recover
 from streams.table.fold import Fold
 from streams.table.table import Table

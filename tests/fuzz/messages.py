@@ -1,24 +1,54 @@
-"""Messages of publishers by the grammar of `bridge.wire`, with mutations: three frames, or not."""
+"""Messages of publishers by the grammar of `bridge.wire`, with mutations: three frames, or not.
+
+What a kind may send follows from its decoder's forms and from its captured messages, so a new kind
+is attacked without a line here.
+"""
 
 from collections.abc import Iterator
-from importlib import import_module
 from random import Random
-from typing import Final
+from types import NoneType
+from typing import Any, Final, get_args
 
 import msgspec
+from msgspec.structs import FieldInfo
 
-from bridge.wire import SOURCES
-from bridge.wire.batch import WireForms
+from bridge.wire import open_source
+from bridge.wire.batch import BatchDecoder, WireEvent
+from schemas.arrays import PythonArrayPacker
 from schemas.registration import PublisherKind
 from tests.fuzz.mutation import NUMBERS, Base, Mutator
-from tests.unit.bridge.messages import captured_messages
+from tests.unit.bridge.messages import captured_messages, registration
 
-_KINDS: Final[dict[PublisherKind, WireForms]] = {
-    kind: import_module(factory.__module__)._FORMS for kind, factory in SOURCES.items()
-}
 _HASHES: Final = 512  # different ones: what the index holds of an attacker is bounded
 _BASES: Final = 1000
+_VALUES: Final[dict[str, tuple[object, ...]]] = {
+    "block_size": (16, 16, 16, 0, 4),
+    "medium": ("GPU", "GPU", None, "CPU", "cpu:0", "DISK"),
+    "group_idx": (None, 0, 1, 64),
+    "kv_cache_spec_kind": (None, "full_attention", "sliding_window", "mamba"),
+    "locality": (None, "LOCAL", "REMOTE"),
+    "lora_id": (None, None, 1),
+    "lora_name": (None, None, "one", "two"),
+    "cache_salt": (None, None, "one", "two"),
+    "metadata": (None, None, {"cache_salt": "one"}),
+    # Named and not read: what stands there makes messages long, and tells nothing.
+    "kv_cache_spec_sliding_window": (None,),
+    "lookahead_token_ids": (None,),
+    "ownership": (None,),
+    "session_id": (None,),
+}
+"""What the fields of that name have; the others get something of their type."""
 _FRAMES_EXPECTED: Final = 3
+
+
+class _Event:
+    """One event of a kind, in one of its forms."""
+
+    def __init__(self, tag: str, event: type[WireEvent]) -> None:
+        self.tag = tag
+        self.is_map = not event.__struct_config__.array_like
+        self.fields = msgspec.structs.fields(event)
+        self.required = sum(field.required for field in self.fields)
 
 
 class Messages:
@@ -32,11 +62,19 @@ class Messages:
     def __init__(self, seed: int, kind: PublisherKind) -> None:
         self._random = Random(f"{seed} {kind}")
         self._mutator = Mutator(self._random)
-        self._forms = _KINDS[kind]
         self._sequence = 0
+        # The events of each form, the first of them, which stores, twice as often.
+        self._forms: list[list[_Event]] = []
+        source = open_source(registration(kind=kind), PythonArrayPacker())
+        if isinstance(source, BatchDecoder):
+            for events in (source.forms.maps, source.forms.arrays):
+                form = [_Event(tag, event) for tag, event in events.items()]
+                self._forms += [[*form, form[0]]] if form else []
         captured = [one.frames[2] for one in captured_messages() if one.kind == kind]
         self._bases = [Base(msgspec.msgpack.decode(payload)) for payload in captured]
-        self._bases += [Base(self._batch()) for _ in range(_BASES)]
+        if self._forms:
+            self._bases += [Base(self._batch()) for _ in range(_BASES)]
+        assert self._bases, f"{kind}: expected the decoder of bridge.wire.batch, or captured frames"
 
     def __iter__(self) -> Iterator[list[bytes]]:
         return self
@@ -81,51 +119,48 @@ class Messages:
         return self._sequence.to_bytes(8, "big")
 
     def _batch(self) -> object:
-        as_maps = bool(self._random.randrange(2))
-        events = [self._event(as_maps=as_maps) for _ in range(self._random.choice((0, 1, 1, 2, 5)))]
+        form = self._random.choice(self._forms)
+        count = self._random.choice((0, 1, 1, 2, 5))
+        events = [self._event(self._random.choice(form)) for _ in range(count)]
         batch: list[object] = [1_700_000_000.5, events, 0]
         if self._random.randrange(20) == 0:
             return {"ts": batch[0], "events": batch[1], "data_parallel_rank": batch[2]}
         return batch[: self._random.choice((2, 3, 3, 3))]
 
-    def _event(self, *, as_maps: bool) -> object:
-        tag = self._random.choice(
-            ("BlockStored", "BlockStored", "BlockRemoved", "AllBlocksCleared")
-        )
+    def _event(self, event: _Event) -> object:
         count = self._random.choice((0, 1, 2, 4, 8, 64))
-        if as_maps:
-            names = [name for name in sorted(self._forms.fields[tag]) if name != "type"]
-            return {"type": tag} | {name: self._field(name, count) for name in names}
-        names = ["block_hashes", "medium"]
-        if tag == "BlockStored":
-            names = ["block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id"]
-            names += ["medium", "lora_name", "extra_keys", "group_idx", "kv_cache_spec_kind"]
-        most = self._random.randrange(self._forms.lengths[tag])
-        return [tag, *(self._field(name, count) for name in names[:most])]
+        if event.is_map:
+            values = {field.encode_name: self._field(field, count) for field in event.fields}
+            return {"type": event.tag} | values
+        most = self._random.randint(event.required, len(event.fields))
+        return [event.tag, *(self._field(field, count) for field in event.fields[:most])]
 
-    def _field(self, name: str, count: int) -> object:
+    def _field(self, field: FieldInfo, count: int) -> object:
         random = self._random
-        match name:
+        if field.name in _VALUES:
+            return random.choice(_VALUES[field.name])
+        match field.name:
             case "block_hashes":
                 return [random.randrange(_HASHES) for _ in range(count)]
             case "parent_block_hash":
                 return random.choice((None, random.randrange(_HASHES), bytes(32)))
             case "token_ids":
                 return [random.randrange(4) for _ in range(16 * count)]
-            case "block_size":
-                return random.choice((16, 16, 16, 0, 4))
-            case "medium":
-                return random.choice(("GPU", "GPU", None, "CPU", "cpu:0", "DISK"))
             case "extra_keys":
                 return random.choice((None, [["salt"]] * count, [None] * count, [["key", 3]]))
-            case "group_idx":
-                return random.choice((None, 0, 1, 64))
-            case "kv_cache_spec_kind":
-                return random.choice((None, "full_attention", "sliding_window", "mamba"))
-            case "locality":
-                return random.choice((None, "LOCAL", "REMOTE"))
-            case "lora_id":
-                return random.choice((None, None, 1))
-            case "lora_name" | "cache_salt":
-                return random.choice((None, None, "one", "two"))
-        return None
+        return self._typed(random.choice(get_args(field.type) or (field.type,)), count)
+
+    def _typed(self, expected: Any, count: int) -> object:
+        """Something of the type, for a field whose name tells nothing here."""
+        random = self._random
+        if expected is msgspec.Raw:
+            return [random.randrange(_HASHES) for _ in range(random.choice((count, 16 * count)))]
+        values: dict[Any, object] = {
+            NoneType: None,
+            bool: bool(random.randrange(2)),
+            int: random.choice((0, 1, 16, random.randrange(_HASHES))),
+            float: random.random(),
+            str: random.choice(("", "one", "GPU")),
+            bytes: random.randbytes(random.choice((8, 32))),
+        }
+        return values.get(expected)

@@ -10,6 +10,7 @@ import pytest
 
 from schemas.limits import DATABASE_WRITE_BUFFER_BYTES, HELD_BATCHES_MAX, KIB, MIB
 from tests.fuzz.neighbour import Neighbour
+from tests.fuzz.zmq_attacker import PUBLISHERS
 from tests.processes import Service, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -56,7 +57,7 @@ class Attackers:
 def received(service: Service) -> float:
     return sum(
         service.metric("reprise_bridge_messages_total", instance=f"attacker-{number}")
-        for number in range(4)
+        for number in range(len(PUBLISHERS))
     )
 
 

@@ -11,12 +11,12 @@ from random import Random
 
 import zmq
 
+from bridge.wire import KINDS
 from schemas.registration import PublisherKind
 from tests.fuzz.messages import Messages
 
 PUBLISHERS = (
-    ("vLLM", "other", False),
-    ("SGLang", "other", False),
+    *((kind, "other", False) for kind in KINDS),
     ("vLLM", "m", False),
     ("vLLM", "other", True),
 )

@@ -32,8 +32,9 @@ from schemas.codec import decode_row_body
 from schemas.errors import RowCorruptError, RowVersionError
 from schemas.identities import ModelContext, Offset, PrefixScope, PublisherKey
 from schemas.positions import Heartbeat, Position, PublisherState
+from schemas.registration import Registered
 from streams.kernel.interface import Kernel
-from streams.table.fold import ALL_PROVEN, NO_OFFSET, Registered, Unproven
+from streams.table.fold import ALL_PROVEN, NO_OFFSET, Unproven
 from streams.table.rows import format as rows
 from streams.table.rows.contexts import CORRUPT_ROWS, PartitionContexts
 from streams.table.rows.format import Row

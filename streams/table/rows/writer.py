@@ -23,8 +23,9 @@ import msgspec
 from schemas.identities import ModelContext, PublisherKey
 from schemas.limits import DUMP_CHUNK_ENTRIES_MAX
 from schemas.positions import PublisherState
+from schemas.registration import Registered
 from streams.kernel.changes import CHANGE_BYTES
-from streams.table.fold import Fold, Registered, TableChanges
+from streams.table.fold import Fold, TableChanges
 from streams.table.rows import format as rows
 from streams.table.rows.format import RowKind, RowPlace
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from bridge.wire import KINDS
 from schemas.registration import PublisherKind, Registration
 
 VECTORS = Path(__file__).parents[2] / "vectors"
@@ -26,14 +27,16 @@ class Captured(NamedTuple):
 
 
 def captured_messages() -> Iterator[Captured]:
-    for prefix, kind in (("vllm", PublisherKind("vLLM")), ("sglang", PublisherKind("SGLang"))):
-        for path in sorted(VECTORS.glob(f"{prefix}-*.jsonl")):
-            for line in path.read_text().splitlines():
-                vector = json.loads(line)
-                if vector["kind"] == "live":
-                    frames = [bytes.fromhex(frame) for frame in vector["frames_hex"]]
-                    name = f"{path.stem}/{vector['case']}"
-                    yield Captured(name, kind, frames, vector["decoded"])
+    """Those of all `<kind>-<version>.jsonl`, the kind in small letters; a file of no kind fails."""
+    for path in sorted(VECTORS.glob("*.jsonl")):
+        kinds = [kind for kind in KINDS if path.name.startswith(f"{kind.lower()}-")]
+        assert kinds, f"{path}: expected a name that begins with one of {KINDS}"
+        for line in path.read_text().splitlines():
+            vector = json.loads(line)
+            if vector["kind"] == "live":
+                frames = [bytes.fromhex(frame) for frame in vector["frames_hex"]]
+                name = f"{path.stem}/{vector['case']}"
+                yield Captured(name, max(kinds, key=len), frames, vector["decoded"])
 
 
 def registration(

@@ -1,4 +1,6 @@
-"""Every captured message against an independent reading of what its publisher meant."""
+"""Every captured message is used, and those of vLLM and SGLang against an independent reading of
+what their publishers meant.
+"""
 
 import struct
 from collections.abc import Mapping, Sequence
@@ -6,13 +8,14 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import pytest
 
-from bridge.wire import KINDS, open_source
+from bridge.wire import KINDS, DecodedBatch, open_source
 from schemas.arrays import PythonArrayPacker
 from schemas.events import BlockEvent, Cleared, Removed, Stored
 from schemas.identities import Medium
 from tests.unit.bridge.messages import Captured, captured_messages, registration
 
 CAPTURED = list(captured_messages())
+LIKE_VLLM = [captured for captured in CAPTURED if captured.kind in ("vLLM", "SGLang")]
 
 VLLM_STORED = [
     "block_hashes",
@@ -115,15 +118,25 @@ def expected_event(event: object, sequence: int) -> BlockEvent:
     )
 
 
-@pytest.mark.parametrize("captured", CAPTURED, ids=[captured.name for captured in CAPTURED])
-def test_every_captured_message_means_what_its_publisher_meant(captured: Captured) -> None:
+def decoded(captured: Captured) -> DecodedBatch:
+    """By a decoder that expects the rank that the message names."""
     rank = captured.decoded[2] if len(captured.decoded) > 2 else 0
     assert isinstance(rank, int)
     source = open_source(registration(kind=captured.kind, dp_rank=rank), PythonArrayPacker())
-    batch = source.decode(captured.frames)
-    sequence = int.from_bytes(captured.frames[1], "big")
+    return source.decode(captured.frames)
+
+
+@pytest.mark.parametrize("captured", CAPTURED, ids=[captured.name for captured in CAPTURED])
+def test_every_captured_message_is_used_whole(captured: Captured) -> None:
+    batch = decoded(captured)
     assert batch.dropped == []
-    assert batch.sequence == sequence
+    assert batch.sequence == int.from_bytes(captured.frames[1], "big")
+
+
+@pytest.mark.parametrize("captured", LIKE_VLLM, ids=[captured.name for captured in LIKE_VLLM])
+def test_every_captured_message_means_what_its_publisher_meant(captured: Captured) -> None:
+    batch = decoded(captured)
+    sequence = int.from_bytes(captured.frames[1], "big")
     assert batch.engine_time == captured.decoded[0]
     assert batch.events == [expected_event(event, sequence) for event in _list(captured.decoded[1])]
 
@@ -131,10 +144,10 @@ def test_every_captured_message_means_what_its_publisher_meant(captured: Capture
 def test_the_captures_cover_arrays_and_maps_of_both_engines() -> None:
     forms = {
         (captured.kind, type(event))
-        for captured in CAPTURED
+        for captured in LIKE_VLLM
         for event in _list(captured.decoded[1])
     }
-    assert forms == {(kind, form) for kind in KINDS for form in (list, dict)}
+    assert forms == {("vLLM", list), ("vLLM", dict), ("SGLang", list), ("SGLang", dict)}
 
 
 def test_one_source_reads_every_version_in_turn() -> None:
@@ -142,5 +155,5 @@ def test_one_source_reads_every_version_in_turn() -> None:
     for kind in KINDS:
         source = open_source(registration(kind=kind), PythonArrayPacker())
         for captured in CAPTURED:
-            if captured.kind is kind and "dp3" not in captured.name:
+            if captured.kind == kind and "dp3" not in captured.name:
                 assert source.decode(captured.frames).dropped == []

@@ -1,20 +1,38 @@
 """A kind of publisher is one module in `bridge/wire/`; what an unknown one sends is counted."""
 
+from importlib import import_module
+from pkgutil import iter_modules
+
+import pytest
+
+from bridge import wire
 from bridge.wire import KINDS, SOURCES, open_source
 from bridge.wire.drop_reasons import DropReason
 from schemas.arrays import PythonArrayPacker
+from schemas.errors import BatchError
 from schemas.registration import PublisherKind
 from tests.unit.bridge.messages import registration
 
+CONDUCTORS = [PublisherKind("vLLM"), PublisherKind("SGLang")]
 
-def test_every_module_with_a_kind_is_found_and_nothing_else_names_it() -> None:
-    assert set(KINDS) == set(SOURCES) == {"vLLM", "SGLang"}
-    for kind in KINDS:
-        open_source(registration(kind=kind), PythonArrayPacker())
+
+def test_every_module_with_a_kind_is_found() -> None:
+    modules = [import_module(entry.name) for entry in iter_modules(wire.__path__, "bridge.wire.")]
+    found = [module.KIND for module in modules if hasattr(module, "KIND")]
+    assert sorted(KINDS) == sorted(SOURCES) == sorted(found)
+    assert set(CONDUCTORS) <= set(KINDS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_makes_a_decoder_whose_messages_have_numbers(kind: PublisherKind) -> None:
+    source = open_source(registration(kind=kind), PythonArrayPacker())
+    batch = source.decode([b"", (7).to_bytes(8, "big"), b"\xc1"])
+    assert (batch.sequence, batch.events) == (7, [])
+    assert [type(error) for error in batch.dropped] == [BatchError]
 
 
 def test_errors_name_the_kinds_as_conductor_orders_them() -> None:
-    assert KINDS == ("vLLM", "SGLang")
+    assert [kind for kind in KINDS if kind in CONDUCTORS] == CONDUCTORS
 
 
 def test_batches_of_an_unknown_kind_are_numbered_and_counted_as_lost() -> None:
@@ -23,4 +41,4 @@ def test_batches_of_an_unknown_kind_are_numbered_and_counted_as_lost() -> None:
     assert (batch.sequence, batch.engine_time, batch.events) == (7, None, [])
     (dropped,) = batch.dropped
     assert dropped.reason == DropReason.UNKNOWN_KIND
-    assert "vLLM or SGLang, got: Newer" in str(dropped)
+    assert str(dropped).endswith(f"{' or '.join(KINDS)}, got: Newer")

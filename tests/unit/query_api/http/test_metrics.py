@@ -46,6 +46,27 @@ def test_a_query_counts_its_tokens_and_hits() -> None:
     assert value("reprise_query_seconds_bucket", le="+Inf") == 2
 
 
+def test_a_second_app_on_one_registry_is_refused() -> None:
+    registry = CollectorRegistry()
+    HttpMetrics(registry, Bodies())
+    with pytest.raises(ValueError, match="reprise_http_requests"):
+        HttpMetrics(registry, Bodies())
+
+
+def test_every_entry_is_one_family_with_its_name_help_and_labels() -> None:
+    registry = CollectorRegistry()
+    bodies = Bodies()
+    bodies.refused["slow"] += 1
+    metrics = HttpMetrics(registry, bodies)
+    metrics.count_request("/query", 200)
+    metrics.queries("/query").count((3e-5, 100, 64))
+    for entry, family in zip(module.FAMILIES, registry.collect(), strict=True):
+        assert (family.name, family.documentation) == (entry.name, entry.help)
+        assert family.samples
+        for sample in family.samples:
+            assert sample.labels.keys() - {"le"} == set(entry.labels)
+
+
 def test_whoever_asks_while_metrics_are_written_gets_the_same_and_the_loop_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from reprise.embedded.fold_thread import FoldLoop
+from reprise.embedded.fold_thread import FoldThread
 from schemas.conditions import Conditions
 from schemas.errors import DiskError, StorageError
 from schemas.identities import Offset
@@ -41,7 +41,7 @@ def test_the_end_of_the_thread_is_told_and_nobody_waits_for_ever(
 ) -> None:
     conditions = Conditions(time.time)
     table = opened(tmp_path, log, lambda: PanickingFold(open_kernel(1337, name="reference")))
-    folding = FoldLoop(table, flush_s=0.01, conditions=conditions)
+    folding = FoldThread(table, flush_s=0.01, conditions=conditions)
     folding.start()
     folding.submit(Offset(0), [b"record"])
     with pytest.raises(StorageError, match="has ended"):
@@ -55,7 +55,7 @@ def test_the_end_of_the_thread_is_told_and_nobody_waits_for_ever(
 
 def test_stopping_folds_and_flushes_what_was_submitted(tmp_path: Path, log: EmbeddedLog) -> None:
     table = opened(tmp_path, log, reference)
-    folding = FoldLoop(table, flush_s=60.0, conditions=Conditions(time.time))
+    folding = FoldThread(table, flush_s=60.0, conditions=Conditions(time.time))
     folding.start()
     record = events_record(0, 0, [stored(0, [1], range(4))])
     folding.submit(log.append([record]), [record])
@@ -70,7 +70,7 @@ def test_an_error_nobody_foresaw_is_counted_and_told_by_the_publisher_alone(
 ) -> None:
     table = opened(tmp_path, log, lambda: Fold(PoisonedKernel.around(open_kernel(1337))))
     conditions = Conditions(time.time)
-    folding = FoldLoop(table, flush_s=60.0, conditions=conditions)
+    folding = FoldThread(table, flush_s=60.0, conditions=conditions)
     folding.start()
     records = [
         events_record(0, 0, [stored(0, [1], range(4), lora_name="poison")]),
@@ -99,7 +99,7 @@ def test_a_flush_that_fails_is_told_and_tried_again(
         raise DiskError(action="write", path="table", detail="full")
 
     monkeypatch.setattr(TableStore, "commit", fails)
-    folding = FoldLoop(table, flush_s=0.01, conditions=conditions)
+    folding = FoldThread(table, flush_s=0.01, conditions=conditions)
     folding.start()
     record = events_record(0, 0, [stored(0, [1], range(4))])
     folding.submit(log.append([record]), [record])

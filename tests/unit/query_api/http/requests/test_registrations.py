@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from bridge.wire import KINDS
 from query_api.http.errors import ErrorEnvelope, RequestError, describe
 from query_api.http.requests.registrations import (
     Unregistration,
@@ -15,6 +14,7 @@ from query_api.http.wire import Wire, encode
 from schemas.limits import BLOCK_SIZE_MAX
 from schemas.registration import HashProfile, PublisherKind, Registration
 
+KINDS = (PublisherKind("vLLM"), PublisherKind("SGLang"))
 BOTH = pytest.mark.parametrize("wire", list(Wire))
 PROFILE = {
     "strategy": "vllm_v1",

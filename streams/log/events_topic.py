@@ -1,4 +1,8 @@
-"""The events as a worker reads them: where they begin and end, and past what is corrupt."""
+"""The events topic, reading only: `bridge/delivery/writer.py` writes it.
+
+What a worker needs beside Faust: where a partition begins and ends, where the next record is, and
+how to get past records that are corrupt.
+"""
 
 from collections.abc import Iterable
 
