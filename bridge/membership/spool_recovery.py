@@ -1,6 +1,7 @@
 """Compares what an earlier process or session left in the spool with what the log has."""
 
 import logging
+from collections.abc import Sequence
 
 from bridge.delivery.spool import Spool, SpooledRecord
 from bridge.delivery.unreadable_records import drop_unreadable
@@ -9,7 +10,9 @@ from bridge.sequencing.lane import Anchor
 from schemas.identities import PublisherKey
 from schemas.positions import Cursor
 from schemas.records import (
+    EventsRecord,
     GapRecord,
+    Record,
     RegisteredRecord,
     ResetRecord,
     SequencedRecord,
@@ -24,7 +27,8 @@ def resolve(spool: Spool, publisher: PublisherKey, state: LogState) -> Anchor:
 
     Drops from the spool what the log has, and what is older than the last time that the publisher
     was unregistered: its state starts over then. What came after that is of its present
-    registration.
+    registration. Drops all batches where they contradict the log (`_contradicts`): what is missing
+    then is asked for, or a gap.
     """
     drop_unreadable(spool, publisher, before=state.cursor)
     records = list(spool.decoded(publisher))
@@ -38,14 +42,23 @@ def resolve(spool: Spool, publisher: PublisherKey, state: LogState) -> Anchor:
         state.begin_registration()
     anchor = state.anchor
     written: list[SpooledRecord] = []
+    contradicts = _contradicts([record for _, record in records], state)
     for spooled, record in records:
         if isinstance(record, RegisteredRecord):
             continue
         assert not isinstance(record, UnregisteredRecord), "they end before the last one"
-        if _reached(record) <= state.cursor:
+        if contradicts or _reached(record) <= state.cursor:
             written.append(spooled)
         elif _reached(record) > anchor.cursor:
             anchor = anchor.after(record)
+    if contradicts:
+        _logger.warning(
+            "Dropped %d spooled records of %s: another bridge has begun the same incarnation in the"
+            " log, maybe of another run; the engine is asked for what is missing, or a gap stands"
+            " for it",
+            len(written),
+            publisher,
+        )
     spool.delete(publisher, written)
     return anchor
 
@@ -59,8 +72,9 @@ def prune(spool: Spool, publisher: PublisherKey, state: LogState) -> None:
     drop_unreadable(spool, publisher, before=None)
     cursor = state.cursor
     gone: list[SpooledRecord] = []
-    broken = state.registered == UNREGISTERED
-    for spooled, record in spool.decoded(publisher):
+    records = list(spool.decoded(publisher))
+    broken = state.registered == UNREGISTERED or _contradicts([one for _, one in records], state)
+    for spooled, record in records:
         if isinstance(record, RegisteredRecord | UnregisteredRecord):
             gone.append(spooled)
             continue
@@ -75,6 +89,26 @@ def prune(spool: Spool, publisher: PublisherKey, state: LogState) -> None:
             "Dropped %d spooled records of %s, which another bridge follows", len(gone), publisher
         )
     spool.delete(publisher, gone)
+
+
+def _contradicts(records: Sequence[Record], state: LogState) -> bool:
+    """Whether the batches may be of another run than those of the same incarnation in the log.
+
+    Who finds that an engine has restarted gives the new incarnation the next number. Two bridges
+    that do so apart from each other may mean two runs by it. The one whose reset is spooled here
+    has written the log's last batch of it only where that batch ends a record of the spool.
+    """
+    incarnation, sequence = state.cursor
+    begins_it = any(
+        isinstance(one, ResetRecord) and one.incarnation == incarnation for one in records
+    )
+    batches = [one for one in records if isinstance(one, EventsRecord)]
+    goes_on = any(_reached(one) > state.cursor for one in batches)
+    if not begins_it or sequence < 0 or not goes_on:
+        return False
+    return all(
+        _reached(one) != state.cursor or one.engine_time != state.engine_time for one in batches
+    )
 
 
 def _reached(record: SequencedRecord) -> Cursor:

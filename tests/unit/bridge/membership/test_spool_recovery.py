@@ -84,8 +84,16 @@ def left(spool: Spool) -> list[Record]:
     return [record for _, record in spool.decoded(ONE)]
 
 
-def state(incarnation: int, sequence: int, *, registered: int = 1) -> LogState:
-    return LogState(0, cursor=Cursor(incarnation, sequence), engine_time=5.0, registered=registered)
+def state(
+    incarnation: int, sequence: int, *, registered: int = 1, time: float | None = None
+) -> LogState:
+    """The time of a batch is its number, unless another is given."""
+    return LogState(
+        0,
+        cursor=Cursor(incarnation, sequence),
+        engine_time=float(max(sequence, 0)) if time is None else time,
+        registered=registered,
+    )
 
 
 def test_our_spool_goes_on_where_the_log_ends_and_is_the_cursor(spool: Spool) -> None:
@@ -97,7 +105,7 @@ def test_our_spool_goes_on_where_the_log_ends_and_is_the_cursor(spool: Spool) ->
 
 def test_a_spool_that_the_log_has_is_emptied(spool: Spool) -> None:
     fill(spool, events(1, 0, 4), events(1, 5, 7))
-    assert resolve(spool, ONE, state(1, 9)) == Anchor(Cursor(1, 9), 5.0)
+    assert resolve(spool, ONE, state(1, 9)) == Anchor(Cursor(1, 9), 9.0)
     assert ONE not in spool
 
 
@@ -140,7 +148,7 @@ def test_what_is_in_the_spool_twice_changes_nothing(spool: Spool) -> None:
     [
         (Cursor(1, 4), [events(1, 0, 3), events(1, 3, 4), events(1, 5, 6)], 1),
         (Cursor(1, 4), [events(2, 0, 1)], 0),
-        (Cursor(2, 4), [reset(2), events(2, 5, 6)], 1),
+        (Cursor(2, 4), [reset(2), events(2, 0, 4), events(2, 5, 6)], 1),
         (Cursor(3, 4), [events(3, 5, 6)], 1),
         (Cursor(2, 0), [events(1, 50, 60), events(2, 1, 3)], 1),
         (NO_CURSOR, [events(1, 0, 3)], 1),
@@ -277,3 +285,52 @@ def test_an_unexpected_error_costs_one_record_and_is_counted(
     resolve(spool, ONE, state(1, 4))
     assert said(spool)[1] == ("GapRecord", 1, 6, 6)
     assert spool.faults == 1
+
+
+# Two bridges that have found, apart from each other, that an engine has restarted
+
+BEGUN: list[Record] = [events(1, 5, 7), reset(2), events(2, 0, 3), events(2, 4, 9)]
+
+
+@pytest.mark.parametrize(
+    "log",
+    [state(2, 2), state(2, 3, time=50.0)],
+    ids=["within a record", "at its end, of another run"],
+)
+def test_what_another_bridge_has_begun_too_is_dropped(
+    spool: Spool, log: LogState, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(spool, *BEGUN)
+    assert resolve(spool, ONE, log) == log.anchor
+    assert ONE not in spool
+    assert "Dropped 4 spooled records" in caplog.text
+    fill(spool, *BEGUN)
+    prune(spool, ONE, log)
+    assert ONE not in spool
+
+
+@pytest.mark.parametrize(
+    ("log", "kept"),
+    [
+        (state(1, 4), 4),
+        (state(1, 7), 3),
+        (state(2, -1), 2),
+        (state(2, 3), 1),
+        (state(2, 9), 0),
+        (state(2, 12), 0),
+    ],
+)
+def test_an_incarnation_that_was_begun_here_alone_goes_on_where_the_log_ends(
+    spool: Spool, log: LogState, kept: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(spool, *BEGUN)
+    last = max(log.anchor, Anchor(Cursor(2, 9), 9.0))
+    assert resolve(spool, ONE, log) == last
+    assert left(spool) == BEGUN[len(BEGUN) - kept :]
+    assert not caplog.text
+
+
+def test_a_registration_is_kept_where_the_batches_behind_it_are_dropped(spool: Spool) -> None:
+    fill(spool, REGISTERED, *BEGUN)
+    resolve(spool, ONE, state(2, 2))
+    assert left(spool) == [REGISTERED]
