@@ -4,6 +4,7 @@ from collections.abc import Callable
 import pytest
 
 from schemas.events import BlockEvent, encode_events
+from schemas.identities import ModelContext
 from streams.kernel.changes import Change, Op, decode_changes
 from streams.table.fold import Fold
 from streams.table.rows.loader import ContextRow, by_stream, load_rows, net
@@ -59,3 +60,15 @@ def test_blocks_that_move_between_adapters_load_to_where_they_are(
     assert list(by_stream(row.context for row in rows)) == [STREAM]
     assert not any(load_rows(afterwards, sorted(rows, key=lambda row: row.context)))
     assert afterwards.contexts() == source.contexts()
+
+
+def test_who_loads_has_a_turn_after_each_row_or_what_they_end_in(
+    make_fold: Callable[[], Fold],
+) -> None:
+    one = ModelContext("default", "m", "", 4, "", "a")
+    other = one._replace(lora_name="x")
+    body = Change(1, 10, 0, 0, Op.SET, 1).encode()
+    rows = [ContextRow(covers, one, n, body) for n, covers in enumerate((0, 0, 1))]
+    assert list(load_rows(make_fold().kernel, rows)) == [None] * 3
+    beside = ContextRow(1, other, 0, body[:20])
+    assert list(load_rows(make_fold().kernel, [*rows, beside])) == [None, None, beside]
