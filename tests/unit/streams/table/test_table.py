@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rocksdict import Options, Rdict
 
-from schemas.errors import RowVersionError
+from schemas.errors import DiskError, RowVersionError
 from schemas.identities import Offset
 from schemas.positions import LogBounds, PublisherState
 from streams.kernel import open_kernel
@@ -560,3 +560,83 @@ def test_an_error_nobody_foresaw_stops_no_recovery(tmp_path: Path) -> None:
 def test_what_waits_after_all_cannot_be_run_without_a_loop() -> None:
     with pytest.raises(AssertionError, match="it waits"):
         run_without_loop(asyncio.sleep(0))
+
+
+# What is written
+
+
+def test_what_is_written_is_counted_chunks_and_removals_included(
+    topic: MemoryTopic, tmp_path: Path, make_fold: Callable[[], Fold]
+) -> None:
+    table = Table(tmp_path / "table", make_fold, topic.open(), generation_min_bytes=0)
+    asyncio.run(table.open(LogBounds(0, 0), now=0.0))
+    assert asyncio.run(table.flush(now=0.0)) == 0
+    for offset, record in enumerate(history()[:2]):
+        table.apply([LogEntry(Offset(offset), record)])
+    written = asyncio.run(table.flush(now=0.0))
+    assert written == table.written_rows == len(topic.rows) == 9
+    assert table.written_bytes == sum(len(row.key) + len(row.value or b"") for row in topic.rows)
+    assert table.generations == 1
+    assert asyncio.run(table.flush(now=0.0)) == 0
+    assert len(topic.rows) == 9
+    table.close()
+
+
+def test_a_flush_opens_the_rows_again_only_after_one_that_failed(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reopened: list[TableStore] = []
+    reopen = TableStore.reopen
+
+    def reopens(store: TableStore) -> None:
+        reopened.append(store)
+        reopen(store)
+
+    def fails(*_: object) -> None:
+        raise DiskError(action="write", path="table", detail="full")
+
+    monkeypatch.setattr(TableStore, "reopen", reopens)
+    for record, is_full in zip(history(), [False, True, False, False], strict=False):
+        disk.write(record)
+        with monkeypatch.context() as patched:
+            if is_full:
+                patched.setattr(TableStore, "commit", fails)
+                with pytest.raises(DiskError):
+                    disk.flush()
+        if not is_full:
+            disk.flush()
+    assert len(reopened) == 1
+    assert disk.table.flushed == 3
+    disk.close()
+
+
+def test_rows_are_synced_once(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(TableStore, "sync", lambda _: synced.append(disk.table.flushed))
+    for record in history()[:2]:
+        disk.write(record)
+        disk.flush()
+        disk.table.sync()
+        disk.table.sync()
+    assert (synced, disk.table.durable) == ([0, 1], 1)
+    disk.close()
+
+
+def test_who_had_the_table_last_may_go_on_with_it(
+    worker: Worker, topic: MemoryTopic, disk: Disk
+) -> None:
+    worker.open(0, 0)
+    assert asyncio.run(worker.table.take_again()) is True
+    asyncio.run(topic.open().take())
+    assert asyncio.run(worker.table.take_again()) is False
+    assert asyncio.run(disk.table.take_again()) is True, "nobody else can have it"
+    worker.table.close()
+    disk.close()
+
+
+def test_the_record_to_fold_next_is_the_first_that_the_log_has(worker: Worker) -> None:
+    worker.open(1000, 1000)
+    assert worker.table.next_offset == 1000
+    worker.fold(registered_record(ONE))
+    assert worker.table.next_offset == 1001
+    worker.table.close()
