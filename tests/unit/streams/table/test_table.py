@@ -6,16 +6,18 @@ from pathlib import Path
 import pytest
 from rocksdict import Options, Rdict
 
-from schemas.errors import DiskError, RowVersionError
+from schemas.errors import DiskError, RowVersionError, TableLostError
 from schemas.identities import Offset
 from schemas.positions import LogBounds, PublisherState
 from streams.kernel import open_kernel
 from streams.log.embedded import EmbeddedLog
 from streams.log.interface import LogEntry
+from streams.table import table as tables
 from streams.table.driver import FoldDriver, recover
 from streams.table.fold import ALL_PROVEN, Fold
 from streams.table.recovery import EVERY_OFFSET, Action, Plan
 from streams.table.rows import format as rows
+from streams.table.rows.format import RowKind
 from streams.table.rows.reader import RowReader
 from streams.table.rows.writer import RowWrite
 from streams.table.store import Local, TableStore
@@ -25,6 +27,7 @@ from tests.building import (
     SCOPE,
     events_record,
     gap_record,
+    heartbeat_record,
     registered_record,
     registration,
     removed,
@@ -604,7 +607,7 @@ def test_a_flush_opens_the_rows_again_only_after_one_that_failed(
                 with pytest.raises(DiskError):
                     disk.flush()
         if not is_full:
-            disk.flush()
+            assert run_without_loop(disk.table.flush(now=0.0)) > 0
     assert len(reopened) == 1
     assert disk.table.flushed == 3
     disk.close()
@@ -640,3 +643,175 @@ def test_the_record_to_fold_next_is_the_first_that_the_log_has(worker: Worker) -
     worker.fold(registered_record(ONE))
     assert worker.table.next_offset == 1001
     worker.table.close()
+
+
+# A table with a topic, from owner to owner
+
+
+def owned(
+    path: Path, topic: MemoryTopic, make_fold: Callable[[], Fold], end: int, *, start: int = 0
+) -> tuple[Table, Plan]:
+    table = Table(path, make_fold, topic.open(), generation_min_bytes=0)
+    return table, asyncio.run(table.open(LogBounds(start, end), now=0.0))
+
+
+def fold_on(table: Table, *records: bytes) -> None:
+    for record in records:
+        table.apply([LogEntry(Offset(table.next_offset), record)])
+        asyncio.run(table.flush(now=0.0))
+
+
+def live_rows(topic: MemoryTopic) -> dict[bytes, bytes]:
+    found = {row.key: row.value for row in topic.rows}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def truth_of(make_fold: Callable[[], Fold], records: Iterable[bytes]) -> Fold:
+    fold = make_fold()
+    for offset, record in enumerate(records):
+        fold.apply(Offset(offset), record)
+    return fold
+
+
+def test_each_owner_goes_on_where_the_one_before_it_was(
+    topic: MemoryTopic, make_fold: Callable[[], Fold], tmp_path: Path
+) -> None:
+    records = [*history(), heartbeat_record("one", 7.0, [])]
+    for end, record in enumerate(records):
+        table, _ = owned(tmp_path / str(end % 2), topic, make_fold, end)
+        assert same(table.fold, truth_of(make_fold, records[:end]))
+        fold_on(table, record)
+        table.close()
+    table, plan = owned(tmp_path / "last", topic, make_fold, len(records))
+    assert plan == Plan(Action.RESUME, Offset(6), "the table covers 5")
+    assert same(table.fold, truth_of(make_fold, records))
+    assert list(table.fold.bridges) == ["one"]
+    assert [row.key for row in topic.rows].count(rows.SEED_KEY) == 1
+    table.close()
+
+
+def test_an_owner_that_lost_the_table_writes_no_more(
+    topic: MemoryTopic, make_fold: Callable[[], Fold], tmp_path: Path
+) -> None:
+    first, _ = owned(tmp_path / "first", topic, make_fold, 0)
+    second, _ = owned(tmp_path / "second", topic, make_fold, 0)
+    with pytest.raises(TableLostError):
+        fold_on(first, history()[0])
+    fold_on(second, history()[0])
+    first.close()
+    second.close()
+
+
+def test_a_topic_that_was_lost_gets_this_disks_rows_under_another_name(
+    topic: MemoryTopic, make_fold: Callable[[], Fold], tmp_path: Path
+) -> None:
+    table, _ = owned(tmp_path / "table", topic, make_fold, 0)
+    fold_on(table, *history())
+    before = live_rows(topic)
+    table.close()
+    topic.lose()
+    table, plan = owned(tmp_path / "table", topic, make_fold, 5)
+    assert (plan.action, plan.start) == (Action.PUBLISH, 5)
+    names = [
+        rows.decode_row(rows.COVERED_KEY, found[rows.COVERED_KEY]).body
+        for found in (before, live_rows(topic))
+    ]
+    assert names[0] != names[1]
+    reader = reader_of(topic, make_fold)
+    assert reader.covered(0) == 4
+    assert reader.kernel.contexts() == truth_of(make_fold, history()).kernel.contexts()
+    assert live_rows(topic).keys() == before.keys()
+    table.close()
+
+
+def test_a_copy_that_is_corrupt_is_read_anew_from_the_topic(
+    topic: MemoryTopic, make_fold: Callable[[], Fold], tmp_path: Path
+) -> None:
+    table, _ = owned(tmp_path / "table", topic, make_fold, 0)
+    fold_on(table, *history())
+    (context,) = [view.context for view in table.fold.kernel.contexts()]
+    table.close()
+    store = TableStore(tmp_path / "table")
+    for instance_id, body in (("A", b"\0" * 24), ("b", b"no change")):
+        place = rows.RowPlace(context._replace(instance_id=instance_id), 0, 0)
+        store.commit([RowWrite(rows.row_key(place), rows.encode_row(RowKind.DELTA, 0, body))])
+    store.close()
+    table, plan = owned(tmp_path / "table", topic, make_fold, 5)
+    assert plan.action is Action.RESUME
+    assert "its changes do not load" in plan.reason
+    assert "the table topic has" not in plan.reason
+    assert same(table.fold, truth_of(make_fold, history()))
+    table.close()
+
+
+def test_a_topic_that_is_corrupt_is_written_anew_and_all_its_rows_removed(
+    topic: MemoryTopic, make_fold: Callable[[], Fold], tmp_path: Path
+) -> None:
+    table, _ = owned(tmp_path / "table", topic, make_fold, 0)
+    fold_on(table, *history())
+    name = rows.decode_row(rows.COVERED_KEY, live_rows(topic)[rows.COVERED_KEY]).body
+    table.close()
+    strange = rows.publisher_key(rows.PUBLISHER, TWO.publisher)
+    topic.rows.insert(0, topic.rows[0]._replace(key=strange, value=b"?"))
+    table, plan = owned(tmp_path / "other", topic, make_fold, 5)
+    assert plan.action is Action.REBUILD
+    assert "the table topic has: " in plan.reason
+    fold_on(table, history()[0])
+    assert live_rows(topic).keys() == {
+        rows.publisher_key(rows.REGISTRATION, ONE.publisher),
+        rows.SEED_KEY,
+        rows.COVERED_KEY,
+    }
+    assert rows.decode_row(rows.COVERED_KEY, live_rows(topic)[rows.COVERED_KEY]).body != name
+    table.close()
+
+
+# Opening
+
+
+def test_opening_again_begins_from_the_rows(disk: Disk) -> None:
+    disk.write(history()[0])
+    disk.flush()
+    disk.write(history()[1])
+    run_without_loop(disk.table.open(disk.log.bounds, now=0.0))
+    assert (disk.fold.offset, disk.table.flushed) == (0, 0)
+    assert disk.fold.kernel.contexts() == []
+    disk.close()
+
+
+def test_rows_that_could_not_be_opened_again_are_opened_by_the_next_try(disk: Disk) -> None:
+    disk.write(history()[0])
+    disk.flush()
+    disk.table._store._db.close()
+    disk.table.reopen()
+    assert run_without_loop(disk.table.open(disk.log.bounds, now=0.0)).action is Action.RESUME
+    disk.close()
+
+
+def test_a_table_of_a_newer_version_is_not_opened_nor_held(
+    tmp_path: Path, make_fold: Callable[[], Fold]
+) -> None:
+    store = TableStore(tmp_path / "table")
+    value = rows.encode_row(RowKind.DELTA, 0, b"")
+    store.commit([RowWrite(rows.COVERED_KEY, b"\x09" + value[1:])])
+    store.close()
+    with pytest.raises(RowVersionError) as refused:
+        Table(tmp_path / "table", make_fold)
+    TableStore(tmp_path / "table").close()
+    assert refused.value.__traceback__ is not None
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_table_with_a_topic_has_a_least_of_its_own_for_a_generation(
+    tmp_path: Path,
+    topic: MemoryTopic,
+    make_fold: Callable[[], Fold],
+    monkeypatch: pytest.MonkeyPatch,
+    alone: bool,
+) -> None:
+    monkeypatch.setattr(tables, "STORE_GENERATION_MIN_BYTES", 0)
+    table = Table(tmp_path / "table", make_fold, None if alone else topic.open())
+    asyncio.run(table.open(LogBounds(0, 0), now=0.0))
+    fold_on(table, *history())
+    assert bool(table.generations) is alone
+    table.close()
