@@ -10,6 +10,7 @@ from schemas.errors import DiskError, RowVersionError, TableLostError
 from schemas.identities import Offset
 from schemas.positions import LogBounds, PublisherState
 from streams.kernel import open_kernel
+from streams.kernel.changes import Change, Op
 from streams.log.embedded import EmbeddedLog
 from streams.log.interface import LogEntry
 from streams.table import table as tables
@@ -649,10 +650,15 @@ def test_the_record_to_fold_next_is_the_first_that_the_log_has(worker: Worker) -
 
 
 def owned(
-    path: Path, topic: MemoryTopic, make_fold: Callable[[], Fold], end: int, *, start: int = 0
+    path: Path,
+    topic: MemoryTopic,
+    make_fold: Callable[[], Fold],
+    end: int,
+    *,
+    generation_min_bytes: int = 0,
 ) -> tuple[Table, Plan]:
-    table = Table(path, make_fold, topic.open(), generation_min_bytes=0)
-    return table, asyncio.run(table.open(LogBounds(start, end), now=0.0))
+    table = Table(path, make_fold, topic.open(), generation_min_bytes=generation_min_bytes)
+    return table, asyncio.run(table.open(LogBounds(0, end), now=0.0))
 
 
 def fold_on(table: Table, *records: bytes) -> None:
@@ -673,12 +679,14 @@ def truth_of(make_fold: Callable[[], Fold], records: Iterable[bytes]) -> Fold:
     return fold
 
 
+@pytest.mark.parametrize("least", [0, 1 << 20])
 def test_each_owner_goes_on_where_the_one_before_it_was(
-    topic: MemoryTopic, make_fold: Callable[[], Fold], tmp_path: Path
+    topic: MemoryTopic, make_fold: Callable[[], Fold], tmp_path: Path, least: int
 ) -> None:
     records = [*history(), heartbeat_record("one", 7.0, [])]
     for end, record in enumerate(records):
-        table, _ = owned(tmp_path / str(end % 2), topic, make_fold, end)
+        path = tmp_path / str(end % 2)
+        table, _ = owned(path, topic, make_fold, end, generation_min_bytes=least)
         assert same(table.fold, truth_of(make_fold, records[:end]))
         fold_on(table, record)
         table.close()
@@ -687,6 +695,22 @@ def test_each_owner_goes_on_where_the_one_before_it_was(
     assert same(table.fold, truth_of(make_fold, records))
     assert list(table.fold.bridges) == ["one"]
     assert [row.key for row in topic.rows].count(rows.SEED_KEY) == 1
+    table.close()
+
+
+def test_rows_after_a_new_generation_belong_to_it(
+    topic: MemoryTopic, make_fold: Callable[[], Fold], tmp_path: Path
+) -> None:
+    records = [
+        events_record(0, 0, [stored(0, [1], range(4))]),
+        events_record(1, 1, [stored(1, range(2, 22), range(4, 84), parent=1)]),
+    ]
+    table, _ = owned(tmp_path / "first", topic, make_fold, 0)
+    fold_on(table, *records)
+    assert table.generations == 1, "of the first alone"
+    table.close()
+    table, _ = owned(tmp_path / "second", topic, make_fold, 2)
+    assert same(table.fold, truth_of(make_fold, records))
     table.close()
 
 
@@ -732,9 +756,10 @@ def test_a_copy_that_is_corrupt_is_read_anew_from_the_topic(
     (context,) = [view.context for view in table.fold.kernel.contexts()]
     table.close()
     store = TableStore(tmp_path / "table")
-    for instance_id, body in (("A", b"\0" * 24), ("b", b"no change")):
-        place = rows.RowPlace(context._replace(instance_id=instance_id), 0, 0)
-        store.commit([RowWrite(rows.row_key(place), rows.encode_row(RowKind.DELTA, 0, body))])
+    held = Change(1, 1, 0, 0, Op.SET, 1).encode()
+    for n, body in enumerate((held, b"no change")):
+        key = rows.row_key(rows.RowPlace(context._replace(instance_id="b"), 0, n))
+        store.commit([RowWrite(key, rows.encode_row(RowKind.DELTA, 0, body))])
     store.close()
     table, plan = owned(tmp_path / "table", topic, make_fold, 5)
     assert plan.action is Action.RESUME
