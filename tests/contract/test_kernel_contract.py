@@ -7,11 +7,11 @@ import xxhash
 
 from schemas.errors import EventsFormatError
 from schemas.events import Cleared, Removed, Stored, encode_events, extra_key
-from schemas.identities import Medium, ModelContext, PrefixScope, StreamKey
+from schemas.identities import MEDIA, Medium, ModelContext, PrefixScope, StreamKey
 from schemas.limits import HOLD_COUNT_MAX
 from streams.kernel import Kernel, native_available, open_kernel
 from streams.kernel.changes import Change, Op, decode_changes, engine_key
-from streams.kernel.interface import PublisherId
+from streams.kernel.interface import PublisherId, ScopeView
 from tests.strategies import (
     BLOCK_SIZE,
     Prompt,
@@ -561,3 +561,83 @@ def test_a_loaded_entry_replaces_one_of_another_block(bench: Bench) -> None:
     assert bench.kernel.dump(view.context, 9) == [change.encode()]
     bench.kernel.load(context_of("", "a"), change._replace(prefix=6, holds=0).encode())
     assert bench.kernel.contexts() == [view]
+
+
+@pytest.mark.parametrize("media", [[Medium.CPU], [Medium.GPU, Medium.DISK]])
+def test_a_loaded_entry_replaces_one_on_whatever_tiers_it_was(
+    bench: Bench, media: list[Medium]
+) -> None:
+    for medium in media:
+        bench.store(bench.publisher(), (0,), medium=medium)
+    change = Change(prompt_key((0,)), 5, 0, 0, Op.SET, 1)
+    bench.kernel.load(context_of("", "a"), change.encode())
+    assert bench.ask((0,)) == {"a": 0}
+    assert (bench.blocks(), bench.kernel.stats()["entries"]) == (1, 1)
+    gone = change._replace(holds=0)
+    bench.kernel.load(context_of("", "a"), gone._replace(tier=1).encode())
+    assert bench.blocks() == 1
+    bench.kernel.load(context_of("", "a"), gone.encode())
+    assert (bench.blocks(), bench.kernel.scopes()) == (0, [])
+
+
+def test_a_loaded_clear_takes_the_rank_out_of_its_context_alone(bench: Bench) -> None:
+    for rank in range(2):
+        bench.store(bench.publisher(rank=rank), ABC)
+    bench.store(bench.publisher(), ABC, lora_name="adapter")
+    clear = Change(0, 0, 0, 0, Op.CLEAR, 0)
+    bench.kernel.load(context_of("", "a"), clear.encode())
+    assert bench.ranks(ABC).keys() == {("a", 1)}
+    assert bench.ask(ABC, scope_of("adapter")) == {"a": 3}
+    assert bench.kernel.stats()["publishers"] == 2
+
+
+@pytest.mark.parametrize("medium", MEDIA)
+def test_who_holds_only_shared_blocks_is_no_participant_on_any_medium(
+    bench: Bench, medium: Medium
+) -> None:
+    pool = bench.publisher("pool")
+    bench.store(pool, ABC, medium=medium, shared=True)
+    assert bench.kernel.knows(SCOPE) is False
+    bench.store(pool, ABC, medium=medium)
+    assert bench.kernel.knows(SCOPE) is True
+    bench.remove(pool, prompt_hashes(ABC), medium=medium)
+    assert bench.kernel.knows(SCOPE) is False
+    gone = Removed(sequence=1, hashes=prompt_hashes(ABC), medium=medium, shared=True)
+    bench.apply(pool, gone)
+    bench.store(pool, (0,), medium=medium)
+    assert bench.kernel.knows(SCOPE) is True
+
+
+def test_a_scope_is_listed_while_it_has_blocks_or_a_registered_rank(bench: Bench) -> None:
+    publisher = bench.publisher()
+    bench.store(publisher, ABC)
+    assert bench.kernel.scopes() == [ScopeView(SCOPE, 3, {"a": [0]})]
+    bench.remove(publisher, prompt_hashes(ABC))
+    assert bench.kernel.scopes() == []
+    bench.kernel.register(publisher, "", True)
+    assert bench.kernel.scopes() == [ScopeView(SCOPE, 0, {"a": [0]})]
+    bench.kernel.register(publisher, "", False)
+    assert bench.kernel.scopes() == []
+
+
+def test_a_publisher_answers_for_its_own_model_alone(bench: Bench) -> None:
+    other = StreamKey(SCOPE.tenant_id, "another", BLOCK_SIZE, "", "b")
+    bench.kernel.register(bench.kernel.open_publisher(other, 0), "", True)
+    bench.store(bench.publisher(), ABC)
+    assert bench.ask(ABC) == {"a": 3}
+    assert bench.kernel.knows(SCOPE._replace(model_name="another")) is True
+
+
+def test_what_waits_to_be_taken_is_counted_in_changes(bench: Bench) -> None:
+    bench.store(bench.publisher(), ABC)
+    bench.store(bench.publisher(), (0,), lora_name="adapter")
+    assert bench.kernel.pending_changes() == 4
+    bench.kernel.take_changes()
+    assert bench.kernel.pending_changes() == 0
+
+
+def test_a_refused_event_makes_no_group_a_sparse_one(bench: Bench) -> None:
+    publisher = bench.publisher()
+    bench.store(publisher, ABC, tokens=prompt_tokens(ABC)[:-4])
+    bench.remove(publisher, prompt_hashes(ABC))
+    assert bench.counted() == {"token_count_mismatch": 3, "unknown_removed": 3}

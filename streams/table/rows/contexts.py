@@ -90,16 +90,15 @@ class PartitionContexts:
                     found = list(self._rows_of(source, context, prefixes[context], now))
                 generation = generations.get(context, 0)
                 ready += self._take_ready(source, context, generation, found, publishers, counted)
-            for refused in load_rows(self._kernel, ready):
+            for size_bytes, refused in load_rows(self._kernel, ready):
                 if refused is not None:
-                    key = rows.row_key(RowPlace(refused.context, 0, refused.n))
+                    generation = generations.get(refused.context, 0)
+                    key = rows.row_key(RowPlace(refused.context, generation, refused.n))
                     self._damage(refused.context, key, CORRUPT_ROWS, "its changes do not load")
+                loaded_bytes += size_bytes
                 if loaded_bytes >= ROW_LOAD_STEP_BYTES:
+                    loaded_bytes = 0
                     yield
-            loaded_bytes += sum(len(row.body) for row in ready)
-            if loaded_bytes >= ROW_LOAD_STEP_BYTES:
-                loaded_bytes = 0
-                yield
 
     def decode(self, key: bytes, value: bytes) -> Row | None:
         """The row, or None where it has to be skipped."""

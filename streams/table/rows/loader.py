@@ -41,12 +41,19 @@ def by_stream(contexts: Iterable[ModelContext]) -> dict[StreamKey, list[ModelCon
     return dict(streams)
 
 
-def load_rows(kernel: Kernel, rows: list[ContextRow]) -> Iterator[ContextRow | None]:
+class Loaded(NamedTuple):
+    """One step: how many bytes of rows it took, and the row that the kernel refuses, if any."""
+
+    size_bytes: int
+    refused: ContextRow | None
+
+
+def load_rows(kernel: Kernel, rows: list[ContextRow]) -> Iterator[Loaded]:
     """Loads rows of one stream; rows of one context must come in order of n. Cost O(changes).
 
     Yields:
-        After each row, or after those of one context in one flush, None; or a row where the kernel
-        refuses it: it is not loaded then.
+        After each row, or after those of one context in one flush. A row that the kernel refuses is
+        not loaded.
     """
     if len({row.context for row in rows}) > 1:
         rows = list(_flushes(rows))
@@ -54,9 +61,9 @@ def load_rows(kernel: Kernel, rows: list[ContextRow]) -> Iterator[ContextRow | N
         try:
             kernel.load(row.context, row.body)
         except ValueError:
-            yield row
+            yield Loaded(len(row.body), row)
         else:
-            yield None
+            yield Loaded(len(row.body), None)
 
 
 def _flushes(rows: list[ContextRow]) -> Iterator[ContextRow]:

@@ -15,6 +15,7 @@ LINES_MAX = 500
 
 LONGER = {
     "bridge/pump.py": "the steps of one turn, and what may interrupt them, in one order",
+    "bridge/sequencing/sequencer.py": "all ways in which a window of one publisher begins and ends",
     "bridge/delivery/writer.py": "one order, from the queue over the spool to what is"
     " acknowledged, that each of its steps must keep",
     "streams/kernel/reference.py": "a specification: whoever doubts the kernel reads all of it",

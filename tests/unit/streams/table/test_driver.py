@@ -59,6 +59,27 @@ def test_a_flush_is_due_at_once_where_many_changes_wait(table: Table) -> None:
     assert table.flushed == 2
 
 
+def test_folding_in_threads_flushes_and_counts_as_folding_here_does(table: Table) -> None:
+    driver = FoldDriver(table, flush_changes_max=3)
+    repeated = entry(1)._replace(offset=Offset(2))
+    later = [entry(number)._replace(offset=Offset(number + 1)) for number in range(2, 5)]
+    asyncio.run(driver.fold_in_thread([entry(0), entry(1), repeated, *later]))
+    assert driver.counters == {"records": 6, f"skipped_{DUPLICATE}": 1}
+    assert (table.flushed, table.fold.offset, driver.has_unflushed) == (3, 5, True)
+
+
+def test_a_flush_is_made_durable_once_the_sync_time_has_passed(table: Table) -> None:
+    clock = Clock()
+    driver = FoldDriver(table, sync_s=10.0, clock=clock)
+    durable = []
+    for number, now in enumerate((0.0, 9.0, 10.0, 19.0, 20.0)):
+        clock.now = now
+        run_without_loop(driver.fold([entry(number)]))
+        run_without_loop(driver.flush())
+        durable.append(table.durable)
+    assert durable == [-1, -1, 2, 2, 4]
+
+
 def test_while_flushes_fail_only_time_makes_one_due_and_folding_goes_on(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,6 +96,8 @@ def test_while_flushes_fail_only_time_makes_one_due_and_folding_goes_on(
     assert (told[1:], table.flushed) == ([None], 0), "what failed is written first"
     run_without_loop(driver.flush())
     assert table.flushed == 3
+    run_without_loop(driver.fold([entry(4)]))
+    assert table.flushed == 4, "flushes no longer fail"
 
 
 def fails(*_: object) -> None:

@@ -6,16 +6,19 @@ from pathlib import Path
 import pytest
 from rocksdict import Options, Rdict
 
-from schemas.errors import RowVersionError
+from schemas.errors import DiskError, RowVersionError, TableLostError
 from schemas.identities import Offset
 from schemas.positions import LogBounds, PublisherState
 from streams.kernel import open_kernel
+from streams.kernel.changes import Change, Op
 from streams.log.embedded import EmbeddedLog
 from streams.log.interface import LogEntry
+from streams.table import table as tables
 from streams.table.driver import FoldDriver, recover
 from streams.table.fold import ALL_PROVEN, Fold
 from streams.table.recovery import EVERY_OFFSET, Action, Plan
 from streams.table.rows import format as rows
+from streams.table.rows.format import RowKind
 from streams.table.rows.reader import RowReader
 from streams.table.rows.writer import RowWrite
 from streams.table.store import Local, TableStore
@@ -25,6 +28,7 @@ from tests.building import (
     SCOPE,
     events_record,
     gap_record,
+    heartbeat_record,
     registered_record,
     registration,
     removed,
@@ -560,3 +564,279 @@ def test_an_error_nobody_foresaw_stops_no_recovery(tmp_path: Path) -> None:
 def test_what_waits_after_all_cannot_be_run_without_a_loop() -> None:
     with pytest.raises(AssertionError, match="it waits"):
         run_without_loop(asyncio.sleep(0))
+
+
+# What is written
+
+
+def test_what_is_written_is_counted_chunks_and_removals_included(
+    topic: MemoryTopic, tmp_path: Path, make_fold: Callable[[], Fold]
+) -> None:
+    table = Table(tmp_path / "table", make_fold, topic.open(), generation_min_bytes=0)
+    asyncio.run(table.open(LogBounds(0, 0), now=0.0))
+    assert asyncio.run(table.flush(now=0.0)) == 0
+    for offset, record in enumerate(history()[:2]):
+        table.apply([LogEntry(Offset(offset), record)])
+    written = asyncio.run(table.flush(now=0.0))
+    assert written == table.written_rows == len(topic.rows) == 9
+    assert table.written_bytes == sum(len(row.key) + len(row.value or b"") for row in topic.rows)
+    assert table.generations == 1
+    assert asyncio.run(table.flush(now=0.0)) == 0
+    assert len(topic.rows) == 9
+    table.close()
+
+
+def test_a_flush_opens_the_rows_again_only_after_one_that_failed(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reopened: list[TableStore] = []
+    reopen = TableStore.reopen
+
+    def reopens(store: TableStore) -> None:
+        reopened.append(store)
+        reopen(store)
+
+    def fails(*_: object) -> None:
+        raise DiskError(action="write", path="table", detail="full")
+
+    monkeypatch.setattr(TableStore, "reopen", reopens)
+    for record, is_full in zip(history(), [False, True, False, False], strict=False):
+        disk.write(record)
+        with monkeypatch.context() as patched:
+            if is_full:
+                patched.setattr(TableStore, "commit", fails)
+                with pytest.raises(DiskError):
+                    disk.flush()
+        if not is_full:
+            assert run_without_loop(disk.table.flush(now=0.0)) > 0
+    assert len(reopened) == 1
+    assert disk.table.flushed == 3
+    disk.close()
+
+
+def test_rows_are_synced_once(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(TableStore, "sync", lambda _: synced.append(disk.table.flushed))
+    for record in history()[:2]:
+        disk.write(record)
+        disk.flush()
+        disk.table.sync()
+        disk.table.sync()
+    assert (synced, disk.table.durable) == ([0, 1], 1)
+    disk.close()
+
+
+def test_who_had_the_table_last_may_go_on_with_it(
+    worker: Worker, topic: MemoryTopic, disk: Disk
+) -> None:
+    worker.open(0, 0)
+    assert asyncio.run(worker.table.take_again()) is True
+    asyncio.run(topic.open().take())
+    assert asyncio.run(worker.table.take_again()) is False
+    assert asyncio.run(disk.table.take_again()) is True, "nobody else can have it"
+    worker.table.close()
+    disk.close()
+
+
+def test_the_record_to_fold_next_is_the_first_that_the_log_has(worker: Worker) -> None:
+    worker.open(1000, 1000)
+    assert worker.table.next_offset == 1000
+    worker.fold(registered_record(ONE))
+    assert worker.table.next_offset == 1001
+    worker.table.close()
+
+
+# A table with a topic, from owner to owner
+
+
+def owned(
+    path: Path,
+    topic: MemoryTopic,
+    make_fold: Callable[[], Fold],
+    end: int,
+    *,
+    generation_min_bytes: int = 0,
+) -> tuple[Table, Plan]:
+    table = Table(path, make_fold, topic.open(), generation_min_bytes=generation_min_bytes)
+    return table, asyncio.run(table.open(LogBounds(0, end), now=0.0))
+
+
+def fold_on(table: Table, *records: bytes) -> None:
+    for record in records:
+        table.apply([LogEntry(Offset(table.next_offset), record)])
+        asyncio.run(table.flush(now=0.0))
+
+
+def live_rows(topic: MemoryTopic) -> dict[bytes, bytes]:
+    found = {row.key: row.value for row in topic.rows}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def truth_of(make_fold: Callable[[], Fold], records: Iterable[bytes]) -> Fold:
+    fold = make_fold()
+    for offset, record in enumerate(records):
+        fold.apply(Offset(offset), record)
+    return fold
+
+
+@pytest.mark.parametrize("least", [0, 1 << 20])
+def test_each_owner_goes_on_where_the_one_before_it_was(
+    topic: MemoryTopic, make_fold: Callable[[], Fold], tmp_path: Path, least: int
+) -> None:
+    records = [*history(), heartbeat_record("one", 7.0, [])]
+    for end, record in enumerate(records):
+        path = tmp_path / str(end % 2)
+        table, _ = owned(path, topic, make_fold, end, generation_min_bytes=least)
+        assert same(table.fold, truth_of(make_fold, records[:end]))
+        fold_on(table, record)
+        table.close()
+    table, plan = owned(tmp_path / "last", topic, make_fold, len(records))
+    assert plan == Plan(Action.RESUME, Offset(6), "the table covers 5")
+    assert same(table.fold, truth_of(make_fold, records))
+    assert list(table.fold.bridges) == ["one"]
+    assert [row.key for row in topic.rows].count(rows.SEED_KEY) == 1
+    table.close()
+
+
+def test_rows_after_a_new_generation_belong_to_it(
+    topic: MemoryTopic, make_fold: Callable[[], Fold], tmp_path: Path
+) -> None:
+    records = [
+        events_record(0, 0, [stored(0, [1], range(4))]),
+        events_record(1, 1, [stored(1, range(2, 22), range(4, 84), parent=1)]),
+    ]
+    table, _ = owned(tmp_path / "first", topic, make_fold, 0)
+    fold_on(table, *records)
+    assert table.generations == 1, "of the first alone"
+    table.close()
+    table, _ = owned(tmp_path / "second", topic, make_fold, 2)
+    assert same(table.fold, truth_of(make_fold, records))
+    table.close()
+
+
+def test_an_owner_that_lost_the_table_writes_no_more(
+    topic: MemoryTopic, make_fold: Callable[[], Fold], tmp_path: Path
+) -> None:
+    first, _ = owned(tmp_path / "first", topic, make_fold, 0)
+    second, _ = owned(tmp_path / "second", topic, make_fold, 0)
+    with pytest.raises(TableLostError):
+        fold_on(first, history()[0])
+    fold_on(second, history()[0])
+    first.close()
+    second.close()
+
+
+def test_a_topic_that_was_lost_gets_this_disks_rows_under_another_name(
+    topic: MemoryTopic, make_fold: Callable[[], Fold], tmp_path: Path
+) -> None:
+    table, _ = owned(tmp_path / "table", topic, make_fold, 0)
+    fold_on(table, *history())
+    before = live_rows(topic)
+    table.close()
+    topic.lose()
+    table, plan = owned(tmp_path / "table", topic, make_fold, 5)
+    assert (plan.action, plan.start) == (Action.PUBLISH, 5)
+    names = [
+        rows.decode_row(rows.COVERED_KEY, found[rows.COVERED_KEY]).body
+        for found in (before, live_rows(topic))
+    ]
+    assert names[0] != names[1]
+    reader = reader_of(topic, make_fold)
+    assert reader.covered(0) == 4
+    assert reader.kernel.contexts() == truth_of(make_fold, history()).kernel.contexts()
+    assert live_rows(topic).keys() == before.keys()
+    table.close()
+
+
+def test_a_copy_that_is_corrupt_is_read_anew_from_the_topic(
+    topic: MemoryTopic, make_fold: Callable[[], Fold], tmp_path: Path
+) -> None:
+    table, _ = owned(tmp_path / "table", topic, make_fold, 0)
+    fold_on(table, *history())
+    (context,) = [view.context for view in table.fold.kernel.contexts()]
+    table.close()
+    store = TableStore(tmp_path / "table")
+    held = Change(1, 1, 0, 0, Op.SET, 1).encode()
+    for n, body in enumerate((held, b"no change")):
+        key = rows.row_key(rows.RowPlace(context._replace(instance_id="b"), 0, n))
+        store.commit([RowWrite(key, rows.encode_row(RowKind.DELTA, 0, body))])
+    store.close()
+    table, plan = owned(tmp_path / "table", topic, make_fold, 5)
+    assert plan.action is Action.RESUME
+    assert "its changes do not load" in plan.reason
+    assert "the table topic has" not in plan.reason
+    assert same(table.fold, truth_of(make_fold, history()))
+    table.close()
+
+
+def test_a_topic_that_is_corrupt_is_written_anew_and_all_its_rows_removed(
+    topic: MemoryTopic, make_fold: Callable[[], Fold], tmp_path: Path
+) -> None:
+    table, _ = owned(tmp_path / "table", topic, make_fold, 0)
+    fold_on(table, *history())
+    name = rows.decode_row(rows.COVERED_KEY, live_rows(topic)[rows.COVERED_KEY]).body
+    table.close()
+    strange = rows.publisher_key(rows.PUBLISHER, TWO.publisher)
+    topic.rows.insert(0, topic.rows[0]._replace(key=strange, value=b"?"))
+    table, plan = owned(tmp_path / "other", topic, make_fold, 5)
+    assert plan.action is Action.REBUILD
+    assert "the table topic has: " in plan.reason
+    fold_on(table, history()[0])
+    assert live_rows(topic).keys() == {
+        rows.publisher_key(rows.REGISTRATION, ONE.publisher),
+        rows.SEED_KEY,
+        rows.COVERED_KEY,
+    }
+    assert rows.decode_row(rows.COVERED_KEY, live_rows(topic)[rows.COVERED_KEY]).body != name
+    table.close()
+
+
+# Opening
+
+
+def test_opening_again_begins_from_the_rows(disk: Disk) -> None:
+    disk.write(history()[0])
+    disk.flush()
+    disk.write(history()[1])
+    run_without_loop(disk.table.open(disk.log.bounds, now=0.0))
+    assert (disk.fold.offset, disk.table.flushed) == (0, 0)
+    assert disk.fold.kernel.contexts() == []
+    disk.close()
+
+
+def test_rows_that_could_not_be_opened_again_are_opened_by_the_next_try(disk: Disk) -> None:
+    disk.write(history()[0])
+    disk.flush()
+    disk.table._store._db.close()
+    disk.table.reopen()
+    assert run_without_loop(disk.table.open(disk.log.bounds, now=0.0)).action is Action.RESUME
+    disk.close()
+
+
+def test_a_table_of_a_newer_version_is_not_opened_nor_held(
+    tmp_path: Path, make_fold: Callable[[], Fold]
+) -> None:
+    store = TableStore(tmp_path / "table")
+    value = rows.encode_row(RowKind.DELTA, 0, b"")
+    store.commit([RowWrite(rows.COVERED_KEY, b"\x09" + value[1:])])
+    store.close()
+    with pytest.raises(RowVersionError) as refused:
+        Table(tmp_path / "table", make_fold)
+    TableStore(tmp_path / "table").close()
+    assert refused.value.__traceback__ is not None
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_table_with_a_topic_has_a_least_of_its_own_for_a_generation(
+    tmp_path: Path,
+    topic: MemoryTopic,
+    make_fold: Callable[[], Fold],
+    monkeypatch: pytest.MonkeyPatch,
+    alone: bool,
+) -> None:
+    monkeypatch.setattr(tables, "STORE_GENERATION_MIN_BYTES", 0)
+    table = Table(tmp_path / "table", make_fold, None if alone else topic.open())
+    asyncio.run(table.open(LogBounds(0, 0), now=0.0))
+    fold_on(table, *history())
+    assert bool(table.generations) is alone
+    table.close()

@@ -4,9 +4,11 @@ from collections.abc import Callable
 import pytest
 
 from schemas.events import BlockEvent, encode_events
+from schemas.identities import ModelContext
+from streams.kernel import Kernel
 from streams.kernel.changes import Change, Op, decode_changes
 from streams.table.fold import Fold
-from streams.table.rows.loader import ContextRow, by_stream, load_rows, net
+from streams.table.rows.loader import ContextRow, Loaded, by_stream, load_rows, net
 from tests.building import STREAM, cleared, removed, stored
 
 
@@ -21,6 +23,11 @@ def test_net_changes_keep_the_last_of_each_entry_and_the_last_clear() -> None:
     ]
     kept = list(decode_changes(net(b"".join(change.encode() for change in changes))))
     assert kept == [changes[1], changes[3], changes[4], changes[5]]
+
+
+def refused(kernel: Kernel, rows: list[ContextRow]) -> list[ContextRow]:
+    """Loads the rows; returns those that the kernel refuses."""
+    return [loaded.refused for loaded in load_rows(kernel, rows) if loaded.refused is not None]
 
 
 def churn(rng: random.Random, sequence: int) -> list[BlockEvent]:
@@ -53,9 +60,25 @@ def test_blocks_that_move_between_adapters_load_to_where_they_are(
                 ContextRow(sequence, context, sequence, changes)
                 for context, changes in source.take_changes()
             ]
-            assert not any(load_rows(beside, flush))
+            assert refused(beside, flush) == []
             assert beside.contexts() == source.contexts()
             rows += flush
     assert list(by_stream(row.context for row in rows)) == [STREAM]
-    assert not any(load_rows(afterwards, sorted(rows, key=lambda row: row.context)))
+    assert refused(afterwards, sorted(rows, key=lambda row: row.context)) == []
     assert afterwards.contexts() == source.contexts()
+
+
+def test_who_loads_has_a_turn_after_each_row_or_what_they_end_in(
+    make_fold: Callable[[], Fold],
+) -> None:
+    one = ModelContext("default", "m", "", 4, "", "a")
+    other = one._replace(lora_name="x")
+    body = Change(1, 10, 0, 0, Op.SET, 1).encode()
+    rows = [ContextRow(covers, one, n, body) for n, covers in enumerate((0, 0, 1))]
+    assert list(load_rows(make_fold().kernel, rows)) == [Loaded(24, None)] * 3
+    beside = ContextRow(1, other, 0, body[:20])
+    assert list(load_rows(make_fold().kernel, [*rows, beside])) == [
+        Loaded(24, None),
+        Loaded(24, None),
+        Loaded(20, beside),
+    ]

@@ -1,12 +1,20 @@
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from schemas.errors import RowCorruptError, RowVersionError
-from streams.table.fold import Fold
+from schemas.identities import ModelContext, PublisherKey
+from schemas.positions import Heartbeat, PublisherState
+from schemas.registration import Registered
+from streams.kernel import open_kernel
+from streams.kernel.changes import Change, Op
+from streams.table.fold import ALL_PROVEN, Fold, Unproven
+from streams.table.rows import contexts
 from streams.table.rows import format as rows
 from streams.table.rows.reader import RowReader
-from tests.building import SCOPE, cleared, events_record, stored
+from streams.table.rows.source import GatheredRows, SkippedRow
+from tests.building import SCOPE, STREAM, cleared, events_record, registration, stored
 from tests.fakes import FlushingWorker
 
 
@@ -111,3 +119,231 @@ def test_an_empty_generation_empties_a_context_whose_last_delta_was_compacted_aw
         reader.put(0, key, value)
     assert not sum(one.entries for one in reader.kernel.contexts())
     assert not reader.is_degraded(SCOPE)
+
+
+# Rows of no context, one by one
+
+Row = tuple[bytes, bytes | None]
+ME = registration("a").publisher
+STATE_KEY = rows.publisher_key(rows.PUBLISHER, ME)
+REGISTRATION_KEY = rows.publisher_key(rows.REGISTRATION, ME)
+HELD = ModelContext(*SCOPE, STREAM.instance_id)
+
+
+def fact(key: bytes, value: object, *, covers: int = 0) -> Row:
+    return key, rows.encode_row(rows.RowKind.DELTA, covers, msgspec.msgpack.encode(value))
+
+
+def state(*, covers: int = 0, degraded: bool = False) -> Row:
+    since = 3 if degraded else None
+    found = PublisherState(incarnation=1, sequence=9, degraded_since=since)
+    return fact(STATE_KEY, found, covers=covers)
+
+
+def registered(*, covers: int = 0) -> Row:
+    return fact(REGISTRATION_KEY, Registered(registration("a"), 0), covers=covers)
+
+
+def beat(uptime: float) -> Row:
+    return fact(rows.bridge_key("one"), Heartbeat(uptime, 1000.0 + uptime))
+
+
+def block(*, covers: int = 0) -> Row:
+    body = Change(1, 10, 0, 0, Op.SET, 1).encode()
+    key = rows.row_key(rows.RowPlace(HELD, 0, 0))
+    return key, rows.encode_row(rows.RowKind.DELTA, covers, body)
+
+
+def covered(offset: int, *, table: bytes = b"t") -> Row:
+    return rows.COVERED_KEY, rows.encode_row(rows.RowKind.DELTA, offset, table)
+
+
+UNPROVEN = fact(rows.UNPROVEN_KEY, Unproven(before=5))
+ALL_KINDS = (state(), registered(), beat(7.0), block(), UNPROVEN)
+
+
+def put(reader: RowReader, *found: Row, partition: int = 0) -> None:
+    for key, value in found:
+        reader.put(partition, key, value)
+
+
+@pytest.fixture
+def reader() -> RowReader:
+    """Of one partition, which has nothing yet and is caught up."""
+    made = RowReader(open_kernel(1337, name="reference"))
+    made.caught_up(0)
+    return made
+
+
+def is_empty(reader: RowReader) -> bool:
+    return (
+        not (reader.publishers or reader.registrations or reader.bridges(0))
+        and reader.unproven(0) == ALL_PROVEN
+        and reader.states.publishers(SCOPE) == ()
+        and reader.kernel.stats()["entries"] == 0
+        and not reader.kernel.knows(SCOPE)
+    )
+
+
+def test_rows_say_who_publishes_what_is_registered_and_what_is_not_proven(
+    reader: RowReader,
+) -> None:
+    put(reader, *ALL_KINDS)
+    assert is_empty(reader), "they wait for the row that commits them"
+    put(reader, covered(0))
+    assert reader.publishers == {ME: PublisherState(incarnation=1, sequence=9)}
+    assert reader.registrations == {ME: Registered(registration("a"), 0)}
+    assert reader.bridges(0) == {"one": Heartbeat(7.0, 1007.0)}
+    assert reader.unproven(0) == Unproven(before=5)
+    assert reader.states.publishers(SCOPE) == (ME,)
+    assert reader.kernel.stats()["entries"] == 1
+
+
+def test_rows_that_cover_more_wait_for_it(reader: RowReader) -> None:
+    put(reader, state(covers=3), registered(covers=2), covered(2))
+    assert (list(reader.publishers), list(reader.registrations)) == ([], [ME])
+    put(reader, covered(3))
+    assert list(reader.publishers) == [ME]
+    assert reader.unproven(0) == ALL_PROVEN
+
+
+def test_a_publisher_is_known_by_its_state_and_may_answer_by_its_registration_alone(
+    reader: RowReader,
+) -> None:
+    put(reader, state(), covered(0))
+    assert (reader.kernel.stats()["publishers"], reader.kernel.knows(SCOPE)) == (1, False)
+    put(reader, registered(), covered(0))
+    assert reader.kernel.knows(SCOPE)
+    put(reader, (STATE_KEY, None), covered(1))
+    assert (reader.publishers, reader.kernel.knows(SCOPE)) == ({}, True)
+    put(reader, (REGISTRATION_KEY, None), covered(2))
+    assert is_empty(reader)
+
+
+def test_a_registration_without_a_state_is_undone_like_any_other(reader: RowReader) -> None:
+    put(reader, registered(), covered(0))
+    put(reader, (REGISTRATION_KEY, None), (rows.bridge_key("two"), None), covered(1))
+    assert is_empty(reader)
+
+
+def test_what_is_forgotten_takes_its_blocks_along_and_a_bridge_its_heartbeat(
+    reader: RowReader,
+) -> None:
+    put(reader, *ALL_KINDS[:-1], covered(0))
+    gone = (STATE_KEY, REGISTRATION_KEY, rows.bridge_key("one"))
+    put(reader, *((key, None) for key in gone), covered(1))
+    assert is_empty(reader)
+
+
+def test_a_tombstone_forgets_what_its_own_partition_has(reader: RowReader) -> None:
+    """A publisher that moved to another partition is removed from the first one late."""
+    put(reader, state(), covered(0))
+    put(reader, (STATE_KEY, None), covered(1))
+    reader.caught_up(1)
+    put(reader, state(), block(), covered(0), partition=1)
+    put(reader, (STATE_KEY, None), covered(2))
+    assert (list(reader.publishers), reader.kernel.stats()["entries"]) == ([ME], 1)
+
+
+def test_a_registration_under_another_publishers_key_is_skipped(reader: RowReader) -> None:
+    other = rows.publisher_key(rows.REGISTRATION, PublisherKey(STREAM, 1))
+    put(reader, (other, registered()[1]), covered(0))
+    assert reader.registrations == {}
+    assert reader.take_skipped() == [SkippedRow(0, other, "corrupt_rows")]
+
+
+def test_a_degraded_publisher_degrades_its_scope_and_damages_nothing(reader: RowReader) -> None:
+    put(reader, state(degraded=True), covered(0))
+    assert (reader.is_degraded(SCOPE), reader.is_damaged(SCOPE)) == (True, False)
+
+
+def test_a_tombstone_takes_back_what_was_only_gathered() -> None:
+    reader = RowReader(open_kernel(1337, name="reference"))
+    put(reader, *ALL_KINDS)
+    put(reader, *((key, None) for key, _ in ALL_KINDS), covered(0))
+    reader.caught_up(0)
+    assert is_empty(reader)
+
+
+def test_until_the_last_step_of_loading_nothing_is_covered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contexts, "ROW_LOAD_STEP_BYTES", 1)
+    reader = RowReader(open_kernel(1337, name="reference"))
+    put(reader, block(), covered(0))
+    steps = reader.catching_up(0)
+    next(steps)
+    assert reader.covered(0) == -1
+    assert list(steps) == []
+    assert reader.covered(0) == 0
+
+
+# The covered row
+
+
+def test_a_covered_row_that_goes_back_is_passed_over(reader: RowReader) -> None:
+    put(reader, *ALL_KINDS, covered(5))
+    put(reader, (STATE_KEY, None), covered(4))
+    assert (reader.covered(0), list(reader.publishers)) == (5, [ME])
+    assert reader.counters["stale_marks"] == 1
+
+
+def test_another_table_drops_all_that_the_partition_held(reader: RowReader) -> None:
+    put(reader, *ALL_KINDS, covered(5))
+    strange = rows.prefix_of(block()[0]) + b"\xff" * 12
+    put(reader, (strange, block()[1]), covered(5))
+    assert reader.is_damaged(SCOPE)
+    put(reader, covered(2, table=b"u"))
+    assert (reader.covered(0), reader.counters["resets"]) == (2, 1)
+    assert is_empty(reader)
+    assert not reader.is_damaged(SCOPE)
+    put(reader, state(), block(covers=3), covered(3, table=b"u"))
+    assert (list(reader.publishers), reader.kernel.stats()["entries"]) == ([ME], 1)
+    assert reader.counters["resets"] == 1
+
+
+def test_without_a_covered_row_that_can_be_read_everything_is_damaged_until_one_comes(
+    reader: RowReader,
+) -> None:
+    assert reader.is_damaged(SCOPE) is False
+    put(reader, (rows.COVERED_KEY, b"?"))
+    assert reader.is_damaged(SCOPE) is True
+    put(reader, covered(0))
+    assert reader.is_damaged(SCOPE) is False
+
+
+def test_it_is_told_beforehand_which_row_is_of_another_table(reader: RowReader) -> None:
+    def ends(one: Row) -> bool:
+        return reader.is_of_another_table(0, *one)
+
+    another = covered(9, table=b"u")
+    assert reader.is_of_another_table(1, *another) is False, "of a partition without rows"
+    assert ends(another) is False
+    put(reader, (rows.COVERED_KEY, b"?"))
+    assert ends(another) is True, "what was gathered may be of the one that could not be read"
+    put(reader, covered(0))
+    assert [ends(covered(9)), ends(another)] == [False, True]
+    assert ends((rows.COVERED_KEY, None)) is False
+    assert ends((rows.COVERED_KEY, b"?")) is False
+    assert ends((STATE_KEY, another[1])) is False
+
+
+# A store
+
+
+def test_a_store_is_loaded_as_the_first_partition() -> None:
+    source = GatheredRows()
+    for one in (*ALL_KINDS, covered(4)):
+        source.put(*one)
+    reader = RowReader(open_kernel(1337, name="reference"))
+    reader.load(source)
+    assert [str(position) for position in reader.positions()] == ["0:4"]
+    assert (list(reader.publishers), list(reader.bridges(0))) == ([ME], ["one"])
+    put(reader, covered(5))
+    assert reader.covered(0) == 5
+
+
+def test_a_store_without_a_covered_row_that_can_be_read_damages_the_first_partition() -> None:
+    source = GatheredRows()
+    source.put(rows.COVERED_KEY, b"?")
+    reader = RowReader(open_kernel(1337, name="reference"))
+    reader.load(source)
+    assert reader.is_of_another_table(0, *covered(0))

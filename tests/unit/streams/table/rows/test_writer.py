@@ -1,0 +1,182 @@
+"""What a flush and a new generation are, row by row."""
+
+import msgspec
+import pytest
+
+from schemas.identities import ModelContext, Offset
+from streams.kernel import open_kernel
+from streams.table.fold import Fold, Unproven
+from streams.table.rows import format as rows
+from streams.table.rows import writer as writing
+from streams.table.rows.format import Row, RowKind, RowPlace
+from streams.table.rows.writer import ContextRows, Flush, Rewrite, RowWrite, RowWriter
+from tests.building import (
+    SCOPE,
+    STREAM,
+    cleared,
+    events_record,
+    heartbeat_record,
+    registered_record,
+    registration,
+    report,
+    stored,
+    unregistered_record,
+)
+
+ONE = registration("a")
+CONTEXT = ModelContext(*SCOPE, STREAM.instance_id)
+STATE_KEY = rows.publisher_key(rows.PUBLISHER, ONE.publisher)
+REGISTRATION_KEY = rows.publisher_key(rows.REGISTRATION, ONE.publisher)
+
+
+@pytest.fixture
+def fold() -> Fold:
+    return Fold(open_kernel(1337, name="reference"))
+
+
+def apply(fold: Fold, *records: bytes) -> None:
+    for record in records:
+        assert fold.apply(Offset(fold.offset + 1), record) is None
+
+
+def blocks(sequence: int, count: int) -> bytes:
+    """A record of so many new blocks."""
+    first = 100 * sequence
+    tokens = range(4 * first, 4 * (first + count))
+    return events_record(
+        sequence, sequence, [stored(sequence, range(first, first + count), tokens)]
+    )
+
+
+def flushed(writer: RowWriter, fold: Fold) -> Flush:
+    flush = writer.flush(fold, fold.take_changes())
+    writer.note(flush)
+    return flush
+
+
+def keys(written: list[RowWrite]) -> list[bytes]:
+    return [row.key for row in written]
+
+
+def found(row: RowWrite) -> Row:
+    assert row.value is not None
+    return rows.decode_row(row.key, row.value)
+
+
+def context_keys(count: int, *, generation: int = 0, first: int = 0) -> list[bytes]:
+    return [rows.row_key(RowPlace(CONTEXT, generation, first + n)) for n in range(count)]
+
+
+def test_a_flush_ends_in_the_row_that_commits_it_and_says_each_thing_once(
+    fold: Fold, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "DUMP_CHUNK_ENTRIES_MAX", 2)
+    fold.distrust(Offset(9))
+    beat = heartbeat_record("one", 7.0, [report(ONE)])
+    apply(fold, registered_record(ONE), blocks(0, 5), beat)
+    writer = RowWriter(generation_min_bytes=1 << 20, table=b"t", strays=[b"stray"])
+    changes = fold.take_changes()
+    flush = writer.flush(fold, changes)
+    assert writer.flush(fold, changes) == flush, "until it is noted"
+    rest = [STATE_KEY, REGISTRATION_KEY, rows.bridge_key("one"), rows.UNPROVEN_KEY, rows.SEED_KEY]
+    assert keys(flush.rows) == [b"stray", *context_keys(3), *rest, rows.COVERED_KEY]
+    assert flush.rows[0].value is None
+    decoded = [found(row) for row in flush.rows[1:]]
+    assert {(row.kind, row.covers) for row in decoded} == {(RowKind.DELTA, 2)}
+    assert [len(row.body) for row in decoded[:3]] == [48, 48, 24]
+    assert [row.body for row in decoded[-3:]] == [
+        msgspec.msgpack.encode(Unproven(before=9)),
+        (1337).to_bytes(8, "little"),
+        b"t",
+    ]
+    weight = 2 * rows.weight(bytes(48)) + rows.weight(bytes(24))
+    assert flush.grown == {CONTEXT: ContextRows(0, 3, weight, 0)}
+    writer.note(flush)
+    apply(fold, blocks(1, 1), unregistered_record(ONE))
+    second = flushed(writer, fold)
+    assert keys(second.rows)[0] == context_keys(1, first=3)[0]
+    assert dict(second.rows)[STATE_KEY] is None
+    assert dict(second.rows)[REGISTRATION_KEY] is None
+    assert not {b"stray", rows.SEED_KEY} & {*keys(second.rows)}
+    assert found(second.rows[-1]).covers == 4
+
+
+@pytest.mark.parametrize(
+    ("counts", "min_bytes", "is_rewritten"),
+    [
+        ([5, 5, 5], 0, True),
+        ([5, 5, 6], 0, False),  # its rows weigh twice what it holds
+        ([5, 5, 5], 743, True),
+        ([5, 5, 5], 744, False),
+    ],
+)
+def test_a_context_is_rewritten_where_its_rows_outweigh_twice_what_it_holds_and_the_least(
+    fold: Fold, counts: list[int], min_bytes: int, is_rewritten: bool
+) -> None:
+    writer = RowWriter(generation_min_bytes=min_bytes)
+    for sequence, count in enumerate(counts):
+        apply(fold, blocks(sequence, count))
+        flush = flushed(writer, fold)
+    assert writer.contexts[CONTEXT].delta_bytes == 24 * sum(counts) + 3 * 128
+    assert bool([*writer.rewrites(fold, flush)]) is is_rewritten
+
+
+def test_a_context_that_holds_nothing_is_rewritten_as_an_empty_generation(fold: Fold) -> None:
+    writer = RowWriter(generation_min_bytes=0)
+    apply(fold, blocks(0, 1), events_record(1, 1, [cleared(1)]))
+    flush = flushed(writer, fold)
+    (rewrite,) = writer.rewrites(fold, flush)
+    assert (rewrite.bodies, list(rewrite.chunks())) == ([], [])
+    assert rewrite.after == ContextRows(1, 0, 0, 1)
+
+
+def rewritten(writer: RowWriter, fold: Fold, sequence: int) -> Rewrite:
+    apply(fold, blocks(sequence, 1))
+    flush = flushed(writer, fold)
+    (rewrite,) = writer.rewrites(fold, flush)
+    return rewrite
+
+
+def test_a_new_generation_replaces_the_rows_before_it_from_its_mark_on(
+    fold: Fold, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = RowWriter(generation_min_bytes=0, table=b"t", strays=[])
+    for sequence in range(3):
+        apply(fold, blocks(sequence, 1))
+        flush = flushed(writer, fold)
+    monkeypatch.setattr(writing, "DUMP_CHUNK_ENTRIES_MAX", 2)
+    (rewrite,) = writer.rewrites(fold, flush)
+    chunks = list(rewrite.chunks())
+    assert keys(chunks) == context_keys(2, generation=1)
+    assert [(row.kind, row.covers, len(row.body)) for row in map(found, chunks)] == [
+        (RowKind.CHUNK, 2, 48),
+        (RowKind.CHUNK, 2, 24),
+    ]
+    mark, *removed, covered = rewrite.switch
+    assert mark.key == rows.mark_key(CONTEXT)
+    assert found(mark) == Row(RowKind.CHUNK, 2, (1).to_bytes(4, "little"))
+    assert removed == [RowWrite(key, None) for key in context_keys(3)]
+    assert (covered.key, found(covered)) == (rows.COVERED_KEY, Row(RowKind.DELTA, 2, b"t"))
+    writer.strays.append(b"stray")
+    writer.note_rewritten(rewrite)
+    assert writer.contexts == {CONTEXT: ContextRows(1, 2, 0, 1)}
+    assert writer.strays == [b"stray"]
+
+
+def test_what_was_written_of_a_generation_that_failed_is_removed_and_its_number_not_used_again(
+    fold: Fold,
+) -> None:
+    writer = RowWriter(generation_min_bytes=0)
+    first = rewritten(writer, fold, 0)
+    apply(fold, blocks(1, 1))
+    flush = flushed(writer, fold)
+    assert flush.rows[0] == RowWrite(context_keys(1, generation=1)[0], None)
+    assert keys(flush.rows)[1] == context_keys(1, first=1)[0]
+    (second,) = writer.rewrites(fold, flush)
+    assert (first.after.generation, second.after.generation) == (1, 2)
+
+
+def test_a_generation_gets_a_higher_number_than_any_that_was_read(fold: Fold) -> None:
+    for known in (ContextRows(generation=6, last_generation=4), ContextRows(last_generation=6)):
+        writer = RowWriter(generation_min_bytes=0, contexts={CONTEXT: known}, seed_written=True)
+        assert rewritten(writer, fold, fold.offset + 1).after.generation == 7
