@@ -92,7 +92,7 @@ class PartitionContexts:
                 ready += self._take_ready(source, context, generation, found, publishers, counted)
             for size_bytes, refused in load_rows(self._kernel, ready):
                 if refused is not None:
-                    generation = generations.get(refused.context, 0)
+                    generation = self.states[refused.context].generation
                     key = rows.row_key(RowPlace(refused.context, generation, refused.n))
                     self._damage(refused.context, key, CORRUPT_ROWS, "its changes do not load")
                 loaded_bytes += size_bytes
