@@ -181,10 +181,10 @@ class Lane:
 
     def adopt_link(self, link: int) -> None:
         """What is to come over this link is of the process that the link before was to."""
-        if link > self.link:
-            if self._proven_link == self.link:
-                self._proven_link = link
-            self.link = link
+        adopted = max(self.link, link)
+        if self._proven_link == self.link:
+            self._proven_link = adopted
+        self.link = adopted
 
     def prove(self, link: int) -> None:
         """The engine still has the batch that the log has: all since is of one incarnation.

@@ -294,8 +294,8 @@ BEGUN: list[Record] = [events(1, 5, 7), reset(2), events(2, 0, 3), events(2, 4, 
 
 @pytest.mark.parametrize(
     "log",
-    [state(2, 2), state(2, 3, time=50.0)],
-    ids=["within a record", "at its end, of another run"],
+    [state(2, 0), state(2, 2), state(2, 2, time=3.0), state(2, 3, time=50.0)],
+    ids=["begun", "within a record", "within one, at the time of its end", "at its end"],
 )
 def test_what_another_bridge_has_begun_too_is_dropped(
     spool: Spool, log: LogState, caplog: pytest.LogCaptureFixture
@@ -317,6 +317,7 @@ def test_what_another_bridge_has_begun_too_is_dropped(
         (state(2, -1), 2),
         (state(2, 3), 1),
         (state(2, 9), 0),
+        (state(2, 9, time=50.0), 0),
         (state(2, 12), 0),
     ],
 )

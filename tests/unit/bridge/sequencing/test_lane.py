@@ -53,7 +53,7 @@ def doubted(records: list[SequencedRecord]) -> list[bool]:
 def test_of_a_new_lane_nothing_is_known_but_its_place() -> None:
     lane = new_lane()
     assert lane.anchor == Anchor(CURSOR, 0.0)
-    assert (lane.held_bytes, lane.link) == (0, 0)
+    assert (lane.held_bytes, lane.link, lane.live_link) == (0, 0, 0)
     assert doubted(accept(lane, batch(10))) == [True], "whatever brings it"
     lane.begin_link(7)
     assert (lane.link, lane.proven_link) == (7, 0)
@@ -82,6 +82,28 @@ def test_another_link_is_to_be_proven_anew(lane: Lane) -> None:
     lane.begin_link(8)
     assert (lane.link, lane.proven_link) == (8, 0)
     assert doubted(accept(lane, batch(10))) == [True]
+
+
+@pytest.mark.parametrize(("adopted", "link"), [(8, 8), (6, 7)])
+def test_a_link_that_is_to_the_same_process_is_proven_where_the_one_before_was(
+    lane: Lane, adopted: int, link: int
+) -> None:
+    lane.adopt_link(adopted)
+    assert (lane.link, lane.proven_link) == (link, 0)
+    proven = new_lane()
+    proven.begin_link(7)
+    proven.prove(7)
+    proven.adopt_link(adopted)
+    assert (proven.link, proven.proven_link) == (link, link)
+
+
+def test_the_first_link_of_all_is_proven_as_any_other() -> None:
+    lane = new_lane()
+    lane.place(Anchor(CURSOR, TIME))
+    lane.begin_link(1)
+    lane.prove(1)
+    assert accept(lane, batch(9, TIME, 2)) == []
+    assert lane.counters.duplicates == 1
 
 
 def test_a_proven_link_does_not_prove_what_was_doubted_before_it(lane: Lane) -> None:
