@@ -20,6 +20,7 @@ from schemas.limits import (
     CHECK_FAILURES_MAX,
     CHECK_HOLD_MAX_S,
     CHECK_HOLD_S,
+    CHECK_LATE_S,
     CHECK_RETRY_MAX_S,
     CHECK_RETRY_S,
     CHECK_SILENCE_S,
@@ -85,7 +86,8 @@ class Followed:
         interrupted: whether a repair was ended before its engine had said all.
         said: what was last written of it into the log.
         as_of: where it is confirmed: the log, or what waits for it, has all that it had published
-            by then.
+            by then. What its engine's socket drops when it is full comes behind what is heard: so
+            from then on, until its engine is asked, this stands still.
     """
 
     __slots__ = (
@@ -97,6 +99,7 @@ class Followed:
         "_doubt",
         "_doubted",
         "_failures",
+        "_heard_as_of",
         "_heard_at",
         "_is_behind",
         "_is_doubted",
@@ -132,6 +135,7 @@ class Followed:
         self._failures = 0
         self._settled_at = 0.0
         self._up_at = self._heard_at = self._asked_at = self._ask_at = 0.0
+        self._heard_as_of = 0.0
 
     @property
     def can_replay(self) -> bool:
@@ -145,6 +149,13 @@ class Followed:
             self.repair = None
             self.interrupted = True
 
+    def hold(self, wall_now: float) -> None:
+        """Its place in the log is no longer known: what waits of it may be dropped from here on."""
+        self.live = False
+        self.cancel_repair()
+        if self.doubted.doubt is None:  # at once: a heartbeat may be made before the next look
+            self._doubted = Doubted(Doubt.CATCHING_UP, wall_now)
+
     # What is seen
 
     def look(self, now: float, wall_now: float, look: Look) -> None:
@@ -155,9 +166,12 @@ class Followed:
         self._is_behind = look.is_waiting or now - look.received_until > WATCH_LATE_S
         if look.messages != self._messages:
             self._messages, self._heard_at = look.messages, now
+            self._heard_as_of = look.received_until
         if look.proven_link == look.links > 0 and look.links != self._proven_link:
             self._proven_link = self._confirmed_link = look.links
         self.as_of = look.received_until - (look.late_s if self._is_heard(now) else 0.0)
+        if self.can_replay and self._asked_at < self._heard_at:
+            self.as_of = min(self.as_of, self._heard_as_of)
         doubt = self._doubt_of(now, look)
         if self._doubted is None or self._doubted.doubt is not doubt:
             self._doubted = Doubted(doubt, wall_now)
@@ -179,6 +193,8 @@ class Followed:
             or now < self._settled_at
         ):
             return Doubt.RECEIVED_LATE
+        if now - self.as_of > CHECK_LATE_S:
+            return Doubt.CATCHING_UP
         return None
 
     def _is_heard(self, now: float) -> bool:

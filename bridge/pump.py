@@ -339,9 +339,7 @@ class Pump:
 
     def hold(self, publisher: PublisherKey) -> None:
         """Lets what the publisher sends wait again, until `begin` or `go_on`."""
-        followed = self.followed[publisher]
-        followed.live = False
-        followed.cancel_repair()
+        self.followed[publisher].hold(time.time())
         self._checks.pop(publisher, None)
         self.sequencer.hold(publisher)
 

@@ -168,6 +168,7 @@ REPLAYS_AT_ONCE_MAX: Final = 64  # silent sockets hold a place each, and the oth
 # confirmation: by the replay socket that nothing is missing; see schemas/answer_states.py.
 CHECK_SILENCE_S: Final = 2.0  # after its last message an engine is asked whether there is more
 CHECK_AGAIN_S: Final = 30.0  # and again this often while it is silent
+CHECK_LATE_S: Final = 3.0  # since what was heard last, and its engine has not answered since
 CHECK_RETRY_S: Final = 1.0  # after an answer that confirms nothing; doubled with each further one
 CHECK_RETRY_MAX_S: Final = 10.0
 CHECK_FAILURES_MAX: Final = 2  # in a row; then a publisher that was confirmed is so no more
@@ -450,6 +451,10 @@ assert (
 
 # queries
 assert BODY_BYTES_MAX >= 6 * QUERY_TOKENS_MAX, "the largest query must fit a body"
+assert CHECK_SILENCE_S < CHECK_LATE_S, "an engine that has fallen silent has time to answer"
+assert max(CHECK_LATE_S, RECEIVED_LATE_S) + HEARTBEAT_S < STALE_S, (
+    "who is late is doubted before all publishers of its partition are"
+)
 assert LAG_CHECK_S + LAG_CHECK_WAIT_S < STALE_S, "one late check makes no answer stale"
 assert BODY_BYTES_MAX <= BODIES_LARGE_BYTES_MAX < BODIES_BYTES_MAX, "the largest body has room"
 assert BODY_PIECE_S < BODY_READ_S, "a body that stalls is ended before one that is slow"

@@ -134,8 +134,6 @@ class Repair:
                     self._anchored = batch.sequence == 0
                     records += self._begin_incarnation(batch, now)
                 self._verified = True
-                if self._anchored:
-                    self._sequencer.prove(self._publisher, self._link)
             self._highest = max(self._highest, batch.sequence)
             answer = self._place(batch, taken)
             if answer is not Answer.MORE:

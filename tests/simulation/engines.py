@@ -230,10 +230,12 @@ class Link:
         self.up = up
 
     def send(self, frames: list[bytes]) -> None:
-        """Hands one message on, or loses it."""
+        """Hands one message on, or loses it: only behind others that are on their way, as an
+        engine's socket does whose queue is full.
+        """
         if not self.up:
             return
-        if self._rng.random() < self.loss:
+        if self._rng.random() < self.loss and self._last_at > self._loop.now:
             self.engine.note_unseen_loss()
             return
         soon = self._loop.now + self._rng.random() * 0.003

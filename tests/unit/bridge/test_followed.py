@@ -14,6 +14,7 @@ from schemas.limits import (
     CHECK_FAILURES_MAX,
     CHECK_HOLD_MAX_S,
     CHECK_HOLD_S,
+    CHECK_LATE_S,
     CHECK_RETRY_MAX_S,
     CHECK_RETRY_S,
     CHECK_SILENCE_S,
@@ -105,6 +106,17 @@ def test_no_moment_of_the_clock_is_a_special_one() -> None:
     scene.see(LINK_SETTLE_S)
     assert scene.asks() is Ask.REPAIR
     assert scene.ask(None) is None
+
+
+def test_one_whose_place_is_no_longer_known_is_doubted_at_once(confirmed: Scene) -> None:
+    confirmed.followed.hold(7.0)
+    assert confirmed.followed.doubted == (Doubt.CATCHING_UP, 7.0)
+    assert confirmed.followed.has_news
+    assert not confirmed.followed.live
+    down = Scene()
+    down.see()
+    down.followed.hold(7.0)
+    assert down.followed.doubted == (Doubt.LINK_DOWN, 1e9 + down.now), "it was doubted already"
 
 
 def test_an_answer_from_before_the_link_was_up_confirms_nothing() -> None:
@@ -213,8 +225,41 @@ def test_what_is_confirmed_is_so_as_of_what_had_been_received_by_then(confirmed:
     assert confirmed.followed.as_of == confirmed.now - 0.5
     confirmed.see(1.0, messages=1, late_s=0.25)
     assert confirmed.followed.as_of == confirmed.now - 0.25, "its link is as much behind"
-    confirmed.see(CHECK_SILENCE_S, late_s=0.25)
-    assert confirmed.followed.as_of == confirmed.now, "what was on its way has come"
+    plain = Scene(PLAIN)
+    plain.see(connected=True, links=1, proven_link=1, messages=1)
+    plain.see(CHECK_SILENCE_S, late_s=0.25)
+    assert plain.followed.as_of == plain.now, "what was on its way has come"
+
+
+def test_an_engine_that_can_be_asked_is_confirmed_as_of_what_was_heard_until_it_has_answered(
+    confirmed: Scene,
+) -> None:
+    """What its socket drops when it is full comes behind what is heard."""
+    confirmed.see(1.0, messages=1, received_until=confirmed.now + 0.75)
+    heard = confirmed.now - 0.25
+    assert confirmed.followed.as_of == heard
+    assert confirmed.see(CHECK_SILENCE_S) is None
+    assert confirmed.followed.as_of == heard
+    assert confirmed.see(CHECK_LATE_S - CHECK_SILENCE_S - 0.25) is None
+    assert confirmed.see(0.1) is Doubt.CATCHING_UP, "it alone, and not all of its partition"
+    assert confirmed.ask(None) is None
+    assert confirmed.followed.as_of == confirmed.now
+    confirmed.see(1.0)
+    assert confirmed.followed.as_of == confirmed.now, "whose socket is empty drops nothing"
+
+
+def test_an_engine_that_answers_as_it_is_heard_is_confirmed_as_of_then(confirmed: Scene) -> None:
+    confirmed.see(1.0, messages=1, received_until=confirmed.now + 0.75)
+    confirmed.ask(None)
+    assert confirmed.followed.as_of == confirmed.now
+
+
+def test_the_live_link_is_the_one_that_is_up_or_the_next(confirmed: Scene) -> None:
+    assert confirmed.followed.live_link == 1
+    confirmed.see(connected=False)
+    assert confirmed.followed.live_link == 2
+    confirmed.see(connected=True, links=2)
+    assert confirmed.followed.live_link == 2
 
 
 def test_records_that_wait_on_the_disk_are_told(confirmed: Scene) -> None:

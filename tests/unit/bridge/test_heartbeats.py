@@ -191,6 +191,10 @@ def test_what_a_heartbeat_says_is_as_old_as_what_was_received_last_of_those_conf
     assert confirmed is not None
     assert confirmed.age == 1.5
     assert beats.write_news(Sink()) == clock[0] - 1.5
+    two.doubt = None  # type: ignore[attr-defined]
+    both = beats.make(0)
+    assert both is not None
+    assert both.age == 60.0
 
 
 def test_nothing_is_said_while_records_of_a_confirmed_publisher_may_come_behind_it(

@@ -425,6 +425,23 @@ def test_a_link_that_ended_after_the_engine_was_asked_proves_nothing() -> None:
     assert scene.sequencer.waiting(KEY) == 1
 
 
+def test_what_came_over_a_link_that_was_gone_waits_where_the_replay_agrees_with_it() -> None:
+    scene = Scene(12)
+    scene.sequencer.note_link(KEY, LINK + 1)
+    assert scene.replays(9, 10, 11, 12) is Answer.DONE
+    assert scene.cursor == Cursor(1, 11)
+    assert scene.sequencer.waiting(KEY) == 1
+
+
+def test_behind_what_is_dropped_the_next_that_waits_counts() -> None:
+    scene = Scene(anchor=Anchor(NO_CURSOR, 0.0))
+    clock_ahead(scene, 0)
+    scene.sends(message(0, link=LINK + 1))
+    scene.sequencer.note_link(KEY, LINK + 1)
+    assert scene.replays(0) is Answer.DONE
+    assert scene.sequencer.waiting(KEY) == 1
+
+
 def test_a_replay_passes_over_what_waits_of_the_incarnation_before() -> None:
     scene = Scene(anchor=Anchor(NO_CURSOR, 0.0))
     clock_ahead(scene, 0)
