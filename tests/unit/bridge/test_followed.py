@@ -119,6 +119,18 @@ def test_one_whose_place_is_no_longer_known_is_doubted_at_once(confirmed: Scene)
     assert down.followed.doubted == (Doubt.LINK_DOWN, 1e9 + down.now), "it was doubted already"
 
 
+def test_the_repair_of_one_whose_place_is_no_longer_known_ends(confirmed: Scene) -> None:
+    async def scene() -> None:
+        confirmed.followed.repair = under_way = asyncio.create_task(asyncio.sleep(60))
+        confirmed.followed.hold(7.0)
+        assert confirmed.followed.repair is None
+        assert confirmed.followed.interrupted
+        await asyncio.wait([under_way], timeout=10)
+        assert under_way.cancelled()
+
+    asyncio.run(scene())
+
+
 def test_an_answer_from_before_the_link_was_up_confirms_nothing() -> None:
     scene = Scene()
     assert scene.ask(None) is Doubt.LINK_DOWN

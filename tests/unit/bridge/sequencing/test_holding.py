@@ -219,3 +219,20 @@ def test_a_clear_that_waited_proves_no_link_that_came_after_it() -> None:
     resumed(sequencer)
     assert sequencer.proven_link(KEY) == 0
     assert sequencer.proven(KEY) == Proof(10, 100.0)
+
+
+def test_what_came_over_an_earlier_link_can_be_dropped() -> None:
+    sequencer = holding(live(9, link=1), live(12, link=1), live(13, link=2))
+    assert sequencer.drop_earlier(KEY, 2) is True
+    waiting = sequencer.first_waiting(KEY)
+    assert waiting is not None
+    assert (waiting.sequence, sequencer.waiting(KEY)) == (13, 1)
+    assert sequencer.counters()[KEY].dropped == {DropReason.EARLIER_INCARNATION: 1}, "9 is older"
+    assert sequencer.drop_earlier(KEY, 2) is False
+
+
+def test_what_came_over_a_link_that_is_not_known_is_not_dropped() -> None:
+    sequencer = holding(live(12))
+    assert sequencer.drop_earlier(KEY, 2) is False
+    assert sequencer.waiting(KEY) == 1
+    assert following().drop_earlier(KEY, 2) is False, "nothing waits"
