@@ -17,6 +17,7 @@ from typing import NamedTuple
 from schemas.answer_states import Doubt
 from schemas.limits import (
     CHECK_AGAIN_S,
+    CHECK_DOUBLINGS_MAX,
     CHECK_FAILURES_MAX,
     CHECK_HOLD_MAX_S,
     CHECK_HOLD_S,
@@ -237,9 +238,18 @@ class Followed:
         """How long what comes live waits for a check: longer where earlier ones were too short."""
         if self.doubted.doubt is None:
             return 0.0
-        return min(CHECK_HOLD_S * 2.0**self._failures, CHECK_HOLD_MAX_S)
+        return min(CHECK_HOLD_S * self._doublings, CHECK_HOLD_MAX_S)
+
+    @property
+    def _doublings(self) -> float:
+        return 2.0 ** min(self._failures, CHECK_DOUBLINGS_MAX)  # without end it would overflow
 
     # Asking
+
+    @property
+    def fails(self) -> bool:
+        """Whether its engine's last answers confirmed nothing."""
+        return self._failures > 0
 
     def asks(self, now: float) -> Ask:
         """What is to be asked now."""
@@ -283,7 +293,7 @@ class Followed:
                 self._confirmed_link, self._asked_at = link, now
                 self._settled_at = 0.0
             return
-        self._ask_at = now + min(CHECK_RETRY_S * 2**self._failures, CHECK_RETRY_MAX_S)
+        self._ask_at = now + min(CHECK_RETRY_S * self._doublings, CHECK_RETRY_MAX_S)
         self._failures += 1
         self._doubt = doubt if self.can_replay else Doubt.NO_REPLAY
         if self._failures >= CHECK_FAILURES_MAX and self.can_replay:

@@ -482,7 +482,7 @@ class Pump:
             ask = followed.asks(now)
             if ask is Ask.REPAIR:
                 self.repair(publisher)
-            elif ask is Ask.CHECK and len(self._checks) < CHECKS_AT_ONCE_MAX:
+            elif ask is Ask.CHECK and self._may_check(followed):
                 self.repair(publisher, is_check=True)
         self.watched_at = now
 
@@ -499,6 +499,11 @@ class Pump:
     def has_waiting(self, publisher: PublisherKey) -> bool:
         """See `Watched`."""
         return self._sink.has_waiting(publisher)
+
+    def _may_check(self, followed: Followed) -> bool:
+        """Engines that do not answer leave places to those that do."""
+        alike = [one for one in self._checks if self.followed[one].fails == followed.fails]
+        return len(alike) < CHECKS_AT_ONCE_MAX
 
     def _look(
         self, publisher: PublisherKey, followed: Followed, now: float, wall_now: float

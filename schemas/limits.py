@@ -163,7 +163,8 @@ REPLAY_CHUNK_BYTES: Final = 4 * MIB
 REPLAY_OVERLAP_BATCHES: Final = 16  # before the log's last, where a reply may have lost that one
 REPLAY_BARREN_MAX: Final = 4  # requests in a row that bring nothing new
 REPLAY_REQUESTS_MAX: Final = 256  # of one repair
-REPLAYS_AT_ONCE_MAX: Final = 64  # silent sockets hold a place each, and the others wait
+REPLAYS_AT_ONCE_MAX: Final = 48  # silent sockets hold a place each, and the others wait
+SILENT_AT_ONCE_MAX: Final = 16  # replays of engines that did not answer the last time
 
 # confirmation: by the replay socket that nothing is missing; see schemas/answer_states.py.
 CHECK_SILENCE_S: Final = 2.0  # after its last message an engine is asked whether there is more
@@ -171,10 +172,11 @@ CHECK_AGAIN_S: Final = 30.0  # and again this often while it is silent
 CHECK_LATE_S: Final = 3.0  # since what was heard last, and its engine has not answered since
 CHECK_RETRY_S: Final = 1.0  # after an answer that confirms nothing; doubled with each further one
 CHECK_RETRY_MAX_S: Final = 10.0
+CHECK_DOUBLINGS_MAX: Final = 16  # of a pause: by then each is at its bound
 CHECK_FAILURES_MAX: Final = 2  # in a row; then a publisher that was confirmed is so no more
 CHECK_HOLD_S: Final = 0.5  # a batch that comes meanwhile waits no longer: the question is dropped
 CHECK_HOLD_MAX_S: Final = 4.0  # it is doubled with each check that was dropped, up to this
-CHECKS_AT_ONCE_MAX: Final = 16
+CHECKS_AT_ONCE_MAX: Final = 16  # of those whose last one failed; as many of the others
 LATENESS_COMPARED: Final = 1024  # turns with batches of a publisher, to find its clock
 RECEIVED_LATE_S: Final = 2.0  # messages that have waited for longer: `unconfirmed`
 HEARTBEAT_S: Final = 1.0  # of a bridge in each partition of the log where it has publishers
@@ -383,7 +385,7 @@ assert KAFKA_BATCH_BYTES < KAFKA_MESSAGE_MAX_BYTES, "the broker must take a batc
 assert KAFKA_MESSAGE_MAX_BYTES <= KAFKA_FETCH_BYTES_MAX, "the largest message must be fetchable"
 assert KAFKA_BATCH_BYTES < QUEUE_BYTES_MAX, "one batch must not fill the queue"
 assert QUEUE_BYTES_MAX < SPOOL_BYTES_MAX, "the spool takes the whole queue when Kafka goes away"
-assert REPLAYS_AT_ONCE_MAX * REPLAY_CHUNK_BYTES <= LOG_WAITING_BYTES_MAX, (
+assert (REPLAYS_AT_ONCE_MAX + SILENT_AT_ONCE_MAX) * REPLAY_CHUNK_BYTES <= LOG_WAITING_BYTES_MAX, (
     "every replay under way may have a chunk behind a failed append"
 )
 assert SPOOL_REOPEN_RATIO < 1.0, "a full spool must be drained before it is filled again"

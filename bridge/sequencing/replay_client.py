@@ -30,6 +30,7 @@ from schemas.errors import EndpointError
 from schemas.identities import PublisherKey
 from schemas.limits import (
     MESSAGE_BYTES_MAX,
+    PUBLISHERS_MAX,
     REPLAY_BARREN_S,
     REPLAY_CHUNK_BATCHES,
     REPLAY_CHUNK_BYTES,
@@ -37,6 +38,7 @@ from schemas.limits import (
     REPLAY_MESSAGES_MAX,
     REPLAY_TOTAL_S,
     REPLAYS_AT_ONCE_MAX,
+    SILENT_AT_ONCE_MAX,
 )
 from schemas.records import SequencedRecord
 
@@ -48,7 +50,9 @@ Emit = Callable[[Sequence[SequencedRecord]], Awaitable[None]]
 
 
 class Replayer:
-    """Repairs publishers, REPLAYS_AT_ONCE_MAX at a time.
+    """Repairs publishers, REPLAYS_AT_ONCE_MAX at a time, and apart from them SILENT_AT_ONCE_MAX of
+    those whose engine did not answer the last time: they would take the others' places for as long
+    as it takes to give up.
 
     Args:
         sequencer: of the same loop.
@@ -74,6 +78,8 @@ class Replayer:
         self._barren_s = barren_s
         self._context = zmq.asyncio.Context()
         self._places = asyncio.Semaphore(REPLAYS_AT_ONCE_MAX)
+        self._silent_places = asyncio.Semaphore(SILENT_AT_ONCE_MAX)
+        self._silent: set[PublisherKey] = set()
 
     async def repair(self, publisher: PublisherKey, endpoint: str, emit: Emit) -> Doubt | None:
         """Emits what the engine still has after the publisher's cursor, up to what waits.
@@ -88,11 +94,22 @@ class Replayer:
         """
         try:
             check_endpoint(endpoint)
-            async with self._places:
-                return await self._repair(publisher, endpoint, emit)
+            is_silent = publisher in self._silent
+            async with self._silent_places if is_silent else self._places:
+                doubt = await self._repair(publisher, endpoint, emit)
+            self._note(publisher, is_silent=doubt is Doubt.REPLAY_SILENT)
+            return doubt
         except EndpointError as error:
             _logger.warning("Cannot ask %s for a replay: %s", publisher, error)
             return Doubt.REPLAY_SILENT
+
+    def _note(self, publisher: PublisherKey, *, is_silent: bool) -> None:
+        if len(self._silent) >= PUBLISHERS_MAX:
+            self._silent.clear()  # some of them are followed no more
+        if is_silent:
+            self._silent.add(publisher)
+        else:
+            self._silent.discard(publisher)
 
     async def _repair(self, publisher: PublisherKey, endpoint: str, emit: Emit) -> Doubt | None:
         repair = Repair(self._sequencer, publisher)

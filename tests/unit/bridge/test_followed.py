@@ -131,6 +131,17 @@ def test_the_repair_of_one_whose_place_is_no_longer_known_ends(confirmed: Scene)
     asyncio.run(scene())
 
 
+def test_however_often_its_engine_did_not_answer_it_is_asked_again(confirmed: Scene) -> None:
+    for _ in range(3000):
+        confirmed.ask(Doubt.REPLAY_SILENT)
+    assert confirmed.followed.fails
+    assert confirmed.followed.patience_s == CHECK_HOLD_MAX_S
+    confirmed.see(CHECK_RETRY_MAX_S)
+    assert confirmed.asks() is Ask.CHECK
+    assert confirmed.ask(None) is None
+    assert not confirmed.followed.fails
+
+
 def test_an_answer_from_before_the_link_was_up_confirms_nothing() -> None:
     scene = Scene()
     assert scene.ask(None) is Doubt.LINK_DOWN

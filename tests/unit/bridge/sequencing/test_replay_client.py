@@ -10,13 +10,16 @@ import msgspec
 import pytest
 import zmq
 
+from bridge.sequencing import replay_client
 from bridge.sequencing import sequencer as sequencer_module
 from bridge.sequencing.lane import Anchor
-from bridge.sequencing.replay_client import END_SEQUENCE, Replayer
+from bridge.sequencing.replay_client import END_SEQUENCE, Emit, Replayer
 from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
+from schemas.answer_states import Doubt
 from schemas.codec import decode_record_events
 from schemas.events import Removed
+from schemas.identities import PublisherKey
 from schemas.positions import NO_CURSOR, Cursor
 from schemas.records import EventsRecord, SequencedRecord
 from simulation.engines.publisher import Publisher, PublisherOptions
@@ -492,3 +495,39 @@ def test_a_socket_that_sends_without_end_what_brings_nothing_is_as_good_as_silen
         thread.join()
         router.close()
         context.term()
+
+
+def test_engines_that_do_not_answer_leave_places_to_those_that_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(replay_client, "REPLAYS_AT_ONCE_MAX", 1)
+    silent, well = (registration(instance_id=name).publisher for name in ("silent", "well"))
+
+    class Scripted(Replayer):
+        """One that does not answer, however long it is waited for from the second time on."""
+
+        patient = False
+
+        async def _repair(self, publisher: PublisherKey, endpoint: str, emit: Emit) -> Doubt | None:
+            if publisher == well:
+                return None
+            if self.patient:
+                await asyncio.sleep(60)
+            return Doubt.REPLAY_SILENT
+
+    async def emit(emitted: Sequence[SequencedRecord]) -> None: ...
+
+    async def ask() -> None:
+        replayer = Scripted(Sequencer())
+        endpoint = "tcp://127.0.0.1:1"
+        assert await replayer.repair(silent, endpoint, emit) is Doubt.REPLAY_SILENT
+        replayer.patient = True
+        waiting = asyncio.create_task(replayer.repair(silent, endpoint, emit))
+        await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            assert await replayer.repair(well, endpoint, emit) is None
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        replayer.close()
+
+    asyncio.run(ask())
