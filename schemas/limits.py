@@ -178,6 +178,7 @@ CHECK_HOLD_S: Final = 0.5  # a batch that comes meanwhile waits no longer: the q
 CHECK_HOLD_MAX_S: Final = 4.0  # it is doubled with each check that was dropped, up to this
 CHECKS_AT_ONCE_MAX: Final = 16  # of those whose last one failed; as many of the others
 LATENESS_COMPARED: Final = 1024  # turns with batches of a publisher, to find its clock
+CLOCK_STEP_S: Final = 1.0  # a batch that comes so much sooner than any before: a clock was set
 RECEIVED_LATE_S: Final = 2.0  # messages that have waited for longer: `unconfirmed`
 HEARTBEAT_S: Final = 1.0  # of a bridge in each partition of the log where it has publishers
 HEARTBEAT_COMPLETE_S: Final = 15.0  # how often one names all publishers: what was lost is healed

@@ -3,12 +3,13 @@
 A link that is slower than what is sent over it is up and never silent, and nothing waits here: only
 the batches' own times tell that they are old. The engine's clock may be any time apart from ours,
 so the batch that came soonest after it was made shows how far; of the latest ones only, for clocks
-drift and are set.
+drift and are set. One that seems to have come much sooner than any before was made after the
+engine's clock was set forward: what is on its way is no less late than before.
 """
 
 from typing import Final
 
-from schemas.limits import LATENESS_COMPARED
+from schemas.limits import CLOCK_STEP_S, LATENESS_COMPARED
 
 _NONE: Final = float("inf")
 
@@ -36,6 +37,9 @@ class Lateness:
         if self._count == LATENESS_COMPARED:
             self._before, self._least, self._count = self._least, apart, 0
         self._count += 1
-        if apart < self._least:
+        least = min(self._before, self._least)
+        if apart < least - CLOCK_STEP_S:
+            self._before, self._least = _NONE, apart - self.late_s
+        elif apart < self._least:
             self._least = apart
         self.late_s = apart - min(self._before, self._least)

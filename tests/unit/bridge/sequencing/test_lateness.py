@@ -33,3 +33,26 @@ def test_a_clock_that_was_set_back_is_forgotten_after_a_while() -> None:
         now += 1
         lateness.note(now - (50.0 if turn > 10 else 0.0), now)
     assert lateness.late_s == pytest.approx(0.0)
+
+
+def test_a_clock_that_is_set_forward_makes_nothing_sooner() -> None:
+    lateness = Lateness()
+    lateness.note(100.0, 100.1)
+    lateness.note(101.0, 109.1)
+    assert lateness.late_s == pytest.approx(8.0)
+    for second in range(5):
+        lateness.note(162.0 + second, 110.1 + second)
+        assert lateness.late_s == pytest.approx(8.0), "the backlog is as long as before"
+    lateness.note(175.0, 115.1)
+    assert lateness.late_s == pytest.approx(0.0), "it is gone"
+
+
+def test_what_was_late_from_the_beginning_is_found_to_have_been() -> None:
+    lateness = Lateness()
+    lateness.note(100.0, 108.0)
+    assert lateness.late_s == 0.0
+    for second in range(9):
+        lateness.note(101.0 + second, 108.5 + second / 10)
+    assert lateness.late_s == pytest.approx(0.0)
+    lateness.note(112.0, 116.0)
+    assert lateness.late_s == pytest.approx(3.7)
