@@ -128,8 +128,10 @@ def tail_embedded(data: Path, options: TailOptions, write: Write) -> None:
 
 
 def _embedded_batches(path: Path, options: TailOptions) -> Iterator[list[Entry]]:
+    ReadOnlyLog(path).close()  # a reader that follows takes a log for whole whose files are gone
+    open_log = _FollowedLog if options.follow else _WholeLog
     with tempfile.TemporaryDirectory(prefix="reprise-tail-") as scratch:
-        log = _FollowedLog(path, Path(scratch))
+        log = open_log(path, Path(scratch))
         try:
             position = Offset(0) if options.from_beginning else log.end_offset
             while True:
@@ -169,6 +171,12 @@ class _FollowedLog(ReadOnlyLog):
         """Lets `read` find what the service has written since."""
         with disk_errors("follow the log", self.path):
             self._db.catch_up()
+
+
+class _WholeLog(_FollowedLog):
+    """The same, of which nothing may be missing."""
+
+    _refuses_holes = True
 
 
 class _Printer:
