@@ -108,6 +108,7 @@ BATCH_APART_EVENTS_MAX: Final = 16_384  # with a bad one among them, looked at o
 BATCH_ERRORS_MAX: Final = 100  # bad events of a batch; more, and it is undecodable as a whole
 EVENT_FIELDS_MAX: Final = 64  # of an event in no known form, to find its tag
 EVENT_BLOCKS_MAX: Final = 1_000_000  # reason="too_many_blocks"
+LORA_NAMES_MAX: Final = 4096  # of a publisher; each makes a context, of some KB
 EVENT_OVERHEAD_BYTES: Final = 128  # of a packed event beside its arrays, at most
 PACKED_BATCH_BYTES_MAX: Final = 32 * MIB  # reason="batch_too_large"; a batch is never split
 GROUP_NUMBER_MAX: Final = 2**31 - 1  # reason="bad_group"

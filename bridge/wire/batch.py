@@ -222,7 +222,7 @@ class BatchDecoder:
     def __init__(
         self, registration: Registration, packer: ArrayPacker, *, forms: WireForms
     ) -> None:
-        self._origin = Origin(packer, registration.lora_name)
+        self._origin = Origin(packer, registration.lora_name, set())
         self._dp_rank = registration.dp_rank
         # An engine never changes its form, so the one that fitted last is tried first.
         self._batch_forms = list(forms.batches)

@@ -37,4 +37,5 @@ class DropReason(StrEnum):
     BAD_GROUP = "bad_group"
     BAD_EXTRA_KEYS = "bad_extra_keys"
     NAME_TOO_LONG = "name_too_long"
+    TOO_MANY_LORA_NAMES = "too_many_lora_names"
     TOO_MANY_BLOCKS = "too_many_blocks"

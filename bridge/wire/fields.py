@@ -12,7 +12,13 @@ from bridge.wire.drop_reasons import DropReason
 from schemas.arrays import ArrayPacker, hash_to_u64
 from schemas.errors import EventError
 from schemas.identities import Medium
-from schemas.limits import BLOCK_SIZE_MAX, EVENT_BLOCKS_MAX, GROUP_NUMBER_MAX, NAME_BYTES_MAX
+from schemas.limits import (
+    BLOCK_SIZE_MAX,
+    EVENT_BLOCKS_MAX,
+    GROUP_NUMBER_MAX,
+    LORA_NAMES_MAX,
+    NAME_BYTES_MAX,
+)
 
 NIL: Final = msgspec.Raw(b"\xc0")
 """The default of fields that stay encoded."""
@@ -33,10 +39,17 @@ _MEDIA: Final[dict[str | None, Medium]] = {
 
 
 class Origin(NamedTuple):
-    """What a publisher's registration adds to its events, and the packer of their arrays."""
+    """What is known of a publisher.
+
+    Attributes:
+        packer: of hashes and tokens.
+        lora_name: what its registration adds to its events.
+        lora_names: those that its events have named: each makes a context of the table.
+    """
 
     packer: ArrayPacker
     lora_name: str
+    lora_names: set[str]
 
 
 def medium_of(name: str | None) -> Medium:
@@ -111,10 +124,16 @@ def name_of(value: str | None) -> str:
     return value
 
 
-def lora_name_of(name: str | None, lora_id: int | str | None, registered: str) -> str:
+def lora_name_of(name: str | None, lora_id: int | str | None, origin: Origin) -> str:
     """The adapter's level in the table: by the event's name, the registration's, or the id."""
-    if name:
-        return name_of(name)
-    if registered or lora_id is None:
-        return registered
-    return name_of(f"lora_id:{lora_id}")
+    if not name:
+        if origin.lora_name or lora_id is None:
+            return origin.lora_name
+        name = f"lora_id:{lora_id}"
+    if name not in origin.lora_names:
+        name = name_of(name)
+        if len(origin.lora_names) >= LORA_NAMES_MAX:
+            detail = f"Expected at most {LORA_NAMES_MAX} LoRA names, got one more: {name[:80]}"
+            raise EventError(DropReason.TOO_MANY_LORA_NAMES, detail)
+        origin.lora_names.add(name)
+    return name

@@ -61,7 +61,7 @@ class _Stored(WireEvent):
             parent=parent,
             block_size=block_size_of(self.block_size),
             medium=medium_of(self.medium),
-            lora_name=lora_name_of(lora_name, self.lora_id, origin.lora_name),
+            lora_name=lora_name_of(lora_name, self.lora_id, origin),
             extra_keys=_salted(cache_salt, len(hashes) // 8) if parent is None else (),
         )
 

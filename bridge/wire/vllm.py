@@ -63,7 +63,7 @@ class _Stored(WireEvent):
 
     def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
         """See `WireEvent`."""
-        lora_name = lora_name_of(self.lora_name, self.lora_id, origin.lora_name)
+        lora_name = lora_name_of(self.lora_name, self.lora_id, origin)
         return Stored(
             sequence=sequence,
             hashes=hashes_of(self.block_hashes, origin.packer),

@@ -8,7 +8,7 @@ import msgspec
 from query_api.http.answers import Document
 from query_api.ports import Lag, View, positions_text
 from schemas import conditions
-from streams.kernel.interface import ContextView
+from streams.kernel.interface import ContextView, ReadOnlyKernel
 
 _encode_context = msgspec.msgpack.Encoder().encode
 
@@ -44,13 +44,13 @@ def ready_document(view: View) -> tuple[int, Document]:
     return status, document | {"position": positions_text(health.positions)}
 
 
-def digest_document(view: View) -> Document:
+def digest_document(kernel: ReadOnlyKernel, position: str) -> Document:
     """The answer of `GET /digest`; tables that folded the same records have the same `digest`."""
-    contexts = sorted(context for context in view.kernel.contexts() if context.entries)
+    contexts = sorted(context for context in kernel.contexts() if context.entries)
     return {
-        "position": positions_text(view.positions()),
-        "kernel": view.kernel.name,
-        "seed": view.kernel.seed,
+        "position": position,
+        "kernel": kernel.name,
+        "seed": kernel.seed,
         "digest": total_digest(contexts),
         "contexts": [_context(context) for context in contexts],
     }

@@ -1,5 +1,7 @@
 """Every route, declared in FastAPI: the cold ones served here, the hot ones for the document."""
 
+import asyncio
+from collections.abc import Callable
 from typing import Final
 
 from fastapi import APIRouter, Request, Response
@@ -15,7 +17,7 @@ from query_api.http.query_endpoint import HotRoutes
 from query_api.http.requests.bodies import Bodies
 from query_api.http.requests.registrations import read_registration, read_unregistration
 from query_api.http.wire import Wire, body_wire, encode, header, reply_wire
-from query_api.ports import PublisherRegistry, View
+from query_api.ports import PublisherRegistry, View, positions_text
 
 BOTH_WIRES: Final = (Wire.JSON, Wire.MSGPACK)
 
@@ -23,6 +25,20 @@ BOTH_WIRES: Final = (Wire.JSON, Wire.MSGPACK)
 def respond(document: Document, wire: Wire, status: int = 200) -> Response:
     """One document as a response."""
     return Response(encode(document, wire), status_code=status, media_type=wire.value)
+
+
+class LargeAnswers:
+    """Makes answers that are as long as the table has contexts, one at a time, beside the loop:
+    queries go on.
+    """
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+
+    async def make(self, answer: Callable[[], Response]) -> Response:
+        """Calls it in a thread; it reads nothing that changes on the loop."""
+        async with self._turn:
+            return await asyncio.to_thread(answer)
 
 
 async def read_request(request: Request, bodies: Bodies, default_wire: Wire) -> tuple[bytes, Wire]:
@@ -88,6 +104,7 @@ def registration_routes(
 def view_routes(view: View, version: str, default_wire: Wire) -> APIRouter:
     """The routes that show what is there; `default_wire` for requests that name none."""
     router = APIRouter(tags=["views"])
+    large = LargeAnswers()
 
     @router.get(
         "/services",
@@ -104,8 +121,9 @@ def view_routes(view: View, version: str, default_wire: Wire) -> APIRouter:
         openapi_extra=openapi.view_operation(models.GlobalView, *BOTH_WIRES),
     )
     async def global_view(request: Request) -> Response:
-        document = view_document(view.kernel.scopes(), view.services())
-        return respond(document, reply_wire(request.headers.raw, default_wire))
+        wire = reply_wire(request.headers.raw, default_wire)
+        kernel, services = view.kernel, view.services()
+        return await large.make(lambda: respond(view_document(kernel.scopes(), services), wire))
 
     @router.get(
         "/digest",
@@ -113,7 +131,8 @@ def view_routes(view: View, version: str, default_wire: Wire) -> APIRouter:
         openapi_extra=openapi.view_operation(models.TableDigest),
     )
     async def digest() -> Response:
-        return respond(digest_document(view), Wire.JSON)
+        kernel, position = view.kernel, positions_text(view.positions())
+        return await large.make(lambda: respond(digest_document(kernel, position), Wire.JSON))
 
     @router.get(
         "/health",

@@ -6,12 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.wire import batch as batch_module
+from bridge.wire import fields
 from bridge.wire.batch import BatchDecoder, DecodedBatch, WireEvent, read_frames
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.vllm import open_source
 from schemas.arrays import PythonArrayPacker
 from schemas.errors import BatchError, EventError, FrameError
-from schemas.events import Cleared, Removed
+from schemas.events import Cleared, Removed, Stored
 from schemas.limits import BATCH_APART_EVENTS_MAX, BATCH_ERRORS_MAX, BATCH_EVENTS_MAX
 from tests.unit.bridge.messages import captured_messages, frames_of, map_event, registration
 
@@ -257,3 +258,23 @@ def test_no_damaged_payload_is_an_unforeseen_error(
     damaged[place % len(payload)] = byte
     decode_payload(bytes(damaged))
     decode_payload(bytes(damaged[: length % len(payload)]))
+
+
+def test_the_names_of_adapters_are_bounded_and_those_known_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each makes a context of the table."""
+    monkeypatch.setattr(fields, "LORA_NAMES_MAX", 2)
+    decoder = open_source(registration(), PythonArrayPacker())
+
+    def stored(name: str, number: int) -> DecodedBatch:
+        fields = {"block_hashes": [number], "token_ids": [1] * 4, "block_size": 4}
+        event = map_event("BlockStored", **fields, lora_name=name)
+        return decoder.decode(frames_of([1.0, [event], 0], number))
+
+    assert [one.lora_name for one in stored("x", 0).events if isinstance(one, Stored)] == ["x"]
+    assert stored("y", 1).dropped == []
+    refused = stored("z", 2)
+    assert refused.events == []
+    assert [one.reason for one in refused.dropped] == [DropReason.TOO_MANY_LORA_NAMES]
+    assert len(stored("x", 3).events) == 1

@@ -18,6 +18,8 @@ from schemas.limits import (
     MIB,
 )
 from tests.fakes import FakeTable
+from tests.simulation import loop as simulated
+from tests.simulation.loop import SimulatedLoop
 
 
 def piece(body: bytes, *, more: bool = True) -> Message:
@@ -44,10 +46,12 @@ class Client:
 
 
 def run(case: Callable[[], Awaitable[None]]) -> None:
-    async def go() -> None:
+    """On simulated time: what is too slow does not depend on the machine."""
+
+    async def go(loop: SimulatedLoop) -> None:
         await case()
 
-    asyncio.run(go())
+    simulated.run(go)
 
 
 def test_a_body_in_pieces_is_held_until_its_end() -> None:
