@@ -1,6 +1,8 @@
 """Signals end a command, also where whatever started it has them ignored."""
 
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -12,6 +14,7 @@ from click.testing import CliRunner
 
 from reprise.cli.interruption import Commands, ended_by_signals
 from reprise.cli.main import main
+from streams.log.embedded import EmbeddedLog
 from streams.table import verification
 
 BOTH = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
@@ -77,3 +80,19 @@ def test_a_thread_that_may_not_install_handlers_runs_the_command_all_the_same() 
     thread.start()
     thread.join(BOUND_S)
     assert ran == [True]
+
+
+def test_output_that_takes_no_more_is_told_in_a_line(tmp_path: Path) -> None:
+    log = EmbeddedLog(tmp_path / "log")
+    log.append([b"no record"])
+    log.close()
+    with Path("/dev/full").open("wb") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "reprise", "tail", "--data", str(tmp_path)],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert ended.returncode == 1
+    assert ended.stderr == "Error: Cannot write to standard output: No space left on device\n"
