@@ -282,6 +282,8 @@ WORKER_RETRY_S: Final = 0.5  # the pause after an app failed; doubled with each 
 WORKER_RETRY_MAX_S: Final = 5.0  # up to this
 WORKER_SETTLED_S: Final = 30.0  # an app that ran for this long resets the pause
 WORKER_STOP_S: Final = SHUTDOWN_S - 2.0  # for the last flush and commit, and to leave the group
+WORKER_STALL_CHECK_S: Final = 10.0  # how often it is looked whether records are missing
+WORKER_STALL_S: Final = 60.0  # a table that stands still for so long, with more in its log
 WORKER_APP_STOP_S: Final = 30.0  # for Faust's services to end after a failure
 WORKER_CLEAN_S: Final = 5.0  # for the tasks that a crash of Faust left; then the process ends
 

@@ -55,11 +55,15 @@ Tables of Faust's own are not used: their recovery waits for the last offset of 
 transaction ends in a record that no consumer is given; nor do they fence, or write rows and offset
 as one.
 
+A partition that stands still although its log has more ends the app (`stall_watch`): that nothing
+comes is what every fault between the broker and the agent looks like.
+
 A stopped app cannot be started again: each attempt makes a new one.
 """
 
 import asyncio
 import logging
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
@@ -89,10 +93,13 @@ from schemas.limits import (
     WORKER_COMMIT_S,
     WORKER_POLL_RECORDS_MAX,
     WORKER_POLL_S,
+    WORKER_STALL_CHECK_S,
 )
+from streams.log.events_topic import log_bounds
 from streams.log.interface import LogEntry
 from streams.worker.outcome import Outcome
 from streams.worker.owner import PartitionOwner
+from streams.worker.stall_watch import StallWatch
 
 _NEVER: Final = 2**31 - 1
 
@@ -264,6 +271,7 @@ class WorkerApp(faust.App):
         self._options = options
         self._group = group
         self._session_timeout_s = session_timeout_s
+        self._events_topic = topic
         super().__init__(
             group,
             broker=[URL(f"kafka://{server}") for server in options["bootstrap_servers"]],
@@ -347,12 +355,14 @@ class WorkerApp(faust.App):
         starting.add_done_callback(self._started_or_failed)
         entered = asyncio.ensure_future(self.outcome.entered.wait())
         stopped = asyncio.ensure_future(stopping.wait())
+        watching = asyncio.ensure_future(self._watch())
         try:
             await asyncio.wait((entered, starting), return_when=asyncio.FIRST_COMPLETED)
             await asyncio.wait((stopped, self.outcome.failed), return_when=asyncio.FIRST_COMPLETED)
         finally:
             entered.cancel()
             stopped.cancel()
+            watching.cancel()
             try:
                 await self._end()
             finally:
@@ -360,6 +370,27 @@ class WorkerApp(faust.App):
                 await asyncio.wait((starting,))
         if not stopping.is_set():
             self.outcome.failed.result()
+
+    async def _watch(self) -> None:
+        """Ends the app where it stands still: the next one joins the group anew."""
+        watch = StallWatch()
+        while not self.outcome.failed.done():
+            await asyncio.sleep(WORKER_STALL_CHECK_S)
+            try:
+                places = self._places()
+                logs = await log_bounds(self._options, self._events_topic, places)
+            except (KafkaError, OSError):
+                continue  # Kafka is away, which others tell
+            if (stalled := watch.note(places, logs, time.monotonic())) is not None:
+                self.outcome.fail(stalled)
+
+    def _places(self) -> dict[int, int]:
+        """Where the tables that are open stand."""
+        found = {tp.partition: self.owner.next_offset(tp.partition) for tp in self._assigned()}
+        return {partition: place for partition, place in found.items() if place is not None}
+
+    def _assigned(self) -> set[TP]:
+        return set(self.consumer.assignment()) if self.outcome.entered.is_set() else set()
 
     def _started_or_failed(self, starting: "asyncio.Future[None]") -> None:
         error = None if starting.cancelled() else starting.exception()

@@ -1,0 +1,56 @@
+"""Finds a partition that stands still although its log has more: what a consumer that has stopped
+giving records, for whatever reason, looks like from outside. Pure.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from schemas.errors import RepriseError
+from schemas.limits import WORKER_STALL_S
+from schemas.positions import LogBounds
+
+
+class StalledError(RepriseError):
+    """The consumer has given no record of a partition for too long; the app is made anew.
+
+    Operator action: none where the worker goes on; report it, with the log.
+    """
+
+
+class _Seen(NamedTuple):
+    place: int
+    since: float
+
+
+class StallWatch:
+    """Of one attempt; to be told now and then."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, _Seen] = {}
+
+    def note(
+        self, places: Mapping[int, int], logs: Mapping[int, LogBounds], now: float
+    ) -> StalledError | None:
+        """Takes where each table stands.
+
+        Args:
+            places: by partition, the offset to be folded next.
+            logs: where their logs began and ended then.
+            now: monotonic seconds.
+
+        Returns:
+            What to end with, where one has stood still for WORKER_STALL_S.
+        """
+        seen: dict[int, _Seen] = {}
+        for partition, place in places.items():
+            log, before = logs[partition], self._seen.get(partition)
+            if max(place, log.start) >= log.end or before is None or before.place != place:
+                before = _Seen(place, now)
+            seen[partition] = before
+            if now - before.since >= WORKER_STALL_S:
+                return StalledError(
+                    f"Partition {partition} has stood still at offset {place} for"
+                    f" {now - before.since:.0f} s, and its log ends at {log.end}"
+                )
+        self._seen = seen
+        return None

@@ -1,0 +1,77 @@
+"""When a partition stands still."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from brokers.errors import KafkaTimeoutError
+from schemas.limits import WORKER_STALL_S
+from schemas.positions import LogBounds
+from streams.worker import app, stall_watch
+from streams.worker.outcome import Outcome
+from streams.worker.stall_watch import StalledError, StallWatch
+
+
+def note(watch: StallWatch, now: float, *places: int, begin: int = 0, end: int = 100) -> str:
+    """What it says, of partitions that stand there; "" for nothing."""
+    found = watch.note(
+        dict(enumerate(places)), {n: LogBounds(begin, end) for n in range(len(places))}, now
+    )
+    assert found is None or isinstance(found, StalledError)
+    return "" if found is None else str(found)
+
+
+def test_one_that_stands_still_though_its_log_has_more_is_named() -> None:
+    watch = StallWatch()
+    assert note(watch, 10.0, 5, 40) == ""
+    assert note(watch, 10.0 + WORKER_STALL_S - 0.1, 6, 40) == ""
+    told = note(watch, 10.0 + WORKER_STALL_S, 7, 40)
+    assert told == "Partition 1 has stood still at offset 40 for 60 s, and its log ends at 100"
+
+
+@pytest.mark.parametrize(
+    ("place", "begin", "end"), [(100, 0, 100), (40, 100, 100)], ids=["read", "all of it retired"]
+)
+def test_one_whose_log_has_no_more_may_stand(place: int, begin: int, end: int) -> None:
+    watch = StallWatch()
+    for now in (0.0, 2 * WORKER_STALL_S, 4 * WORKER_STALL_S):
+        assert note(watch, now, place, begin=begin, end=end) == ""
+    assert note(watch, 4 * WORKER_STALL_S + 1, place, end=200) == "", "it has more since then"
+    assert note(watch, 5 * WORKER_STALL_S + 1, place, end=200)
+
+
+def test_one_that_was_taken_away_meanwhile_begins_anew() -> None:
+    watch = StallWatch()
+    note(watch, 0.0, 40)
+    note(watch, 30.0)
+    assert note(watch, WORKER_STALL_S, 40) == ""
+
+
+def test_an_app_that_stands_still_ends_whatever_else_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+
+    async def log_bounds(*_: object) -> dict[int, LogBounds]:
+        asked.append(1)
+        if len(asked) < 3:
+            raise KafkaTimeoutError
+        return {0: LogBounds(0, 100)}
+
+    monkeypatch.setattr(app, "log_bounds", log_bounds)
+    monkeypatch.setattr(app, "WORKER_STALL_CHECK_S", 0.0)
+    monkeypatch.setattr(stall_watch, "WORKER_STALL_S", 0.01)
+
+    async def scene() -> None:
+        attempt = SimpleNamespace(
+            outcome=Outcome(), _options=None, _events_topic="events", _places=lambda: {0: 40}
+        )
+        watching = asyncio.create_task(app.WorkerApp._watch(cast("app.WorkerApp", attempt)))
+        async with asyncio.timeout(20):
+            with pytest.raises(StalledError, match="stood still at offset 40"):
+                await attempt.outcome.failed
+            await watching
+
+    asyncio.run(scene())
