@@ -1,9 +1,5 @@
-"""How SIGINT and SIGTERM end a command, whatever its caller has set for them; and a full disk that
-its output goes to.
-"""
+"""How SIGINT and SIGTERM end a command, whatever its caller has set for them."""
 
-import errno
-import os
 import signal
 import sys
 import threading
@@ -14,8 +10,9 @@ from typing import Final
 
 import click
 
+from reprise.cli.output import told_of_full_output
+
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM)
-_OUTPUT_ERRORS: Final = (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT)
 _SIGNALLED: Final = 128
 """A command that a signal ended returns this and the signal's number, as a shell says it."""
 
@@ -53,25 +50,8 @@ def ended_by_signals() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
-@contextmanager
-def told_of_full_output() -> Iterator[None]:
-    """Standard output that takes no more ends the body with a message.
-
-    Raises:
-        click.ClickException: in place of the OSError; one that names a file is not of the output.
-    """
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in _OUTPUT_ERRORS or error.filename is not None:
-            raise
-        # What is left in the buffer has nowhere to go; the interpreter would retry as it exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise click.ClickException(f"Cannot write to standard output: {error.strerror}") from error
-
-
 class Commands(click.Group):
-    """A group whose commands end by SIGINT and SIGTERM."""
+    """A group whose commands end by SIGINT and SIGTERM, and with a message where output is full."""
 
     def invoke(self, ctx: click.Context) -> object:
         """See `click.Group`."""

@@ -7,6 +7,7 @@ from click.core import ParameterSource
 
 from brokers.settings import KafkaSettings
 from reprise.cli.kafka_options import kafka_options
+from reprise.cli.output import quiet_output
 from schemas.errors import RepriseError
 
 
@@ -49,7 +50,7 @@ def tail(
     reprise tail --kafka HOST:PORT --follow --compact --instance worker-3
     """  # noqa: D301
     from streams.log.record_lines import StreamFilter
-    from streams.log.tail import TailOptions, quiet_output, tail_embedded, tail_kafka
+    from streams.log.tail import TailOptions, tail_embedded, tail_kafka
 
     kafka_by_flag = context.get_parameter_source("kafka") is ParameterSource.COMMANDLINE
     if (data is None and kafka is None) or (data is not None and kafka_by_flag):

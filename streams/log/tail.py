@@ -4,12 +4,10 @@ It reads without a consumer group and beside the running service: no role notice
 """
 
 import asyncio
-import os
-import sys
 import tempfile
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -46,21 +44,6 @@ class TailOptions(NamedTuple):
 
 
 Write = Callable[[bytes], object]
-
-
-@contextmanager
-def quiet_output() -> Iterator[Write]:
-    """Standard output, flushed at each write; a reader that went away ends the body silently."""
-
-    def write(lines: bytes) -> None:
-        sys.stdout.buffer.write(lines)
-        sys.stdout.buffer.flush()
-
-    try:
-        yield write
-    except BrokenPipeError:
-        # What is left in the buffer has nowhere to go; the interpreter would retry as it exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def tail_kafka(settings: KafkaSettings, options: TailOptions, write: Write) -> None:
