@@ -206,6 +206,11 @@ class Lane:
         """
         return self.link if self._proven_link == self.link and self.proof is None else 0
 
+    @property
+    def first_held(self) -> Held | None:
+        """The first batch that waits and is not in the log."""
+        return next((held for held in self.held or () if not self.is_older(held.batch)), None)
+
     # Windows
 
     def open(self, now: float) -> Window:

@@ -223,10 +223,10 @@ class Sequencer:
             link: the live one when it was asked.
         """
         lane = self._lanes[publisher]
-        first = next((held.link for held in lane.held or () if not lane.is_older(held.batch)), 0)
-        if not 0 < first < link:
+        first = lane.first_held
+        if first is None or not 0 < first.link < link:
             return False
-        while lane.held and lane.held[0].link <= first:
+        while lane.held and lane.held[0].link <= first.link:
             if not lane.is_older(lane.held[0].batch):
                 reason = "it is of an incarnation before the one that was replayed"
                 lane.counters.count_drop(BatchError(DropReason.EARLIER_INCARNATION, reason))
@@ -235,8 +235,8 @@ class Sequencer:
 
     def first_waiting(self, publisher: PublisherKey) -> DecodedBatch | None:
         """The first batch that waits and is not in the log."""
-        lane = self._lanes[publisher]
-        return next((held.batch for held in lane.held or () if not lane.is_older(held.batch)), None)
+        first = self._lanes[publisher].first_held
+        return None if first is None else first.batch
 
     def waiting(self, publisher: PublisherKey) -> int:
         """How many of its live batches wait."""
