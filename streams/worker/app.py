@@ -378,7 +378,7 @@ class WorkerApp(faust.App):
             await asyncio.sleep(WORKER_STALL_CHECK_S)
             try:
                 places = self._places()
-                logs = await log_bounds(self._options, self._events_topic, places)
+                logs = await log_bounds(self._options, self._events_topic, places) if places else {}
             except (KafkaError, OSError):
                 continue  # Kafka is away, which others tell
             if (stalled := watch.note(places, logs, time.monotonic())) is not None:
@@ -386,11 +386,11 @@ class WorkerApp(faust.App):
 
     def _places(self) -> dict[int, int]:
         """Where the tables that are open stand."""
-        found = {tp.partition: self.owner.next_offset(tp.partition) for tp in self._assigned()}
+        if not self.outcome.entered.is_set():
+            return {}
+        partitions = [tp.partition for tp in self.consumer.assignment()]
+        found = {partition: self.owner.next_offset(partition) for partition in partitions}
         return {partition: place for partition, place in found.items() if place is not None}
-
-    def _assigned(self) -> set[TP]:
-        return set(self.consumer.assignment()) if self.outcome.entered.is_set() else set()
 
     def _started_or_failed(self, starting: "asyncio.Future[None]") -> None:
         error = None if starting.cancelled() else starting.exception()

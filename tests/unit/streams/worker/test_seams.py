@@ -36,7 +36,6 @@ OWN = {
     "_Consumer._read_past",
     "WorkerApp.__init__",
     "WorkerApp._end",
-    "WorkerApp._assigned",
     "WorkerApp._fold",
     "WorkerApp._places",
     "WorkerApp._started_or_failed",
