@@ -392,6 +392,10 @@ assert QUEUE_BYTES_MAX < SPOOL_BYTES_MAX, "the spool takes the whole queue when 
 assert (REPLAYS_AT_ONCE_MAX + SILENT_AT_ONCE_MAX) * REPLAY_CHUNK_BYTES <= LOG_WAITING_BYTES_MAX, (
     "every replay under way may have a chunk behind a failed append"
 )
+assert CHECK_SILENCE_S < CHECK_LATE_S, "an engine that has fallen silent has time to answer"
+assert max(CHECK_LATE_S, RECEIVED_LATE_S) + HEARTBEAT_S < STALE_S, (
+    "who is late is doubted before all publishers of its partition are"
+)
 assert SPOOL_REOPEN_RATIO < 1.0, "a full spool must be drained before it is filled again"
 assert PUBLISHERS_MAX <= REGISTRY_ENTRIES_MAX <= CURSOR_NOTES_MAX, "all publishers are remembered"
 
@@ -457,10 +461,6 @@ assert (
 
 # queries
 assert BODY_BYTES_MAX >= 6 * QUERY_TOKENS_MAX, "the largest query must fit a body"
-assert CHECK_SILENCE_S < CHECK_LATE_S, "an engine that has fallen silent has time to answer"
-assert max(CHECK_LATE_S, RECEIVED_LATE_S) + HEARTBEAT_S < STALE_S, (
-    "who is late is doubted before all publishers of its partition are"
-)
 assert LAG_CHECK_S + LAG_CHECK_WAIT_S < STALE_S, "one late check makes no answer stale"
 assert BODY_BYTES_MAX <= BODIES_LARGE_BYTES_MAX < BODIES_BYTES_MAX, "the largest body has room"
 assert BODY_PIECE_S < BODY_READ_S, "a body that stalls is ended before one that is slow"

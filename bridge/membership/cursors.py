@@ -293,8 +293,8 @@ class Cursors:
             found = await reader.end_offsets([Partition(topic, number) for number in starts])
             for state in wanted.values():
                 if state.offset > found[Partition(topic, state.partition)]:
-                    state.offset = starts[state.partition] = 0
                     # It is of another topic of that name: nothing in this one is known.
+                    state.offset = starts[state.partition] = 0
             ends = await read_to_end(reader, topic, starts, self._guarded(topic, take), corrupt)
         finally:
             await stop_consumer(reader)

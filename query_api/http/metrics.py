@@ -181,6 +181,7 @@ class Family(NamedTuple):
     """One metric.
 
     Attributes:
+        kind: the client's class of it.
         name: as exposed, but for the `_total` of a counter.
         help: a sentence that stands alone in Prometheus.
         labels: names of the labels.
