@@ -2,11 +2,13 @@
 
 Nine tenths of an event's bytes are its tokens and hashes. They are packed from the encoded msgpack
 array without making a Python object of each number; the Rust kernel brings a fast packer of this
-shape (`streams.kernel`), and the one here says what it must do.
+shape (`streams.kernel`), and the one here says what it must do. The kernel's packs whole batches,
+too: what it must do there, `bridge.wire` says.
 """
 
 import sys
 from array import array
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Protocol
 
 import msgspec
@@ -16,6 +18,22 @@ _U64_MASK = 2**64 - 1
 
 Token = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**32 - 1)]
 """A token as it is written: some write their 32 bits as i32, as Conductor's clients do."""
+
+
+class BatchPacker(Protocol):
+    """Packs one publisher's batches; any thread."""
+
+    def pack(
+        self, payload: bytes, sequence: int, /
+    ) -> tuple[int, float, int, bool, bytes, Sequence[str]] | None:
+        """One encoded batch, without the interpreter's lock where it is large. Cost O(bytes).
+
+        Returns:
+            The payload's XXH3-64, the engine's time, how many events there are, whether one is a
+            `Cleared`, the events by `schemas.events.encode_run`, and the LoRA names that they give.
+            None where something is bad or unusual.
+        """
+        ...
 
 
 class ArrayPacker(Protocol):
@@ -39,6 +57,24 @@ class ArrayPacker(Protocol):
     def count_values(self, encoded: bytes, most: int) -> int:
         """How many msgpack values there are, nested ones included, up to `most`; 0 where they
         cannot be counted without the interpreter's lock, or are malformed.
+        """
+        ...
+
+    def batch_packer(
+        self,
+        *,
+        arrays: Mapping[str, Sequence[str]],
+        maps: Mapping[str, Sequence[str]],
+        dp_rank: int,
+        lora_name: str,
+    ) -> BatchPacker | None:
+        """A packer of whole batches; None where there is none for events with these fields.
+
+        Args:
+            arrays: of events that are arrays, the names of their fields in order, by tag.
+            maps: the same of those that are maps.
+            dp_rank: of the publisher.
+            lora_name: of its registration.
         """
         ...
 
@@ -103,3 +139,13 @@ class PythonArrayPacker:
     def count_values(self, encoded: bytes, most: int) -> int:
         """See `ArrayPacker`: not counted."""
         return 0
+
+    def batch_packer(
+        self,
+        *,
+        arrays: Mapping[str, Sequence[str]],
+        maps: Mapping[str, Sequence[str]],
+        dp_rank: int,
+        lora_name: str,
+    ) -> None:
+        """See `ArrayPacker`: there is none."""

@@ -9,6 +9,10 @@ That a publisher restarted, or that batches were lost, is not an event but a rec
 (`schemas.records`): the bridge finds it out, no publisher says it.
 """
 
+import struct
+from collections.abc import Iterable
+from typing import Final
+
 import msgspec
 
 from schemas.identities import Medium
@@ -76,6 +80,11 @@ BlockEvent = Stored | Removed | Cleared
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[BlockEvent])
 
+ARRAY_HEADER: Final = struct.Struct(">BI")
+"""Of an array in msgpack's widest form, so that its size is known beforehand: ARRAY32, length."""
+
+ARRAY32: Final = 0xDD
+
 
 def encode_events(events: list[BlockEvent]) -> bytes:
     """The events as one msgpack array, the form that a kernel's `apply` takes."""
@@ -89,6 +98,20 @@ def decode_events(encoded: bytes | msgspec.Raw) -> list[BlockEvent]:
         msgspec.DecodeError: the bytes are not an array of block events.
     """
     return _decoder.decode(encoded)
+
+
+def encode_run(events: Iterable[BlockEvent]) -> bytes:
+    """The events one after the other, as an array has them behind its header."""
+    return b"".join(map(_encoder.encode, events))
+
+
+def decode_run(run: bytes, count: int) -> list[BlockEvent]:
+    """The inverse of `encode_run`.
+
+    Raises:
+        msgspec.DecodeError: the bytes are not that many block events.
+    """
+    return decode_events(ARRAY_HEADER.pack(ARRAY32, count) + run)
 
 
 def extra_key(keys: list[object]) -> bytes:

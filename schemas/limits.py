@@ -109,7 +109,6 @@ BATCH_ERRORS_MAX: Final = 100  # bad events of a batch; more, and it is undecoda
 EVENT_FIELDS_MAX: Final = 64  # of an event in no known form, to find its tag
 EVENT_BLOCKS_MAX: Final = 1_000_000  # reason="too_many_blocks"
 LORA_NAMES_MAX: Final = 4096  # of a publisher; each makes a context, of some KB
-EVENT_OVERHEAD_BYTES: Final = 128  # of a packed event beside its arrays, at most
 PACKED_BATCH_BYTES_MAX: Final = 32 * MIB  # reason="batch_too_large"; a batch is never split
 GROUP_NUMBER_MAX: Final = 2**31 - 1  # reason="bad_group"
 
@@ -381,7 +380,7 @@ MONITOR_STOP_S: Final = 2.0  # for it to end with its role
 # wire -> inbox -> turn -> record -> log
 assert MESSAGE_BYTES_MAX <= INBOX_BYTES_MAX, "the largest message must fit the inbox"
 assert BULK_BYTES < TURN_BYTES_MAX, "what is decoded within a turn fits it many times"
-assert RECORD_BYTES_MAX <= PACKED_BATCH_BYTES_MAX, "smaller messages are not checked once packed"
+assert RECORD_BYTES_MAX <= PACKED_BATCH_BYTES_MAX, "one batch may fill a record"
 assert PACKED_BATCH_BYTES_MAX <= LOG_SEGMENT_BYTES, "a batch too large to split is one record"
 assert RECORD_BYTES_MAX <= LOG_SEGMENT_BYTES, "a record never spans segments"
 assert RECORD_BYTES_MAX < RECORD_SEND_BYTES_MAX, "a record of the usual size must fit a message"

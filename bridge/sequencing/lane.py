@@ -11,7 +11,6 @@ from bridge.sequencing.window import Window
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import DecodedBatch, Source
 from schemas.errors import WireError
-from schemas.events import Cleared
 from schemas.positions import NO_CURSOR, Cursor, Proof
 from schemas.records import EventsRecord, SequencedRecord
 from schemas.registration import Registration
@@ -303,18 +302,16 @@ class Lane:
             return
         if batch.engine_time is not None:
             self.engine_time = batch.engine_time
-        if (self.degraded or self.proof is not None) and any(
-            isinstance(event, Cleared) for event in batch.events
-        ):
+        if batch.clears and (self.degraded or self.proof is not None):
             self.degraded = False
             self.prove(link)  # of what was before, nothing is left
-        counters.events += len(batch.events)
+        counters.events += batch.event_count
         window.add_batch(
             incarnation=tracker.incarnation,
             sequence=batch.sequence,
             engine_time=self.engine_time,
-            events=batch.events,
-            encoded=batch.encoded,
+            event_count=batch.event_count,
+            run=batch.run,
             doubted=self.proof is not None,
         )
 

@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from bridge.sequencing.lane import RESTARTED, Anchor, Held, Lane, Missing, PublisherCounters
-from bridge.sequencing.window import Window, encode_run
+from bridge.sequencing.window import Window
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import DecodedBatch, open_source
 from bridge.wire.drop_reasons import DropReason
@@ -266,8 +266,7 @@ class Sequencer:
         try:
             if lane is None:
                 return None
-            batch = lane.source.decode(message.frames)
-            return batch._replace(encoded=encode_run(batch.events))
+            return lane.source.decode(message.frames)
         except Exception:  # noqa: BLE001 -- `process` meets it again, and counts it
             return None
 

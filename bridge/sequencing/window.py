@@ -6,34 +6,12 @@ over two records: a fold skips records by their last sequence, so the second hal
 the first was folded.
 """
 
-import struct
-from collections.abc import Iterable
-from typing import Final
-
 import msgspec
 
-from schemas.events import BlockEvent
+from schemas.events import ARRAY32, ARRAY_HEADER
 from schemas.identities import PublisherKey
 from schemas.limits import RECORD_BYTES_MAX, RECORD_EVENTS_MAX
 from schemas.records import EventsRecord, GapRecord, ResetRecord, SequencedRecord
-
-# msgpack's widest, so that its size is known beforehand.
-_ARRAY_HEADER: Final = struct.Struct(">BI")
-_ARRAY32: Final = 0xDD
-
-_encode_into: Final = msgspec.msgpack.Encoder().encode_into
-
-
-def encode_run(events: Iterable[BlockEvent]) -> bytes:
-    """The events one after the other, as a record has them behind its array's header."""
-    encoded = bytearray()
-    _append_to(encoded, events)
-    return bytes(encoded)
-
-
-def _append_to(run: bytearray, events: Iterable[BlockEvent]) -> None:
-    for event in events:
-        _encode_into(event, run, -1)
 
 
 class Window:
@@ -65,11 +43,10 @@ class Window:
         self._incarnation = self._first = self._last = -1
         self._engine_time = 0.0
         self._doubted = False
-        self._start_run(b"")
+        self._start_run()
 
-    def _start_run(self, encoded: bytes) -> None:
-        self._encoded = bytearray(_ARRAY_HEADER.size)
-        self._encoded += encoded
+    def _start_run(self) -> None:
+        self._encoded = bytearray(ARRAY_HEADER.size)
         self._batches = 0
         self._events = 0
 
@@ -79,37 +56,31 @@ class Window:
         incarnation: int,
         sequence: int,
         engine_time: float,
-        events: list[BlockEvent],
-        encoded: bytes | None = None,
+        event_count: int,
+        run: bytes,
         doubted: bool = False,
     ) -> None:
-        """Appends one batch; one without events still moves the cursor. `encoded`: its events, by
-        `encode_run`, where that was done ahead.
+        """Appends one batch; one without events still moves the cursor. `run`: its events,
+        by `schemas.events.encode_run`.
 
         The caller has put a gap or a reset between batches that do not follow each other.
         """
         if doubted != self._doubted:
             self._flush()
             self._doubted = doubted
-        run = self._encoded
-        end = len(run)
-        if encoded is None:
-            _append_to(run, events)
-        else:
-            run += encoded
         if self._batches and (
-            len(run) > RECORD_BYTES_MAX or self._events + len(events) > RECORD_EVENTS_MAX
+            len(self._encoded) + len(run) > RECORD_BYTES_MAX
+            or self._events + event_count > RECORD_EVENTS_MAX
         ):
-            batch = bytes(run[end:])
-            del run[end:]
-            self._flush(batch)
+            self._flush()
+        self._encoded += run
         if not self._batches:
             self._incarnation = incarnation
             self._first = sequence
         else:
             assert (incarnation, sequence) == (self._incarnation, self._last + 1)
         self._batches += 1
-        self._events += len(events)
+        self._events += event_count
         self._last = sequence
         self._engine_time = engine_time
 
@@ -148,11 +119,10 @@ class Window:
         self._flush()
         return self._records
 
-    def _flush(self, following: bytes = b"") -> None:
-        """Ends the run; `following` is the encoded beginning of the next one."""
+    def _flush(self) -> None:
         if not self._batches:
             return
-        _ARRAY_HEADER.pack_into(self._encoded, 0, _ARRAY32, self._events)
+        ARRAY_HEADER.pack_into(self._encoded, 0, ARRAY32, self._events)
         self._records.append(
             EventsRecord(
                 stream=self._publisher.stream,
@@ -166,4 +136,4 @@ class Window:
                 doubted=True if self._doubted else msgspec.UNSET,
             )
         )
-        self._start_run(following)
+        self._start_run()

@@ -67,7 +67,7 @@ class _UnknownKind:
         """See `Source`."""
         sequence, payload = read_frames(frames)
         unusable = BatchError(DropReason.UNKNOWN_KIND, self._detail)
-        return DecodedBatch(sequence, xxh3_64_intdigest(payload), None, [], [unusable])
+        return DecodedBatch.unusable(sequence, xxh3_64_intdigest(payload), unusable)
 
 
 def open_source(registration: Registration, packer: ArrayPacker) -> Source:

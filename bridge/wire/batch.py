@@ -9,10 +9,14 @@ sequence as 8 bytes, big-endian, and the third the batch in msgpack:
 The rank and any number of an event's last fields may be missing. Unknown elements of a batch are
 ignored; an event with an unknown field is not used, for the field may change what a block is.
 
-The whole batch is decoded by one call into typed structs in which hashes and tokens stay encoded.
-Only where that fails is the batch taken apart, so that one bad event costs neither its siblings nor
-the rest of the stream. How long that may take is bounded: a batch that has a bad event and more
-than BATCH_APART_EVENTS_MAX in all, or more than BATCH_ERRORS_MAX bad ones, is undecodable.
+What is here is the specification. Where the packer has a `BatchPacker`, as the Rust kernel's has,
+that makes the same of every batch that is good, by one call; the others come here.
+
+Here the whole batch is decoded by one call into typed structs in which hashes and tokens stay
+encoded. Only where that fails is the batch taken apart, so that one bad event costs neither its
+siblings nor the rest of the stream. How long that may take is bounded: a batch that has a bad event
+and more than BATCH_APART_EVENTS_MAX in all, or more than BATCH_ERRORS_MAX malformed ones, is
+undecodable.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +31,7 @@ from bridge.wire.drop_reasons import DropReason
 from bridge.wire.fields import Origin
 from schemas.arrays import ArrayPacker
 from schemas.errors import BatchError, EventError, FrameError, WireError
-from schemas.events import BlockEvent, Cleared, Removed, Stored
+from schemas.events import BlockEvent, Cleared, decode_run, encode_run
 from schemas.limits import (
     BATCH_APART_EVENTS_MAX,
     BATCH_ERRORS_MAX,
@@ -35,10 +39,9 @@ from schemas.limits import (
     BATCH_VALUES_MAX,
     BULK_BYTES,
     EVENT_FIELDS_MAX,
-    EVENT_OVERHEAD_BYTES,
+    LORA_NAMES_MAX,
     MESSAGE_BYTES_MAX,
     PACKED_BATCH_BYTES_MAX,
-    RECORD_BYTES_MAX,
     SEQUENCE_MAX,
 )
 from schemas.registration import Registration
@@ -174,18 +177,38 @@ class DecodedBatch(NamedTuple):
         sequence: the publisher's number for it, 0..2**63-1.
         digest: of the payload, comparable within this process.
         engine_time: the engine's timestamp, Unix seconds; None where the batch was unusable.
-        events: what could be used, in order.
-        dropped: an `EventError` for each event that could not, or one `BatchError`: the batch then
-            has no events, but it was received, so its sequence counts.
-        encoded: the events one after the other, as a record has them, where that was done ahead.
+        event_count: how many events could be used.
+        clears: whether one of them says that the publisher holds nothing any more.
+        run: those events one after the other, as a record has them.
+        dropped: an `EventError` for each event that could not be used, or one `BatchError`: the
+            batch then has no events, but it was received, so its sequence counts.
     """
 
     sequence: int
     digest: int
     engine_time: float | None
-    events: list[BlockEvent]
+    event_count: int
+    clears: bool
+    run: bytes
     dropped: list[WireError]
-    encoded: bytes | None = None
+
+    @classmethod
+    def of_events(
+        cls, sequence: int, digest: int, engine_time: float, events: Sequence[BlockEvent]
+    ) -> "DecodedBatch":
+        """A batch with these events, all of which can be used."""
+        clears = any(isinstance(event, Cleared) for event in events)
+        return cls(sequence, digest, engine_time, len(events), clears, encode_run(events), [])
+
+    @classmethod
+    def unusable(cls, sequence: int, digest: int, error: BatchError) -> "DecodedBatch":
+        """A batch of which nothing could be used."""
+        return cls(sequence, digest, None, 0, False, b"", [error])
+
+    @property
+    def events(self) -> list[BlockEvent]:
+        """What could be used, in order. Cost O(events)."""
+        return decode_run(self.run, self.event_count)
 
 
 def read_frames(frames: Sequence[bytes]) -> tuple[int, bytes]:
@@ -227,6 +250,12 @@ class BatchDecoder:
         # An engine never changes its form, so the one that fitted last is tried first.
         self._batch_forms = list(forms.batches)
         self.forms = forms
+        self._packer = packer.batch_packer(
+            arrays=_fields_of(forms.arrays),
+            maps=_fields_of(forms.maps),
+            dp_rank=registration.dp_rank,
+            lora_name=registration.lora_name,
+        )
 
     def decode(self, frames: Sequence[bytes]) -> DecodedBatch:
         """One message. Cost O(bytes).
@@ -235,24 +264,20 @@ class BatchDecoder:
             FrameError: it has no place in the stream; whatever else is wrong stands in `dropped`.
         """
         sequence, payload = read_frames(frames)
-        digest = xxh3_64_intdigest(payload)
-        events: list[BlockEvent] = []
-        dropped: list[WireError] = []
+        digest: int | None = None
         try:
-            engine_time, wire_events = self._read(payload, dropped)
-            for wire_event in wire_events:
-                try:
-                    events.append(wire_event.canonical(sequence, self._origin))
-                except EventError as error:
-                    dropped.append(_alone(error))
-            if len(payload) > RECORD_BYTES_MAX:
-                _check_packed(events)
+            self._check_size(payload)
+            batch = self._pack(payload, sequence)
+            if batch is not None:
+                return batch
+            digest = xxh3_64_intdigest(payload)
+            return self._decode(payload, sequence, digest)
         except BatchError as error:
-            return DecodedBatch(sequence, digest, None, [], [_alone(error)])
-        return DecodedBatch(sequence, digest, engine_time, events, dropped)
+            if digest is None:
+                digest = xxh3_64_intdigest(payload)
+            return DecodedBatch.unusable(sequence, digest, _alone(error))
 
-    def _read(self, payload: bytes, dropped: list[WireError]) -> tuple[float, Sequence[WireEvent]]:
-        """The batch's time and its events as sent; unreadable ones go to `dropped`."""
+    def _check_size(self, payload: bytes) -> None:
         if len(payload) > MESSAGE_BYTES_MAX:
             detail = f"Expected at most {MESSAGE_BYTES_MAX} bytes, got {len(payload)}"
             raise BatchError(DropReason.MESSAGE_TOO_LARGE, detail)
@@ -262,7 +287,44 @@ class BatchDecoder:
             if values > BATCH_VALUES_MAX:
                 detail = f"Expected at most {BATCH_VALUES_MAX} values, got more"
                 raise BatchError(DropReason.TOO_MANY_VALUES, detail)
-        batch = self._read_typed(payload)
+
+    def _pack(self, payload: bytes, sequence: int) -> DecodedBatch | None:
+        """The batch by the packer's own call; None where the specification has to see it."""
+        if self._packer is None:
+            return None
+        packed = self._packer.pack(payload, sequence)
+        if packed is None:
+            return None
+        digest, engine_time, count, clears, run, lora_names = packed
+        if lora_names:
+            known = self._origin.lora_names.union(lora_names)
+            if len(known) > LORA_NAMES_MAX:
+                return None
+            self._origin.lora_names.update(lora_names)
+        return DecodedBatch(sequence, digest, engine_time, count, clears, run, [])
+
+    def _decode(self, payload: bytes, sequence: int, digest: int) -> DecodedBatch:
+        events: list[BlockEvent] = []
+        dropped: list[WireError] = []
+        engine_time, wire_events = self._read(payload, dropped)
+        for wire_event in wire_events:
+            try:
+                events.append(wire_event.canonical(sequence, self._origin))
+            except EventError as error:
+                _check_apart(len(wire_events))
+                dropped.append(_alone(error))
+        batch = DecodedBatch.of_events(sequence, digest, engine_time, events)
+        if len(batch.run) > PACKED_BATCH_BYTES_MAX:
+            detail = f"Expected at most {PACKED_BATCH_BYTES_MAX} bytes packed, got {len(batch.run)}"
+            raise BatchError(DropReason.BATCH_TOO_LARGE, detail)
+        return batch._replace(dropped=dropped) if dropped else batch
+
+    def _read(self, payload: bytes, dropped: list[WireError]) -> tuple[float, Sequence[WireEvent]]:
+        """The batch's time and its events as sent; unreadable ones go to `dropped`."""
+        # Where the packer had it, it is likely to be bad, and trying each form costs the
+        # interpreter's lock.
+        is_tried = self._packer is not None and len(payload) > BULK_BYTES
+        batch = None if is_tried else self._read_typed(payload)
         if batch is None:
             return self._read_apart(payload, dropped)
         self._check_envelope(batch.ts, batch.data_parallel_rank, len(batch.events))
@@ -294,9 +356,7 @@ class BatchDecoder:
             raise BatchError(DropReason.RANK_MISMATCH, str(error)) from error
         count = _array_length(batch.events)
         self._check_envelope(engine_time, rank, count)
-        if count > BATCH_APART_EVENTS_MAX:
-            detail = f"Expected no bad event among more than {BATCH_APART_EVENTS_MAX}, got {count}"
-            raise BatchError(DropReason.UNDECODABLE, detail)
+        _check_apart(count)
         wire_events = []
         for encoded in _events.decode(batch.events):
             try:
@@ -353,7 +413,10 @@ class BatchDecoder:
             raise BatchError(DropReason.TOO_MANY_EVENTS, detail)
 
 
-def _alone(error: WireError) -> WireError:
+ErrorT = TypeVar("ErrorT", bound=WireError)
+
+
+def _alone(error: ErrorT) -> ErrorT:
     """Without its traceback, which would keep all messages of the turn while a batch is held."""
     error.__cause__ = error.__context__ = None
     return error.with_traceback(None)
@@ -404,16 +467,16 @@ def _tag_of(encoded: msgspec.Raw) -> str | None:
         return None
 
 
-def _check_packed(events: list[BlockEvent]) -> None:
-    size_bytes = EVENT_OVERHEAD_BYTES * len(events)
-    for event in events:
-        if isinstance(event, Stored):
-            size_bytes += len(event.hashes) + len(event.tokens) + sum(map(len, event.extra_keys))
-        elif isinstance(event, Removed):
-            size_bytes += len(event.hashes)
-    if size_bytes > PACKED_BATCH_BYTES_MAX:
-        detail = f"Expected at most {PACKED_BATCH_BYTES_MAX} bytes packed, got {size_bytes}"
-        raise BatchError(DropReason.BATCH_TOO_LARGE, detail)
+def _check_apart(events: int) -> None:
+    """Raises where a batch with a bad event has so many that it is not looked at one by one."""
+    if events > BATCH_APART_EVENTS_MAX:
+        detail = f"Expected no bad event among more than {BATCH_APART_EVENTS_MAX}, got {events}"
+        raise BatchError(DropReason.UNDECODABLE, detail)
+
+
+def _fields_of(events: Mapping[str, type[WireEvent]]) -> dict[str, list[str]]:
+    """The names of each event's fields, by its tag."""
+    return {tag: list(event.__struct_encode_fields__) for tag, event in events.items()}
 
 
 class ClearedArray(WireEvent, array_like=True, tag="AllBlocksCleared", forbid_unknown_fields=True):

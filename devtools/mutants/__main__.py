@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from devtools.mutants.kept import SURVIVORS, Survivor, as_entries, read_kept
 from devtools.mutants.rust import NotTriedError, try_file
-from devtools.mutants.targets import KERNEL, ONLY, RUST, TESTS
+from devtools.mutants.targets import ONLY, RUST, TESTS
 
 ROOT = Path(__file__).parents[2]
 
@@ -76,7 +76,10 @@ def judge(module: str, result: Result, kept: Mapping[Survivor, str], *, whole: b
 def _try(module: str, functions: Sequence[str], arguments: argparse.Namespace) -> Result:
     if module.endswith(".rs"):
         try:
-            mutants, outcomes = try_file(ROOT, module, KERNEL, functions, arguments.every)
+            package, specified_by = RUST[str(Path(module).parent)]
+            mutants, outcomes = try_file(
+                ROOT, module, functions, arguments.every, package=package, tests=specified_by
+            )
         except NotTriedError as error:
             sys.exit(str(error))
         return Result(mutants, outcomes, [])
@@ -143,7 +146,9 @@ def _arguments() -> argparse.Namespace:
 
 
 def _rust_files() -> list[str]:
-    return sorted(str(path.relative_to(ROOT)) for path in (ROOT / RUST).glob("*.rs"))
+    return sorted(
+        str(path.relative_to(ROOT)) for folder in RUST for path in (ROOT / folder).glob("*.rs")
+    )
 
 
 def main() -> int:

@@ -37,27 +37,36 @@ class NotTriedError(Exception):
 
 
 def try_file(
-    root: Path, module: str, tests: Sequence[str], functions: Sequence[str], every: int
+    root: Path,
+    module: str,
+    functions: Sequence[str],
+    every: int,
+    *,
+    package: str,
+    tests: Sequence[str],
 ) -> tuple[list[tuple[str, int, str, str]], list[str]]:
     """Function, line's number and text, and change of each mutant; and what became of each.
 
     Args:
         root: of the tree; nothing in it is changed.
         module: the file, from the root.
-        tests: of the Python module.
         functions: only their mutants; all where there are none.
         every: one in so many.
+        package: that has the file.
+        tests: in Python, which specify it.
 
     Raises:
         NotTriedError: see there.
     """
     listed = [
-        mutant for mutant in _list(root, module) if not functions or _function(mutant) in functions
+        mutant
+        for mutant in _list(root, module, package)
+        if not functions or _function(mutant) in functions
     ][::every]
     source = (root / module).read_text()
     named = _named(listed, source)
     with tempfile.TemporaryDirectory(prefix="reprise-mutants-") as directory:
-        copy = _Copy(root, Path(directory), tests)
+        copy = _Copy(root, Path(directory), package, tests)
         if not copy.builds() or not copy.passes():
             raise NotTriedError(
                 f"Expected the tests of {module} to pass without a mutant: run them"
@@ -72,10 +81,10 @@ def try_file(
     return named, outcomes
 
 
-def _list(root: Path, module: str) -> list[dict[str, Any]]:
+def _list(root: Path, module: str, package: str) -> list[dict[str, Any]]:
     file = (root / module).relative_to(root / NATIVE)
     done = subprocess.run(
-        ["cargo", "mutants", "--list", "--json", "--package", "prefix-index", "--file", str(file)],
+        ["cargo", "mutants", "--list", "--json", "--package", package, "--file", str(file)],
         cwd=root / NATIVE,
         capture_output=True,
         text=True,
@@ -122,9 +131,10 @@ def _mutated(source: str, mutant: dict[str, Any]) -> str:
 class _Copy:
     """A copy of the tree, its kernel built there."""
 
-    def __init__(self, root: Path, directory: Path, tests: Sequence[str]) -> None:
+    def __init__(self, root: Path, directory: Path, package: str, tests: Sequence[str]) -> None:
         self.tree = directory / "tree"
         shutil.copytree(root, self.tree, ignore=_IGNORED)
+        self._package = package
         self._tests = tests
         self._environment = {
             **os.environ,
@@ -151,7 +161,7 @@ class _Copy:
     def passes(self) -> bool:
         python = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
         python += ["-p", "no:xdist", "-p", "devtools.mutants.profile", "-k", "not reference"]
-        rust = ["cargo", "test", "--quiet", "--package", "prefix-index"]
+        rust = ["cargo", "test", "--quiet", "--package", self._package]
         return self._run([*python, *self._tests], self.tree, _TESTS_S) and self._run(
             rust, self.tree / NATIVE, _BUILD_S
         )

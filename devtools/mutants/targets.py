@@ -22,6 +22,7 @@ KERNEL = (
     "tests/property/test_kernel_churn.py",
     "tests/property/test_kernel_bytes.py",
 )
+PACKING = ("tests/property/test_batch_packer.py", "tests/contract/test_kernel_formats.py")
 SIMULATION = ("tests/simulation",)
 
 TESTS: dict[str, tuple[str, ...]] = {
@@ -58,5 +59,9 @@ TESTS: dict[str, tuple[str, ...]] = {
 ONLY: dict[str, tuple[str, ...]] = {"brokers/clients.py": ("partition_of",)}
 """Of these modules, the functions that decide; the others need a broker."""
 
-RUST = "streams/kernel/native/index/src"
-"""Of the Rust kernel, every file here; what specifies it are the tests of `KERNEL`."""
+RUST = {
+    "streams/kernel/native/index/src": ("prefix-index", KERNEL),
+    "streams/kernel/native/msgpack/src": ("msgpack", PACKING),
+    "streams/kernel/native/wire/src": ("wire", PACKING),
+}
+"""Of the Rust kernel, every file here: its package, and the tests that specify it."""

@@ -1,3 +1,5 @@
+from collections.abc import Mapping, Sequence
+
 from schemas.identities import ModelContext, PrefixScope, StreamKey
 from streams.kernel.interface import (
     ContextView,
@@ -12,6 +14,19 @@ class ArrayPacker:
     def pack_hashes(self, encoded: bytes) -> bytes: ...
     def pack_tokens(self, encoded: bytes) -> bytes: ...
     def count_values(self, encoded: bytes, most: int) -> int: ...
+    def batch_packer(
+        self,
+        *,
+        arrays: Mapping[str, Sequence[str]],
+        maps: Mapping[str, Sequence[str]],
+        dp_rank: int,
+        lora_name: str,
+    ) -> BatchPacker | None: ...
+
+class BatchPacker:
+    def pack(
+        self, payload: bytes, sequence: int, /
+    ) -> tuple[int, float, int, bool, bytes, tuple[str, ...]] | None: ...
 
 class Kernel:
     def __init__(self, seed: int) -> None: ...

@@ -1,12 +1,12 @@
 //! Python values in and out: the named tuples of `schemas.identities` and
 //! `streams.kernel.interface`.
 
-use prefix_index::msgpack::Malformed;
+use msgpack::Malformed;
 use prefix_index::names::{ContextKey, ScopeKey, ScopeRef, StreamKey};
 use prefix_index::scan::ScannedQuery;
 use prefix_index::views::{ContextView, ScopeView};
 use prefix_index::walk::InstanceDepths;
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyInt, PyList, PyMemoryView, PyString, PyTuple};
@@ -140,10 +140,6 @@ impl Classes {
 
 pub fn describe(malformed: &Malformed) -> String {
     format!("expected {} (byte {})", malformed.expected, malformed.at)
-}
-
-pub fn array_error(malformed: &Malformed, what: &str) -> PyErr {
-    PyValueError::new_err(format!("Expected an array of {what}: {}", describe(malformed)))
 }
 
 /// The bytes of an argument: `bytes` themselves, anything else with a buffer as a copy.

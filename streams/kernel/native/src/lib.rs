@@ -1,17 +1,24 @@
-//! The Python module `streams.kernel._native`: the prefix index (`index/`) for Python.
+//! The Python module `streams.kernel._native`: the prefix index (`index/`) and the packing of what
+//! engines publish (`wire/`) for Python.
 //!
-//!     python              the classes `Kernel` and `ArrayPacker`
+//!     python              the class `Kernel`
+//!     packers             the classes `ArrayPacker` and `BatchPacker`
 //!     convert, tuples     Python values in and out
+//!     gil                 when a call lets other Python threads run
 
 #![deny(clippy::all)]
 #![deny(unsafe_code)]
 
 mod convert;
+mod gil;
+mod packers;
 mod python;
 mod tuples;
 
 #[pyo3::pymodule]
 mod _native {
     #[pymodule_export]
-    use crate::python::{ArrayPacker, Kernel};
+    use crate::packers::{ArrayPacker, BatchPacker};
+    #[pymodule_export]
+    use crate::python::Kernel;
 }

@@ -1,4 +1,4 @@
-//! The classes that Python sees. `streams/kernel/interface.py` documents every method.
+//! The class `Kernel`. `streams/kernel/interface.py` documents every method.
 //!
 //! Order of locks: the writer's mutex, then the state. Neither is held while waiting for the GIL,
 //! so a thread with the GIL may wait for them.
@@ -13,25 +13,19 @@ use prefix_index::scan::scan_query;
 use prefix_index::state::State;
 use prefix_index::walk::Prompt;
 use prefix_index::write::{UnknownPublisher, WriteTurn};
-use prefix_index::{arrays, changes, msgpack, views, walk};
+use prefix_index::{changes, views, walk};
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 
-use crate::convert::{Classes, array_error, bytes_of, context_key, stream_key, with_scope};
+use crate::convert::{Classes, bytes_of, context_key, stream_key, with_scope};
+use crate::gil::detached_if;
 
-// Calls longer than about 50 us release the GIL. Shorter ones keep it: getting it back costs up to
-// 5 ms (CPython's switch interval) when other Python threads are busy.
+// See `gil`.
 const DETACHED_EVENT_BYTES: usize = 16 * 1024;
 const DETACHED_TOKEN_BYTES: usize = 4 * 32 * 1024;
 const DETACHED_JSON_BYTES: usize = 128 * 1024;
-const DETACHED_ARRAY_BYTES: usize = 128 * 1024;
 const DETACHED_ENTRIES: u64 = 512;
-
-/// Runs `work` without the GIL if it is long, with it otherwise.
-fn detached_if<T: Send>(is_long: bool, py: Python<'_>, work: impl FnOnce() -> T + Send) -> T {
-    if is_long { py.detach(work) } else { work() }
-}
 
 #[pyclass(frozen, module = "streams.kernel._native")]
 pub struct Kernel {
@@ -296,46 +290,5 @@ impl Kernel {
             dict.set_item(name, size)?;
         }
         Ok(dict)
-    }
-}
-
-/// See `schemas.arrays.ArrayPacker`.
-#[pyclass(frozen, module = "streams.kernel._native")]
-pub struct ArrayPacker;
-
-#[pymethods]
-impl ArrayPacker {
-    #[new]
-    fn new() -> Self {
-        Self
-    }
-
-    fn pack_hashes<'py>(&self, encoded: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
-        packed(encoded, "hashes", arrays::pack_hashes)
-    }
-
-    fn pack_tokens<'py>(&self, encoded: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
-        packed(encoded, "tokens", arrays::pack_tokens)
-    }
-
-    fn count_values(&self, encoded: &Bound<'_, PyAny>, most: usize) -> PyResult<usize> {
-        let py = encoded.py();
-        let bytes = bytes_of(encoded)?;
-        let bytes = bytes.as_bytes();
-        Ok(py.detach(|| msgpack::Reader::new(bytes).skip_some(most).unwrap_or(0)))
-    }
-}
-
-fn packed<'py>(
-    encoded: &Bound<'py, PyAny>,
-    what: &str,
-    pack: fn(&[u8]) -> msgpack::Result<Vec<u8>>,
-) -> PyResult<Bound<'py, PyBytes>> {
-    let py = encoded.py();
-    let bytes = bytes_of(encoded)?;
-    let bytes = bytes.as_bytes();
-    match detached_if(bytes.len() > DETACHED_ARRAY_BYTES, py, || pack(bytes)) {
-        Ok(packed) => Ok(PyBytes::new(py, &packed)),
-        Err(malformed) => Err(array_error(&malformed, what)),
     }
 }

@@ -189,7 +189,7 @@ def test_what_is_decoded_ahead_gives_the_same_records() -> None:
     message = live(10)
     batch = one.decode_ahead(message)
     assert isinstance(batch, DecodedBatch)
-    assert batch.encoded
+    assert batch.run
     records = one.process([message._replace(batch=batch)], 1.0)
     assert records == two.process([message], 1.0)
     assert told(records) == [removed(10, 10)]

@@ -20,7 +20,7 @@ def batch(
     sequence: int, time: float | None = TIME + 1, digest: int = 1, *, clears: bool = False
 ) -> DecodedBatch:
     events: list[BlockEvent] = [Cleared(sequence=sequence)] if clears else []
-    return DecodedBatch(sequence, digest, time, events, [])
+    return DecodedBatch.of_events(sequence, digest, 0.0, events)._replace(engine_time=time)
 
 
 def new_lane(cursor: Cursor = CURSOR, *, repairs: bool = False) -> Lane:

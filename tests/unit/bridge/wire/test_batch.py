@@ -146,9 +146,10 @@ def test_bounds_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         patch.setattr(batch_module, "MESSAGE_BYTES_MAX", 10)
         assert batch_reason(decode([1.5, events])) == DropReason.MESSAGE_TOO_LARGE
     with monkeypatch.context() as patch:
-        patch.setattr(batch_module, "RECORD_BYTES_MAX", 10)
+        size_bytes = len(decode([1.5, events]).run)
+        patch.setattr(batch_module, "PACKED_BATCH_BYTES_MAX", size_bytes)
         assert len(decode([1.5, events]).events) == 2
-        patch.setattr(batch_module, "PACKED_BATCH_BYTES_MAX", 200)
+        patch.setattr(batch_module, "PACKED_BATCH_BYTES_MAX", size_bytes - 1)
         assert batch_reason(decode([1.5, events])) == DropReason.BATCH_TOO_LARGE
     with monkeypatch.context() as patch:
         patch.setattr("bridge.wire.fields.EVENT_BLOCKS_MAX", 1)

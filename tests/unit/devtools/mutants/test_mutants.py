@@ -182,6 +182,6 @@ def test_every_explained_survivor_is_a_mutant_still() -> None:
 
 
 def test_every_target_is_there() -> None:
-    for path in [*TESTS, *(test for tests in TESTS.values() for test in tests), RUST]:
+    for path in [*TESTS, *(test for tests in TESTS.values() for test in tests), *RUST]:
         assert (ROOT / path).exists(), path
     assert set(ONLY) <= set(TESTS)

@@ -2,7 +2,8 @@
 //!
 //! The whole array is read and checked before any event is applied.
 
-use crate::msgpack::{Reader, Result};
+use msgpack::{Reader, Result};
+
 use crate::names::{MEDIA, SHARED};
 
 /// Cache groups of these kinds have blocks that form a prefix.

@@ -4,8 +4,8 @@
 //! specification, for `scan` it is `streams/kernel/scan.py`. From the outside in:
 //!
 //!     write, walk, views  writes in turns, queries, and what is shown
-//!     events, msgpack     canonical block events, borrowed from their bytes
-//!     scan, arrays        a query's JSON body; the engines' number arrays
+//!     events              canonical block events, borrowed from their bytes
+//!     scan                a query's JSON body
 //!     state, entries      publishers and scopes; the elementary steps
 //!     scope               blocks of a scope (`slots`), their holders (`sets`, `masks`), its ranks
 //!     publisher, moves    what a publisher calls its blocks; those that change their tier
@@ -16,7 +16,6 @@
 #![deny(clippy::all)]
 #![forbid(unsafe_code)]
 
-pub mod arrays;
 pub mod changes;
 pub mod counters;
 mod entries;
@@ -25,7 +24,6 @@ pub mod hashing;
 pub mod limits;
 mod masks;
 mod moves;
-pub mod msgpack;
 pub mod names;
 mod publisher;
 #[cfg(test)]

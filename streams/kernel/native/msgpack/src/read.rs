@@ -28,6 +28,12 @@ impl<'a> Reader<'a> {
         self.at = at;
     }
 
+    /// The bytes that are left, not taken.
+    #[inline]
+    pub fn rest(&self) -> &'a [u8] {
+        &self.bytes[self.at..]
+    }
+
     pub fn fail<T>(&self, expected: &'static str) -> Result<T> {
         Err(Malformed { expected, at: self.at })
     }
@@ -155,6 +161,15 @@ impl<'a> Reader<'a> {
         Ok(value)
     }
 
+    /// A float of either width.
+    pub fn float(&mut self) -> Result<f64> {
+        match self.peek()? {
+            0xca => Ok(f32::from_bits(self.tagged(|reader| reader.number(4))? as u32).into()),
+            0xcb => Ok(f64::from_bits(self.tagged(|reader| reader.number(8))?)),
+            _ => self.fail("a float"),
+        }
+    }
+
     pub fn bool(&mut self) -> Result<bool> {
         match self.peek()? {
             tag @ (0xc2 | 0xc3) => self.tagged(|_| Ok(tag == 0xc3)),
@@ -206,6 +221,22 @@ impl<'a> Reader<'a> {
             }
         }
         Ok(skipped)
+    }
+
+    /// Skips one value with all that is in it, nested no deeper than `depth`.
+    pub fn skip_within(&mut self, depth: usize) -> Result<()> {
+        let inner = match self.peek()? {
+            0x80..=0x8f | 0xde | 0xdf => 2 * self.map()?,
+            0x90..=0x9f | 0xdc | 0xdd => self.array()?,
+            _ => return self.skip(),
+        };
+        if depth == 0 {
+            return self.fail("a value of less depth");
+        }
+        for _ in 0..inner {
+            self.skip_within(depth - 1)?;
+        }
+        Ok(())
     }
 
     fn skip_extension(&mut self) -> Result<()> {

@@ -1,12 +1,33 @@
 //! Packing of the engines' number arrays, as `schemas/arrays.py` specifies it.
 
-use crate::msgpack::{Malformed, Reader, Result};
+use msgpack::{Malformed, Reader, Result};
 
 /// Engine hashes as u64 LE: integers of 64 bits, or the last 8 of at least 8 bytes, big-endian.
 pub fn pack_hashes(encoded: &[u8]) -> Result<Vec<u8>> {
-    let mut reader = Reader::new(encoded);
+    whole(encoded, append_hashes)
+}
+
+/// Tokens as u32 LE: integers of 32 bits and either sign, or pairs of integers of which the first
+/// counts; nil for none.
+pub fn pack_tokens(encoded: &[u8]) -> Result<Vec<u8>> {
+    whole(encoded, append_tokens)
+}
+
+/// What `append` makes of the bytes, all of which it must take.
+fn whole(
+    encoded: &[u8],
+    append: impl FnOnce(&mut Reader, &mut Vec<u8>) -> Result<()>,
+) -> Result<Vec<u8>> {
+    let (mut reader, mut packed) = (Reader::new(encoded), Vec::new());
+    append(&mut reader, &mut packed)?;
+    reader.end()?;
+    Ok(packed)
+}
+
+/// Takes an array as `pack_hashes` does.
+pub fn append_hashes(reader: &mut Reader, packed: &mut Vec<u8>) -> Result<()> {
     let len = reader.array()?;
-    let mut packed = Vec::with_capacity(8 * len);
+    packed.reserve(8 * len);
     for _ in 0..len {
         let hash = match reader.peek()? {
             0xc4..=0xc6 => match reader.bin()?.last_chunk() {
@@ -18,31 +39,29 @@ pub fn pack_hashes(encoded: &[u8]) -> Result<Vec<u8>> {
         };
         packed.extend_from_slice(&hash.to_le_bytes());
     }
-    reader.end()?;
-    Ok(packed)
+    Ok(())
 }
 
-/// Tokens as u32 LE: integers of 32 bits and either sign, or pairs of integers of which the first
-/// counts; nil for none.
-pub fn pack_tokens(encoded: &[u8]) -> Result<Vec<u8>> {
-    let mut reader = Reader::new(encoded);
+/// Takes an array as `pack_tokens` does.
+pub fn append_tokens(reader: &mut Reader, packed: &mut Vec<u8>) -> Result<()> {
     if reader.nil()? {
-        reader.end()?;
-        return Ok(Vec::new());
+        return Ok(());
     }
     let len = reader.array()?;
-    let mut packed = Vec::with_capacity(4 * len);
+    packed.reserve(4 * len);
+    let end = packed.len() + 4 * len;
     if len > 0 && matches!(reader.peek()?, 0x90..=0x9f | 0xdc | 0xdd) {
-        for _ in 0..len {
-            packed.extend_from_slice(&pair(&mut reader)?.to_le_bytes());
+        while packed.len() < end {
+            packed.extend_from_slice(&pair(reader)?.to_le_bytes());
         }
-        reader.end()?;
-        return Ok(packed);
+        return Ok(());
     }
-    let mut at = reader.at();
-    while packed.len() < 4 * len {
+    let bytes = reader.rest();
+    let begin = reader.at();
+    let mut at = 0;
+    while packed.len() < end {
         // Eight bytes hold any usual form, so one look at a table does for all widths.
-        if let Some(window) = encoded[at..].first_chunk() {
+        if let Some(window) = bytes[at..].first_chunk() {
             let window = u64::from_be_bytes(*window);
             let Form { len, shift, mask } = FORMS[(window >> 56) as usize];
             if len > 0 {
@@ -52,13 +71,12 @@ pub fn pack_tokens(encoded: &[u8]) -> Result<Vec<u8>> {
                 continue;
             }
         }
-        reader.seek(at);
-        packed.extend_from_slice(&token(&mut reader)?.to_le_bytes());
-        at = reader.at();
+        reader.seek(begin + at);
+        packed.extend_from_slice(&token(reader)?.to_le_bytes());
+        at = reader.at() - begin;
     }
-    reader.seek(at);
-    reader.end()?;
-    Ok(packed)
+    reader.seek(begin + at);
+    Ok(())
 }
 
 fn pair(reader: &mut Reader) -> Result<u32> {

@@ -1,0 +1,132 @@
+//! The classes `ArrayPacker` and `BatchPacker`: `schemas.arrays` documents every method.
+
+use std::collections::HashMap;
+
+use msgpack::{Malformed, Reader};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyTuple};
+use wire::arrays::{pack_hashes, pack_tokens};
+use wire::batches::{self, Limits};
+use wire::layout::Layout;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::convert::{bytes_of, describe};
+use crate::gil::detached_if;
+
+// See `gil`.
+const DETACHED_ARRAY_BYTES: usize = 128 * 1024;
+const DETACHED_BATCH_BYTES: usize = 32 * 1024;
+
+#[pyclass(frozen, module = "streams.kernel._native")]
+pub struct ArrayPacker;
+
+#[pymethods]
+impl ArrayPacker {
+    #[new]
+    fn new() -> Self {
+        Self
+    }
+
+    fn pack_hashes<'py>(&self, encoded: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
+        packed(encoded, "hashes", pack_hashes)
+    }
+
+    fn pack_tokens<'py>(&self, encoded: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
+        packed(encoded, "tokens", pack_tokens)
+    }
+
+    fn count_values(&self, encoded: &Bound<'_, PyAny>, most: usize) -> PyResult<usize> {
+        let py = encoded.py();
+        let bytes = bytes_of(encoded)?;
+        let bytes = bytes.as_bytes();
+        Ok(py.detach(|| Reader::new(bytes).skip_some(most).unwrap_or(0)))
+    }
+
+    #[pyo3(signature = (*, arrays, maps, dp_rank, lora_name))]
+    fn batch_packer(
+        &self,
+        arrays: HashMap<String, Vec<String>>,
+        maps: HashMap<String, Vec<String>>,
+        dp_rank: i128,
+        lora_name: String,
+        py: Python<'_>,
+    ) -> PyResult<Option<BatchPacker>> {
+        let (Some(arrays), Some(maps)) = (layout(&arrays), layout(&maps)) else {
+            return Ok(None);
+        };
+        let limits = limits(py)?;
+        let packer = batches::BatchPacker { arrays, maps, dp_rank, lora_name, limits };
+        Ok(Some(BatchPacker { packer }))
+    }
+}
+
+fn packed<'py>(
+    encoded: &Bound<'py, PyAny>,
+    what: &str,
+    pack: fn(&[u8]) -> msgpack::Result<Vec<u8>>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let py = encoded.py();
+    let bytes = bytes_of(encoded)?;
+    let bytes = bytes.as_bytes();
+    match detached_if(bytes.len() > DETACHED_ARRAY_BYTES, py, || pack(bytes)) {
+        Ok(packed) => Ok(PyBytes::new(py, &packed)),
+        Err(malformed) => Err(array_error(&malformed, what)),
+    }
+}
+
+fn array_error(malformed: &Malformed, what: &str) -> PyErr {
+    PyValueError::new_err(format!("Expected an array of {what}: {}", describe(malformed)))
+}
+
+fn layout(events: &HashMap<String, Vec<String>>) -> Option<Layout> {
+    let mut layout = Layout::default();
+    for (tag, fields) in events {
+        layout.add(tag, fields)?;
+    }
+    Some(layout)
+}
+
+fn limits(py: Python<'_>) -> PyResult<Limits> {
+    let limits = py.import("schemas.limits")?;
+    let size = |name: &str| limits.getattr(name)?.extract::<usize>();
+    Ok(Limits {
+        batch_events: size("BATCH_EVENTS_MAX")?,
+        event_blocks: size("EVENT_BLOCKS_MAX")?,
+        block_size: size("BLOCK_SIZE_MAX")? as i128,
+        group: size("GROUP_NUMBER_MAX")? as i128,
+        name_bytes: size("NAME_BYTES_MAX")?,
+        lora_names: size("LORA_NAMES_MAX")?,
+        packed_bytes: size("PACKED_BATCH_BYTES_MAX")?,
+    })
+}
+
+#[pyclass(frozen, module = "streams.kernel._native")]
+pub struct BatchPacker {
+    packer: batches::BatchPacker,
+}
+
+#[pymethods]
+impl BatchPacker {
+    #[pyo3(signature = (payload, sequence, /))]
+    fn pack<'py>(
+        &self,
+        payload: &Bound<'py, PyAny>,
+        sequence: u64,
+    ) -> PyResult<Option<Bound<'py, PyTuple>>> {
+        let py = payload.py();
+        let payload = bytes_of(payload)?;
+        let bytes = payload.as_bytes();
+        let packed = detached_if(bytes.len() > DETACHED_BATCH_BYTES, py, || {
+            self.packer.pack(bytes, sequence).map(|packed| (packed, xxh3_64(bytes)))
+        });
+        let Some((packed, digest)) = packed else {
+            return Ok(None);
+        };
+        let run = PyBytes::new(py, &packed.run);
+        let names: Vec<&str> = packed.lora_names.iter().map(|name| name.as_ref()).collect();
+        let names = PyTuple::new(py, names)?;
+        let fields = (digest, packed.engine_time, packed.events, packed.clears, run, names);
+        Ok(Some(fields.into_pyobject(py)?))
+    }
+}

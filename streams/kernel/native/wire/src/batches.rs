@@ -1,0 +1,627 @@
+//! A whole batch: what an engine sent, to the canonical events of a record, in one pass.
+//!
+//!     batch   [ts, events, data_parallel_rank, ...] | {ts, events, data_parallel_rank, ...}
+//!     event   [tag, field, ...] | {"type": tag, field: ...}
+//!
+//! What comes out is, byte for byte, what `bridge/wire/` makes of the batch. Where anything is bad,
+//! or of a form that no engine sends, nothing comes out: the specification then says what is wrong
+//! and what can be used, so that one source words each error.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+
+use msgpack::{Reader, write};
+
+use crate::arrays::{append_hashes, append_tokens};
+use crate::extra_keys::ExtraKeys;
+use crate::layout::{Field, Fields, Kind, Layout};
+
+/// Deeper values of fields that are ignored are left to the specification.
+const IGNORED_DEPTH_MAX: usize = 16;
+
+const GPU: &str = "GPU";
+const CPU: &str = "CPU";
+const DISK: &str = "DISK";
+const REMOTE: &str = "REMOTE";
+
+/// The bounds of `schemas/limits.py` on a batch.
+pub struct Limits {
+    pub batch_events: usize,
+    pub event_blocks: usize,
+    pub block_size: i128,
+    pub group: i128,
+    pub name_bytes: usize,
+    pub lora_names: usize,
+    pub packed_bytes: usize,
+}
+
+/// A batch whose events can all be used.
+pub struct Packed<'a> {
+    /// The engine's own timestamp, Unix seconds; finite.
+    pub engine_time: f64,
+    pub events: usize,
+    /// Whether one of them says that the publisher holds nothing any more.
+    pub clears: bool,
+    /// The events one after the other, as a record has them.
+    pub run: Vec<u8>,
+    /// The adapters that they name, each once.
+    pub lora_names: HashSet<Cow<'a, str>>,
+}
+
+/// Packs one publisher's batches.
+pub struct BatchPacker {
+    pub arrays: Layout,
+    pub maps: Layout,
+    pub dp_rank: i128,
+    /// Of the publisher's registration; "" for none.
+    pub lora_name: String,
+    pub limits: Limits,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Array,
+    Map,
+}
+
+enum LoraId<'a> {
+    Number(i128),
+    Text(&'a str),
+}
+
+/// One event's fields as they are read; hashes, tokens and extra keys are in the batch's buffers.
+struct Event<'a> {
+    /// By the fields' places; maps may repeat one.
+    seen: u32,
+    has_hashes: bool,
+    parent: Option<u64>,
+    block_size: u64,
+    lora_id: Option<LoraId<'a>>,
+    lora_name: &'a str,
+    medium: &'static str,
+    shared: bool,
+    group: u64,
+    spec_kind: &'a str,
+    cache_salt: &'a str,
+    /// Where its rows begin.
+    extra_keys_at: Option<usize>,
+}
+
+impl Default for Event<'_> {
+    fn default() -> Self {
+        Self {
+            seen: 0,
+            has_hashes: false,
+            parent: None,
+            block_size: 0,
+            lora_id: None,
+            lora_name: "",
+            medium: GPU,
+            shared: false,
+            group: 0,
+            spec_kind: "",
+            cache_salt: "",
+            extra_keys_at: None,
+        }
+    }
+}
+
+/// A batch under way.
+struct Batch<'a, 'p> {
+    packer: &'p BatchPacker,
+    reader: Reader<'a>,
+    form: Option<Form>,
+    sequence: u64,
+    clears: bool,
+    run: Vec<u8>,
+    lora_names: HashSet<Cow<'a, str>>,
+    hashes: Vec<u8>,
+    tokens: Vec<u8>,
+    extra_keys: ExtraKeys,
+}
+
+impl BatchPacker {
+    /// The batch of this number; see the module for None. Cost O(bytes).
+    pub fn pack<'a>(&self, payload: &'a [u8], sequence: u64) -> Option<Packed<'a>> {
+        let mut batch = Batch {
+            packer: self,
+            reader: Reader::new(payload),
+            form: None,
+            sequence,
+            clears: false,
+            run: Vec::with_capacity(payload.len() + payload.len() / 4),
+            lora_names: HashSet::new(),
+            hashes: Vec::new(),
+            tokens: Vec::new(),
+            extra_keys: ExtraKeys::default(),
+        };
+        let (engine_time, events) = batch.read()?;
+        batch.reader.end().ok()?;
+        let Batch { clears, run, lora_names, .. } = batch;
+        Some(Packed { engine_time, events, clears, run, lora_names })
+    }
+}
+
+impl<'a, 'p> Batch<'a, 'p> {
+    /// The batch's time, and how many events it has.
+    fn read(&mut self) -> Option<(f64, usize)> {
+        if matches!(self.reader.peek().ok()?, 0x80..=0x8f | 0xde | 0xdf) {
+            return self.read_map();
+        }
+        let len = self.reader.array().ok()?;
+        if len < 2 {
+            return None;
+        }
+        let engine_time = self.read_time()?;
+        let events = self.read_events()?;
+        if len > 2 {
+            self.read_rank()?;
+        }
+        for _ in 3..len {
+            self.skip()?;
+        }
+        Some((engine_time, events))
+    }
+
+    fn read_map(&mut self) -> Option<(f64, usize)> {
+        let (mut engine_time, mut events, mut has_rank) = (None, None, false);
+        for _ in 0..self.reader.map().ok()? {
+            match self.reader.str_bytes().ok()? {
+                b"ts" if engine_time.is_none() => engine_time = Some(self.read_time()?),
+                b"events" if events.is_none() => events = Some(self.read_events()?),
+                b"data_parallel_rank" if !has_rank => {
+                    has_rank = true;
+                    self.read_rank()?;
+                }
+                b"ts" | b"events" | b"data_parallel_rank" => return None,
+                _ => self.skip()?,
+            }
+        }
+        Some((engine_time?, events?))
+    }
+
+    fn skip(&mut self) -> Option<()> {
+        self.reader.skip_within(IGNORED_DEPTH_MAX).ok()
+    }
+
+    fn read_time(&mut self) -> Option<f64> {
+        let time = match self.reader.peek().ok()? {
+            0xca | 0xcb => self.reader.float().ok()?,
+            _ => self.reader.int().ok()? as f64,
+        };
+        time.is_finite().then_some(time)
+    }
+
+    fn read_rank(&mut self) -> Option<()> {
+        let is_it = self.reader.nil().ok()? || self.reader.int().ok()? == self.packer.dp_rank;
+        is_it.then_some(())
+    }
+
+    fn read_events(&mut self) -> Option<usize> {
+        let len = self.reader.array().ok()?;
+        if len > self.packer.limits.batch_events {
+            return None;
+        }
+        for _ in 0..len {
+            self.read_event()?;
+            if self.run.len() > self.packer.limits.packed_bytes {
+                return None;
+            }
+        }
+        Some(len)
+    }
+
+    fn read_event(&mut self) -> Option<()> {
+        let is_map = matches!(self.reader.peek().ok()?, 0x80..=0x8f | 0xde | 0xdf);
+        let form = if is_map { Form::Map } else { Form::Array };
+        // An engine sends one form; the specification takes a batch of both apart.
+        if *self.form.get_or_insert(form) != form {
+            return None;
+        }
+        let mut event = Event::default();
+        self.hashes.clear();
+        self.tokens.clear();
+        self.extra_keys.clear();
+        let kind = match form {
+            Form::Array => self.read_array_event(&mut event)?,
+            Form::Map => self.read_map_event(&mut event)?,
+        };
+        match kind {
+            Kind::Cleared => self.write_cleared(),
+            _ if !event.has_hashes => return None,
+            Kind::Removed => self.write_removed(&event),
+            Kind::Stored => self.write_stored(&event)?,
+        }
+        Some(())
+    }
+
+    fn read_array_event(&mut self, event: &mut Event<'a>) -> Option<Kind> {
+        let count = self.reader.array().ok()?.checked_sub(1)?;
+        let kind = Kind::tagged(self.reader.str_bytes().ok()?)?;
+        for field in self.packer.arrays.fields(kind)?.first(count)? {
+            self.read_field(field, event)?;
+        }
+        Some(kind)
+    }
+
+    fn read_map_event(&mut self, event: &mut Event<'a>) -> Option<Kind> {
+        let count = self.reader.map().ok()?;
+        let at = self.reader.at();
+        let (kind, fields) = self.read_tag(count)?;
+        self.reader.seek(at);
+        let (mut next, mut has_tag) = (0, false);
+        for _ in 0..count {
+            let name = self.reader.str_bytes().ok()?;
+            if let Some((place, field)) = fields.find(name, next) {
+                if event.seen >> place & 1 == 1 {
+                    return None;
+                }
+                event.seen |= 1 << place;
+                next = place + 1;
+                self.read_field(field, event)?;
+            } else if name == b"type" && !has_tag {
+                has_tag = true;
+                self.reader.str_bytes().ok()?;
+            } else {
+                return None;
+            }
+        }
+        Some(kind)
+    }
+
+    /// What a map of so many pairs says it is; almost always at once.
+    fn read_tag(&mut self, count: usize) -> Option<(Kind, &'p Fields)> {
+        for _ in 0..count {
+            if self.reader.str_bytes().ok()? == b"type" {
+                let kind = Kind::tagged(self.reader.str_bytes().ok()?)?;
+                return Some((kind, self.packer.maps.fields(kind)?));
+            }
+            self.skip()?;
+        }
+        None
+    }
+
+    fn read_field(&mut self, field: Field, event: &mut Event<'a>) -> Option<()> {
+        let limits = &self.packer.limits;
+        let reader = &mut self.reader;
+        match field {
+            Field::Hashes => {
+                append_hashes(reader, &mut self.hashes).ok()?;
+                event.has_hashes = self.hashes.len() <= 8 * limits.event_blocks;
+                return event.has_hashes.then_some(());
+            }
+            Field::Tokens => return append_tokens(reader, &mut self.tokens).ok(),
+            Field::Ignored => return self.skip(),
+            _ => {}
+        }
+        if field == Field::ExtraKeys {
+            event.extra_keys_at = Some(reader.at());
+            return self.skip();
+        }
+        if reader.nil().ok()? {
+            return Some(());
+        }
+        match field {
+            Field::Parent => event.parent = Some(read_hash(reader)?),
+            Field::BlockSize => event.block_size = read_up_to(reader, limits.block_size)?,
+            Field::Group => event.group = read_up_to(reader, limits.group)?,
+            Field::Medium => event.medium = medium(reader.str().ok()?)?,
+            Field::LoraName => event.lora_name = reader.str().ok()?,
+            Field::SpecKind => event.spec_kind = read_name(reader, limits.name_bytes)?,
+            Field::CacheSalt => event.cache_salt = reader.str().ok()?,
+            Field::Locality => {
+                let name = reader.str().ok()?;
+                event.shared = name.eq_ignore_ascii_case(REMOTE);
+                // Python folds case beyond ASCII, too.
+                return name.is_ascii().then_some(());
+            }
+            Field::LoraId => {
+                let is_text = matches!(reader.peek().ok()?, 0xa0..=0xbf | 0xd9..=0xdb);
+                event.lora_id = Some(if is_text {
+                    LoraId::Text(reader.str().ok()?)
+                } else {
+                    LoraId::Number(reader.int().ok()?)
+                });
+            }
+            Field::Metadata => {
+                let len = reader.map().ok()?;
+                if len > 1 || len == 1 && reader.str_bytes().ok()? != b"cache_salt" {
+                    return None;
+                }
+                if len == 1 && !reader.nil().ok()? {
+                    event.cache_salt = reader.str().ok()?;
+                }
+            }
+            Field::Hashes | Field::Tokens | Field::Ignored | Field::ExtraKeys => unreachable!(),
+        }
+        Some(())
+    }
+
+    /// The adapter's level in the table: by the event's name, the registration's, or the id.
+    fn lora_name(&mut self, event: &Event<'a>) -> Option<Cow<'a, str>> {
+        let packer = self.packer;
+        let name: Cow<'a, str> = if !event.lora_name.is_empty() {
+            event.lora_name.into()
+        } else if packer.lora_name.is_empty() {
+            match &event.lora_id {
+                None => return Some("".into()),
+                Some(LoraId::Number(id)) => format!("lora_id:{id}").into(),
+                Some(LoraId::Text(id)) => format!("lora_id:{id}").into(),
+            }
+        } else {
+            return Some(packer.lora_name.clone().into());
+        };
+        if !self.lora_names.contains(&name) {
+            let has_room = self.lora_names.len() < packer.limits.lora_names;
+            if name.len() > packer.limits.name_bytes || !has_room {
+                return None;
+            }
+            self.lora_names.insert(name.clone());
+        }
+        Some(name)
+    }
+
+    fn write_stored(&mut self, event: &Event<'a>) -> Option<()> {
+        let lora_name = self.lora_name(event)?;
+        if let Some(at) = event.extra_keys_at {
+            let behind = self.reader.at();
+            self.reader.seek(at);
+            self.extra_keys.read(&mut self.reader, &lora_name)?;
+            self.reader.seek(behind);
+        } else if event.parent.is_none() {
+            // A salt enters the first block of a chain; the others inherit it.
+            self.extra_keys.salt(event.cache_salt, self.hashes.len() / 8);
+        }
+        let has_keys = self.extra_keys.any();
+        let optional = [
+            !self.tokens.is_empty(),
+            event.parent.is_some(),
+            event.block_size != 0,
+            event.medium != GPU,
+            event.shared,
+            !lora_name.is_empty(),
+            event.group != 0,
+            !event.spec_kind.is_empty(),
+            has_keys,
+        ];
+        let run = &mut self.run;
+        begin(run, "stored", self.sequence, 1 + count(&optional));
+        write_field(run, "hashes", |run| write::bin(run, &self.hashes));
+        if !self.tokens.is_empty() {
+            write_field(run, "tokens", |run| write::bin(run, &self.tokens));
+        }
+        if let Some(parent) = event.parent {
+            write_field(run, "parent", |run| write::uint(run, parent));
+        }
+        if event.block_size != 0 {
+            write_field(run, "block_size", |run| write::uint(run, event.block_size));
+        }
+        write_place(run, event);
+        if !lora_name.is_empty() {
+            write_field(run, "lora_name", |run| write::str(run, &lora_name));
+        }
+        if event.group != 0 {
+            write_field(run, "group", |run| write::uint(run, event.group));
+        }
+        if !event.spec_kind.is_empty() {
+            write_field(run, "spec_kind", |run| write::str(run, event.spec_kind));
+        }
+        if has_keys {
+            write_field(run, "extra_keys", |run| self.extra_keys.append_to(run));
+        }
+        Some(())
+    }
+
+    fn write_removed(&mut self, event: &Event<'a>) {
+        let optional = [event.medium != GPU, event.shared, event.group != 0];
+        let run = &mut self.run;
+        begin(run, "removed", self.sequence, 1 + count(&optional));
+        write_field(run, "hashes", |run| write::bin(run, &self.hashes));
+        write_place(run, event);
+        if event.group != 0 {
+            write_field(run, "group", |run| write::uint(run, event.group));
+        }
+    }
+
+    fn write_cleared(&mut self) {
+        self.clears = true;
+        begin(&mut self.run, "cleared", self.sequence, 0);
+    }
+}
+
+fn read_hash(reader: &mut Reader) -> Option<u64> {
+    match reader.peek().ok()? {
+        0xc4..=0xc6 => reader.bin().ok()?.last_chunk().map(|last| u64::from_be_bytes(*last)),
+        _ => Some(reader.int().ok()? as u64),
+    }
+}
+
+fn read_up_to(reader: &mut Reader, most: i128) -> Option<u64> {
+    let value = reader.int().ok()?;
+    (0..=most).contains(&value).then_some(value as u64)
+}
+
+fn read_name<'a>(reader: &mut Reader<'a>, bytes_max: usize) -> Option<&'a str> {
+    reader.str().ok().filter(|name| name.len() <= bytes_max)
+}
+
+/// The tier; engines spell it in either case, with a device index (`cpu:0`).
+fn medium(name: &str) -> Option<&'static str> {
+    match name {
+        GPU => return Some(GPU),
+        CPU => return Some(CPU),
+        _ => {}
+    }
+    let tier = name.split(':').next()?;
+    if !tier.is_ascii() {
+        return None; // Python folds case beyond ASCII, too
+    }
+    Some(match tier.to_ascii_uppercase().as_str() {
+        "GPU" => GPU,
+        "CPU" | "CPU_PINNED" => CPU,
+        "DISK" | "STORAGE" | "FS" | "OBJ" | "EXTERNAL" => DISK,
+        _ => return None,
+    })
+}
+
+fn count(present: &[bool]) -> usize {
+    present.iter().filter(|&&is| is).count()
+}
+
+/// What every event begins with; `fields` are to follow.
+fn begin(run: &mut Vec<u8>, kind: &str, sequence: u64, fields: usize) {
+    write::small_map(run, 2 + fields);
+    write_field(run, "type", |run| write::str(run, kind));
+    write_field(run, "sequence", |run| write::uint(run, sequence));
+}
+
+fn write_field(run: &mut Vec<u8>, name: &str, value: impl FnOnce(&mut Vec<u8>)) {
+    write::str(run, name);
+    value(run);
+}
+
+fn write_place(run: &mut Vec<u8>, event: &Event) {
+    if event.medium != GPU {
+        write_field(run, "medium", |run| write::str(run, event.medium));
+    }
+    if event.shared {
+        write_field(run, "shared", |run| write::bool(run, true));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(names: &[&str]) -> Vec<String> {
+        names.iter().map(|&name| name.to_owned()).collect()
+    }
+
+    fn packer() -> BatchPacker {
+        let stored = names(&["block_hashes", "parent_block_hash", "token_ids", "block_size"]);
+        let removed = names(&["block_hashes", "medium"]);
+        let layout = || {
+            let mut layout = Layout::default();
+            layout.add("BlockStored", &stored).unwrap();
+            layout.add("BlockRemoved", &removed).unwrap();
+            layout.add("AllBlocksCleared", &[]).unwrap();
+            layout
+        };
+        let limits = Limits {
+            batch_events: 100,
+            event_blocks: 100,
+            block_size: 100,
+            group: 100,
+            name_bytes: 100,
+            lora_names: 100,
+            packed_bytes: 10_000,
+        };
+        let lora_name = String::new();
+        BatchPacker { arrays: layout(), maps: layout(), dp_rank: 0, lora_name, limits }
+    }
+
+    fn numbers(to: &mut Vec<u8>, numbers: &[u64]) {
+        write::array(to, numbers.len());
+        numbers.iter().for_each(|&number| write::uint(to, number));
+    }
+
+    /// One stored event, one removed, one cleared, as arrays.
+    fn batch() -> Vec<u8> {
+        let mut to = Vec::new();
+        write::array(&mut to, 3);
+        write::float(&mut to, 1.5);
+        write::array(&mut to, 3);
+        write::array(&mut to, 5);
+        write::str(&mut to, "BlockStored");
+        numbers(&mut to, &[u64::MAX, 7]);
+        write::uint(&mut to, 1 << 40);
+        numbers(&mut to, &[1, 200, 70_000, 5]);
+        write::uint(&mut to, 2);
+        write::array(&mut to, 3);
+        write::str(&mut to, "BlockRemoved");
+        numbers(&mut to, &[7]);
+        write::str(&mut to, "cpu:1");
+        write::array(&mut to, 1);
+        write::str(&mut to, "AllBlocksCleared");
+        write::nil(&mut to);
+        to
+    }
+
+    #[test]
+    fn a_batch_is_packed() {
+        let payload = batch();
+        let packed = packer().pack(&payload, 9).unwrap();
+        assert_eq!((packed.engine_time, packed.events, packed.clears), (1.5, 3, true));
+        let mut reader = Reader::new(&packed.run);
+        assert_eq!(reader.map().unwrap(), 6);
+        let mut expect = |name: &str| assert_eq!(reader.str().unwrap(), name);
+        expect("type");
+        expect("stored");
+        expect("sequence");
+        assert_eq!(reader.int().unwrap(), 9);
+        assert_eq!(reader.str().unwrap(), "hashes");
+        assert_eq!(reader.bin().unwrap(), [u64::MAX, 7].map(u64::to_le_bytes).concat());
+        assert_eq!(reader.str().unwrap(), "tokens");
+        assert_eq!(reader.bin().unwrap(), [1, 200, 70_000, 5].map(u32::to_le_bytes).concat());
+    }
+
+    #[test]
+    fn a_batch_that_ends_too_early_is_refused_wherever_that_is() {
+        let payload = batch();
+        for end in 0..payload.len() {
+            assert!(packer().pack(&payload[..end], 9).is_none(), "{end}");
+        }
+    }
+
+    #[test]
+    fn whatever_a_byte_is_it_is_read_or_refused() {
+        let payload = batch();
+        for at in 0..payload.len() {
+            for byte in 0..=u8::MAX {
+                let mut changed = payload.clone();
+                changed[at] = byte;
+                if let Some(packed) = packer().pack(&changed, 9) {
+                    assert!(packed.run.len() < 10_000);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_length_that_the_bytes_cannot_have_reserves_nothing() {
+        for tag in [[0xdd, 0xff, 0xff, 0xff, 0xff], [0xdf, 0xff, 0xff, 0xff, 0xff]] {
+            let mut payload = vec![0x92, 0x01];
+            payload.extend_from_slice(&tag);
+            assert!(packer().pack(&payload, 9).is_none());
+            assert!(packer().pack(&tag, 9).is_none());
+        }
+    }
+
+    #[test]
+    fn the_bounds_are_of_what_is_in_the_batch() {
+        let payload = batch();
+        let mut bounded = packer();
+        bounded.limits.batch_events = 3;
+        bounded.limits.event_blocks = 2;
+        bounded.limits.block_size = 2;
+        assert!(bounded.pack(&payload, 9).is_some());
+        bounded.limits.block_size = 1;
+        assert!(bounded.pack(&payload, 9).is_none());
+        bounded = packer();
+        bounded.limits.event_blocks = 1;
+        assert!(bounded.pack(&payload, 9).is_none());
+        bounded = packer();
+        bounded.limits.batch_events = 2;
+        assert!(bounded.pack(&payload, 9).is_none());
+        bounded = packer();
+        bounded.limits.packed_bytes = 20;
+        assert!(bounded.pack(&payload, 9).is_none());
+    }
+
+    #[test]
+    fn a_field_that_is_not_known_makes_no_layout() {
+        assert!(Layout::default().add("BlockStored", &names(&["block_hashes", "new"])).is_none());
+        assert!(Layout::default().add("BlockMoved", &names(&["block_hashes"])).is_none());
+        assert!(Layout::default().add("BlockRemoved", &names(&["token_ids"])).is_none());
+    }
+}
