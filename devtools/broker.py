@@ -293,10 +293,16 @@ class Broker:
         return False
 
 
+_given: set[int] = set()
+
+
 def free_ports(count: int) -> list[int]:
-    """Loopback ports that nothing uses now, all different."""
+    """Loopback ports that nothing uses now, all different, and none that was given before: whoever
+    has it may bind it later, or again.
+    """
+    left = [port for port in PORTS if port not in _given]
     found: list[int] = []
-    for port in random.sample(PORTS, len(PORTS)):
+    for port in random.sample(left, len(left)):
         if len(found) == count:
             break
         with socket.socket() as attempt:
@@ -306,6 +312,7 @@ def free_ports(count: int) -> list[int]:
             except OSError:
                 continue
         found.append(port)
+    _given.update(found)
     return found
 
 
