@@ -136,8 +136,9 @@ def test_what_was_given_back_is_used_again() -> None:
         kernel.take_changes()
         sizes.append(kernel.stats()["memory_bytes"])
     assert kernel.stats()["blocks"] == 6 * 5000
-    # Room for the 65_000 blocks of the largest turn, twice, and no more with each turn.
-    assert sizes[-1] < 160 * 30_000, sizes
+    # Room for the 65_000 blocks of the largest turn, and not for the 240_000 of all turns. Where
+    # entries are placed is by chance, and with it how full a table is when it grows.
+    assert sizes[-1] < 200 * 30_000, sizes
     assert kernel.clear(publisher) == 6 * 5000
     kernel.take_changes()
     assert kernel.stats()["memory_bytes"] < 10_000
