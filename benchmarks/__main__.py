@@ -27,6 +27,7 @@ MODULES: Final = {
     "ingest": "embedded.ingest",
     "stages": "embedded.stages",
     "query": "embedded.query",
+    "fairness": "embedded.fairness",
     "memory": "index.memory",
     "recovery": "embedded.recovery",
     "kernel": "index.kernels",

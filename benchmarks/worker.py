@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from benchmarks.distributed import codecs, cold, latency, pipeline, table_topic
-from benchmarks.embedded import ingest, query, recovery, stages
+from benchmarks.embedded import fairness, ingest, query, recovery, stages
 from benchmarks.index import kernels, memory
 from benchmarks.report.figures import Figure
 from benchmarks.sizes import KERNELS, KernelName, Sizes, sizes_of
@@ -23,6 +23,7 @@ MEASUREMENTS: Final[dict[str, Measurement]] = {
     "ingest": ingest.measure,
     "stages": stages.measure,
     "query": query.measure,
+    "fairness": fairness.measure,
     "memory": memory.measure,
     "recovery": recovery.measure,
     "kernel": kernels.measure,

@@ -5,7 +5,6 @@ replica's `/services`, asked every 5 ms, makes all sequences up to that publishe
 then. Times are those of one process on the system's monotonic clock.
 """
 
-import threading
 import time
 from typing import Final
 
@@ -13,10 +12,11 @@ from benchmarks.distributed.cluster import Cluster, Role
 from benchmarks.distributed.fleet import Fleet
 from benchmarks.distributed.fleet_process import LATE_S, FleetJob, FleetSent
 from benchmarks.distributed.pipeline import start_roles
+from benchmarks.embedded.marker import Marker
 from benchmarks.embedded.service import until
 from benchmarks.report.figures import Aim, Figure, percentile
 from benchmarks.sizes import BLOCK_SIZE, SEED, KernelName, Sizes
-from simulation.traffic.load import LoadPlan, LoadPublisher, encode_load
+from simulation.traffic.load import LoadPlan
 
 PARTITIONS: Final = 4
 PUBLISHERS: Final = 10
@@ -75,67 +75,14 @@ def run_once(replica: Role, *, rate: int, seconds: float) -> tuple[FleetSent, li
     job = FleetJob(plan=plan, publishers=PUBLISHERS, rate_blocks_per_s=rate)
     with Fleet(job, name="load") as fleet:
         fleet.connect(replica.register)
-        marker = _Marker(round((seconds - WARM_S) / MARK_S))
+        marker = Marker(round((seconds - WARM_S) / MARK_S), every_s=MARK_S)
         try:
             replica.register(marker.endpoint, MARKER)
             marker.wait_for_subscriber()
             until(lambda: MARKER in replica.sequences(), poll_s=POLL_S)
             fleet.begin()
             time.sleep(WARM_S)
-            waits_ms = _watch(replica, marker)
+            waits_ms = marker.watch(lambda: replica.sequences()[MARKER], poll_s=POLL_S)
             return fleet.finish(), waits_ms
         finally:
             marker.close()
-
-
-def _watch(replica: Role, marker: "_Marker") -> list[float]:
-    waits_ms: list[float] = []
-    marker.start()
-
-    def seen() -> bool:
-        sequence = replica.sequences()[MARKER]
-        now = time.monotonic()
-        for place in range(len(waits_ms), sequence + 1):
-            waits_ms.append(1000 * (now - marker.sent_at[place]))
-        return len(waits_ms) == marker.count
-
-    until(seen, poll_s=POLL_S)
-    return waits_ms
-
-
-class _Marker:
-    """A publisher whose every message is an event to watch; sends on a thread of its own."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self.sent_at: list[float] = []
-        self._publisher = LoadPublisher()
-        self._load = encode_load(
-            LoadPlan(blocks=count, blocks_per_event=1, block_size=BLOCK_SIZE, seed=SEED - 1)
-        )
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self.endpoint = self._publisher.endpoint
-        self._stop = threading.Event()
-
-    def wait_for_subscriber(self) -> None:
-        if not self._publisher.wait_for_subscriber(60):
-            raise TimeoutError("Expected a subscriber within 60 s")
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def close(self) -> None:
-        self._stop.set()
-        if self._thread.ident is not None:
-            self._thread.join()
-        self._publisher.close(0)
-
-    def _run(self) -> None:
-        began = time.monotonic()
-        for number, payload in enumerate(self._load.payloads):
-            if self._stop.wait(max(0.0, began + number * MARK_S - time.monotonic())):
-                return
-            # Noted first: it may be visible before `send` returns.
-            self.sent_at.append(time.monotonic())
-            one = type(self._load)(payloads=[payload], events=1, stored_blocks=1, removed_blocks=0)
-            self._publisher.send(one)

@@ -25,8 +25,9 @@ KEPT_ALIVE_S: Final = 3.0
 MODEL: Final = "bench"
 
 
-class _Publisher(msgspec.Struct, rename="pascal"):
-    sequence: int
+class _Publisher(msgspec.Struct):
+    instance_id: str = msgspec.field(name="InstanceID")
+    sequence: int = msgspec.field(name="Sequence")
 
 
 class _Services(msgspec.Struct):
@@ -148,8 +149,12 @@ class Service:
 
     def folded_sequence(self) -> int:
         """The lowest last sequence of all publishers; -1 before the first."""
+        return min(self.sequences().values())
+
+    def sequences(self) -> dict[str, int]:
+        """The last sequence of each publisher, by instance; -1 before the first."""
         known = msgspec.json.decode(self._request("GET", "/services")[1], type=_Services)
-        return min(publisher.sequence for publisher in known.services)
+        return {publisher.instance_id: publisher.sequence for publisher in known.services}
 
     def entries(self) -> int:
         """Entries of all contexts, from `/digest`."""
