@@ -60,6 +60,7 @@ ONLY: dict[str, tuple[str, ...]] = {"brokers/clients.py": ("partition_of",)}
 """Of these modules, the functions that decide; the others need a broker."""
 
 RUST = {
+    "streams/kernel/native/digits/src": ("digits", ("tests/property/test_kernel_bytes.py",)),
     "streams/kernel/native/index/src": ("prefix-index", KERNEL),
     "streams/kernel/native/msgpack/src": ("msgpack", PACKING),
     "streams/kernel/native/wire/src": ("wire", PACKING),

@@ -93,6 +93,22 @@ class ScannedQuery(NamedTuple):
     tokens: bytes
 
 
+class PlainAnswer(NamedTuple):
+    """The answer to a plain query, written by the kernel.
+
+    Attributes:
+        scope: that was asked.
+        tokens: of the prompt.
+        hit_tokens: the most that one instance holds of it.
+        text: the body in the published JSON shape.
+    """
+
+    scope: PrefixScope
+    tokens: int
+    hit_tokens: int
+    text: bytes
+
+
 class ReadOnlyKernel(Protocol):
     """What queries and views may call, from any thread, beside the one writer.
 
@@ -146,6 +162,14 @@ class ReadOnlyKernel(Protocol):
         not a plain integer in range, a value of another type, a missing field, trailing data): the
         caller then parses and validates in full, so that every error text has one source.
         `streams.kernel.scan` says what is accepted.
+        """
+        ...
+
+    def answer(self, body: bytes, /) -> PlainAnswer | None:
+        """Answers a plain JSON body of `POST /query` by one call, without the interpreter's lock
+        where it is long: what `query_api.http` makes of `scan_query` and `query`, byte for byte.
+
+        None where it has no such call, or anything is unusual: the caller then takes each step.
         """
         ...
 

@@ -3,6 +3,8 @@
 import contextlib
 import json
 import random
+import struct
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -10,15 +12,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from query_api.http.answers import encode_matches
 from query_api.http.errors import RequestError
-from query_api.http.requests.queries import read_query
+from query_api.http.requests.queries import answer_query, read_query
+from query_api.http.requests.queries import scan_query as read_plain
 from query_api.http.wire import Wire
 from schemas.arrays import PythonArrayPacker
 from schemas.errors import EventsFormatError
-from schemas.events import encode_events
+from schemas.events import Stored, encode_events
+from schemas.identities import Medium, StreamKey
 from schemas.limits import BLOCK_SIZE_MAX
 from streams.kernel import Kernel, array_packer, native_available, open_kernel
-from streams.kernel.interface import ScannedQuery
+from streams.kernel.interface import PlainAnswer, ScannedQuery
 from tests import strategies
 from tests.strategies import PUBLISHERS, prompt_tokens, scope_of
 
@@ -174,8 +179,12 @@ bodies = st.fixed_dictionaries(
     {
         "model": json_names,
         "block_size": st.integers(1, BLOCK_SIZE_MAX),
-        "token_ids": st.lists(
-            st.one_of(st.integers(-(2**31), 2**32 - 1), st.integers(-1, 200_000)), max_size=30
+        "token_ids": st.builds(
+            lambda tokens, times: tokens * times,
+            st.lists(
+                st.one_of(st.integers(-(2**31), 2**32 - 1), st.integers(-1, 200_000)), max_size=30
+            ),
+            st.sampled_from((1, 1, 9)),  # enough of them are read eight at a time
         ),
     },
     optional={name: json_names for name in _NAMES[1:]},
@@ -235,3 +244,92 @@ def test_mutated_bodies_are_scanned_alike_and_as_they_are_parsed_or_not_at_all(
 def test_any_pieces_of_json_are_scanned_alike(pieces: list[bytes]) -> None:
     scanned_by_both(b"".join(pieces))
     scanned_by_both(b'{"model":"m","block_size":1,"token_ids":[' + b"".join(pieces) + b"]}")
+
+
+# Answers
+
+
+def answered(kernel: Kernel, body: bytes) -> PlainAnswer | None:
+    """What the steps make of a body that is plain."""
+    query = read_plain(kernel, body)
+    if query is None:
+        return None
+    scope, matches = answer_query(kernel, query)
+    longest = max((match.longest for match in matches), default=0)
+    text = encode_matches(query.tenant_id, matches, Wire.JSON)
+    return PlainAnswer(scope, len(query.content) // 4, longest, text)
+
+
+NAMES = ("i-1", "i-é", 'i-"', "i-\\", "i-\x7f", "i-\n")
+
+
+def holding(names: Sequence[str], salts: Sequence[str]) -> Kernel:
+    """Each instance holds its own share of the prompt 0, 1, 2, ..., on two ranks and two tiers."""
+    kernel = open_kernel(7, name="rust")
+    for salt in salts:
+        for place, name in enumerate(names):
+            for rank in range(2):
+                stream = StreamKey("t", "m", 4, salt, name)
+                publisher = kernel.open_publisher(stream, rank)
+                kernel.register(publisher, "", True)
+                blocks = 3 + place * (1 + rank)
+                stored = Stored(
+                    sequence=0,
+                    hashes=b"".join(struct.pack("<Q", block + 1) for block in range(blocks)),
+                    tokens=struct.pack(f"<{4 * blocks}I", *range(4 * blocks)),
+                    block_size=4,
+                    medium=Medium.CPU if rank else Medium.GPU,
+                )
+                kernel.apply(publisher, encode_events([stored]), -1)
+    return kernel
+
+
+@pytest.mark.parametrize("names", [NAMES[:1], NAMES[:2], *((name,) for name in NAMES[1:])])
+@pytest.mark.parametrize("salts", [("",), ("", "salt")])
+def test_an_answer_is_what_its_steps_make(names: Sequence[str], salts: Sequence[str]) -> None:
+    kernel = holding(names, salts)
+    tokens = list(range(200))
+    plain = {"model": "m", "block_size": 4, "tenant_id": "t", "token_ids": tokens}
+    answers = 0
+    changes: list[dict[str, object]] = [
+        {},
+        {"token_ids": tokens[:10]},
+        {"token_ids": []},
+        {"token_ids": tokens[::-1]},
+        {"instance_id": names[0]},
+        {"instance_id": "nobody"},
+        {"cache_salt": "salt"},
+        {"cache_salt": "another"},
+        {"tenant_id": "other"},
+        {"model": "other"},
+        {"lora_name": "other"},
+        {"block_size": BLOCK_SIZE_MAX},
+        {"tenant_id": 't"'},
+        {"token_ids": [-1]},
+        {"token_ids": ["x"]},
+    ]
+    for changed in changes:
+        body = json.dumps({**plain, **changed}, ensure_ascii=False).encode()
+        given = kernel.answer(body)
+        if given is not None:
+            assert given == answered(kernel, body), changed
+            answers += 1
+    assert answers > 10 or not names[0].isprintable() or set(names[0]) & {'"', "\\"}
+
+
+@BOUNDED
+@given(bodies, st.lists(st.integers(0, 2**32), min_size=8, max_size=8))
+def test_an_answer_to_any_body_is_what_its_steps_make_or_none(
+    fields: dict[str, Any], seeds: list[int]
+) -> None:
+    kernel = holding(NAMES[:2], ("",))
+    body = json.dumps(fields, ensure_ascii=False).encode()
+    for one in (body, *(mutated(body, seed) for seed in seeds)):
+        given = kernel.answer(one)
+        assert given is None or given == answered(kernel, one)
+
+
+def test_the_reference_kernel_has_no_answers() -> None:
+    body = b'{"model":"m","block_size":1,"token_ids":[1]}'
+    assert open_kernel(7, name="reference").answer(body) is None
+    assert open_kernel(7, name="rust").answer(body) is not None

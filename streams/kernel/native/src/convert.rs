@@ -2,6 +2,7 @@
 //! `streams.kernel.interface`.
 
 use msgpack::Malformed;
+use prefix_index::answers::Answered;
 use prefix_index::names::{ContextKey, ScopeKey, ScopeRef, StreamKey};
 use prefix_index::scan::ScannedQuery;
 use prefix_index::views::{ContextView, ScopeView};
@@ -22,6 +23,7 @@ pub struct Classes {
     scope_view: TupleClass,
     context_view: TupleClass,
     scanned_query: TupleClass,
+    plain_answer: TupleClass,
     events_format_error: Py<PyAny>,
 }
 
@@ -51,6 +53,7 @@ impl Classes {
                 scope_view: TupleClass::import(&interface, "ScopeView")?,
                 context_view: TupleClass::import(&interface, "ContextView")?,
                 scanned_query: TupleClass::import(&interface, "ScannedQuery")?,
+                plain_answer: TupleClass::import(&interface, "PlainAnswer")?,
                 events_format_error: errors.getattr("EventsFormatError")?.unbind(),
             })
         })
@@ -127,6 +130,24 @@ impl Classes {
             PyBytes::new(py, &query.tokens).into_any(),
         ];
         self.scanned_query.make(py, fields)
+    }
+
+    pub fn plain_answer<'py>(&self, answered: &Answered, py: Python<'py>) -> PyResult<Object<'py>> {
+        let scope = &answered.scope;
+        let scope = [
+            text(py, scope.tenant_id),
+            text(py, scope.model_name),
+            text(py, scope.lora_name),
+            number(py, scope.block_size.into()),
+            text(py, scope.additional_salt),
+        ];
+        let fields = [
+            self.prefix_scope.make(py, scope)?,
+            number(py, answered.tokens as u64),
+            number(py, answered.hit_tokens),
+            PyBytes::new(py, &answered.text).into_any(),
+        ];
+        self.plain_answer.make(py, fields)
     }
 
     pub fn events_error(&self, malformed: &Malformed, py: Python<'_>) -> PyErr {

@@ -4,6 +4,7 @@
 //! so a thread with the GIL may wait for them.
 
 use parking_lot::{Mutex, RwLock};
+use prefix_index::answers::answer;
 use prefix_index::changes::CHANGE_BYTES;
 use prefix_index::counters::COUNTER_NAMES;
 use prefix_index::events::read_events;
@@ -250,6 +251,20 @@ impl Kernel {
         let is_long = bytes.len() > DETACHED_JSON_BYTES;
         match detached_if(is_long, py, || scan_query(bytes)) {
             Some(scanned) => Ok(Some(Classes::get(py)?.scanned(&scanned, py)?)),
+            None => Ok(None),
+        }
+    }
+
+    #[pyo3(signature = (body, /))]
+    fn answer<'py>(&self, body: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let py = body.py();
+        let body = bytes_of(body)?;
+        let bytes = body.as_bytes();
+        let is_long = bytes.len() > DETACHED_JSON_BYTES;
+        let answered =
+            detached_if(is_long, py, || answer(bytes, &self.hasher, || self.state.read()));
+        match answered {
+            Some(answered) => Ok(Some(Classes::get(py)?.plain_answer(&answered, py)?)),
             None => Ok(None),
         }
     }

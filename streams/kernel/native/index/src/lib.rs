@@ -4,6 +4,7 @@
 //! specification, for `scan` it is `streams/kernel/scan.py`. From the outside in:
 //!
 //!     write, walk, views  writes in turns, queries, and what is shown
+//!     answers             a query's answer as text
 //!     events              canonical block events, borrowed from their bytes
 //!     scan                a query's JSON body
 //!     state, entries      publishers and scopes; the elementary steps
@@ -16,6 +17,7 @@
 #![deny(clippy::all)]
 #![forbid(unsafe_code)]
 
+pub mod answers;
 pub mod changes;
 pub mod counters;
 mod entries;

@@ -4,11 +4,11 @@
 //! `streams/kernel/scan.py` is the specification: both accept the same bodies and read the same in
 //! them. What the full parse accepts is in `query_api/http/requests`.
 
+use digits::{append_numbers, leading_digits};
+
 use crate::limits::{BLOCK_SIZE_MAX, NAME_BYTES_MAX, QUERY_TOKENS_MAX};
 
 const DEFAULT_TENANT: &str = "default";
-const ZEROS: u64 = 0x3030_3030_3030_3030;
-const HIGH_BITS: u64 = 0x8080_8080_8080_8080;
 
 pub struct ScannedQuery<'a> {
     pub model: &'a str,
@@ -132,7 +132,7 @@ impl<'a> Scanner<'a> {
         // A token takes two bytes of text at least, and mostly six.
         let mut tokens = Vec::with_capacity((self.body.len() - self.at) / 5 * 4 + 64);
         loop {
-            self.usual_tokens(&mut tokens);
+            self.at = append_numbers(self.body, self.at, &mut tokens, 4 * QUERY_TOKENS_MAX);
             self.blanks();
             let token = self.token()?;
             if tokens.len() == 4 * QUERY_TOKENS_MAX {
@@ -146,47 +146,6 @@ impl<'a> Scanner<'a> {
                 _ => return None,
             }
         }
-    }
-
-    /// Tokens of up to eight digits with the comma after each, as far as they come and 64 bytes at
-    /// a time; stops before anything else.
-    ///
-    /// Where the tokens of 64 bytes end is one mask, so no token waits for the length of the one
-    /// before.
-    fn usual_tokens(&mut self, tokens: &mut Vec<u8>) {
-        let body = self.body;
-        let (mut base, mut at) = (self.at, self.at);
-        let mut block = [0; 4 * 64];
-        while let Some(text) = body[base..].first_chunk::<64>()
-            && tokens.len() + block.len() <= 4 * QUERY_TOKENS_MAX
-        {
-            let mut ends = others_mask(text);
-            let mut places = block.as_chunks_mut::<4>().0.iter_mut();
-            let mut found = 0;
-            let mut is_usual = true;
-            while ends != 0 {
-                let end = base + ends.trailing_zeros() as usize;
-                ends &= ends - 1;
-                let (byte, len) = (body[end], end - at);
-                if len == 0 && matches!(byte, b' ' | b'\n' | b'\r' | b'\t') {
-                    at += 1;
-                    continue;
-                }
-                let last = body[..end].last_chunk().copied().unwrap_or_default();
-                let (value, first) = last_digits(u64::from_le_bytes(last), len);
-                is_usual = byte == b',' && (1..=8).contains(&len) && (first != b'0' || len == 1);
-                let Some(place) = places.next().filter(|_| is_usual) else { break };
-                *place = (value as u32).to_le_bytes();
-                found += 4;
-                at = end + 1;
-            }
-            tokens.extend_from_slice(&block[..found]);
-            base += text.len();
-            if !is_usual {
-                break;
-            }
-        }
-        self.at = at;
     }
 
     /// The 32 bits of a token: two's complement where it is negative.
@@ -230,47 +189,4 @@ impl<'a> Scanner<'a> {
         word[..rest.len()].copy_from_slice(rest);
         u64::from_le_bytes(word)
     }
-}
-
-/// Value and number of the decimal digits at the start of eight bytes of text.
-#[inline]
-fn leading_digits(text: u64) -> (u64, usize) {
-    let len = (others(text).trailing_zeros() / 8) as usize;
-    if len == 0 { (0, 0) } else { (joined((text ^ ZEROS) << (64 - 8 * len)), len) }
-}
-
-/// Value of the last `len` bytes of eight bytes of text, all of them digits, and the first of the
-/// digits.
-#[inline]
-fn last_digits(text: u64, len: usize) -> (u64, u8) {
-    let before = 64_u32.wrapping_sub(8 * len as u32) % 64;
-    (joined((text ^ ZEROS) >> before << before), (text >> before) as u8)
-}
-
-/// The high bit of every byte that is no digit.
-#[inline]
-fn others(text: u64) -> u64 {
-    let digits = text ^ ZEROS;
-    (((digits & !HIGH_BITS) + 0x7676_7676_7676_7676) | digits) & HIGH_BITS
-}
-
-/// Bit i: byte i is no digit.
-#[inline]
-fn others_mask(text: &[u8; 64]) -> u64 {
-    let (words, _) = text.as_chunks::<8>();
-    let masks = words.iter().map(|&word| {
-        // The multiplication gathers the high bits of eight bytes in the top one.
-        (others(u64::from_le_bytes(word)) >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56
-    });
-    masks.enumerate().fold(0, |all, (i, mask)| all | mask << (8 * i))
-}
-
-/// The number that eight digits make, the first one in the lowest byte.
-#[inline]
-fn joined(digits: u64) -> u64 {
-    // Pairs, fours and eights are joined.
-    let pairs = digits.wrapping_mul(10).wrapping_add(digits >> 8);
-    let low = (pairs & 0x0000_00ff_0000_00ff).wrapping_mul(0x000f_4240_0000_0064);
-    let high = (pairs >> 16 & 0x0000_00ff_0000_00ff).wrapping_mul(0x0000_2710_0000_0001);
-    low.wrapping_add(high) >> 32
 }
