@@ -35,6 +35,12 @@ class RecordSink(Protocol):
         """Returns once a replay, which its engine keeps, may become records."""
         ...
 
+    async def idle(self) -> None:
+        """Returns once what was appended is in the answers, where that is known here, or after
+        BULK_IDLE_WAIT_S: for what takes long itself, and would delay what is appended behind it.
+        """
+        ...
+
 
 class Receiver(Protocol):
     """Receives from publishers into the inbox; see `Subscriber` for all of it."""

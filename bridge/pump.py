@@ -236,6 +236,7 @@ class Pump:
         """Decodes what is large, one message after the other, until nothing of that kind waits."""
         while (message := self._bulk.next()) is not None:
             decoded = await self._loop.run_in_executor(self._decoder, self._bulk.decode, message)
+            await self._sink.idle()
             await self._sink.ready()
             try:
                 self._process(self._bulk.take(decoded))

@@ -102,6 +102,8 @@ TOPIC_SETTLE_PAUSE_S: Final = 0.05
 MESSAGE_BYTES_MAX: Final = 16 * MIB  # reason="message_too_large"
 MESSAGE_FRAMES_MAX: Final = 3  # reason="frame_count"; what follows is not read: the link is dropped
 BULK_BYTES: Final = 256 * KIB  # a larger message is decoded beside the loop, and counted before
+BULK_IDLE_WAIT_S: Final = 0.2  # it becomes a record when the fold has nothing else to do, or then
+BULK_IDLE_LOOK_S: Final = 0.001
 BATCH_VALUES_MAX: Final = 2_500_000  # reason="too_many_values"; numbers, nested ones included
 BATCH_EVENTS_MAX: Final = 65_536  # reason="too_many_events"
 BATCH_APART_EVENTS_MAX: Final = 16_384  # with a bad one among them, looked at one by one
@@ -117,10 +119,11 @@ INBOX_MESSAGES_MAX: Final = 262_144  # reason="inbox_full"
 HEAD_BYTES_MAX: Final = 1024  # of a dropped message's topic and number, kept to tell what is lost
 INBOX_BYTES_MAX: Final = 512 * MIB  # reason="inbox_full"
 INBOX_SHARE_MESSAGES: Final = 64  # taken of one publisher before it is the next one's turn
-INBOX_SHARE_BYTES: Final = 1 * MIB  # the same in bytes; one message is taken whatever its size
+INBOX_SHARE_BYTES: Final = 128 * KIB  # the same in bytes; one message is taken whatever its size
 PUBLISHER_FILES_SHARE: Final = 8  # so much of the limit of open files is left to clients and disks
 PUBLISHER_FILES_LEFT_MAX: Final = 1024  # but no more than so many
 RECEIVE_BURST_MAX: Final = 512  # messages taken from one socket before the next one's turn
+RECEIVE_BURST_BYTES: Final = 256 * KIB  # the same in bytes; so 50 MB/s of one publisher at most
 SUBSCRIBER_TURN_S: Final = 0.005  # a turn looks at every socket, so several messages share one
 SUBSCRIBER_ERROR_PAUSE_S: Final = 0.1  # after an unexpected error, so that it does not spin
 LINK_WATCH_S: Final = 0.1  # how often the state of the links is read
@@ -148,7 +151,7 @@ RECORD_WINDOW_MS: Final = 50  # whose batches share a record; the latency that i
 RECORD_BYTES_MAX: Final = 4 * MIB  # a fuller window is split; one larger batch still is one record
 RECORD_EVENTS_MAX: Final = 65_536
 TURN_MESSAGES_MAX: Final = 1024  # turned into records at once, before anything else has its turn
-TURN_BYTES_MAX: Final = 4 * MIB  # of them, but for one that is larger by itself
+TURN_BYTES_MAX: Final = 512 * KIB  # of them, but for one that is larger by itself
 HELD_BATCHES_MAX: Final = 65_536  # of a publisher during a repair: reason="held_full"
 HELD_BYTES_MAX: Final = 256 * MIB  # of all publishers: reason="held_full"
 
@@ -341,7 +344,7 @@ MEMORY_TRIMS: Final = 12  # looks at which it is asked then
 
 # embedded.
 EMBEDDED_TURN_MESSAGES_MAX: Final = 1024  # smaller turns: the fold of one overlaps with the next
-FOLD_QUEUE_BYTES_MAX: Final = 64 * MIB  # appended and not yet folded; appending waits above it
+FOLD_QUEUE_BYTES_MAX: Final = 512 * KIB  # appended and not yet folded; appending waits above it
 EMBEDDED_COMMAND_S: Final = 10.0  # a registration waits this long for the log: status="503"
 LOG_RETENTION_CHECK_S: Final = 10.0  # how often old segments are dropped
 
@@ -379,7 +382,7 @@ MONITOR_STOP_S: Final = 2.0  # for it to end with its role
 
 # wire -> inbox -> turn -> record -> log
 assert MESSAGE_BYTES_MAX <= INBOX_BYTES_MAX, "the largest message must fit the inbox"
-assert BULK_BYTES < TURN_BYTES_MAX, "what is decoded within a turn fits it many times"
+assert BULK_BYTES < TURN_BYTES_MAX, "what is decoded within a turn fits it"
 assert RECORD_BYTES_MAX <= PACKED_BATCH_BYTES_MAX, "one batch may fill a record"
 assert PACKED_BATCH_BYTES_MAX <= LOG_SEGMENT_BYTES, "a batch too large to split is one record"
 assert RECORD_BYTES_MAX <= LOG_SEGMENT_BYTES, "a record never spans segments"

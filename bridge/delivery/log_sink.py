@@ -17,7 +17,12 @@ from typing import Final, Protocol
 
 from schemas.errors import StorageError
 from schemas.identities import Offset, PublisherKey
-from schemas.limits import LOG_RETRY_S, LOG_WAITING_BYTES_MAX
+from schemas.limits import (
+    BULK_IDLE_LOOK_S,
+    BULK_IDLE_WAIT_S,
+    LOG_RETRY_S,
+    LOG_WAITING_BYTES_MAX,
+)
 from schemas.records import HeartbeatRecord, LogRecord, encode_record
 
 LOG_FULL: Final = "log_full"
@@ -52,6 +57,7 @@ class LogSink:
         on_appended: given the first offset and the records of each write; may not raise.
         on_failure: called for each attempt that failed.
         on_recovered: called once nothing waits.
+        is_folded: whether `on_appended` has done with all that it was given.
     """
 
     def __init__(
@@ -61,6 +67,7 @@ class LogSink:
         on_appended: Callable[[Offset, Sequence[bytes]], None],
         on_failure: Callable[[StorageError], None],
         on_recovered: Callable[[], None],
+        is_folded: Callable[[], bool] = lambda: True,
     ) -> None:
         self.dropped: Counter[tuple[PublisherKey, str]] = Counter()
         self.waiting_bytes = 0
@@ -68,6 +75,7 @@ class LogSink:
         self._on_appended = on_appended
         self._on_failure = on_failure
         self._on_recovered = on_recovered
+        self._is_folded = is_folded
         self._waiting: deque[Sequence[bytes]] = deque()
         self._attempted = Offset(0)  # where the first of those that wait was to be appended
         self._failed = asyncio.Event()
@@ -115,6 +123,12 @@ class LogSink:
     async def room(self) -> None:
         """See `RecordSink`: until nothing waits."""
         await self._free.wait()
+
+    async def idle(self) -> None:
+        """See `RecordSink`."""
+        end = time.monotonic() + BULK_IDLE_WAIT_S
+        while not self._is_folded() and time.monotonic() < end:  # noqa: ASYNC110 -- another thread
+            await asyncio.sleep(BULK_IDLE_LOOK_S)
 
     async def run(self) -> None:
         """Retries failed appends until it is cancelled."""

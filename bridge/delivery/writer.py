@@ -342,6 +342,9 @@ class Writer:
         while self.queue_bytes > QUEUE_BYTES_MAX // 2:  # noqa: ASYNC110 -- many events end it
             await asyncio.sleep(WRITER_PAUSE_S)
 
+    async def idle(self) -> None:
+        """See `RecordSink`: answers come from elsewhere."""
+
     async def settle(self, publishers: Collection[PublisherKey]) -> None:
         """Waits until nothing of the publishers is queued or under way: the log or the spool has
         it, whatever the broker takes meanwhile. Cost O(records queued) each time it looks.

@@ -32,6 +32,7 @@ from schemas.limits import (
     MESSAGE_BYTES_MAX,
     MESSAGE_FRAMES_MAX,
     MESSAGE_HEADERS_BYTES,
+    RECEIVE_BURST_BYTES,
     RECEIVE_BURST_MAX,
 )
 from schemas.registration import Registration
@@ -134,14 +135,19 @@ class Connection:
         return descriptor_of(self.socket), descriptor_of(self._monitor)
 
     def receive(self) -> list[RawMessage]:
-        """What has arrived, up to RECEIVE_BURST_MAX messages; never waits."""
+        """What has arrived, up to RECEIVE_BURST_MAX messages or RECEIVE_BURST_BYTES.
+
+        Never waits; one message is taken whatever its size.
+        """
         messages: list[RawMessage] = []
         received_at = time.monotonic()
         size_bytes = 0
         link = self._sent_over
         self.pending = True
         while (
-            len(messages) < RECEIVE_BURST_MAX and size_bytes < MESSAGE_BYTES_MAX and not self.broken
+            len(messages) < RECEIVE_BURST_MAX
+            and size_bytes < RECEIVE_BURST_BYTES
+            and not self.broken
         ):
             try:
                 frames = self._receive_frames()

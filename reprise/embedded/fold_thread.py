@@ -78,6 +78,11 @@ class FoldThread:
         """Records on which the fold itself failed."""
         return self._driver.faults
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything that was submitted is folded."""
+        return not self._pending
+
     def start(self) -> None:
         """Starts the thread."""
         self._thread.start()
@@ -167,6 +172,7 @@ class FoldThread:
                 return None
             appended = self._queue.popleft()
             self._queued_bytes -= appended.size_bytes
+            self._changed.notify_all()
             return appended
 
     def _fold(self, appended: _Appended) -> None:

@@ -101,6 +101,7 @@ class WriteThread:
             on_appended=self._fold,
             on_failure=self._note_failure,
             on_recovered=lambda: self.conditions.clear(Part.LOG),
+            is_folded=lambda: self.folding.is_idle,
         )
         self.pump = Pump(
             self.sink,

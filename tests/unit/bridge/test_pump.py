@@ -72,6 +72,9 @@ class FakeSink:
     async def ready(self) -> None:
         await self.free.wait()
 
+    async def idle(self) -> None:
+        pass
+
     async def room(self) -> None:
         await self.free.wait()
 

@@ -5,7 +5,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -166,6 +166,26 @@ def test_a_burst_arrives_whole_and_in_order(
         engine.send(b"", i.to_bytes(8, "big"), b"x" * 50)
     numbers = [int.from_bytes(message.frames[1], "big") for message in take(inbox, 5000)]
     assert numbers == list(range(5000))
+
+
+def test_little_is_taken_of_one_publisher_before_the_next_ones_turn(
+    subscriber: Subscriber, engine: Engine, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "RECEIVE_BURST_BYTES", 25_000)
+    taken: list[int] = []
+    put = inbox.put
+
+    def counted(messages: Sequence[RawMessage]) -> None:
+        taken.append(sum(message.size_bytes for message in messages))
+        put(messages)
+
+    monkeypatch.setattr(inbox, "put", counted)
+    follow(subscriber, engine)
+    for i in range(50):
+        engine.send(b"", i.to_bytes(8, "big"), b"x" * (100_000 if i == 25 else 10_000))
+    assert len(take(inbox, 50)) == 50
+    assert 100_000 < max(taken) < 100_000 + 25_000
+    assert sorted(taken)[-2] < 25_000 + 10_100
 
 
 def test_a_large_message_arrives(subscriber: Subscriber, engine: Engine, inbox: Inbox) -> None:
