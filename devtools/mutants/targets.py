@@ -61,6 +61,10 @@ ONLY: dict[str, tuple[str, ...]] = {"brokers/clients.py": ("partition_of",)}
 
 RUST = {
     "streams/kernel/native/digits/src": ("digits", ("tests/property/test_kernel_bytes.py",)),
+    "streams/kernel/native/heads/src": (
+        "heads",
+        ("tests/unit/reprise/http/test_plain_queries.py",),
+    ),
     "streams/kernel/native/index/src": ("prefix-index", KERNEL),
     "streams/kernel/native/msgpack/src": ("msgpack", PACKING),
     "streams/kernel/native/wire/src": ("wire", PACKING),

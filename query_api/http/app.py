@@ -19,6 +19,7 @@ from query_api.http.errors import (
 from query_api.http.health import package_version
 from query_api.http.metrics import HttpMetrics
 from query_api.http.origins import check_origin
+from query_api.http.plain_queries import PlainQueries, plain_queries
 from query_api.http.query_endpoint import CLIENT_GONE, HotRoutes
 from query_api.http.requests.bodies import Bodies
 from query_api.http.routes import metrics_route, query_routes, registration_routes, view_routes
@@ -73,7 +74,8 @@ def create_app(
     app.add_exception_handler(HTTPException, refusals.by_router)
     app.add_exception_handler(RepriseError, refusals.error)
     app.openapi = lambda: openapi.describe_app(app)  # type: ignore[method-assign]
-    return _Front(app, hot, metrics, refusals)
+    plain = plain_queries(view, metrics, only_exact=only_exact)
+    return _Front(app, hot, metrics, refusals, plain)
 
 
 class _Refusals:
@@ -123,11 +125,21 @@ class _Refusals:
 
 
 class _Front:
-    """Passes hot requests to the endpoint; counts all others, and answers 500 where they fail."""
+    """Passes hot requests to the endpoint; counts all others, and answers 500 where they fail.
+
+    Attributes:
+        plain: what a server may have answered without this.
+    """
 
     def __init__(
-        self, app: FastAPI, hot: HotRoutes, metrics: HttpMetrics, refusals: _Refusals
+        self,
+        app: FastAPI,
+        hot: HotRoutes,
+        metrics: HttpMetrics,
+        refusals: _Refusals,
+        plain: PlainQueries | None,
     ) -> None:
+        self.plain = plain
         self._app = app
         self._hot = hot
         self._hot_paths = hot.paths

@@ -19,6 +19,7 @@ Bodies are the app's to bound (`query_api.http.requests.bodies`).
 """
 
 import asyncio
+import logging
 from typing import Any, Final, Protocol
 
 import httptools
@@ -41,6 +42,7 @@ from schemas.limits import (
     HTTP_LINGER_S,
     HTTP_PIPELINED_MAX,
     HTTP_URL_BYTES_MAX,
+    PLAIN_BODY_S,
 )
 
 HEAD_TOO_LARGE: Final = RequestError(
@@ -59,6 +61,9 @@ MALFORMED: Final = RequestError("malformed", "Expected a request of HTTP/1.1")
 TOO_MANY: Final = RequestError(
     "too_many", "Too many connections are open; try again, or close some", status=503
 )
+
+
+logger = logging.getLogger(__name__)
 
 
 class _EndedError(Exception):
@@ -85,11 +90,51 @@ class ConnectionOwner(Protocol):
         ...
 
 
+class PlainQueries(Protocol):
+    """Who answers plain requests from their bytes; see `query_api.http.plain_queries`."""
+
+    held_bytes: int
+
+    def read_head(self, received: bytes, /) -> tuple[int, int, bytes | None] | None:
+        """The head at the start of the bytes: where the body begins, its length, the request's id.
+        None where the request is not plain, or its head is not whole.
+        """
+        ...
+
+    def has_room(self, body_bytes: int) -> bool:
+        """Whether a body of that size may wait for its end."""
+        ...
+
+    def answer(self, body: bytes, request_id: bytes | None) -> bytes | None:
+        """The answer from its own header lines on; None where the app is to give it."""
+        ...
+
+
+class _PlainBody:
+    """A plain request whose body is still to come, as far as it has."""
+
+    __slots__ = ("body_bytes", "head", "missing_bytes", "pieces", "request_id", "since")
+
+    def __init__(
+        self, head: bytes, piece: bytes, body_bytes: int, request_id: bytes | None, since: float
+    ) -> None:
+        self.head = head
+        self.pieces = [piece]
+        self.body_bytes = body_bytes
+        self.missing_bytes = body_bytes - len(piece)
+        self.request_id = request_id
+        self.since = since
+
+
 class Connection(HttpToolsProtocol):
     """See the module. Costs a request no more than uvicorn's own.
 
+    A plain query that comes between two requests is answered here, from its bytes. Where it turns
+    out to be anything else, or takes its time, its bytes go to uvicorn as they came.
+
     Args:
         owner: of all connections of the server; told what is refused.
+        plain: who answers plain requests; None: the app, as all others.
         of_server: as uvicorn gives it.
 
     Attributes:
@@ -98,8 +143,12 @@ class Connection(HttpToolsProtocol):
         made_at: when it was made.
     """
 
-    def __init__(self, owner: ConnectionOwner, **of_server: Any) -> None:
+    def __init__(
+        self, owner: ConnectionOwner, plain: PlainQueries | None = None, **of_server: Any
+    ) -> None:
         super().__init__(**of_server)
+        self._plain = plain
+        self._plain_body: _PlainBody | None = None
         self.served = False
         self.since = self.made_at = self.loop.time()
         self.headers = []
@@ -126,6 +175,7 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
         self._owner.leave(self)
+        self._take_plain_body()
         # uvicorn tells only the last request of a pipeline, and the others are answered to nobody.
         self.pipeline.clear()
         if self._answering is not None:
@@ -136,6 +186,8 @@ class Connection(HttpToolsProtocol):
     @property
     def is_idle(self) -> bool:
         """Whether no request is being answered."""
+        if self._plain_body is not None:
+            return False
         return self.cycle is None or self.cycle.response_complete  # type: ignore[redundant-expr]
 
     def abort(self, reason: str) -> None:
@@ -150,7 +202,12 @@ class Connection(HttpToolsProtocol):
         """See `asyncio.Protocol`."""
         if self._ended:
             self._discard(data)
-            return
+        elif self._plain_body is not None:
+            self._go_on(self._plain_body, data)
+        elif self._plain is None or not self._begin_plain(self._plain, data):
+            self._parse(data)
+
+    def _parse(self, data: bytes) -> None:
         self._unframed_bytes += len(data)
         try:
             self.parser.feed_data(data)
@@ -166,6 +223,87 @@ class Connection(HttpToolsProtocol):
         if self._unframed_bytes > HTTP_HEAD_BYTES_MAX:
             is_url = self._in_head and not self.headers and len(self.url) > HTTP_URL_BYTES_MAX
             self._refuse(URL_TOO_LONG if is_url else HEAD_TOO_LARGE)
+
+    # Plain queries
+
+    def _begin_plain(self, plain: PlainQueries, data: bytes) -> bool:
+        """Whether these bytes begin a plain request, and have been taken care of."""
+        if not data.startswith(b"POST /query ") or self._in_message or not self.is_idle:
+            return False
+        if self._unread_since is not None or self.transport.is_closing():
+            return False
+        head = plain.read_head(data)
+        if head is None:
+            return False
+        body_at, body_bytes, request_id = head
+        came_bytes = len(data) - body_at
+        if came_bytes == body_bytes:
+            return self._answer_plain(plain, data[body_at:], request_id)
+        if came_bytes > body_bytes or not plain.has_room(body_bytes):
+            return False  # another request behind it, or too large
+        plain.held_bytes += body_bytes
+        self.since = self.loop.time()
+        self._plain_body = _PlainBody(
+            data[:body_at], data[body_at:], body_bytes, request_id, self.since
+        )
+        return True
+
+    def _go_on(self, body: _PlainBody, data: bytes) -> None:
+        body.pieces.append(data)
+        body.missing_bytes -= len(data)
+        if body.missing_bytes > 0:
+            return
+        if body.missing_bytes < 0:
+            self._hand_over()
+            return
+        self._take_plain_body()
+        whole = b"".join(body.pieces)
+        assert self._plain is not None
+        if not self._answer_plain(self._plain, whole, body.request_id):
+            self._parse(body.head)
+            self._parse(whole)
+
+    def _answer_plain(self, plain: PlainQueries, body: bytes, request_id: bytes | None) -> bool:
+        try:
+            answer = plain.answer(body, request_id)
+        except Exception:
+            logger.exception("Unexpected error with a plain query; it goes to the app")
+            return False
+        if answer is None:
+            return False
+        lines = b"".join([b"%b: %b\r\n" % field for field in self.server_state.default_headers])
+        self.transport.write(b"%b%b%b" % (STATUS_LINE[200], lines, answer))
+        self.served = True
+        self.since = self.loop.time()
+        self.server_state.total_requests += 1
+        return True
+
+    def _take_plain_body(self) -> _PlainBody | None:
+        """The one that waits for its end, which it does no more."""
+        body, self._plain_body = self._plain_body, None
+        if body is not None and self._plain is not None:
+            self._plain.held_bytes -= body.body_bytes
+        return body
+
+    def _hand_over(self) -> None:
+        """What has come of a plain request goes to uvicorn, and so does the rest."""
+        body = self._take_plain_body()
+        if body is not None:
+            for piece in (body.head, *body.pieces):
+                if not self._ended:
+                    self._parse(piece)
+
+    def _check_plain_body(self, now: float) -> None:
+        """A slow one has the bounds of all others."""
+        if self._plain_body is not None and now - self._plain_body.since > PLAIN_BODY_S:
+            self._hand_over()
+
+    def shutdown(self) -> None:
+        """See uvicorn: what is under way is answered."""
+        self._hand_over()
+        super().shutdown()
+
+    # What uvicorn's parser calls
 
     def on_message_begin(self) -> None:
         """See `httptools`; so for all below."""
@@ -243,6 +381,7 @@ class Connection(HttpToolsProtocol):
         Args:
             now: time of the loop.
         """
+        self._check_plain_body(now)
         waited_s = now - self.since
         if self.transport.is_closing() and self._unread_since is None:
             self._unread_since = now

@@ -9,7 +9,7 @@ from typing import Any
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from reprise.http.connection import Connection
+from reprise.http.connection import Connection, PlainQueries
 from reprise.http.open_files import files_for_clients
 from schemas.limits import (
     HTTP_ANSWERS_BYTES_MAX,
@@ -46,6 +46,7 @@ class Connections:
         self.refused: Counter[str] = Counter()
         self.bound = connections_max
         self._lifetime_s = lifetime_s
+        self._plain: PlainQueries | None = None
         self._descriptor_max: float = math.inf
         self._open: set[Connection] = set()
         self._never_served: _Silent = deque()
@@ -58,9 +59,10 @@ class Connections:
         """uvicorn's, for a server of these connections.
 
         Args:
-            app: the ASGI application.
+            app: the ASGI application; what it has as `plain` is asked first.
             options: others than those that all servers share.
         """
+        self._plain = getattr(app, "plain", None)
         return Config(
             app,
             loop="uvloop",
@@ -85,7 +87,12 @@ class Connections:
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> Connection:
         return Connection(
-            self, config=config, server_state=server_state, app_state=app_state, _loop=_loop
+            self,
+            self._plain,
+            config=config,
+            server_state=server_state,
+            app_state=app_state,
+            _loop=_loop,
         )
 
     def count_files(self) -> None:

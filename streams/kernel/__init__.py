@@ -1,6 +1,7 @@
 """The prefix index in memory. `open_kernel` gives the fastest kernel that this installation has."""
 
 import importlib
+from collections.abc import Callable
 from types import ModuleType
 
 from schemas.arrays import ArrayPacker, PythonArrayPacker
@@ -13,7 +14,14 @@ try:
 except ImportError:
     _native = None
 
-__all__ = ["Kernel", "array_packer", "native_available", "open_kernel"]
+__all__ = ["Kernel", "array_packer", "native_available", "open_kernel", "read_head"]
+
+read_head: Callable[[bytes], tuple[int, int, bytes | None] | None] | None = (
+    None if _native is None else _native.read_head
+)
+"""The head of a plain `POST /query` at the start of what a client sent: where its body begins, the
+body's length, and the request's id. None where it is another request, has anything to ask but the
+query, or has not come whole. None without the Rust kernel."""
 
 
 def native_available() -> bool:

@@ -1,7 +1,7 @@
 //! The Python module `streams.kernel._native`: the prefix index (`index/`) and the packing of what
 //! engines publish (`wire/`) for Python.
 //!
-//!     python              the class `Kernel`
+//!     python              the class `Kernel`; the heads of plain requests (`heads/`)
 //!     packers             the classes `ArrayPacker` and `BatchPacker`
 //!     convert, tuples     Python values in and out
 //!     gil                 when a call lets other Python threads run
@@ -20,5 +20,5 @@ mod _native {
     #[pymodule_export]
     use crate::packers::{ArrayPacker, BatchPacker};
     #[pymodule_export]
-    use crate::python::Kernel;
+    use crate::python::{Kernel, read_head};
 }

@@ -307,3 +307,14 @@ impl Kernel {
         Ok(dict)
     }
 }
+
+/// See `streams.kernel.read_head`.
+#[pyfunction]
+#[pyo3(signature = (received, /))]
+pub fn read_head<'py>(
+    received: &Bound<'py, PyBytes>,
+) -> Option<(usize, usize, Option<Bound<'py, PyBytes>>)> {
+    let head = heads::read_head(received.as_bytes())?;
+    let request_id = head.request_id.map(|id| PyBytes::new(received.py(), id));
+    Some((head.body_at, head.body_len, request_id))
+}

@@ -1,0 +1,163 @@
+//! The head of a plain `POST /query`: what a client sends that has nothing to ask but the query.
+//!
+//! Anything else gives None, and the server that knows all of HTTP reads it from its first byte.
+
+#![deny(clippy::all)]
+#![forbid(unsafe_code)]
+
+/// More fields, or a longer head, are left to the server.
+const FIELDS_MAX: usize = 24;
+pub const HEAD_BYTES_MAX: usize = 4096;
+/// Fields that ask for more than an answer.
+const NOT_PLAIN: [&str; 7] =
+    ["te", "expect", "origin", "upgrade", "trailer", "content-encoding", "transfer-encoding"];
+const REQUEST_ID_BYTES_MAX: usize = 256;
+
+pub struct Head<'a> {
+    /// Where the body begins.
+    pub body_at: usize,
+    pub body_len: usize,
+    pub request_id: Option<&'a [u8]>,
+}
+
+/// The head at the start of what came; None where it is incomplete, too.
+pub fn read_head(received: &[u8]) -> Option<Head<'_>> {
+    let received = &received[..received.len().min(HEAD_BYTES_MAX)];
+    let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
+    let mut request = httparse::Request::new(&mut fields);
+    let httparse::Status::Complete(body_at) = request.parse(received).ok()? else {
+        return None;
+    };
+    let is_query = received.starts_with(b"POST /query HTTP/1.1\r\n");
+    if !is_query || !has_plain_lines(&received[..body_at]) {
+        return None;
+    }
+    let (mut body_len, mut request_id, mut is_json) = (None, None, false);
+    for field in request.headers {
+        match field.name.len() {
+            // By length first: most fields are none of these.
+            14 if is(field, "content-length") => once(&mut body_len, number(field.value)?)?,
+            12 if is(field, "content-type") => {
+                if is_json || field.value != b"application/json" {
+                    return None;
+                }
+                is_json = true;
+            }
+            12 if is(field, "x-request-id") => {
+                let is_plain = field.value.iter().all(|byte| (0x20..0x7f).contains(byte));
+                if !is_plain || !(1..=REQUEST_ID_BYTES_MAX).contains(&field.value.len()) {
+                    return None;
+                }
+                once(&mut request_id, field.value)?;
+            }
+            10 if is(field, "connection") => {
+                field.value.eq_ignore_ascii_case(b"keep-alive").then_some(())?;
+            }
+            2 | 6 | 7 | 16 | 17 if NOT_PLAIN.iter().any(|name| is(field, name)) => return None,
+            _ => {}
+        }
+    }
+    is_json.then_some(Head { body_at, body_len: body_len?, request_id })
+}
+
+fn is(field: &httparse::Header, name: &str) -> bool {
+    field.name.eq_ignore_ascii_case(name)
+}
+
+fn once<T>(place: &mut Option<T>, value: T) -> Option<()> {
+    place.replace(value).is_none().then_some(())
+}
+
+fn number(digits: &[u8]) -> Option<usize> {
+    let is_number = (1..=9).contains(&digits.len()) && digits.iter().all(u8::is_ascii_digit);
+    is_number.then(|| digits.iter().fold(0, |all, digit| 10 * all + usize::from(digit - b'0')))
+}
+
+/// `httparse` also takes lines that end with LF alone, and leaves out blanks before the end.
+fn has_plain_lines(head: &[u8]) -> bool {
+    head.iter().enumerate().all(|(at, &byte)| match byte {
+        b'\n' => at > 0 && head[at - 1] == b'\r',
+        b'\r' => at > 0 && !matches!(head[at - 1], b' ' | b'\t'),
+        _ => true,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head(fields: &str) -> Vec<u8> {
+        format!("POST /query HTTP/1.1\r\n{fields}\r\nbody").into_bytes()
+    }
+
+    const PLAIN: &str = "Host: h\r\nContent-Type: application/json\r\nContent-Length: 4\r\n";
+
+    #[test]
+    fn a_plain_head_is_read() {
+        let received = head(&format!("{PLAIN}User-Agent: x\r\nX-Request-ID: a b\r\n"));
+        let read = read_head(&received).unwrap();
+        assert_eq!(&received[read.body_at..], b"body");
+        assert_eq!((read.body_len, read.request_id), (4, Some(&b"a b"[..])));
+        let received = head(&format!("{PLAIN}Connection: Keep-Alive\r\nAuthorization: x\r\n"));
+        assert!(read_head(&received).unwrap().request_id.is_none());
+    }
+
+    #[test]
+    fn what_is_not_plain_is_left_to_the_server() {
+        let long = format!("X: {}\r\n", "x".repeat(HEAD_BYTES_MAX));
+        let many = "X: x\r\n".repeat(FIELDS_MAX);
+        let id = format!("X-Request-ID: {}\r\n", "x".repeat(REQUEST_ID_BYTES_MAX + 1));
+        for field in [
+            "Transfer-Encoding: chunked\r\n",
+            "Expect: 100-continue\r\n",
+            "Connection: close\r\n",
+            "Connection: upgrade\r\n",
+            "Upgrade: h2c\r\n",
+            "TE: trailers\r\n",
+            "Trailer: x\r\n",
+            "Origin: http://x\r\n",
+            "Content-Encoding: gzip\r\n",
+            "Content-Length: 4\r\n",
+            "Content-Type: application/json\r\n",
+            "X-Request-ID: a\r\nX-Request-ID: a\r\n",
+            "X-Request-ID: \u{e9}\r\n",
+            "X-Request-ID:\r\n",
+            "A: b\n",
+            "A: b \r\n",
+            "A: b\t\r\n",
+            "A : b\r\n",
+            " folded\r\n",
+            &long,
+            &many,
+            &id,
+        ] {
+            assert!(read_head(&head(&format!("{PLAIN}{field}"))).is_none(), "{field}");
+        }
+        for fields in [
+            "",
+            "Content-Type: application/json\r\n",
+            "Content-Length: 4\r\n",
+            "Content-Type: application/json; charset=utf-8\r\nContent-Length: 4\r\n",
+            "Content-Type: application/msgpack\r\nContent-Length: 4\r\n",
+            "Content-Type: application/json\r\nContent-Length: -4\r\n",
+            "Content-Type: application/json\r\nContent-Length: 4, 4\r\n",
+            "Content-Type: application/json\r\nContent-Length: 1234567890\r\n",
+            "Content-Type: application/json\r\nContent-Length:\r\n",
+        ] {
+            assert!(read_head(&head(fields)).is_none(), "{fields}");
+        }
+        for line in ["GET /query HTTP/1.1", "POST /query HTTP/1.0", "POST /query?a HTTP/1.1"] {
+            let received = format!("{line}\r\n{PLAIN}\r\nbody").into_bytes();
+            assert!(read_head(&received).is_none(), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_head_that_has_not_come_whole_is_not_read() {
+        let received = head(PLAIN);
+        let whole = read_head(&received).unwrap().body_at;
+        for end in 0..received.len() {
+            assert_eq!(read_head(&received[..end]).is_some(), end >= whole, "{end}");
+        }
+    }
+}

@@ -1,0 +1,373 @@
+"""Plain queries are answered from their bytes as uvicorn and the app would, whatever is sent."""
+
+import asyncio
+import json
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from uvicorn.server import ServerState
+
+from query_api.http.app import create_app
+from query_api.http.plain_queries import PlainQueries
+from reprise.http.connection import Connection
+from reprise.http.connections import Connections
+from schemas.answer_states import AnswerState
+from schemas.limits import (
+    BODY_READ_S,
+    PLAIN_BODIES_BYTES_MAX,
+    PLAIN_BODY_BYTES_MAX,
+    PLAIN_BODY_S,
+)
+from streams.kernel import native_available, open_kernel
+from tests.fakes import SEED, FakeTable, registration
+from tests.unit.reprise.http.test_connection import FakeTransport, turns
+
+pytestmark = pytest.mark.skipif(not native_available(), reason="the Rust kernel is not built")
+
+SEQUENCES = 1_500
+BODY = json.dumps({"model": "m", "block_size": 4, "token_ids": list(range(40))}).encode()
+
+
+def request(body: bytes = BODY, *fields: bytes, line: bytes = b"POST /query HTTP/1.1") -> bytes:
+    usual = [b"Host: x", b"Content-Type: application/json", b"Content-Length: %d" % len(body)]
+    return b"\r\n".join([line, *usual, *fields, b"", b""]) + body
+
+
+def filled() -> FakeTable:
+    table = FakeTable(open_kernel(SEED, name="rust"))
+    for place, name in enumerate(("a", "b-é")):
+        publisher = table.add(registration(name))
+        table.store(publisher, range(4 * (place + 2)), hashes=list(range(1, place + 3)))
+    return table
+
+
+class Server:
+    """A server without a socket over the whole app.
+
+    Args:
+        plain: whether plain queries are answered from their bytes.
+    """
+
+    def __init__(self, *, plain: bool = True, **options: Any) -> None:
+        self.table = filled()
+        app = create_app(self.table, self.table, **options)
+        self.plain: PlainQueries | None = app.plain  # type: ignore[attr-defined]
+        if not plain:
+            app.plain = None  # type: ignore[attr-defined]
+        self.connections = Connections()
+        self.state = ServerState()
+        self.config = self.connections.configure(app)
+        self.config.load()
+
+    @property
+    def answered(self) -> int:
+        assert self.plain is not None
+        return self.plain.answered
+
+    @property
+    def held_bytes(self) -> int:
+        assert self.plain is not None
+        return self.plain.held_bytes
+
+    def connect(self) -> tuple[Connection, FakeTransport]:
+        connection = self.connections._make(self.config, self.state, {})
+        transport = FakeTransport()
+        connection.connection_made(transport)
+        return connection, transport
+
+    def counts(self) -> dict[str, float]:
+        """Of the app's metrics, but for times."""
+        return {
+            f"{sample.name}{sample.labels}": sample.value
+            for family in self.table.metrics.collect()
+            for sample in family.samples
+            if "seconds" not in sample.name
+        }
+
+
+async def exchange(server: Server, pieces: Sequence[bytes]) -> tuple[bytes, bool, bool]:
+    """All that is answered, and how the connection then is."""
+    connection, transport = server.connect()
+    for piece in pieces:
+        if transport.closed:
+            break
+        connection.data_received(piece)
+        await turns()
+    return transport.written, transport.closed, transport.half_closed
+
+
+def run(case: Callable[[Server], Awaitable[None]], **options: Any) -> None:
+    async def go() -> None:
+        await case(Server(**options))
+
+    asyncio.run(go())
+
+
+# The same as the app
+
+
+LINES = (
+    b"POST /query HTTP/1.1",
+    b"POST /query HTTP/1.0",
+    b"POST /query?detail=1 HTTP/1.1",
+    b"POST /query/ HTTP/1.1",
+    b"GET /query HTTP/1.1",
+    b"POST /query_by_hash HTTP/1.1",
+    b"POST  /query HTTP/1.1",
+    b"POST /query HTTP/1.1 ",
+    b"post /query HTTP/1.1",
+)
+FIELDS = (
+    b"X-Request-ID: 7",
+    b"X-Request-ID:  7 8\t ",
+    b"X-Request-ID: \xff",
+    b"X-Request-ID: " + b"7" * 300,
+    b"Connection: close",
+    b"Connection: keep-alive",
+    b"Connection: Upgrade",
+    b"Upgrade: websocket",
+    b"Expect: 100-continue",
+    b"Transfer-Encoding: chunked",
+    b"Content-Length: 3",
+    b"Content-Type: application/msgpack",
+    b"Content-Type: text/plain",
+    b"Content-Encoding: gzip",
+    b"Origin: http://elsewhere",
+    b"Accept: */*",
+    b"Accept: application/msgpack",
+    b"Authorization: Bearer x",
+    b"TE: trailers",
+    b"A : b",
+    b" folded",
+    b"A: b\nC: d",
+    b"A",
+    b": b",
+    b"A: " + b"x" * 5000,
+    *([b"B: c"] * 3),
+)
+
+
+def body_of(choose: random.Random) -> bytes:
+    fields: dict[str, object] = {"model": "m", "block_size": 4, "token_ids": list(range(40))}
+    odd = choose.random()
+    if odd < 0.1:
+        fields["token_ids"] = list(range(choose.choice((0, 3, 3000))))
+    elif odd < 0.2:
+        fields[choose.choice(("cache_salt", "instance_id", "tenant_id", "lora_name"))] = (
+            choose.choice(("a", "", "b-é", 'x"'))
+        )
+    elif odd < 0.3:
+        fields[choose.choice(("model", "block_size", "token_ids", "other"))] = choose.choice(
+            (None, -1, "x", [], [-1], [1.5], 10**12)
+        )
+    separators = choose.choice(((",", ":"), (", ", ": ")))
+    body = json.dumps(fields, separators=separators, ensure_ascii=choose.random() < 0.5).encode()
+    return choose.choice((b"", b"{", body[:-1], body + b" ")) if odd > 0.95 else body
+
+
+def request_of(choose: random.Random) -> bytes:
+    body = body_of(choose)
+    line = LINES[0] if choose.random() < 0.8 else choose.choice(LINES)
+    usual = [b"Host: x", b"Content-Type: application/json", b"Content-Length: %d" % len(body)]
+    if choose.random() < 0.1:
+        usual.pop(choose.randrange(3))
+    fields = [*usual, *choose.sample(FIELDS, choose.choice((0, 0, 0, 1, 1, 2)))]
+    if choose.random() < 0.3:
+        choose.shuffle(fields)
+    names = choose.choice((bytes, bytes, bytes.lower))
+    end = b"\n" if choose.random() < 0.02 else b"\r\n"
+    return end.join([line, *map(names, fields), b"", b""]) + body
+
+
+def pieces_of(choose: random.Random, sent: bytes) -> list[bytes]:
+    cuts = sorted(choose.randrange(len(sent) + 1) for _ in range(choose.choice((0, 0, 1, 2, 5))))
+    edges = [0, *cuts, len(sent)]
+    return [sent[a:b] for a, b in pairwise(edges) if a < b]
+
+
+def test_whatever_is_sent_is_answered_as_by_the_app(seed: int) -> None:
+    async def compare() -> int:
+        here, there = Server(), Server(plain=False)
+        for place in range(SEQUENCES):
+            choose = random.Random(f"{seed}-{place}")
+            requests = [request_of(choose) for _ in range(choose.choice((1, 1, 2, 3)))]
+            if choose.random() < 0.5:  # one after the other, or pipelined
+                pieces = [piece for one in requests for piece in pieces_of(choose, one)]
+            else:
+                pieces = pieces_of(choose, b"".join(requests))
+            state = choose.choice(list(AnswerState))
+            here.table.answer_state = there.table.answer_state = state
+            here.table.ready = there.table.ready = choose.random() < 0.95
+            answers = [await exchange(server, pieces) for server in (here, there)]
+            assert answers[0] == answers[1], f"seed {seed}, sequence {place}: {pieces}"
+        assert here.counts() == there.counts()
+        assert here.connections.refused == there.connections.refused
+        assert here.held_bytes == 0
+        return here.answered
+
+    assert asyncio.run(compare()) > SEQUENCES / 5, "many should be answered from their bytes"
+
+
+@pytest.mark.parametrize("cut", [1, 30, 100, 140, len(request()) - 1, None])
+def test_a_plain_query_is_answered_from_its_bytes_however_it_comes(cut: int | None) -> None:
+    async def case(server: Server) -> None:
+        sent = request(BODY, b"X-Request-ID: 7")
+        pieces = [sent] if cut is None else [sent[:cut], sent[cut:]]
+        written, _, _ = await exchange(server, pieces)
+        head, _, body = written.partition(b"\r\n\r\n")
+        assert head.split(b"\r\n") == [
+            b"HTTP/1.1 200 OK",
+            b"content-type: application/json",
+            b"reprise-position: 0:1234",
+            b"reprise-state: exact",
+            b"content-length: %d" % len(body),
+            b"x-request-id: 7",
+        ]
+        assert json.loads(body)["default"]["a"]["longest_matched"] == 8
+        # A head that is cut is uvicorn's: that it is plain shows at its end.
+        assert server.answered == (cut is None or cut >= sent.index(b"\r\n\r\n") + 4)
+
+    run(case)
+
+
+def test_many_queries_over_one_connection() -> None:
+    async def case(server: Server) -> None:
+        connection, transport = server.connect()
+        for place in range(50):
+            connection.data_received(request(BODY if place % 2 else BODY[:-2] + b"]}"))
+            await turns()
+        assert transport.statuses == [200] * 50
+        assert server.answered == 50
+        assert connection.served
+
+    run(case)
+
+
+# What is not answered here
+
+
+@pytest.mark.parametrize("options", [{"only_exact": True}, {"plain": False}])
+def test_where_there_is_none_the_app_answers(options: dict[str, bool]) -> None:
+    async def case(server: Server) -> None:
+        written, _, _ = await exchange(server, [request()])
+        assert written.startswith(b"HTTP/1.1 200 ")
+        assert server.plain is None or server.answered == 0
+
+    run(case, **options)
+
+
+def test_an_error_here_leaves_the_answer_to_the_app(caplog: pytest.LogCaptureFixture) -> None:
+    async def case(server: Server) -> None:
+        def failing(body: bytes, request_id: bytes | None) -> bytes | None:
+            raise ZeroDivisionError
+
+        assert server.plain is not None
+        server.plain.answer = failing  # type: ignore[method-assign]
+        written, _, _ = await exchange(server, [request()])
+        assert written.startswith(b"HTTP/1.1 200 ")
+
+    run(case)
+    assert "plain query" in caplog.text
+
+
+def test_a_client_that_does_not_read_is_answered_by_the_app() -> None:
+    async def case(server: Server) -> None:
+        connection, transport = server.connect()
+        connection.pause_writing()
+        connection.data_received(request())
+        await turns()
+        assert transport.statuses == []
+        connection.resume_writing()
+        await turns()
+        assert (transport.statuses, server.answered) == ([200], 0)
+
+    run(case)
+
+
+# Bodies whose end has not come
+
+
+def test_a_body_that_takes_its_time_goes_to_the_app_and_has_its_bounds() -> None:
+    async def case(server: Server) -> None:
+        connection, transport = server.connect()
+        sent = request()
+        connection.data_received(sent[:-10])
+        assert server.held_bytes == len(BODY)
+        assert not connection.is_idle
+        now = asyncio.get_running_loop().time()
+        connection.check(now + PLAIN_BODY_S / 2)
+        assert server.held_bytes == len(BODY)
+        connection.check(now + PLAIN_BODY_S * 1.1)
+        assert server.held_bytes == 0
+        connection.data_received(sent[-10:])
+        await turns()
+        assert (transport.statuses, server.answered) == ([200], 0)
+        connection.data_received(sent[:-10])
+        connection.check(now + PLAIN_BODY_S * 3)
+        await turns()
+        connection.check(now + BODY_READ_S * 2)
+        assert not transport.closed, "the app has it, and times it out itself"
+        connection.connection_lost(None)
+        await turns()
+
+    run(case)
+
+
+def test_one_that_is_too_large_goes_to_the_app_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def case(server: Server) -> None:
+        assert server.plain is not None
+        assert server.plain.has_room(PLAIN_BODY_BYTES_MAX)
+        assert not server.plain.has_room(PLAIN_BODY_BYTES_MAX + 1)
+        server.plain.held_bytes = PLAIN_BODIES_BYTES_MAX - len(BODY)
+        assert server.plain.has_room(len(BODY))
+        server.plain.held_bytes += 1
+        written, _, _ = await exchange(server, [request()[:-10], request()[-10:]])
+        assert written.startswith(b"HTTP/1.1 200 ")
+        assert (server.answered, server.held_bytes) == (0, PLAIN_BODIES_BYTES_MAX - len(BODY) + 1)
+
+    run(case)
+
+
+def test_a_client_that_leaves_in_the_middle_gives_back_its_room() -> None:
+    async def case(server: Server) -> None:
+        connection, _ = server.connect()
+        connection.data_received(request()[:-10])
+        assert server.held_bytes == len(BODY)
+        connection.connection_lost(None)
+        assert server.held_bytes == 0
+        await turns()
+
+    run(case)
+
+
+def test_a_server_that_stops_answers_what_is_under_way() -> None:
+    async def case(server: Server) -> None:
+        connection, transport = server.connect()
+        connection.data_received(request()[:-10])
+        await turns()
+        connection.shutdown()
+        await turns()
+        assert not transport.closed
+        connection.data_received(request()[-10:])
+        await turns()
+        assert transport.statuses == [200]
+        assert transport.closed
+
+    run(case)
+
+
+def test_more_than_the_body_goes_to_the_app() -> None:
+    async def case(server: Server) -> None:
+        both = request() + request()
+        for cut in (len(both), len(request()) - 5, len(request()) + 5):
+            connection, transport = server.connect()
+            for piece in (both[:cut], both[cut:]):
+                if piece:
+                    connection.data_received(piece)
+            await turns()
+            assert transport.statuses == [200, 200]
+
+    run(case)
