@@ -153,8 +153,8 @@ class HotRoutes:
             raise recovering(view.health().problem)
         kernel = view.kernel
         position = self._position_header(view.positions())  # before it is asked: at least this
-        if options is _PLAIN and wire is Wire.JSON and not route.by_hash:
-            plain = kernel.answer(body)
+        if options is _PLAIN:
+            plain = kernel.answer(body, wire is Wire.MSGPACK, route.by_hash)
             if plain is not None:
                 scope, tokens, hit_tokens, answer = plain
                 headers = [_TYPE_HEADERS[wire], position, _STATE_HEADERS[view.state(scope)]]

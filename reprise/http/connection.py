@@ -30,6 +30,7 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from query_api.http.errors import RequestError
+from query_api.http.plain_queries import PlainHead, PlainQueries
 from query_api.http.wire import Wire, content_type_of, encode_error, reply_wire
 from schemas.limits import (
     BODY_READ_S,
@@ -90,39 +91,15 @@ class ConnectionOwner(Protocol):
         ...
 
 
-class PlainQueries(Protocol):
-    """Who answers plain requests from their bytes; see `query_api.http.plain_queries`."""
-
-    held_bytes: int
-
-    def read_head(self, received: bytes, /) -> tuple[int, int, bytes | None] | None:
-        """The head at the start of the bytes: where the body begins, its length, the request's id.
-        None where the request is not plain, or its head is not whole.
-        """
-        ...
-
-    def has_room(self, body_bytes: int) -> bool:
-        """Whether a body of that size may wait for its end."""
-        ...
-
-    def answer(self, body: bytes, request_id: bytes | None) -> bytes | None:
-        """The answer from its own header lines on; None where the app is to give it."""
-        ...
-
-
 class _PlainBody:
     """A plain request whose body is still to come, as far as it has."""
 
-    __slots__ = ("body_bytes", "head", "missing_bytes", "pieces", "request_id", "since")
+    __slots__ = ("head", "missing_bytes", "pieces", "since")
 
-    def __init__(
-        self, head: bytes, piece: bytes, body_bytes: int, request_id: bytes | None, since: float
-    ) -> None:
+    def __init__(self, head: PlainHead, received: bytes, since: float) -> None:
         self.head = head
-        self.pieces = [piece]
-        self.body_bytes = body_bytes
-        self.missing_bytes = body_bytes - len(piece)
-        self.request_id = request_id
+        self.pieces = [received[: head.body_at], received[head.body_at :]]
+        self.missing_bytes = head.body_bytes - len(self.pieces[1])
         self.since = since
 
 
@@ -228,24 +205,21 @@ class Connection(HttpToolsProtocol):
 
     def _begin_plain(self, plain: PlainQueries, data: bytes) -> bool:
         """Whether these bytes begin a plain request, and have been taken care of."""
-        if not data.startswith(b"POST /query ") or self._in_message or not self.is_idle:
+        if not data.startswith(b"POST /query") or self._in_message or not self.is_idle:
             return False
         if self._unread_since is not None or self.transport.is_closing():
             return False
         head = plain.read_head(data)
         if head is None:
             return False
-        body_at, body_bytes, request_id = head
-        came_bytes = len(data) - body_at
-        if came_bytes == body_bytes:
-            return self._answer_plain(plain, data[body_at:], request_id)
-        if came_bytes > body_bytes or not plain.has_room(body_bytes):
+        came_bytes = len(data) - head.body_at
+        if came_bytes == head.body_bytes:
+            return self._answer_plain(plain, head, data[head.body_at :])
+        if came_bytes > head.body_bytes or not plain.has_room(head.body_bytes):
             return False  # another request behind it, or too large
-        plain.held_bytes += body_bytes
+        plain.held_bytes += head.body_bytes
         self.since = self.loop.time()
-        self._plain_body = _PlainBody(
-            data[:body_at], data[body_at:], body_bytes, request_id, self.since
-        )
+        self._plain_body = _PlainBody(head, data, self.since)
         return True
 
     def _go_on(self, body: _PlainBody, data: bytes) -> None:
@@ -257,15 +231,16 @@ class Connection(HttpToolsProtocol):
             self._hand_over()
             return
         self._take_plain_body()
-        whole = b"".join(body.pieces)
+        head, *pieces = body.pieces
+        whole = b"".join(pieces)
         assert self._plain is not None
-        if not self._answer_plain(self._plain, whole, body.request_id):
-            self._parse(body.head)
+        if not self._answer_plain(self._plain, body.head, whole):
+            self._parse(head)
             self._parse(whole)
 
-    def _answer_plain(self, plain: PlainQueries, body: bytes, request_id: bytes | None) -> bool:
+    def _answer_plain(self, plain: PlainQueries, head: PlainHead, body: bytes) -> bool:
         try:
-            answer = plain.answer(body, request_id)
+            answer = plain.answer(head, body)
         except Exception:
             logger.exception("Unexpected error with a plain query; it goes to the app")
             return False
@@ -282,14 +257,14 @@ class Connection(HttpToolsProtocol):
         """The one that waits for its end, which it does no more."""
         body, self._plain_body = self._plain_body, None
         if body is not None and self._plain is not None:
-            self._plain.held_bytes -= body.body_bytes
+            self._plain.held_bytes -= body.head.body_bytes
         return body
 
     def _hand_over(self) -> None:
         """What has come of a plain request goes to uvicorn, and so does the rest."""
         body = self._take_plain_body()
         if body is not None:
-            for piece in (body.head, *body.pieces):
+            for piece in body.pieces:
                 if not self._ended:
                     self._parse(piece)
 

@@ -9,7 +9,8 @@ from typing import Any
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from reprise.http.connection import Connection, PlainQueries
+from query_api.http.plain_queries import PlainQueries
+from reprise.http.connection import Connection
 from reprise.http.open_files import files_for_clients
 from schemas.limits import (
     HTTP_ANSWERS_BYTES_MAX,

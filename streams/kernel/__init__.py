@@ -16,12 +16,13 @@ except ImportError:
 
 __all__ = ["Kernel", "array_packer", "native_available", "open_kernel", "read_head"]
 
-read_head: Callable[[bytes], tuple[int, int, bytes | None] | None] | None = (
+read_head: Callable[[bytes], tuple[int, int, bool, bool, bytes | None] | None] | None = (
     None if _native is None else _native.read_head
 )
-"""The head of a plain `POST /query` at the start of what a client sent: where its body begins, the
-body's length, and the request's id. None where it is another request, has anything to ask but the
-query, or has not come whole. None without the Rust kernel."""
+"""The head of a plain `POST /query` or `/query_by_hash` at the start of what a client sent: where
+its body begins, the body's length, whether it is msgpack, whether it has hashes, and the request's
+id. None where it is another request, has anything to ask but the query, or has not come whole. None
+without the Rust kernel."""
 
 
 def native_available() -> bool:

@@ -100,7 +100,7 @@ class PlainAnswer(NamedTuple):
         scope: that was asked.
         tokens: of the prompt.
         hit_tokens: the most that one instance holds of it.
-        text: the body in the published JSON shape.
+        text: the body, in the form of the request's.
     """
 
     scope: PrefixScope
@@ -165,9 +165,12 @@ class ReadOnlyKernel(Protocol):
         """
         ...
 
-    def answer(self, body: bytes, /) -> PlainAnswer | None:
-        """Answers a plain JSON body of `POST /query` by one call, without the interpreter's lock
-        where it is long: what `query_api.http` makes of `scan_query` and `query`, byte for byte.
+    def answer(
+        self, body: bytes, is_msgpack: bool = False, by_hash: bool = False, /
+    ) -> PlainAnswer | None:
+        """Answers a plain body of `POST /query`, or of `/query_by_hash`, by one call, without the
+        interpreter's lock where it is long: what `query_api.http` makes of its steps, byte for
+        byte.
 
         None where it has no such call, or anything is unusual: the caller then takes each step.
         """

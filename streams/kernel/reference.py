@@ -425,7 +425,7 @@ class ReferenceKernel:
     def scan_query(self, body: bytes, /) -> ScannedQuery | None:
         return scan_query(bytes(body))
 
-    def answer(self, body: bytes, /) -> None:
+    def answer(self, body: bytes, is_msgpack: bool = False, by_hash: bool = False, /) -> None:
         """See `Kernel`: each step has a call of its own."""
 
     # Views

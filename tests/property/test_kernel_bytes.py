@@ -14,8 +14,12 @@ from hypothesis import strategies as st
 
 from query_api.http.answers import encode_matches
 from query_api.http.errors import RequestError
-from query_api.http.requests.queries import answer_query, read_query
-from query_api.http.requests.queries import scan_query as read_plain
+from query_api.http.requests.queries import (
+    answer_hash_query,
+    answer_query,
+    read_hash_query,
+    read_query,
+)
 from query_api.http.wire import Wire
 from schemas.arrays import PythonArrayPacker
 from schemas.errors import EventsFormatError
@@ -25,6 +29,7 @@ from schemas.limits import BLOCK_SIZE_MAX
 from streams.kernel import Kernel, array_packer, native_available, open_kernel
 from streams.kernel.interface import PlainAnswer, ScannedQuery
 from tests import strategies
+from tests.building import prefix_hashes
 from tests.strategies import PUBLISHERS, prompt_tokens, scope_of
 
 pytestmark = pytest.mark.skipif(not native_available(), reason="the Rust kernel is not built")
@@ -249,15 +254,19 @@ def test_any_pieces_of_json_are_scanned_alike(pieces: list[bytes]) -> None:
 # Answers
 
 
-def answered(kernel: Kernel, body: bytes) -> PlainAnswer | None:
-    """What the steps make of a body that is plain."""
-    query = read_plain(kernel, body)
-    if query is None:
+def answered(
+    kernel: Kernel, body: bytes, wire: Wire = Wire.JSON, *, by_hash: bool = False
+) -> PlainAnswer | None:
+    """What the steps make of a body; None where they refuse it."""
+    try:
+        query = (read_hash_query if by_hash else read_query)(body, wire)
+    except RequestError:
         return None
-    scope, matches = answer_query(kernel, query)
+    scope, matches = (answer_hash_query if by_hash else answer_query)(kernel, query)
     longest = max((match.longest for match in matches), default=0)
-    text = encode_matches(query.tenant_id, matches, Wire.JSON)
-    return PlainAnswer(scope, len(query.content) // 4, longest, text)
+    text = encode_matches(query.tenant_id, matches, wire)
+    tokens = len(query.content) // 8 * query.block_size if by_hash else len(query.content) // 4
+    return PlainAnswer(scope, tokens, longest, text)
 
 
 NAMES = ("i-1", "i-é", 'i-"', "i-\\", "i-\x7f", "i-\n")
@@ -327,6 +336,67 @@ def test_an_answer_to_any_body_is_what_its_steps_make_or_none(
     for one in (body, *(mutated(body, seed) for seed in seeds)):
         given = kernel.answer(one)
         assert given is None or given == answered(kernel, one)
+
+
+@pytest.mark.parametrize("names", [NAMES[:1], NAMES, [f"i-{place}" for place in range(20)]])
+@pytest.mark.parametrize("salts", [("",), ("", "salt")])
+@pytest.mark.parametrize("by_hash", [False, True])
+def test_a_packed_answer_is_what_its_steps_make(
+    names: Sequence[str], salts: Sequence[str], by_hash: bool
+) -> None:
+    kernel = holding(names, salts)
+    name = "seq_hashes" if by_hash else "token_ids"
+    chain = prefix_hashes(range(40), 4, seed=7)
+    content = struct.pack("<10Q", *chain) if by_hash else struct.pack("<40I", *range(40))
+    plain = {"model": "m", "block_size": 4, "tenant_id": "t", name: content}
+    hits = 0
+    changes: list[dict[str, object]] = [
+        {},
+        {name: content[:40]},
+        {name: b""},
+        {name: content[:3]},
+        {name: [1, 2]},
+        {name: None},
+        {"instance_id": names[0]},
+        {"instance_id": ""},
+        {"cache_salt": "salt"},
+        {"cache_salt": "another"},
+        {"cache_salt": None},
+        {"tenant_id": ""},
+        {"model": ""},
+        {"model": "other"},
+        {"lora_name": "other"},
+        {"lora_name": None},
+        {"additional_salt": "x"},
+        {"block_size": BLOCK_SIZE_MAX},
+        {"block_size": BLOCK_SIZE_MAX + 1},
+        {"block_size": 0},
+        {"block_size": 4.0},
+        {"tenant_id": "t" * 1025},
+        {"other": 1},
+    ]
+    for changed in changes:
+        body = msgspec.msgpack.encode({**plain, **changed})
+        for sent in (body, body + b"\xc0", body[:-1]):
+            given = kernel.answer(sent, True, by_hash)
+            if given is not None:
+                assert given == answered(kernel, sent, Wire.MSGPACK, by_hash=by_hash), changed
+                hits += given.hit_tokens > 0
+    assert hits > 2
+
+
+@BOUNDED
+@given(bodies, st.booleans(), st.lists(st.integers(0, 2**32), min_size=8, max_size=8))
+def test_a_packed_answer_to_any_body_is_what_its_steps_make_or_none(
+    fields: dict[str, Any], by_hash: bool, seeds: list[int]
+) -> None:
+    kernel = holding(NAMES[:2], ("",))
+    tokens = struct.pack(f"<{len(fields['token_ids'])}q", *fields["token_ids"])
+    named = {key: value for key, value in fields.items() if key != "token_ids"}
+    body = msgspec.msgpack.encode({**named, "seq_hashes" if by_hash else "token_ids": tokens})
+    for one in (body, *(mutated(body, seed) for seed in seeds)):
+        given = kernel.answer(one, True, by_hash)
+        assert given is None or given == answered(kernel, one, Wire.MSGPACK, by_hash=by_hash)
 
 
 def test_the_reference_kernel_has_no_answers() -> None:

@@ -4,7 +4,7 @@
 //! so a thread with the GIL may wait for them.
 
 use parking_lot::{Mutex, RwLock};
-use prefix_index::answers::answer;
+use prefix_index::answers::{Kind, answer};
 use prefix_index::changes::CHANGE_BYTES;
 use prefix_index::counters::COUNTER_NAMES;
 use prefix_index::events::read_events;
@@ -255,14 +255,21 @@ impl Kernel {
         }
     }
 
-    #[pyo3(signature = (body, /))]
-    fn answer<'py>(&self, body: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    #[pyo3(signature = (body, is_msgpack=false, by_hash=false, /))]
+    fn answer<'py>(
+        &self,
+        body: &Bound<'py, PyAny>,
+        is_msgpack: bool,
+        by_hash: bool,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let py = body.py();
+        let kind = Kind { is_msgpack, by_hash };
         let body = bytes_of(body)?;
         let bytes = body.as_bytes();
-        let is_long = bytes.len() > DETACHED_JSON_BYTES;
-        let answered =
-            detached_if(is_long, py, || answer(bytes, &self.hasher, || self.state.read()));
+        let long_bytes = if is_msgpack { DETACHED_TOKEN_BYTES } else { DETACHED_JSON_BYTES };
+        let answered = detached_if(bytes.len() > long_bytes, py, || {
+            answer(bytes, kind, &self.hasher, || self.state.read())
+        });
         match answered {
             Some(answered) => Ok(Some(Classes::get(py)?.plain_answer(&answered, py)?)),
             None => Ok(None),
@@ -308,13 +315,13 @@ impl Kernel {
     }
 }
 
+type Head<'py> = (usize, usize, bool, bool, Option<Bound<'py, PyBytes>>);
+
 /// See `streams.kernel.read_head`.
 #[pyfunction]
 #[pyo3(signature = (received, /))]
-pub fn read_head<'py>(
-    received: &Bound<'py, PyBytes>,
-) -> Option<(usize, usize, Option<Bound<'py, PyBytes>>)> {
+pub fn read_head<'py>(received: &Bound<'py, PyBytes>) -> Option<Head<'py>> {
     let head = heads::read_head(received.as_bytes())?;
     let request_id = head.request_id.map(|id| PyBytes::new(received.py(), id));
-    Some((head.body_at, head.body_len, request_id))
+    Some((head.body_at, head.body_len, head.is_msgpack, head.by_hash, request_id))
 }

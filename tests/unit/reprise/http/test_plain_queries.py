@@ -3,15 +3,18 @@
 import asyncio
 import json
 import random
+import struct
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import pytest
 from uvicorn.server import ServerState
 
 from query_api.http.app import create_app
-from query_api.http.plain_queries import PlainQueries
+from query_api.http.plain_queries import PlainHead, PlainQueries
 from reprise.http.connection import Connection
 from reprise.http.connections import Connections
 from schemas.answer_states import AnswerState
@@ -22,12 +25,14 @@ from schemas.limits import (
     PLAIN_BODY_S,
 )
 from streams.kernel import native_available, open_kernel
+from tests.building import prefix_hashes
 from tests.fakes import SEED, FakeTable, registration
 from tests.unit.reprise.http.test_connection import FakeTransport, turns
 
 pytestmark = pytest.mark.skipif(not native_available(), reason="the Rust kernel is not built")
 
-SEQUENCES = 1_500
+SEQUENCES = 2_000
+HASHES = prefix_hashes(range(16), 4, seed=SEED)
 BODY = json.dumps({"model": "m", "block_size": 4, "token_ids": list(range(40))}).encode()
 
 
@@ -111,11 +116,12 @@ def run(case: Callable[[Server], Awaitable[None]], **options: Any) -> None:
 
 LINES = (
     b"POST /query HTTP/1.1",
+    b"POST /query_by_hash HTTP/1.1",
     b"POST /query HTTP/1.0",
     b"POST /query?detail=1 HTTP/1.1",
     b"POST /query/ HTTP/1.1",
     b"GET /query HTTP/1.1",
-    b"POST /query_by_hash HTTP/1.1",
+    b"POST /query_by_hash/ HTTP/1.1",
     b"POST  /query HTTP/1.1",
     b"POST /query HTTP/1.1 ",
     b"post /query HTTP/1.1",
@@ -150,28 +156,58 @@ FIELDS = (
 )
 
 
-def body_of(choose: random.Random) -> bytes:
-    fields: dict[str, object] = {"model": "m", "block_size": 4, "token_ids": list(range(40))}
+def fields_of(choose: random.Random, *, by_hash: bool) -> dict[str, object]:
+    content = "seq_hashes" if by_hash else "token_ids"
+    fields: dict[str, object] = {"model": "m", "block_size": 4, content: list(range(40))}
+    if by_hash:
+        fields[content] = [*HASHES[: choose.randrange(4)], choose.getrandbits(64)]
     odd = choose.random()
-    if odd < 0.1:
-        fields["token_ids"] = list(range(choose.choice((0, 3, 3000))))
-    elif odd < 0.2:
+    if odd < 0.1 and not by_hash:
+        fields[content] = list(range(choose.choice((0, 3, 3000))))
+    elif odd < 0.25:
         fields[choose.choice(("cache_salt", "instance_id", "tenant_id", "lora_name"))] = (
-            choose.choice(("a", "", "b-é", 'x"'))
+            choose.choice(("a", "", "b-é", 'x"', "salt"))
         )
-    elif odd < 0.3:
-        fields[choose.choice(("model", "block_size", "token_ids", "other"))] = choose.choice(
+    elif odd < 0.35:
+        fields[choose.choice(("model", "block_size", content, "other"))] = choose.choice(
             (None, -1, "x", [], [-1], [1.5], 10**12)
         )
-    separators = choose.choice(((",", ":"), (", ", ": ")))
-    body = json.dumps(fields, separators=separators, ensure_ascii=choose.random() < 0.5).encode()
+    return fields
+
+
+def packed_of(choose: random.Random, fields: dict[str, object], *, by_hash: bool) -> bytes:
+    """In msgpack; the numbers mostly as one `bin`."""
+    name, form = ("seq_hashes", "Q") if by_hash else ("token_ids", "I")
+    numbers = fields.get(name)
+    if isinstance(numbers, list) and choose.random() < 0.9:
+        with suppress(struct.error):
+            packed = struct.pack(f"<{len(numbers)}{form}", *numbers)
+            fields = {**fields, name: packed + b"x" * (choose.random() < 0.05)}
+    return msgspec.msgpack.encode(fields)
+
+
+def body_of(choose: random.Random, *, packed: bool, by_hash: bool) -> bytes:
+    fields = fields_of(choose, by_hash=by_hash)
+    if packed:
+        body = packed_of(choose, fields, by_hash=by_hash)
+    else:
+        separators = choose.choice(((",", ":"), (", ", ": ")))
+        text = json.dumps(fields, separators=separators, ensure_ascii=choose.random() < 0.5)
+        body = text.encode()
+    odd = choose.random()
     return choose.choice((b"", b"{", body[:-1], body + b" ")) if odd > 0.95 else body
 
 
 def request_of(choose: random.Random) -> bytes:
-    body = body_of(choose)
-    line = LINES[0] if choose.random() < 0.8 else choose.choice(LINES)
-    usual = [b"Host: x", b"Content-Type: application/json", b"Content-Length: %d" % len(body)]
+    packed, by_hash = choose.random() < 0.4, choose.random() < 0.3
+    body = body_of(choose, packed=packed, by_hash=by_hash)
+    line = LINES[by_hash] if choose.random() < 0.9 else choose.choice(LINES)
+    kind = b"msgpack" if packed != (choose.random() < 0.02) else b"json"
+    usual = [
+        b"Host: x",
+        b"Content-Type: application/%b" % kind,
+        b"Content-Length: %d" % len(body),
+    ]
     if choose.random() < 0.1:
         usual.pop(choose.randrange(3))
     fields = [*usual, *choose.sample(FIELDS, choose.choice((0, 0, 0, 1, 1, 2)))]
@@ -208,7 +244,7 @@ def test_whatever_is_sent_is_answered_as_by_the_app(seed: int) -> None:
         assert here.held_bytes == 0
         return here.answered
 
-    assert asyncio.run(compare()) > SEQUENCES / 5, "many should be answered from their bytes"
+    assert asyncio.run(compare()) > SEQUENCES / 10, "many should be answered from their bytes"
 
 
 @pytest.mark.parametrize("cut", [1, 30, 100, 140, len(request()) - 1, None])
@@ -261,7 +297,7 @@ def test_where_there_is_none_the_app_answers(options: dict[str, bool]) -> None:
 
 def test_an_error_here_leaves_the_answer_to_the_app(caplog: pytest.LogCaptureFixture) -> None:
     async def case(server: Server) -> None:
-        def failing(body: bytes, request_id: bytes | None) -> bytes | None:
+        def failing(head: PlainHead, body: bytes) -> bytes | None:
             raise ZeroDivisionError
 
         assert server.plain is not None

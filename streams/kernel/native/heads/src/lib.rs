@@ -1,4 +1,5 @@
-//! The head of a plain `POST /query`: what a client sends that has nothing to ask but the query.
+//! The head of a plain `POST /query` or `/query_by_hash`: of a request that has nothing to ask but
+//! the query.
 //!
 //! Anything else gives None, and the server that knows all of HTTP reads it from its first byte.
 
@@ -17,6 +18,10 @@ pub struct Head<'a> {
     /// Where the body begins.
     pub body_at: usize,
     pub body_len: usize,
+    /// Else it is JSON.
+    pub is_msgpack: bool,
+    /// Else it has tokens.
+    pub by_hash: bool,
     pub request_id: Option<&'a [u8]>,
 }
 
@@ -28,20 +33,23 @@ pub fn read_head(received: &[u8]) -> Option<Head<'_>> {
     let httparse::Status::Complete(body_at) = request.parse(received).ok()? else {
         return None;
     };
-    let is_query = received.starts_with(b"POST /query HTTP/1.1\r\n");
+    let by_hash = received.starts_with(b"POST /query_by_hash HTTP/1.1\r\n");
+    let is_query = by_hash || received.starts_with(b"POST /query HTTP/1.1\r\n");
     if !is_query || !has_plain_lines(&received[..body_at]) {
         return None;
     }
-    let (mut body_len, mut request_id, mut is_json) = (None, None, false);
+    let (mut body_len, mut request_id, mut is_msgpack) = (None, None, None);
     for field in request.headers {
         match field.name.len() {
             // By length first: most fields are none of these.
             14 if is(field, "content-length") => once(&mut body_len, number(field.value)?)?,
             12 if is(field, "content-type") => {
-                if is_json || field.value != b"application/json" {
-                    return None;
-                }
-                is_json = true;
+                let is_it = match field.value {
+                    b"application/json" => false,
+                    b"application/msgpack" => true,
+                    _ => return None,
+                };
+                once(&mut is_msgpack, is_it)?;
             }
             12 if is(field, "x-request-id") => {
                 let is_plain = field.value.iter().all(|byte| (0x20..0x7f).contains(byte));
@@ -57,7 +65,7 @@ pub fn read_head(received: &[u8]) -> Option<Head<'_>> {
             _ => {}
         }
     }
-    is_json.then_some(Head { body_at, body_len: body_len?, request_id })
+    Some(Head { body_at, body_len: body_len?, is_msgpack: is_msgpack?, by_hash, request_id })
 }
 
 fn is(field: &httparse::Header, name: &str) -> bool {
@@ -98,6 +106,11 @@ mod tests {
         let read = read_head(&received).unwrap();
         assert_eq!(&received[read.body_at..], b"body");
         assert_eq!((read.body_len, read.request_id), (4, Some(&b"a b"[..])));
+        assert!(!read.is_msgpack && !read.by_hash);
+        let packed = "Content-Length: 4\r\ncontent-type: application/msgpack\r\n";
+        assert!(read_head(&head(packed)).unwrap().is_msgpack);
+        let by_hash = format!("POST /query_by_hash HTTP/1.1\r\n{PLAIN}\r\n").into_bytes();
+        assert!(read_head(&by_hash).unwrap().by_hash);
         let received = head(&format!("{PLAIN}Connection: Keep-Alive\r\nAuthorization: x\r\n"));
         assert!(read_head(&received).unwrap().request_id.is_none());
     }
@@ -138,7 +151,7 @@ mod tests {
             "Content-Type: application/json\r\n",
             "Content-Length: 4\r\n",
             "Content-Type: application/json; charset=utf-8\r\nContent-Length: 4\r\n",
-            "Content-Type: application/msgpack\r\nContent-Length: 4\r\n",
+            "Content-Type: application/x-msgpack\r\nContent-Length: 4\r\n",
             "Content-Type: application/json\r\nContent-Length: -4\r\n",
             "Content-Type: application/json\r\nContent-Length: 4, 4\r\n",
             "Content-Type: application/json\r\nContent-Length: 1234567890\r\n",

@@ -1,11 +1,16 @@
-//! The answer to a plain JSON body of `POST /query`, as text: scanned, walked and written in one go.
+//! The answer to a plain body of `POST /query` and `/query_by_hash`: read, walked and written in one
+//! go.
 //!
-//! `answer_query` of `query_api/http/requests/queries.py` and `encode_matches` of
-//! `query_api/http/answers.py` are the specification. What is unusual gives None,
-//! and the caller then takes each step by itself.
+//! `answer_query` and `answer_hash_query` of `query_api/http/requests/queries.py` and
+//! `encode_matches` of `query_api/http/answers.py` are the specification. What is unusual gives
+//! None, and the caller then takes each step by itself.
+
+use std::borrow::Cow;
+use std::ops::Deref;
 
 use msgpack::write;
 
+use crate::bodies::read_query;
 use crate::hashing::PrefixHasher;
 use crate::names::ScopeRef;
 use crate::scan::scan_query;
@@ -15,6 +20,15 @@ use crate::walk::{self, InstanceDepths, Prompt};
 /// What an instance takes beside its name and numbers, about.
 const INSTANCE_BYTES: usize = 96;
 
+/// What a body is, and so its answer.
+#[derive(Clone, Copy)]
+pub struct Kind {
+    /// Else it is JSON.
+    pub is_msgpack: bool,
+    /// Else it has tokens.
+    pub by_hash: bool,
+}
+
 pub struct Answered<'a> {
     pub scope: ScopeRef<'a>,
     /// In the prompt, and the most that one instance holds of it.
@@ -23,26 +37,24 @@ pub struct Answered<'a> {
     pub text: Vec<u8>,
 }
 
+struct Query<'a> {
+    scope: ScopeRef<'a>,
+    instance_id: Option<&'a str>,
+    cache_salt: &'a str,
+    content: Cow<'a, [u8]>,
+}
+
 /// The answer; `state` is asked for its lock after the body has been read.
 pub fn answer<'a, Held>(
     body: &'a [u8],
+    kind: Kind,
     hasher: &PrefixHasher,
     state: impl FnOnce() -> Held,
 ) -> Option<Answered<'a>>
 where
-    Held: std::ops::Deref<Target = State>,
+    Held: Deref<Target = State>,
 {
-    let query = scan_query(body)?;
-    if !is_plain(query.tenant_id) {
-        return None;
-    }
-    let mut scope = ScopeRef {
-        tenant_id: query.tenant_id,
-        model_name: query.model,
-        lora_name: query.lora_name,
-        block_size: query.block_size.try_into().ok()?,
-        additional_salt: "",
-    };
+    let Query { mut scope, instance_id, cache_salt, content } = read(body, kind)?;
     let mut first_key = Vec::new();
     let matches = {
         let state = state();
@@ -50,24 +62,116 @@ where
         let find = |scope: &ScopeRef| {
             index.scope_ids.get(scope).map(|&number| &index.scopes[number as usize])
         };
-        if !query.cache_salt.is_empty() {
-            // A namespace of that name that is known, or else the request's own.
-            let named = ScopeRef { additional_salt: query.cache_salt, ..scope };
+        if !cache_salt.is_empty() {
+            // A namespace of that name that is known, or else the request's own; hashes hold that.
+            let named = ScopeRef { additional_salt: cache_salt, ..scope };
             if find(&named).is_some_and(|scope| !scope.roster.is_empty()) {
                 scope = named;
-            } else {
+            } else if !kind.by_hash {
                 write::array(&mut first_key, 1);
-                write::str(&mut first_key, query.cache_salt);
+                write::str(&mut first_key, cache_salt);
             }
         }
         find(&scope).map_or_else(Vec::new, |scope| {
-            let prompt = Prompt::Tokens(&query.tokens, &first_key);
-            walk::query(scope, index.placement, hasher, &prompt, query.instance_id)
+            let prompt = if kind.by_hash {
+                Prompt::Hashes(content.as_chunks().0)
+            } else {
+                Prompt::Tokens(&content, &first_key)
+            };
+            walk::query(scope, index.placement, hasher, &prompt, instance_id)
         })
     };
     let hit_tokens = matches.iter().map(|instance| instance.depths[0]).max().unwrap_or(0);
-    let text = encode(scope.tenant_id, &matches)?;
-    Some(Answered { scope, tokens: query.tokens.len() / 4, hit_tokens, text })
+    let text = if kind.is_msgpack {
+        encode_msgpack(&matches)
+    } else {
+        encode_json(scope.tenant_id, &matches)?
+    };
+    let tokens = if kind.by_hash {
+        content.len() / 8 * scope.block_size as usize
+    } else {
+        content.len() / 4
+    };
+    Some(Answered { scope, tokens, hit_tokens, text })
+}
+
+fn read(body: &[u8], kind: Kind) -> Option<Query<'_>> {
+    if kind.is_msgpack {
+        let query = read_query(body, kind.by_hash)?;
+        let scope = ScopeRef {
+            tenant_id: query.tenant_id,
+            model_name: query.model,
+            lora_name: query.lora_name,
+            block_size: query.block_size,
+            additional_salt: "",
+        };
+        return Some(Query {
+            scope,
+            instance_id: query.instance_id,
+            cache_salt: query.cache_salt,
+            content: query.content.into(),
+        });
+    }
+    if kind.by_hash {
+        return None;
+    }
+    let query = scan_query(body)?;
+    let scope = ScopeRef {
+        tenant_id: query.tenant_id,
+        model_name: query.model,
+        lora_name: query.lora_name,
+        block_size: query.block_size.try_into().ok()?,
+        additional_salt: "",
+    };
+    is_plain(query.tenant_id).then_some(Query {
+        scope,
+        instance_id: query.instance_id,
+        cache_salt: query.cache_salt,
+        content: query.tokens.into(),
+    })
+}
+
+/// Conductor's answer: the boundaries of its walk down the tiers.
+fn encode_msgpack(matches: &[InstanceDepths]) -> Vec<u8> {
+    let mut text = Vec::with_capacity(16 + INSTANCE_BYTES * (1 + matches.len()));
+    let to = &mut text;
+    write::map(to, 1);
+    write::str(to, "instances");
+    write::map(to, matches.len());
+    for instance in matches {
+        let walks = |place: usize| instance.ranks.iter().map(move |rank| rank.depths[place]);
+        let [gpu, cpu, disk] = [1, 2, 3].map(|place| walks(place).max().unwrap_or(0));
+        write::str(to, &instance.instance_id);
+        write::map(to, 6);
+        write::str(to, "longest_matched");
+        write::uint(to, disk);
+        write::str(to, "dp");
+        write::map(to, instance.ranks.len());
+        for rank in &instance.ranks {
+            write::str(to, &rank.dp_rank.to_string());
+            write::uint(to, rank.depths[1]);
+        }
+        write::str(to, "rank_matches");
+        write::map(to, instance.ranks.len());
+        for rank in &instance.ranks {
+            write::str(to, &rank.dp_rank.to_string());
+            let [_, gpu, cpu, disk] = rank.depths;
+            write_depths(to, 3, [gpu, cpu, disk]);
+        }
+        write_depths(to, 0, [gpu, cpu, disk]);
+    }
+    text
+}
+
+/// `fields`: of the map that begins with them; 0 where it has begun.
+fn write_depths(to: &mut Vec<u8>, fields: usize, depths: [u64; 3]) {
+    if fields > 0 {
+        write::map(to, fields);
+    }
+    for (name, depth) in ["gpu", "cpu", "disk"].into_iter().zip(depths) {
+        write::str(to, name);
+        write::uint(to, depth);
+    }
 }
 
 /// Whether the name stands in JSON as it is.
@@ -75,7 +179,7 @@ fn is_plain(name: &str) -> bool {
     name.bytes().all(|byte| !matches!(byte, b'"' | b'\\' | 0..0x20 | 0x7f))
 }
 
-fn encode(tenant_id: &str, matches: &[InstanceDepths]) -> Option<Vec<u8>> {
+fn encode_json(tenant_id: &str, matches: &[InstanceDepths]) -> Option<Vec<u8>> {
     if matches.is_empty() {
         return Some(b"{}".to_vec());
     }

@@ -6,7 +6,7 @@
 //!     write, walk, views  writes in turns, queries, and what is shown
 //!     answers             a query's answer as text
 //!     events              canonical block events, borrowed from their bytes
-//!     scan                a query's JSON body
+//!     scan, bodies        a query's body in JSON, and in msgpack
 //!     state, entries      publishers and scopes; the elementary steps
 //!     scope               blocks of a scope (`slots`), their holders (`sets`, `masks`), its ranks
 //!     publisher, moves    what a publisher calls its blocks; those that change their tier
@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 pub mod answers;
+mod bodies;
 pub mod changes;
 pub mod counters;
 mod entries;

@@ -8,7 +8,7 @@ use digits::{append_numbers, leading_digits};
 
 use crate::limits::{BLOCK_SIZE_MAX, NAME_BYTES_MAX, QUERY_TOKENS_MAX};
 
-const DEFAULT_TENANT: &str = "default";
+pub const DEFAULT_TENANT: &str = "default";
 
 pub struct ScannedQuery<'a> {
     pub model: &'a str,

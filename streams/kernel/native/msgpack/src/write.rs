@@ -51,10 +51,9 @@ pub fn array(to: &mut Bytes, len: usize) {
     header(to, len, Some((0x90, 16)), [None, Some(0xdc), Some(0xdd)]);
 }
 
-/// What begins a map of so many pairs, at most 15.
-pub fn small_map(to: &mut Bytes, len: usize) {
-    debug_assert!(len < 16);
-    to.push(0x80 | len as u8);
+/// What begins a map of so many pairs, which are to follow.
+pub fn map(to: &mut Bytes, len: usize) {
+    header(to, len, Some((0x80, 16)), [None, Some(0xde), Some(0xdf)]);
 }
 
 /// A length: in the tag itself where it is below `short.1`, else behind one of the tags for 1, 2
@@ -116,6 +115,15 @@ mod tests {
             assert_eq!(Reader::new(&bytes).str().unwrap(), text);
             let bytes = written(|to| bin(to, text.as_bytes()));
             assert_eq!(Reader::new(&bytes).bin().unwrap(), text.as_bytes());
+        }
+    }
+
+    #[test]
+    fn a_map_begins_with_its_length() {
+        for len in [0, 15, 16, 65_535, 65_536] {
+            let mut bytes = written(|to| map(to, len));
+            bytes.resize(bytes.len() + 2 * len, 0);
+            assert_eq!(Reader::new(&bytes).map().unwrap(), len);
         }
     }
 
