@@ -11,6 +11,7 @@ from typing import Final
 import click
 import msgspec
 
+from benchmarks.peers.queries import missing as missing_peers
 from benchmarks.report.document import Report, Result, head_lines, section_lines
 from benchmarks.report.figures import Figure
 from benchmarks.report.machine import describe_machine
@@ -28,6 +29,7 @@ MODULES: Final = {
     "stages": "embedded.stages",
     "query": "embedded.query",
     "fairness": "embedded.fairness",
+    "peers": "peers.queries",
     "memory": "index.memory",
     "recovery": "embedded.recovery",
     "kernel": "index.kernels",
@@ -39,6 +41,8 @@ MODULES: Final = {
 }
 DISTRIBUTED: Final = ("pipeline", "latency", "cold", "table-topic")
 """Those that need a Kafka broker; `distributed` names all of them."""
+
+PEERS: Final = "peers"
 
 MEASUREMENT_S: Final = 300.0
 DISTRIBUTED_S: Final = 1200.0
@@ -73,6 +77,9 @@ def main(kernel: str, only: str | None, quick: bool, json_path: Path | None) -> 
     missing = _missing_broker() if only is None else ""
     if missing:
         names = [name for name in names if name not in DISTRIBUTED]
+    peers = missing_peers()
+    if peers:
+        names = [name for name in names if name != PEERS]
     kernels = [one for one in KERNELS if kernel in (one, "both")]
     if "rust" in kernels and not native_available():
         if kernel == "rust":
@@ -82,12 +89,14 @@ def main(kernel: str, only: str | None, quick: bool, json_path: Path | None) -> 
     _say(head_lines(machine, quick=quick))
     results: list[Result] = []
     for name in names:
-        columns = kernels[:1] if name in DISTRIBUTED else kernels
+        columns = kernels[:1] if name in (*DISTRIBUTED, PEERS) else kernels
         measured = [run_worker(name, one, quick=quick) for one in columns]
         _say(section_lines(import_module(f"benchmarks.{MODULES[name]}"), measured))
         results += measured
     if missing:
         click.echo(f"\n== {', '.join(DISTRIBUTED)}: skipped. {missing}")
+    if peers:
+        click.echo(f"\n== {PEERS}: skipped. {peers}")
     click.echo(f"\n{sum(result.seconds for result in results):.0f} s in all")
     if json_path is not None:
         report = Report(machine=machine, quick=quick, results=results)

@@ -14,10 +14,15 @@ T = TypeVar("T")
 
 
 class Publisher:
-    """Publishers of one stream, in a process that ends with the block."""
+    """Publishers of one stream, in a process that ends with the block.
 
-    def __init__(self, plan: LoadPlan, *, publishers: int = 1) -> None:
-        self._job = Job(plan=plan, publishers=publishers)
+    Attributes:
+        endpoints: of each.
+    """
+
+    def __init__(self, plan: LoadPlan, *, publishers: int = 1, subscribers: int = 1) -> None:
+        self._job = Job(plan=plan, publishers=publishers, subscribers=subscribers)
+        self.endpoints: list[str] = []
 
     def __enter__(self) -> Self:
         job = msgspec.json.encode(self._job).decode()
@@ -26,7 +31,7 @@ class Publisher:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
-        self._endpoints = self._hear(list[str])
+        self.endpoints = self._hear(list[str])
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -45,7 +50,7 @@ class Publisher:
         does.
         """
         self._hear(str)
-        for number, endpoint in enumerate(self._endpoints):
+        for number, endpoint in enumerate(self.endpoints):
             service.register(endpoint, f"i{number}")
         self._hear(str)
 

@@ -23,10 +23,11 @@ SUBSCRIBE_S: Final = 60.0
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """What to publish, and from how many sockets."""
+    """What to publish, from how many sockets, and to how many subscribers of each."""
 
     plan: LoadPlan
     publishers: int = 1
+    subscribers: int = 1
 
 
 class Sent(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,8 +70,9 @@ def run(job: Job) -> None:
     phases = phases_of(job.plan, encode_load(job.plan))
     _say(ENCODED)
     for publisher in publishers:
-        if not publisher.wait_for_subscriber(SUBSCRIBE_S):
-            raise TimeoutError(f"Expected a subscriber within {SUBSCRIBE_S:.0f} s")
+        for _ in range(job.subscribers):
+            if not publisher.wait_for_subscriber(SUBSCRIBE_S):
+                raise TimeoutError(f"Expected a subscriber within {SUBSCRIBE_S:.0f} s")
     _say(SUBSCRIBED)
     sent = 0
     for phase, _ in zip(phases, sys.stdin, strict=False):

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from benchmarks.embedded.publisher import Publisher
-from benchmarks.embedded.service import MODEL, Service, cpu_seconds, until
+from benchmarks.embedded.service import MODEL, Service, thread_cpu_seconds, until
 from benchmarks.report.figures import Aim, Figure, percentile
 from benchmarks.sizes import BLOCK_SIZE, CHAIN_BLOCKS, SEED, KernelName, Sizes
 from simulation.engines.wire import BlockStored
@@ -113,19 +113,19 @@ class Server:
         """One after the other; CPU microseconds for each, and the seconds of each."""
         seconds = []
         with self._connected(1) as (client,):
-            cpu_s = cpu_seconds(self._pid)
+            cpu_s = thread_cpu_seconds(self._pid)
             for request in requests:
                 started = perf_counter()
                 client.send(request)
                 client.receive()
                 seconds.append(perf_counter() - started)
-            return 1e6 * (cpu_seconds(self._pid) - cpu_s) / len(requests), seconds
+            return 1e6 * (thread_cpu_seconds(self._pid) - cpu_s) / len(requests), seconds
 
     def busy(self, requests: list[bytes]) -> float:
         """Over all connections, each with a request under way; CPU microseconds for each."""
         waiting: deque[Client] = deque()
         with self._connected(CONNECTIONS) as clients:
-            cpu_s = cpu_seconds(self._pid)
+            cpu_s = thread_cpu_seconds(self._pid)
             for request, client in zip(requests, cycle(clients), strict=False):
                 if len(waiting) == CONNECTIONS:
                     waiting.popleft().receive()
@@ -133,7 +133,7 @@ class Server:
                 waiting.append(client)
             for client in waiting:
                 client.receive()
-            return 1e6 * (cpu_seconds(self._pid) - cpu_s) / len(requests)
+            return 1e6 * (thread_cpu_seconds(self._pid) - cpu_s) / len(requests)
 
 
 def request_of(form: str, tokens: list[int]) -> bytes:
@@ -151,7 +151,7 @@ def request_of(form: str, tokens: list[int]) -> bytes:
 
 
 def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
-    plan = _plan(sizes)
+    plan = plan_of(sizes)
     figures = []
     with (
         Service(kernel) as service,
@@ -186,7 +186,8 @@ def empty_server() -> Iterator[Server]:
             process.kill()
 
 
-def _plan(sizes: Sizes) -> LoadPlan:
+def plan_of(sizes: Sizes) -> LoadPlan:
+    """The prompts that are asked for: chains of the longest one's blocks."""
     chain_blocks = max(sizes.prompt_tokens) // BLOCK_SIZE
     assert chain_blocks <= CHAIN_BLOCKS, "a prompt is one chain"
     return LoadPlan(
@@ -230,7 +231,7 @@ def _measure_passes(
 
 def _measure_pass(server: Server, empty: Server, requests: list[bytes]) -> Timing:
     cpu = server.busy(requests)
-    # CPU time comes in ticks of 10 ms, of which a few cheap answers would fill none.
+    # Of few requests the first ones, over new connections, would be most.
     floor = empty.busy(list(islice(cycle(requests), max(len(requests), FLOOR_REQUESTS_MIN))))
     single_cpu, seconds = server.single(requests)
     return Timing(

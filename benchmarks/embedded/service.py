@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 from urllib.parse import urlsplit
@@ -191,6 +192,15 @@ def cpu_seconds(pid: int) -> float:
     """User and system time of all threads of a process; Linux counts them in ticks of 10 ms."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def thread_cpu_seconds(pid: int) -> float:
+    """The same of all threads that live, in nanoseconds: for what takes less than a few ticks."""
+    spent = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(FileNotFoundError):  # it has ended meanwhile
+            spent += int((task / "schedstat").read_text().split()[0])
+    return spent / 1e9
 
 
 def until(holds: Callable[[], bool], *, poll_s: float, timeout_s: float = START_S) -> None:

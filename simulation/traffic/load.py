@@ -187,6 +187,7 @@ class LoadPublisher:
         self._socket = self._context.socket(zmq.XPUB)
         self._socket.set_hwm(high_water_mark)
         self._socket.set(zmq.XPUB_NODROP, 0 if allow_drops else 1)
+        self._socket.set(zmq.XPUB_VERBOSE, 1)  # each subscriber is told of, and not only the first
         try:
             self._socket.bind(offset_port(endpoint, dp_rank))
         except zmq.ZMQError:
@@ -197,7 +198,7 @@ class LoadPublisher:
         self._sequence = 0
 
     def wait_for_subscriber(self, timeout_s: float) -> bool:
-        """False when none came in time."""
+        """Waits for one more; False when none came in time."""
         if not self._socket.poll(int(timeout_s * 1000)):
             return False
         return self._socket.recv()[:1] == b"\x01"

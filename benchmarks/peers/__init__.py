@@ -1,0 +1,1 @@
+"""What others have built for the same job, measured beside us in one run."""

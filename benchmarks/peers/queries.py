@@ -1,0 +1,194 @@
+"""`POST /query` of us and of NVIDIA Dynamo's indexer, side by side: the same content, in turn.
+
+Eight publishers send the same prompts to both over their own sockets. The answers must agree
+before anything is timed. Then each is asked in turn, the same number of times, over raw connections
+that are kept alive: CPU is that of the server's process for each request with eight connections,
+and requests/s those of this one client, a lower bound. A ratio is of one pass: theirs over ours.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from itertools import cycle, islice
+from typing import Final, NamedTuple
+
+import msgspec
+
+from benchmarks.embedded.publisher import Publisher
+from benchmarks.embedded.query import (
+    FORMS,
+    INSTANCES,
+    REQUESTS_MIN,
+    Server,
+    plan_of,
+    prompts_of,
+    request_of,
+)
+from benchmarks.embedded.service import MODEL, Service, until
+from benchmarks.peers.dynamo import PACKAGE, VARIABLE, DynamoIndexer, interpreter
+from benchmarks.report.figures import Aim, Figure, percentile
+from benchmarks.sizes import BLOCK_SIZE, KernelName, Sizes
+
+THEIRS: Final = "Dynamo, JSON"
+AIMS: Final = {
+    ("JSON", 1024): 4.0,
+    ("JSON", 8192): 6.0,
+    ("JSON", 32_768): 6.0,
+    ("JSON", 131_072): 6.0,
+    ("msgpack bin", 32_768): 15.0,
+    ("msgpack bin", 131_072): 15.0,
+}
+"""How many times less CPU we are to use, and more requests/s to answer."""
+
+
+class Contender(NamedTuple):
+    """One way to ask one server.
+
+    Attributes:
+        name: of the row.
+        server: who is asked.
+        request: the bytes of one request.
+        longest: the matches of an answer, one for each instance.
+    """
+
+    name: str
+    server: Server
+    request: Callable[[list[int]], bytes]
+    longest: Callable[[bytes], list[int]]
+
+
+class Pass(NamedTuple):
+    """CPU of the server for each request, microseconds; requests/s; p50 and p99 of one connection,
+    microseconds.
+    """
+
+    cpu: float
+    rate: float
+    p50: float
+    p99: float
+
+
+def missing() -> str:
+    """Why this cannot be measured here, or ""."""
+    return "" if interpreter() else f"no {PACKAGE}; {VARIABLE} may name a Python that has it"
+
+
+def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
+    reason = missing()
+    if reason:
+        raise RuntimeError(reason)
+    plan = plan_of(sizes)
+    figures: list[Figure] = []
+    with (
+        Service(kernel) as service,
+        DynamoIndexer() as dynamo,
+        Publisher(plan, publishers=INSTANCES, subscribers=2) as publisher,
+    ):
+        for number, endpoint in enumerate(publisher.endpoints):
+            dynamo.follow(MODEL, number, endpoint, BLOCK_SIZE)
+        publisher.connect(service)
+        sent = publisher.send()
+        until(lambda: service.folded_sequence() >= sent.last_sequence, poll_s=0.05)
+        service.wait_flushed()
+        prompts = prompts_of(plan)
+        ours, theirs = Server(service.address, service.pid), Server(dynamo.address, dynamo.pid)
+        contenders = [
+            *(_ours(form, ours) for form in FORMS),
+            Contender(THEIRS, theirs, _dynamo_request, _dynamo_longest),
+        ]
+        _wait_until_all_agree(contenders, prompts[-1])
+        for tokens in sizes.prompt_tokens:
+            figures += _measure_length(tokens, contenders, prompts, sizes)
+    note = f"{PACKAGE} {DynamoIndexer.version()}; {len(prompts)} bodies rotate"
+    return [msgspec.structs.replace(figures[0], note=note), *figures[1:]]
+
+
+def _ours(form: str, server: Server) -> Contender:
+    decode = (msgspec.json if form == "JSON" else msgspec.msgpack).decode
+
+    def longest(answer: bytes) -> list[int]:
+        instances = decode(answer)["default" if form == "JSON" else "instances"]
+        return [instance["longest_matched"] for instance in instances.values()]
+
+    return Contender(form, server, lambda tokens: request_of(form, tokens), longest)
+
+
+def _dynamo_request(tokens: list[int]) -> bytes:
+    body = msgspec.json.encode({"model_name": MODEL, "token_ids": tokens})
+    head = b"POST /query HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
+    return head + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+
+def _dynamo_longest(answer: bytes) -> list[int]:
+    return [max(ranks.values()) for ranks in json.loads(answer)["scores"].values()]
+
+
+def _wait_until_all_agree(contenders: list[Contender], prompt: list[int]) -> None:
+    def agree() -> bool:
+        return all(
+            one.longest(one.server.ask(one.request(prompt))) == [len(prompt)] * INSTANCES
+            for one in contenders
+        )
+
+    until(agree, poll_s=0.2)
+
+
+def _measure_length(
+    tokens: int, contenders: list[Contender], prompts: list[list[int]], sizes: Sizes
+) -> list[Figure]:
+    requests = {}
+    for one in contenders:
+        requests[one.name] = [one.request(prompt[:tokens]) for prompt in prompts]
+        found = one.longest(one.server.ask(requests[one.name][0]))
+        if found != [tokens] * INSTANCES:
+            raise RuntimeError(f"Expected {INSTANCES} matches of {tokens} from {one.name}: {found}")
+    _, trial = contenders[-1].server.single(requests[THEIRS])
+    count = max(REQUESTS_MIN, len(prompts), int(sizes.query_cpu_s / percentile(trial, 50)))
+    passes: dict[str, list[Pass]] = {one.name: [] for one in contenders}
+    for _ in range(sizes.runs):
+        for one in contenders:
+            rotating = list(islice(cycle(requests[one.name]), count))
+            passes[one.name].append(_measure_pass(one.server, rotating))
+    return _figures(tokens, passes)
+
+
+def _measure_pass(server: Server, requests: list[bytes]) -> Pass:
+    started = time.perf_counter()
+    cpu = server.busy(requests)
+    rate = len(requests) / (time.perf_counter() - started)
+    _, seconds = server.single(requests)
+    return Pass(cpu, rate, 1e6 * percentile(seconds, 50), 1e6 * percentile(seconds, 99))
+
+
+def _figures(tokens: int, passes: dict[str, list[Pass]]) -> list[Figure]:
+    length = f"{tokens // 1024}K tokens"
+    theirs = passes[THEIRS]
+    figures = []
+    for name, ours in passes.items():
+        row = f"{name}, {length}"
+        figures += [
+            Figure(name=f"{row}: CPU", unit="us", runs=[one.cpu for one in ours]),
+            Figure(name=f"{row}: rate", unit="requests/s", runs=[one.rate for one in ours]),
+            Figure(name=f"{row}: p50", unit="us", runs=[one.p50 for one in ours]),
+            Figure(name=f"{row}: p99", unit="us", runs=[one.p99 for one in ours]),
+        ]
+        if name == THEIRS:
+            continue
+        least = AIMS.get((name, tokens))
+        aim = None if least is None else Aim(at_least=least)
+        pairs = list(zip(ours, theirs, strict=True))
+        figures += [
+            Figure(
+                name=f"{row}: CPU, times less than Dynamo",
+                unit="x",
+                runs=[their.cpu / our.cpu for our, their in pairs],
+                aim=aim,
+            ),
+            Figure(
+                name=f"{row}: rate, times Dynamo's",
+                unit="x",
+                runs=[our.rate / their.rate for our, their in pairs],
+                aim=aim,
+            ),
+        ]
+    return figures
