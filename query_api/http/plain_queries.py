@@ -79,15 +79,20 @@ class PlainQueries:
         held_bytes = self.held_bytes + body_bytes
         return body_bytes <= PLAIN_BODY_BYTES_MAX and held_bytes <= PLAIN_BODIES_BYTES_MAX
 
-    def answer(self, head: PlainHead, body: bytes) -> bytes | None:
-        """The answer from its own header lines on; None where `query_endpoint` is to give it."""
+    def answer(self, head: PlainHead, received: bytes) -> bytes | None:
+        """The answer from its own header lines on; None where `query_endpoint` is to give it.
+
+        Args:
+            head: of the request.
+            received: all of the request, its head included.
+        """
         started = perf_counter()
         view = self._view
         if not view.ready:
             return None
         position = self._position(view.positions())  # before it is asked: at least this
-        _, _, is_msgpack, by_hash, request_id = head
-        plain = view.kernel.answer(body, is_msgpack, by_hash)
+        body_at, _, is_msgpack, by_hash, request_id = head
+        plain = view.kernel.answer(received, is_msgpack, by_hash, body_at)
         if plain is None:
             return None
         scope, tokens, hit_tokens, text = plain

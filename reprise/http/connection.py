@@ -98,8 +98,8 @@ class _PlainBody:
 
     def __init__(self, head: PlainHead, received: bytes, since: float) -> None:
         self.head = head
-        self.pieces = [received[: head.body_at], received[head.body_at :]]
-        self.missing_bytes = head.body_bytes - len(self.pieces[1])
+        self.pieces = [received]
+        self.missing_bytes = head.body_at + head.body_bytes - len(received)
         self.since = since
 
 
@@ -214,7 +214,7 @@ class Connection(HttpToolsProtocol):
             return False
         came_bytes = len(data) - head.body_at
         if came_bytes == head.body_bytes:
-            return self._answer_plain(plain, head, data[head.body_at :])
+            return self._answer_plain(plain, head, data)
         if came_bytes > head.body_bytes or not plain.has_room(head.body_bytes):
             return False  # another request behind it, or too large
         plain.held_bytes += head.body_bytes
@@ -231,16 +231,14 @@ class Connection(HttpToolsProtocol):
             self._hand_over()
             return
         self._take_plain_body()
-        head, *pieces = body.pieces
-        whole = b"".join(pieces)
+        received = b"".join(body.pieces)
         assert self._plain is not None
-        if not self._answer_plain(self._plain, body.head, whole):
-            self._parse(head)
-            self._parse(whole)
+        if not self._answer_plain(self._plain, body.head, received):
+            self._parse(received)
 
-    def _answer_plain(self, plain: PlainQueries, head: PlainHead, body: bytes) -> bool:
+    def _answer_plain(self, plain: PlainQueries, head: PlainHead, received: bytes) -> bool:
         try:
-            answer = plain.answer(head, body)
+            answer = plain.answer(head, received)
         except Exception:
             logger.exception("Unexpected error with a plain query; it goes to the app")
             return False

@@ -166,11 +166,16 @@ class ReadOnlyKernel(Protocol):
         ...
 
     def answer(
-        self, body: bytes, is_msgpack: bool = False, by_hash: bool = False, /
+        self,
+        received: bytes,
+        is_msgpack: bool = False,
+        by_hash: bool = False,
+        body_at: int = 0,
+        /,
     ) -> PlainAnswer | None:
         """Answers a plain body of `POST /query`, or of `/query_by_hash`, by one call, without the
         interpreter's lock where it is long: what `query_api.http` makes of its steps, byte for
-        byte.
+        byte. The body begins at `body_at` of what was received, so that nobody has to copy it.
 
         None where it has no such call, or anything is unusual: the caller then takes each step.
         """

@@ -425,7 +425,14 @@ class ReferenceKernel:
     def scan_query(self, body: bytes, /) -> ScannedQuery | None:
         return scan_query(bytes(body))
 
-    def answer(self, body: bytes, is_msgpack: bool = False, by_hash: bool = False, /) -> None:
+    def answer(
+        self,
+        received: bytes,
+        is_msgpack: bool = False,
+        by_hash: bool = False,
+        body_at: int = 0,
+        /,
+    ) -> None:
         """See `Kernel`: each step has a call of its own."""
 
     # Views

@@ -5,6 +5,7 @@ time, and records that came again, came late or are none.
 import asyncio
 import random
 import re
+import struct
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -236,13 +237,29 @@ def test_duplicated_late_and_corrupt_records_are_skipped_counted_and_named(
     assert set(named(workers)) == set(fresh.skipped.items()), f"seed {seed}"
 
 
+_BATCH = struct.Struct(">qi")
+"""What a batch begins with: its first offset, and the bytes that follow."""
+
+_UNCHECKED_BYTES = 21
+"""Of a batch, before what its checksum covers."""
+
+
 def damage_a_batch(broker: Broker, topic: str) -> int:
-    """Changes a byte in the fullest partition's file, as a disk may; returns the partition."""
+    """Changes a byte in the fullest partition's file, as a disk may; returns the partition.
+
+    Within what a checksum covers: one in a hundred bytes is none of that.
+    """
     broker.stop()  # in order: what it has to recover it would look through, and cut off
     segments = broker.segments(topic)
     path = max(segments, key=lambda path: path.stat().st_size)
     content = bytearray(path.read_bytes())
-    content[len(content) * 2 // 3] ^= 0xFF
+    wanted = len(content) * 2 // 3
+    begin = end = 0
+    while end <= wanted:
+        begin = end
+        _, size_bytes = _BATCH.unpack_from(content, begin)
+        end = begin + _BATCH.size + size_bytes
+    content[max(wanted, begin + _UNCHECKED_BYTES)] ^= 0xFF
     path.write_bytes(content)
     broker.start()
     return int(path.parent.name.rpartition("-")[2])

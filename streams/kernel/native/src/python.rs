@@ -255,17 +255,20 @@ impl Kernel {
         }
     }
 
-    #[pyo3(signature = (body, is_msgpack=false, by_hash=false, /))]
+    #[pyo3(signature = (received, is_msgpack=false, by_hash=false, body_at=0, /))]
     fn answer<'py>(
         &self,
-        body: &Bound<'py, PyAny>,
+        received: &Bound<'py, PyAny>,
         is_msgpack: bool,
         by_hash: bool,
+        body_at: usize,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let py = body.py();
+        let py = received.py();
         let kind = Kind { is_msgpack, by_hash };
-        let body = bytes_of(body)?;
-        let bytes = body.as_bytes();
+        let received = bytes_of(received)?;
+        let Some(bytes) = received.as_bytes().get(body_at..) else {
+            return Err(PyValueError::new_err(format!("Expected a body at byte {body_at}")));
+        };
         let long_bytes = if is_msgpack { DETACHED_TOKEN_BYTES } else { DETACHED_JSON_BYTES };
         let answered = detached_if(bytes.len() > long_bytes, py, || {
             answer(bytes, kind, &self.hasher, || self.state.read())
