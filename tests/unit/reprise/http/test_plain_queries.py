@@ -297,7 +297,7 @@ def test_where_there_is_none_the_app_answers(options: dict[str, bool]) -> None:
 
 def test_an_error_here_leaves_the_answer_to_the_app(caplog: pytest.LogCaptureFixture) -> None:
     async def case(server: Server) -> None:
-        def failing(head: PlainHead, body: bytes) -> bytes | None:
+        def failing(head: PlainHead, received: bytes) -> bytes | None:
             raise ZeroDivisionError
 
         assert server.plain is not None
