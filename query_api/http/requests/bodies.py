@@ -6,7 +6,13 @@ from typing import Final
 
 from starlette.types import Message, Receive
 
-from query_api.http.errors import ClientGoneError, body_too_large, body_too_slow, no_room_for_body
+from query_api.http.errors import (
+    ClientGoneError,
+    RequestError,
+    body_too_large,
+    body_too_slow,
+    no_room_for_body,
+)
 from query_api.http.wire import Headers, header
 from schemas.limits import (
     BODIES_BYTES_MAX,
@@ -67,17 +73,20 @@ class Bodies:
         if is_whole(first):
             whole: bytes = first.get("body", b"")
             return whole
+        pieces: _Pieces | None = None
         try:
             async with asyncio.timeout(BODY_PIECE_S) as until:
-                return await self._complete(_Pieces(first, receive, until), headers)
+                pieces = _Pieces(first, receive, until)
+                return await self._complete(pieces, headers)
         except TimeoutError as error:
+            if pieces is not None and pieces.refused is not None:
+                raise pieces.refused from error  # it was counted under that reason
             self.refused[TOO_SLOW] += 1
             raise body_too_slow() from error
 
     async def _complete(self, pieces: "_Pieces", headers: Headers) -> bytes:
         if _declared(headers) > BODY_BYTES_MAX:
-            await pieces.drain()
-            raise body_too_large()
+            raise await pieces.drained(body_too_large())
         chunks: list[bytes] = []
         held = 0
         has_room = True
@@ -94,8 +103,7 @@ class Bodies:
         chunks.clear()
         if not has_room:
             self.refused[NO_ROOM] += 1
-        await pieces.drain()
-        raise body_too_large() if has_room else no_room_for_body()
+        raise await pieces.drained(body_too_large() if has_room else no_room_for_body())
 
     def _has_room(self, size: int) -> bool:
         is_small = size <= BODY_SMALL_BYTES
@@ -108,11 +116,13 @@ class _Pieces:
     Attributes:
         size: of what has come.
         more: whether more is to come.
+        refused: why it was refused, once it was; the rest is discarded.
     """
 
     def __init__(self, first: Message, receive: Receive, until: asyncio.Timeout) -> None:
         self.size = 0
         self.more = True
+        self.refused: RequestError | None = None
         self._first: Message | None = first
         self._receive = receive
         self._until = until
@@ -135,10 +145,12 @@ class _Pieces:
             self._until.reschedule(min(self._loop.time() + BODY_PIECE_S, self._end))
         return chunk
 
-    async def drain(self) -> None:
-        """Reads on, up to a bound."""
+    async def drained(self, refused: RequestError) -> RequestError:
+        """Reads on, up to a bound; returns why the body was refused."""
+        self.refused = refused
         while self.more and self.size <= BODY_DRAIN_BYTES_MAX:
             await self.next()
+        return refused
 
 
 def _declared(headers: Headers) -> int:

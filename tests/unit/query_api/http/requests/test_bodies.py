@@ -68,6 +68,22 @@ def test_a_body_in_pieces_is_held_until_its_end() -> None:
     run(case)
 
 
+def test_one_that_has_no_room_and_stays_silent_is_refused_once_and_for_that() -> None:
+    """It was counted under both reasons, and the client told the other one."""
+
+    async def case() -> None:
+        bodies = Bodies()
+        bodies.held_bytes = BODIES_BYTES_MAX
+        client = Client(bodies)
+        await client.send(bytes(MIB))
+        refused = await client.refusal()
+        assert (refused.status, refused.reason) == (503, "no_room_for_body")
+        assert bodies.refused == {NO_ROOM: 1}
+        assert bodies.held_bytes == BODIES_BYTES_MAX
+
+    run(case)
+
+
 def test_a_whole_body_is_held_for_no_time_and_always_has_room() -> None:
     async def case() -> None:
         bodies = Bodies()
