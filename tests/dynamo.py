@@ -1,39 +1,13 @@
-"""Dynamo's standalone indexer as a process, where the package `ai-dynamo-runtime` is installed.
-
-It needs an interpreter that has it: the one named by REPRISE_DYNAMO_PYTHON, or the one that runs
-the tests. It has no option for its address: its port is open on all of them while it runs.
-"""
+"""Dynamo's standalone indexer as a process; `devtools.dynamo` says where it is installed."""
 
 import json
-import os
 import subprocess
-import sys
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
+from devtools import dynamo
 from devtools.broker import free_ports
 from tests.processes import Api, until
-
-VARIABLE: Final = "REPRISE_DYNAMO_PYTHON"
-PACKAGE: Final = "ai-dynamo-runtime"
-_VERSION: Final = f"import importlib.metadata as m; print(m.version({PACKAGE!r}))"
-
-
-def interpreter() -> str:
-    """The interpreter that has the package, or ""."""
-    named = os.environ.get(VARIABLE, "")
-    if named:
-        return named
-    return sys.executable if find_spec("dynamo") and find_spec("dynamo.indexer") else ""
-
-
-def version() -> str:
-    """The installed release."""
-    said = subprocess.run(
-        [interpreter(), "-c", _VERSION], capture_output=True, text=True, timeout=30, check=True
-    )
-    return said.stdout.strip()
 
 
 class DynamoIndexer(Api):
@@ -44,10 +18,9 @@ class DynamoIndexer(Api):
         [port] = free_ports(1)
         self.base_url = f"http://127.0.0.1:{port}"
         self._log = log
-        command = [interpreter(), "-m", "dynamo.indexer", "--port", str(port)]
         with log.open("w") as output:
             self._process = subprocess.Popen(
-                [*command, "--threads", str(threads)], stdout=output, stderr=output
+                dynamo.command(port=port, threads=threads), stdout=output, stderr=output
             )
         until(self._answers, what=f"the indexer answers:\n{log}")
 

@@ -1,33 +1,17 @@
-"""NVIDIA Dynamo's standalone indexer as a process, where `ai-dynamo-runtime` is installed.
-
-It has no option for its address: its port is open on all of them while it runs.
-"""
+"""NVIDIA Dynamo's standalone indexer as a process; `devtools.dynamo` says where it is installed."""
 
 import http.client
 import json
-import os
 import subprocess
-import sys
 import tempfile
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, Self
 
 from benchmarks.embedded.service import until
+from devtools import dynamo
 from devtools.broker import free_ports
 
-VARIABLE: Final = "REPRISE_DYNAMO_PYTHON"
-PACKAGE: Final = "ai-dynamo-runtime"
 THREADS: Final = 4
-_VERSION: Final = f"import importlib.metadata as m; print(m.version({PACKAGE!r}))"
-
-
-def interpreter() -> str:
-    """The interpreter that has the package: the one that the variable names, or this one; or ""."""
-    named = os.environ.get(VARIABLE, "")
-    if named:
-        return named
-    return sys.executable if find_spec("dynamo") and find_spec("dynamo.indexer") else ""
 
 
 class DynamoIndexer:
@@ -40,11 +24,9 @@ class DynamoIndexer:
         self._log = Path(self._directory.name) / "log"
 
     def __enter__(self) -> Self:
-        command = [interpreter(), "-m", "dynamo.indexer", "--port", str(self.address[1])]
+        command = dynamo.command(port=self.address[1], threads=THREADS)
         with self._log.open("w") as output:
-            self._process = subprocess.Popen(
-                [*command, "--threads", str(THREADS)], stdout=output, stderr=output
-            )
+            self._process = subprocess.Popen(command, stdout=output, stderr=output)
         try:
             until(self._answers, poll_s=0.05)
         except BaseException:
@@ -61,14 +43,6 @@ class DynamoIndexer:
     def pid(self) -> int:
         """Of the process."""
         return self._process.pid
-
-    @staticmethod
-    def version() -> str:
-        """The installed release."""
-        said = subprocess.run(
-            [interpreter(), "-c", _VERSION], capture_output=True, text=True, timeout=30, check=True
-        )
-        return said.stdout.strip()
 
     def follow(self, model: str, worker: int, endpoint: str, block_size: int) -> None:
         """Subscribes to one publisher."""

@@ -25,9 +25,10 @@ from benchmarks.embedded.query import (
     request_of,
 )
 from benchmarks.embedded.service import MODEL, Service, until
-from benchmarks.peers.dynamo import PACKAGE, VARIABLE, DynamoIndexer, interpreter
+from benchmarks.peers.dynamo import DynamoIndexer
 from benchmarks.report.figures import Aim, Figure, percentile
 from benchmarks.sizes import BLOCK_SIZE, KernelName, Sizes
+from devtools.dynamo import PACKAGE, VARIABLE, interpreter, version
 
 THEIRS: Final = "Dynamo, JSON"
 AIMS: Final = {
@@ -99,7 +100,7 @@ def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
         _wait_until_all_agree(contenders, prompts[-1])
         for tokens in sizes.prompt_tokens:
             figures += _measure_length(tokens, contenders, prompts, sizes)
-    note = f"{PACKAGE} {DynamoIndexer.version()}; {len(prompts)} bodies rotate"
+    note = f"{PACKAGE} {version()}; {len(prompts)} bodies rotate"
     return [msgspec.structs.replace(figures[0], note=note), *figures[1:]]
 
 

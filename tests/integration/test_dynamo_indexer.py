@@ -14,9 +14,9 @@ from typing import Final, NamedTuple
 import pytest
 import xxhash
 
+from devtools import dynamo
 from simulation.engines.publisher import Publisher, PublisherOptions
 from simulation.engines.wire import BlockRemoved, BlockStored, EngineEvent
-from tests import dynamo
 from tests.dynamo import DynamoIndexer
 from tests.processes import Service, until
 

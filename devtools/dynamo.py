@@ -1,0 +1,33 @@
+"""NVIDIA Dynamo's standalone indexer, where it is installed, to compare with."""
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from typing import Final
+
+VARIABLE: Final = "REPRISE_DYNAMO_PYTHON"
+PACKAGE: Final = "ai-dynamo-runtime"
+_VERSION: Final = f"import importlib.metadata as m; print(m.version({PACKAGE!r}))"
+
+
+def interpreter() -> str:
+    """The interpreter that has the package: the one that the variable names, or this one; or ""."""
+    named = os.environ.get(VARIABLE, "")
+    if named:
+        return named
+    return sys.executable if find_spec("dynamo") and find_spec("dynamo.indexer") else ""
+
+
+def version() -> str:
+    """The installed release."""
+    said = subprocess.run(
+        [interpreter(), "-c", _VERSION], capture_output=True, text=True, timeout=30, check=True
+    )
+    return said.stdout.strip()
+
+
+def command(*, port: int, threads: int) -> list[str]:
+    """Starts the indexer. It has no option for its address: the port is open on all of them."""
+    options = ["--port", str(port), "--threads", str(threads)]
+    return [interpreter(), "-m", "dynamo.indexer", *options]
