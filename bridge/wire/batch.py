@@ -264,18 +264,12 @@ class BatchDecoder:
             FrameError: it has no place in the stream; whatever else is wrong stands in `dropped`.
         """
         sequence, payload = read_frames(frames)
-        digest: int | None = None
         try:
             self._check_size(payload)
             batch = self._pack(payload, sequence)
-            if batch is not None:
-                return batch
-            digest = xxh3_64_intdigest(payload)
-            return self._decode(payload, sequence, digest)
+            return self._decode(payload, sequence) if batch is None else batch
         except BatchError as error:
-            if digest is None:
-                digest = xxh3_64_intdigest(payload)
-            return DecodedBatch.unusable(sequence, digest, _alone(error))
+            return DecodedBatch.unusable(sequence, xxh3_64_intdigest(payload), _alone(error))
 
     def _check_size(self, payload: bytes) -> None:
         if len(payload) > MESSAGE_BYTES_MAX:
@@ -303,7 +297,7 @@ class BatchDecoder:
             self._origin.lora_names.update(lora_names)
         return DecodedBatch(sequence, digest, engine_time, count, clears, run, [])
 
-    def _decode(self, payload: bytes, sequence: int, digest: int) -> DecodedBatch:
+    def _decode(self, payload: bytes, sequence: int) -> DecodedBatch:
         events: list[BlockEvent] = []
         dropped: list[WireError] = []
         engine_time, wire_events = self._read(payload, dropped)
@@ -313,6 +307,7 @@ class BatchDecoder:
             except EventError as error:
                 _check_apart(len(wire_events))
                 dropped.append(_alone(error))
+        digest = xxh3_64_intdigest(payload)
         batch = DecodedBatch.of_events(sequence, digest, engine_time, events)
         if len(batch.run) > PACKED_BATCH_BYTES_MAX:
             detail = f"Expected at most {PACKED_BATCH_BYTES_MAX} bytes packed, got {len(batch.run)}"
