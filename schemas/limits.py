@@ -294,12 +294,8 @@ WORKER_CLEAN_S: Final = 5.0  # for the tasks that a crash of Faust left; then th
 # http: `POST` bodies. 1M tokens are about 7 MB of JSON.
 BODY_BYTES_MAX: Final = 32 * MIB  # reprise_http_requests_total{status="413"}
 BODY_DRAIN_BYTES_MAX: Final = 2 * BODY_BYTES_MAX  # of a larger one, which is read for its 413
-PLAIN_BODY_BYTES_MAX: Final = (
-    2 * MIB
-)  # of a plain query whose end has not come; larger ones go to the app
-PLAIN_BODIES_BYTES_MAX: Final = (
-    64 * MIB
-)  # of all of them; with more, the app has them, and its bounds
+PLAIN_BODY_BYTES_MAX: Final = 2 * MIB  # of a plain query in part; the app has larger ones
+PLAIN_BODIES_BYTES_MAX: Final = 64 * MIB  # of all of them; the app has what is beyond
 PLAIN_BODY_S: Final = 1.0  # a slower one goes to the app
 BODY_READ_S: Final = 30.0  # a request whose body takes longer is ended: status="408"
 BODY_PIECE_BYTES: Final = 256 * KIB  # of an unfinished body: so much more, or its end, is to come

@@ -42,7 +42,7 @@ from query_api.ports import Positions, View, positions_text
 from schemas.answer_states import AnswerState
 from schemas.errors import RepriseError
 from schemas.identities import PrefixScope
-from streams.kernel.interface import InstanceMatch, ReadOnlyKernel
+from streams.kernel.interface import InstanceMatch, PlainAnswer, ReadOnlyKernel
 
 HttpHeaders = list[tuple[bytes, bytes]]
 Answerer = Callable[[ReadOnlyKernel, Query], tuple[PrefixScope, list[InstanceMatch]]]
@@ -153,13 +153,25 @@ class HotRoutes:
             raise recovering(view.health().problem)
         kernel = view.kernel
         position = self._position_header(view.positions())  # before it is asked: at least this
+        plain = None
         if options is _PLAIN:
             plain = kernel.answer(body, wire is Wire.MSGPACK, route.by_hash)
-            if plain is not None:
-                scope, tokens, hit_tokens, answer = plain
-                headers = [_TYPE_HEADERS[wire], position, _STATE_HEADERS[view.state(scope)]]
-                route.metrics.count((perf_counter() - started, tokens, hit_tokens))
-                return headers, answer
+        scope, tokens, hit_tokens, answer = plain or self._take_steps(
+            route, kernel, wire, body, options
+        )
+        headers = [_TYPE_HEADERS[wire], position, _STATE_HEADERS[view.state(scope)]]
+        route.metrics.count((perf_counter() - started, tokens, hit_tokens))
+        return headers, answer
+
+    def _take_steps(
+        self,
+        route: _Route,
+        kernel: ReadOnlyKernel,
+        wire: Wire,
+        body: bytes,
+        options: AnswerOptions,
+    ) -> PlainAnswer:
+        """What the kernel's `answer` does by one call where all is plain."""
         query = self._read(route, kernel, wire, body)
         scope, matches = route.answer(kernel, query)
         if options is _PLAIN:
@@ -169,14 +181,7 @@ class HotRoutes:
         tokens = len(query.content) // 4
         if route.by_hash:
             tokens = len(query.content) // 8 * query.block_size
-        hit_tokens = max(map(_longest, matches), default=0)
-        headers = [
-            _TYPE_HEADERS[wire],
-            position,
-            _STATE_HEADERS[view.state(scope)],
-        ]
-        route.metrics.count((perf_counter() - started, tokens, hit_tokens))
-        return headers, answer
+        return PlainAnswer(scope, tokens, max(map(_longest, matches), default=0), answer)
 
     def _encode(
         self,
