@@ -5,19 +5,42 @@ against the installed version.
 """
 
 import asyncio
-from contextlib import suppress
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import aiokafka.client  # type: ignore[import-untyped]
+import aiokafka.consumer.consumer  # type: ignore[import-untyped]
+from aiokafka.consumer.fetcher import (  # type: ignore[import-untyped]
+    READ_COMMITTED,
+    Fetcher,
+    FetchError,
+)
 from aiokafka.protocol.metadata import MetadataRequest  # type: ignore[import-untyped]
 
-from brokers.errors import AWAY
-from brokers.interface import Epoch
-from schemas.limits import CLIENT_LEAVE_S
+from brokers.errors import AWAY, DamagedError
+from brokers.interface import Epoch, Partition
+from brokers.record_batches import check_batches
+from schemas.limits import (
+    CLIENT_LEAVE_S,
+    FETCH_ERROR_PAUSE_S,
+    FETCH_PROBE_S,
+    FETCH_UNREADABLE_S,
+)
+
+ConsumerT = TypeVar("ConsumerT")
 
 _LOST_PASSES: Final = 3
 """Passes of a loop from `abort` to a closed socket."""
+
+_FETCH_KEY: Final = 1
+
+_UNREADABLE_CODES: Final = (-1, 2, 10, 43, 76, 87)
+"""What a broker says of a partition that it cannot read where it was asked: unforeseen, corrupt,
+too large, of another format, of an unknown compression, invalid. All else is not of the records.
+"""
 
 
 def forbid_topic_creation() -> None:
@@ -29,6 +52,144 @@ def forbid_topic_creation() -> None:
     for it.
     """
     aiokafka.client.MetadataRequest = partial(MetadataRequest, allow_auto_topic_creation=False)
+
+
+def check_fetches() -> None:
+    """Has every consumer of this process check what it fetches before it believes any of it.
+
+    The client looks at checksums while it gives records out: one that fails loses what it had read
+    of that batch's partition and of all others. It believes offsets that no checksum covers, and
+    asks a broker that answers with an error again at once, and forever.
+    """
+    aiokafka.consumer.consumer.Fetcher = _CheckedFetcher
+
+
+def expect_every_offset(consumer: ConsumerT) -> ConsumerT:
+    """For topics that are not compacted: an offset that is missing is damage. Returns it."""
+    client: Any = consumer._client  # type: ignore[attr-defined]  # noqa: SLF001
+    client.expects_every_offset = True
+    return consumer
+
+
+@contextmanager
+def probing(consumer: Any) -> Iterator[None]:
+    """Has a consumer of one partition say soon that an offset cannot be read."""
+    fetcher = getattr(consumer, "_fetcher", None)
+    if not isinstance(fetcher, _CheckedFetcher):
+        yield
+        return
+    fetcher.patience_s = FETCH_PROBE_S
+    try:
+        yield
+    finally:
+        fetcher.patience_s = FETCH_UNREADABLE_S
+
+
+class _CheckedFetcher(Fetcher):  # type: ignore[misc]
+    """Raises `DamagedError`, as the client raises what concerns one partition: nothing is lost of
+    the others, and the partition stays where it is until the consumer is sought elsewhere.
+    """
+
+    def __init__(self, client: Any, *args: Any, **options: Any) -> None:
+        super().__init__(_Answers(client, self._checked), *args, **{**options, "check_crcs": False})
+        self.patience_s = FETCH_UNREADABLE_S
+        self._contiguous = getattr(client, "expects_every_offset", False)
+        self._damaged: dict[Partition, DamagedError] = {}
+        self._nothing_since: dict[Partition, tuple[int, float]] = {}  # and the offset
+
+    async def _proc_fetch_request(self, assignment: Any, node_id: Any, request: Any) -> bool:
+        needs_wakeup: bool = await super()._proc_fetch_request(assignment, node_id, request)
+        for topic, partitions in request.topics:
+            for number, offset, _ in partitions:
+                part = Partition(topic, number)
+                error = self._damaged.pop(part, None)
+                if error is not None and part not in self._records and assignment.active:
+                    state = assignment.state_value(part)
+                    self._records[part] = _Damaged(error, offset, state, self._prefetch_backoff)
+                    needs_wakeup = True
+        return needs_wakeup
+
+    async def _checked(self, request: Any, response: Any) -> Any:
+        """The answer, without what cannot be believed."""
+        wanted = {
+            Partition(topic, number): offset
+            for topic, partitions in request.topics
+            for number, offset, _ in partitions
+        }
+        failed = False
+        topics = []
+        for topic, partitions in response.topics:
+            checked = []
+            for number, code, highwater, *rest in partitions:
+                part = Partition(topic, number)
+                if code == 0:
+                    end = min(highwater, rest[0]) if self._is_committed else highwater
+                    rest[-1] = self._check(part, rest[-1] or b"", wanted[part], end)
+                else:
+                    failed = True
+                    if code in _UNREADABLE_CODES:
+                        self._note_nothing(part, wanted[part])
+                checked.append((number, code, highwater, *rest))
+            topics.append((topic, checked))
+        response.topics = topics
+        if failed:
+            await asyncio.sleep(FETCH_ERROR_PAUSE_S)
+        return response
+
+    @property
+    def _is_committed(self) -> bool:
+        return bool(self._isolation_level == READ_COMMITTED)
+
+    def _check(self, part: Partition, fetched: bytes, wanted: int, end: int) -> bytes:
+        found = check_batches(fetched, wanted, end, contiguous=self._contiguous)
+        if found.damaged:
+            self._damaged[part] = DamagedError(part, wanted, found.readable_from)
+        elif not found.batches and wanted < end:
+            self._note_nothing(part, wanted)
+            return found.batches
+        self._nothing_since.pop(part, None)
+        return found.batches
+
+    def _note_nothing(self, part: Partition, offset: int) -> None:
+        """A broker gives nothing where it cannot find a batch, and where others took all room."""
+        now = time.monotonic()
+        at, since = self._nothing_since.get(part, (offset, now))
+        if at != offset:
+            since = now
+        if now - since > self.patience_s:
+            self._damaged[part] = DamagedError(part, offset, None)
+            since = now
+        self._nothing_since[part] = (offset, since)
+
+
+class _Damaged(FetchError):  # type: ignore[misc]
+    """In the place of records: raised once they are asked for, unless the consumer was sought
+    elsewhere meanwhile.
+    """
+
+    def __init__(self, error: DamagedError, offset: int, state: Any, backoff: float) -> None:
+        super().__init__(error=error, backoff=backoff)
+        self._offset = offset
+        self._state = state
+
+    def check_raise(self) -> None:
+        if self._state.has_valid_position and self._state.position == self._offset:
+            super().check_raise()
+
+
+class _Answers:
+    """The client of a fetcher, whose answers to fetches are checked."""
+
+    def __init__(self, client: Any, check: Any) -> None:
+        self._client = client
+        self._check = check
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    async def send(self, node_id: Any, request: Any, **options: Any) -> Any:
+        answer = await self._client.send(node_id, request, **options)
+        return await self._check(request, answer) if request.API_KEY == _FETCH_KEY else answer
 
 
 def epoch_of(producer: Any) -> Epoch:

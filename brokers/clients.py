@@ -34,7 +34,13 @@ from aiokafka.coordinator.assignors.sticky.sticky_assignor import (  # type: ign
 )
 from aiokafka.partitioner import DefaultPartitioner  # type: ignore[import-untyped]
 
-from brokers.client_internals import adopt_epoch, epoch_of, forbid_topic_creation
+from brokers.client_internals import (
+    adopt_epoch,
+    check_fetches,
+    epoch_of,
+    expect_every_offset,
+    forbid_topic_creation,
+)
 from brokers.interface import (
     Consumer,
     EntryProducer,
@@ -98,6 +104,7 @@ _CONSUMER: Final[dict[str, Any]] = {
 }
 
 forbid_topic_creation()
+check_fetches()
 
 
 class Clients:
@@ -154,18 +161,20 @@ class Clients:
 
     # Consumers
 
-    def reader(self, *, committed: bool) -> Consumer:
+    def reader(self, *, committed: bool, every_offset: bool = False) -> Consumer:
         """Reads on from any offset, in no group.
 
         Args:
             committed: leave out what belongs to a transaction that is open or was given up.
+            every_offset: the topics are not compacted: an offset that is missing is damage.
         """
-        return self._consumer(
+        made = self._consumer(
             {
                 "isolation_level": "read_committed" if committed else "read_uncommitted",
                 "fetch_max_wait_ms": READ_FETCH_WAIT_MS,
             }
         )
+        return expect_every_offset(made) if every_offset else made
 
     def replica_reader(self) -> Consumer:
         """Reads many partitions until it is stopped; raises where an offset is gone."""
@@ -208,7 +217,7 @@ class Clients:
         options = self.worker_consumer_options(
             group, session_s=session_s, poll_records_max=poll_records_max
         )
-        return cast(Consumer, AIOKafkaConsumer(**options))
+        return expect_every_offset(cast(Consumer, AIOKafkaConsumer(**options)))
 
     def worker_consumer_options(
         self, group: str, *, session_s: float, poll_records_max: int | None = None

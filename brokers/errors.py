@@ -15,9 +15,12 @@ from aiokafka.errors import (  # type: ignore[import-untyped]
     OffsetOutOfRangeError,
 )
 
+from brokers.interface import Partition
+
 __all__ = [
     "AWAY",
     "CorruptRecordException",
+    "DamagedError",
     "KafkaError",
     "KafkaTimeoutError",
     "MessageSizeTooLargeError",
@@ -27,3 +30,22 @@ __all__ = [
 
 AWAY: Final = (KafkaError, OSError, TimeoutError)
 """What an attempt raises while brokers are away or not ready: to be tried again."""
+
+
+class DamagedError(CorruptRecordException):  # type: ignore[misc]
+    """A partition cannot be read at an offset: by its checksum, by its offsets, or by the broker.
+
+    Attributes:
+        partition: of which topic.
+        offset: the one that was asked for.
+        readable_from: the first one behind it that can be read; None where that is not known.
+    """
+
+    def __init__(self, partition: Partition, offset: int, readable_from: int | None) -> None:
+        super().__init__(
+            f"Offset {offset} of {partition.topic}:{partition.partition} cannot be read: its batch"
+            " is damaged on the broker's disk"
+        )
+        self.partition = partition
+        self.offset = offset
+        self.readable_from = readable_from

@@ -1,4 +1,4 @@
-"""Reads partitions to their end, past messages that fail their checksum, and stops consumers.
+"""Reads partitions to their end, past messages that cannot be read, and stops consumers.
 
 The readers are in no group: see `Clients.reader`. How long an answer may take is bounded; past the
 bound a `KafkaError` is raised, as where the broker is away.
@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from brokers.client_internals import close_connections, start_client
+from brokers.client_internals import close_connections, probing, start_client
 from brokers.clients import Clients
-from brokers.errors import CorruptRecordException, KafkaTimeoutError
+from brokers.errors import CorruptRecordException, DamagedError, KafkaTimeoutError
 from brokers.interface import Consumer, Message, Partition
 from brokers.options import ClientOptions
 from schemas.limits import CLIENT_LEAVE_S, READ_POLL_MS, READ_STALLED_POLLS_MAX
@@ -31,9 +31,11 @@ class OffsetBounds(NamedTuple):
 
 
 @asynccontextmanager
-async def opened_reader(options: ClientOptions, *, committed: bool) -> AsyncIterator[Consumer]:
+async def opened_reader(
+    options: ClientOptions, *, committed: bool, every_offset: bool = False
+) -> AsyncIterator[Consumer]:
     """A consumer in no group, started; see `Clients.reader`."""
-    reader = Clients(options).reader(committed=committed)
+    reader = Clients(options).reader(committed=committed, every_offset=every_offset)
     try:
         await start_client(reader)
         yield reader
@@ -128,8 +130,8 @@ async def read_to_end(
         starts: by partition, the offset to begin at, None for the end; where nothing is kept that
             old, and where it is beyond the end (another topic of that name), everything is read.
         take: called for each message.
-        corrupt: called with the partition and the offset of each message that fails its checksum,
-            which is then skipped.
+        corrupt: called with the partition and the offset of each message that cannot be read, which
+            is then skipped.
 
     Returns:
         The ends.
@@ -181,10 +183,7 @@ def _first_offsets(
 async def read_one_by_one(
     reader: Consumer, partition: Partition, start: int, end: int
 ) -> AsyncIterator[tuple[int, Message | None]]:
-    """Each offset with its message from `start` to the end; None where it fails its checksum.
-
-    One after the other: the client says of a corrupt batch neither where it begins nor where it
-    ends, and drops what it read before it.
+    """Each offset with its message from `start` to the end; None where it cannot be read.
 
     Raises:
         KafkaTimeoutError: nothing came within `READ_STALLED_POLLS_MAX` polls.
@@ -195,9 +194,12 @@ async def read_one_by_one(
     while (offset := await reader.position(partition)) < end:
         try:
             batches = await _poll(reader, partition, single=True)
-        except CorruptRecordException:
-            yield offset, None
-            reader.seek(partition, offset + 1)
+        except CorruptRecordException as error:
+            with probing(reader):
+                readable = await _readable_from(reader, partition, offset, end, error)
+            for unreadable in range(offset, readable):
+                yield unreadable, None
+            reader.seek(partition, readable)
             stalled = 0
             continue
         for messages in batches.values():
@@ -206,6 +208,54 @@ async def read_one_by_one(
         stalled = 0 if batches or await reader.position(partition) > offset else stalled + 1
         if stalled >= READ_STALLED_POLLS_MAX:
             raise _stalled(partition)
+
+
+async def _readable_from(
+    reader: Consumer,
+    partition: Partition,
+    unreadable: int,
+    end: int,
+    error: CorruptRecordException,
+) -> int:
+    """The first offset behind one that cannot be read; the end where there is none.
+
+    Where a batch does not say how long it is, the broker finds none of those behind it, up to the
+    next that its index has. So it is asked for one further and further away, then between.
+    """
+    said = _said(error)
+    if said is not None:
+        return min(said, end)
+    step = 1
+    while said is None and unreadable + step < end:
+        said = await _try(reader, partition, unreadable + step)
+        if said is None:
+            unreadable += step
+            step *= 2
+    readable = end if said is None else min(said, end)
+    while readable - unreadable > 1:
+        between = (unreadable + readable) // 2
+        if await _try(reader, partition, between) == between:
+            readable = between
+        else:
+            unreadable = between
+    return readable
+
+
+async def _try(reader: Consumer, partition: Partition, offset: int) -> int | None:
+    """From where on the partition can be read, of this offset and those behind it; if known."""
+    reader.seek(partition, offset)
+    for _ in range(READ_STALLED_POLLS_MAX):
+        try:
+            found = await _poll(reader, partition, single=True)
+        except CorruptRecordException as error:
+            return _said(error)
+        if found or await reader.position(partition) > offset:
+            return offset
+    raise _stalled(partition)
+
+
+def _said(error: CorruptRecordException) -> int | None:
+    return error.readable_from if isinstance(error, DamagedError) else None
 
 
 async def read_batches(

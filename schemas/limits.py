@@ -75,6 +75,9 @@ READ_POLL_MS: Final = 1_000
 CLIENT_LEAVE_S: Final = 0.9  # for a client that is cut short to end its start, or its connections
 READ_STALLED_POLLS_MAX: Final = 60  # in a row without a message, though there are more
 READ_FETCH_WAIT_MS: Final = 100  # at the end of a partition a fetch waits in vain for this long
+FETCH_UNREADABLE_S: Final = 2.0  # answered without a record, though there are more: it is looked at
+FETCH_PROBE_S: Final = 0.3  # so for each offset that is tried behind it
+FETCH_ERROR_PAUSE_S: Final = 0.1  # after an answer that is an error
 
 # Groups. A member that sends no heartbeat for a session loses its partitions to the others.
 SESSION_MIN_S: Final = 1.0  # the shortest that can be configured

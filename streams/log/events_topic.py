@@ -42,7 +42,7 @@ async def next_record_offset(
 async def read_past_corruption(
     options: ClientOptions, topic: str, partition: int, start: int
 ) -> list[LogEntry]:
-    """The records from `start` on, up to and with the first batch that fails its checksum.
+    """The records from `start` on, up to and with the first that cannot be read.
 
     Its records have an empty value: whoever folds them skips, counts and logs them as unreadable.
     At most `CORRUPT_READ_RECORDS_MAX`.
@@ -53,7 +53,7 @@ async def read_past_corruption(
     part = Partition(topic, partition)
     entries: list[LogEntry] = []
     corrupt = False
-    async with opened_reader(options, committed=True) as reader:
+    async with opened_reader(options, committed=True, every_offset=True) as reader:
         reader.assign([part])
         end = (await reader.end_offsets([part]))[part]
         async for offset, message in read_one_by_one(reader, part, start, end):

@@ -31,8 +31,8 @@ parameters with the pinned versions):
     signal `on_partitions_revoked`
         the group waits for it; so the flush under way ends before others have the partitions.
     `_getmany`
-        a batch that fails its checksum is read past; any other error of the client ends the app in
-        order, where Faust would crash.
+        a batch that is damaged is read past; any other error of the client ends the app in order,
+        where Faust would crash.
     `_commit`
         no more than what the tables cover, which a batch that was dropped is not; a commit that
         fails is left to the next one, where Faust would crash.
@@ -81,7 +81,7 @@ from yarl import URL
 
 from brokers.client_internals import abort_connections
 from brokers.clients import Clients
-from brokers.errors import CorruptRecordException, KafkaError
+from brokers.errors import DamagedError, KafkaError
 from brokers.interface import Partition
 from brokers.options import ClientOptions
 from brokers.reading import stop_consumer
@@ -181,8 +181,11 @@ class _Consumer(driver.Consumer):
         try:
             try:
                 return await super()._getmany(active_partitions, timeout)
-            except CorruptRecordException:
-                return {tp: await self._read_past(tp) for tp in active_partitions or ()}
+            except DamagedError as error:
+                damaged = TP(*error.partition)
+                if damaged not in (active_partitions or ()):
+                    return {}
+                return {damaged: await self._read_past(damaged)}
         except (KafkaError, OSError) as error:
             self.app.outcome.fail(error)
             return {}

@@ -6,7 +6,7 @@ import asyncio
 import random
 import re
 import struct
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,7 @@ from tests.deployment import (
     Place,
     answers_are_right,
     check_once_quiet,
+    query_for,
     read_events,
     states_of,
 )
@@ -240,56 +241,89 @@ def test_duplicated_late_and_corrupt_records_are_skipped_counted_and_named(
 _BATCH = struct.Struct(">qi")
 """What a batch begins with: its first offset, and the bytes that follow."""
 
-_UNCHECKED_BYTES = 21
-"""Of a batch, before what its checksum covers."""
+_CHECKED_FROM = 21
+"""Of a batch: what its checksum covers begins there."""
+
+DAMAGES = {
+    "what its checksum covers": (_CHECKED_FROM + 5, 0xFF),
+    "its offset, far too high": (4, 0xFF),
+    "its offset, too low": (6, 0xFF),
+    "its length, too long": (9, 0x01),
+    "its length, negative": (8, 0xFF),
+    "its format": (16, 0x02),
+}
+"""Which byte of a batch, and what of it."""
 
 
-def damage_a_batch(broker: Broker, topic: str) -> int:
-    """Changes a byte in the fullest partition's file, as a disk may; returns the partition.
+def damage_batches(broker: Broker, topic: str) -> int:
+    """Changes a byte of several batches in the fullest partition's file, as a disk may.
 
-    Within what a checksum covers: one in a hundred bytes is none of that.
+    Returns:
+        The partition.
     """
     broker.stop()  # in order: what it has to recover it would look through, and cut off
-    segments = broker.segments(topic)
-    path = max(segments, key=lambda path: path.stat().st_size)
+    path = max(broker.segments(topic), key=lambda path: path.stat().st_size)
     content = bytearray(path.read_bytes())
-    wanted = len(content) * 2 // 3
-    begin = end = 0
-    while end <= wanted:
-        begin = end
-        _, size_bytes = _BATCH.unpack_from(content, begin)
-        end = begin + _BATCH.size + size_bytes
-    content[max(wanted, begin + _UNCHECKED_BYTES)] ^= 0xFF
+    batches = [0]
+    while (end := batches[-1] + _BATCH.size + _BATCH.unpack_from(content, batches[-1])[1]) < len(
+        content
+    ):
+        batches.append(end)
+    apart = len(batches) // (len(DAMAGES) + 1)
+    assert apart > 1, f"{len(batches)} batches"
+    for number, (place, flip) in enumerate(DAMAGES.values(), start=1):
+        content[batches[number * apart] + place] ^= flip
     path.write_bytes(content)
     broker.start()
     return int(path.parent.name.rpartition("-")[2])
 
 
-def test_a_batch_that_fails_its_checksum_is_passed_over_and_told(
-    deployment: Deployment, load: Load
-) -> None:
+@pytest.mark.parametrize(
+    # Where a batch does not say how long it is, those behind it are found by the broker's index.
+    "own_broker",
+    [{"settings": {"log.index.interval.bytes": "400"}}],
+    indirect=True,
+)
+def test_damaged_batches_are_passed_over_and_told(deployment: Deployment, load: Load) -> None:
     deployment.start(load)
     for worker in deployment.workers:
         worker.kill()
-    goal = load.published() + 300
+    goal = load.published() + 600
     deployment.until(lambda: load.published() > goal, what="more batches")
     load.stop()
     deployment.until(lambda: not any(map(spooled, deployment.bridges)), what="all is written")
-    partition = damage_a_batch(deployment.broker, deployment.kafka.topics.events.name)
+    instances = instances_by_partition(deployment.kafka)
+    partition = damage_batches(deployment.broker, deployment.kafka.topics.events.name)
     for worker in deployment.workers:
         worker.start()
     deployment.until(
-        lambda: {place.partition for place, _ in named(deployment.workers)} == {partition},
-        what="the records of the batch are named",
+        lambda: states_of(deployment, load) == {"degraded"}, what="what is missing is told"
     )
+    assert {place.partition for place, _ in named(deployment.workers)} == {partition}
     assert {reason for _, reason in named(deployment.workers)} == {"malformed_record"}
-    deployment.until(
-        lambda: "degraded" in states_of(deployment, load), what="what is missing is told"
-    )
+    assert degraded(deployment, load) <= instances[partition]
     for engine in load.engines:
         engine.clear()
     deployment.until(lambda: states_of(deployment, load) == {"exact"}, what="exact answers")
     deployment.until(lambda: answers_are_right(deployment, load), what="right answers")
+
+
+def instances_by_partition(kafka: KafkaSettings) -> dict[int, set[str]]:
+    found: defaultdict[int, set[str]] = defaultdict(set)
+    for logged in read_events(kafka):
+        record = decode_log_record(logged.value)
+        if isinstance(record, EventsRecord):
+            found[logged.place.partition].add(record.stream.instance_id)
+    return found
+
+
+def degraded(deployment: Deployment, load: Load) -> set[str]:
+    """The instances of which some replica says it."""
+    found = set()
+    for replica in deployment.replicas:
+        answer = replica.post("/query?detail=1", query_for(load.prompt(0)))["default"]
+        found |= {name for name, one in answer.items() if one["state"] == "degraded"}
+    return found
 
 
 def spooled(bridge: Role) -> bool:

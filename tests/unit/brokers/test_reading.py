@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 import pytest
 
 from brokers import reading
-from brokers.errors import CorruptRecordException, KafkaTimeoutError
+from brokers.errors import CorruptRecordException, DamagedError, KafkaTimeoutError
 from brokers.interface import Consumer, Partition
 from brokers.reading import (
     first_offset_from,
@@ -109,6 +109,34 @@ def test_each_offset_that_fails_its_checksum_is_named() -> None:
         (4, True),
         (6, True),
     ]
+
+
+class Unfindable(FakeReader):
+    """A broker that finds nothing from one offset on to another, and does not say to which."""
+
+    def __init__(self, offsets: Sequence[int], unreadable: range, *, says: int | None) -> None:
+        super().__init__(offsets)
+        self.unreadable = unreadable
+        self.says = says
+        self.refused = 0
+
+    async def getmany(self, *args: Partition, **options: Any) -> Mapping[Partition, Any]:
+        if self.at in self.unreadable:
+            self.refused += 1
+            raise DamagedError(PART, self.at, self.says)
+        return await super().getmany(*args, **options)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 100, 777, 970])
+@pytest.mark.parametrize("is_said", [True, False])
+def test_where_it_can_be_read_again_is_said_or_found_in_few_steps(
+    count: int, is_said: bool
+) -> None:
+    unreadable = range(30, 30 + count)
+    reader = Unfindable(range(1000), unreadable, says=unreadable.stop if is_said else None)
+    found = run(all_of(reader, 28, 1000))
+    assert found == [(offset, offset not in unreadable) for offset in range(28, 1000)]
+    assert reader.refused <= (1 if is_said else 2 * count.bit_length() + 2)
 
 
 def test_reading_one_by_one_gives_up_where_nothing_comes(monkeypatch: pytest.MonkeyPatch) -> None:
