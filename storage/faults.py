@@ -22,7 +22,7 @@ from schemas.errors import (
     DiskFullError,
     StorageError,
 )
-from schemas.limits import DATABASE_OPENING_BYTES
+from schemas.limits import DATABASE_OPENING_BYTES, MIB
 
 _IN_USE: Final = ("lock hold by", "LOCK:")
 _FULL: Final = ("No space left", "quota exceeded")
@@ -79,13 +79,23 @@ def damaged(action: str, path: Path, error: Exception) -> DamagedError:
 
 def disk_full(action: str, path: Path, needed_bytes: int) -> DiskFullError:
     """The error of a full file system, with how much is free of how much is needed."""
-    existing = next(place for place in (path, *path.parents) if place.exists())
     return DiskFullError(
         action=action,
         path=str(path),
         needed_bytes=needed_bytes,
-        free_bytes=shutil.disk_usage(existing).free,
+        free_bytes=shutil.disk_usage(_existing(path)).free,
     )
+
+
+def _no_space(path: Path) -> str:
+    free_bytes = shutil.disk_usage(_existing(path)).free
+    return (
+        f"no space left on its file system ({free_bytes / MIB:.1f} MiB are free). Free some there"
+    )
+
+
+def _existing(path: Path) -> Path:
+    return next(place for place in (path, *path.parents) if place.exists())
 
 
 def _write_ahead_logs(path: Path) -> list[str]:
@@ -110,4 +120,5 @@ def disk_errors(action: str, path: Path) -> Iterator[None]:
     except Exception as error:
         if says_corruption(error):
             raise damaged(action, path, error) from error
-        raise DiskError(action=action, path=str(path), detail=str(error)) from error
+        detail = _no_space(path) if _says(error, _FULL) else str(error)
+        raise DiskError(action=action, path=str(path), detail=detail) from error

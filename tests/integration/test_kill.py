@@ -23,6 +23,7 @@ from tests.load import Engine, Load
 from tests.processes import Service, until
 
 KILLS = 22
+NO_SPACE = "no space left on its file system"
 
 
 @pytest.fixture
@@ -154,7 +155,10 @@ def test_a_full_disk_stops_writing_not_answering_and_mends_by_itself(
         )
         position = int(service.metric("reprise_table_folded_offset"))
         assert service.query(load.prompt(1)) != {}
-        until(lambda: "No space left" in str(service.get("/health")), what="the problem in /health")
+        until(lambda: NO_SPACE in str(service.get("/health")), what="the problem in /health")
+        other = load.engines[1].publisher.endpoint
+        with pytest.raises(AssertionError, match=NO_SPACE):
+            service.register(other, dp_rank=1)
         ballast.unlink()
         until(
             lambda: service.metric("reprise_table_folded_offset") > position + 50,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from schemas.errors import DamagedError, DataDirectoryInUseError, DiskFullError
+from schemas.errors import DamagedError, DataDirectoryInUseError, DiskError, DiskFullError
 from storage.faults import opening_error
 from storage.rocksdb import LOG, SPOOL, TABLE, Database, Preset, disk_errors, new_batch
 from storage.salvage import free_name, move_aside, salvage
@@ -227,6 +227,16 @@ def test_nothing_is_moved_or_salvaged_beneath_whoever_uses_it(tmp_path: Path) ->
     assert move_aside(path, LOG.name) == tmp_path / "log.damaged-1"
     path.mkdir()
     assert free_name(path) == tmp_path / "log.damaged-2"
+
+
+def test_a_write_on_a_full_disk_says_what_to_free_where(tmp_path: Path) -> None:
+    words = "IO error: No space left on device: While appending to file: 000004.log"
+    said = r"Cannot append to the log at .*: no space left .* are free\). Free some there"
+    with (
+        pytest.raises(DiskError, match=said),
+        disk_errors("append to the log", tmp_path / "gone" / "log"),
+    ):
+        raise RuntimeError(words)
 
 
 def test_a_full_disk_says_how_much_to_free_where(tmp_path: Path) -> None:
