@@ -17,7 +17,8 @@ class AnswerState(StrEnum):
         exact        everything that the publishers in the scope had published until at most 5 s ago
                      is in the answer, and that is known
         unconfirmed  nothing is known to be missing, but it cannot be shown
-        degraded     something is known to be missing: batches of a publisher in the scope were lost
+        degraded     something is known to be missing: batches of a publisher in the scope, or
+                     events of one, were lost
         stale        the table is behind its log: by more than 5 s or 100,000 records, or for as
                      long as the log cannot be reached
 

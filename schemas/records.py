@@ -59,12 +59,14 @@ class EventsRecord(_Sequenced, kw_only=True, frozen=True, tag="events"):
     it is; `schemas.codec.decode_record_events` gives them as objects. `engine_time` is the last
     batch's own timestamp, in Unix seconds. `doubted`, present where it is true: the batches follow
     on the last ones by their numbers, but may be of another incarnation that has come as far, since
-    the link was down meanwhile.
+    the link was down meanwhile. `incomplete`, present where there is one: the last of these batches
+    of which an event could not be used; the publisher is degraded from it on.
     """
 
     engine_time: Seconds
     events: msgspec.Raw
     doubted: bool | msgspec.UnsetType = msgspec.UNSET
+    incomplete: SequenceNumber | msgspec.UnsetType = msgspec.UNSET
 
 
 class ResetRecord(_Sequenced, kw_only=True, frozen=True, tag="reset"):

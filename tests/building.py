@@ -83,6 +83,7 @@ def events_record(
     stream: StreamKey = STREAM,
     dp_rank: int = 0,
     doubted: bool = False,
+    incomplete: int | None = None,
 ) -> bytes:
     return encode_record(
         EventsRecord(
@@ -95,6 +96,7 @@ def events_record(
             engine_time=float(last),
             events=msgspec.Raw(encode_events(list(events))),
             doubted=doubted or msgspec.UNSET,
+            incomplete=msgspec.UNSET if incomplete is None else incomplete,
         )
     )
 

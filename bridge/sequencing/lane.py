@@ -305,6 +305,8 @@ class Lane:
         if batch.clears and (self.degraded or self.proof is not None):
             self.degraded = False
             self.prove(link)  # of what was before, nothing is left
+        if batch.dropped:
+            self.degraded = True
         counters.events += batch.event_count
         window.add_batch(
             incarnation=tracker.incarnation,
@@ -313,6 +315,7 @@ class Lane:
             event_count=batch.event_count,
             run=batch.run,
             doubted=self.proof is not None,
+            incomplete=bool(batch.dropped),
         )
 
     def lost_to(self, batch: DecodedBatch) -> Cursor | None:

@@ -31,6 +31,7 @@ class Window:
         "_events",
         "_first",
         "_incarnation",
+        "_incomplete",
         "_last",
         "_publisher",
         "_records",
@@ -49,6 +50,7 @@ class Window:
         self._encoded = bytearray(ARRAY_HEADER.size)
         self._batches = 0
         self._events = 0
+        self._incomplete: int | msgspec.UnsetType = msgspec.UNSET
 
     def add_batch(
         self,
@@ -59,9 +61,10 @@ class Window:
         event_count: int,
         run: bytes,
         doubted: bool = False,
+        incomplete: bool = False,
     ) -> None:
         """Appends one batch; one without events still moves the cursor. `run`: its events,
-        by `schemas.events.encode_run`.
+        by `schemas.events.encode_run`; `incomplete`: without one that could not be used.
 
         The caller has put a gap or a reset between batches that do not follow each other.
         """
@@ -82,6 +85,8 @@ class Window:
         self._batches += 1
         self._events += event_count
         self._last = sequence
+        if incomplete:
+            self._incomplete = sequence
         self._engine_time = engine_time
 
     def add_reset(self, *, incarnation: int, reason: str) -> None:
@@ -134,6 +139,7 @@ class Window:
                 engine_time=self._engine_time,
                 events=msgspec.Raw(self._encoded),
                 doubted=True if self._doubted else msgspec.UNSET,
+                incomplete=self._incomplete,
             )
         )
         self._start_run()

@@ -9,8 +9,8 @@ Rules, in the order in which they are applied to a record:
 3. Its incarnation is newer: whatever the publisher held is dropped first, `reset` record or none.
 4. Its first sequence is not the one after the cursor, and no `gap` record said so: the log itself
    has a hole (old records retired, the table lost). Counted, and the publisher is degraded.
-5. `events` go to the kernel. `gap` degrades the publisher: the table may miss blocks of it and may
-   list evicted ones, until a reset or a `cleared` event.
+5. `events` go to the kernel. `gap`, and a batch that is `incomplete`, degrade the publisher: the
+   table may miss blocks of it and may list evicted ones, until a reset or a later `cleared` event.
 6. `registered` and `unregistered` make and end the publisher's part in answers.
 7. A publisher that is registered in a fold that has not seen the log's beginning (`distrust`) is
    degraded, where nothing proves that it held nothing before: no record of an incarnation, and no
@@ -217,6 +217,10 @@ class Fold:
         degraded_since = state.degraded_since
         if cleared is not None and degraded_since is not None and cleared > degraded_since:
             state.degraded_since, state.degraded_at = None, 0.0
+        if record.incomplete is not msgspec.UNSET:
+            incomplete = min(record.incomplete, record.last_sequence)
+            if incomplete > state.sequence and (cleared is None or cleared <= incomplete):
+                _degrade(state, incomplete, record.bridge_time)
 
     def _degrade_publisher_of(self, encoded: bytes) -> None:
         try:

@@ -236,6 +236,33 @@ def test_a_batch_that_cannot_be_decoded_is_told_in_every_answer_until_a_clear(
     tenant.until(lambda: tenant.state() == "exact", "the clear")
 
 
+@pytest.mark.parametrize(
+    ("event", "reason"),
+    [
+        (["BlockRemoved", [1.5], "GPU"], "bad_hashes"),
+        (["BlockPinned", [1]], "unknown_event"),
+        (["BlockRemoved", [1], "GPU", None, "new"], "unknown_field"),
+    ],
+)
+def test_an_event_that_cannot_be_used_is_told_in_every_answer_until_a_clear(
+    tenant: Tenant, publisher: Publisher, event: list[object], reason: str
+) -> None:
+    """The rest of its batch counts."""
+    tenant.connect(publisher)
+    publisher.publish([chain(1, TOKENS)])
+    tenant.await_longest(TOKENS, 64)
+    tenant.until(lambda: tenant.state() == "exact", "exact answers")
+    good = ["BlockStored", [70], None, list(range(16)), 16, None, "GPU"]
+    batch = msgpack.packb([1.0, [event, good]])
+    publisher._inlet.send_multipart([b"send", batch])
+    tenant.await_longest(list(range(16)), 16)
+    assert tenant.state() == "degraded"
+    assert tenant.metric("reprise_bridge_dropped_total", reason=reason) == 1.0
+    assert tenant.services()[0]["DegradedSince"] == 1
+    publisher.publish([AllBlocksCleared()])
+    tenant.until(lambda: tenant.state() == "exact", "the clear")
+
+
 def test_an_engine_that_is_not_up_yet_is_followed_when_it_comes(tenant: Tenant) -> None:
     early = Publisher(PublisherOptions())
     early.close()

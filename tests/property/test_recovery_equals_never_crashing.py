@@ -113,7 +113,12 @@ def histories(draw: st.DrawFn, kinds: Sequence[str] = tuple(KINDS)) -> list[Item
             case "events":
                 last = sequence + draw(st.integers(0, 2))
                 batch = [event for s in range(sequence, last + 1) for event in draw(events(s))]
-                history.append(events_record(sequence, last, batch, incarnation=incarnation))
+                incomplete = draw(st.one_of(st.none(), st.integers(sequence, last)))
+                history.append(
+                    events_record(
+                        sequence, last, batch, incarnation=incarnation, incomplete=incomplete
+                    )
+                )
                 sequence = last + 1
             case "gap":
                 history.append(gap_record(sequence, sequence + 1, incarnation=incarnation))

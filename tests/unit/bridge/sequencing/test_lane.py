@@ -5,7 +5,9 @@ import pytest
 
 from bridge.sequencing.lane import Anchor, Lane, Missing
 from bridge.wire import DecodedBatch, open_source
+from bridge.wire.drop_reasons import DropReason
 from schemas.arrays import PythonArrayPacker
+from schemas.errors import BatchError, EventError
 from schemas.events import BlockEvent, Cleared
 from schemas.positions import NO_CURSOR, Cursor, Proof
 from schemas.records import EventsRecord, GapRecord, ResetRecord, SequencedRecord
@@ -145,6 +147,24 @@ def test_a_clear_ends_a_loss(lane: Lane) -> None:
     accept(lane, batch(12))
     assert lane.degraded
     accept(lane, batch(13, clears=True))
+    assert not lane.degraded
+
+
+@pytest.mark.parametrize("clears", [False, True])
+def test_a_batch_of_which_an_event_could_not_be_used_is_a_loss_that_needs_no_gap(
+    lane: Lane, clears: bool
+) -> None:
+    lane.prove(7)
+    bad = batch(10, clears=clears)._replace(
+        dropped=[EventError(DropReason.MALFORMED_EVENT, "none")]
+    )
+    record = events(lane, bad, batch(11))
+    assert record.incomplete == 10
+    assert lane.degraded
+    assert lane.counters.dropped == {"malformed_event": 1}
+    unusable = DecodedBatch.unusable(12, 1, BatchError(DropReason.UNDECODABLE, "none"))
+    assert events(lane, unusable).incomplete == 12, "it is degraded already"
+    assert events(lane, batch(13, clears=True)).incomplete is msgspec.UNSET
     assert not lane.degraded
 
 

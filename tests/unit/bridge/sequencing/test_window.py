@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 
 from bridge.sequencing import window as window_module
@@ -19,13 +20,21 @@ def removed(sequence: int, blocks: int = 1) -> BlockEvent:
     return Removed(sequence=sequence, hashes=bytes(8 * blocks), medium=Medium.CPU)
 
 
-def add(window: Window, sequence: int, events: list[BlockEvent], incarnation: int = 1) -> None:
+def add(
+    window: Window,
+    sequence: int,
+    events: list[BlockEvent],
+    incarnation: int = 1,
+    *,
+    incomplete: bool = False,
+) -> None:
     window.add_batch(
         incarnation=incarnation,
         sequence=sequence,
         engine_time=sequence + 0.5,
         event_count=len(events),
         run=encode_run(events),
+        incomplete=incomplete,
     )
 
 
@@ -45,6 +54,16 @@ def span(record: SequencedRecord) -> tuple[str, int, int, int]:
 
 def test_a_window_without_batches_has_no_records() -> None:
     assert open_window().close() == []
+
+
+def test_a_record_says_which_of_its_batches_was_the_last_incomplete_one() -> None:
+    window = open_window()
+    for sequence, incomplete in enumerate([False, True, True, False]):
+        add(window, sequence, [removed(sequence)], incomplete=incomplete)
+    window.add_gap(incarnation=1, first=4, last=4, reason="missed")
+    add(window, 5, [removed(5)])
+    found = [record.incomplete for record in window.close() if isinstance(record, EventsRecord)]
+    assert found == [2, msgspec.UNSET]
 
 
 def test_batches_that_follow_each_other_share_a_record() -> None:

@@ -94,6 +94,26 @@ def test_a_gap_degrades_until_a_clear_that_comes_after_it(fold: Fold) -> None:
     assert fold.is_degraded(SCOPE)
 
 
+@pytest.mark.parametrize(("clear", "is_degraded"), [(None, True), (4, True), (5, True), (6, False)])
+def test_an_event_that_could_not_be_used_degrades_until_a_later_clear(
+    fold: Fold, clear: int | None, is_degraded: bool
+) -> None:
+    events = [] if clear is None else [cleared(clear)]
+    feed(fold, events_record(0, 3, []), events_record(4, 6, events, incomplete=5))
+    assert fold.is_degraded(SCOPE) is is_degraded
+    feed(fold, events_record(7, 7, [cleared(7)]))
+    assert not fold.is_degraded(SCOPE)
+
+
+def test_an_incomplete_batch_that_was_folded_before_says_nothing_anew(fold: Fold) -> None:
+    feed(
+        fold, events_record(0, 1, [cleared(1)], incomplete=0), events_record(0, 2, [], incomplete=0)
+    )
+    assert not fold.is_degraded(SCOPE)
+    feed(fold, events_record(3, 3, [], incomplete=2**62))
+    assert fold.publishers[PUBLISHER].degraded_since == 3, "a record speaks of its own batches"
+
+
 def test_a_clear_where_nothing_was_lost_is_no_fault(fold: Fold) -> None:
     feed(fold, events_record(0, 0, [stored(0, [1], range(4)), cleared(0)]))
     assert fold.counters == {"records": 1}
