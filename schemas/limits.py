@@ -357,6 +357,7 @@ LOG_RETENTION_CHECK_S: Final = 10.0  # how often old segments are dropped
 # roles: the HTTP server, and the start of a replica.
 HTTP_BACKLOG: Final = 2048  # connections that are not accepted yet; the system refuses more
 HTTP_GRACE_S: Final = 3  # for the requests under way, at the end; whole seconds
+HTTP_STOP_S: Final = 0.4  # for the rest of one that has come in part; then to read why it got none
 # What one connection may do: reprise_http_refused_total, with the reason that is given.
 HTTP_HEAD_BYTES_MAX: Final = 64 * KIB  # reason="head_too_large", also of trailers
 HTTP_HEAD_FIELDS_MAX: Final = 128  # reason="too_many_fields", trailers included
@@ -442,6 +443,7 @@ assert LOG_RETENTION_S <= 3600 * OPTION_HOURS_MAX, "the default must be allowed"
 assert WORKER_STOP_S < SHUTDOWN_S, "a worker leaves the group before it is killed"
 assert HTTP_GRACE_S + MONITOR_STOP_S < SHUTDOWN_S, "servers end before their process is killed"
 assert OPEN_FILES_MAX >= 10 * PUBLISHERS_MAX, "every publisher's sockets, and as many clients"
+assert 2 * HTTP_STOP_S < 1, "what came in part is refused within the shortest grace, a monitor's"
 assert HTTP_FILES_SHARE > PUBLISHER_FILES_SHARE, "clients find files beside all publishers"
 assert HTTP_FILES_LEFT_MAX < PUBLISHER_FILES_LEFT_MAX, "clients find files beside all publishers"
 assert HTTP_CONNECTIONS_MAX < OPEN_FILES_MAX // 2, "clients leave files for the publishers"

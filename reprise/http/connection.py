@@ -8,6 +8,7 @@ bad one. Here each bound has a reason, under which it is counted, and most have 
     malformed                         400   what is not HTTP
     head_too_slow                     408   not complete in time
     too_many                          503   no other connection could be closed for a new one
+    stopping                          503   not complete when the service stopped
     no_request                        -     connected, and silent
     pipelined                         -     too many requests at once: the ones above are not read
     body_too_slow                     -     what follows a request that is answered already
@@ -42,6 +43,7 @@ from schemas.limits import (
     HTTP_LINGER_BYTES_MAX,
     HTTP_LINGER_S,
     HTTP_PIPELINED_MAX,
+    HTTP_STOP_S,
     HTTP_URL_BYTES_MAX,
     PLAIN_BODY_S,
 )
@@ -59,6 +61,9 @@ HEAD_TOO_SLOW: Final = RequestError(
     "head_too_slow", f"Expected a complete head within {HTTP_HEAD_S:.0f} s", status=408
 )
 MALFORMED: Final = RequestError("malformed", "Expected a request of HTTP/1.1")
+STOPPING: Final = RequestError(
+    "stopping", "The service stops, and the request was not complete; try again", status=503
+)
 TOO_MANY: Final = RequestError(
     "too_many", "Too many connections are open; try again, or close some", status=503
 )
@@ -272,9 +277,15 @@ class Connection(HttpToolsProtocol):
             self._hand_over()
 
     def shutdown(self) -> None:
-        """See uvicorn: what is under way is answered."""
+        """See uvicorn: what is under way is answered. What has come in part is soon refused."""
         self._hand_over()
         super().shutdown()
+        if self._in_message and not self._ended:
+            self.loop.call_later(HTTP_STOP_S, self._refuse_rest)
+
+    def _refuse_rest(self) -> None:
+        if self._in_message and not self._ended:
+            self._refuse(STOPPING, linger_s=HTTP_STOP_S)
 
     # What uvicorn's parser calls
 
@@ -382,7 +393,7 @@ class Connection(HttpToolsProtocol):
         else:
             self._refuse(ended.error)
 
-    def _refuse(self, error: RequestError) -> None:
+    def _refuse(self, error: RequestError, *, linger_s: float = HTTP_LINGER_S) -> None:
         """Answers, as far as an answer can be told from those before it, and closes.
 
         The connection is read on for a while, and what comes discarded: most clients write all of
@@ -407,7 +418,7 @@ class Connection(HttpToolsProtocol):
         if not self.transport.is_closing():
             self.flow.resume_reading()
             self.transport.write_eof()
-            self.loop.call_later(HTTP_LINGER_S, self.transport.abort)
+            self.loop.call_later(linger_s, self.transport.abort)
 
     def _close_after_answers(self) -> None:
         """The requests that came whole are answered; a client sends the others again."""

@@ -5,6 +5,7 @@ The bounds on memory are those of `schemas.limits`, plus what is said beside the
 
 import contextlib
 import http.client
+import json
 import socket
 import threading
 import time
@@ -182,6 +183,19 @@ def test_many_half_bodies(service: Service) -> None:
     assert service.metric("reprise_http_requests_total", status="503") == unready + without_room
     assert service.metric("reprise_http_requests_total", status="408") == slow
     assert service.log().count("ERROR") == 0
+
+
+@pytest.mark.parametrize("sent", [b"{", b'{"model": "m", ' + bytes(512 * KIB)], ids=["1", "512K"])
+def test_a_half_body_is_told_that_the_service_stops(service: Service, sent: bytes) -> None:
+    with connect(service) as connection:
+        connection.sendall(b"POST /query HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n" + sent)
+        until(lambda: service.metric("reprise_http_connections") >= 2, what="the connection")
+        assert service.stop() == 0
+        head, _, body = answer(connection).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 503")
+    assert json.loads(body)["reason"] == "stopping"
+    assert "Traceback" not in service.log()
+    assert "ERROR" not in service.log()
 
 
 def test_many_of_the_largest_bodies_at_once(service: Service) -> None:
