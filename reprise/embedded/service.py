@@ -130,8 +130,7 @@ class EmbeddedService(TableView):
 
     async def register(self, registration: Registration) -> None:
         """See `PublisherRegistry`."""
-        future = self.write.register(registration)
-        await _within(asyncio.wrap_future(future))
+        await self._within(self.write.register(registration))
 
     async def unregister(
         self,
@@ -152,21 +151,21 @@ class EmbeddedService(TableView):
             block_size=block_size,
         )
         target = service_key(tenant_id, instance_id, dp_rank)
-        future = self.write.unregister(matches, target)
-        return await _within(asyncio.wrap_future(future))
+        return await self._within(self.write.unregister(matches, target))
+
+    async def _within(self, future: "Future[list[Registration]]") -> list[Registration]:
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(future), EMBEDDED_COMMAND_S)
+        except TimeoutError as error:
+            text = f"The log was not written within {EMBEDDED_COMMAND_S:.0f} s"
+            problem = self.write.problem
+            raise StorageError(f"{text}: {problem}" if problem else text) from error
 
     def register_configured(self, registrations: Sequence[Registration]) -> None:
         """Registers what a configuration file names, once recovery is done; bad ones are logged."""
         for registration in registrations:
             future = self.write.register(registration)
             future.add_done_callback(partial(_log_refusal, registration))
-
-
-async def _within(future: "asyncio.Future[list[Registration]]") -> list[Registration]:
-    try:
-        return await asyncio.wait_for(future, EMBEDDED_COMMAND_S)
-    except TimeoutError as error:
-        raise StorageError(f"The log was not written within {EMBEDDED_COMMAND_S:.0f} s") from error
 
 
 def _log_refusal(registration: Registration, done: "Future[list[Registration]]") -> None:
