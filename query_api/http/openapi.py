@@ -47,7 +47,14 @@ _ANSWER_OPTIONS: Final = [
         " default is `all`, or `exact` of a service that was started with `--only-exact`.",
         "schema": {"type": "string", "enum": ["exact", "all"]},
     },
+    {
+        "name": "hits_only",
+        "in": "query",
+        "description": "1: instances that hold nothing of the prompt are left out.",
+        "schema": {"type": "string", "enum": ["1", "true", "0", "false", ""], "default": "0"},
+    },
 ]
+_OCTETS: Final = "application/octet-stream"
 _ANSWER_HEADERS: Final = {
     "Reprise-Position": {
         "description": "`partition:offset` of the last record that the answer knows of, of each"
@@ -167,11 +174,13 @@ def query_operation(model: type[msgspec.Struct], example: Fragment) -> Fragment:
         "content": content,
     }
     responses = {"200": answer, **errors(400, 413, 500, 503)}
-    return {
-        "parameters": _ANSWER_OPTIONS,
-        "requestBody": body_of(model, example),
-        "responses": responses,
-    }
+    request = body_of(model, example)
+    request["content"][_OCTETS] = {"schema": {"type": "string", "format": "binary"}}
+    request["description"] = (
+        f"As `{_OCTETS}` the body is nothing but tokens (u32, little-endian) or prefix hashes (u64,"
+        " little-endian), and the other fields stand in the URL: `?model=m&block_size=16`."
+    )
+    return {"parameters": _ANSWER_OPTIONS, "requestBody": request, "responses": responses}
 
 
 def command_operation(

@@ -19,7 +19,7 @@ from streams.kernel import read_head
 _PATHS: Final = ("/query", "/query_by_hash")
 _TYPE_LINES: Final = [
     b"content-type: %b\r\nreprise-position: " % content_type_of(wire)
-    for wire in (Wire.JSON, Wire.MSGPACK)
+    for wire in (Wire.JSON, Wire.MSGPACK, Wire.JSON)  # by `BodyForm`
 ]
 _STATE_LINES: Final = {
     state: b"\r\nreprise-state: %b\r\ncontent-length: " % state.value.encode()
@@ -33,16 +33,18 @@ class PlainHead(NamedTuple):
     Attributes:
         body_at: where the body begins.
         body_bytes: its length.
-        is_msgpack: what it is; else it is JSON.
+        form: what it is, a `BodyForm`.
         by_hash: whether it has hashes; else it has tokens.
         request_id: to be sent back; None for none.
+        url_query: what stands behind the `?` of the URL; None for nothing.
     """
 
     body_at: int
     body_bytes: int
-    is_msgpack: bool
+    form: int
     by_hash: bool
     request_id: bytes | None
+    url_query: bytes | None
 
 
 class PlainQueries:
@@ -91,8 +93,8 @@ class PlainQueries:
         if not view.ready:
             return None
         position = self._position(view.positions())  # before it is asked: at least this
-        body_at, _, is_msgpack, by_hash, request_id = head
-        plain = view.kernel.answer(received, is_msgpack, by_hash, body_at)
+        body_at, _, form, by_hash, request_id, url_query = head
+        plain = view.kernel.answer(received, form, by_hash, body_at, url_query)
         if plain is None:
             return None
         scope, tokens, hit_tokens, text = plain
@@ -101,7 +103,7 @@ class PlainQueries:
         self.answered += 1
         self._count_query[by_hash]((perf_counter() - started, tokens, hit_tokens))
         self._count_request(_PATHS[by_hash], 200)
-        return b"%b%b%b%d%b%b" % (_TYPE_LINES[is_msgpack], position, state, len(text), end, text)
+        return b"%b%b%b%d%b%b" % (_TYPE_LINES[form], position, state, len(text), end, text)
 
     def _position(self, positions: Positions) -> bytes:
         shown, text = self._shown

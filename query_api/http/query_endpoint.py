@@ -34,6 +34,7 @@ from query_api.http.requests.queries import (
     answer_hash_query,
     answer_query,
     read_hash_query,
+    read_octets_query,
     read_query,
     scan_query,
 )
@@ -42,7 +43,7 @@ from query_api.ports import Positions, View, positions_text
 from schemas.answer_states import AnswerState
 from schemas.errors import RepriseError
 from schemas.identities import PrefixScope
-from streams.kernel.interface import InstanceMatch, PlainAnswer, ReadOnlyKernel
+from streams.kernel.interface import BodyForm, InstanceMatch, PlainAnswer, ReadOnlyKernel
 
 HttpHeaders = list[tuple[bytes, bytes]]
 Answerer = Callable[[ReadOnlyKernel, Query], tuple[PrefixScope, list[InstanceMatch]]]
@@ -51,7 +52,11 @@ CLIENT_GONE: Final = 499
 _REQUEST_ID: Final = re.compile(rb"[\x20-\x7e]{1,256}")
 _TYPE_HEADERS: Final = {wire: (b"content-type", content_type_of(wire)) for wire in Wire}
 _STATE_HEADERS: Final = {state: (b"reprise-state", state.value.encode()) for state in AnswerState}
+_OCTETS_TYPE: Final = b"application/octet-stream"
 _PLAIN: Final = AnswerOptions()
+_HITS_ONLY: Final = AnswerOptions(hits_only=True)
+_FORMS: Final = {Wire.JSON: BodyForm.JSON, Wire.MSGPACK: BodyForm.MSGPACK}
+_WIRES: Final = {form: wire for wire, form in _FORMS.items()} | {BodyForm.OCTETS: Wire.JSON}
 _longest = attrgetter("longest")
 logger = logging.getLogger(__name__)
 
@@ -63,6 +68,16 @@ class _Route(NamedTuple):
     by_hash: bool
     answer: Answerer
     metrics: QueryMetrics
+
+
+class _Request(NamedTuple):
+    """What one request asks; `wire` is that of its answer."""
+
+    wire: Wire
+    form: BodyForm
+    body: bytes
+    url_query: bytes
+    options: AnswerOptions
 
 
 class HotRoutes:
@@ -101,17 +116,17 @@ class HotRoutes:
         """Answers one POST request of one of the paths."""
         route = self._routes[path]
         content_type = b""
-        query_string = scope.get("query_string")
+        url_query: bytes = scope.get("query_string", b"")
         request_id: bytes | None = None
         for name, value in scope["headers"]:
             if name == b"content-type":
                 content_type = value
             elif name == b"x-request-id":
                 request_id = value
-        wire = body_wire(content_type, self._default_wire)
-        error_wire = wire or self._default_wire
+        form = _body_form(content_type, self._default_wire)
+        wire = self._default_wire if form is None else _WIRES[form]
         try:
-            if wire is None:
+            if form is None:
                 raise unsupported_content_type()
             message = await receive()
             if is_whole(message):
@@ -120,21 +135,22 @@ class HotRoutes:
                 body = await self._bodies.complete(message, receive, scope["headers"])
             status = 200
             options = self._default
-            if query_string:
-                options = read_options(query_string, options)
-            headers, answer = self._answer(route, wire, body, options)
+            if url_query:
+                options = read_options(url_query, options)
+            request = _Request(wire, form, body, url_query, options)
+            headers, answer = self._answer(route, request)
         except ClientGoneError:
             self._metrics.count_request(route.path, CLIENT_GONE)
             return
         except RepriseError as error:
-            status, answer = encode_error(error, error_wire)
-            headers = [_TYPE_HEADERS[error_wire]]
+            status, answer = encode_error(error, wire)
+            headers = [_TYPE_HEADERS[wire]]
             if isinstance(error, RequestError):
                 headers += [(k.encode(), v.encode()) for k, v in error.headers.items()]
         except Exception:
             logger.exception("Unexpected error in route: %s", route.path)
-            status, answer = 500, encode(INTERNAL, error_wire)
-            headers = [_TYPE_HEADERS[error_wire]]
+            status, answer = 500, encode(INTERNAL, wire)
+            headers = [_TYPE_HEADERS[wire]]
         body = b""  # a client that does not read its answer holds no body
         message = {}
         self._metrics.count_request(route.path, status)
@@ -144,9 +160,7 @@ class HotRoutes:
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": answer})
 
-    def _answer(
-        self, route: _Route, wire: Wire, body: bytes, options: AnswerOptions
-    ) -> tuple[HttpHeaders, bytes]:
+    def _answer(self, route: _Route, request: _Request) -> tuple[HttpHeaders, bytes]:
         started = perf_counter()
         view = self._view
         if not view.ready:
@@ -154,30 +168,27 @@ class HotRoutes:
         kernel = view.kernel
         position = self._position_header(view.positions())  # before it is asked: at least this
         plain = None
-        if options is _PLAIN:
-            plain = kernel.answer(body, wire is Wire.MSGPACK, route.by_hash)
-        scope, tokens, hit_tokens, answer = plain or self._take_steps(
-            route, kernel, wire, body, options
-        )
+        wire, form, body, url_query, options = request
+        if options in (_PLAIN, _HITS_ONLY):
+            if options is _PLAIN and form is not BodyForm.OCTETS:
+                url_query = b""  # it says nothing
+            plain = kernel.answer(body, form, route.by_hash, 0, url_query)
+        scope, tokens, hit_tokens, answer = plain or self._take_steps(route, kernel, request)
         headers = [_TYPE_HEADERS[wire], position, _STATE_HEADERS[view.state(scope)]]
         route.metrics.count((perf_counter() - started, tokens, hit_tokens))
         return headers, answer
 
-    def _take_steps(
-        self,
-        route: _Route,
-        kernel: ReadOnlyKernel,
-        wire: Wire,
-        body: bytes,
-        options: AnswerOptions,
-    ) -> PlainAnswer:
+    def _take_steps(self, route: _Route, kernel: ReadOnlyKernel, request: _Request) -> PlainAnswer:
         """What the kernel's `answer` does by one call where all is plain."""
-        query = self._read(route, kernel, wire, body)
+        wire, options = request.wire, request.options
+        query = self._read(route, kernel, request)
         scope, matches = route.answer(kernel, query)
-        if options is _PLAIN:
-            answer = encode_matches(query.tenant_id, matches, wire)
-        else:
+        if options.hits_only:
+            matches = [match for match in matches if match.longest]
+        if options.detail or options.only_exact:
             matches, answer = self._encode(query, scope, matches, wire, options)
+        else:
+            answer = encode_matches(query.tenant_id, matches, wire)
         tokens = len(query.content) // 4
         if route.by_hash:
             tokens = len(query.content) // 8 * query.block_size
@@ -193,6 +204,9 @@ class HotRoutes:
     ) -> tuple[list[InstanceMatch], bytes]:
         """The matches that are wanted, and the answer. Cost O(publishers of the scope) more."""
         standings = self._view.instance_standings(scope)
+        if options.hits_only:
+            held = {match[0] for match in matches}
+            standings = {name: one for name, one in standings.items() if name in held}
         if query.instance_id is not None:
             standings = {
                 name: standing for name, standing in standings.items() if name == query.instance_id
@@ -209,7 +223,10 @@ class HotRoutes:
         return matches, encode_matches(query.tenant_id, matches, wire)
 
     @staticmethod
-    def _read(route: _Route, kernel: ReadOnlyKernel, wire: Wire, body: bytes) -> Query:
+    def _read(route: _Route, kernel: ReadOnlyKernel, request: _Request) -> Query:
+        wire, body = request.wire, request.body
+        if request.form is BodyForm.OCTETS:
+            return read_octets_query(body, request.url_query, by_hash=route.by_hash)
         if route.by_hash:
             return read_hash_query(body, wire)
         if wire is Wire.JSON:
@@ -224,3 +241,11 @@ class HotRoutes:
             header = (b"reprise-position", positions_text(positions).encode())
             self._position = (positions, header)
         return header
+
+
+def _body_form(content_type: bytes, default: Wire) -> BodyForm | None:
+    """What a body is; None for what the API does not speak."""
+    wire = body_wire(content_type, default)
+    if wire is not None:
+        return _FORMS[wire]
+    return BodyForm.OCTETS if content_type.lower() == _OCTETS_TYPE else None

@@ -16,9 +16,9 @@ except ImportError:
 
 __all__ = ["Kernel", "array_packer", "native_available", "open_kernel", "read_head"]
 
-read_head: Callable[[bytes], tuple[int, int, bool, bool, bytes | None] | None] | None = (
-    None if _native is None else _native.read_head
-)
+read_head: (
+    Callable[[bytes], tuple[int, int, int, bool, bytes | None, bytes | None] | None] | None
+) = None if _native is None else _native.read_head
 """The head of a plain `POST /query` or `/query_by_hash` at the start of what a client sent: where
 its body begins, the body's length, whether it is msgpack, whether it has hashes, and the request's
 id. None where it is another request, has anything to ask but the query, or has not come whole. None

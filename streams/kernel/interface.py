@@ -9,6 +9,7 @@ maps prefix hashes to the set of *holders* (publisher, tier). A block of the sco
 has a holder.
 """
 
+from enum import IntEnum
 from typing import NamedTuple, NewType, Protocol
 
 from schemas.identities import ModelContext, PrefixScope, StreamKey
@@ -93,6 +94,15 @@ class ScannedQuery(NamedTuple):
     tokens: bytes
 
 
+class BodyForm(IntEnum):
+    """What the body of a query is. The numbers are those of the Rust kernel."""
+
+    JSON = 0
+    MSGPACK = 1
+    OCTETS = 2
+    """Tokens as (n,) u32 LE, or hashes as (n,) u64 LE; all else stands in the URL."""
+
+
 class PlainAnswer(NamedTuple):
     """The answer to a plain query, written by the kernel.
 
@@ -168,14 +178,16 @@ class ReadOnlyKernel(Protocol):
     def answer(
         self,
         received: bytes,
-        is_msgpack: bool = False,
+        form: int = BodyForm.JSON,
         by_hash: bool = False,
         body_at: int = 0,
+        url_query: bytes | None = None,
         /,
     ) -> PlainAnswer | None:
         """Answers a plain body of `POST /query`, or of `/query_by_hash`, by one call, without the
         interpreter's lock where it is long: what `query_api.http` makes of its steps, byte for
-        byte. The body begins at `body_at` of what was received, so that nobody has to copy it.
+        byte. `form` is a `BodyForm`. The body begins at `body_at` of what was received, so that
+        nobody has to copy it; `url_query` stands behind the `?` of the URL.
 
         None where it has no such call, or anything is unusual: the caller then takes each step.
         """

@@ -28,6 +28,7 @@ from streams.kernel.changes import (
 from streams.kernel.events import read_events
 from streams.kernel.interface import (
     COUNTERS,
+    BodyForm,
     ContextView,
     InstanceMatch,
     PublisherId,
@@ -428,9 +429,10 @@ class ReferenceKernel:
     def answer(
         self,
         received: bytes,
-        is_msgpack: bool = False,
+        form: int = BodyForm.JSON,
         by_hash: bool = False,
         body_at: int = 0,
+        url_query: bytes | None = None,
         /,
     ) -> None:
         """See `Kernel`: each step has a call of its own."""

@@ -62,7 +62,7 @@ def decode(decoder: Callable[[Raw], ValueT], field: Field, wire: Wire, rule: str
 def read_text(field: Field, wire: Wire) -> str:
     """A string, maybe empty."""
     text = decode(_DECODERS[wire].text, field, wire, "a string")
-    return _bounded(field.name, text)
+    return bounded_text(field.name, text)
 
 
 def read_name(field: Field, wire: Wire) -> str:
@@ -76,7 +76,7 @@ def read_name(field: Field, wire: Wire) -> str:
 def read_optional_text(field: Field, wire: Wire) -> str:
     """A string or null; null is ""."""
     text = decode(_DECODERS[wire].optional_text, field, wire, "a string or null")
-    return _bounded(field.name, text or "")
+    return bounded_text(field.name, text or "")
 
 
 def read_integer(field: Field, wire: Wire) -> int:
@@ -89,7 +89,12 @@ def read_optional_integer(field: Field, wire: Wire) -> int | None:
     return decode(_DECODERS[wire].optional_integer, field, wire, "an integer or null")
 
 
-def _bounded(name: str, text: str) -> str:
+def bounded_text(name: str, text: str) -> str:
+    """The text, of NAME_BYTES_MAX bytes of UTF-8 at most.
+
+    Raises:
+        RequestError: `out_of_range`.
+    """
     if len(text) * 4 > NAME_BYTES_MAX and len(text.encode()) > NAME_BYTES_MAX:
         message = f"{name} must be at most {NAME_BYTES_MAX} bytes"
         raise RequestError("out_of_range", message, field=name)
@@ -138,11 +143,19 @@ def _is_binary(raw: Raw) -> bool:
 
 
 def _read_binary(field: Field, *, width: int) -> bytes:
-    packed = _DECODERS[Wire.MSGPACK].binary(field.raw)
+    return checked_binary(field.name, _DECODERS[Wire.MSGPACK].binary(field.raw), width=width)
+
+
+def checked_binary(name: str, packed: bytes, *, width: int) -> bytes:
+    """Tokens or hashes as they are, of so many bytes each.
+
+    Raises:
+        RequestError: `invalid_value` where they do not end with the last one; too many.
+    """
     if len(packed) % width:
-        message = f"{field.name} bin size must be a multiple of {width}"
-        raise RequestError("invalid_value", message, field=field.name)
-    _check_count(field.name, len(packed) // width)
+        message = f"{name} bin size must be a multiple of {width}"
+        raise RequestError("invalid_value", message, field=name)
+    _check_count(name, len(packed) // width)
     return packed
 
 

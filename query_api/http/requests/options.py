@@ -2,11 +2,13 @@
 
     ?detail=1      each instance of the scope with its state, reason and since
     ?only=exact    instances whose state is not `exact` are left out
+    ?hits_only=1   instances that hold nothing of the prompt are left out
 
-Other parameters mean nothing, as in Conductor.
+Other parameters mean nothing, as in Conductor; where the body is octets, they are the query's
+fields.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import parse_qsl
 
 from query_api.http.errors import RequestError
@@ -21,6 +23,35 @@ class AnswerOptions(NamedTuple):
 
     detail: bool = False
     only_exact: bool = False
+    hits_only: bool = False
+
+
+OPTION_NAMES: Final = frozenset({"detail", "only", "hits_only"})
+
+
+def read_parameters(url_query: bytes, *, errors: str = "replace") -> list[tuple[str, str]]:
+    """What stands behind the `?` of a URL, in order.
+
+    Args:
+        url_query: as received.
+        errors: what becomes of bytes that are no UTF-8; `strict`: they are refused.
+
+    Raises:
+        RequestError: more than URL_PARAMETERS_MAX; and see `errors`.
+    """
+    try:
+        text = url_query.decode("ascii" if errors == "strict" else "latin-1")
+        return parse_qsl(
+            text, keep_blank_values=True, errors=errors, max_num_fields=URL_PARAMETERS_MAX
+        )
+    except UnicodeDecodeError as error:
+        raise RequestError(
+            "invalid_parameter", "expected URL parameters in UTF-8, percent-encoded"
+        ) from error
+    except ValueError as error:
+        raise RequestError(
+            "too_many_parameters", f"expected at most {URL_PARAMETERS_MAX} URL parameters"
+        ) from error
 
 
 def read_options(query_string: bytes, default: AnswerOptions) -> AnswerOptions:
@@ -34,18 +65,11 @@ def read_options(query_string: bytes, default: AnswerOptions) -> AnswerOptions:
         RequestError: a value that no option has.
     """
     options = default
-    text = query_string.decode("latin-1")
-    try:
-        pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=URL_PARAMETERS_MAX)
-    except ValueError as error:
-        raise RequestError(
-            "too_many_parameters", f"expected at most {URL_PARAMETERS_MAX} URL parameters"
-        ) from error
-    for name, value in pairs:
-        if name == "detail":
+    for name, value in read_parameters(query_string):
+        if name in ("detail", "hits_only"):
             if value not in _YES + _NO:
-                raise RequestError("invalid_parameter", f"detail must be 1 or 0, got: {value[:64]}")
-            options = options._replace(detail=value in _YES)
+                raise RequestError("invalid_parameter", f"{name} must be 1 or 0, got: {value[:64]}")
+            options = options._replace(**{name: value in _YES})
         elif name == "only":
             if value not in ("exact", "all"):
                 raise RequestError(

@@ -1,11 +1,14 @@
 """A query: its body checked as Conductor checks it, its scope, and the kernel's answer."""
 
+import re
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from query_api.http.errors import RequestError
 from query_api.http.requests.fields import (
     INT64_MAX,
+    bounded_text,
+    checked_binary,
     read_hashes,
     read_integer,
     read_name,
@@ -13,11 +16,26 @@ from query_api.http.requests.fields import (
     read_text,
     read_tokens,
 )
+from query_api.http.requests.options import OPTION_NAMES, read_parameters
 from query_api.http.wire import Field, Wire, split_fields
 from schemas.events import extra_key
 from schemas.identities import DEFAULT_TENANT, PrefixScope
 from schemas.limits import BLOCK_SIZE_MAX, NAME_BYTES_MAX
 from streams.kernel.interface import InstanceMatch, ReadOnlyKernel
+
+_URL_FIELDS: Final = frozenset(
+    {
+        "additional_salt",
+        "block_size",
+        "cache_salt",
+        "instance_id",
+        "lora_id",
+        "lora_name",
+        "model",
+        "tenant_id",
+    }
+)
+_NUMBER: Final = re.compile(r"-?[0-9]{1,100}")
 
 
 class Query(NamedTuple):
@@ -120,6 +138,46 @@ def _read(
     )
 
 
+def read_octets_query(body: bytes, url_query: bytes, *, by_hash: bool) -> Query:
+    """A body that is nothing but tokens, (n,) u32 LE, or hashes, (n,) u64 LE; the other fields, by
+    the names that they have in JSON, stand in the URL.
+
+    Raises:
+        RequestError: the first thing that is wrong.
+    """
+    texts = {
+        name: bounded_text(name, value)
+        for name, value in read_parameters(url_query, errors="strict")
+        if name not in OPTION_NAMES
+    }
+    for name in texts:
+        if name not in _URL_FIELDS:
+            raise unknown_field(name)
+    for name in ("model", "block_size"):
+        if name not in texts:
+            raise missing(name)
+    if not texts["model"]:
+        raise RequestError("invalid_value", "model must not be empty", field="model")
+    lora_id = None if "lora_id" not in texts else _check_lora_id(_url_integer(texts, "lora_id"))
+    return Query(
+        texts["model"],
+        _check_block_size(_url_integer(texts, "block_size")),
+        checked_binary("seq_hashes" if by_hash else "token_ids", body, width=8 if by_hash else 4),
+        texts.get("tenant_id") or DEFAULT_TENANT,
+        _lora_level(texts.get("lora_name", ""), lora_id),
+        texts.get("cache_salt", ""),
+        texts.get("additional_salt"),
+        texts.get("instance_id"),
+    )
+
+
+def _url_integer(texts: dict[str, str], name: str) -> int:
+    text = texts[name]
+    if not _NUMBER.fullmatch(text):
+        raise RequestError("invalid_type", f"{name} must be an integer", field=name)
+    return int(text)
+
+
 def _read_option(field: Field, wire: Wire) -> str:
     if field.name in ("tenant_id", "instance_id"):
         return read_text(field, wire)
@@ -138,7 +196,10 @@ def read_lora_name(field: Field, wire: Wire) -> str:
 
 
 def _read_block_size(field: Field, wire: Wire) -> int:
-    block_size = read_integer(field, wire)
+    return _check_block_size(read_integer(field, wire))
+
+
+def _check_block_size(block_size: int) -> int:
     if not 0 < block_size <= INT64_MAX:
         message = "block_size must be a positive integer"
         raise RequestError("out_of_range", message, field="block_size")
@@ -146,7 +207,10 @@ def _read_block_size(field: Field, wire: Wire) -> int:
 
 
 def _read_lora_id(field: Field, wire: Wire) -> int:
-    lora_id = read_integer(field, wire)
+    return _check_lora_id(read_integer(field, wire))
+
+
+def _check_lora_id(lora_id: int) -> int:
     if not 0 <= lora_id <= INT64_MAX:
         message = "lora_id must be a non-negative integer"
         raise RequestError("out_of_range", message, field="lora_id")

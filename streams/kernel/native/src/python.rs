@@ -4,7 +4,7 @@
 //! so a thread with the GIL may wait for them.
 
 use parking_lot::{Mutex, RwLock};
-use prefix_index::answers::{Kind, answer};
+use prefix_index::answers::{Form, Kind, answer};
 use prefix_index::changes::CHANGE_BYTES;
 use prefix_index::counters::COUNTER_NAMES;
 use prefix_index::events::read_events;
@@ -27,6 +27,9 @@ const DETACHED_EVENT_BYTES: usize = 16 * 1024;
 const DETACHED_TOKEN_BYTES: usize = 4 * 32 * 1024;
 const DETACHED_JSON_BYTES: usize = 128 * 1024;
 const DETACHED_ENTRIES: u64 = 512;
+
+/// As `streams/kernel/interface.py` numbers them.
+const FORMS: [Form; 3] = [Form::Json, Form::Msgpack, Form::Octets];
 
 #[pyclass(frozen, module = "streams.kernel._native")]
 pub struct Kernel {
@@ -65,7 +68,7 @@ impl Kernel {
                     return Vec::new();
                 };
                 let scope = &state.index.scopes[number as usize];
-                walk::query(scope, state.index.placement, &self.hasher, prompt, instance_id)
+                walk::query(scope, state.index.placement, &self.hasher, prompt, instance_id, false)
             }))
         })?;
         Classes::get(py)?.matches(&answer, py)
@@ -255,21 +258,27 @@ impl Kernel {
         }
     }
 
-    #[pyo3(signature = (received, is_msgpack=false, by_hash=false, body_at=0, /))]
+    #[pyo3(signature = (received, form=0, by_hash=false, body_at=0, url_query=None, /))]
     fn answer<'py>(
         &self,
         received: &Bound<'py, PyAny>,
-        is_msgpack: bool,
+        form: u8,
         by_hash: bool,
         body_at: usize,
+        url_query: Option<&Bound<'py, PyBytes>>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let py = received.py();
-        let kind = Kind { is_msgpack, by_hash };
+        let form = *FORMS.get(usize::from(form)).ok_or_else(|| {
+            PyValueError::new_err(format!("Expected a form below {}, got {form}", FORMS.len()))
+        })?;
+        let url_query = url_query.map_or(&[][..], |text| text.as_bytes());
+        let kind = Kind { form, by_hash, url_query };
         let received = bytes_of(received)?;
         let Some(bytes) = received.as_bytes().get(body_at..) else {
             return Err(PyValueError::new_err(format!("Expected a body at byte {body_at}")));
         };
-        let long_bytes = if is_msgpack { DETACHED_TOKEN_BYTES } else { DETACHED_JSON_BYTES };
+        let is_json = form == Form::Json;
+        let long_bytes = if is_json { DETACHED_JSON_BYTES } else { DETACHED_TOKEN_BYTES };
         let answered = detached_if(bytes.len() > long_bytes, py, || {
             answer(bytes, kind, &self.hasher, || self.state.read())
         });
@@ -318,7 +327,7 @@ impl Kernel {
     }
 }
 
-type Head<'py> = (usize, usize, bool, bool, Option<Bound<'py, PyBytes>>);
+type Head<'py> = (usize, usize, u8, bool, Option<Bound<'py, PyBytes>>, Option<Bound<'py, PyBytes>>);
 
 /// See `streams.kernel.read_head`.
 #[pyfunction]
@@ -326,5 +335,12 @@ type Head<'py> = (usize, usize, bool, bool, Option<Bound<'py, PyBytes>>);
 pub fn read_head<'py>(received: &Bound<'py, PyBytes>) -> Option<Head<'py>> {
     let head = heads::read_head(received.as_bytes())?;
     let request_id = head.request_id.map(|id| PyBytes::new(received.py(), id));
-    Some((head.body_at, head.body_len, head.is_msgpack, head.by_hash, request_id))
+    let has_url_query = !head.url_query.is_empty();
+    let url_query = has_url_query.then(|| PyBytes::new(received.py(), head.url_query));
+    let form = match head.form {
+        heads::Form::Json => Form::Json,
+        heads::Form::Msgpack => Form::Msgpack,
+        heads::Form::Octets => Form::Octets,
+    };
+    Some((head.body_at, head.body_len, form as u8, head.by_hash, request_id, url_query))
 }

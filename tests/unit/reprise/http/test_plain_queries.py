@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 import pytest
@@ -198,10 +199,55 @@ def body_of(choose: random.Random, *, packed: bool, by_hash: bool) -> bytes:
     return choose.choice((b"", b"{", body[:-1], body + b" ")) if odd > 0.95 else body
 
 
+OPTIONS = (b"hits_only=1", b"hits_only=0", b"hits_only=x", b"detail=1", b"only=exact", b"x", b"#f")
+
+
+def octets_of(choose: random.Random, *, by_hash: bool) -> tuple[bytes, bytes]:
+    """The part of the URL behind `?`, and the body."""
+    fields = fields_of(choose, by_hash=by_hash)
+    name, form = ("seq_hashes", "Q") if by_hash else ("token_ids", "I")
+    numbers, body = fields.pop(name, None), b"abcd" * choose.randrange(4)
+    if isinstance(numbers, list):
+        with suppress(struct.error):
+            body = struct.pack(f"<{len(numbers)}{form}", *numbers)
+    quoting = choose.choice((quote, quote, str))  # as it should be, or as it comes
+    parameters = [
+        f"{name}={quoting(str(value))}".encode() for name, value in fields.items() if value != " "
+    ]
+    if choose.random() < 0.3:
+        parameters.append(choose.choice((*OPTIONS, *parameters)))
+    if choose.random() < 0.3:
+        choose.shuffle(parameters)
+    return b"&".join(parameters), body + b"x" * (choose.random() < 0.05)
+
+
+def octets_request(choose: random.Random) -> bytes:
+    by_hash = choose.random() < 0.3
+    url_query, body = octets_of(choose, by_hash=by_hash)
+    kind = choose.choice([b"application/octet-stream"] * 9 + [b"Application/Octet-Stream"])
+    return (
+        b"\r\n".join(
+            [
+                b"POST /query%b?%b HTTP/1.1" % (b"_by_hash" if by_hash else b"", url_query),
+                b"Content-Type: " + kind,
+                b"Content-Length: %d" % len(body),
+                *choose.sample(FIELDS, choose.choice((0, 0, 0, 1))),
+                b"",
+                b"",
+            ]
+        )
+        + body
+    )
+
+
 def request_of(choose: random.Random) -> bytes:
+    if choose.random() < 0.2:
+        return octets_request(choose)
     packed, by_hash = choose.random() < 0.4, choose.random() < 0.3
     body = body_of(choose, packed=packed, by_hash=by_hash)
     line = LINES[by_hash] if choose.random() < 0.9 else choose.choice(LINES)
+    if choose.random() < 0.1:
+        line = line.replace(b" HTTP", b"?%b HTTP" % choose.choice(OPTIONS))
     kind = b"msgpack" if packed != (choose.random() < 0.02) else b"json"
     usual = [
         b"Host: x",
@@ -245,6 +291,60 @@ def test_whatever_is_sent_is_answered_as_by_the_app(seed: int) -> None:
         return here.answered
 
     assert asyncio.run(compare()) > SEQUENCES / 10, "many should be answered from their bytes"
+
+
+URL = b"POST /query?model=m&block_size=4"
+OCTETS = struct.pack("<40I", *range(40))
+
+
+@pytest.mark.parametrize(
+    ("line", "body", "form"),
+    [
+        (URL, OCTETS, b"octet-stream"),
+        (URL + b"&hits_only=1", OCTETS, b"octet-stream"),
+        (URL + b"&instance_id=a&tenant_id=&hits_only=0", OCTETS, b"octet-stream"),
+        (URL, b"", b"octet-stream"),
+        (b"POST /query?hits_only=1", BODY, b"json"),
+        (
+            b"POST /query_by_hash?model=m&block_size=4",
+            struct.pack("<2Q", *HASHES[:2]),
+            b"octet-stream",
+        ),
+    ],
+)
+@pytest.mark.parametrize("plain", [True, False])
+def test_octets_say_what_json_does(line: bytes, body: bytes, form: bytes, plain: bool) -> None:
+    """What is hit, and whether the bytes were enough for it."""
+
+    async def case(server: Server) -> None:
+        sent = request(body, line=line + b" HTTP/1.1").replace(
+            b"application/json", b"application/" + form
+        )
+        written, _, _ = await exchange(server, [sent])
+        instances = json.loads(written.partition(b"\r\n\r\n")[2])["default"]
+        depth = 8 if body else 0
+        expected = {"a": depth, "b-é": depth + 4 if b"hash" not in line else depth}
+        if b"instance_id=a" in line:
+            del expected["b-é"]
+        found = {name: one["longest_matched"] for name, one in instances.items()}
+        assert found == {name: min(at, depth + 4) if body else 0 for name, at in expected.items()}
+        assert server.answered == plain
+
+    run(case, plain=plain)
+
+
+def test_only_hits_are_listed_where_they_are_asked_for() -> None:
+    async def case(server: Server) -> None:
+        missed = json.dumps({"model": "m", "block_size": 4, "token_ids": [9] * 8}).encode()
+        for body, names in ((BODY, {"a", "b-é"}), (missed, set())):
+            for option in (b"hits_only=1", b"hits_only=true", b"hits_only=1&detail=1"):
+                line = b"POST /query?%b HTTP/1.1" % option
+                written, _, _ = await exchange(server, [request(body, line=line)])
+                answer = json.loads(written.partition(b"\r\n\r\n")[2])
+                assert set(answer.get("default", {})) == names, option
+        assert server.answered == 2
+
+    run(case)
 
 
 @pytest.mark.parametrize("cut", [1, 30, 100, 140, len(request()) - 1, None])

@@ -14,15 +14,25 @@ const NOT_PLAIN: [&str; 7] =
     ["te", "expect", "origin", "upgrade", "trailer", "content-encoding", "transfer-encoding"];
 const REQUEST_ID_BYTES_MAX: usize = 256;
 
+/// What a body is, by its Content-Type.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Form {
+    Json,
+    Msgpack,
+    /// Tokens or hashes and nothing else, as `application/octet-stream`.
+    Octets,
+}
+
 pub struct Head<'a> {
     /// Where the body begins.
     pub body_at: usize,
     pub body_len: usize,
-    /// Else it is JSON.
-    pub is_msgpack: bool,
+    pub form: Form,
     /// Else it has tokens.
     pub by_hash: bool,
     pub request_id: Option<&'a [u8]>,
+    /// What stands behind the `?` of the URL.
+    pub url_query: &'a [u8],
 }
 
 /// The head at the start of what came; None where it is incomplete, too.
@@ -33,23 +43,26 @@ pub fn read_head(received: &[u8]) -> Option<Head<'_>> {
     let httparse::Status::Complete(body_at) = request.parse(received).ok()? else {
         return None;
     };
-    let by_hash = received.starts_with(b"POST /query_by_hash HTTP/1.1\r\n");
-    let is_query = by_hash || received.starts_with(b"POST /query HTTP/1.1\r\n");
-    if !is_query || !has_plain_lines(&received[..body_at]) {
+    if request.method != Some("POST") || request.version != Some(1) {
         return None;
     }
-    let (mut body_len, mut request_id, mut is_msgpack) = (None, None, None);
+    let (by_hash, url_query) = read_target(request.path?)?;
+    if !has_plain_lines(&received[..body_at]) {
+        return None;
+    }
+    let (mut body_len, mut request_id, mut form) = (None, None, None);
     for field in request.headers {
         match field.name.len() {
             // By length first: most fields are none of these.
             14 if is(field, "content-length") => once(&mut body_len, number(field.value)?)?,
             12 if is(field, "content-type") => {
-                let is_it = match field.value {
-                    b"application/json" => false,
-                    b"application/msgpack" => true,
+                let named = match field.value {
+                    b"application/json" => Form::Json,
+                    b"application/msgpack" => Form::Msgpack,
+                    b"application/octet-stream" => Form::Octets,
                     _ => return None,
                 };
-                once(&mut is_msgpack, is_it)?;
+                once(&mut form, named)?;
             }
             12 if is(field, "x-request-id") => {
                 let is_plain = field.value.iter().all(|byte| (0x20..0x7f).contains(byte));
@@ -65,7 +78,18 @@ pub fn read_head(received: &[u8]) -> Option<Head<'_>> {
             _ => {}
         }
     }
-    Some(Head { body_at, body_len: body_len?, is_msgpack: is_msgpack?, by_hash, request_id })
+    Some(Head { body_at, body_len: body_len?, form: form?, by_hash, request_id, url_query })
+}
+
+/// Whether the path asks by hash, and what stands behind its `?`; None for another path.
+fn read_target(target: &str) -> Option<(bool, &[u8])> {
+    let (path, url_query) = target.split_once('?').unwrap_or((target, ""));
+    let by_hash = match path {
+        "/query" => false,
+        "/query_by_hash" => true,
+        _ => return None,
+    };
+    Some((by_hash, url_query.as_bytes()))
 }
 
 fn is(field: &httparse::Header, name: &str) -> bool {
@@ -106,9 +130,15 @@ mod tests {
         let read = read_head(&received).unwrap();
         assert_eq!(&received[read.body_at..], b"body");
         assert_eq!((read.body_len, read.request_id), (4, Some(&b"a b"[..])));
-        assert!(!read.is_msgpack && !read.by_hash);
+        assert_eq!((read.form, read.by_hash, read.url_query), (Form::Json, false, &b""[..]));
         let packed = "Content-Length: 4\r\ncontent-type: application/msgpack\r\n";
-        assert!(read_head(&head(packed)).unwrap().is_msgpack);
+        assert_eq!(read_head(&head(packed)).unwrap().form, Form::Msgpack);
+        let octets = format!(
+            "POST /query?model=m&a=?b HTTP/1.1\r\n{}\r\n",
+            PLAIN.replace("/json", "/octet-stream")
+        );
+        let read = read_head(octets.as_bytes()).unwrap();
+        assert_eq!((read.form, read.url_query), (Form::Octets, &b"model=m&a=?b"[..]));
         let by_hash = format!("POST /query_by_hash HTTP/1.1\r\n{PLAIN}\r\n").into_bytes();
         assert!(read_head(&by_hash).unwrap().by_hash);
         let received = head(&format!("{PLAIN}Connection: Keep-Alive\r\nAuthorization: x\r\n"));
@@ -159,7 +189,14 @@ mod tests {
         ] {
             assert!(read_head(&head(fields)).is_none(), "{fields}");
         }
-        for line in ["GET /query HTTP/1.1", "POST /query HTTP/1.0", "POST /query?a HTTP/1.1"] {
+        for line in [
+            "GET /query HTTP/1.1",
+            "POST /query HTTP/1.0",
+            "POST /query/ HTTP/1.1",
+            "POST /query%3f HTTP/1.1",
+            "POST http://h/query HTTP/1.1",
+            "POST  /query HTTP/1.1",
+        ] {
             let received = format!("{line}\r\n{PLAIN}\r\nbody").into_bytes();
             assert!(read_head(&received).is_none(), "{line}");
         }

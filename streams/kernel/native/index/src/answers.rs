@@ -10,23 +10,33 @@ use std::ops::Deref;
 
 use msgpack::write;
 
-use crate::bodies::read_query;
+use crate::bodies::{PackedQuery, read_query};
 use crate::hashing::PrefixHasher;
 use crate::names::ScopeRef;
 use crate::scan::scan_query;
 use crate::state::State;
+use crate::urls::{read_octets, read_option};
 use crate::walk::{self, InstanceDepths, Prompt};
 
 /// What an instance takes beside its name and numbers, about.
 const INSTANCE_BYTES: usize = 96;
 
-/// What a body is, and so its answer.
+/// What a body is, and so its answer: that of octets is JSON.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Form {
+    Json,
+    Msgpack,
+    /// Tokens, u32 LE, or hashes, u64 LE; all else stands in the URL.
+    Octets,
+}
+
 #[derive(Clone, Copy)]
-pub struct Kind {
-    /// Else it is JSON.
-    pub is_msgpack: bool,
+pub struct Kind<'a> {
+    pub form: Form,
     /// Else it has tokens.
     pub by_hash: bool,
+    /// What stands behind the `?` of the URL.
+    pub url_query: &'a [u8],
 }
 
 pub struct Answered<'a> {
@@ -42,19 +52,21 @@ struct Query<'a> {
     instance_id: Option<&'a str>,
     cache_salt: &'a str,
     content: Cow<'a, [u8]>,
+    /// Whether instances that hold nothing of it are left out.
+    hits_only: bool,
 }
 
 /// The answer; `state` is asked for its lock after the body has been read.
 pub fn answer<'a, Held>(
     body: &'a [u8],
-    kind: Kind,
+    kind: Kind<'a>,
     hasher: &PrefixHasher,
     state: impl FnOnce() -> Held,
 ) -> Option<Answered<'a>>
 where
     Held: Deref<Target = State>,
 {
-    let Query { mut scope, instance_id, cache_salt, content } = read(body, kind)?;
+    let Query { mut scope, instance_id, cache_salt, content, hits_only } = read(body, kind)?;
     let mut first_key = Vec::new();
     let matches = {
         let state = state();
@@ -78,11 +90,11 @@ where
             } else {
                 Prompt::Tokens(&content, &first_key)
             };
-            walk::query(scope, index.placement, hasher, &prompt, instance_id)
+            walk::query(scope, index.placement, hasher, &prompt, instance_id, hits_only)
         })
     };
     let hit_tokens = matches.iter().map(|instance| instance.depths[0]).max().unwrap_or(0);
-    let text = if kind.is_msgpack {
+    let text = if kind.form == Form::Msgpack {
         encode_msgpack(&matches)
     } else {
         encode_json(scope.tenant_id, &matches)?
@@ -95,23 +107,33 @@ where
     Some(Answered { scope, tokens, hit_tokens, text })
 }
 
-fn read(body: &[u8], kind: Kind) -> Option<Query<'_>> {
-    if kind.is_msgpack {
-        let query = read_query(body, kind.by_hash)?;
-        let scope = ScopeRef {
-            tenant_id: query.tenant_id,
-            model_name: query.model,
-            lora_name: query.lora_name,
-            block_size: query.block_size,
-            additional_salt: "",
-        };
-        return Some(Query {
-            scope,
-            instance_id: query.instance_id,
-            cache_salt: query.cache_salt,
-            content: query.content.into(),
-        });
+fn read<'a>(body: &'a [u8], kind: Kind<'a>) -> Option<Query<'a>> {
+    let (packed, hits_only) = match kind.form {
+        Form::Octets => read_octets(kind.url_query, body, kind.by_hash)?,
+        Form::Msgpack => (read_query(body, kind.by_hash)?, read_option(kind.url_query)?),
+        Form::Json => return read_json(body, kind),
+    };
+    let PackedQuery { model, lora_name, tenant_id, instance_id, block_size, .. } = packed;
+    if kind.form == Form::Octets && !is_plain(tenant_id) {
+        return None;
     }
+    Some(Query {
+        scope: ScopeRef {
+            tenant_id,
+            model_name: model,
+            lora_name,
+            block_size,
+            additional_salt: "",
+        },
+        instance_id,
+        cache_salt: packed.cache_salt,
+        content: packed.content.into(),
+        hits_only,
+    })
+}
+
+fn read_json<'a>(body: &'a [u8], kind: Kind<'a>) -> Option<Query<'a>> {
+    let hits_only = read_option(kind.url_query)?;
     if kind.by_hash {
         return None;
     }
@@ -128,6 +150,7 @@ fn read(body: &[u8], kind: Kind) -> Option<Query<'_>> {
         instance_id: query.instance_id,
         cache_salt: query.cache_salt,
         content: query.tokens.into(),
+        hits_only,
     })
 }
 

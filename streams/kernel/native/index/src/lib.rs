@@ -6,7 +6,7 @@
 //!     write, walk, views  writes in turns, queries, and what is shown
 //!     answers             a query's answer as text
 //!     events              canonical block events, borrowed from their bytes
-//!     scan, bodies        a query's body in JSON, and in msgpack
+//!     scan, bodies, urls  a query's body in JSON, in msgpack, and as octets with a URL
 //!     state, entries      publishers and scopes; the elementary steps
 //!     scope               blocks of a scope (`slots`), their holders (`sets`, `masks`), its ranks
 //!     publisher, moves    what a publisher calls its blocks; those that change their tier
@@ -37,6 +37,7 @@ mod sets;
 mod slots;
 pub mod state;
 mod tables;
+mod urls;
 pub mod views;
 pub mod walk;
 pub mod write;

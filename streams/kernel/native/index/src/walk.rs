@@ -40,6 +40,7 @@ pub fn query(
     hasher: &PrefixHasher,
     prompt: &Prompt,
     instance_id: Option<&str>,
+    hits_only: bool,
 ) -> Vec<InstanceDepths> {
     let roster = match instance_id {
         None => &scope.roster[..],
@@ -71,7 +72,8 @@ pub fn query(
             alive.walk(scope, placement, prefixes);
         }
     }
-    roster.iter().map(|entry| alive.answer(entry, block_size as u64)).collect()
+    let wanted = roster.iter().filter(|entry| !hits_only || alive.holds(entry));
+    wanted.map(|entry| alive.answer(entry, block_size as u64)).collect()
 }
 
 /// Bits of those who hold all blocks so far, in the layout of `masks`, and the depths of those who
@@ -186,6 +188,11 @@ impl Alive {
     fn end(&mut self, depth: u32) {
         let nobody = vec![0; self.bits.len()];
         self.narrow(&nobody, depth);
+    }
+
+    /// Whether an instance holds the first block, on any tier.
+    fn holds(&self, entry: &RosterEntry) -> bool {
+        self.depths[entry.instance as usize] > 0
     }
 
     fn answer(&self, entry: &RosterEntry, block_size: u64) -> InstanceDepths {

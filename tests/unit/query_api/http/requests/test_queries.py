@@ -5,7 +5,12 @@ import struct
 import pytest
 
 from query_api.http.errors import ErrorEnvelope, RequestError, describe
-from query_api.http.requests.queries import Query, read_hash_query, read_query
+from query_api.http.requests.queries import (
+    Query,
+    read_hash_query,
+    read_octets_query,
+    read_query,
+)
 from query_api.http.wire import Wire, encode
 from schemas.limits import NAME_BYTES_MAX
 from tests.fakes import pack_hashes, pack_tokens
@@ -308,3 +313,69 @@ def test_a_hash_query_says_what_it_misses() -> None:
     document = {"model": "m", "block_size": 4, "seq_hashes": b"123"}
     with pytest.raises(RequestError, match="seq_hashes bin size must be a multiple of 8"):
         read_hash_query(encode(document, Wire.MSGPACK), Wire.MSGPACK)
+
+
+# Octets
+
+
+def octets_refusal(url_query: bytes, body: bytes = b"", *, by_hash: bool = False) -> ErrorEnvelope:
+    with pytest.raises(RequestError) as caught:
+        read_octets_query(body, url_query, by_hash=by_hash)
+    return describe(caught.value)[1]
+
+
+def test_octets_have_their_fields_in_the_url() -> None:
+    url = b"model=m+%C3%A9&block_size=4&tenant_id=t&lora_name=l&cache_salt=%26&instance_id=i"
+    read = read_octets_query(pack_tokens([1, 2]), url + b"&detail=1", by_hash=False)
+    assert read == Query("m \u00e9", 4, pack_tokens([1, 2]), "t", "l", "&", None, "i")
+    assert octets_refusal(url + b"&x=").error == "unsupported request field: x"
+    hashes = pack_hashes([1, 2**64 - 1])
+    read = read_octets_query(hashes, b"model=m&block_size=1&lora_id=7", by_hash=True)
+    assert read == Query("m", 1, hashes, lora_name="lora_id:7")
+
+
+_POSITIVE = "block_size must be a positive integer"
+_INTEGER = "block_size must be an integer"
+
+
+@pytest.mark.parametrize(
+    ("url_query", "error", "reason", "field"),
+    [
+        (b"", "model is required", "missing", "model"),
+        (b"model=m", "block_size is required", "missing", "block_size"),
+        (b"model=&block_size=1", "model must not be empty", "invalid_value", "model"),
+        (b"model=m&block_size=0", _POSITIVE, "out_of_range", "block_size"),
+        (b"model=m&block_size=-1", _POSITIVE, "out_of_range", "block_size"),
+        (b"model=m&block_size=" + b"9" * 20, _POSITIVE, "out_of_range", "block_size"),
+        (b"model=m&block_size=", _INTEGER, "invalid_type", "block_size"),
+        (b"model=m&block_size=1.0", _INTEGER, "invalid_type", "block_size"),
+        (b"model=m&block_size=" + b"9" * 5000, None, "out_of_range", "block_size"),
+        (b"model=m&block_size=1&lora_id=-1", None, "out_of_range", "lora_id"),
+        (
+            b"model=m&block_size=1&lora_name=" + b"l" * (NAME_BYTES_MAX + 1),
+            f"lora_name must be at most {NAME_BYTES_MAX} bytes",
+            "out_of_range",
+            "lora_name",
+        ),
+    ],
+)
+def test_what_is_wrong_in_the_url_is_named(
+    url_query: bytes, error: str | None, reason: str, field: str
+) -> None:
+    refused = octets_refusal(url_query)
+    assert (refused.reason, refused.field) == (reason, field)
+    assert error in (None, refused.error)
+
+
+@pytest.mark.parametrize("url_query", [b"model=%ff&block_size=1", b"model=\xff&block_size=1"])
+def test_names_in_the_url_are_utf_8(url_query: bytes) -> None:
+    expected = "expected URL parameters in UTF-8, percent-encoded"
+    assert octets_refusal(url_query) == ErrorEnvelope(expected, "invalid_parameter")
+
+
+@pytest.mark.parametrize(("by_hash", "width"), [(False, 4), (True, 8)])
+def test_octets_end_with_a_whole_number(by_hash: bool, width: int) -> None:
+    name = "seq_hashes" if by_hash else "token_ids"
+    refused = octets_refusal(b"model=m&block_size=1", bytes(2 * width - 1), by_hash=by_hash)
+    text = f"{name} bin size must be a multiple of {width}"
+    assert refused == ErrorEnvelope(text, "invalid_value", name)
