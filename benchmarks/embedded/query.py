@@ -33,7 +33,12 @@ EVENT_BLOCKS: Final = 64
 AIMS: Final = {("JSON", 8192): Aim(at_most=150.0)}
 REQUESTS_MIN: Final = 20
 FLOOR_REQUESTS_MIN: Final = 400
-FORMS: Final = {"JSON": b"application/json", "msgpack bin": b"application/msgpack"}
+FORMS: Final = {
+    "JSON": b"application/json",
+    "msgpack bin": b"application/msgpack",
+    "octets": b"application/octet-stream",
+}
+OCTETS_URL: Final = f"?model={MODEL}&block_size={BLOCK_SIZE}".encode()
 
 
 class Timing(NamedTuple):
@@ -139,15 +144,21 @@ class Server:
 def request_of(form: str, tokens: list[int]) -> bytes:
     """The bytes of one `POST /query`."""
     if form == "JSON":
-        fields = {"model": MODEL, "block_size": BLOCK_SIZE, "token_ids": tokens}
-        body = msgspec.json.encode(fields)
+        body = msgspec.json.encode({"model": MODEL, "block_size": BLOCK_SIZE, "token_ids": tokens})
     else:
-        packed = array("i", tokens).tobytes()
-        body = msgspec.msgpack.encode(
-            {"model": MODEL, "block_size": BLOCK_SIZE, "token_ids": packed}
-        )
-    head = b"POST /query HTTP/1.1\r\nHost: bench\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n"
-    return head % (FORMS[form], len(body)) + body
+        body = array("i", tokens).tobytes()
+    if form == "msgpack bin":
+        body = msgspec.msgpack.encode({"model": MODEL, "block_size": BLOCK_SIZE, "token_ids": body})
+    url_query = OCTETS_URL if form == "octets" else b""
+    fields = b"Host: bench\r\nContent-Type: %b\r\nContent-Length: %d" % (FORMS[form], len(body))
+    return b"POST /query%b HTTP/1.1\r\n%b\r\n\r\n%b" % (url_query, fields, body)
+
+
+def instances_of(form: str, answer: bytes) -> dict[str, dict[str, int]]:
+    """What an answer to a request of that form has, by instance."""
+    if form == "msgpack bin":
+        return msgspec.msgpack.decode(answer)["instances"]  # type: ignore[no-any-return]
+    return msgspec.json.decode(answer)["default"]  # type: ignore[no-any-return]
 
 
 def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
@@ -211,9 +222,7 @@ def prompts_of(plan: LoadPlan) -> list[list[int]]:
 
 
 def _check(server: Server, request: bytes, form: str, tokens: int) -> None:
-    answer = server.ask(request)
-    decoded = (msgspec.json if form == "JSON" else msgspec.msgpack).decode(answer)
-    instances = decoded["default" if form == "JSON" else "instances"]
+    instances = instances_of(form, server.ask(request))
     longest = [instance["longest_matched"] for instance in instances.values()]
     if longest != [tokens] * INSTANCES:
         raise RuntimeError(f"Expected {INSTANCES} whole matches of {tokens} tokens, got: {longest}")

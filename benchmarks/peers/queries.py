@@ -20,6 +20,7 @@ from benchmarks.embedded.query import (
     INSTANCES,
     REQUESTS_MIN,
     Server,
+    instances_of,
     plan_of,
     prompts_of,
     request_of,
@@ -38,6 +39,8 @@ AIMS: Final = {
     ("JSON", 131_072): 6.0,
     ("msgpack bin", 32_768): 15.0,
     ("msgpack bin", 131_072): 15.0,
+    ("octets", 32_768): 15.0,
+    ("octets", 131_072): 15.0,
 }
 """How many times less CPU we are to use, and more requests/s to answer."""
 
@@ -105,11 +108,8 @@ def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
 
 
 def _ours(form: str, server: Server) -> Contender:
-    decode = (msgspec.json if form == "JSON" else msgspec.msgpack).decode
-
     def longest(answer: bytes) -> list[int]:
-        instances = decode(answer)["default" if form == "JSON" else "instances"]
-        return [instance["longest_matched"] for instance in instances.values()]
+        return [one["longest_matched"] for one in instances_of(form, answer).values()]
 
     return Contender(form, server, lambda tokens: request_of(form, tokens), longest)
 
