@@ -28,6 +28,7 @@ MODULES: Final = {
     "ingest": "embedded.ingest",
     "stages": "embedded.stages",
     "query": "embedded.query",
+    "instances": "embedded.instances",
     "fairness": "embedded.fairness",
     "peers": "peers.queries",
     "memory": "index.memory",

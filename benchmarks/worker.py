@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from benchmarks.distributed import codecs, cold, latency, pipeline, table_topic
-from benchmarks.embedded import fairness, ingest, query, recovery, stages
+from benchmarks.embedded import fairness, ingest, instances, query, recovery, stages
 from benchmarks.index import kernels, memory
 from benchmarks.peers import queries as peer_queries
 from benchmarks.report.figures import Figure
@@ -24,6 +24,7 @@ MEASUREMENTS: Final[dict[str, Measurement]] = {
     "ingest": ingest.measure,
     "stages": stages.measure,
     "query": query.measure,
+    "instances": instances.measure,
     "fairness": fairness.measure,
     "peers": peer_queries.measure,
     "memory": memory.measure,

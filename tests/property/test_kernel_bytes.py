@@ -20,14 +20,14 @@ from query_api.http.requests.queries import (
     read_hash_query,
     read_query,
 )
-from query_api.http.wire import Wire
+from query_api.http.wire import Wire, encode
 from schemas.arrays import PythonArrayPacker
 from schemas.errors import EventsFormatError
 from schemas.events import Stored, encode_events
 from schemas.identities import Medium, StreamKey
 from schemas.limits import BLOCK_SIZE_MAX
 from streams.kernel import Kernel, array_packer, native_available, open_kernel
-from streams.kernel.interface import PlainAnswer, ScannedQuery
+from streams.kernel.interface import BodyForm, PlainAnswer, PublisherId, ScannedQuery
 from tests import strategies
 from tests.building import prefix_hashes
 from tests.strategies import PUBLISHERS, prompt_tokens, scope_of
@@ -397,6 +397,45 @@ def test_a_packed_answer_to_any_body_is_what_its_steps_make_or_none(
     for one in (body, *(mutated(body, seed) for seed in seeds)):
         given = kernel.answer(one, True, by_hash)
         assert given is None or given == answered(kernel, one, Wire.MSGPACK, by_hash=by_hash)
+
+
+@pytest.mark.parametrize("wire", list(Wire))
+def test_answers_follow_who_joins_and_leaves(wire: Wire, seed: int) -> None:
+    """Also beyond 64 instances and 64 ranks, where masks get wider; with and without misses."""
+    rng = random.Random(seed)
+    kernel = open_kernel(7, name="rust")
+    publishers: dict[tuple[str, int], PublisherId] = {}
+    tokens = struct.pack("<40I", *range(40))
+    fields = {"model": "m", "block_size": 4, "tenant_id": "t"}
+    packed = wire is Wire.MSGPACK
+    numbers: object = tokens if packed else list(range(40))
+    body = encode({**fields, "token_ids": numbers}, wire)
+    form = BodyForm.MSGPACK if packed else BodyForm.JSON
+    for step in range(300):
+        key = (f"i-{rng.randrange(90)}", rng.randrange(2))
+        if key in publishers and rng.random() < 0.3:
+            kernel.unregister(publishers.pop(key))
+        elif key not in publishers:
+            publishers[key] = kernel.open_publisher(StreamKey("t", "m", 4, "", key[0]), key[1])
+            kernel.register(publishers[key], "", True)
+        if key in publishers and rng.random() < 0.3:
+            blocks = rng.randrange(1, 11)
+            stored = Stored(
+                sequence=0,
+                hashes=b"".join(struct.pack("<Q", block + 1) for block in range(blocks)),
+                tokens=tokens[: 16 * blocks],
+                block_size=4,
+                medium=Medium.GPU,
+            )
+            kernel.apply(publishers[key], encode_events([stored]), -1)
+        given = kernel.answer(body, form)
+        assert given is not None
+        assert given == answered(kernel, body, wire), f"seed {seed}, step {step}"
+        _, matches = answer_query(kernel, read_query(body, wire))
+        hits = [match for match in matches if match.longest]
+        given = kernel.answer(body, form, False, 0, b"hits_only=1")
+        assert given is not None
+        assert given.text == encode_matches("t", hits, wire), f"seed {seed}, step {step}"
 
 
 def test_the_reference_kernel_has_no_answers() -> None:

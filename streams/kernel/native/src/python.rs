@@ -68,7 +68,7 @@ impl Kernel {
                     return Vec::new();
                 };
                 let scope = &state.index.scopes[number as usize];
-                walk::query(scope, state.index.placement, &self.hasher, prompt, instance_id, false)
+                walk::query(scope, state.index.placement, &self.hasher, prompt, instance_id)
             }))
         })?;
         Classes::get(py)?.matches(&answer, py)

@@ -14,9 +14,10 @@ use crate::bodies::{PackedQuery, read_query};
 use crate::hashing::PrefixHasher;
 use crate::names::ScopeRef;
 use crate::scan::scan_query;
+use crate::scope::RosterEntry;
 use crate::state::State;
 use crate::urls::{read_octets, read_option};
-use crate::walk::{self, InstanceDepths, Prompt};
+use crate::walk::{self, InstanceDepths, Prompt, Walked};
 
 /// What an instance takes beside its name and numbers, about.
 const INSTANCE_BYTES: usize = 96;
@@ -68,36 +69,34 @@ where
 {
     let Query { mut scope, instance_id, cache_salt, content, hits_only } = read(body, kind)?;
     let mut first_key = Vec::new();
-    let matches = {
-        let state = state();
-        let index = &state.index;
-        let find = |scope: &ScopeRef| {
-            index.scope_ids.get(scope).map(|&number| &index.scopes[number as usize])
-        };
-        if !cache_salt.is_empty() {
-            // A namespace of that name that is known, or else the request's own; hashes hold that.
-            let named = ScopeRef { additional_salt: cache_salt, ..scope };
-            if find(&named).is_some_and(|scope| !scope.roster.is_empty()) {
-                scope = named;
-            } else if !kind.by_hash {
-                write::array(&mut first_key, 1);
-                write::str(&mut first_key, cache_salt);
-            }
+    let state = state();
+    let index = &state.index;
+    let find =
+        |scope: &ScopeRef| index.scope_ids.get(scope).map(|&number| &index.scopes[number as usize]);
+    if !cache_salt.is_empty() {
+        // A namespace of that name that is known, or else the request's own; hashes hold that.
+        let named = ScopeRef { additional_salt: cache_salt, ..scope };
+        if find(&named).is_some_and(|scope| !scope.roster.is_empty()) {
+            scope = named;
+        } else if !kind.by_hash {
+            write::array(&mut first_key, 1);
+            write::str(&mut first_key, cache_salt);
         }
-        find(&scope).map_or_else(Vec::new, |scope| {
-            let prompt = if kind.by_hash {
-                Prompt::Hashes(content.as_chunks().0)
-            } else {
-                Prompt::Tokens(&content, &first_key)
-            };
-            walk::query(scope, index.placement, hasher, &prompt, instance_id, hits_only)
-        })
-    };
-    let hit_tokens = matches.iter().map(|instance| instance.depths[0]).max().unwrap_or(0);
+    }
+    let walked = find(&scope).and_then(|scope| {
+        let prompt = if kind.by_hash {
+            Prompt::Hashes(content.as_chunks().0)
+        } else {
+            Prompt::Tokens(&content, &first_key)
+        };
+        walk::walk(scope, index.placement, hasher, &prompt, instance_id)
+    });
+    let depths = walked.iter().flat_map(|walked| walked.roster.iter().map(|e| walked.longest(e)));
+    let hit_tokens = depths.max().unwrap_or(0);
     let text = if kind.form == Form::Msgpack {
-        encode_msgpack(&matches)
+        encode_msgpack(walked.as_ref(), hits_only)
     } else {
-        encode_json(scope.tenant_id, &matches)?
+        encode_json(scope.tenant_id, walked.as_ref(), hits_only)?
     };
     let tokens = if kind.by_hash {
         content.len() / 8 * scope.block_size as usize
@@ -155,35 +154,49 @@ fn read_json<'a>(body: &'a [u8], kind: Kind<'a>) -> Option<Query<'a>> {
 }
 
 /// Conductor's answer: the boundaries of its walk down the tiers.
-fn encode_msgpack(matches: &[InstanceDepths]) -> Vec<u8> {
-    let mut text = Vec::with_capacity(16 + INSTANCE_BYTES * (1 + matches.len()));
-    let to = &mut text;
-    write::map(to, 1);
-    write::str(to, "instances");
-    write::map(to, matches.len());
-    for instance in matches {
-        let walks = |place: usize| instance.ranks.iter().map(move |rank| rank.depths[place]);
-        let [gpu, cpu, disk] = [1, 2, 3].map(|place| walks(place).max().unwrap_or(0));
-        write::str(to, &instance.instance_id);
-        write::map(to, 6);
-        write::str(to, "longest_matched");
-        write::uint(to, disk);
-        write::str(to, "dp");
-        write::map(to, instance.ranks.len());
-        for rank in &instance.ranks {
-            write::str(to, &rank.dp_rank.to_string());
-            write::uint(to, rank.depths[1]);
+fn encode_msgpack(walked: Option<&Walked>, hits_only: bool) -> Vec<u8> {
+    let roster = walked.map_or(&[][..], |walked| walked.roster);
+    let holds = |entry: &RosterEntry| walked.is_some_and(|walked| walked.longest(entry) > 0);
+    let listed = roster.iter().filter(|entry| !hits_only || holds(entry)).count();
+    let mut text = Vec::with_capacity(16 + INSTANCE_BYTES * (1 + listed));
+    write::map(&mut text, 1);
+    write::str(&mut text, "instances");
+    write::map(&mut text, listed);
+    for entry in roster {
+        match walked {
+            Some(walked) if holds(entry) => msgpack_instance(&mut text, &walked.depths(entry)),
+            _ if hits_only => {}
+            _ => text.extend_from_slice(entry.misses.msgpack.get_or_init(|| {
+                let mut text = Vec::with_capacity(INSTANCE_BYTES);
+                msgpack_instance(&mut text, &entry.no_depths());
+                text.into()
+            })),
         }
-        write::str(to, "rank_matches");
-        write::map(to, instance.ranks.len());
-        for rank in &instance.ranks {
-            write::str(to, &rank.dp_rank.to_string());
-            let [_, gpu, cpu, disk] = rank.depths;
-            write_depths(to, 3, [gpu, cpu, disk]);
-        }
-        write_depths(to, 0, [gpu, cpu, disk]);
     }
     text
+}
+
+fn msgpack_instance(to: &mut Vec<u8>, instance: &InstanceDepths) {
+    let walks = |place: usize| instance.ranks.iter().map(move |rank| rank.depths[place]);
+    let [gpu, cpu, disk] = [1, 2, 3].map(|place| walks(place).max().unwrap_or(0));
+    write::str(to, &instance.instance_id);
+    write::map(to, 6);
+    write::str(to, "longest_matched");
+    write::uint(to, disk);
+    write::str(to, "dp");
+    write::map(to, instance.ranks.len());
+    for rank in &instance.ranks {
+        write::str(to, &rank.dp_rank.to_string());
+        write::uint(to, rank.depths[1]);
+    }
+    write::str(to, "rank_matches");
+    write::map(to, instance.ranks.len());
+    for rank in &instance.ranks {
+        write::str(to, &rank.dp_rank.to_string());
+        let [_, gpu, cpu, disk] = rank.depths;
+        write_depths(to, 3, [gpu, cpu, disk]);
+    }
+    write_depths(to, 0, [gpu, cpu, disk]);
 }
 
 /// `fields`: of the map that begins with them; 0 where it has begun.
@@ -202,39 +215,64 @@ fn is_plain(name: &str) -> bool {
     name.bytes().all(|byte| !matches!(byte, b'"' | b'\\' | 0..0x20 | 0x7f))
 }
 
-fn encode_json(tenant_id: &str, matches: &[InstanceDepths]) -> Option<Vec<u8>> {
-    if matches.is_empty() {
-        return Some(b"{}".to_vec());
-    }
-    let mut text = Vec::with_capacity(tenant_id.len() + INSTANCE_BYTES * (1 + matches.len()));
+fn encode_json(tenant_id: &str, walked: Option<&Walked>, hits_only: bool) -> Option<Vec<u8>> {
+    let roster = walked.map_or(&[][..], |walked| walked.roster);
+    let mut text = Vec::with_capacity(tenant_id.len() + INSTANCE_BYTES * (1 + roster.len()));
     text.extend_from_slice(b"{\"");
     text.extend_from_slice(tenant_id.as_bytes());
-    let mut before = &b"\":{\""[..];
-    for instance in matches {
-        if !is_plain(&instance.instance_id) {
-            return None;
+    let first = &b"\":{"[..];
+    let mut before = first;
+    for entry in roster {
+        let held = walked.filter(|walked| walked.longest(entry) > 0);
+        if held.is_none() && hits_only {
+            continue;
         }
         text.extend_from_slice(before);
-        before = b",\"";
-        text.extend_from_slice(instance.instance_id.as_bytes());
-        let [longest, gpu, cpu, disk] = instance.depths;
-        let names = ["\":{\"longest_matched\":", ",\"GPU\":", ",\"CPU\":", ",\"DISK\":"];
-        for (name, value) in names.into_iter().zip([longest, gpu, cpu, disk]) {
-            text.extend_from_slice(name.as_bytes());
-            write_number(&mut text, value);
+        before = b",";
+        match held {
+            Some(walked) => json_instance(&mut text, &walked.depths(entry))?,
+            None => text.extend_from_slice(
+                entry
+                    .misses
+                    .json
+                    .get_or_init(|| {
+                        let mut text = Vec::with_capacity(INSTANCE_BYTES);
+                        json_instance(&mut text, &entry.no_depths()).map(|()| text.into())
+                    })
+                    .as_ref()?,
+            ),
         }
-        let mut before = &b",\"DP\":{\""[..];
-        for rank in &instance.ranks {
-            text.extend_from_slice(before);
-            before = b",\"";
-            write_number(&mut text, rank.dp_rank.into());
-            text.extend_from_slice(b"\":");
-            write_number(&mut text, rank.depths[0]);
-        }
-        text.extend_from_slice(if instance.ranks.is_empty() { b",\"DP\":{}}" } else { b"}}" });
+    }
+    if before == first {
+        return Some(b"{}".to_vec());
     }
     text.extend_from_slice(b"}}");
     Some(text)
+}
+
+/// None where the name does not stand in JSON as it is.
+fn json_instance(text: &mut Vec<u8>, instance: &InstanceDepths) -> Option<()> {
+    if !is_plain(&instance.instance_id) {
+        return None;
+    }
+    text.push(b'"');
+    text.extend_from_slice(instance.instance_id.as_bytes());
+    let [longest, gpu, cpu, disk] = instance.depths;
+    let names = ["\":{\"longest_matched\":", ",\"GPU\":", ",\"CPU\":", ",\"DISK\":"];
+    for (name, value) in names.into_iter().zip([longest, gpu, cpu, disk]) {
+        text.extend_from_slice(name.as_bytes());
+        write_number(text, value);
+    }
+    let mut before = &b",\"DP\":{\""[..];
+    for rank in &instance.ranks {
+        text.extend_from_slice(before);
+        before = b",\"";
+        write_number(text, rank.dp_rank.into());
+        text.extend_from_slice(b"\":");
+        write_number(text, rank.depths[0]);
+    }
+    text.extend_from_slice(if instance.ranks.is_empty() { b",\"DP\":{}}" } else { b"}}" });
+    Some(())
 }
 
 fn write_number(text: &mut Vec<u8>, mut value: u64) {

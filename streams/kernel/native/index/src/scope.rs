@@ -1,6 +1,6 @@
 //! One scope: its blocks, who holds them, and which ranks take part in its answers.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use hashbrown::HashMap;
 
@@ -9,6 +9,7 @@ use crate::names::ScopeKey;
 use crate::sets::HolderSets;
 use crate::slots::{EMPTY_SET, Slots};
 use crate::tables::Sharded;
+use crate::walk::Everyone;
 
 /// A publisher that is registered in the scope or holds blocks there.
 struct Member {
@@ -29,6 +30,15 @@ pub struct RosterEntry {
     pub instance: u32,
     /// (dp_rank, member), sorted.
     pub ranks: Vec<(u32, u32)>,
+    /// Where it holds nothing of a prompt: its part of the answer, made when it is first wanted.
+    pub misses: Misses,
+}
+
+/// By form of answer; None where the name does not stand in it as it is.
+#[derive(Default)]
+pub struct Misses {
+    pub json: OnceLock<Option<Box<[u8]>>>,
+    pub msgpack: OnceLock<Box<[u8]>>,
 }
 
 pub struct Scope {
@@ -37,6 +47,8 @@ pub struct Scope {
     pub sets: HolderSets,
     /// Sorted by name.
     pub roster: Vec<RosterEntry>,
+    /// Where a walk for all of it begins, made when it is first wanted.
+    pub everyone: OnceLock<Everyone>,
     index: Sharded<u32>,
     /// (slot, holder) -> further keys of the holder that name the block, beyond the first.
     repeats: HashMap<(u32, u32), u32>,
@@ -59,6 +71,7 @@ impl Scope {
             slots: Slots::default(),
             sets: HolderSets::default(),
             roster: Vec::new(),
+            everyone: OnceLock::new(),
             index: Sharded::default(),
             repeats: HashMap::new(),
             members: Vec::new(),
@@ -155,11 +168,13 @@ impl Scope {
         for (instance, mut ranks) in ranks {
             if let Some(known) = &self.instances[instance as usize] {
                 ranks.sort_unstable();
-                roster.push(RosterEntry { name: known.name.clone(), instance, ranks });
+                let (name, misses) = (known.name.clone(), Misses::default());
+                roster.push(RosterEntry { name, instance, ranks, misses });
             }
         }
         roster.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         self.roster = roster;
+        self.everyone = OnceLock::new();
     }
 
     // Blocks

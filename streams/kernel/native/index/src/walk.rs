@@ -34,25 +34,69 @@ pub enum Prompt<'a> {
     Hashes(&'a [[u8; 8]]),
 }
 
+/// How far a prompt is held in one scope: by whom is asked of it.
+pub struct Walked<'a> {
+    pub roster: &'a [RosterEntry],
+    alive: Alive,
+    block_size: u64,
+}
+
+impl Walked<'_> {
+    /// The continuous prefix that an instance holds on any tier, in tokens. Where that is none, so
+    /// are all its other depths.
+    #[inline]
+    pub fn longest(&self, entry: &RosterEntry) -> u64 {
+        self.block_size * u64::from(self.alive.depths[entry.instance as usize])
+    }
+
+    pub fn depths(&self, entry: &RosterEntry) -> InstanceDepths {
+        self.alive.answer(entry, self.block_size)
+    }
+}
+
+impl RosterEntry {
+    /// Of an instance that holds nothing.
+    pub fn no_depths(&self) -> InstanceDepths {
+        let ranks = self.ranks.iter().map(|&(dp_rank, _)| RankDepths { dp_rank, depths: [0; 4] });
+        InstanceDepths { instance_id: self.name.clone(), depths: [0; 4], ranks: ranks.collect() }
+    }
+}
+
 pub fn query(
     scope: &Scope,
     placement: Placement,
     hasher: &PrefixHasher,
     prompt: &Prompt,
     instance_id: Option<&str>,
-    hits_only: bool,
 ) -> Vec<InstanceDepths> {
+    let walked = walk(scope, placement, hasher, prompt, instance_id);
+    walked.map_or_else(Vec::new, |walked| {
+        walked.roster.iter().map(|entry| walked.depths(entry)).collect()
+    })
+}
+
+/// None where there is nobody to ask.
+pub fn walk<'a>(
+    scope: &'a Scope,
+    placement: Placement,
+    hasher: &PrefixHasher,
+    prompt: &Prompt,
+    instance_id: Option<&str>,
+) -> Option<Walked<'a>> {
     let roster = match instance_id {
         None => &scope.roster[..],
-        Some(wanted) => match scope.roster.binary_search_by(|known| (*known.name).cmp(wanted)) {
-            Ok(at) => &scope.roster[at..=at],
-            Err(_) => &[],
-        },
+        Some(wanted) => {
+            let at = scope.roster.binary_search_by(|known| (*known.name).cmp(wanted)).ok()?;
+            &scope.roster[at..=at]
+        }
     };
     if roster.is_empty() {
-        return Vec::new();
+        return None;
     }
-    let mut alive = Alive::new(scope, roster);
+    let mut alive = match instance_id {
+        None => Alive::of_everyone(scope),
+        Some(_) => Alive::new(scope, roster),
+    };
     let block_size = scope.key.block_size as usize;
     match prompt {
         Prompt::Tokens(tokens, first_key) => {
@@ -72,8 +116,14 @@ pub fn query(
             alive.walk(scope, placement, prefixes);
         }
     }
-    let wanted = roster.iter().filter(|entry| !hits_only || alive.holds(entry));
-    wanted.map(|entry| alive.answer(entry, block_size as u64)).collect()
+    Some(Walked { roster, alive, block_size: block_size as u64 })
+}
+
+/// The bits of a whole roster, in the layout that the masks had.
+pub struct Everyone {
+    instance_words: usize,
+    member_words: usize,
+    bits: Vec<u64>,
 }
 
 /// Bits of those who hold all blocks so far, in the layout of `masks`, and the depths of those who
@@ -104,6 +154,20 @@ impl Alive {
             }
         }
         alive
+    }
+
+    fn of_everyone(scope: &Scope) -> Self {
+        let masks = &scope.sets.masks;
+        let everyone = scope.everyone.get_or_init(|| {
+            let Self { instance_words, member_words, bits, .. } = Self::new(scope, &scope.roster);
+            Everyone { instance_words, member_words, bits }
+        });
+        let (instance_words, member_words) = (everyone.instance_words, everyone.member_words);
+        if (instance_words, member_words) != (masks.instance_words, masks.member_words) {
+            return Self::new(scope, &scope.roster);
+        }
+        let depths = vec![0; 64 * everyone.bits.len()];
+        Self { instance_words, member_words, bits: everyone.bits.clone(), depths }
     }
 
     fn set(&mut self, start: usize, bit: u32) {
@@ -176,7 +240,8 @@ impl Alive {
         let present = self.bits[at] | arrived;
         let ended = present & !held;
         self.bits[at] = present & held;
-        let mut left = ended;
+        // Depths are 0 as they are made, which they stay for most of many instances.
+        let mut left = if depth == 0 { 0 } else { ended };
         while left != 0 {
             self.depths[64 * at + left.trailing_zeros() as usize] = depth;
             left &= left - 1;
@@ -186,13 +251,11 @@ impl Alive {
 
     /// All who are left end here.
     fn end(&mut self, depth: u32) {
+        if depth == 0 {
+            return;
+        }
         let nobody = vec![0; self.bits.len()];
         self.narrow(&nobody, depth);
-    }
-
-    /// Whether an instance holds the first block, on any tier.
-    fn holds(&self, entry: &RosterEntry) -> bool {
-        self.depths[entry.instance as usize] > 0
     }
 
     fn answer(&self, entry: &RosterEntry, block_size: u64) -> InstanceDepths {
