@@ -57,7 +57,7 @@ def check_batches(
     Args:
         fetched: whole batches, of which the last may be cut short.
         wanted: the offset that was asked for; the first batch may begin before it.
-        end: the partition's end then.
+        end: the partition's end, as the answer has it; what came since may be among them.
         contiguous: whether the topic has every offset, as one has that is not compacted.
     """
     return _Fetched(memoryview(fetched), wanted, end, contiguous).check(fetched)
@@ -82,9 +82,12 @@ class _Fetched:
                 break  # what comes before it first
             else:
                 following = self._next_batch(at, place)
-                if following is None or following.first > place:
-                    return CheckedBatches(b"", True, following.first if following else None)
-                at = following.at  # what is damaged lies before what was asked for
+                if following is not None and following.first <= place:
+                    at = following.at  # what is damaged lies before what was asked for
+                    continue
+                if following is None and batch is not None and batch.after > self._end:
+                    break  # written since the end was told, or of another's offset: time will tell
+                return CheckedBatches(b"", True, following.first if following else None)
         if begin is None:
             return CheckedBatches(b"")
         return CheckedBatches(fetched if at - begin == len(fetched) else fetched[begin:at])
@@ -117,8 +120,10 @@ class _Fetched:
 
     def _is_in_place(self, batch: _Batch, place: int) -> bool:
         """Whether a batch has the offsets that come next."""
-        if batch.after <= place or batch.after > self._end:
+        if batch.after <= place:
             return False
+        if batch.after > self._end:  # a broker reads further than it says, where more has come
+            return batch.first == place
         is_first = place == self._wanted
         if batch.first == place and not is_first:
             return True

@@ -134,6 +134,30 @@ def test_an_offset_that_no_partition_has_is_not_believed(changed: int) -> None:
     assert check_batches(bytes(content), 0, log.end) == (log.bytes[: log.places[1]], False, None)
 
 
+@pytest.mark.parametrize("contiguous", [True, False])
+def test_what_was_written_since_the_end_was_told_is_no_damage(contiguous: bool) -> None:
+    """A broker takes note of the end first, and then reads up to where it is by then."""
+    log = Log([4, 4, 4])
+    for batch, end in ((0, 0), (1, 4), (1, 5), (2, 8), (0, 4), (0, 8)):
+        fetched = log.bytes[log.places[batch] :]
+        found = check_batches(fetched, log.firsts[batch], end, contiguous=contiguous)
+        assert found == (fetched, False, None)
+    # What follows after a hole may be of another's offset.
+    assert check_batches(log.bytes[log.places[2] :], 4, 4, contiguous=contiguous) == (
+        b"",
+        False,
+        None,
+    )
+
+
+def test_a_last_batch_of_an_impossible_offset_is_nothing() -> None:
+    """Whoever asks is told after a while, like where a broker gives nothing at all."""
+    log = Log([4, 4])
+    content = bytearray(log.bytes[log.places[1] :])
+    content[0] ^= 0x40
+    assert check_batches(bytes(content), 4, log.end, contiguous=True) == (b"", False, None)
+
+
 def test_where_the_next_one_begins_is_known_unless_the_length_is_damaged() -> None:
     log = Log([4, 4, 4])
     content = bytearray(log.bytes)
