@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import aiokafka.client  # type: ignore[import-untyped]
 import aiokafka.consumer.consumer  # type: ignore[import-untyped]
@@ -27,7 +27,9 @@ from schemas.limits import (
     CLIENT_LEAVE_S,
     FETCH_ERROR_PAUSE_S,
     FETCH_PROBE_S,
+    FETCH_UNREADABLE_GAP_S,
     FETCH_UNREADABLE_S,
+    FETCH_UNREADABLE_TIMES,
 )
 
 ConsumerT = TypeVar("ConsumerT")
@@ -95,7 +97,7 @@ class _CheckedFetcher(Fetcher):  # type: ignore[misc]
         self.patience_s = FETCH_UNREADABLE_S
         self._contiguous = getattr(client, "expects_every_offset", False)
         self._damaged: dict[Partition, DamagedError] = {}
-        self._nothing_since: dict[Partition, tuple[int, float]] = {}  # and the offset
+        self._nothing: dict[Partition, _Nothing] = {}
 
     async def _proc_fetch_request(self, assignment: Any, node_id: Any, request: Any) -> bool:
         needs_wakeup: bool = await super()._proc_fetch_request(assignment, node_id, request)
@@ -117,14 +119,21 @@ class _CheckedFetcher(Fetcher):  # type: ignore[misc]
             for number, offset, _ in partitions
         }
         failed = False
+        has_bytes = False  # of those that the broker served first
         topics = []
         for topic, partitions in response.topics:
             checked = []
             for number, code, highwater, *rest in partitions:
                 part = Partition(topic, number)
                 if code == 0:
-                    end = min(highwater, rest[0]) if self._is_committed else highwater
-                    rest[-1] = self._check(part, rest[-1] or b"", wanted[part], end)
+                    end = highwater
+                    if self._is_committed and rest[0] >= 0:
+                        end = min(highwater, rest[0])
+                    fetched = rest[-1] or b""
+                    rest[-1] = self._check(
+                        part, fetched, wanted[part], end, is_served=not has_bytes
+                    )
+                    has_bytes = has_bytes or bool(fetched)
                 else:
                     failed = True
                     if code in _UNREADABLE_CODES:
@@ -132,7 +141,7 @@ class _CheckedFetcher(Fetcher):  # type: ignore[misc]
                 checked.append((number, code, highwater, *rest))
             topics.append((topic, checked))
         response.topics = topics
-        if failed:
+        if failed and not has_bytes:
             await asyncio.sleep(FETCH_ERROR_PAUSE_S)
         return response
 
@@ -140,26 +149,42 @@ class _CheckedFetcher(Fetcher):  # type: ignore[misc]
     def _is_committed(self) -> bool:
         return bool(self._isolation_level == READ_COMMITTED)
 
-    def _check(self, part: Partition, fetched: bytes, wanted: int, end: int) -> bytes:
+    def _check(
+        self, part: Partition, fetched: bytes, wanted: int, end: int, *, is_served: bool
+    ) -> bytes:
+        """`is_served`: the broker must give the partition a batch, whatever its size, since it has
+        given none to those before it.
+        """
         found = check_batches(fetched, wanted, end, contiguous=self._contiguous)
         if found.damaged:
-            self._damaged[part] = DamagedError(part, wanted, found.readable_from)
+            self._damaged[part] = DamagedError(part, wanted, found.readable_from, is_proven=True)
         elif not found.batches and wanted < end:
-            self._note_nothing(part, wanted)
+            if is_served:
+                self._note_nothing(part, wanted)
             return found.batches
-        self._nothing_since.pop(part, None)
+        self._nothing.pop(part, None)
         return found.batches
 
     def _note_nothing(self, part: Partition, offset: int) -> None:
-        """A broker gives nothing where it cannot find a batch, and where others took all room."""
+        """Told after some of them in a row: it may be the broker that cannot read for a moment."""
         now = time.monotonic()
-        at, since = self._nothing_since.get(part, (offset, now))
-        if at != offset:
-            since = now
-        if now - since > self.patience_s:
+        seen = self._nothing.get(part)
+        if seen is None or seen.offset != offset or now - seen.last > FETCH_UNREADABLE_GAP_S:
+            seen = _Nothing(offset, now, now, 0)
+        seen = seen._replace(last=now, times=seen.times + 1)
+        if now - seen.since > self.patience_s and seen.times >= FETCH_UNREADABLE_TIMES:
             self._damaged[part] = DamagedError(part, offset, None)
-            since = now
-        self._nothing_since[part] = (offset, since)
+            seen = _Nothing(offset, now, now, 0)
+        self._nothing[part] = seen
+
+
+class _Nothing(NamedTuple):
+    """Answers in a row that had no record of a partition, though it has more."""
+
+    offset: int
+    since: float
+    last: float
+    times: int
 
 
 class _Damaged(FetchError):  # type: ignore[misc]

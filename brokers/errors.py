@@ -39,9 +39,17 @@ class DamagedError(CorruptRecordException):  # type: ignore[misc]
         partition: of which topic.
         offset: the one that was asked for.
         readable_from: the first one behind it that can be read; None where that is not known.
+        is_proven: its bytes show it; else the broker gives none, or an error.
     """
 
-    def __init__(self, partition: Partition, offset: int, readable_from: int | None) -> None:
+    def __init__(
+        self,
+        partition: Partition,
+        offset: int,
+        readable_from: int | None,
+        *,
+        is_proven: bool = False,
+    ) -> None:
         super().__init__(
             f"Offset {offset} of {partition.topic}:{partition.partition} cannot be read: its batch"
             " is damaged on the broker's disk"
@@ -49,3 +57,4 @@ class DamagedError(CorruptRecordException):  # type: ignore[misc]
         self.partition = partition
         self.offset = offset
         self.readable_from = readable_from
+        self.is_proven = is_proven

@@ -6,6 +6,7 @@ bound a `KafkaError` is raised, as where the broker is away.
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import NamedTuple
@@ -15,7 +16,12 @@ from brokers.clients import Clients
 from brokers.errors import CorruptRecordException, DamagedError, KafkaTimeoutError
 from brokers.interface import Consumer, Message, Partition
 from brokers.options import ClientOptions
-from schemas.limits import CLIENT_LEAVE_S, READ_POLL_MS, READ_STALLED_POLLS_MAX
+from schemas.limits import (
+    CLIENT_LEAVE_S,
+    FETCH_LOST_S,
+    READ_POLL_MS,
+    READ_STALLED_POLLS_MAX,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -152,6 +158,7 @@ async def read_to_end(
             if corrupt is None:
                 raise
             for part, start in remaining.items():
+                reader.assign([part])  # alone, so that nothing takes its turn
                 async for offset, message in read_one_by_one(reader, part, start, ends[part]):
                     if message is None:
                         corrupt(part.partition, offset)
@@ -217,45 +224,88 @@ async def _readable_from(
     end: int,
     error: CorruptRecordException,
 ) -> int:
-    """The first offset behind one that cannot be read; the end where there is none.
+    """The first offset that can be read, of one that could not be and those behind it; the end
+    where there is none.
 
-    Where a batch does not say how long it is, the broker finds none of those behind it, up to the
-    next that its index has. So it is asked for one further and further away, then between.
+    A broker that cannot read for a moment looks the same as damage. So what was not shown by the
+    bytes themselves is tried once more in the end; and that nothing can be read up to the end is
+    believed only after FETCH_LOST_S.
     """
     said = _said(error)
     if said is not None:
         return min(said, end)
+    until = time.monotonic() + FETCH_LOST_S
+    while True:
+        found = await _search(reader, partition, unreadable, end)
+        if not _is_proven(error):
+            again = await _try(reader, partition, unreadable)
+            if again.readable == unreadable:
+                return unreadable
+        if found.readable is not None:
+            return found.readable
+        if (found.is_proven and _is_proven(error)) or time.monotonic() >= until:
+            return end
+        await asyncio.sleep(READ_POLL_MS / 1000)
+
+
+class _Found(NamedTuple):
+    """Of a partition.
+
+    Attributes:
+        readable: from this offset on it can be read; None where that is not known.
+        is_proven: see `DamagedError`.
+    """
+
+    readable: int | None
+    is_proven: bool = True
+
+
+async def _search(reader: Consumer, partition: Partition, unreadable: int, end: int) -> _Found:
+    """The first offset behind one that cannot be read.
+
+    Where a batch does not say how long it is, the broker finds none of those behind it, up to the
+    next that its index has. So it is asked for one further and further away, then between.
+    """
+    found = _Found(None)
+    is_proven = True
     step = 1
-    while said is None and unreadable + step < end:
-        said = await _try(reader, partition, unreadable + step)
-        if said is None:
+    while found.readable is None and unreadable + step < end:
+        found = await _try(reader, partition, unreadable + step)
+        is_proven = is_proven and found.is_proven
+        if found.readable is None:
             unreadable += step
             step *= 2
-    readable = end if said is None else min(said, end)
+    readable = end if found.readable is None else min(found.readable, end)
     while readable - unreadable > 1:
         between = (unreadable + readable) // 2
-        if await _try(reader, partition, between) == between:
+        found = await _try(reader, partition, between)
+        is_proven = is_proven and found.is_proven
+        if found.readable == between:
             readable = between
         else:
             unreadable = between
-    return readable
+    return _Found(readable if readable < end else None, is_proven)
 
 
-async def _try(reader: Consumer, partition: Partition, offset: int) -> int | None:
-    """From where on the partition can be read, of this offset and those behind it; if known."""
+async def _try(reader: Consumer, partition: Partition, offset: int) -> _Found:
+    """From where on the partition can be read, of this offset and those behind it."""
     reader.seek(partition, offset)
     for _ in range(READ_STALLED_POLLS_MAX):
         try:
             found = await _poll(reader, partition, single=True)
         except CorruptRecordException as error:
-            return _said(error)
+            return _Found(_said(error), _is_proven(error))
         if found or await reader.position(partition) > offset:
-            return offset
+            return _Found(offset)
     raise _stalled(partition)
 
 
 def _said(error: CorruptRecordException) -> int | None:
     return error.readable_from if isinstance(error, DamagedError) else None
+
+
+def _is_proven(error: CorruptRecordException) -> bool:
+    return not isinstance(error, DamagedError) or error.is_proven
 
 
 async def read_batches(

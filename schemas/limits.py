@@ -76,6 +76,11 @@ CLIENT_LEAVE_S: Final = 0.9  # for a client that is cut short to end its start, 
 READ_STALLED_POLLS_MAX: Final = 60  # in a row without a message, though there are more
 READ_FETCH_WAIT_MS: Final = 100  # at the end of a partition a fetch waits in vain for this long
 FETCH_UNREADABLE_S: Final = 2.0  # answered without a record, though there are more: it is looked at
+FETCH_UNREADABLE_TIMES: Final = 3  # and at least so often, each within
+FETCH_UNREADABLE_GAP_S: Final = 10.0  # of the one before
+FETCH_LOST_S: Final = (
+    30.0  # none behind it can be read either: the broker may have a fault, and mend
+)
 FETCH_PROBE_S: Final = 0.3  # so for each offset that is tried behind it
 FETCH_ERROR_PAUSE_S: Final = 0.1  # after an answer that is an error
 
@@ -281,6 +286,7 @@ WORKER_BATCH_RECORDS_MAX: Final = 256  # folded and written at once
 # worker: the Faust app, its end and its restart.
 WORKER_FLUSH_S: Final = 0.05  # records are gathered for this long: latency, for larger flushes
 WORKER_SESSION_S: Final = 10.0  # after it others take over its partitions
+WORKER_DAMAGE_PAUSE_S: Final = 0.05  # between two fetches, while damage is read past
 WORKER_POLL_S: Final = 0.01  # between two looks whether Faust knows the agent's topic, at the start
 WORKER_COMMIT_S: Final = 2.0  # how often the offset is committed, which only tells lag
 WORKER_RETRY_S: Final = 0.5  # the pause after an app failed; doubled with each further failure

@@ -284,7 +284,7 @@ class Connection(HttpToolsProtocol):
             self.loop.call_later(HTTP_STOP_S, self._refuse_rest)
 
     def _refuse_rest(self) -> None:
-        if self._in_message and not self._ended:
+        if self._in_message and not self._ended and not self.transport.is_closing():
             self._refuse(STOPPING, linger_s=HTTP_STOP_S)
 
     # What uvicorn's parser calls

@@ -67,7 +67,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 import faust
 from faust.app.base import BootStrategy
@@ -91,6 +91,7 @@ from schemas.limits import (
     WORKER_BATCH_RECORDS_MAX,
     WORKER_BUFFER_RECORDS_MAX,
     WORKER_COMMIT_S,
+    WORKER_DAMAGE_PAUSE_S,
     WORKER_POLL_RECORDS_MAX,
     WORKER_POLL_S,
     WORKER_STALL_CHECK_S,
@@ -157,8 +158,24 @@ class _Thread(driver.AIOKafkaConsumerThread):
         """Nothing is printed: `WorkerApp.failed` has the reason."""
 
 
+class _Reading(NamedTuple):
+    """What is read past damage: from where, and what will be found."""
+
+    start: int
+    entries: "asyncio.Future[list[LogEntry]]"
+
+
 class _Consumer(driver.Consumer):
     app: "WorkerApp"
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._reading: dict[TP, _Reading] = {}
+
+    async def on_stop(self) -> None:
+        for reading in self._reading.values():
+            reading.entries.cancel()
+        await super().on_stop()
 
     def _new_consumer_thread(self) -> _Thread:
         return _Thread(self, loop=self.loop, beacon=self.beacon)
@@ -179,26 +196,38 @@ class _Consumer(driver.Consumer):
         timeout: float,  # noqa: ASYNC109 -- Faust's parameter
     ) -> Mapping[TP, list[Any]]:
         try:
+            for tp, reading in self._reading.items():
+                if reading.entries.done():
+                    return await self._take_read(tp)
             try:
                 return await super()._getmany(active_partitions, timeout)
             except DamagedError as error:
-                damaged = TP(*error.partition)
-                if damaged not in (active_partitions or ()):
-                    return {}
-                return {damaged: await self._read_past(damaged)}
+                await self._read_past(TP(*error.partition), error.offset)
+                return {}
         except (KafkaError, OSError) as error:
             self.app.outcome.fail(error)
             return {}
 
-    async def _read_past(self, tp: TP) -> list[Any]:
-        start = await self.position(tp)
-        if start is None:
-            return []
-        entries = await self.app.owner.read_past(tp.partition, start)
-        if entries:
-            await self.seek_wait({tp: entries[-1].offset + 1})
-            self._read_offset[tp] = start  # which the seek has set beyond what comes now
-        return [_record(tp, entry) for entry in entries]
+    async def _read_past(self, tp: TP, start: int) -> None:
+        """Has a reader of its own find out what can be read there; the others go on meanwhile."""
+        reading = self._reading.get(tp)
+        if reading is not None and reading.start != start:
+            reading.entries.cancel()
+            reading = None
+        if reading is None:
+            entries = asyncio.ensure_future(self.app.owner.read_past(tp.partition, start))
+            reading = self._reading[tp] = _Reading(start, entries)
+        # The client finds the same again at once.
+        await asyncio.wait((reading.entries,), timeout=WORKER_DAMAGE_PAUSE_S)
+
+    async def _take_read(self, tp: TP) -> Mapping[TP, list[Any]]:
+        start, entries = self._reading.pop(tp)
+        found = [] if entries.cancelled() else entries.result()
+        if not found or tp not in self.assignment() or await self.position(tp) != start:
+            return {}
+        await self.seek_wait({tp: found[-1].offset + 1})
+        self._read_offset[tp] = start  # which the seek has set beyond what comes now
+        return {tp: [_record(tp, entry) for entry in found]}
 
     def on_buffer_full(self, tp: TP) -> None:
         """The next record waits for room."""

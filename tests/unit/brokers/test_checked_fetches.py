@@ -136,6 +136,27 @@ def test_a_broker_that_gives_nothing_is_asked_at_a_bounded_rate_and_then_told(
     asyncio.run(scenario())
 
 
+def test_a_partition_that_others_leave_no_room_for_is_not_damaged() -> None:
+    """A broker serves them in the order of the request until its answer is full."""
+    full: tuple[object, ...] = (0, 0, LOG.end, LOG.end, 0, [], -1, LOG.bytes)
+    empty: tuple[object, ...] = (1, 0, LOG.end, LOG.end, 0, [], -1, b"")
+
+    async def scenario() -> None:
+        async with fetching(lambda *_: (0, LOG.bytes)) as (fetcher, _, _):
+            fetcher.patience_s = -1.0
+            request = SimpleNamespace(topics=[("t", [(0, 0, 0), (1, 0, 0)])])
+            fetcher._nothing.clear()
+            for behind in range(10):
+                await fetcher._checked(request, FetchResponse_v11(0, 0, 0, [("t", [full, empty])]))
+                assert SECOND not in fetcher._nothing, behind
+            for before in range(3):
+                assert SECOND not in fetcher._damaged, before
+                await fetcher._checked(request, FetchResponse_v11(0, 0, 0, [("t", [empty, full])]))
+            assert not fetcher._damaged[SECOND].is_proven
+
+    asyncio.run(scenario())
+
+
 def test_what_was_found_where_a_consumer_stood_before_is_not_raised() -> None:
     def answer(part: Partition, offset: int) -> tuple[int, bytes]:
         if part == SECOND or offset == LOG.end:

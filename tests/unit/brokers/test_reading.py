@@ -112,31 +112,69 @@ def test_each_offset_that_fails_its_checksum_is_named() -> None:
 
 
 class Unfindable(FakeReader):
-    """A broker that finds nothing from one offset on to another, and does not say to which."""
+    """A broker that finds nothing from one offset on to another, and does not say to which; or says
+    so of any offset, for some times.
+    """
 
-    def __init__(self, offsets: Sequence[int], unreadable: range, *, says: int | None) -> None:
+    def __init__(
+        self,
+        offsets: Sequence[int],
+        unreadable: range,
+        *,
+        says: int | None = None,
+        is_proven: bool = False,
+        faults: int = 0,
+    ) -> None:
         super().__init__(offsets)
         self.unreadable = unreadable
         self.says = says
+        self.is_proven = is_proven
+        self.faults = faults
         self.refused = 0
 
     async def getmany(self, *args: Partition, **options: Any) -> Mapping[Partition, Any]:
-        if self.at in self.unreadable:
+        if self.at in self.unreadable or self.faults > 0:
             self.refused += 1
-            raise DamagedError(PART, self.at, self.says)
+            self.faults -= 1
+            raise DamagedError(PART, self.at, self.says, is_proven=self.is_proven)
         return await super().getmany(*args, **options)
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 100, 777, 970])
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "FETCH_LOST_S", 0.1)
+    monkeypatch.setattr(reading, "READ_POLL_MS", 10)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 100, 777, 969])
 @pytest.mark.parametrize("is_said", [True, False])
+@pytest.mark.parametrize("is_proven", [True, False])
 def test_where_it_can_be_read_again_is_said_or_found_in_few_steps(
-    count: int, is_said: bool
+    count: int, is_said: bool, is_proven: bool
 ) -> None:
     unreadable = range(30, 30 + count)
-    reader = Unfindable(range(1000), unreadable, says=unreadable.stop if is_said else None)
+    says = unreadable.stop if is_said else None
+    reader = Unfindable(range(1000), unreadable, says=says, is_proven=is_proven)
     found = run(all_of(reader, 28, 1000))
     assert found == [(offset, offset not in unreadable) for offset in range(28, 1000)]
-    assert reader.refused <= (1 if is_said else 2 * count.bit_length() + 2)
+    assert reader.refused <= (1 if is_said else 2 * count.bit_length() + 3)
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize("is_proven", [True, False])
+def test_that_nothing_can_be_read_up_to_the_end_is_believed_at_once_only_where_bytes_show_it(
+    is_proven: bool,
+) -> None:
+    reader = Unfindable(range(100), range(30, 100), is_proven=is_proven)
+    assert run(all_of(reader, 28, 100)) == [(offset, offset < 30) for offset in range(28, 100)]
+    assert (reader.refused < 20) == is_proven
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize("faults", [1, 2, 5, 8, 12, 20, 60])
+def test_a_broker_that_cannot_read_for_a_moment_has_lost_nothing(faults: int) -> None:
+    reader = Unfindable(range(1000), range(0), faults=faults)
+    assert run(all_of(reader, 28, 1000)) == [(offset, True) for offset in range(28, 1000)]
 
 
 def test_reading_one_by_one_gives_up_where_nothing_comes(monkeypatch: pytest.MonkeyPatch) -> None:

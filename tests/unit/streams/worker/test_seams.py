@@ -33,7 +33,9 @@ OVERRIDDEN = [
 OWN = {
     "_Daemon.__init__",
     "_Tables._open",
+    "_Consumer.__init__",
     "_Consumer._read_past",
+    "_Consumer._take_read",
     "WorkerApp.__init__",
     "WorkerApp._end",
     "WorkerApp._fold",
