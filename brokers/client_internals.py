@@ -289,10 +289,14 @@ async def abort_connections() -> None:
     """Closes what is open on the running loop, which is about to be closed; its tasks have ended.
 
     A client that is cancelled while it connects forgets the connection, and may connect once more
-    after its `stop`.
+    after its `stop`. It takes a connection for open, and warns of it, as long as something is left
+    of what was received.
     """
     loop = asyncio.get_running_loop()
     for transport in list(getattr(loop, "_transports", {}).values()):
+        reader = getattr(transport.get_protocol(), "_stream_reader", None)
+        if reader is not None:
+            reader._buffer.clear()  # noqa: SLF001
         transport.abort()
     for _ in range(_LOST_PASSES):
         await asyncio.sleep(0)

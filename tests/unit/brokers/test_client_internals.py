@@ -15,7 +15,12 @@ from typing import Any
 import aiokafka.client  # type: ignore[import-untyped]
 import pytest
 from aiokafka.client import AIOKafkaClient
-from aiokafka.conn import AIOKafkaConnection, collect_hosts, create_conn  # type: ignore[import-untyped]
+from aiokafka.conn import (  # type: ignore[import-untyped]
+    AIOKafkaConnection,
+    AIOKafkaProtocol,
+    collect_hosts,
+    create_conn,
+)
 from aiokafka.producer.sender import Sender  # type: ignore[import-untyped]
 from aiokafka.producer.transaction_manager import TransactionManager  # type: ignore[import-untyped]
 from aiokafka.protocol.metadata import MetadataRequest, MetadataRequest_v5  # type: ignore[import-untyped]
@@ -159,11 +164,14 @@ def test_a_connection_is_made_and_asked_by_the_names_that_we_use() -> None:
     ]
 
 
-def test_a_connection_that_its_client_forgot_is_closed() -> None:
+@pytest.mark.parametrize("answered", [False, True])
+def test_a_connection_that_its_client_forgot_is_closed(answered: bool) -> None:
     async def scenario() -> None:
         ended = asyncio.Event()
 
         async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            if answered:  # which nobody has read when it ends
+                writer.write(bytes(100))
             await reader.read()
             writer.close()
             ended.set()
@@ -173,10 +181,18 @@ def test_a_connection_that_its_client_forgot_is_closed() -> None:
         address = server.sockets[0].getsockname()
 
         async def forget() -> None:
-            _, writer = await asyncio.open_connection(*address)
-            assert not writer.transport.is_closing()
+            connection = AIOKafkaConnection(*address, max_idle_ms=None)
+            reader = asyncio.StreamReader()
+            loop = asyncio.get_running_loop()
+            protocol = AIOKafkaProtocol(loop.create_future(), reader, loop=loop)
+            transport, _ = await loop.create_connection(lambda: protocol, *address)
+            connection._reader = reader  # as its `connect` does
+            while answered and not reader._buffer:  # type: ignore[attr-defined] # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            assert connection.connected()
             await client_internals.abort_connections()
-            assert writer.transport.get_extra_info("socket").fileno() == -1
+            assert transport.get_extra_info("socket").fileno() == -1
+            assert not connection.connected(), "it would warn of itself"
 
         await asyncio.to_thread(thread_loop.run_until_complete, forget())
         thread_loop.close()
