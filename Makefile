@@ -18,10 +18,10 @@ NATIVE_SOURCES := $(wildcard $(NATIVE)/Cargo.toml $(NATIVE)/src/*.rs $(NATIVE)/*
 ARGS ?=
 JOBS ?= 3
 
-.PHONY: help run install test fuzz check fmt bench mutants kafka clean
+.PHONY: help run install test fuzz check fmt bench bench-check mutants kafka clean
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 run: .make/run ## set everything up and start the service with four simulated engines and a router
 	@exec $(BIN)/reprise up --demo $(ARGS)
@@ -53,6 +53,9 @@ fmt: .make/dev ## format everything
 ifneq ($(CARGO),)
 	cargo fmt --all --manifest-path $(NATIVE)/Cargo.toml
 endif
+
+bench-check: .make/dev ## compare the CPU of each operation with what was written down; some ten seconds
+	$(BIN)/python -m benchmarks.guard $(ARGS)
 
 bench: .make/dev ## measure throughput, query cost, memory and recovery, for both kernels
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -1,0 +1,1 @@
+"""`make bench-check`: has a change made anything dearer?"""
