@@ -87,6 +87,7 @@ from brokers.options import ClientOptions
 from brokers.reading import stop_consumer
 from schemas.identities import Offset
 from schemas.limits import (
+    CLIENT_LEAVE_S,
     WORKER_APP_STOP_S,
     WORKER_BATCH_RECORDS_MAX,
     WORKER_BUFFER_RECORDS_MAX,
@@ -173,8 +174,11 @@ class _Consumer(driver.Consumer):
         self._reading: dict[TP, _Reading] = {}
 
     async def on_stop(self) -> None:
-        for reading in self._reading.values():
-            reading.entries.cancel()
+        readings = [reading.entries for reading in self._reading.values()]
+        for reading in readings:
+            reading.cancel()
+        if readings:
+            await asyncio.wait(readings, timeout=CLIENT_LEAVE_S)  # each closes its connections
         await super().on_stop()
 
     def _new_consumer_thread(self) -> _Thread:
@@ -196,8 +200,9 @@ class _Consumer(driver.Consumer):
         timeout: float,  # noqa: ASYNC109 -- Faust's parameter
     ) -> Mapping[TP, list[Any]]:
         try:
-            for tp, reading in self._reading.items():
-                if reading.entries.done():
+            for tp in active_partitions or ():  # Faust drops what it is given of others
+                reading = self._reading.get(tp)
+                if reading is not None and reading.entries.done():
                     return await self._take_read(tp)
             try:
                 return await super()._getmany(active_partitions, timeout)

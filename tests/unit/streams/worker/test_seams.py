@@ -17,7 +17,10 @@ from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 from mode.threads import WorkerThread
 
-from brokers.errors import KafkaError
+from brokers.errors import DamagedError, KafkaError
+from brokers.interface import Partition
+from schemas.identities import Offset
+from streams.log.interface import LogEntry
 from streams.worker import app
 
 REPOSITORY = Path(__file__).parents[4]
@@ -165,3 +168,72 @@ def _shape(function: object) -> list[tuple[str, object, bool]]:
 
 def _is_async(function: object) -> bool:
     return inspect.iscoroutinefunction(function)
+
+
+class Damaged:
+    """What `_Consumer._getmany` asks of others: partition 0 is damaged from 3 to 4 and has 5, and
+    partition 1 always has something.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, found: "asyncio.Future[list[LogEntry]]"):
+        self.place = 3
+        self.sought: list[dict[TP, int]] = []
+        self.consumer = app._Consumer.__new__(app._Consumer)
+        self.consumer._reading = {}
+        self.consumer._read_offset = {}
+        owner = SimpleNamespace(read_past=lambda *_: found)
+        self.consumer.app = SimpleNamespace(owner=owner)  # type: ignore[assignment]
+        monkeypatch.setattr(driver.Consumer, "_getmany", self.fetch)
+        monkeypatch.setattr(app._Consumer, "assignment", lambda _: {FIRST, SECOND})
+        monkeypatch.setattr(app._Consumer, "position", self.position)
+        monkeypatch.setattr(app._Consumer, "seek_wait", self.seek)
+        self.told = 0
+
+    async def fetch(self, active: set[TP], *_: float) -> dict[TP, list[object]]:
+        self.told += 1
+        if FIRST in active and self.told % 2:
+            raise DamagedError(Partition(*FIRST), self.place, None)
+        return {SECOND: [self.told]}
+
+    async def position(self, tp: TP) -> int:
+        return self.place
+
+    async def seek(self, offsets: dict[TP, int]) -> None:
+        self.sought.append(offsets)
+
+
+FIRST, SECOND = TP("events", 0), TP("events", 1)
+BEHIND = [LogEntry(Offset(3), b""), LogEntry(Offset(4), b""), LogEntry(Offset(5), b"x")]
+
+
+def test_the_others_go_on_while_damage_is_read_past(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        found = asyncio.get_running_loop().create_future()
+        seen = Damaged(monkeypatch, found)
+        given = [await seen.consumer._getmany({FIRST, SECOND}, 1.0) for _ in range(6)]
+        assert [list(one) for one in given] == [[], [SECOND]] * 3
+        found.set_result(BEHIND)
+        given = [await seen.consumer._getmany({SECOND}, 1.0) for _ in range(2)]
+        assert [list(one) for one in given] == [[SECOND]] * 2, "what is given of others is lost"
+        assert seen.sought == []
+        (records,) = (await seen.consumer._getmany({FIRST, SECOND}, 1.0)).values()
+        assert [(one.offset, one.value) for one in records] == [(3, b""), (4, b""), (5, b"x")]
+        assert seen.sought == [{FIRST: 6}]
+        assert seen.consumer._read_offset == {FIRST: 3}
+
+    asyncio.run(scenario())
+
+
+def test_what_was_read_where_the_partition_stood_before_is_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario() -> None:
+        found = asyncio.get_running_loop().create_future()
+        seen = Damaged(monkeypatch, found)
+        await seen.consumer._getmany({FIRST, SECOND}, 1.0)
+        found.set_result(BEHIND)
+        seen.place = 2  # its table was opened anew
+        assert await seen.consumer._getmany({FIRST, SECOND}, 1.0) == {}
+        assert (seen.sought, seen.consumer._reading) == ([], {})
+
+    asyncio.run(scenario())
