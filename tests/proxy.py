@@ -47,7 +47,6 @@ class Proxy:
         self._pairs: set[_Pair] = set()
         self._connecting: set[asyncio.Task[None]] = set()
         self._listening: socket.socket | None = None
-        self._accepting: asyncio.Task[None] | None = None
         self._loop = asyncio.new_event_loop()
         self._flowing = asyncio.Event()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -103,12 +102,11 @@ class Proxy:
         if self._listening is None:
             self._listening = socket.create_server((HOST, self.port))
             self._listening.setblocking(False)
-            self._accepting = asyncio.create_task(self._accept(self._listening))
+            self._loop.add_reader(self._listening, self._accept, self._listening)
 
     async def _cut(self) -> None:
-        if self._listening is not None and self._accepting is not None:
-            self._accepting.cancel()
-            await asyncio.gather(self._accepting, return_exceptions=True)
+        if self._listening is not None:
+            self._loop.remove_reader(self._listening)
             self._listening.close()
             self._listening = None
         for pair in list(self._pairs):
@@ -118,15 +116,21 @@ class Proxy:
 
     async def _close(self) -> None:
         await self._cut()
+        await asyncio.sleep(0)  # those that were just accepted begin, and can be ended
         for task in self._connecting:
             task.cancel()
         await asyncio.gather(*self._connecting, return_exceptions=True)
         await asyncio.sleep(0)  # transports end one turn after they were closed
 
-    async def _accept(self, listening: socket.socket) -> None:
-        # No `asyncio.Server`: closed at the wrong moment, it forgets the connection of that moment.
+    def _accept(self, listening: socket.socket) -> None:
+        # No `asyncio.Server` and no `sock_accept`: ended at the wrong moment, they forget the
+        # connection of that moment.
         while True:
-            connection, _ = await self._loop.sock_accept(listening)
+            try:
+                connection, _ = listening.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            connection.setblocking(False)
             task = asyncio.create_task(self._connect(connection))
             self._connecting.add(task)
             task.add_done_callback(self._connecting.discard)
