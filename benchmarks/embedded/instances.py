@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from benchmarks.embedded.query import Client, Server
+from benchmarks.embedded.query import Client, Server, post_of
 from benchmarks.embedded.service import MODEL, Service, until
 from benchmarks.report.figures import Aim, Figure
 from benchmarks.sizes import BLOCK_SIZE, KernelName, Sizes
@@ -85,7 +85,7 @@ def _register(service: Service, count: int) -> None:
                 "block_size": BLOCK_SIZE,
                 "dp_rank": 0,
             }
-            client.send(_post(b"/register", msgspec.json.encode(fields)))
+            client.send(post_of(b"/register", msgspec.json.encode(fields)))
             client.receive()
     finally:
         client.close()
@@ -101,9 +101,4 @@ def _listed(server: Server) -> dict[str, object]:
 
 def _request(option: bytes) -> bytes:
     fields = {"model": MODEL, "block_size": BLOCK_SIZE, "token_ids": list(range(TOKENS))}
-    return _post(b"/query" + option, msgspec.json.encode(fields))
-
-
-def _post(target: bytes, body: bytes) -> bytes:
-    fields = b"Host: bench\r\nContent-Type: application/json\r\nContent-Length: %d" % len(body)
-    return b"POST %b HTTP/1.1\r\n%b\r\n\r\n%b" % (target, fields, body)
+    return post_of(b"/query" + option, msgspec.json.encode(fields))

@@ -150,8 +150,13 @@ def request_of(form: str, tokens: list[int]) -> bytes:
     if form == "msgpack bin":
         body = msgspec.msgpack.encode({"model": MODEL, "block_size": BLOCK_SIZE, "token_ids": body})
     url_query = OCTETS_URL if form == "octets" else b""
-    fields = b"Host: bench\r\nContent-Type: %b\r\nContent-Length: %d" % (FORMS[form], len(body))
-    return b"POST /query%b HTTP/1.1\r\n%b\r\n\r\n%b" % (url_query, fields, body)
+    return post_of(b"/query" + url_query, body, FORMS[form])
+
+
+def post_of(target: bytes, body: bytes, content_type: bytes = FORMS["JSON"]) -> bytes:
+    """The bytes of one `POST`."""
+    fields = b"Host: bench\r\nContent-Type: %b\r\nContent-Length: %d" % (content_type, len(body))
+    return b"POST %b HTTP/1.1\r\n%b\r\n\r\n%b" % (target, fields, body)
 
 
 def instances_of(form: str, answer: bytes) -> dict[str, dict[str, int]]:

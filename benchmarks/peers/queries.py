@@ -22,6 +22,7 @@ from benchmarks.embedded.query import (
     Server,
     instances_of,
     plan_of,
+    post_of,
     prompts_of,
     request_of,
 )
@@ -115,9 +116,7 @@ def _ours(form: str, server: Server) -> Contender:
 
 
 def _dynamo_request(tokens: list[int]) -> bytes:
-    body = msgspec.json.encode({"model_name": MODEL, "token_ids": tokens})
-    head = b"POST /query HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
-    return head + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    return post_of(b"/query", msgspec.json.encode({"model_name": MODEL, "token_ids": tokens}))
 
 
 def _dynamo_longest(answer: bytes) -> list[int]:

@@ -25,7 +25,7 @@ class DropReason(StrEnum):
     BATCH_TOO_LARGE = "batch_too_large"
     # Batches of one window, by an error of ours; replayed, or a gap stands for them.
     INTERNAL_ERROR = "internal_error"
-    # The event; its siblings are used.
+    # The event; its siblings are used, and its publisher is degraded.
     UNKNOWN_EVENT = "unknown_event"
     UNKNOWN_FIELD = "unknown_field"
     MALFORMED_EVENT = "malformed_event"

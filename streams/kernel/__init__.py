@@ -20,9 +20,9 @@ read_head: (
     Callable[[bytes], tuple[int, int, int, bool, bytes | None, bytes | None] | None] | None
 ) = None if _native is None else _native.read_head
 """The head of a plain `POST /query` or `/query_by_hash` at the start of what a client sent: where
-its body begins, the body's length, whether it is msgpack, whether it has hashes, and the request's
-id. None where it is another request, has anything to ask but the query, or has not come whole. None
-without the Rust kernel."""
+its body begins, the body's length, its `BodyForm`, whether it has hashes, the request's id, and the
+URL's query. None where it is another request, has anything to ask but the query, or has not come
+whole. None without the Rust kernel."""
 
 
 def native_available() -> bool:

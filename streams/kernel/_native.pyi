@@ -56,9 +56,10 @@ class Kernel:
     def answer(
         self,
         received: bytes,
-        is_msgpack: bool = False,
+        form: int = 0,
         by_hash: bool = False,
         body_at: int = 0,
+        url_query: bytes | None = None,
         /,
     ) -> PlainAnswer | None: ...
     def scopes(self) -> list[ScopeView]: ...
@@ -66,4 +67,6 @@ class Kernel:
     def counters(self) -> dict[str, int]: ...
     def stats(self) -> dict[str, int]: ...
 
-def read_head(received: bytes, /) -> tuple[int, int, bool, bool, bytes | None] | None: ...
+def read_head(
+    received: bytes, /
+) -> tuple[int, int, int, bool, bytes | None, bytes | None] | None: ...

@@ -126,16 +126,7 @@ def _read(
         raise missing("block_size")
     if packed is None:
         raise missing(content)
-    return Query(
-        model,
-        block_size,
-        packed,
-        texts.get("tenant_id") or DEFAULT_TENANT,
-        _lora_level(texts.get("lora_name", ""), lora_id),
-        texts.get("cache_salt", ""),
-        texts.get("additional_salt"),
-        texts.get("instance_id"),
-    )
+    return _query(model, block_size, packed, texts, lora_id)
 
 
 def read_octets_query(body: bytes, url_query: bytes, *, by_hash: bool) -> Query:
@@ -159,10 +150,19 @@ def read_octets_query(body: bytes, url_query: bytes, *, by_hash: bool) -> Query:
     if not texts["model"]:
         raise RequestError("invalid_value", "model must not be empty", field="model")
     lora_id = None if "lora_id" not in texts else _check_lora_id(_url_integer(texts, "lora_id"))
+    block_size = _check_block_size(_url_integer(texts, "block_size"))
+    name, width = ("seq_hashes", 8) if by_hash else ("token_ids", 4)
+    content = checked_binary(name, body, width=width)
+    return _query(texts["model"], block_size, content, texts, lora_id)
+
+
+def _query(
+    model: str, block_size: int, content: bytes, texts: dict[str, str], lora_id: int | None
+) -> Query:
     return Query(
-        texts["model"],
-        _check_block_size(_url_integer(texts, "block_size")),
-        checked_binary("seq_hashes" if by_hash else "token_ids", body, width=8 if by_hash else 4),
+        model,
+        block_size,
+        content,
         texts.get("tenant_id") or DEFAULT_TENANT,
         _lora_level(texts.get("lora_name", ""), lora_id),
         texts.get("cache_salt", ""),

@@ -10,9 +10,10 @@ use std::ops::Deref;
 
 use msgpack::write;
 
-use crate::bodies::{PackedQuery, read_query};
+use crate::bodies::read_query;
 use crate::hashing::PrefixHasher;
 use crate::names::ScopeRef;
+use crate::query_fields::PackedQuery;
 use crate::scan::scan_query;
 use crate::scope::RosterEntry;
 use crate::state::State;

@@ -29,6 +29,7 @@ mod masks;
 mod moves;
 pub mod names;
 mod publisher;
+mod query_fields;
 #[cfg(test)]
 mod random;
 pub mod scan;

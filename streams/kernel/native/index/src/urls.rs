@@ -4,9 +4,8 @@
 //! Anything unusual gives None, and the caller then reads it in full; so what is accepted here must
 //! mean the same there, in `query_api/http/requests`.
 
-use crate::bodies::PackedQuery;
-use crate::limits::{BLOCK_SIZE_MAX, NAME_BYTES_MAX, QUERY_TOKENS_MAX};
-use crate::scan::DEFAULT_TENANT;
+use crate::limits::BLOCK_SIZE_MAX;
+use crate::query_fields::{Names, PackedQuery, whole_values};
 
 /// More parameters than there are.
 const PARAMETERS_MAX: usize = 16;
@@ -27,44 +26,32 @@ pub fn read_octets<'a>(
     body: &'a [u8],
     by_hash: bool,
 ) -> Option<(PackedQuery<'a>, bool)> {
-    let width = if by_hash { 8 } else { 4 };
-    let is_usual = body.len().is_multiple_of(width) && body.len() / width <= QUERY_TOKENS_MAX;
+    let content = whole_values(body, by_hash)?;
     // As they stand: nothing that a URL writes otherwise, or that begins a fragment.
     let is_plain = |byte: &u8| byte.is_ascii_graphic() && !matches!(byte, b'%' | b'+' | b'#');
-    (is_usual && url_query.iter().all(is_plain)).then_some(())?;
+    url_query.iter().all(is_plain).then_some(())?;
     let text = std::str::from_utf8(url_query).ok()?;
-    let [mut model, mut lora_name, mut tenant_id, mut instance_id, mut cache_salt] = [None; 5];
+    let mut names = Names::default();
     let (mut block_size, mut hits_only) = (None, None);
     for (count, pair) in text.split('&').enumerate() {
         let (name, value) = pair.split_once('=')?;
-        (count < PARAMETERS_MAX && value.len() <= NAME_BYTES_MAX).then_some(())?;
-        let place = match name {
-            "model" => &mut model,
-            "lora_name" => &mut lora_name,
-            "tenant_id" => &mut tenant_id,
-            "instance_id" => &mut instance_id,
-            "cache_salt" => &mut cache_salt,
+        (count < PARAMETERS_MAX).then_some(())?;
+        let number = match name {
             "block_size" => &mut block_size,
             "hits_only" => &mut hits_only,
-            _ => return None,
+            _ => {
+                names.set(name, value)?;
+                continue;
+            }
         };
-        place.replace(value).is_none().then_some(())?;
+        number.replace(value).is_none().then_some(())?;
     }
-    let query = PackedQuery {
-        model: model.filter(|name| !name.is_empty())?,
-        lora_name: lora_name.unwrap_or_default(),
-        tenant_id: tenant_id.filter(|name| !name.is_empty()).unwrap_or(DEFAULT_TENANT),
-        instance_id,
-        block_size: read_block_size(block_size?)?,
-        cache_salt: cache_salt.unwrap_or_default(),
-        content: body,
-    };
     let hits_only = match hits_only {
         None | Some("0") => false,
         Some("1") => true,
         Some(_) => return None,
     };
-    Some((query, hits_only))
+    Some((names.into_query(read_block_size(block_size?)?, content)?, hits_only))
 }
 
 fn read_block_size(digits: &str) -> Option<u32> {
@@ -76,6 +63,8 @@ fn read_block_size(digits: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::NAME_BYTES_MAX;
+    use crate::scan::DEFAULT_TENANT;
 
     const BODY: [u8; 16] = [7; 16];
 
