@@ -122,9 +122,9 @@ class _Fetched:
         """Whether a batch has the offsets that come next."""
         if batch.after <= place:
             return False
-        if batch.after > self._end:  # a broker reads further than it says, where more has come
-            return batch.first == place
         is_first = place == self._wanted
+        if batch.after > self._end:  # a broker reads further than it says, where more has come
+            return batch.first == place and (not is_first or self._agrees(batch))
         if batch.first == place and not is_first:
             return True
         may_be = not self._contiguous if batch.first > place else is_first

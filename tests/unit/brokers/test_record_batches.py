@@ -134,6 +134,16 @@ def test_an_offset_that_no_partition_has_is_not_believed(changed: int) -> None:
     assert check_batches(bytes(content), 0, log.end) == (log.bytes[: log.places[1]], False, None)
 
 
+def test_a_batch_that_claims_to_reach_beyond_the_end_is_held_against_those_behind_it() -> None:
+    """It says that it begins where was asked for, as one would that came since the end was told."""
+    log = Log([10, 5, 1, 2])
+    content = bytearray(log.bytes)
+    content[log.places[1] + 7] ^= 4  # 10 becomes 14
+    fetched = bytes(content[log.places[1] :])
+    assert check_batches(fetched, 14, log.end, contiguous=True) == (b"", True, 15)
+    assert check_batches(fetched, 14, log.end) == (b"", True, 15)
+
+
 @pytest.mark.parametrize("contiguous", [True, False])
 def test_what_was_written_since_the_end_was_told_is_no_damage(contiguous: bool) -> None:
     """A broker takes note of the end first, and then reads up to where it is by then."""
