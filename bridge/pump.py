@@ -2,6 +2,7 @@
 
     sockets -> inbox -> sequencer -> sink       a turn
     gap -> hold -> replay -> resume             a repair, beside the turns
+    large -> decode -> one record at a time     a large message, beside the turns
 
 A turn; the order is the guarantee:
 
@@ -23,6 +24,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -47,6 +49,7 @@ from schemas.limits import (
     ARRIVED_LOOK_S,
     ARRIVED_WAIT_S,
     CHECKS_AT_ONCE_MAX,
+    RECORD_BYTES_MAX,
     RELINK_CHECK_S,
     SHUTDOWN_S,
     TURN_BYTES_MAX,
@@ -54,7 +57,7 @@ from schemas.limits import (
     WATCH_PAUSED_S,
 )
 from schemas.positions import NO_CURSOR, Cursor
-from schemas.records import SequencedRecord
+from schemas.records import EventsRecord, SequencedRecord
 from schemas.registration import Registration
 
 _logger = logging.getLogger(__name__)
@@ -94,6 +97,8 @@ class Pump:
         self.sequencer = Sequencer(packer)
         self._bulk = Bulk(self.sequencer)
         self._decoding: asyncio.Task[None] | None = None
+        self._unwritten: dict[PublisherKey, deque[SequencedRecord]] = {}  # they go one by one
+        self._is_draining = False
         self.replayer = Replayer(self.sequencer) if replayer is None else replayer
         self.followed: dict[PublisherKey, Followed] = {}
         self._own_faults = 0
@@ -142,6 +147,7 @@ class Pump:
         What is held for a repair is left to the next start, which asks for it.
         """
         await asyncio.to_thread(self.subscriber.stop)
+        self._is_draining = True
         for publisher, followed in self.followed.items():
             followed.cancel_repair()
             if followed.live and not followed.can_replay:
@@ -150,11 +156,14 @@ class Pump:
         try:
             async with asyncio.timeout(SHUTDOWN_S / 2):
                 await self._sink.ready()
-                while self._turn():
+                is_more = True
+                while is_more:
+                    is_more = self._turn()
                     await asyncio.sleep(0)
                     await self._sink.ready()
-                if self._decoding is not None:
-                    await self._decoding
+                    if self._decoding is not None and not self._decoding.done():
+                        await self._decoding
+                        is_more = True  # what has waited for it
         except TimeoutError:
             _logger.warning(
                 "Dropping %d received messages: they could not be written in time",
@@ -219,12 +228,23 @@ class Pump:
         is_more = bool(self.inbox)
         if messages:
             # Until the first one comes, nobody looks for what is large.
-            self._process(self._bulk.sort(messages) if self.inbox.bulk else messages)
+            self._process(self._sort(messages) if self.inbox.bulk else messages)
             if self._bulk and (self._decoding is None or self._decoding.done()):
                 self._decoding = asyncio.create_task(self._decode_bulk())
         if not is_more:
             self._ask_for_overflow()
         return is_more
+
+    def _sort(self, messages: Sequence[RawMessage]) -> Sequence[RawMessage]:
+        """What can be decoded now; who has sent what is large waits in the inbox until it is
+        written, so that it does not fill the memory.
+        """
+        small = self._bulk.sort(messages)
+        if len(small) < len(messages):
+            for publisher in dict.fromkeys(message.publisher for message in messages):
+                if publisher in self._bulk:
+                    self.inbox.pause(publisher)
+        return small
 
     def _process(self, messages: Sequence[RawMessage]) -> None:
         self._append(self.sequencer.process(messages, time.time()), ask_again=True)
@@ -236,13 +256,57 @@ class Pump:
         """Decodes what is large, one message after the other, until nothing of that kind waits."""
         while (message := self._bulk.next()) is not None:
             decoded = await self._loop.run_in_executor(self._decoder, self._bulk.decode, message)
-            await self._sink.idle()
+            if not self._is_draining:
+                await self._sink.idle()
             await self._sink.ready()
             try:
-                self._process(self._bulk.take(decoded))
+                records = self.sequencer.process(self._bulk.take(decoded), time.time())
+                await self._append_one_by_one(records, ask_again=True)
+                self._repair_gaps()
+                self._end_checks(time.monotonic())
             except Exception:
                 self._count_fault()
                 _logger.exception("Unexpected error with a large message; continuing behind it")
+            finally:
+                self._bulk.written(message.publisher)
+                self._end_pause(message.publisher)
+
+    async def _append_one_by_one(
+        self, records: Sequence[SequencedRecord], *, ask_again: bool = False
+    ) -> None:
+        """As `_append`, of one publisher, but so that records of the others come between, where
+        folding all of them takes long. What comes of the publisher meanwhile waits in the inbox.
+        """
+        if sum(map(_size, records)) <= RECORD_BYTES_MAX:
+            self._append(records, ask_again=ask_again)
+            return
+        publisher = records[0].publisher
+        self._append_unwritten(publisher)
+        unwritten = self._unwritten[publisher] = deque(records)
+        self.inbox.pause(publisher)
+        try:
+            while unwritten:
+                if not self._is_draining:
+                    await self._sink.idle()
+                await self._sink.ready()
+                if unwritten:
+                    self._hand_over([unwritten.popleft()], ask_again=ask_again)
+        finally:
+            if self._unwritten.get(publisher) is unwritten:
+                self._append_unwritten(publisher)  # some are left where this was cancelled
+            self._end_pause(publisher)
+
+    def _end_pause(self, publisher: PublisherKey) -> None:
+        if publisher not in self._bulk and publisher not in self._unwritten:
+            self.inbox.go_on(publisher)
+
+    def _append_unwritten(self, publisher: PublisherKey) -> None:
+        """Hands over what goes one by one, all of it: something is to follow."""
+        unwritten = self._unwritten.pop(publisher, None)
+        if unwritten:
+            records = list(unwritten)
+            unwritten.clear()
+            self._hand_over(records, ask_again=False)
 
     def _ask_for_overflow(self) -> None:
         """What the inbox had no room for is asked for, or a gap: the batch that would show it may
@@ -270,6 +334,12 @@ class Pump:
 
     def _append(self, records: Sequence[SequencedRecord], *, ask_again: bool = False) -> None:
         """Hands the records to the sink; where that fails, they are asked for again, or a gap."""
+        if self._unwritten:
+            for publisher in dict.fromkeys(record.publisher for record in records):
+                self._append_unwritten(publisher)
+        self._hand_over(records, ask_again=ask_again)
+
+    def _hand_over(self, records: Sequence[SequencedRecord], *, ask_again: bool) -> None:
         if not records:
             return
         try:
@@ -284,6 +354,7 @@ class Pump:
                 self._take_back(publisher, ask_again=ask_again)
 
     def _take_back(self, publisher: PublisherKey, *, ask_again: bool) -> None:
+        self._drop_unwritten(publisher)  # they come again, or the gap stands for them
         try:
             self._sink.append(self.sequencer.take_back(publisher, time.time(), ask_again=ask_again))
         except Exception:
@@ -291,6 +362,11 @@ class Pump:
             _logger.exception(
                 "Unexpected error with the gap of %s; the fold will find a hole", publisher
             )
+
+    def _drop_unwritten(self, publisher: PublisherKey) -> None:
+        unwritten = self._unwritten.pop(publisher, None)
+        if unwritten is not None:
+            unwritten.clear()
 
     # Publishers
 
@@ -326,6 +402,7 @@ class Pump:
         self.followed.pop(publisher).cancel_repair()
         self._checks.pop(publisher, None)
         self._bulk.discard(publisher)
+        self._drop_unwritten(publisher)
         self.sequencer.remove(publisher)
         await self._call(self.subscriber.unfollow, publisher)
 
@@ -340,6 +417,7 @@ class Pump:
 
     def hold(self, publisher: PublisherKey) -> None:
         """Lets what the publisher sends wait again, until `begin` or `go_on`."""
+        self._append_unwritten(publisher)
         self.followed[publisher].hold(time.time())
         self._checks.pop(publisher, None)
         self.sequencer.hold(publisher)
@@ -392,7 +470,7 @@ class Pump:
     async def _repair(self, publisher: PublisherKey, followed: Followed, begins: bool) -> None:
         async def emit(records: Sequence[SequencedRecord]) -> None:
             self._promote(publisher, followed)
-            self._append(records)
+            await self._append_one_by_one(records)
             await self._sink.room()
 
         if begins:
@@ -413,11 +491,14 @@ class Pump:
             )
         self._promote(publisher, followed)
         await self._sink.ready()
-        followed.repair, followed.interrupted = None, False
-        followed.answered(time.monotonic(), link, doubt)
+        followed.interrupted, followed.live = False, True
+        now = time.monotonic()
         if doubt is None and link:
             self.sequencer.adopt_link(publisher, link)
-        self.resume(publisher)
+        await self._append_one_by_one(self.sequencer.resume(publisher, time.time()))
+        followed.repair = None
+        followed.answered(now, link, doubt)
+        self._repair_gaps()
 
     async def _arrived_taken(self, publisher: PublisherKey) -> None:
         """Waits until what has arrived of the publisher is held: another bridge may have written it
@@ -526,6 +607,10 @@ class Pump:
             late_s=self.sequencer.late_s(publisher),
             has_waiting=self.has_waiting(publisher),
         )
+
+
+def _size(record: SequencedRecord) -> int:
+    return memoryview(record.events).nbytes if isinstance(record, EventsRecord) else 0
 
 
 def _retrieve(calling: "asyncio.Future[None]") -> None:

@@ -60,6 +60,14 @@ class ArrayPacker(Protocol):
         """
         ...
 
+    def split_run(
+        self, run: bytes, count: int, bytes_max: int, /
+    ) -> Sequence[tuple[int, bytes]] | None:
+        """The parts of a large batch, as `bridge.wire.parts` says, without the interpreter's lock;
+        None where that does it itself.
+        """
+        ...
+
     def batch_packer(
         self,
         *,
@@ -139,6 +147,9 @@ class PythonArrayPacker:
     def count_values(self, encoded: bytes, most: int) -> int:
         """See `ArrayPacker`: not counted."""
         return 0
+
+    def split_run(self, run: bytes, count: int, bytes_max: int, /) -> None:
+        """See `ArrayPacker`: not split here."""
 
     def batch_packer(
         self,

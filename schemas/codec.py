@@ -131,6 +131,11 @@ def _check_record(record: LogRecord) -> None:
         first, last = record.first_sequence, record.last_sequence
         if not 0 <= first <= last:
             raise RecordFormatError(detail=f"sequences `{first}` to `{last}`")
+        if isinstance(record, EventsRecord) and record.part is not msgspec.UNSET:
+            part = record.part
+            if first != last or not part.first < part.end <= part.total:
+                detail = f"events `{part.first}` to `{part.end}` of `{part.total}` of a batch"
+                raise RecordFormatError(detail=f"{detail}, sequences `{first}` to `{last}`")
     elif isinstance(record, RegisteredRecord) and record.registration.publisher != record.publisher:
         raise RecordFormatError(detail="the registration of a publisher other than its own")
 

@@ -110,7 +110,7 @@ TOPIC_SETTLE_PAUSE_S: Final = 0.05
 MESSAGE_BYTES_MAX: Final = 16 * MIB  # reason="message_too_large"
 MESSAGE_FRAMES_MAX: Final = 3  # reason="frame_count"; what follows is not read: the link is dropped
 BULK_BYTES: Final = 256 * KIB  # a larger message is decoded beside the loop, and counted before
-BULK_IDLE_WAIT_S: Final = 0.2  # it becomes a record when the fold has nothing else to do, or then
+BULK_IDLE_WAIT_S: Final = 0.02  # each part of it goes when the fold has nothing to do, or then
 BULK_IDLE_LOOK_S: Final = 0.001
 BATCH_VALUES_MAX: Final = 2_500_000  # reason="too_many_values"; numbers, nested ones included
 BATCH_EVENTS_MAX: Final = 65_536  # reason="too_many_events"
@@ -119,7 +119,7 @@ BATCH_ERRORS_MAX: Final = 100  # bad events of a batch; more, and it is undecoda
 EVENT_FIELDS_MAX: Final = 64  # of an event in no known form, to find its tag
 EVENT_BLOCKS_MAX: Final = 1_000_000  # reason="too_many_blocks"
 LORA_NAMES_MAX: Final = 4096  # of a publisher; each makes a context, of some KB
-PACKED_BATCH_BYTES_MAX: Final = 32 * MIB  # reason="batch_too_large"; a batch is never split
+PACKED_BATCH_BYTES_MAX: Final = 32 * MIB  # reason="batch_too_large"
 GROUP_NUMBER_MAX: Final = 2**31 - 1  # reason="bad_group"
 
 # sockets: from the engines to the inbox.
@@ -156,8 +156,7 @@ LINK_KEEPALIVE_PROBES_MAX: Final = 3
 # sequencing: order, windows, gaps.
 DUPLICATE_WINDOW: Final = 4096  # sequences back to which a duplicate can be proven; 32 KiB each
 RECORD_WINDOW_MS: Final = 50  # whose batches share a record; the latency that it adds
-RECORD_BYTES_MAX: Final = 4 * MIB  # a fuller window is split; one larger batch still is one record
-RECORD_EVENTS_MAX: Final = 65_536
+RECORD_BYTES_MAX: Final = 512 * KIB  # a fuller window is split, and a larger batch; 5 ms to fold
 TURN_MESSAGES_MAX: Final = 1024  # turned into records at once, before anything else has its turn
 TURN_BYTES_MAX: Final = 512 * KIB  # of them, but for one that is larger by itself
 HELD_BATCHES_MAX: Final = 65_536  # of a publisher during a repair: reason="held_full"

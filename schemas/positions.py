@@ -15,6 +15,9 @@ IncarnationNumber = Annotated[int, Meta(ge=0, le=INCARNATION_MAX)]
 SequenceNumber = Annotated[int, Meta(ge=-1, le=SEQUENCE_MAX)]
 """-1 before an incarnation's first batch."""
 
+EventCount = Annotated[int, Meta(ge=0, le=2**32 - 1)]
+"""Of one batch."""
+
 LogOffset = Annotated[int, Meta(ge=-1, le=OFFSET_MAX)]
 """-1 for nothing."""
 
@@ -79,6 +82,20 @@ class Heartbeat(msgspec.Struct, frozen=True):
     age: Duration = 0.0
 
 
+class Begun(NamedTuple):
+    """How much is folded of the batch behind a cursor, where its records have a part of it each.
+
+    Attributes:
+        events: its first ones.
+        total: how many it has.
+        engine_time: its own timestamp, Unix seconds: another incarnation has another one.
+    """
+
+    events: EventCount
+    total: EventCount
+    engine_time: Seconds
+
+
 class PublisherState(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What a table remembers of one publisher.
 
@@ -90,6 +107,7 @@ class PublisherState(msgspec.Struct, kw_only=True, omit_defaults=True):
             publisher, and may list blocks that it has evicted, until a reset or a clear.
         degraded_at: Unix seconds of the bridge's clock when that was written; 0 where not known.
         confirmation: what its bridge last said of it, or None.
+        begun: of the batch behind the cursor; None where nothing of it is folded.
     """
 
     incarnation: IncarnationNumber = 0
@@ -99,6 +117,7 @@ class PublisherState(msgspec.Struct, kw_only=True, omit_defaults=True):
     degraded_since: SequenceNumber | None = None
     degraded_at: Seconds = 0.0
     confirmation: Confirmation | None = None
+    begun: Begun | None = None
 
     @property
     def cursor(self) -> Cursor:

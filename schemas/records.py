@@ -14,23 +14,34 @@ One record is one msgpack map, tagged by `kind`. All kinds share the envelope:
     first_sequence  int   first batch that the record covers
     last_sequence   int   last one; the record is skipped where the table has folded up to it
 
+An `events` record may have a part of one batch, where that is large: then it has `part`, and its
+version is 3, since the batch has been folded only with its last part.
+
 A `heartbeat` is of a bridge and not of a publisher, so it has neither `stream` nor `dp_rank`; its
 version is 2, so that a reader of version 1 skips it.
 
 A reader must ignore map keys that it does not know: fields are only ever added.
 """
 
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
 from schemas.identities import Name, PublisherKey, Rank, StreamKey, Text
-from schemas.positions import Duration, IncarnationNumber, Seconds, SequenceNumber
+from schemas.positions import (
+    Cursor,
+    Duration,
+    EventCount,
+    IncarnationNumber,
+    Seconds,
+    SequenceNumber,
+)
 from schemas.registration import Registration
 
 RECORD_VERSION: Final = 1
 HEARTBEAT_VERSION: Final = 2
-NEWEST_VERSION: Final = 2
+PART_VERSION: Final = 3
+NEWEST_VERSION: Final = 3
 """The newest that this Reprise reads."""
 
 
@@ -51,6 +62,29 @@ class _Sequenced(_Envelope, kw_only=True, frozen=True):
     first_sequence: SequenceNumber
     last_sequence: SequenceNumber
 
+    @property
+    def last(self) -> Cursor:
+        """Of the last batch that it covers, or has a part of."""
+        return Cursor(self.incarnation, self.last_sequence)
+
+    @property
+    def reached(self) -> Cursor:
+        """Of the last batch that is whole with it."""
+        return self.last
+
+
+class Part(NamedTuple):
+    """Which events of a batch a record has; the batch is one of many records.
+
+    Attributes:
+        first, end: from which to before which, from 0.
+        total: how many the batch has.
+    """
+
+    first: EventCount
+    end: EventCount
+    total: EventCount
+
 
 class EventsRecord(_Sequenced, kw_only=True, frozen=True, tag="events"):
     """What one publisher sent in one window, in order.
@@ -60,13 +94,26 @@ class EventsRecord(_Sequenced, kw_only=True, frozen=True, tag="events"):
     batch's own timestamp, in Unix seconds. `doubted`, present where it is true: the batches follow
     on the last ones by their numbers, but may be of another incarnation that has come as far, since
     the link was down meanwhile. `incomplete`, present where there is one: the last of these batches
-    of which an event could not be used; the publisher is degraded from it on.
+    of which an event could not be used; the publisher is degraded from it on. `part`, present where
+    there is one: which events of the batch these are; the record then is of this batch alone.
     """
 
     engine_time: Seconds
     events: msgspec.Raw
     doubted: bool | msgspec.UnsetType = msgspec.UNSET
     incomplete: SequenceNumber | msgspec.UnsetType = msgspec.UNSET
+    part: Part | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether more of its batch is to come."""
+        return self.part is not msgspec.UNSET and self.part.end < self.part.total
+
+    @property
+    def reached(self) -> Cursor:
+        """See `_Sequenced`."""
+        last = self.last
+        return last._replace(sequence=last.sequence - 1) if self.is_unfinished else last
 
 
 class ResetRecord(_Sequenced, kw_only=True, frozen=True, tag="reset"):

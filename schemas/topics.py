@@ -70,6 +70,7 @@ class CursorNote(msgspec.Struct, frozen=True, kw_only=True):
         engine_time: of the batch at the cursor, 0 where it is not known.
         registered: fingerprint of the registration in the log; 0: none.
         proof: see `PublisherState`.
+        begun: the engine time of the batch behind the cursor, where the log has a part of it.
     """
 
     incarnation: IncarnationNumber
@@ -79,6 +80,7 @@ class CursorNote(msgspec.Struct, frozen=True, kw_only=True):
     engine_time: Seconds = 0.0
     registered: Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)] = 0
     proof: Proof | None = None
+    begun: Seconds | None = None
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -9,9 +9,12 @@ import xxhash
 from schemas.events import BlockEvent, Cleared, Removed, Stored, encode_events
 from schemas.identities import Medium, PrefixScope, StreamKey
 from schemas.records import (
+    PART_VERSION,
+    RECORD_VERSION,
     EventsRecord,
     GapRecord,
     HeartbeatRecord,
+    Part,
     RegisteredRecord,
     Report,
     ResetRecord,
@@ -84,6 +87,7 @@ def events_record(
     dp_rank: int = 0,
     doubted: bool = False,
     incomplete: int | None = None,
+    part: Part | None = None,
 ) -> bytes:
     return encode_record(
         EventsRecord(
@@ -97,6 +101,8 @@ def events_record(
             events=msgspec.Raw(encode_events(list(events))),
             doubted=doubted or msgspec.UNSET,
             incomplete=msgspec.UNSET if incomplete is None else incomplete,
+            part=msgspec.UNSET if part is None else part,
+            version=RECORD_VERSION if part is None else PART_VERSION,
         )
     )
 

@@ -46,8 +46,7 @@ def drop_unreadable(
             after = Cursor(record.incarnation, record.first_sequence)
             changes += _replacement_of(publisher, run, before, after)
             run = []
-            reached = Cursor(record.incarnation, record.last_sequence)
-            before = None if before is None else max(before, reached)
+            before = None if before is None else max(before, record.reached)
     after_all = None if last is None else last._replace(sequence=last.sequence + 1)
     changes += _replacement_of(publisher, run, before, after_all)
     for start in range(0, len(changes), SPOOL_CHANGES_MAX):

@@ -516,8 +516,7 @@ class Writer:
             self.written_records += 1
             self.written_bytes += len(pending.encoded)
             if not isinstance(pending.record, RegisteredRecord | UnregisteredRecord):
-                record = pending.record
-                self._written[publisher] = Cursor(record.incarnation, record.last_sequence)
+                self._written[publisher] = pending.record.reached
             self._on_written(publisher, pending.record, offset + index)
             if pending.number >= 0:
                 spooled.setdefault(publisher, []).append(

@@ -72,7 +72,7 @@ class LogState:
     Attributes:
         cursor: its last batch, or gap.
         engine_time: of that batch, 0 where it is not known.
-        proof: see `Anchor`.
+        proof, begun: see `Anchor`.
         registered: `fingerprint` of the registration that the log has, or UNREGISTERED.
         partition: of its records in `events`.
         offset: everything before it is known.
@@ -84,6 +84,7 @@ class LogState:
     cursor: Cursor = NO_CURSOR
     engine_time: float = 0.0
     proof: Proof | None = None
+    begun: float | None = None
     registered: int = UNREGISTERED
     offset: int = 0
     noted: bool = False
@@ -92,7 +93,7 @@ class LogState:
     @property
     def anchor(self) -> Anchor:
         """The cursor, with the engine time that identifies its batch."""
-        return Anchor(self.cursor, self.engine_time, self.proof)
+        return Anchor(self.cursor, self.engine_time, self.proof, self.begun)
 
     def take(self, record: Record, offset: int) -> None:
         """Follows one record of the publisher in the log; one that is known already is passed over:
@@ -108,9 +109,8 @@ class LogState:
         elif isinstance(record, UnregisteredRecord):
             self.registered = UNREGISTERED
         else:
-            anchor = self.anchor.after(record)
-            if anchor.cursor > self.cursor:
-                self.cursor, self.engine_time, self.proof = anchor
+            if record.last > self.cursor:
+                self.cursor, self.engine_time, self.proof, self.begun = self.anchor.after(record)
 
     def begin_registration(self) -> None:
         """A publisher is registered again after it was unregistered: nothing from before counts.
@@ -118,9 +118,10 @@ class LogState:
         May be said again: whoever takes over may have begun, and noted that, and died before the
         log had it.
         """
-        if self.cursor.sequence >= 0:
+        if self.cursor.sequence >= 0 or self.begun is not None:
             self.cursor = Cursor(self.cursor.incarnation + 1, -1)
             self.engine_time, self.proof = 0.0, None
+        self.begun = None
 
     def note(self) -> CursorNote:
         """What the next bridge needs to know."""
@@ -132,6 +133,7 @@ class LogState:
             engine_time=self.engine_time,
             registered=self.registered,
             proof=self.proof,
+            begun=self.begun,
         )
 
 
@@ -227,6 +229,7 @@ class Cursors:
             registered=note.registered,
             offset=note.offset if note.partition == partition else 0,
             proof=note.proof,
+            begun=note.begun,
             noted=True,
             noted_offset=note.offset,
         )

@@ -88,10 +88,7 @@ class Registrar:
 
     def _begin(self, publisher: PublisherKey) -> None:
         state = self._table.state(publisher)
-        anchor = (
-            NO_ANCHOR if state is None else Anchor(state.cursor, state.engine_time, state.proof)
-        )
-        self._pump.begin(publisher, anchor)
+        self._pump.begin(publisher, NO_ANCHOR if state is None else Anchor.of(state))
 
     async def register(self, registration: Registration) -> list[Registration]:
         """Follows a publisher; nothing changes where it is registered already.

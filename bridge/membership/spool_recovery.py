@@ -47,9 +47,9 @@ def resolve(spool: Spool, publisher: PublisherKey, state: LogState) -> Anchor:
         if isinstance(record, RegisteredRecord):
             continue
         assert not isinstance(record, UnregisteredRecord), "they end before the last one"
-        if contradicts or _reached(record) <= state.cursor:
+        if contradicts or record.last <= state.cursor:
             written.append(spooled)
-        elif _reached(record) > anchor.cursor:
+        elif record.last > anchor.cursor:
             anchor = anchor.after(record)
     if contradicts:
         _logger.warning(
@@ -78,12 +78,11 @@ def prune(spool: Spool, publisher: PublisherKey, state: LogState) -> None:
         if isinstance(record, RegisteredRecord | UnregisteredRecord):
             gone.append(spooled)
             continue
-        reached = _reached(record)
         broken = broken or not _continues(record, cursor)
-        if broken or reached <= cursor:
+        if broken or record.last <= cursor:
             gone.append(spooled)
         else:
-            cursor = reached
+            cursor = max(cursor, record.reached)
     if gone:
         _logger.info(
             "Dropped %d spooled records of %s, which another bridge follows", len(gone), publisher
@@ -103,16 +102,10 @@ def _contradicts(records: Sequence[Record], state: LogState) -> bool:
         isinstance(one, ResetRecord) and one.incarnation == incarnation for one in records
     )
     batches = [one for one in records if isinstance(one, EventsRecord)]
-    goes_on = any(_reached(one) > state.cursor for one in batches)
+    goes_on = any(one.last > state.cursor for one in batches)
     if not begins_it or sequence < 0 or not goes_on:
         return False
-    return all(
-        _reached(one) != state.cursor or one.engine_time != state.engine_time for one in batches
-    )
-
-
-def _reached(record: SequencedRecord) -> Cursor:
-    return Cursor(record.incarnation, record.last_sequence)
+    return all(one.last != state.cursor or one.engine_time != state.engine_time for one in batches)
 
 
 def _continues(record: SequencedRecord, cursor: Cursor) -> bool:

@@ -1,13 +1,13 @@
 """Decodes large messages beside the loop, so that no publisher's bulk delays another.
 
-A message of more than BULK_BYTES is decoded in a thread. Meanwhile it waits with all that comes
-behind it of its publisher, so the publisher's order holds, and the others go on: the interpreter
-changes between the threads every 5 ms. One loop.
+A message of more than BULK_BYTES is decoded in a thread. Until all its records are in the log it
+waits with all that comes behind it of its publisher, so the publisher's order holds, and the others
+go on: the interpreter changes between the threads every 5 ms. One loop.
 """
 
 from collections import deque
 from collections.abc import Sequence
-from itertools import chain
+from itertools import islice, takewhile
 
 from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
@@ -25,9 +25,13 @@ class Bulk:
     def __init__(self, sequencer: Sequencer) -> None:
         self._sequencer = sequencer
         self._waiting: dict[PublisherKey, deque[RawMessage]] = {}
+        self._taken: tuple[deque[RawMessage], int] = (deque(), 0)
 
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values()))
+
+    def __contains__(self, publisher: object) -> bool:
+        return publisher in self._waiting
 
     def sort(self, messages: Sequence[RawMessage]) -> list[RawMessage]:
         """Takes what has to wait out of the messages of a turn; returns the rest, in order."""
@@ -59,26 +63,25 @@ class Bulk:
 
     def take(self, message: RawMessage) -> list[RawMessage]:
         """The message that was decoded, and what can follow it at once; nothing where it has been
-        discarded meanwhile.
+        discarded meanwhile. They wait on, until `written`.
         """
-        publisher = message.publisher
-        waiting = self._waiting.get(publisher)
+        waiting = self._waiting.get(message.publisher)
         if waiting is None or waiting[0].frames is not message.frames:
             return []
-        waiting.popleft()
-        taken = [message]
-        while waiting and _is_small(waiting[0]):
-            taken.append(waiting.popleft())
-        del self._waiting[publisher]
-        if waiting:
-            self._waiting[publisher] = waiting  # behind the others
+        taken = [message, *takewhile(_is_small, islice(waiting, 1, None))]
+        self._taken = (waiting, len(taken))
         return taken
 
-    def take_all(self) -> list[RawMessage]:
-        """All that waits."""
-        taken = list(chain.from_iterable(self._waiting.values()))
-        self._waiting.clear()
-        return taken
+    def written(self, publisher: PublisherKey) -> None:
+        """The records of what was taken last, of this publisher, are in the log."""
+        waiting, count = self._taken
+        if self._waiting.get(publisher) is not waiting:
+            return  # discarded meanwhile
+        del self._waiting[publisher]
+        for _ in range(count):
+            waiting.popleft()
+        if waiting:
+            self._waiting[publisher] = waiting  # behind the others
 
     def discard(self, publisher: PublisherKey) -> None:
         """Forgets what waits of the publisher."""

@@ -11,7 +11,7 @@ from bridge.sequencing.window import Window
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import DecodedBatch, Source
 from schemas.errors import WireError
-from schemas.positions import NO_CURSOR, Cursor, Proof
+from schemas.positions import NO_CURSOR, Cursor, Proof, PublisherState
 from schemas.records import EventsRecord, SequencedRecord
 from schemas.registration import Registration
 
@@ -63,20 +63,38 @@ class Anchor(NamedTuple):
         cursor: of the batch.
         engine_time: its own timestamp, Unix seconds; 0 where it is not known.
         proof: None where it is known to be of its incarnation.
+        begun: the timestamp of the next batch, where the log has a part of it; else None.
     """
 
     cursor: Cursor
     engine_time: float
     proof: Proof | None = None
+    begun: float | None = None
+
+    @classmethod
+    def of(cls, state: PublisherState) -> "Anchor":
+        """The one of a table that has folded the whole log."""
+        begun = None if state.begun is None else state.begun.engine_time
+        return cls(state.cursor, state.engine_time, state.proof, begun)
 
     def after(self, record: SequencedRecord) -> "Anchor":
-        """The one that the record leads to."""
-        cursor = Cursor(record.incarnation, record.last_sequence)
+        """The one that the record leads to, where it is not older than this."""
+        cursor = record.reached
         if not isinstance(record, EventsRecord):
             return Anchor(cursor, 0.0)
-        if record.doubted is not True or cursor.incarnation != self.cursor.incarnation:
+        if cursor.incarnation != self.cursor.incarnation:
+            if record.is_unfinished:
+                return Anchor(cursor, 0.0, begun=record.engine_time)
             return Anchor(cursor, record.engine_time)
-        proof = self.proof or Proof(self.cursor.sequence, self.engine_time)
+        proof = self.proof
+        if record.doubted is True:
+            proof = proof or Proof(self.cursor.sequence, self.engine_time)
+        elif not record.is_unfinished:
+            proof = None
+        if record.is_unfinished:
+            # The batch before is the last whole one, and only that proves what this one is of.
+            engine_time = self.engine_time if cursor == self.cursor else 0.0
+            return Anchor(cursor, engine_time, proof, record.engine_time)
         return Anchor(cursor, record.engine_time, proof)
 
 
@@ -92,6 +110,13 @@ class Held(NamedTuple):
     batch: DecodedBatch
     size_bytes: int
     link: int
+
+
+class _Begun(NamedTuple):
+    """The batch after this one is in the log in part; its own timestamp."""
+
+    after: Cursor
+    engine_time: float
 
 
 class _Checkpoint(NamedTuple):
@@ -117,6 +142,7 @@ class Lane:
     """The state of one publisher; see the module."""
 
     __slots__ = (
+        "_begun",
         "_checkpoint",
         "_proven_link",
         "counters",
@@ -145,6 +171,7 @@ class Lane:
         self.tracker = SequenceTracker(cursor)
         self.counters = PublisherCounters(registration.service_key)
         self.engine_time = 0.0
+        self._begun: _Begun | None = None
         self.degraded = False  # a gap was written here, and no reset or clear since
         self.repairs = repairs
         self.held: deque[Held] | None = None
@@ -162,7 +189,9 @@ class Lane:
     @property
     def anchor(self) -> Anchor:
         """The last accepted batch."""
-        return Anchor(self.tracker.cursor, self.engine_time, self.proof)
+        cursor, begun = self.tracker.cursor, self._begun
+        begun_time = begun.engine_time if begun is not None and begun.after == cursor else None
+        return Anchor(cursor, self.engine_time, self.proof, begun_time)
 
     def place(self, anchor: Anchor) -> None:
         """Sets the last batch in the log; what was seen before no longer proves duplicates."""
@@ -170,6 +199,7 @@ class Lane:
             self.tracker = SequenceTracker(anchor.cursor)
             self._proven_link = _NO_LINK
         self.engine_time, self.proof = anchor.engine_time, anchor.proof
+        self._begun = None if anchor.begun is None else _Begun(anchor.cursor, anchor.begun)
 
     # Which incarnation: numbers alone do not tell one from another that has come as far
 
@@ -268,6 +298,11 @@ class Lane:
             window: of this lane.
             link: that brought it, or that was there when it was asked for; 0 for unknown.
         """
+        if self._begun is not None:
+            self._begin_other(self._begun, batch, window, link)
+        self._accept(batch, window, link)
+
+    def _accept(self, batch: DecodedBatch, window: Window, link: int) -> None:
         counters = self.counters
         tracker = self.tracker
         sequence, engine_time = tracker.sequence, self.engine_time
@@ -314,9 +349,24 @@ class Lane:
             engine_time=self.engine_time,
             event_count=batch.event_count,
             run=batch.run,
+            parts=batch.parts,
             doubted=self.proof is not None,
             incomplete=bool(batch.dropped),
         )
+
+    def _begin_other(self, begun: _Begun, batch: DecodedBatch, window: Window, link: int) -> None:
+        """Begins an incarnation where the log has a part of a batch of this number, and of another
+        time: the engine has restarted.
+        """
+        if begun.after != self.tracker.cursor or batch.sequence != self.tracker.sequence + 1:
+            return
+        self._begun = None
+        if batch.engine_time not in (None, begun.engine_time):
+            self.counters.restarts += 1
+            self.degraded = False
+            self.tracker.begin_incarnation()
+            self.prove(link)
+            window.add_reset(incarnation=self.tracker.incarnation, reason=RESTARTED)
 
     def lost_to(self, batch: DecodedBatch) -> Cursor | None:
         """Up to where batches are missing, given one that was dropped; None where none are."""

@@ -1,17 +1,27 @@
 """Packs what one publisher sent in one window into as few records as its order allows. Pure.
 
 A log message costs its readers the same whatever its size, so batches that follow each other
-without a gap share a record, up to RECORD_BYTES_MAX and RECORD_EVENTS_MAX. A batch is never split
-over two records: a fold skips records by their last sequence, so the second half would be lost when
-the first was folded.
+without a gap share a record, up to RECORD_BYTES_MAX. Of a batch that comes in
+parts each is a record, so that no record takes long to fold.
 """
+
+from collections.abc import Sequence
 
 import msgspec
 
+from bridge.wire.parts import EventRun
 from schemas.events import ARRAY32, ARRAY_HEADER
 from schemas.identities import PublisherKey
-from schemas.limits import RECORD_BYTES_MAX, RECORD_EVENTS_MAX
-from schemas.records import EventsRecord, GapRecord, ResetRecord, SequencedRecord
+from schemas.limits import RECORD_BYTES_MAX
+from schemas.records import (
+    PART_VERSION,
+    RECORD_VERSION,
+    EventsRecord,
+    GapRecord,
+    Part,
+    ResetRecord,
+    SequencedRecord,
+)
 
 
 class Window:
@@ -60,21 +70,24 @@ class Window:
         engine_time: float,
         event_count: int,
         run: bytes,
+        parts: Sequence[EventRun] = (),
         doubted: bool = False,
         incomplete: bool = False,
     ) -> None:
         """Appends one batch; one without events still moves the cursor. `run`: its events,
-        by `schemas.events.encode_run`; `incomplete`: without one that could not be used.
+        by `schemas.events.encode_run`; `parts`: the same of a large one; `incomplete`: without one
+        that could not be used.
 
         The caller has put a gap or a reset between batches that do not follow each other.
         """
         if doubted != self._doubted:
             self._flush()
             self._doubted = doubted
-        if self._batches and (
-            len(self._encoded) + len(run) > RECORD_BYTES_MAX
-            or self._events + event_count > RECORD_EVENTS_MAX
-        ):
+        if parts:
+            self._flush()
+            self._add_parts(parts, incarnation, sequence, engine_time, incomplete=incomplete)
+            return
+        if self._batches and len(self._encoded) + len(run) > RECORD_BYTES_MAX:
             self._flush()
         self._encoded += run
         if not self._batches:
@@ -88,6 +101,25 @@ class Window:
         if incomplete:
             self._incomplete = sequence
         self._engine_time = engine_time
+
+    def _add_parts(
+        self,
+        parts: Sequence[EventRun],
+        incarnation: int,
+        sequence: int,
+        engine_time: float,
+        *,
+        incomplete: bool,
+    ) -> None:
+        total = sum(count for count, _ in parts)
+        end = 0
+        for count, run in parts:
+            first, end = end, end + count
+            self._incarnation, self._first, self._last = incarnation, sequence, sequence
+            self._batches, self._events, self._engine_time = 1, count, engine_time
+            self._incomplete = sequence if incomplete else msgspec.UNSET
+            self._encoded += run
+            self._flush(Part(first, end, total))
 
     def add_reset(self, *, incarnation: int, reason: str) -> None:
         """Appends the start of a new incarnation."""
@@ -124,7 +156,7 @@ class Window:
         self._flush()
         return self._records
 
-    def _flush(self) -> None:
+    def _flush(self, part: Part | None = None) -> None:
         if not self._batches:
             return
         ARRAY_HEADER.pack_into(self._encoded, 0, ARRAY32, self._events)
@@ -140,6 +172,8 @@ class Window:
                 events=msgspec.Raw(self._encoded),
                 doubted=True if self._doubted else msgspec.UNSET,
                 incomplete=self._incomplete,
+                part=msgspec.UNSET if part is None else part,
+                version=RECORD_VERSION if part is None else PART_VERSION,
             )
         )
         self._start_run()

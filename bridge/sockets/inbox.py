@@ -1,7 +1,7 @@
 """The bounded hand-over from the socket thread to the thread that writes records.
 
 Each publisher has a queue of its own, and whoever takes goes round them: one that sends more than
-can be taken delays itself.
+can be taken delays itself. A publisher may be paused: what comes of it then waits here, and counts.
 
 Beyond INBOX_MESSAGES_MAX or INBOX_BYTES_MAX messages are dropped and counted under their publisher
 as `inbox_full`; the next message of the publisher then shows a gap, so the loss is in the log, too.
@@ -47,6 +47,7 @@ class Inbox:
         self._bytes_max = bytes_max
         self._when_filled = when_filled
         self._queues: dict[PublisherKey, deque[RawMessage]] = {}  # the next one's turn first
+        self._paused: dict[PublisherKey, deque[RawMessage]] = {}
         self._messages = 0
         self._size_bytes = 0
         self.bulk = 0
@@ -59,7 +60,7 @@ class Inbox:
         publisher: PublisherKey | None = None
         queue: deque[RawMessage] = deque()
         with self._lock:
-            was_empty = not self._messages
+            was_empty = not self._queues
             for message in messages:
                 size_bytes = message.size_bytes
                 if (
@@ -73,14 +74,34 @@ class Inbox:
                     continue
                 if message.publisher is not publisher:  # almost always all are of one
                     publisher = message.publisher
-                    queue = self._queues.setdefault(publisher, deque())
+                    queue = self._queue_of(publisher)
                 queue.append(message)
                 if size_bytes > BULK_BYTES:
                     self.bulk += 1
                 self._messages += 1
                 self._size_bytes += size_bytes
-            filled = was_empty and self._messages > 0
+            filled = was_empty and bool(self._queues)
         if filled:
+            self._when_filled()
+
+    def _queue_of(self, publisher: PublisherKey) -> deque[RawMessage]:
+        paused = self._paused.get(publisher)
+        return self._queues.setdefault(publisher, deque()) if paused is None else paused
+
+    def pause(self, publisher: PublisherKey) -> None:
+        """Lets what comes of the publisher wait, until `go_on`; may be said again."""
+        with self._lock:
+            if publisher not in self._paused:
+                self._paused[publisher] = self._queues.pop(publisher, deque())
+
+    def go_on(self, publisher: PublisherKey) -> None:
+        """Ends a pause, where there is one."""
+        with self._lock:
+            queue = self._paused.pop(publisher, None)
+            was_empty = not self._queues
+            if queue:
+                self._queues[publisher] = queue
+        if queue and was_empty:
             self._when_filled()
 
     def take(self, messages_max: int, *, bytes_max: int = INBOX_BYTES_MAX) -> list[RawMessage]:
@@ -92,7 +113,8 @@ class Inbox:
         """
         taken: list[RawMessage] = []
         with self._lock:
-            if self._messages <= messages_max and self._size_bytes <= bytes_max:
+            is_small = self._messages <= messages_max and self._size_bytes <= bytes_max
+            if is_small and not self._paused:
                 for queue in self._queues.values():
                     taken += queue
                 self._queues.clear()
@@ -130,21 +152,30 @@ class Inbox:
     def waiting_since(self, publisher: PublisherKey) -> float | None:
         """When the publisher's oldest message that waits was received; None where none does."""
         with self._lock:
-            queue = self._queues.get(publisher)
+            queue = self._queues.get(publisher) or self._paused.get(publisher)
             return queue[0].received_at if queue else None
 
     def take_overflowed(self) -> dict[PublisherKey, list[bytes]]:
-        """Whose messages were dropped since the last call: all but the last frame of the latest."""
+        """Whose messages were dropped since the last call: all but the last frame of the latest. Of
+        a publisher that is paused not yet.
+        """
         if not self._overflowed:
             return {}
         with self._lock:
-            overflowed, self._overflowed = self._overflowed, {}
+            overflowed = {
+                publisher: heads
+                for publisher, heads in self._overflowed.items()
+                if publisher not in self._paused
+            }
+            for publisher in overflowed:
+                del self._overflowed[publisher]
         return overflowed
 
     def discard(self, publisher: PublisherKey) -> None:
-        """Drops a publisher's waiting messages. Cost O(those)."""
+        """Drops a publisher's waiting messages, and ends its pause. Cost O(those)."""
         with self._lock:
-            queue = self._queues.pop(publisher, ())
+            paused = self._paused.pop(publisher, None)
+            queue = self._queues.pop(publisher, ()) if paused is None else paused
             self._messages -= len(queue)
             self._size_bytes -= sum(message.size_bytes for message in queue)
 
@@ -155,6 +186,10 @@ class Inbox:
 
     def __len__(self) -> int:
         return self._messages
+
+    def __bool__(self) -> bool:
+        """Whether there is something to take."""
+        return bool(self._queues)
 
     @property
     def size_bytes(self) -> int:

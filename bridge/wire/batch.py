@@ -29,6 +29,7 @@ from xxhash import xxh3_64_intdigest
 
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.fields import Origin
+from bridge.wire.parts import EventRun, split_run
 from schemas.arrays import ArrayPacker
 from schemas.errors import BatchError, EventError, FrameError, WireError
 from schemas.events import BlockEvent, Cleared, decode_run, encode_run
@@ -42,6 +43,7 @@ from schemas.limits import (
     LORA_NAMES_MAX,
     MESSAGE_BYTES_MAX,
     PACKED_BATCH_BYTES_MAX,
+    RECORD_BYTES_MAX,
     SEQUENCE_MAX,
 )
 from schemas.registration import Registration
@@ -179,9 +181,10 @@ class DecodedBatch(NamedTuple):
         engine_time: the engine's timestamp, Unix seconds; None where the batch was unusable.
         event_count: how many events could be used.
         clears: whether one of them says that the publisher holds nothing any more.
-        run: those events one after the other, as a record has them.
+        run: those events one after the other, as a record has them; b"" where there are `parts`.
         dropped: an `EventError` for each event that could not be used, or one `BatchError`: the
             batch then has no events, but it was received, so its sequence counts.
+        parts: of a large batch its events, of which each part is to be a record of its own.
     """
 
     sequence: int
@@ -191,6 +194,7 @@ class DecodedBatch(NamedTuple):
     clears: bool
     run: bytes
     dropped: list[WireError]
+    parts: tuple[EventRun, ...] = ()
 
     @classmethod
     def of_events(
@@ -208,7 +212,9 @@ class DecodedBatch(NamedTuple):
     @property
     def events(self) -> list[BlockEvent]:
         """What could be used, in order. Cost O(events)."""
-        return decode_run(self.run, self.event_count)
+        if not self.parts:
+            return decode_run(self.run, self.event_count)
+        return [event for count, run in self.parts for event in decode_run(run, count)]
 
 
 def read_frames(frames: Sequence[bytes]) -> tuple[int, bytes]:
@@ -266,8 +272,8 @@ class BatchDecoder:
         sequence, payload = read_frames(frames)
         try:
             self._check_size(payload)
-            batch = self._pack(payload, sequence)
-            return self._decode(payload, sequence) if batch is None else batch
+            batch = self._pack(payload, sequence) or self._decode(payload, sequence)
+            return batch if len(batch.run) <= RECORD_BYTES_MAX else self._in_parts(batch)
         except BatchError as error:
             return DecodedBatch.unusable(sequence, xxh3_64_intdigest(payload), _alone(error))
 
@@ -296,6 +302,13 @@ class BatchDecoder:
                 return None
             self._origin.lora_names.update(lora_names)
         return DecodedBatch(sequence, digest, engine_time, count, clears, run, [])
+
+    def _in_parts(self, batch: DecodedBatch) -> DecodedBatch:
+        given = (batch.run, batch.event_count, RECORD_BYTES_MAX)
+        parts = self._origin.packer.split_run(*given)
+        if parts is None:
+            parts = split_run(*given)
+        return batch._replace(run=b"", parts=tuple(EventRun(*part) for part in parts))
 
     def _decode(self, payload: bytes, sequence: int) -> DecodedBatch:
         events: list[BlockEvent] = []

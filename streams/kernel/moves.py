@@ -2,8 +2,9 @@
 
 An engine tells first what it has evicted and then what its offloading has stored, so the removal of
 a block from the GPU may come before the placeholder of the same block on the CPU. What a removed
-block was is remembered to the end of its batch and no longer: a batch is folded whole or not at
-all, so the table depends on the log alone, not on how batches were packed into records.
+block was is remembered to the end of its batch and no longer. Both are in one record, of a large
+batch too (`bridge.wire.parts`), so the table depends on the log alone, not on how batches were
+packed into records.
 """
 
 from collections.abc import Iterable

@@ -5,10 +5,13 @@ Rules, in the order in which they are applied to a record:
 1. It cannot be decoded, or a newer Reprise wrote it: skipped and counted; the fold goes on.
 2. Its (incarnation, last sequence) is not above the publisher's cursor: it is a duplicate, or late;
    skipped and counted. So a log that delivers a record twice gives the state of one that delivers
-   it once. Where only the record's beginning has been folded, the kernel skips those events.
+   it once. Where only the record's beginning has been folded, the kernel skips those events. Of a
+   batch that is spread over records, what was folded is skipped by its number (`Begun`); the cursor
+   moves with the last of them.
 3. Its incarnation is newer: whatever the publisher held is dropped first, `reset` record or none.
 4. Its first sequence is not the one after the cursor, and no `gap` record said so: the log itself
-   has a hole (old records retired, the table lost). Counted, and the publisher is degraded.
+   has a hole (old records retired, the table lost). Counted, and the publisher is degraded. So it
+   is where a batch was begun and does not go on with the next event.
 5. `events` go to the kernel. `gap`, and a batch that is `incomplete`, degrade the publisher: the
    table may miss blocks of it and may list evicted ones, until a reset or a later `cleared` event.
 6. `registered` and `unregistered` make and end the publisher's part in answers.
@@ -30,16 +33,18 @@ from typing import NamedTuple
 import msgspec
 
 from schemas.answer_states import Doubt
-from schemas.codec import decode_log_record, decode_record
+from schemas.codec import decode_log_record, decode_record, decode_record_events
 from schemas.errors import RecordError
+from schemas.events import encode_events
 from schemas.identities import ModelContext, Offset, PrefixScope, PublisherKey
 from schemas.limits import BRIDGES_REMEMBERED_MAX, UNREGISTERED_REMEMBERED_MAX
-from schemas.positions import Confirmation, Cursor, Heartbeat, Proof, PublisherState
+from schemas.positions import Begun, Confirmation, Heartbeat, Proof, PublisherState
 from schemas.records import (
     EventsRecord,
     GapRecord,
     HeartbeatRecord,
     LogRecord,
+    Part,
     RegisteredRecord,
     Report,
     ResetRecord,
@@ -165,13 +170,14 @@ class Fold:
                 # What is no array of events may not drop what the publisher holds either.
                 self.kernel.check_events(bytes(record.events))
             self._begin_incarnation(publisher, state, record.incarnation)
-        elif Cursor(record.incarnation, record.last_sequence) <= state.cursor:
+        elif record.last <= state.cursor or _is_folded(record, state):
             self.counters["duplicate_records"] += 1
             return (
                 f"Expected batches after {before.incarnation}:{before.sequence}, got"
                 f" {record.incarnation}:{record.first_sequence} to {record.last_sequence}"
                 f" of publisher: {publisher}"
             )
+        begun, state.begun = state.begun, None
         match record:
             case ResetRecord():
                 self.counters["resets"] += 1
@@ -183,8 +189,8 @@ class Fold:
                 # Nothing is known of the batch at the cursor.
                 state.engine_time, state.proof = 0.0, None
             case EventsRecord():
-                self._apply_events(publisher, state, record)
-        state.sequence = max(state.sequence, record.last_sequence)
+                self._apply_events(publisher, state, record, begun)
+        state.sequence = max(state.sequence, record.reached.sequence)
         self._put(publisher, state)
         return ""
 
@@ -197,6 +203,7 @@ class Fold:
         state.sequence = -1
         state.engine_time, state.proof = 0.0, None
         state.degraded_since, state.degraded_at = None, 0.0
+        state.begun = None
 
     def _expect(self, state: PublisherState, record: SequencedRecord) -> None:
         if record.first_sequence > state.sequence + 1:
@@ -204,16 +211,29 @@ class Fold:
             _degrade(state, state.sequence + 1, record.bridge_time)
 
     def _apply_events(
-        self, publisher: PublisherKey, state: PublisherState, record: EventsRecord
+        self,
+        publisher: PublisherKey,
+        state: PublisherState,
+        record: EventsRecord,
+        begun: Begun | None,
     ) -> None:
-        events = bytes(record.events)
+        events = _events_after(record, state, begun)
         cleared = self.kernel.apply(self._handle(publisher), events, state.sequence)
         self._expect(state, record)  # only of events that were folded
-        if record.doubted is not True:
+        if not _goes_on(record, state, begun):
+            self.counters["log_holes"] += 1
+            _degrade(state, record.first_sequence, record.bridge_time)
+        if record.doubted is True:
+            if state.proof is None:
+                state.proof = Proof(state.sequence, state.engine_time)
+        elif not record.is_unfinished:
             state.proof = None
-        elif state.proof is None:
-            state.proof = Proof(state.sequence, state.engine_time)
-        state.engine_time = record.engine_time
+        if not record.is_unfinished:
+            state.engine_time = record.engine_time
+        elif record.part is not msgspec.UNSET:
+            if record.first_sequence > state.sequence + 1:
+                state.engine_time = 0.0  # nothing is known of the batch before
+            state.begun = Begun(record.part.end, record.part.total, record.engine_time)
         degraded_since = state.degraded_since
         if cleared is not None and degraded_since is not None and cleared > degraded_since:
             state.degraded_since, state.degraded_at = None, 0.0
@@ -396,6 +416,42 @@ class Fold:
 def _degrade(state: PublisherState, sequence: int, at: float) -> None:
     if state.degraded_since is None:
         state.degraded_since, state.degraded_at = sequence, at
+
+
+def _is_of(record: EventsRecord, part: Part, state: PublisherState, begun: Begun) -> bool:
+    """Whether the part is one of the batch that was begun."""
+    is_next = record.first_sequence == state.sequence + 1
+    return is_next and (part.total, record.engine_time) == (begun.total, begun.engine_time)
+
+
+def _is_folded(record: SequencedRecord, state: PublisherState) -> bool:
+    """Whether the record is a part of the batch that was begun, and nothing of it is new."""
+    begun = state.begun
+    if begun is None or not isinstance(record, EventsRecord) or record.part is msgspec.UNSET:
+        return False
+    return _is_of(record, record.part, state, begun) and record.part.end <= begun.events
+
+
+def _goes_on(record: EventsRecord, state: PublisherState, begun: Begun | None) -> bool:
+    """Whether the record has what follows on what is folded of its batch. A batch that is missing
+    as a whole shows otherwise.
+    """
+    part = record.part
+    if begun is None or record.first_sequence > state.sequence + 1:
+        return part is msgspec.UNSET or not part.first
+    if part is msgspec.UNSET:
+        return False
+    return _is_of(record, part, state, begun) and part.first <= begun.events
+
+
+def _events_after(record: EventsRecord, state: PublisherState, begun: Begun | None) -> bytes:
+    """The record's events, encoded, without what is folded of the batch that was begun."""
+    part = record.part
+    if begun is None or part is msgspec.UNSET or part.first >= begun.events:
+        return bytes(record.events)
+    if not _is_of(record, part, state, begun):
+        return bytes(record.events)
+    return encode_events(decode_record_events(record)[begun.events - part.first :])
 
 
 def _heard_at(item: tuple[str, Heartbeat]) -> tuple[float, str]:

@@ -8,7 +8,7 @@ from typing import Final
 
 from schemas.answer_states import AnswerState, Standing
 from schemas.identities import PublisherKey
-from schemas.limits import STALE_S
+from schemas.limits import RECORD_BYTES_MAX, STALE_S
 from schemas.records import EventsRecord, GapRecord, Record
 from streams.kernel.changes import decode_changes
 from streams.table.fold import Fold
@@ -18,6 +18,9 @@ from tests.simulation.loop import Process, SimulatedLoop
 
 FAULTS_S: Final = 6.0
 """Whatever is to be undone later has been undone after this long; see `Crowd.later`."""
+
+RECORD_BYTES: Final = (60, RECORD_BYTES_MAX)
+"""Of a record of events, in a world: with the first one most batches are cut into parts."""
 
 Step = Callable[[], object]
 

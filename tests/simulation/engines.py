@@ -19,7 +19,7 @@ from schemas.identities import PublisherKey
 from schemas.records import EventsRecord
 from schemas.registration import PublisherKind, Registration
 from simulation.engines.cache import BlockChain, CacheSizes, EngineCache
-from simulation.engines.wire import EngineEvent, EventEncoder
+from simulation.engines.wire import AllBlocksCleared, BlockStored, EngineEvent, EventEncoder
 from tests.building import prefix_hashes
 from tests.simulation.loop import EPOCH_S, SimulatedLoop, current
 
@@ -129,6 +129,20 @@ class SimulatedEngine:
         while len(self.past) > 1 and self.past[1][0] < self._loop.now - PAST_S:
             self.past.popleft()
 
+    def _note_events(self, events: Sequence[EngineEvent]) -> None:
+        """What was held after each block of a batch: its records may have a part of it each."""
+        held = self.past[-1][1] or set()
+        for event in events:
+            if isinstance(event, AllBlocksCleared):
+                held = set()
+                self._note_past(held)
+                continue
+            for block in event.block_hashes:
+                prefix = self._prefixes[int(block)]
+                held = held | {prefix} if isinstance(event, BlockStored) else held - {prefix}
+                self._note_past(held)
+        self._note_past(self.held())
+
     def was_so(self, found: set[int], *, within_s: float) -> bool:
         """Whether this is all that was cached at some time of the last seconds."""
         since = self._loop.now - within_s
@@ -188,7 +202,7 @@ class SimulatedEngine:
         payload = self._encoder.encode(events, timestamp_s=now, dp_rank=0)
         self._lives[now] = self._life
         self.buffer.append((self.sequence, payload))
-        self._note_past(self.held())
+        self._note_events(events)
         for link in self.links:
             link.send([b"", self.sequence.to_bytes(8, "big"), payload])
         self.sequence += 1

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from schemas.events import BlockEvent
 from schemas.limits import HEARTBEAT_S
+from schemas.records import Part
 from tests.building import (
     BLOCK,
     cleared,
@@ -43,6 +44,7 @@ class WrittenPublisher:
         """One more record."""
         steps: list[tuple[int, Callable[[], None]]] = [
             (16, self._events),
+            (4, self._parts),
             (1, self._gap),
             (1, self._reset),
             (2, self._again),
@@ -75,6 +77,40 @@ class WrittenPublisher:
             first, last, events, incarnation=self._incarnation, stream=stream
         )
         self._append(self._last)
+
+    def _parts(self) -> None:
+        """A batch of which each record has a part; now and then its bridge ends in the middle, and
+        the next one writes all of it again, or finds it lost.
+        """
+        sequence = self._sequence = self._sequence + 1
+        events = [one for _ in range(self._rng.randint(2, 5)) for one in self._batch(sequence)]
+        for _ in range(self._rng.choice((0, 0, 0, 1, 2))):
+            parts = self._in_parts(sequence, events)
+            for part in parts[: self._rng.randint(1, len(parts))]:
+                self._append(part)
+        if self._rng.random() < 0.1:
+            stream = self.registration.stream
+            self._append(
+                gap_record(sequence, sequence, incarnation=self._incarnation, stream=stream)
+            )
+            return
+        for part in self._in_parts(sequence, events):
+            self._last = part
+            self._append(part)
+
+    def _in_parts(self, sequence: int, events: Sequence[BlockEvent]) -> list[bytes]:
+        ends = [at for at in range(1, len(events)) if self._rng.random() < 0.5] + [len(events)]
+        return [
+            events_record(
+                sequence,
+                sequence,
+                events[first:end],
+                incarnation=self._incarnation,
+                stream=self.registration.stream,
+                part=Part(first, end, len(events)),
+            )
+            for first, end in zip([0, *ends], ends, strict=False)
+        ]
 
     def _batch(self, sequence: int) -> list[BlockEvent]:
         kind = self._rng.choices(("store", "remove", "clear"), (8, 3, 1))[0]

@@ -16,10 +16,11 @@ from unittest import mock
 
 from bridge import heartbeats, pump
 from bridge.delivery import spool
-from bridge.sequencing import sequencer
+from bridge.sequencing import sequencer, window
 from bridge.sequencing.sequencer import Sequencer
 from bridge.service import Bridge, BridgeSettings
 from bridge.sockets.inbox import Inbox
+from bridge.wire import batch
 from brokers import clients
 from brokers.interface import Partition
 from brokers.options import client_options
@@ -35,7 +36,15 @@ from schemas.topics import encode_publisher
 from streams.kernel import open_kernel
 from streams.table.fold import Fold
 from tests.simulation.broker import SimulatedBroker
-from tests.simulation.crowd import FAULTS_S, Crowd, Step, check_engine, check_states, held_by
+from tests.simulation.crowd import (
+    FAULTS_S,
+    RECORD_BYTES,
+    Crowd,
+    Step,
+    check_engine,
+    check_states,
+    held_by,
+)
 from tests.simulation.disk import Database, SimulatedDisk, WriteBatch
 from tests.simulation.engines import SimulatedReplayer, SimulatedSubscriber
 from tests.simulation.history import History
@@ -87,6 +96,7 @@ class BridgeWorld:
         self.spool_bytes = rng.choice((SPOOL_BYTES_MAX, SPOOL_BYTES_MAX, 4096))
         self.window_ms = rng.choice((0, 50))
         self.held_max = history.source("held").choice((3, HELD_BATCHES_MAX))
+        self.record_bytes = history.source("records").choice(RECORD_BYTES)
         self.registered: set[int] = set()
         self.bridges = 0  # processes that have been, each with a name of its own
         self.registrations: Counter[int] = Counter()  # how often, by engine
@@ -95,7 +105,8 @@ class BridgeWorld:
         history.note(
             f"{len(self.hosts)} bridges, {len(self.engines)} engines,"
             f" covered: {self.crowd.covered}, spool: {self.spool_bytes},"
-            f" window: {self.window_ms} ms, held: {self.held_max}"
+            f" window: {self.window_ms} ms, held: {self.held_max},"
+            f" records of {self.record_bytes} bytes"
         )
 
     def _trace(self, value: bytes) -> None:
@@ -124,6 +135,10 @@ class BridgeWorld:
                 (spool, "Database", self._database),
                 (spool, "new_batch", WriteBatch),
                 (sequencer, "HELD_BATCHES_MAX", self.held_max),
+                *(
+                    (module, "RECORD_BYTES_MAX", self.record_bytes)
+                    for module in (batch, window, pump)
+                ),
                 (heartbeats, "new_bridge_name", self._bridge_name),
             ):
                 stack.enter_context(mock.patch.object(module, name, made))

@@ -19,10 +19,11 @@ from bridge.heartbeats import Heartbeats
 from bridge.membership.commands import Commands
 from bridge.membership.registrar import Registrar
 from bridge.pump import Pump
-from bridge.sequencing import sequencer
+from bridge.sequencing import sequencer, window
 from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.inbox import Inbox
 from bridge.supervision import keep
+from bridge.wire import batch
 from schemas.answer_states import AnswerState, Standing
 from schemas.codec import decode_log_record
 from schemas.errors import DiskError, NotRegisteredError, StorageError
@@ -40,7 +41,15 @@ from streams.table.driver import FoldDriver, recover
 from streams.table.fold import Fold
 from streams.table.scope_states import FreshUntil, Source
 from streams.table.table import Table
-from tests.simulation.crowd import FAULTS_S, Crowd, Step, check_engine, check_states, held_by
+from tests.simulation.crowd import (
+    FAULTS_S,
+    RECORD_BYTES,
+    Crowd,
+    Step,
+    check_engine,
+    check_states,
+    held_by,
+)
 from tests.simulation.disk import Database, KilledError, SimulatedDisk, WriteBatch
 from tests.simulation.engines import SimulatedReplayer, SimulatedSubscriber
 from tests.simulation.history import History
@@ -199,9 +208,11 @@ class EmbeddedWorld:
         self.flush_s = self.rng.choice((0.25, 1.0, 5.0))
         self.segment_bytes = self.rng.choice((2_000, 10_000))
         self.held_max = history.source("held").choice((3, HELD_BATCHES_MAX))
+        self.record_bytes = history.source("records").choice(RECORD_BYTES)
         history.note(
             f"{len(self.crowd.engines)} engines, covered: {self.crowd.covered},"
-            f" flush: {self.flush_s:g} s, segments: {self.segment_bytes}, held: {self.held_max}"
+            f" flush: {self.flush_s:g} s, segments: {self.segment_bytes}, held: {self.held_max},"
+            f" records of {self.record_bytes} bytes"
         )
 
     @contextmanager
@@ -217,6 +228,10 @@ class EmbeddedWorld:
                 (store, "Database", self._database),
                 (store, "new_batch", WriteBatch),
                 (sequencer, "HELD_BATCHES_MAX", self.held_max),
+                *(
+                    (module, "RECORD_BYTES_MAX", self.record_bytes)
+                    for module in (batch, window, pump)
+                ),
                 (heartbeats, "new_bridge_name", self._bridge_name),
                 (os, "urandom", names.randbytes),
             ):

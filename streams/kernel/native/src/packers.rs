@@ -5,10 +5,11 @@ use std::collections::HashMap;
 use msgpack::{Malformed, Reader};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyTuple};
+use pyo3::types::{PyBytes, PyList, PyTuple};
 use wire::arrays::{pack_hashes, pack_tokens};
 use wire::batches::{self, Limits};
 use wire::layout::Layout;
+use wire::parts;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::convert::{bytes_of, describe};
@@ -41,6 +42,24 @@ impl ArrayPacker {
         let bytes = bytes_of(encoded)?;
         let bytes = bytes.as_bytes();
         Ok(py.detach(|| Reader::new(bytes).skip_some(most).unwrap_or(0)))
+    }
+
+    #[pyo3(signature = (run, count, bytes_max, /))]
+    fn split_run<'py>(
+        &self,
+        run: &Bound<'py, PyBytes>,
+        count: usize,
+        bytes_max: usize,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let py = run.py();
+        let bytes = run.as_bytes();
+        let split = py.detach(|| parts::split(bytes, bytes_max));
+        let parts = split.map_err(|malformed| array_error(&malformed, "events"))?;
+        let split: usize = parts.iter().map(|part| part.events).sum();
+        if split < count {
+            return Err(PyValueError::new_err(format!("Expected {count} events, got {split}")));
+        }
+        PyList::new(py, parts.iter().map(|part| (part.events, PyBytes::new(py, &part.run))))
     }
 
     #[pyo3(signature = (*, arrays, maps, dp_rank, lora_name))]

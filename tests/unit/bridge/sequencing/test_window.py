@@ -3,10 +3,20 @@ import pytest
 
 from bridge.sequencing import window as window_module
 from bridge.sequencing.window import Window
+from bridge.wire.parts import EventRun
 from schemas.codec import decode_record, decode_record_events
 from schemas.events import BlockEvent, Cleared, Removed, encode_run
 from schemas.identities import Medium
-from schemas.records import EventsRecord, GapRecord, ResetRecord, SequencedRecord, encode_record
+from schemas.records import (
+    PART_VERSION,
+    RECORD_VERSION,
+    EventsRecord,
+    GapRecord,
+    Part,
+    ResetRecord,
+    SequencedRecord,
+    encode_record,
+)
 from tests.unit.bridge.messages import registration
 
 PUBLISHER = registration(dp_rank=2).publisher
@@ -124,7 +134,7 @@ def test_gaps_and_resets_stand_between_the_batches_where_they_happened() -> None
 
 
 def test_a_full_record_is_followed_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(window_module, "RECORD_EVENTS_MAX", 3)
+    monkeypatch.setattr(window_module, "RECORD_BYTES_MAX", 5 + len(encode_run([removed(0)])))
     window = open_window()
     for sequence in range(5):
         add(window, sequence, [removed(sequence), Cleared(sequence=sequence)])
@@ -136,14 +146,11 @@ def test_a_full_record_is_followed_by_another(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_record_may_be_exactly_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = len(encode_run([removed(0)]))
-    for name, most in (("RECORD_EVENTS_MAX", 2), ("RECORD_BYTES_MAX", 5 + 2 * sizes)):
-        with monkeypatch.context() as patch:
-            patch.setattr(window_module, name, most)
-            window = open_window()
-            for sequence in range(5):
-                add(window, sequence, [removed(sequence)])
-            assert [span(one)[2:] for one in window.close()] == [(0, 1), (2, 3), (4, 4)], name
+    monkeypatch.setattr(window_module, "RECORD_BYTES_MAX", 5 + 2 * len(encode_run([removed(0)])))
+    window = open_window()
+    for sequence in range(5):
+        add(window, sequence, [removed(sequence)])
+    assert [span(one)[2:] for one in window.close()] == [(0, 1), (2, 3), (4, 4)]
 
 
 def test_records_are_split_by_size_and_one_larger_batch_stays_whole(
@@ -158,6 +165,39 @@ def test_records_are_split_by_size_and_one_larger_batch_stays_whole(
     assert [span(record)[2:] for record in records] == [(0, 0), (1, 2), (3, 3), (4, 6), (7, 7)]
     events = [event for record in records for event in events_of(record)]
     assert events == [removed(sequence, blocks) for sequence, blocks in enumerate(sizes)]
+
+
+def test_each_part_of_a_large_batch_is_a_record_and_the_last_one_ends_it() -> None:
+    window = open_window()
+    add(window, 6, [removed(6)])
+    parts = [EventRun(count, encode_run([removed(7)] * count)) for count in (2, 1, 3)]
+    window.add_batch(
+        incarnation=1,
+        sequence=7,
+        engine_time=17.0,
+        event_count=5,  # of which one has been cut
+        run=b"",
+        parts=parts,
+        doubted=True,
+        incomplete=True,
+    )
+    add(window, 8, [removed(8)])
+    records = window.close()
+    assert [span(record)[2:] for record in records] == [(6, 6), (7, 7), (7, 7), (7, 7), (8, 8)]
+    batch = [one for one in records[1:4] if isinstance(one, EventsRecord)]
+    assert [(one.part, one.version) for one in batch] == [
+        (Part(0, 2, 6), PART_VERSION),
+        (Part(2, 3, 6), PART_VERSION),
+        (Part(3, 6, 6), PART_VERSION),
+    ]
+    assert [one.reached.sequence for one in batch] == [6, 6, 7]
+    assert [(one.doubted, one.incomplete, one.engine_time) for one in batch] == [
+        (True, 7, 17.0)
+    ] * 3
+    assert [len(events_of(one)) for one in batch] == [2, 1, 3]
+    others = [one for one in (records[0], records[4]) if isinstance(one, EventsRecord)]
+    whole = (msgspec.UNSET, RECORD_VERSION, msgspec.UNSET)
+    assert [(one.part, one.version, one.incomplete) for one in others] == [whole] * 2
 
 
 def test_batches_that_do_not_follow_are_an_error_of_the_caller() -> None:

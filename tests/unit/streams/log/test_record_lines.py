@@ -138,8 +138,8 @@ def test_what_is_no_record_is_shown_whatever_the_filter(value: bytes | None) -> 
 
 def test_a_newer_version_is_named() -> None:
     fields = msgspec.msgpack.decode(encode_record(UnregisteredRecord(**PUBLISHER)))
-    newer = msgspec.msgpack.encode(fields | {"version": 3, "kind": "novelty"})
-    assert line(newer)["error"] == "Expected a record of version `2` or older, got `3`"
+    newer = msgspec.msgpack.encode(fields | {"version": 4, "kind": "novelty"})
+    assert line(newer)["error"] == "Expected a record of version `3` or older, got `4`"
 
 
 @pytest.mark.parametrize(

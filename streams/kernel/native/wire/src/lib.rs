@@ -5,6 +5,7 @@
 //!     layout      which fields the events of a kind of publisher have
 //!     extra_keys  what enters a block's hash beside its tokens
 //!     arrays      hashes and tokens
+//!     parts       a large batch cut into several
 
 #![deny(clippy::all)]
 #![forbid(unsafe_code)]
@@ -13,3 +14,4 @@ pub mod arrays;
 pub mod batches;
 mod extra_keys;
 pub mod layout;
+pub mod parts;
