@@ -146,8 +146,8 @@ class Pump:
 
         What is held for a repair is left to the next start, which asks for it.
         """
-        await asyncio.to_thread(self.subscriber.stop)
         self._is_draining = True
+        await asyncio.to_thread(self.subscriber.stop)
         for publisher, followed in self.followed.items():
             followed.cancel_repair()
             if followed.live and not followed.can_replay:

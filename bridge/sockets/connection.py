@@ -24,6 +24,9 @@ from schemas.limits import (
     LINK_KEEPALIVE_IDLE_S,
     LINK_KEEPALIVE_INTERVAL_S,
     LINK_KEEPALIVE_PROBES_MAX,
+    LINK_QUEUE_BYTES,
+    LINK_QUEUE_MESSAGES_MAX,
+    LINK_QUEUE_MESSAGES_MIN,
     LINK_QUIET_S,
     LINK_REPLACE_S,
     LINK_RETRY_FIRST_MS,
@@ -34,6 +37,7 @@ from schemas.limits import (
     MESSAGE_HEADERS_BYTES,
     RECEIVE_BURST_BYTES,
     RECEIVE_BURST_MAX,
+    SUBSCRIBER_TURN_S,
 )
 from schemas.registration import Registration
 
@@ -98,6 +102,8 @@ class Connection:
         self._breach = ""
         self._received = ReceivedBytes()
         self._delivered_bytes = 0
+        self._paid_at = 0.0  # when it may be received from again, monotonic seconds
+        self._queue_max = LINK_QUEUE_MESSAGES_MAX  # messages; see `_bound_queue`
         self._counted = False
         self.links = 0
         self.behind_since: float | None = None
@@ -137,13 +143,16 @@ class Connection:
     def receive(self) -> list[RawMessage]:
         """What has arrived, up to RECEIVE_BURST_MAX messages or RECEIVE_BURST_BYTES.
 
-        Never waits; one message is taken whatever its size.
+        Never waits; one message is taken whatever its size, and the next one only after as long as
+        smaller ones of that size would have taken.
         """
         messages: list[RawMessage] = []
         received_at = time.monotonic()
         size_bytes = 0
         link = self._sent_over
         self.pending = True
+        if received_at < self._paid_at:
+            return messages  # it was behind then, and is
         while (
             len(messages) < RECEIVE_BURST_MAX
             and size_bytes < RECEIVE_BURST_BYTES
@@ -158,11 +167,24 @@ class Connection:
             messages.append(message)
             size_bytes += message.size_bytes
         self._delivered_bytes += size_bytes + MESSAGE_HEADERS_BYTES * len(messages)
+        if messages:
+            self._bound_queue(size_bytes // len(messages))
+            beyond_bytes = max(0, size_bytes - RECEIVE_BURST_BYTES)
+            self._paid_at = received_at + beyond_bytes * SUBSCRIBER_TURN_S / RECEIVE_BURST_BYTES
         if not self.pending:
             self.behind_since = None
         elif self.behind_since is None:
             self.behind_since = received_at
         return messages
+
+    def _bound_queue(self, message_bytes: int) -> None:
+        """Bounds what libzmq has received and we have not taken, by how large messages are now: it
+        counts them. Beyond that the engine's socket keeps them, and drops what it cannot.
+        """
+        most = LINK_QUEUE_BYTES // max(message_bytes, 1)
+        most = max(LINK_QUEUE_MESSAGES_MIN, min(most, LINK_QUEUE_MESSAGES_MAX))
+        if 2 * most < self._queue_max or (most > 2 * self._queue_max and not self.pending):
+            self.socket.rcvhwm = self._queue_max = most
 
     def _receive_frames(self) -> list[bytes]:
         """One message. A frame knows whether more follow; asking the socket costs twice as much."""
@@ -341,7 +363,7 @@ def descriptor_of(socket: "zmq.Socket[bytes]") -> int:
 def _set_options(socket: "zmq.Socket[bytes]") -> None:
     """All that matters is passed: libzmq's defaults drop messages and never find a dead link."""
     socket.linger = 0
-    socket.rcvhwm = 0  # the bound is the inbox's, where what it drops is counted
+    socket.rcvhwm = LINK_QUEUE_MESSAGES_MAX
     socket.maxmsgsize = MESSAGE_BYTES_MAX
     socket.reconnect_ivl = LINK_RETRY_FIRST_MS
     socket.reconnect_ivl_max = LINK_RETRY_MAX_MS

@@ -193,7 +193,7 @@ class Subscriber:
             self._watch_at = started + LINK_WATCH_S
             self._watch_some()
         self._turned_at = started
-        if 0 < longest < RECEIVE_BURST_MAX:
+        if longest < RECEIVE_BURST_MAX and (longest or self._pending):
             time.sleep(max(0.0, started + SUBSCRIBER_TURN_S - time.monotonic()))
 
     def _receive(self, connection: Connection) -> int:

@@ -29,7 +29,7 @@ from xxhash import xxh3_64_intdigest
 
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.fields import Origin
-from bridge.wire.parts import EventRun, split_run
+from bridge.wire.parts import EventRun, parts_of
 from schemas.arrays import ArrayPacker
 from schemas.errors import BatchError, EventError, FrameError, WireError
 from schemas.events import BlockEvent, Cleared, decode_run, encode_run
@@ -273,7 +273,10 @@ class BatchDecoder:
         try:
             self._check_size(payload)
             batch = self._pack(payload, sequence) or self._decode(payload, sequence)
-            return batch if len(batch.run) <= RECORD_BYTES_MAX else self._in_parts(batch)
+            if len(batch.run) <= RECORD_BYTES_MAX:
+                return batch
+            parts = parts_of(batch.run, batch.event_count, RECORD_BYTES_MAX, self._origin.packer)
+            return batch._replace(run=b"", parts=parts) if len(parts) > 1 else batch
         except BatchError as error:
             return DecodedBatch.unusable(sequence, xxh3_64_intdigest(payload), _alone(error))
 
@@ -302,13 +305,6 @@ class BatchDecoder:
                 return None
             self._origin.lora_names.update(lora_names)
         return DecodedBatch(sequence, digest, engine_time, count, clears, run, [])
-
-    def _in_parts(self, batch: DecodedBatch) -> DecodedBatch:
-        given = (batch.run, batch.event_count, RECORD_BYTES_MAX)
-        parts = self._origin.packer.split_run(*given)
-        if parts is None:
-            parts = split_run(*given)
-        return batch._replace(run=b"", parts=tuple(EventRun(*part) for part in parts))
 
     def _decode(self, payload: bytes, sequence: int) -> DecodedBatch:
         events: list[BlockEvent] = []

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from schemas.arrays import ArrayPacker
 from schemas.events import BlockEvent, Removed, Stored, decode_run, encode_run
 
 
@@ -32,6 +33,12 @@ class EventRun(NamedTuple):
 
     events: int
     encoded: bytes
+
+
+def parts_of(run: bytes, count: int, bytes_max: int, packer: ArrayPacker) -> tuple[EventRun, ...]:
+    """As `split_run`, by the packer where it can."""
+    parts = packer.split_run(run, count, bytes_max)
+    return tuple(map(EventRun._make, split_run(run, count, bytes_max) if parts is None else parts))
 
 
 def split_run(run: bytes, count: int, bytes_max: int) -> list[EventRun]:

@@ -78,3 +78,50 @@ def test_a_publisher_s_waiting_messages_can_be_dropped() -> None:
     inbox.discard(ONE)
     assert inbox.size_bytes == 3
     assert inbox.take(9) == [other]
+
+
+def test_what_comes_of_a_paused_publisher_waits_and_counts() -> None:
+    woken: list[int] = []
+    inbox = Inbox(messages_max=4, when_filled=lambda: woken.append(len(inbox)))
+    first, second, third = messages(3)
+    other = RawMessage(TWO, [b"x"], 5.0)
+    inbox.put([first])
+    inbox.pause(ONE)
+    inbox.pause(ONE)
+    inbox.put([second])
+    assert (len(inbox), bool(inbox), inbox.take(9)) == (2, False, [])
+    inbox.put([other, third])
+    assert woken == [1, 4], "there was nothing to take but of a paused one"
+    assert inbox.take(9) == [other]
+    assert (len(inbox), inbox.size_bytes, inbox.waiting_since(ONE)) == (3, 3, 0.0)
+    inbox.put([other, other])
+    assert inbox.dropped() == {TWO: 1}, "what waits counts"
+    inbox.go_on(ONE)
+    inbox.go_on(ONE)
+    assert inbox.take(9) == [other, first, second, third]
+    assert (len(inbox), inbox.size_bytes) == (0, 0)
+    inbox.pause(ONE)
+    inbox.put([first])
+    inbox.go_on(ONE)
+    assert woken == [1, 4, 4, 1], "by the end of the pause, too"
+
+
+def test_a_pause_ends_with_what_waits_of_the_publisher() -> None:
+    inbox = Inbox()
+    inbox.pause(ONE)
+    inbox.put(messages(2))
+    inbox.discard(ONE)
+    assert (len(inbox), inbox.size_bytes) == (0, 0)
+    sent = messages(1)
+    inbox.put(sent)
+    assert inbox.take(9) == sent
+
+
+def test_what_was_dropped_of_a_paused_publisher_is_told_after_what_waits() -> None:
+    inbox = Inbox(messages_max=1)
+    inbox.pause(ONE)
+    inbox.put([RawMessage(ONE, [b"t", b"n", b"p"], 0.0)] * 2)
+    assert inbox.take_overflowed() == {}
+    inbox.go_on(ONE)
+    assert inbox.take_overflowed() == {ONE: [b"t", b"n"]}
+    assert inbox.take_overflowed() == {}

@@ -622,3 +622,53 @@ def test_it_may_be_stopped_without_having_run(inbox: Inbox) -> None:
         subscriber.unfollow(registration().publisher)
     subscriber.stop()
     subscriber.stop()
+
+
+def test_who_sends_large_messages_is_received_from_at_the_rate_of_small_ones(
+    engine: Engine, inbox: Inbox, subscriber: Subscriber, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "RECEIVE_BURST_BYTES", 1000)  # in each 5 ms
+    publisher = follow(subscriber, engine)
+    before = time.monotonic()
+    for number in range(6):
+        engine.send(b"", bytes([number]), bytes(20_000))
+    taken = take(inbox, 6)
+    took_s = time.monotonic() - before
+    assert [message.frames[1][0] for message in taken] == list(range(6))
+    assert took_s >= 5 * 0.095, "five times what 19,000 bytes more than a burst take"
+    assert subscriber.received_until(publisher) >= before
+
+
+def test_while_large_messages_wait_for_their_time_it_is_known_that_they_do(
+    engine: Engine, inbox: Inbox, subscriber: Subscriber, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "RECEIVE_BURST_BYTES", 1000)
+    publisher = follow(subscriber, engine)
+    for number in range(3):
+        engine.send(b"", bytes([number]), bytes(100_000))  # 0.5 s each
+    take(inbox, 1)
+    time.sleep(0.3)
+    assert time.monotonic() - subscriber.received_until(publisher) > 0.2
+    take(inbox, 2)
+    wait_until(lambda: time.monotonic() - subscriber.received_until(publisher) < 0.2)
+
+
+def test_what_is_received_and_not_taken_is_bounded_in_bytes(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "LINK_QUEUE_BYTES", 100_000)
+    monkeypatch.setattr(connection_module, "LINK_QUEUE_MESSAGES_MAX", 1000)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    connection = Connection(context, registration(endpoint=engine.endpoint))
+    try:
+        engine.await_subscriber()
+        assert connection.socket.rcvhwm == 1000
+        for size, wanted in ((50_000, 4), (10_000, 9), (10, 1000)):
+            engine.send(b"", b"n", bytes(size))
+            wait_until(lambda: bool(connection.receive()))
+            connection.receive()
+            assert connection.socket.rcvhwm == wanted, size
+            wait_until(lambda: time.monotonic() > connection._paid_at)
+    finally:
+        connection.close()
+        context.destroy(linger=0)
