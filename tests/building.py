@@ -107,6 +107,15 @@ def events_record(
     )
 
 
+def in_parts(record: EventsRecord, *ends: int) -> list[EventsRecord]:
+    """The record as parts that end at these events, of which the last ends the batch."""
+    parts = zip((0, *ends), ends, strict=False)
+    return [
+        msgspec.structs.replace(record, part=Part(first, end, ends[-1]), version=PART_VERSION)
+        for first, end in parts
+    ]
+
+
 def gap_record(
     first: int,
     last: int,

@@ -22,6 +22,7 @@ from schemas.records import (
     UnregisteredRecord,
 )
 from schemas.topics import CursorNote, encode_note, encode_publisher
+from tests.building import in_parts
 from tests.unit.bridge.membership.topics import TOPICS, Topics
 from tests.unit.bridge.messages import registration
 
@@ -164,6 +165,33 @@ def test_a_publisher_that_is_registered_again_begins_again_and_one_that_is_chang
     state.take(UnregisteredRecord(**envelope(ONE)), 3)
     state.take(registered(ONE), 4)
     assert state.anchor == Anchor(Cursor(2, -1), 0.0), "of the one batch before, nothing counts"
+
+
+def test_a_batch_that_the_log_has_in_part_is_noted_as_begun() -> None:
+    topics = Topics()
+    made, _ = recover(topics, 0)
+    begun, ended = in_parts(events(ONE, 2, 8, 8), 3, 7)
+    records: list[Record] = [registered(ONE), events(ONE, 2, 0, 7), begun]
+    for offset, record in enumerate(records):
+        topics.record(record)
+        made.written(ONE.publisher, record, offset)
+    write_notes(topics, made)
+    _, states = recover(topics, 0)
+    state = states[ONE.publisher]
+    assert state.anchor == Anchor(Cursor(2, 7), 107.0, begun=108.0)
+    topics.record(begun, ended)
+    _, states = recover(topics, 0)
+    assert states[ONE.publisher].anchor == Anchor(Cursor(2, 8), 108.0)
+
+
+def test_a_registration_begins_again_behind_a_batch_of_which_there_is_only_a_part() -> None:
+    state = LogState(0)
+    state.take(registered(ONE), 0)
+    state.take(in_parts(events(ONE, 1, 0, 0), 3, 7)[0], 1)
+    assert state.anchor == Anchor(Cursor(1, -1), 0.0, begun=100.0)
+    state.take(UnregisteredRecord(**envelope(ONE)), 2)
+    state.take(registered(ONE), 3)
+    assert state.anchor == Anchor(Cursor(2, -1), 0.0)
 
 
 def test_what_comes_twice_in_the_log_changes_nothing() -> None:

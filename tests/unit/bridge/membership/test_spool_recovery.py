@@ -23,6 +23,7 @@ from schemas.records import (
     UnregisteredRecord,
     encode_record,
 )
+from tests.building import in_parts
 from tests.unit.bridge.messages import registration
 
 ONE = registration().publisher
@@ -101,6 +102,30 @@ def test_our_spool_goes_on_where_the_log_ends_and_is_the_cursor(spool: Spool) ->
     fill(spool, *records)
     assert resolve(spool, ONE, state(1, 4)) == Anchor(Cursor(1, 12), 12.0)
     assert left(spool) == records[1:]
+
+
+def test_the_parts_of_a_batch_that_is_not_whole_in_the_log_are_kept(spool: Spool) -> None:
+    """Some of them may be there: a fold passes over those."""
+    parts = in_parts(events(1, 5, 5), 2, 4, 6)
+    fill(spool, events(1, 4, 4), *parts, events(1, 6, 6))
+    assert resolve(spool, ONE, state(1, 4)) == Anchor(Cursor(1, 6), 6.0)
+    assert left(spool) == [*parts, events(1, 6, 6)]
+
+
+def test_a_batch_of_which_the_spool_has_a_part_is_begun(spool: Spool) -> None:
+    parts = in_parts(events(1, 5, 5), 2, 4, 6)
+    fill(spool, *parts[:2])
+    assert resolve(spool, ONE, state(1, 4)) == Anchor(Cursor(1, 4), 4.0, begun=5.0)
+    assert left(spool) == parts[:2]
+
+
+def test_parts_that_continue_anothers_log_are_kept_up_to_the_end(spool: Spool) -> None:
+    parts = in_parts(events(1, 5, 5), 2, 4, 6)
+    fill(spool, *parts, events(1, 6, 6))
+    prune(spool, ONE, state(1, 4))
+    assert left(spool) == [*parts, events(1, 6, 6)]
+    prune(spool, ONE, state(1, 5))
+    assert left(spool) == [events(1, 6, 6)]
 
 
 def test_a_spool_that_the_log_has_is_emptied(spool: Spool) -> None:

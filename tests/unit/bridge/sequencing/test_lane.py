@@ -11,6 +11,7 @@ from schemas.errors import BatchError, EventError
 from schemas.events import BlockEvent, Cleared
 from schemas.positions import NO_CURSOR, Cursor, Proof
 from schemas.records import EventsRecord, GapRecord, ResetRecord, SequencedRecord
+from tests.building import in_parts
 from tests.unit.bridge.messages import registration
 
 ONE = registration()
@@ -229,6 +230,45 @@ def test_doubt_of_one_incarnation_is_none_of_the_next(lane: Lane) -> None:
     record = msgspec.structs.replace(events(lane, batch(10)), incarnation=5)
     assert record.doubted is True
     assert Anchor(CURSOR, TIME, Proof(5, 50.0)).after(record) == Anchor(Cursor(5, 10), TIME + 1)
+
+
+def test_an_anchor_within_a_batch_stands_before_it_and_knows_that_it_was_begun(lane: Lane) -> None:
+    before = lane.anchor
+    begun, ended = in_parts(events(lane, batch(10, 91.0)), 2, 5)
+    assert before.after(begun) == Anchor(CURSOR, TIME, Proof(9, TIME), 91.0)
+    assert before.after(begun).after(ended) == lane.anchor
+    sure, _ = in_parts(msgspec.structs.replace(begun, doubted=msgspec.UNSET), 2, 5)
+    proof = Proof(5, 50.0)
+    assert Anchor(CURSOR, TIME, proof).after(sure).proof == proof, "a part proves nothing"
+    next_one = msgspec.structs.replace(begun, incarnation=5)
+    assert before.after(next_one) == Anchor(Cursor(5, 9), 0.0, begun=91.0)
+
+
+@pytest.mark.parametrize("cursor", [Cursor(4, -1), CURSOR])
+def test_another_batch_than_the_one_that_was_begun_is_of_another_incarnation(
+    cursor: Cursor,
+) -> None:
+    following = cursor.sequence + 1
+    for time, wanted in ((91.0, [4]), (92.0, [5])):
+        lane = new_lane()
+        lane.place(Anchor(cursor, TIME, begun=91.0))
+        assert lane.anchor.begun == 91.0
+        records = accept(lane, batch(following, time))
+        assert records[-1].last == Cursor(wanted[0], following)
+        assert isinstance(records[0], ResetRecord) is (time != 91.0)
+        assert lane.anchor.begun is None
+        assert lane.counters.restarts == (time != 91.0)
+
+
+def test_of_what_comes_before_or_after_a_batch_that_was_begun_nothing_follows() -> None:
+    lane = new_lane()
+    lane.place(Anchor(CURSOR, TIME, begun=91.0))
+    lane.begin_link(7)
+    lane.prove(7)
+    assert accept(lane, batch(3, 5.0)) == [], "it came over the link before"
+    assert lane.anchor.begun == 91.0
+    gap, late = accept(lane, batch(12, 95.0))
+    assert (gap.last, late.last) == (Cursor(4, 11), Cursor(4, 12))
 
 
 # Losses
