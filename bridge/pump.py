@@ -498,6 +498,8 @@ class Pump:
         await self._append_one_by_one(self.sequencer.resume(publisher, time.time()))
         followed.repair = None
         followed.answered(now, link, doubt)
+        if self.sequencer.is_held(publisher):  # at a further gap, while this was under way
+            self.repair(publisher)
         self._repair_gaps()
 
     async def _arrived_taken(self, publisher: PublisherKey) -> None:

@@ -138,11 +138,7 @@ LINK_WATCH_S: Final = 0.1  # how often the state of the links is read
 LINKS_WATCHED_MAX: Final = 256  # of them at once; with more of them, each is read less often
 LINK_WARN_S: Final = 5.0  # a publisher that is not there by then is logged, once
 LINK_BUFFER_BYTES: Final = 16 * MIB  # received by a link beyond a message: the kernel's, libzmq's
-LINK_QUEUE_BYTES: Final = (
-    64 * MIB
-)  # received by libzmq and not taken yet; the engine keeps the rest
-LINK_QUEUE_MESSAGES_MAX: Final = 65_536  # the same in messages, where they are small
-LINK_QUEUE_MESSAGES_MIN: Final = 4  # and where they are as large as may be
+LINK_QUEUE_BYTES: Final = 512 * MIB  # of a link in libzmq, not taken yet; beyond, it is dropped
 MESSAGE_HEADERS_BYTES: Final = 36  # of ZMTP: 9 for each of four frames, at most
 LOOKUPS_AT_ONCE_MAX: Final = 8  # of host names; a silent name server holds a place each
 LINK_BREACH_S: Final = 5.0  # a link that was dropped for what it sent is down for this long
@@ -399,9 +395,6 @@ MONITOR_STOP_S: Final = 2.0  # for it to end with its role
 
 # wire -> inbox -> turn -> record -> log
 assert MESSAGE_BYTES_MAX <= INBOX_BYTES_MAX, "the largest message must fit the inbox"
-assert (
-    LINK_QUEUE_BYTES / 2 / (RECEIVE_BURST_BYTES / SUBSCRIBER_TURN_S) < LINK_HEARTBEAT_MS / 1000
-), "libzmq reads on, and hears the engine, before it would take the link for dead"
 assert BULK_BYTES < TURN_BYTES_MAX, "what is decoded within a turn fits it"
 assert RECORD_BYTES_MAX <= PACKED_BATCH_BYTES_MAX, "one batch may fill a record"
 assert PACKED_BATCH_BYTES_MAX <= LOG_SEGMENT_BYTES, "a batch too large to split is one record"

@@ -380,7 +380,8 @@ class Ownership:
             self.write_registered(registration)
         writer.place(publisher, anchor)
         writer.release(publisher)
-        continues = kept and _same(pump.sequencer.cursor(publisher), anchor.cursor)
+        ours = pump.sequencer.anchor(publisher)
+        continues = kept and _same(ours.cursor, anchor.cursor) and ours.begun == anchor.begun
         if continues and publisher not in writer.losses:
             pump.go_on(publisher)
             return

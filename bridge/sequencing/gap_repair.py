@@ -170,8 +170,10 @@ class Repair:
                 return Answer.ASK
             self._whole = self._anchored
             return Answer.DONE
-        cursor = self._sequencer.cursor(self._publisher)
-        self._whole = cursor.sequence == -1 and not self._is_short()
+        anchor = self._sequencer.anchor(self._publisher)
+        # Of a batch that was begun the log has something, which may be of another process.
+        is_empty = anchor.cursor.sequence == -1 and anchor.begun is None
+        self._whole = is_empty and not self._is_short()
         if self._new_incarnation or not (self._is_anchored() or self._has_begun_again()):
             return Answer.DONE
         self._new_incarnation = True  # the engine has not yet sent as much as the log has

@@ -25,8 +25,6 @@ from schemas.limits import (
     LINK_KEEPALIVE_INTERVAL_S,
     LINK_KEEPALIVE_PROBES_MAX,
     LINK_QUEUE_BYTES,
-    LINK_QUEUE_MESSAGES_MAX,
-    LINK_QUEUE_MESSAGES_MIN,
     LINK_QUIET_S,
     LINK_REPLACE_S,
     LINK_RETRY_FIRST_MS,
@@ -103,7 +101,6 @@ class Connection:
         self._received = ReceivedBytes()
         self._delivered_bytes = 0
         self._paid_at = 0.0  # when it may be received from again, monotonic seconds
-        self._queue_max = LINK_QUEUE_MESSAGES_MAX  # messages; see `_bound_queue`
         self._counted = False
         self.links = 0
         self.behind_since: float | None = None
@@ -168,7 +165,6 @@ class Connection:
             size_bytes += message.size_bytes
         self._delivered_bytes += size_bytes + MESSAGE_HEADERS_BYTES * len(messages)
         if messages:
-            self._bound_queue(size_bytes // len(messages))
             beyond_bytes = max(0, size_bytes - RECEIVE_BURST_BYTES)
             self._paid_at = received_at + beyond_bytes * SUBSCRIBER_TURN_S / RECEIVE_BURST_BYTES
         if not self.pending:
@@ -176,15 +172,6 @@ class Connection:
         elif self.behind_since is None:
             self.behind_since = received_at
         return messages
-
-    def _bound_queue(self, message_bytes: int) -> None:
-        """Bounds what libzmq has received and we have not taken, by how large messages are now: it
-        counts them. Beyond that the engine's socket keeps them, and drops what it cannot.
-        """
-        most = LINK_QUEUE_BYTES // max(message_bytes, 1)
-        most = max(LINK_QUEUE_MESSAGES_MIN, min(most, LINK_QUEUE_MESSAGES_MAX))
-        if 2 * most < self._queue_max or (most > 2 * self._queue_max and not self.pending):
-            self.socket.rcvhwm = self._queue_max = most
 
     def _receive_frames(self) -> list[bytes]:
         """One message. A frame knows whether more follow; asking the socket costs twice as much."""
@@ -225,7 +212,7 @@ class Connection:
                 event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))
                 if event["event"] == zmq.EVENT_CONNECTED:
                     self._received.follow(event["value"])
-                    self._counted = False
+                    self._counted, self._delivered_bytes = False, 0
                     continue
                 if event["event"] != zmq.EVENT_HANDSHAKE_SUCCEEDED:
                     self._received.close()
@@ -242,17 +229,21 @@ class Connection:
         if not self._sent_over and not self._has_arrived():
             self._sent_over = self.links if self.connected else self.links + 1
         if self.connected:
-            self._check_unfinished()
+            self._check_queue()
         else:
             self._wait(time.monotonic())
 
-    def _check_unfinished(self) -> None:
-        """Where all that is whole was taken, what else libzmq has is an unfinished message.
+    def _check_queue(self) -> None:
+        """Bounds what libzmq has of the link and we have not. It is an unfinished message where all
+        that is whole was taken.
 
         What was delivered is known from the first look at a link on, and counted a bit too high.
         """
         taken = self._received.taken_bytes()
         if self._has_arrived():
+            waiting = taken - self._delivered_bytes
+            if waiting > LINK_QUEUE_BYTES:
+                self._break(f"{waiting} bytes more than could be taken in that time")
             return
         unfinished = taken - self._delivered_bytes
         if not self._counted or unfinished < 0:
@@ -363,7 +354,9 @@ def descriptor_of(socket: "zmq.Socket[bytes]") -> int:
 def _set_options(socket: "zmq.Socket[bytes]") -> None:
     """All that matters is passed: libzmq's defaults drop messages and never find a dead link."""
     socket.linger = 0
-    socket.rcvhwm = LINK_QUEUE_MESSAGES_MAX
+    # None: libzmq forgets a link whose bound is changed, and one in messages bounds no memory. What
+    # it holds is bounded by `_check_queue`, what we hold by the inbox.
+    socket.rcvhwm = 0
     socket.maxmsgsize = MESSAGE_BYTES_MAX
     socket.reconnect_ivl = LINK_RETRY_FIRST_MS
     socket.reconnect_ivl_max = LINK_RETRY_MAX_MS

@@ -101,7 +101,8 @@ class Inbox:
             was_empty = not self._queues
             if queue:
                 self._queues[publisher] = queue
-        if queue and was_empty:
+            is_news = bool(queue) or publisher in self._overflowed
+        if is_news and was_empty:
             self._when_filled()
 
     def take(self, messages_max: int, *, bytes_max: int = INBOX_BYTES_MAX) -> list[RawMessage]:

@@ -690,6 +690,28 @@ def test_what_a_repair_brings_goes_in_order_with_what_waited_for_it() -> None:
 
 
 @pytest.mark.usefixtures("in_parts")
+def test_a_further_gap_among_what_waited_is_asked_for_though_others_had_turns_meanwhile() -> None:
+    async def scene(bench: Bench) -> None:
+        await bench.begin(PLAIN)
+        await bench.begin(REPLAYS)
+        bench.engine.answers.clear()
+        await bench.receive(live(0, TWO), large(2, TWO), large(3, TWO))
+        await until(lambda: bench.pump.sequencer.waiting(TWO) == 2)
+        await bench.receive(large(5, TWO))
+        await until(lambda: bench.pump.sequencer.waiting(TWO) == 3)
+        bench.engine.has = {number: large(number, TWO) for number in (1, 4)}
+        bench.sink.step(0)
+        bench.engine.answers.set()
+        for number in range(12 * EVENTS):
+            bench.sink.step()
+            await bench.receive(live(number))
+        bench.sink.step_on()
+        await until(lambda: len(bench.sink.told(TWO)) == 1 + 5 * EVENTS)
+
+    assert play(scene).sink.told(TWO) == [*numbers(0, 0), *events_of(1, 2, 3, 4, 5)]
+
+
+@pytest.mark.usefixtures("in_parts")
 def test_at_the_end_a_large_batch_and_what_waits_behind_it_are_written_at_once() -> None:
     async def scene(bench: Bench) -> None:
         await bench.begin(PLAIN)

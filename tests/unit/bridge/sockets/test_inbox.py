@@ -118,10 +118,13 @@ def test_a_pause_ends_with_what_waits_of_the_publisher() -> None:
 
 
 def test_what_was_dropped_of_a_paused_publisher_is_told_after_what_waits() -> None:
-    inbox = Inbox(messages_max=1)
+    woken: list[int] = []
+    inbox = Inbox(messages_max=1, when_filled=lambda: woken.append(len(inbox)))
     inbox.pause(ONE)
-    inbox.put([RawMessage(ONE, [b"t", b"n", b"p"], 0.0)] * 2)
+    inbox.put([RawMessage(TWO, [b""], 0.0), RawMessage(ONE, [b"t", b"n", b"p"], 0.0)])
+    assert len(inbox.take(9)) == 1
     assert inbox.take_overflowed() == {}
     inbox.go_on(ONE)
+    assert woken == [1, 0], "nothing of it waits, and nothing else may ever come"
     assert inbox.take_overflowed() == {ONE: [b"t", b"n"]}
     assert inbox.take_overflowed() == {}

@@ -653,22 +653,34 @@ def test_while_large_messages_wait_for_their_time_it_is_known_that_they_do(
     wait_until(lambda: time.monotonic() - subscriber.received_until(publisher) < 0.2)
 
 
-def test_what_is_received_and_not_taken_is_bounded_in_bytes(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
+def test_a_link_that_brings_far_more_than_can_be_taken_is_dropped_and_comes_back(
+    engine: Engine,
+    inbox: Inbox,
+    subscriber: Subscriber,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(connection_module, "LINK_QUEUE_BYTES", 100_000)
-    monkeypatch.setattr(connection_module, "LINK_QUEUE_MESSAGES_MAX", 1000)
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    connection = Connection(context, registration(endpoint=engine.endpoint))
-    try:
-        engine.await_subscriber()
-        assert connection.socket.rcvhwm == 1000
-        for size, wanted in ((50_000, 4), (10_000, 9), (10, 1000)):
-            engine.send(b"", b"n", bytes(size))
-            wait_until(lambda: bool(connection.receive()))
-            connection.receive()
-            assert connection.socket.rcvhwm == wanted, size
-            wait_until(lambda: time.monotonic() > connection._paid_at)
-    finally:
-        connection.close()
-        context.destroy(linger=0)
+    monkeypatch.setattr(connection_module, "RECEIVE_BURST_BYTES", 1000)
+    monkeypatch.setattr(connection_module, "LINK_QUEUE_BYTES", 2_000_000)
+    monkeypatch.setattr(connection_module, "LINK_BREACH_S", 0.1)
+    publisher = follow(subscriber, engine)
+    for number in range(30):
+        engine.send(b"", bytes([number]), bytes(100_000))  # 0.5 s each
+    wait_until(lambda: "bytes more than could be taken" in caplog.text)
+    engine.await_subscriber()
+    engine.send(b"", b"later", b"")
+    wait_until(lambda: any(one.frames[1] == b"later" for one in inbox.take(9)))
+    assert subscriber.connected(publisher)
+
+
+def test_many_small_messages_behind_a_large_one_arrive(
+    engine: Engine, inbox: Inbox, subscriber: Subscriber
+) -> None:
+    follow(subscriber, engine)
+    sizes = [10] * 5_000 + [1_000_000] + [10] * 5_000
+    for number, size in enumerate(sizes):
+        engine.send(b"", number.to_bytes(8, "big"), bytes(size))
+    taken = take(inbox, len(sizes))
+    assert [int.from_bytes(one.frames[1], "big") for one in taken] == list(range(len(sizes)))
+    engine.send(b"", b"one more", b"")
+    assert take(inbox, 1)[0].frames[1] == b"one more"
