@@ -467,7 +467,7 @@ def test_of_a_publisher_of_which_the_log_has_nothing_an_empty_buffer_confirms() 
     assert late.repair.begin()
     late.ends()
     assert late.repair.doubt is Doubt.NOTHING_REPLAYED, "it has sent batches before"
-    begun = Scene(anchor=Anchor(NO_CURSOR, 0.0, begun=5.0))
+    begun = Scene(anchor=Anchor(Cursor(1, -1), 0.0, begun=5.0))
     assert begun.repair.begin()
     begun.ends()
     assert begun.repair.doubt is not None, "it had begun to send one, and has none now"
