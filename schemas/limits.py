@@ -139,6 +139,7 @@ LINKS_WATCHED_MAX: Final = 256  # of them at once; with more of them, each is re
 LINK_WARN_S: Final = 5.0  # a publisher that is not there by then is logged, once
 LINK_BUFFER_BYTES: Final = 16 * MIB  # received by a link beyond a message: the kernel's, libzmq's
 LINK_QUEUE_BYTES: Final = 512 * MIB  # of a link in libzmq, not taken yet; beyond, it is dropped
+LINK_MESSAGE_BYTES: Final = 192  # of memory, that libzmq takes for a message beside its bytes
 MESSAGE_HEADERS_BYTES: Final = 36  # of ZMTP: 9 for each of four frames, at most
 LOOKUPS_AT_ONCE_MAX: Final = 8  # of host names; a silent name server holds a place each
 LINK_BREACH_S: Final = 5.0  # a link that was dropped for what it sent is down for this long

@@ -24,6 +24,7 @@ from schemas.limits import (
     LINK_KEEPALIVE_IDLE_S,
     LINK_KEEPALIVE_INTERVAL_S,
     LINK_KEEPALIVE_PROBES_MAX,
+    LINK_MESSAGE_BYTES,
     LINK_QUEUE_BYTES,
     LINK_QUIET_S,
     LINK_REPLACE_S,
@@ -99,7 +100,7 @@ class Connection:
         self.pending = True
         self._breach = ""
         self._received = ReceivedBytes()
-        self._delivered_bytes = 0
+        self._delivered_bytes = self._delivered = 0  # of the link; messages
         self._paid_at = 0.0  # when it may be received from again, monotonic seconds
         self._counted = False
         self.links = 0
@@ -163,6 +164,7 @@ class Connection:
             message = RawMessage(self.publisher, frames, received_at, link)
             messages.append(message)
             size_bytes += message.size_bytes
+        self._delivered += len(messages)
         self._delivered_bytes += size_bytes + MESSAGE_HEADERS_BYTES * len(messages)
         if messages:
             beyond_bytes = max(0, size_bytes - RECEIVE_BURST_BYTES)
@@ -212,7 +214,7 @@ class Connection:
                 event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))
                 if event["event"] == zmq.EVENT_CONNECTED:
                     self._received.follow(event["value"])
-                    self._counted, self._delivered_bytes = False, 0
+                    self._counted, self._delivered_bytes, self._delivered = False, 0, 0
                     continue
                 if event["event"] != zmq.EVENT_HANDSHAKE_SUCCEEDED:
                     self._received.close()
@@ -242,7 +244,10 @@ class Connection:
         taken = self._received.taken_bytes()
         if self._has_arrived():
             waiting = taken - self._delivered_bytes
-            if waiting > LINK_QUEUE_BYTES:
+            message_bytes = (
+                self._delivered_bytes // max(self._delivered, 1) or MESSAGE_HEADERS_BYTES
+            )
+            if waiting + waiting // message_bytes * LINK_MESSAGE_BYTES > LINK_QUEUE_BYTES:
                 self._break(f"{waiting} bytes more than could be taken in that time")
             return
         unfinished = taken - self._delivered_bytes
