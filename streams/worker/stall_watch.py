@@ -1,5 +1,8 @@
-"""Finds a partition that stands still although its log has more: what a consumer that has stopped
-giving records, for whatever reason, looks like from outside. Pure.
+"""Finds a partition that stands still although its log has more, or had more: what a consumer that
+has stopped giving records, for whatever reason, looks like from outside. Pure.
+
+Where retention has dropped all that was still to be folded, no record comes that would tell: the
+table that is opened next begins where its log does, and says what it no longer proves.
 """
 
 from collections.abc import Mapping
@@ -44,13 +47,14 @@ class StallWatch:
         seen: dict[int, _Seen] = {}
         for partition, place in places.items():
             log, before = logs[partition], self._seen.get(partition)
-            if max(place, log.start) >= log.end or before is None or before.place != place:
+            if place >= log.end or before is None or before.place != place:
                 before = _Seen(place, now)
             seen[partition] = before
             if now - before.since >= WORKER_STALL_S:
                 return StalledError(
                     f"Partition {partition} has stood still at offset {place} for"
-                    f" {now - before.since:.0f} s, and its log ends at {log.end}"
+                    f" {now - before.since:.0f} s, and its log begins at"
+                    f" {log.start} and ends at {log.end}"
                 )
         self._seen = seen
         return None

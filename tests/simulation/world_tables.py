@@ -28,10 +28,11 @@ from query_api.replica.topic_reader import TopicReader
 from schemas.answer_states import AnswerState
 from schemas.errors import ConfigurationError, RepriseError
 from schemas.identities import ModelContext, Offset, PublisherKey, StreamKey
-from schemas.limits import STALE_S
+from schemas.limits import STALE_S, WORKER_STALL_CHECK_S
 from schemas.positions import PublisherState
 from schemas.topics import encode_stream
 from streams.kernel import open_kernel
+from streams.log.events_topic import log_bounds
 from streams.log.interface import LogEntry
 from streams.table import store
 from streams.table import table as tables
@@ -40,6 +41,7 @@ from streams.table.rows.format import CONTEXT, FACT, MARK, PUBLISHER, REGISTRATI
 from streams.table.rows.reader import RowReader
 from streams.table.topic import KafkaTableTopic
 from streams.worker import tables as worker_tables
+from streams.worker.stall_watch import StallWatch
 from streams.worker.tables import PartitionTables
 from tests.building import SCOPE
 from tests.simulation.broker import SimulatedBroker
@@ -97,8 +99,12 @@ class Worker:
         try:
             await self._consumer.start()
             subscribe(self._consumer, _EVENTS.name, self)
+            watch, look_at = StallWatch(), asyncio.get_running_loop().time()
             while self._failure is None:
                 await self._turn(self.tables)
+                if self._settled and asyncio.get_running_loop().time() >= look_at:
+                    look_at += WORKER_STALL_CHECK_S
+                    await self._look(watch, self.tables)
             raise self._failure
         finally:
             await self.tables.release()
@@ -118,6 +124,14 @@ class Worker:
                 for part, records in batches.items()
             }
         )
+
+    async def _look(self, watch: StallWatch, owner: PartitionTables) -> None:
+        """As the Faust app does."""
+        assigned = sorted(part.partition for part in self._consumer.assignment())
+        found = {number: owner.next_offset(number) for number in assigned}
+        places = {number: place for number, place in found.items() if place is not None}
+        logs = await log_bounds(self._options, _EVENTS.name, places) if places else {}
+        self._failure = self._failure or watch.note(places, logs, asyncio.get_running_loop().time())
 
     def _seek(self, owner: PartitionTables, part: Partition) -> None:
         offset = owner.next_offset(part.partition)

@@ -28,18 +28,28 @@ def test_one_that_stands_still_though_its_log_has_more_is_named() -> None:
     assert note(watch, 10.0, 5, 40) == ""
     assert note(watch, 10.0 + WORKER_STALL_S - 0.1, 6, 40) == ""
     told = note(watch, 10.0 + WORKER_STALL_S, 7, 40)
-    assert told == "Partition 1 has stood still at offset 40 for 60 s, and its log ends at 100"
+    assert told == (
+        "Partition 1 has stood still at offset 40 for 60 s, and its log begins at 0 and ends at 100"
+    )
 
 
-@pytest.mark.parametrize(
-    ("place", "begin", "end"), [(100, 0, 100), (40, 100, 100)], ids=["read", "all of it retired"]
-)
-def test_one_whose_log_has_no_more_may_stand(place: int, begin: int, end: int) -> None:
+@pytest.mark.parametrize("begin", [0, 100], ids=["all is there", "all of it retired"])
+def test_one_that_has_read_its_log_may_stand(begin: int) -> None:
     watch = StallWatch()
     for now in (0.0, 2 * WORKER_STALL_S, 4 * WORKER_STALL_S):
-        assert note(watch, now, place, begin=begin, end=end) == ""
-    assert note(watch, 4 * WORKER_STALL_S + 1, place, end=200) == "", "it has more since then"
-    assert note(watch, 5 * WORKER_STALL_S + 1, place, end=200)
+        assert note(watch, now, 100, begin=begin) == ""
+    assert note(watch, 4 * WORKER_STALL_S + 1, 100, end=200) == "", "it has more since then"
+    assert note(watch, 5 * WORKER_STALL_S + 1, 100, end=200)
+
+
+def test_one_whose_log_has_dropped_all_that_it_was_to_fold_is_named() -> None:
+    watch = StallWatch()
+    assert note(watch, 0.0, 40, begin=100) == ""
+    told = note(watch, WORKER_STALL_S, 40, begin=100)
+    assert told == (
+        "Partition 0 has stood still at offset 40 for 60 s,"
+        " and its log begins at 100 and ends at 100"
+    )
 
 
 def test_one_that_was_taken_away_meanwhile_begins_anew() -> None:
