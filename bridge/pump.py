@@ -24,12 +24,12 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from bridge.followed import Ask, Followed, Look
+from bridge.paced_append import PacedAppend
 from bridge.ports import Receiver, RecordSink, ReplaySource
 from bridge.sequencing.bulk import Bulk
 from bridge.sequencing.lane import Anchor
@@ -49,7 +49,6 @@ from schemas.limits import (
     ARRIVED_LOOK_S,
     ARRIVED_WAIT_S,
     CHECKS_AT_ONCE_MAX,
-    RECORD_BYTES_MAX,
     RELINK_CHECK_S,
     SHUTDOWN_S,
     TURN_BYTES_MAX,
@@ -57,7 +56,7 @@ from schemas.limits import (
     WATCH_PAUSED_S,
 )
 from schemas.positions import NO_CURSOR, Cursor
-from schemas.records import EventsRecord, SequencedRecord
+from schemas.records import SequencedRecord
 from schemas.registration import Registration
 
 _logger = logging.getLogger(__name__)
@@ -97,8 +96,13 @@ class Pump:
         self.sequencer = Sequencer(packer)
         self._bulk = Bulk(self.sequencer)
         self._decoding: asyncio.Task[None] | None = None
-        self._unwritten: dict[PublisherKey, deque[SequencedRecord]] = {}  # they go one by one
-        self._is_draining = False
+        self._paced = PacedAppend(
+            sink,
+            self._hand_over,
+            when_begun=self.inbox.pause,
+            when_ended=self._end_pause,
+            on_fault=self._count_fault,
+        )
         self.replayer = Replayer(self.sequencer) if replayer is None else replayer
         self.followed: dict[PublisherKey, Followed] = {}
         self._own_faults = 0
@@ -146,13 +150,14 @@ class Pump:
 
         What is held for a repair is left to the next start, which asks for it.
         """
-        self._is_draining = True
+        self._paced.at_once = True
         await asyncio.to_thread(self.subscriber.stop)
         for publisher, followed in self.followed.items():
             followed.cancel_repair()
             if followed.live and not followed.can_replay:
                 self.resume(publisher)
             followed.live = False
+        self._paced.finish_all()
         try:
             async with asyncio.timeout(SHUTDOWN_S / 2):
                 await self._sink.ready()
@@ -178,6 +183,7 @@ class Pump:
         if self._decoding is not None:
             repairs.append(self._decoding)
         await cancel(*repairs)
+        await self._paced.close()
         await asyncio.to_thread(self.subscriber.stop)
         for pool in (self._calls, self._decoder):
             pool.shutdown(wait=False, cancel_futures=True)
@@ -247,7 +253,7 @@ class Pump:
         return small
 
     def _process(self, messages: Sequence[RawMessage]) -> None:
-        self._append(self.sequencer.process(messages, time.time()), ask_again=True)
+        self._paced.append(self.sequencer.process(messages, time.time()), ask_again=True)
         self._repair_gaps()
         if self._checks:
             self._end_checks(time.monotonic())
@@ -256,12 +262,12 @@ class Pump:
         """Decodes what is large, one message after the other, until nothing of that kind waits."""
         while (message := self._bulk.next()) is not None:
             decoded = await self._loop.run_in_executor(self._decoder, self._bulk.decode, message)
-            if not self._is_draining:
+            if not self._paced.at_once:
                 await self._sink.idle()
             await self._sink.ready()
             try:
                 records = self.sequencer.process(self._bulk.take(decoded), time.time())
-                await self._append_one_by_one(records, ask_again=True)
+                await self._paced.append_paced(records, ask_again=True)
                 self._repair_gaps()
                 self._end_checks(time.monotonic())
             except Exception:
@@ -271,42 +277,9 @@ class Pump:
                 self._bulk.written(message.publisher)
                 self._end_pause(message.publisher)
 
-    async def _append_one_by_one(
-        self, records: Sequence[SequencedRecord], *, ask_again: bool = False
-    ) -> None:
-        """As `_append`, of one publisher, but so that records of the others come between, where
-        folding all of them takes long. What comes of the publisher meanwhile waits in the inbox.
-        """
-        if sum(map(_size, records)) <= RECORD_BYTES_MAX:
-            self._append(records, ask_again=ask_again)
-            return
-        publisher = records[0].publisher
-        self._append_unwritten(publisher)
-        unwritten = self._unwritten[publisher] = deque(records)
-        self.inbox.pause(publisher)
-        try:
-            while unwritten:
-                if not self._is_draining:
-                    await self._sink.idle()
-                await self._sink.ready()
-                if unwritten:
-                    self._hand_over([unwritten.popleft()], ask_again=ask_again)
-        finally:
-            if self._unwritten.get(publisher) is unwritten:
-                self._append_unwritten(publisher)  # some are left where this was cancelled
-            self._end_pause(publisher)
-
     def _end_pause(self, publisher: PublisherKey) -> None:
-        if publisher not in self._bulk and publisher not in self._unwritten:
+        if publisher not in self._bulk and publisher not in self._paced:
             self.inbox.go_on(publisher)
-
-    def _append_unwritten(self, publisher: PublisherKey) -> None:
-        """Hands over what goes one by one, all of it: something is to follow."""
-        unwritten = self._unwritten.pop(publisher, None)
-        if unwritten:
-            records = list(unwritten)
-            unwritten.clear()
-            self._hand_over(records, ask_again=False)
 
     def _ask_for_overflow(self) -> None:
         """What the inbox had no room for is asked for, or a gap: the batch that would show it may
@@ -332,14 +305,8 @@ class Pump:
             if followed.live:
                 self.repair(publisher)
 
-    def _append(self, records: Sequence[SequencedRecord], *, ask_again: bool = False) -> None:
-        """Hands the records to the sink; where that fails, they are asked for again, or a gap."""
-        if self._unwritten:
-            for publisher in dict.fromkeys(record.publisher for record in records):
-                self._append_unwritten(publisher)
-        self._hand_over(records, ask_again=ask_again)
-
     def _hand_over(self, records: Sequence[SequencedRecord], *, ask_again: bool) -> None:
+        """Hands the records to the sink; where that fails, they are asked for again, or a gap."""
         if not records:
             return
         try:
@@ -354,7 +321,7 @@ class Pump:
                 self._take_back(publisher, ask_again=ask_again)
 
     def _take_back(self, publisher: PublisherKey, *, ask_again: bool) -> None:
-        self._drop_unwritten(publisher)  # they come again, or the gap stands for them
+        self._paced.discard(publisher)  # they come again, or the gap stands for them
         try:
             self._sink.append(self.sequencer.take_back(publisher, time.time(), ask_again=ask_again))
         except Exception:
@@ -362,11 +329,6 @@ class Pump:
             _logger.exception(
                 "Unexpected error with the gap of %s; the fold will find a hole", publisher
             )
-
-    def _drop_unwritten(self, publisher: PublisherKey) -> None:
-        unwritten = self._unwritten.pop(publisher, None)
-        if unwritten is not None:
-            unwritten.clear()
 
     # Publishers
 
@@ -402,7 +364,7 @@ class Pump:
         self.followed.pop(publisher).cancel_repair()
         self._checks.pop(publisher, None)
         self._bulk.discard(publisher)
-        self._drop_unwritten(publisher)
+        self._paced.discard(publisher)
         self.sequencer.remove(publisher)
         await self._call(self.subscriber.unfollow, publisher)
 
@@ -417,7 +379,7 @@ class Pump:
 
     def hold(self, publisher: PublisherKey) -> None:
         """Lets what the publisher sends wait again, until `begin` or `go_on`."""
-        self._append_unwritten(publisher)
+        self._paced.finish(publisher)
         self.followed[publisher].hold(time.time())
         self._checks.pop(publisher, None)
         self.sequencer.hold(publisher)
@@ -444,7 +406,7 @@ class Pump:
     def resume(self, publisher: PublisherKey) -> None:
         """The log has all that is to be had of the publisher: what waits follows."""
         self.followed[publisher].live = True
-        self._append(self.sequencer.resume(publisher, time.time()))
+        self._paced.begin_paced(self.sequencer.resume(publisher, time.time()))
         self._repair_gaps()
 
     # Repairs
@@ -470,7 +432,7 @@ class Pump:
     async def _repair(self, publisher: PublisherKey, followed: Followed, begins: bool) -> None:
         async def emit(records: Sequence[SequencedRecord]) -> None:
             self._promote(publisher, followed)
-            await self._append_one_by_one(records)
+            await self._paced.append_paced(records)
             await self._sink.room()
 
         if begins:
@@ -495,7 +457,7 @@ class Pump:
         now = time.monotonic()
         if doubt is None and link:
             self.sequencer.adopt_link(publisher, link)
-        await self._append_one_by_one(self.sequencer.resume(publisher, time.time()))
+        await self._paced.append_paced(self.sequencer.resume(publisher, time.time()))
         followed.repair = None
         followed.answered(now, link, doubt)
         if self.sequencer.is_held(publisher):  # at a further gap, while this was under way
@@ -575,6 +537,8 @@ class Pump:
         received_until = self.subscriber.received_until(publisher)
         waiting_since = self._bulk.waiting_since(publisher)
         if waiting_since is None:
+            waiting_since = self._paced.waiting_since(publisher)
+        if waiting_since is None:
             waiting_since = self.inbox.waiting_since(publisher)
         if waiting_since is None:
             return received_until, False
@@ -609,10 +573,6 @@ class Pump:
             late_s=self.sequencer.late_s(publisher),
             has_waiting=self.has_waiting(publisher),
         )
-
-
-def _size(record: SequencedRecord) -> int:
-    return memoryview(record.events).nbytes if isinstance(record, EventsRecord) else 0
 
 
 def _retrieve(calling: "asyncio.Future[None]") -> None:

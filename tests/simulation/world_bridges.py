@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any, Final
 from unittest import mock
 
-from bridge import heartbeats, pump
+from bridge import heartbeats, paced_append, pump
 from bridge.delivery import spool
 from bridge.sequencing import sequencer, window
 from bridge.sequencing.sequencer import Sequencer
@@ -137,7 +137,7 @@ class BridgeWorld:
                 (sequencer, "HELD_BATCHES_MAX", self.held_max),
                 *(
                     (module, "RECORD_BYTES_MAX", self.record_bytes)
-                    for module in (batch, window, pump)
+                    for module in (batch, window, paced_append)
                 ),
                 (heartbeats, "new_bridge_name", self._bridge_name),
             ):

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any, Final
 from unittest import mock
 
-from bridge import heartbeats, pump
+from bridge import heartbeats, paced_append, pump
 from bridge.delivery.log_sink import LogSink
 from bridge.heartbeats import Heartbeats
 from bridge.membership.commands import Commands
@@ -230,7 +230,7 @@ class EmbeddedWorld:
                 (sequencer, "HELD_BATCHES_MAX", self.held_max),
                 *(
                     (module, "RECORD_BYTES_MAX", self.record_bytes)
-                    for module in (batch, window, pump)
+                    for module in (batch, window, paced_append)
                 ),
                 (heartbeats, "new_bridge_name", self._bridge_name),
                 (os, "urandom", names.randbytes),

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from bridge import followed as followed_module
+from bridge import paced_append, supervision
 from bridge import pump as pumps
-from bridge import supervision
 from bridge.pump import Pump
 from bridge.sequencing import bulk as bulk_module
 from bridge.sequencing import window as window_module
@@ -59,6 +59,7 @@ class FakeSink:
         self.free = asyncio.Event()
         self.free.set()
         self.steps: asyncio.Semaphore | None = None  # how often it will be idle
+        self.breaks = False
 
     def append(self, records: Iterable[Record]) -> None:
         records = list(records)
@@ -89,6 +90,8 @@ class FakeSink:
         self.steps = None
 
     async def idle(self) -> None:
+        if self.breaks:
+            raise RuntimeError("for a test")
         if self.steps is not None:
             await self.steps.acquire()
 
@@ -554,7 +557,7 @@ EVENTS = 4
 @pytest.fixture
 def in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """What `large` sends is large, and each of its events a record."""
-    for module in (batch_module, window_module, pumps):
+    for module in (batch_module, window_module, paced_append):
         monkeypatch.setattr(module, "RECORD_BYTES_MAX", 20)
     for bulk in (bulk_module, inbox_module):
         monkeypatch.setattr(bulk, "BULK_BYTES", 60)
@@ -662,6 +665,65 @@ def test_a_publisher_that_is_held_between_parts_has_all_of_them_written() -> Non
         await bench.settle()
 
     assert play(scene).sink.told() == [*events_of(0), *numbers(1, 1)]
+
+
+@pytest.mark.usefixtures("in_parts")
+def test_records_of_others_come_between_those_that_have_waited() -> None:
+    async def scene(bench: Bench) -> None:
+        await bench.begin(PLAIN)
+        await bench.begin(REPLAYS)
+        bench.pump.hold(ONE)
+        await bench.receive(large(0), live(1), large(2))
+        await until(lambda: bench.pump.sequencer.waiting(ONE) == 3)
+        bench.sink.step(0)
+        bench.pump.resume(ONE)
+        await bench.receive(live(3))
+        for part in range(2 * EVENTS):
+            bench.sink.step()
+            await until(lambda: len(bench.sink.told()) > part)  # noqa: B023
+            assert bench.pump._received_until(ONE)[1], "something of it waits yet"
+            await bench.receive(live(part, TWO))
+            assert bench.sink.told(TWO) == numbers(0, part), "it waits for nobody"
+            assert len(bench.sink.told()) == part + 1
+        bench.sink.step_on()
+        await until(lambda: len(bench.sink.told()) == 2 * EVENTS + 2)
+        assert not bench.pump._received_until(ONE)[1]
+
+    assert play(scene).sink.told() == [
+        *events_of(0),
+        *numbers(1, 1),
+        *events_of(2),
+        *numbers(3, 3),
+    ]
+
+
+@pytest.mark.usefixtures("in_parts")
+@pytest.mark.parametrize("end", ["is drained", "is closed", "sees an unexpected error"])
+def test_what_has_waited_is_written_though_the_pump(end: str) -> None:
+    async def scene(bench: Bench) -> None:
+        await bench.begin(PLAIN)
+        bench.pump.hold(ONE)
+        await bench.receive(large(0), live(1))
+        await until(lambda: bench.pump.sequencer.waiting(ONE) == 2)
+        bench.sink.step(0)
+        bench.pump.resume(ONE)
+        assert bench.running is not None
+        match end:
+            case "is drained":
+                await supervision.cancel(bench.running)
+                await bench.pump.drain()
+            case "is closed":
+                await supervision.cancel(bench.running)
+                await bench.pump.close()
+            case _:
+                bench.sink.steps = None
+                bench.sink.breaks = True
+                await bench.receive(live(2))
+                assert bench.pump.faults == 1
+
+    written = play(scene).sink.told()
+    last = 2 if end == "sees an unexpected error" else 1
+    assert written == [*events_of(0), *numbers(1, last)]
 
 
 @pytest.mark.usefixtures("in_parts")
