@@ -175,8 +175,8 @@ REPLAY_CHUNK_BYTES: Final = 4 * MIB
 REPLAY_OVERLAP_BATCHES: Final = 16  # before the log's last, where a reply may have lost that one
 REPLAY_BARREN_MAX: Final = 4  # requests in a row that bring nothing new
 REPLAY_REQUESTS_MAX: Final = 256  # of one repair
-REPLAYS_AT_ONCE_MAX: Final = 48  # silent sockets hold a place each, and the others wait
-SILENT_AT_ONCE_MAX: Final = 16  # replays of engines that did not answer the last time
+REPLAYS_AT_ONCE_MAX: Final = 64  # whose replies are read; the others wait
+PROBES_AT_ONCE_MAX: Final = 192  # engines that are asked whether they answer; three files each
 
 # confirmation: by the replay socket that nothing is missing; see schemas/answer_states.py.
 CHECK_SILENCE_S: Final = 2.0  # after its last message an engine is asked whether there is more
@@ -405,7 +405,7 @@ assert KAFKA_BATCH_BYTES < KAFKA_MESSAGE_MAX_BYTES, "the broker must take a batc
 assert KAFKA_MESSAGE_MAX_BYTES <= KAFKA_FETCH_BYTES_MAX, "the largest message must be fetchable"
 assert KAFKA_BATCH_BYTES < QUEUE_BYTES_MAX, "one batch must not fill the queue"
 assert QUEUE_BYTES_MAX < SPOOL_BYTES_MAX, "the spool takes the whole queue when Kafka goes away"
-assert (REPLAYS_AT_ONCE_MAX + SILENT_AT_ONCE_MAX) * REPLAY_CHUNK_BYTES <= LOG_WAITING_BYTES_MAX, (
+assert REPLAYS_AT_ONCE_MAX * REPLAY_CHUNK_BYTES <= LOG_WAITING_BYTES_MAX, (
     "every replay under way may have a chunk behind a failed append"
 )
 assert CHECK_SILENCE_S < CHECK_LATE_S, "an engine that has fallen silent has time to answer"

@@ -105,14 +105,20 @@ class Repair:
         if self.requests >= REPLAY_REQUESTS_MAX or self._barren >= REPLAY_BARREN_MAX:
             return False
         self.requests += 1
-        self._waited = self._sequencer.waiting(self._publisher)
         self._verified = self._anchored = self._whole = False
         self._taken = 0
         self._highest = -1
+        self._progress = False
+        self.note_asked()
+        return True
+
+    def note_asked(self) -> None:
+        """The request is sent now, where that is later than `begin`: the answer is about the links
+        of this moment.
+        """
+        self._waited = self._sequencer.waiting(self._publisher)
         self._link = self._sequencer.link(self._publisher)
         self._live_link = self._sequencer.live_link(self._publisher)
-        self._progress = False
-        return True
 
     def feed(
         self, messages: Iterable[RawMessage], now: float

@@ -9,6 +9,11 @@ message for each buffered batch from there on, then with an end marker of sequen
 
 Nothing in a reply can be trusted, its end included: see `gap_repair`. Each request has a socket
 of its own, so that a late reply to one is never taken for the reply to the next.
+
+What is read takes memory, so there are few places for it, and an engine that does not answer may
+not hold one for long: others would wait for it. So who has not answered the last time, or would
+have to wait for a place, is first asked for batches that it cannot have. The answer is an end
+marker alone, and many may be asked for that at once.
 """
 
 import asyncio
@@ -30,6 +35,7 @@ from schemas.errors import EndpointError
 from schemas.identities import PublisherKey
 from schemas.limits import (
     MESSAGE_BYTES_MAX,
+    PROBES_AT_ONCE_MAX,
     PUBLISHERS_MAX,
     REPLAY_BARREN_S,
     REPLAY_CHUNK_BATCHES,
@@ -38,11 +44,11 @@ from schemas.limits import (
     REPLAY_MESSAGES_MAX,
     REPLAY_TOTAL_S,
     REPLAYS_AT_ONCE_MAX,
-    SILENT_AT_ONCE_MAX,
 )
 from schemas.records import SequencedRecord
 
 END_SEQUENCE: Final = b"\xff" * 8
+_NO_SEQUENCE: Final = 2**63 - 1  # an engine has none from there on
 _logger = logging.getLogger(__name__)
 
 Emit = Callable[[Sequence[SequencedRecord]], Awaitable[None]]
@@ -50,9 +56,7 @@ Emit = Callable[[Sequence[SequencedRecord]], Awaitable[None]]
 
 
 class Replayer:
-    """Repairs publishers, REPLAYS_AT_ONCE_MAX at a time, and apart from them SILENT_AT_ONCE_MAX of
-    those whose engine did not answer the last time: they would take the others' places for as long
-    as it takes to give up.
+    """Repairs publishers; reads REPLAYS_AT_ONCE_MAX replies at a time.
 
     Args:
         sequencer: of the same loop.
@@ -78,7 +82,7 @@ class Replayer:
         self._barren_s = barren_s
         self._context = zmq.asyncio.Context()
         self._places = asyncio.Semaphore(REPLAYS_AT_ONCE_MAX)
-        self._silent_places = asyncio.Semaphore(SILENT_AT_ONCE_MAX)
+        self._probes = asyncio.Semaphore(PROBES_AT_ONCE_MAX)
         self._silent: set[PublisherKey] = set()
 
     async def repair(self, publisher: PublisherKey, endpoint: str, emit: Emit) -> Doubt | None:
@@ -94,11 +98,7 @@ class Replayer:
         """
         try:
             check_endpoint(endpoint)
-            is_silent = publisher in self._silent
-            async with self._silent_places if is_silent else self._places:
-                doubt = await self._repair(publisher, endpoint, emit)
-            self._note(publisher, is_silent=doubt is Doubt.REPLAY_SILENT)
-            return doubt
+            return await self._repair(publisher, endpoint, emit)
         except EndpointError as error:
             _logger.warning("Cannot ask %s for a replay: %s", publisher, error)
             return Doubt.REPLAY_SILENT
@@ -131,7 +131,37 @@ class Replayer:
     async def _ask(
         self, repair: Repair, publisher: PublisherKey, endpoint: str, emit: Emit, end_at: float
     ) -> Answer:
-        """One request. A socket that goes on sending what brings nothing is as good as silent."""
+        """One request."""
+        turn = repair.requests - 1
+        if publisher in self._silent or self._places.locked():
+            async with self._probes:
+                if not await self._answers(publisher, endpoint, turn=turn):
+                    self._note(publisher, is_silent=True)
+                    return repair.end(complete=False)
+        async with self._places:
+            repair.note_asked()
+            answer = await self._read(repair, publisher, endpoint, emit, end_at)
+        self._note(publisher, is_silent=repair.doubt is Doubt.REPLAY_SILENT)
+        return answer
+
+    async def _answers(self, publisher: PublisherKey, endpoint: str, *, turn: int) -> bool:
+        """Whether the engine answers anything at all."""
+        replies = self._replies(publisher, endpoint, _NO_SEQUENCE, turn=turn)
+        try:
+            async for _ in replies:
+                break
+        except TimeoutError:
+            return False
+        finally:
+            await replies.aclose()
+        return True
+
+    async def _read(
+        self, repair: Repair, publisher: PublisherKey, endpoint: str, emit: Emit, end_at: float
+    ) -> Answer:
+        """A request for what is missing, and its replies. A socket that goes on sending what brings
+        nothing is as good as silent.
+        """
         barren_at = time.monotonic() + self._barren_s
         replies = self._replies(publisher, endpoint, repair.start, turn=repair.requests - 1)
         try:
@@ -180,7 +210,7 @@ class Replayer:
             TimeoutError: nothing came for `idle_s`.
             EndpointError: libzmq can make no connection to such an address.
         """
-        socket = self._context.socket(zmq.DEALER)
+        socket = await self._socket()
         try:
             socket.linger = 0
             socket.maxmsgsize = MESSAGE_BYTES_MAX
@@ -203,6 +233,19 @@ class Replayer:
                 yield chunk  # an empty one, too: whoever reads looks at the time
         finally:
             socket.close(linger=0)
+
+    async def _socket(self) -> zmq.asyncio.Socket:
+        """A new one.
+
+        Raises:
+            TimeoutError: no file is left for it, which is as good as an engine that is silent.
+        """
+        try:
+            return self._context.socket(zmq.DEALER)
+        except zmq.ZMQError as error:
+            _logger.warning("Cannot ask an engine for a replay now: %s", error.strerror)
+            await asyncio.sleep(self._idle_s)
+            raise TimeoutError from error
 
     def close(self) -> None:
         """Ends; replays under way must have been cancelled."""

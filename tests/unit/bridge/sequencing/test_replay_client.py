@@ -1,6 +1,7 @@
 """Repairs against real ROUTER sockets on the loopback: honest ones, and ones that are not."""
 
 import asyncio
+import errno
 import sys
 import threading
 import time
@@ -13,13 +14,13 @@ import zmq
 from bridge.sequencing import replay_client
 from bridge.sequencing import sequencer as sequencer_module
 from bridge.sequencing.lane import Anchor
-from bridge.sequencing.replay_client import END_SEQUENCE, Emit, Replayer
+from bridge.sequencing.replay_client import _NO_SEQUENCE as PROBE
+from bridge.sequencing.replay_client import END_SEQUENCE, Replayer
 from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from schemas.answer_states import Doubt
 from schemas.codec import decode_record_events
 from schemas.events import Removed
-from schemas.identities import PublisherKey
 from schemas.positions import NO_CURSOR, Cursor
 from schemas.records import EventsRecord, SequencedRecord
 from simulation.engines.publisher import Publisher, PublisherOptions
@@ -282,7 +283,7 @@ def test_an_engine_that_sends_while_a_request_goes_unanswered_is_asked_once_more
     engine = engines(answer)
     records = repair(sequencer, engine.endpoint)
     assert told(records) == [("restarted", 4, -1, -1), *batches(4, 0, 1)]
-    assert engine.asked == [10, 10, 10, 0]
+    assert engine.asked == [10, PROBE, PROBE, 10, 0]
 
 
 def test_another_life_that_is_shorter_than_the_log_is_found(engines: Engines) -> None:
@@ -497,37 +498,91 @@ def test_a_socket_that_sends_without_end_what_brings_nothing_is_as_good_as_silen
         context.term()
 
 
-def test_engines_that_do_not_answer_leave_places_to_those_that_do(
-    monkeypatch: pytest.MonkeyPatch,
+def test_engines_that_do_not_answer_leave_the_place_to_those_that_do(
+    engines: Engines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replay_client, "REPLAYS_AT_ONCE_MAX", 1)
-    silent, well = (registration(instance_id=name).publisher for name in ("silent", "well"))
+    well = engines(honest(0, 20))
+    silent = [engines(lambda start: [None]) for _ in range(8)]
+    names = [f"silent-{number}" for number in range(len(silent))]
+    sequencer = held(ANCHOR)
+    for name in names:
+        one = registration(instance_id=name)
+        sequencer.add(one, repairs=True)
+        sequencer.hold(one.publisher)
+    records: list[SequencedRecord] = []
 
-    class Scripted(Replayer):
-        """One that does not answer, however long it is waited for from the second time on."""
+    async def emit(emitted: Sequence[SequencedRecord]) -> None:
+        records.extend(emitted)
 
-        patient = False
+    async def ask() -> None:
+        replayer = Replayer(sequencer, idle_s=0.3)
+        others = [
+            asyncio.create_task(
+                replayer.repair(registration(instance_id=name).publisher, engine.endpoint, emit)
+            )
+            for name, engine in zip(names, silent, strict=True)
+        ]
+        await asyncio.sleep(0)
+        assert await replayer.repair(KEY, well.endpoint, emit) is None
+        assert not any(other.done() for other in others), "it has waited for one of them, once"
+        assert set(await asyncio.gather(*others)) == {Doubt.REPLAY_SILENT}
+        replayer.close()
 
-        async def _repair(self, publisher: PublisherKey, endpoint: str, emit: Emit) -> Doubt | None:
-            if publisher == well:
-                return None
-            if self.patient:
-                await asyncio.sleep(60)
-            return Doubt.REPLAY_SILENT
+    asyncio.run(ask())
+    assert told(records) == batches(3, 11, 20)
+    assert well.asked == [PROBE, 10, 20], "it could not be read at once"
+    asked = sorted(engine.asked for engine in silent)
+    assert asked == [[0, PROBE], *[[PROBE, PROBE]] * 7]
+
+
+def test_an_engine_that_answers_again_is_asked_for_all_of_it(engines: Engines) -> None:
+    is_back = False
+    engine = engines(lambda start: honest(0, 20)(start) if is_back else [None])
+    sequencer = held(ANCHOR)
+    records: list[SequencedRecord] = []
+
+    async def emit(emitted: Sequence[SequencedRecord]) -> None:
+        records.extend(emitted)
+
+    async def ask() -> None:
+        nonlocal is_back
+        replayer = Replayer(sequencer, idle_s=0.1)
+        assert await replayer.repair(KEY, engine.endpoint, emit) is Doubt.REPLAY_SILENT
+        is_back = True
+        assert await replayer.repair(KEY, engine.endpoint, emit) is None
+        assert engine.asked[-3:] == [PROBE, 10, 20]
+        assert await replayer.repair(KEY, engine.endpoint, emit) is None
+        assert engine.asked[-2:] == [20, 20]
+        replayer.close()
+
+    asyncio.run(ask())
+    assert told(records) == batches(3, 11, 20)
+
+
+def test_without_a_file_for_its_socket_an_engine_counts_as_silent_for_now(
+    engines: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engines(honest(0, 20))
+    sequencer = held(ANCHOR)
+    failures = 1
 
     async def emit(emitted: Sequence[SequencedRecord]) -> None: ...
 
     async def ask() -> None:
-        replayer = Scripted(Sequencer())
-        endpoint = "tcp://127.0.0.1:1"
-        assert await replayer.repair(silent, endpoint, emit) is Doubt.REPLAY_SILENT
-        replayer.patient = True
-        waiting = asyncio.create_task(replayer.repair(silent, endpoint, emit))
-        await asyncio.sleep(0)
-        async with asyncio.timeout(10):
-            assert await replayer.repair(well, endpoint, emit) is None
-        waiting.cancel()
-        await asyncio.wait([waiting])
+        replayer = Replayer(sequencer, idle_s=0.05)
+        make = replayer._context.socket
+
+        def socket(kind: int) -> object:
+            nonlocal failures
+            failures -= 1
+            if failures >= 0:
+                raise zmq.ZMQError(errno.EMFILE)
+            return make(kind)
+
+        monkeypatch.setattr(replayer._context, "socket", socket)
+        assert await replayer.repair(KEY, engine.endpoint, emit) is None
         replayer.close()
 
     asyncio.run(ask())
+    assert engine.asked == [PROBE, 10, 20]
