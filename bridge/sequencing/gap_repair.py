@@ -172,7 +172,7 @@ class Repair:
                 self._ended_short = not self._new_incarnation
                 return Answer.ASK
             self._ended_short = False
-            if self._is_short() or (self._taken and not self._is_joined()):
+            if self._is_short() or self._is_cut() or (self._taken and not self._is_joined()):
                 return Answer.ASK
             self._whole = self._anchored
             return Answer.DONE
@@ -233,6 +233,13 @@ class Repair:
         waiting = self._sequencer.first_waiting(self._publisher)
         next_sequence = self._sequencer.cursor(self._publisher).sequence + 1
         return waiting is not None and waiting.sequence > next_sequence
+
+    def _is_cut(self) -> bool:
+        """Whether the log has a part of a batch, and neither a reply nor the engine's live ones have
+        the rest: it was sent, whatever the reply says.
+        """
+        begun = self._sequencer.anchor(self._publisher).begun
+        return begun is not None and not self._is_joined()
 
     def _is_joined(self) -> bool:
         """Whether nothing is missing before what the engine has sent live."""

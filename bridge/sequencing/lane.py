@@ -233,7 +233,8 @@ class Lane:
         """The link that brought the last message, where it is known to be of the log's incarnation
         with all before it; else 0.
         """
-        return self.link if self._proven_link == self.link and self.proof is None else 0
+        is_proven = self._proven_link == self.link and self.proof is None
+        return self.link if is_proven and self.anchor.begun is None else 0
 
     @property
     def first_held(self) -> Held | None:

@@ -4,6 +4,8 @@ import itertools
 import random
 import sys
 import threading
+import time
+from array import array
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -284,3 +286,45 @@ def test_a_query_beside_a_writer_sees_one_state(kernel: Kernel) -> None:
             yield partial(_apply, number, remove) if number % 4 else partial(_clear, number)
 
     run_beside(kernel, [read, read, read], written())
+
+
+@pytest.mark.skipif(not native_available(), reason="the reference kernel is Python throughout")
+@pytest.mark.parametrize("write", ["an event that clears", "clear", "unregister", "many removed"])
+def test_a_long_write_leaves_the_interpreter_to_other_threads(write: str) -> None:
+    """However short the event is: queries come from threads of Python, too."""
+    kernel = open_kernel(SEED, name="rust")
+    publisher = kernel.open_publisher(*PUBLISHERS[0])
+    blocks = 300_000
+    hashes = array("Q", range(blocks)).tobytes()
+    tokens = array("I", range(blocks * BLOCK_SIZE)).tobytes()
+    stored = Stored(sequence=1, hashes=hashes, tokens=tokens, block_size=BLOCK_SIZE)
+    kernel.apply(publisher, encode_events([stored]), -1)
+    clears = encode_events([Cleared(sequence=2)])
+    removed = encode_events([Removed(sequence=2, hashes=hashes)])
+    writes: dict[str, Callable[[], object]] = {
+        "an event that clears": lambda: kernel.apply(publisher, clears, -1),
+        "clear": lambda: kernel.clear(publisher),
+        "unregister": lambda: kernel.unregister(publisher),
+        "many removed": lambda: kernel.apply(publisher, removed, -1),
+    }
+    state = "not begun"
+
+    def run() -> None:
+        nonlocal state
+        state = "under way"
+        writes[write]()
+        state = "done"
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(60)  # so that the interpreter changes threads where one gives it up only
+    try:
+        writer = threading.Thread(target=run)
+        writer.start()
+        seen = set()
+        while state != "done":
+            seen.add(state)
+            time.sleep(0)
+        writer.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert "under way" in seen

@@ -7,7 +7,7 @@ use parking_lot::{Mutex, RwLock};
 use prefix_index::answers::{Form, Kind, answer};
 use prefix_index::changes::CHANGE_BYTES;
 use prefix_index::counters::COUNTER_NAMES;
-use prefix_index::events::read_events;
+use prefix_index::events::{Event, read_events};
 use prefix_index::hashing::PrefixHasher;
 use prefix_index::names::TIERS;
 use prefix_index::scan::scan_query;
@@ -139,10 +139,18 @@ impl Kernel {
         if !self.state.read().publishers.contains_key(&publisher) {
             return Err(PyKeyError::new_err(publisher));
         }
-        let folded = detached_if(bytes.len() > DETACHED_EVENT_BYTES, py, || {
-            let events = read_events(bytes)?;
-            Ok(self.write(|turn| turn.apply(publisher, &events, after.into())))
-        });
+        let apply =
+            |events: &[Event]| Ok(self.write(|turn| turn.apply(publisher, events, after.into())));
+        let folded = if bytes.len() > DETACHED_EVENT_BYTES {
+            py.detach(|| read_events(bytes).and_then(|events| apply(&events)))
+        } else {
+            read_events(bytes).and_then(|events| {
+                // An event that clears is short, and what it does is not.
+                let clears = events.iter().any(|event| matches!(event, Event::Cleared { .. }));
+                let is_long = clears && self.publisher_entries(publisher) > DETACHED_ENTRIES;
+                detached_if(is_long, py, || apply(&events))
+            })
+        };
         match folded {
             Ok(applied) => applied.map_err(unknown(publisher)),
             Err(malformed) => Err(Classes::get(py)?.events_error(&malformed, py)),

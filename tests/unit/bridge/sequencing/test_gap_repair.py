@@ -473,6 +473,25 @@ def test_of_a_publisher_of_which_the_log_has_nothing_an_empty_buffer_confirms() 
     assert begun.repair.doubt is not None, "it had begun to send one, and has none now"
 
 
+def test_a_reply_without_the_rest_of_a_batch_that_the_log_has_in_part_confirms_nothing() -> None:
+    begun = LAST._replace(begun=110.0)
+    scene = Scene(anchor=begun)
+    assert scene.replays(9) is Answer.MORE
+    assert scene.ends() is Answer.ASK, "a reply may have lost its end"
+    assert scene.repair.doubt is Doubt.NOTHING_REPLAYED
+    assert scene.sequencer.proven_link(KEY) == 0
+    whole = Scene(anchor=begun)
+    assert whole.replays(9, 10) is Answer.MORE
+    assert whole.ends() is Answer.ASK, "there may be more"
+    assert whole.replays(10) is Answer.MORE
+    assert whole.ends() is Answer.DONE
+    assert whole.repair.doubt is None
+    live = Scene(10, anchor=begun)
+    assert live.replays(9) is Answer.MORE
+    assert live.ends() is Answer.DONE
+    assert live.repair.doubt is None, "the live batch has the rest"
+
+
 def test_of_a_publisher_of_which_the_log_has_nothing_its_first_batch_confirms() -> None:
     scene = Scene(2, anchor=Anchor(NO_CURSOR, 0.0))
     assert scene.replays(0, 1, 2) is Answer.DONE
