@@ -115,6 +115,7 @@ BULK_IDLE_LOOK_S: Final = 0.001
 BATCH_VALUES_MAX: Final = 2_500_000  # reason="too_many_values"; numbers, nested ones included
 BATCH_EVENTS_MAX: Final = 65_536  # reason="too_many_events"
 BATCH_APART_EVENTS_MAX: Final = 16_384  # with a bad one among them, looked at one by one
+BATCH_APART_VALUES_MAX: Final = 262_144  # the same in values; some 30 ms of the interpreter's lock
 BATCH_ERRORS_MAX: Final = 100  # bad events of a batch; more, and it is undecodable as a whole
 EVENT_FIELDS_MAX: Final = 64  # of an event in no known form, to find its tag
 EVENT_BLOCKS_MAX: Final = 1_000_000  # reason="too_many_blocks"
@@ -158,7 +159,7 @@ LINK_KEEPALIVE_PROBES_MAX: Final = 3
 # sequencing: order, windows, gaps.
 DUPLICATE_WINDOW: Final = 4096  # sequences back to which a duplicate can be proven; 32 KiB each
 RECORD_WINDOW_MS: Final = 50  # whose batches share a record; the latency that it adds
-RECORD_BYTES_MAX: Final = 512 * KIB  # a fuller window is split, and a larger batch; 5 ms to fold
+RECORD_BYTES_MAX: Final = 256 * KIB  # a fuller window is split, and a larger batch; 5 ms to fold
 TURN_MESSAGES_MAX: Final = 1024  # turned into records at once, before anything else has its turn
 TURN_BYTES_MAX: Final = 512 * KIB  # of them, but for one that is larger by itself
 HELD_BATCHES_MAX: Final = 65_536  # of a publisher during a repair: reason="held_full"

@@ -235,8 +235,8 @@ class Repair:
         return waiting is not None and waiting.sequence > next_sequence
 
     def _is_cut(self) -> bool:
-        """Whether the log has a part of a batch, and neither a reply nor the engine's live ones have
-        the rest: it was sent, whatever the reply says.
+        """Whether the log has a part of a batch, and neither a reply nor what waits has the rest:
+        it was sent, whatever the reply says.
         """
         begun = self._sequencer.anchor(self._publisher).begun
         return begun is not None and not self._is_joined()

@@ -20,6 +20,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import zmq
@@ -34,6 +35,7 @@ from schemas.answer_states import Doubt
 from schemas.errors import EndpointError
 from schemas.identities import PublisherKey
 from schemas.limits import (
+    BULK_BYTES,
     MESSAGE_BYTES_MAX,
     PROBES_AT_ONCE_MAX,
     PUBLISHERS_MAX,
@@ -84,6 +86,7 @@ class Replayer:
         self._places = asyncio.Semaphore(REPLAYS_AT_ONCE_MAX)
         self._probes = asyncio.Semaphore(PROBES_AT_ONCE_MAX)
         self._silent: set[PublisherKey] = set()
+        self._decoder = ThreadPoolExecutor(1, "reprise-replay")
 
     async def repair(self, publisher: PublisherKey, endpoint: str, emit: Emit) -> Doubt | None:
         """Emits what the engine still has after the publisher's cursor, up to what waits.
@@ -167,7 +170,7 @@ class Replayer:
         try:
             async for chunk in replies:
                 before = repair.replayed
-                answer, records = repair.feed(chunk, time.time())
+                answer, records = repair.feed(await self._decoded(chunk), time.time())
                 self.replayed_batches += repair.replayed - before
                 if records:
                     await emit(records)
@@ -183,6 +186,18 @@ class Replayer:
         finally:
             await replies.aclose()
         return repair.end(complete=True)
+
+    async def _decoded(self, chunk: list[RawMessage]) -> list[RawMessage]:
+        """The messages, those of a large chunk with their batches: decoded here they would delay
+        whatever else this loop does.
+        """
+        if sum(len(message.frames[-1]) for message in chunk) <= BULK_BYTES:
+            return chunk
+        ahead = self._sequencer.decode_ahead
+        decode = self._decoder.submit(
+            lambda: [message._replace(batch=ahead(message)) for message in chunk]
+        )
+        return await asyncio.wrap_future(decode)
 
     async def _address(self, endpoint: str, turn: int) -> str:
         """What the endpoint's name stands for, the next address with each request.
@@ -249,6 +264,7 @@ class Replayer:
 
     def close(self) -> None:
         """Ends; replays under way must have been cancelled."""
+        self._decoder.shutdown(wait=False, cancel_futures=True)
         self._context.destroy(linger=0)
 
 

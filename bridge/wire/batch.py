@@ -15,8 +15,8 @@ that makes the same of every batch that is good, by one call; the others come he
 Here the whole batch is decoded by one call into typed structs in which hashes and tokens stay
 encoded. Only where that fails is the batch taken apart, so that one bad event costs neither its
 siblings nor the rest of the stream. How long that may take is bounded: a batch that has a bad event
-and more than BATCH_APART_EVENTS_MAX in all, or more than BATCH_ERRORS_MAX malformed ones, is
-undecodable.
+and more than BATCH_APART_EVENTS_MAX or BATCH_APART_VALUES_MAX in all, or more than BATCH_ERRORS_MAX
+malformed ones, is undecodable.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,12 +29,21 @@ from xxhash import xxh3_64_intdigest
 
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.fields import Origin
+from bridge.wire.opaque import (
+    DECODING_ERRORS,
+    array_elements,
+    array_length,
+    either,
+    read_opaque,
+    tag_of,
+)
 from bridge.wire.parts import EventRun, parts_of
 from schemas.arrays import ArrayPacker
 from schemas.errors import BatchError, EventError, FrameError, WireError
 from schemas.events import BlockEvent, Cleared, decode_run, encode_run
 from schemas.limits import (
     BATCH_APART_EVENTS_MAX,
+    BATCH_APART_VALUES_MAX,
     BATCH_ERRORS_MAX,
     BATCH_EVENTS_MAX,
     BATCH_VALUES_MAX,
@@ -47,10 +56,6 @@ from schemas.limits import (
     SEQUENCE_MAX,
 )
 from schemas.registration import Registration
-
-_FIXARRAY: Final = 0x9
-_ARRAY_LENGTH_BYTES: Final = {0xDC: 2, 0xDD: 4}  # array 16, array 32
-_DECODING_ERRORS: Final = (ValueError, RecursionError)  # msgspec's errors are ValueErrors
 
 
 class WireEvent(msgspec.Struct, gc=False):
@@ -141,35 +146,12 @@ def _tag(event: type[WireEvent]) -> str:
     return str(event.__struct_config__.tag)
 
 
-class _OpaqueArrayBatch(msgspec.Struct, array_like=True):
-    ts: msgspec.Raw
-    events: msgspec.Raw
-    data_parallel_rank: msgspec.Raw = msgspec.Raw(b"\xc0")
-
-
-class _OpaqueMapBatch(msgspec.Struct):
-    ts: msgspec.Raw
-    events: msgspec.Raw
-    data_parallel_rank: msgspec.Raw = msgspec.Raw(b"\xc0")
-
-
-class _Tag(msgspec.Struct):
-    type: str
-
-
-_opaque_array_batch: Final = msgspec.msgpack.Decoder(_OpaqueArrayBatch)
-_opaque_map_batch: Final = msgspec.msgpack.Decoder(_OpaqueMapBatch)
 _timestamp: Final = msgspec.msgpack.Decoder(float)
 _rank: Final = msgspec.msgpack.Decoder(int | None)
-_map_tag: Final = msgspec.msgpack.Decoder(_Tag)
 _map_fields: Final = msgspec.msgpack.Decoder(
     Annotated[dict[str, msgspec.Raw], msgspec.Meta(max_length=EVENT_FIELDS_MAX)]
 )
 _events: Final = msgspec.msgpack.Decoder(list[msgspec.Raw])
-_array_elements: Final = msgspec.msgpack.Decoder(
-    Annotated[list[msgspec.Raw], msgspec.Meta(max_length=EVENT_FIELDS_MAX)]
-)
-_string: Final = msgspec.msgpack.Decoder(str)
 
 
 class DecodedBatch(NamedTuple):
@@ -271,8 +253,8 @@ class BatchDecoder:
         """
         sequence, payload = read_frames(frames)
         try:
-            self._check_size(payload)
-            batch = self._pack(payload, sequence) or self._decode(payload, sequence)
+            values = self._check_size(payload)
+            batch = self._pack(payload, sequence) or self._decode(payload, sequence, values)
             if len(batch.run) <= RECORD_BYTES_MAX:
                 return batch
             parts = parts_of(batch.run, batch.event_count, RECORD_BYTES_MAX, self._origin.packer)
@@ -280,16 +262,19 @@ class BatchDecoder:
         except BatchError as error:
             return DecodedBatch.unusable(sequence, xxh3_64_intdigest(payload), _alone(error))
 
-    def _check_size(self, payload: bytes) -> None:
+    def _check_size(self, payload: bytes) -> int:
+        """Raises where it is too large; returns how many values a large one has, 0 for others."""
         if len(payload) > MESSAGE_BYTES_MAX:
             detail = f"Expected at most {MESSAGE_BYTES_MAX} bytes, got {len(payload)}"
             raise BatchError(DropReason.MESSAGE_TOO_LARGE, detail)
-        if len(payload) > BULK_BYTES:
-            # Whoever decodes holds the interpreter's lock; whoever counts does not.
-            values = self._origin.packer.count_values(payload, BATCH_VALUES_MAX + 1)
-            if values > BATCH_VALUES_MAX:
-                detail = f"Expected at most {BATCH_VALUES_MAX} values, got more"
-                raise BatchError(DropReason.TOO_MANY_VALUES, detail)
+        if len(payload) <= BULK_BYTES:
+            return 0
+        # Whoever decodes holds the interpreter's lock; whoever counts does not.
+        values = self._origin.packer.count_values(payload, BATCH_VALUES_MAX + 1)
+        if values > BATCH_VALUES_MAX:
+            detail = f"Expected at most {BATCH_VALUES_MAX} values, got more"
+            raise BatchError(DropReason.TOO_MANY_VALUES, detail)
+        return values
 
     def _pack(self, payload: bytes, sequence: int) -> DecodedBatch | None:
         """The batch by the packer's own call; None where the specification has to see it."""
@@ -306,15 +291,15 @@ class BatchDecoder:
             self._origin.lora_names.update(lora_names)
         return DecodedBatch(sequence, digest, engine_time, count, clears, run, [])
 
-    def _decode(self, payload: bytes, sequence: int) -> DecodedBatch:
+    def _decode(self, payload: bytes, sequence: int, values: int) -> DecodedBatch:
         events: list[BlockEvent] = []
         dropped: list[WireError] = []
-        engine_time, wire_events = self._read(payload, dropped)
+        engine_time, wire_events = self._read(payload, values, dropped)
         for wire_event in wire_events:
             try:
                 events.append(wire_event.canonical(sequence, self._origin))
             except EventError as error:
-                _check_apart(len(wire_events))
+                _check_apart(len(wire_events), values)
                 dropped.append(_alone(error))
         digest = xxh3_64_intdigest(payload)
         batch = DecodedBatch.of_events(sequence, digest, engine_time, events)
@@ -323,14 +308,16 @@ class BatchDecoder:
             raise BatchError(DropReason.BATCH_TOO_LARGE, detail)
         return batch._replace(dropped=dropped) if dropped else batch
 
-    def _read(self, payload: bytes, dropped: list[WireError]) -> tuple[float, Sequence[WireEvent]]:
+    def _read(
+        self, payload: bytes, values: int, dropped: list[WireError]
+    ) -> tuple[float, Sequence[WireEvent]]:
         """The batch's time and its events as sent; unreadable ones go to `dropped`."""
         # Where the packer had it, it is likely to be bad, and trying each form costs the
         # interpreter's lock.
         is_tried = self._packer is not None and len(payload) > BULK_BYTES
         batch = None if is_tried else self._read_typed(payload)
         if batch is None:
-            return self._read_apart(payload, dropped)
+            return self._read_apart(payload, values, dropped)
         self._check_envelope(batch.ts, batch.data_parallel_rank, len(batch.events))
         return batch.ts, batch.events
 
@@ -338,7 +325,7 @@ class BatchDecoder:
         for form in self._batch_forms:
             try:
                 batch = form.decode(payload)
-            except _DECODING_ERRORS:
+            except DECODING_ERRORS:
                 continue
             if form is not self._batch_forms[0]:
                 others = [other for other in self._batch_forms if other is not form]
@@ -347,20 +334,20 @@ class BatchDecoder:
         return None
 
     def _read_apart(
-        self, payload: bytes, dropped: list[WireError]
+        self, payload: bytes, values: int, dropped: list[WireError]
     ) -> tuple[float, Sequence[WireEvent]]:
-        batch = _read_opaque(payload)
+        batch = read_opaque(payload)
         try:
             engine_time = _timestamp.decode(batch.ts)
-        except _DECODING_ERRORS as error:
+        except DECODING_ERRORS as error:
             raise BatchError(DropReason.BAD_TIMESTAMP, str(error)) from error
         try:
             rank = _rank.decode(batch.data_parallel_rank)
-        except _DECODING_ERRORS as error:
+        except DECODING_ERRORS as error:
             raise BatchError(DropReason.RANK_MISMATCH, str(error)) from error
-        count = _array_length(batch.events)
+        count = array_length(batch.events)
         self._check_envelope(engine_time, rank, count)
-        _check_apart(count)
+        _check_apart(count, values)
         wire_events = []
         for encoded in _events.decode(batch.events):
             try:
@@ -377,9 +364,9 @@ class BatchDecoder:
         for form in self.forms.events:
             try:
                 return form.decode(encoded)
-            except _DECODING_ERRORS as error:
+            except DECODING_ERRORS as error:
                 details.append(str(error))
-        tag = _tag_of(encoded)
+        tag = tag_of(encoded)
         tags = self.forms.maps.keys() | self.forms.arrays.keys()
         if tag is not None and tag not in tags:
             raise EventError(
@@ -388,7 +375,7 @@ class BatchDecoder:
         if tag is not None and (unknown := self._unknown_fields(tag, encoded)):
             detail = f"Expected no field of {tag} that is not known, got: {unknown[:200]}"
             raise EventError(DropReason.UNKNOWN_FIELD, detail)
-        raise EventError(DropReason.MALFORMED_EVENT, _or(*details))
+        raise EventError(DropReason.MALFORMED_EVENT, either(*details))
 
     def _unknown_fields(self, tag: str, encoded: msgspec.Raw) -> str:
         """What an event has beyond its fields, for people; "" for nothing, and where its engine has
@@ -396,12 +383,12 @@ class BatchDecoder:
         """
         as_map, as_array = self.forms.maps.get(tag), self.forms.arrays.get(tag)
         if as_map is not None:
-            with suppress(*_DECODING_ERRORS):
+            with suppress(*DECODING_ERRORS):
                 fields = _map_fields.decode(encoded).keys()
                 return ", ".join(sorted(fields - {"type", *as_map.__struct_encode_fields__}))
         if as_array is not None:
-            with suppress(*_DECODING_ERRORS):
-                elements = len(_array_elements.decode(encoded))
+            with suppress(*DECODING_ERRORS):
+                elements = len(array_elements.decode(encoded))
                 known = 1 + len(as_array.__struct_fields__)
                 return f"{elements} elements instead of {known}" if elements > known else ""
         return ""
@@ -426,53 +413,13 @@ def _alone(error: ErrorT) -> ErrorT:
     return error.with_traceback(None)
 
 
-def _or(*details: str) -> str:
-    """What each form had against it; once where that is the same."""
-    return "; or ".join(dict.fromkeys(details))
-
-
-def _read_opaque(payload: bytes) -> _OpaqueArrayBatch | _OpaqueMapBatch:
-    try:
-        return _opaque_array_batch.decode(payload)
-    except _DECODING_ERRORS as error:
-        try:
-            return _opaque_map_batch.decode(payload)
-        except _DECODING_ERRORS as map_error:
-            detail = f"Expected a batch of events: {_or(str(error), str(map_error))}"
-            raise BatchError(DropReason.UNDECODABLE, detail) from error
-
-
-def _array_length(encoded: msgspec.Raw) -> int:
-    """How many elements an encoded array has, from its header.
-
-    Raises:
-        BatchError: it is no array.
+def _check_apart(events: int, values: int) -> None:
+    """Raises where a batch with a bad event has so many, or so many values in them, that it is not
+    looked at one by one: that would hold the interpreter's lock, and with it every query.
     """
-    content = memoryview(encoded)
-    first = content[0]
-    if first >> 4 == _FIXARRAY:
-        return first & 0x0F
-    size_bytes = _ARRAY_LENGTH_BYTES.get(first)
-    if size_bytes is None:
-        raise BatchError(DropReason.UNDECODABLE, "Expected an array of events")
-    return int.from_bytes(content[1 : 1 + size_bytes], "big")
-
-
-def _tag_of(encoded: msgspec.Raw) -> str | None:
-    """The event's tag, however odd the rest of it is; None where it has none."""
-    try:
-        return _map_tag.decode(encoded).type
-    except _DECODING_ERRORS:
-        pass
-    try:
-        elements = _array_elements.decode(encoded)
-        return _string.decode(elements[0]) if elements else None
-    except _DECODING_ERRORS:
-        return None
-
-
-def _check_apart(events: int) -> None:
-    """Raises where a batch with a bad event has so many that it is not looked at one by one."""
+    if values > BATCH_APART_VALUES_MAX:
+        detail = f"Expected no bad event among more than {BATCH_APART_VALUES_MAX} values"
+        raise BatchError(DropReason.UNDECODABLE, f"{detail}, got {values}")
     if events > BATCH_APART_EVENTS_MAX:
         detail = f"Expected no bad event among more than {BATCH_APART_EVENTS_MAX}, got {events}"
         raise BatchError(DropReason.UNDECODABLE, detail)

@@ -14,6 +14,7 @@ from bridge.wire.batch import BatchDecoder
 from bridge.wire.drop_reasons import DropReason
 from schemas.limits import (
     BATCH_APART_EVENTS_MAX,
+    BATCH_APART_VALUES_MAX,
     BATCH_EVENTS_MAX,
     BLOCK_SIZE_MAX,
     BULK_BYTES,
@@ -311,12 +312,38 @@ def removed(blocks: int) -> list[object]:
         ([["BlockStored", [1], None, [1] * (PACKED_BATCH_BYTES_MAX // 4)]], False),
         ([["BlockRemoved", [1], "TAPE"]] * BATCH_APART_EVENTS_MAX, False),
         ([["BlockRemoved", [1], "TAPE"]] * (BATCH_APART_EVENTS_MAX + 1), False),
+        ([removed(BATCH_APART_VALUES_MAX), ["?"]], False),
+        ([removed(BATCH_APART_VALUES_MAX - 1_000), ["?"]], False),
     ],
-    ids=["events", "too many", "blocks", "too many blocks", "large", "bad", "too many bad"],
+    ids=[
+        "events",
+        "too many",
+        "blocks",
+        "too many blocks",
+        "large",
+        "bad",
+        "too many bad",
+        "bad among too many values",
+        "bad among many values",
+    ],
 )
 def test_what_is_beyond_a_bound_is_refused_as_before(events: list[object], packs: bool) -> None:
     payload = msgspec.msgpack.encode([1.5, events, 0])
     assert check(decoders(registration()), payload, "bounds") is packs
+
+
+@pytest.mark.parametrize("bad", [["?"], ["BlockRemoved", [1], "TAPE"]])
+def test_a_bad_event_among_many_values_costs_the_batch(bad: list[object]) -> None:
+    """Beside 400,000 blocks with extra keys it stopped all queries for 0.28 s."""
+    values = BATCH_APART_VALUES_MAX
+    for decoder in decoders(registration()):
+        few = decoder.decode(frames_of([1.5, [["BlockRemoved", [300] * (values - 20)], bad]]))
+        assert (few.event_count > 0, len(few.dropped)) == (True, 1)
+        many = decoder.decode(frames_of([1.5, [["BlockRemoved", [300] * values], bad]]))
+        (error,) = many.dropped
+        assert error.reason == DropReason.UNDECODABLE
+        assert f"more than {values} values" in str(error)
+        assert decoder.decode(frames_of([1.5, [["BlockRemoved", [300] * values]]])).dropped == []
 
 
 def test_names_are_bounded_over_all_batches_of_a_publisher() -> None:

@@ -18,6 +18,7 @@ from bridge.sequencing.replay_client import _NO_SEQUENCE as PROBE
 from bridge.sequencing.replay_client import END_SEQUENCE, Replayer
 from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
+from bridge.wire import DecodedBatch
 from schemas.answer_states import Doubt
 from schemas.codec import decode_record_events
 from schemas.events import Removed
@@ -534,6 +535,24 @@ def test_engines_that_do_not_answer_leave_the_place_to_those_that_do(
     assert well.asked == [PROBE, 10, 20], "it could not be read at once"
     asked = sorted(engine.asked for engine in silent)
     assert asked == [[0, PROBE], *[[PROBE, PROBE]] * 7]
+
+
+def test_a_large_chunk_is_decoded_beside_the_loop(
+    engines: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replay_client, "BULK_BYTES", 60)
+    threads: set[str] = set()
+    ahead = Sequencer.decode_ahead
+
+    def decode_ahead(self: Sequencer, message: RawMessage) -> DecodedBatch | None:
+        threads.add(threading.current_thread().name)
+        return ahead(self, message)
+
+    monkeypatch.setattr(Sequencer, "decode_ahead", decode_ahead)
+    engine = engines(honest(0, 200))
+    records = repair(held(ANCHOR, live(201, 301.0)), engine.endpoint)
+    assert told(records) == batches(3, 11, 201)
+    assert threads == {"reprise-replay_0"}
 
 
 def test_an_engine_that_answers_again_is_asked_for_all_of_it(engines: Engines) -> None:

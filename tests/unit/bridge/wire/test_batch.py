@@ -13,7 +13,11 @@ from bridge.wire.vllm import open_source
 from schemas.arrays import PythonArrayPacker
 from schemas.errors import BatchError, EventError, FrameError
 from schemas.events import Cleared, Removed, Stored
-from schemas.limits import BATCH_APART_EVENTS_MAX, BATCH_ERRORS_MAX, BATCH_EVENTS_MAX
+from schemas.limits import (
+    BATCH_APART_EVENTS_MAX,
+    BATCH_ERRORS_MAX,
+    BATCH_EVENTS_MAX,
+)
 from tests.unit.bridge.messages import captured_messages, frames_of, map_event, registration
 
 CLEARED = ["AllBlocksCleared"]
