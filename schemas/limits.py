@@ -276,6 +276,7 @@ SKIPPED_ROWS_NAMED_MAX: Final = 100  # waiting to be logged; the latest ones are
 # kernel.
 HOLD_COUNT_MAX: Final = 65_535  # kernel counter `hold_count_overflow`
 GROUP_MAX: Final = 63  # cache groups above it are not remembered as skipped
+RELEASED_ENTRIES: Final = 16_384  # of large clears, at a time where nothing waits: some 4 ms
 
 # worker: between its consumer and its fold, in records, since Faust counts no bytes. Above them it
 # fetches no more. It has a poll, a buffer and a batch in memory at once: 32 MiB of records of

@@ -76,6 +76,10 @@ class TableReader(Protocol):
         """The last heartbeat of each bridge in the partition."""
         ...
 
+    def release_left(self, entries: int) -> int:
+        """Of large clears; see `Kernel.release_left`."""
+        ...
+
     def take_skipped(self) -> list[SkippedRow]:
         """Rows skipped since the last call."""
         ...

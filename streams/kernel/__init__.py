@@ -30,8 +30,16 @@ def native_available() -> bool:
     return _native is not None
 
 
-def open_kernel(seed: int, *, name: str | None = None) -> Kernel:
+def open_kernel(
+    seed: int, *, name: str | None = None, cleared_at_once: int | None = None
+) -> Kernel:
     """An empty kernel: the one named (`rust`, `reference`), or the fastest there is.
+
+    Args:
+        seed: of the prefix hash, u64.
+        name: of a kernel, or None.
+        cleared_at_once: entries that a clear of the Rust kernel releases itself; those of a larger
+            one are hidden, and released later. None for the kernel's own bound.
 
     Raises:
         ValueError: no such kernel in this installation.
@@ -42,7 +50,8 @@ def open_kernel(seed: int, *, name: str | None = None) -> Kernel:
         raise ValueError("Expected the Rust kernel, but it is not built: run `make install`")
     if name == "reference" or _native is None:
         return ReferenceKernel(seed)
-    kernel: Kernel = _native.Kernel(seed)
+    more = () if cleared_at_once is None else (cleared_at_once,)
+    kernel: Kernel = _native.Kernel(seed, *more)
     return kernel
 
 

@@ -227,13 +227,26 @@ class Kernel(ReadOnlyKernel, Protocol):
         ...
 
     def unregister(self, publisher: PublisherId, /) -> int:
-        """Drops the publisher with its entries; returns how many. The handle is void. Cost
-        O(entries).
+        """Drops the publisher with its entries; returns how many. The handle is void. Cost as of
+        `clear`.
         """
         ...
 
     def clear(self, publisher: PublisherId, /) -> int:
-        """Drops the publisher's entries; returns how many. Cost O(entries)."""
+        """Drops the publisher's entries; returns how many. Cost O(entries), of which a kernel may
+        leave a part to later writes and to `release_left`.
+        """
+        ...
+
+    def release_left(self, entries: int, /) -> int:
+        """Releases some of what was cleared and is only hidden yet, at most so many entries: to be
+        called again and again while there is nothing to write. Cost O(entries).
+
+        What is hidden is in no answer and no view but `blocks`, `holder_sets` and `memory_bytes`.
+
+        Returns:
+            Entries that are yet to be released.
+        """
         ...
 
     def apply(self, publisher: PublisherId, events: bytes, after: int, /) -> int | None:

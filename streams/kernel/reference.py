@@ -168,6 +168,9 @@ class ReferenceKernel:
         self._counters["cleared"] += removed
         return removed
 
+    def release_left(self, entries: int, /) -> int:
+        return 0  # nothing is ever left
+
     def _clear_scope(self, publisher: PublisherId, scope: PrefixScope) -> int:
         owner = self._publishers[publisher]
         gone = list(owner.live(scope))

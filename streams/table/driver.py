@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from schemas.errors import StorageError
-from schemas.limits import TABLE_FLUSH_CHANGES_MAX
+from schemas.limits import RELEASED_ENTRIES, TABLE_FLUSH_CHANGES_MAX
 from streams.log.interface import LogEntry, WritableLog
 from streams.table.fold import INTERNAL_ERROR, NO_OFFSET, SkippedRecord
 from streams.table.recovery import Plan
@@ -121,6 +121,12 @@ class FoldDriver:
         for record in skipped:
             self.counters[f"skipped_{record.reason}"] += 1
             self._skip_log.log(self._place, record)
+
+    def release_left(self, entries: int = RELEASED_ENTRIES) -> int:
+        """Of large clears; see `Kernel.release_left`. To be called where nothing waits to be
+        folded.
+        """
+        return self.table.fold.kernel.release_left(entries)
 
     def flush_in(self) -> float:
         """Seconds until a flush is due, 0 where one is."""

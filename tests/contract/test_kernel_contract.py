@@ -69,6 +69,8 @@ class Bench:
         return {name: count for name, count in self.kernel.counters().items() if count}
 
     def blocks(self) -> int:
+        while self.kernel.release_left(1):
+            pass
         return self.kernel.stats()["blocks"]
 
 
@@ -85,11 +87,12 @@ def stored(prompt: Prompt, *, start: int = 0, lora_name: str = "", **fields: Any
     return Stored(**(values | fields))
 
 
-@pytest.fixture(params=["reference", "rust"])
+@pytest.fixture(params=["reference", "rust", "rust, which clears later"])
 def bench(request: pytest.FixtureRequest) -> Bench:
-    if request.param == "rust" and not native_available():
+    name, _, clears_later = request.param.partition(",")
+    if name == "rust" and not native_available():
         pytest.skip("the Rust kernel is not built")
-    return Bench(open_kernel(SEED, name=request.param))
+    return Bench(open_kernel(SEED, name=name, cleared_at_once=0 if clears_later else None))
 
 
 def test_prefix_hashes_are_chained_xxh3_with_the_seed(bench: Bench) -> None:

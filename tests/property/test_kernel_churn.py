@@ -77,6 +77,8 @@ def tokens_of(prompt: list[int]) -> bytes:
 
 
 def assert_equal(rust: Kernel, reference: Kernel, prompts: list[list[int]]) -> None:
+    while rust.release_left(100):
+        pass
     assert rust.contexts() == reference.contexts()
     assert rust.scopes() == reference.scopes()
     assert rust.counters() == reference.counters()
@@ -89,11 +91,14 @@ def assert_equal(rust: Kernel, reference: Kernel, prompts: list[list[int]]) -> N
         assert answer == reference.query(SCOPE, tokens, b"", None)
 
 
-@pytest.mark.parametrize("seed", [SEED, SEED + 1])
-def test_both_kernels_agree_through_churn(seed: int) -> None:
+@pytest.mark.parametrize(
+    ("seed", "cleared_at_once"), [(SEED, None), (SEED + 1, None), (SEED + 2, 40), (SEED + 3, 0)]
+)
+def test_both_kernels_agree_through_churn(seed: int, cleared_at_once: int | None) -> None:
     churn = Churn(seed)
     churn.prompt()
-    kernels = (open_kernel(9, name="rust"), open_kernel(9, name="reference"))
+    rust = open_kernel(9, name="rust", cleared_at_once=cleared_at_once)
+    kernels = (rust, open_kernel(9, name="reference"))
     publishers = [opened(kernel) for kernel in kernels]
     sizes = []
     for turn in range(60):
@@ -141,11 +146,13 @@ def test_what_was_given_back_is_used_again() -> None:
     assert sizes[-1] < 200 * 30_000, sizes
     assert kernel.clear(publisher) == 6 * 5000
     kernel.take_changes()
+    assert kernel.release_left(20_000) == 10_000
+    assert kernel.release_left(20_000) == 0
     assert kernel.stats()["memory_bytes"] < 10_000
 
 
 def test_queries_beside_a_writer_see_whole_turns() -> None:
-    kernel = open_kernel(9, name="rust")
+    kernel = open_kernel(9, name="rust", cleared_at_once=2000)
     publishers = opened(kernel)
     prompt = [7] * 3000
     hashes = u64s(list(range(1, 3001)))
@@ -181,4 +188,5 @@ def test_queries_beside_a_writer_see_whole_turns() -> None:
         for thread in askers:
             thread.join()
     assert wrong == []
+    kernel.release_left(3000)
     assert kernel.stats()["blocks"] == 0

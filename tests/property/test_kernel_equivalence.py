@@ -43,8 +43,8 @@ BOUNDED = settings(
 class Run:
     """One kernel under a list of operations, with the changes it has given so far."""
 
-    def __init__(self, name: str) -> None:
-        self.kernel: Kernel = open_kernel(SEED, name=name)
+    def __init__(self, name: str, *, cleared_at_once: int | None = None) -> None:
+        self.kernel: Kernel = open_kernel(SEED, name=name, cleared_at_once=cleared_at_once)
         self.taken: list[tuple[ModelContext, bytes]] = []
 
     def do(self, operation: Operation) -> object:
@@ -81,13 +81,21 @@ class Run:
         key, prompt, dp_rank, tier, op, count = change
         return Change(key, len(prompt), dp_rank, tier, op, count).encode()
 
-    def view(self) -> dict[str, object]:
-        """All that can be seen of the kernel."""
+    def view(self, *, release: bool = True) -> dict[str, object]:
+        """All that can be seen of the kernel; blocks and holders only if what was cleared has been
+        released.
+        """
+        while release and self.kernel.release_left(1):
+            pass
         stats = self.kernel.stats()
         del stats["memory_bytes"]
+        scopes: list[object] = list(self.kernel.scopes())
+        if not release:
+            del stats["blocks"], stats["holder_sets"]
+            scopes = [(view.scope, view.instances) for view in self.kernel.scopes()]
         return {
             "contexts": self.kernel.contexts(),
-            "scopes": self.kernel.scopes(),
+            "scopes": scopes,
             "counters": self.kernel.counters(),
             "stats": stats,
             "pending": self.kernel.pending_changes(),
@@ -135,6 +143,19 @@ def test_both_kernels_agree_after_every_operation(operations: list[Operation]) -
         assert rust.view() == reference.view()
     assert list(answers(rust.kernel, ASKED)) == list(answers(reference.kernel, ASKED))
     assert entries_of(rust.kernel) == entries_of(reference.kernel)
+
+
+@BOUNDED
+@given(strategies.operation_lists)
+def test_what_is_cleared_later_is_hidden_at_once(operations: list[Operation]) -> None:
+    reference, rust = Run("reference"), Run("rust", cleared_at_once=0)
+    for operation in [*operations, Take()]:
+        assert rust.do(operation) == reference.do(operation)
+        assert rust.view(release=False) == reference.view(release=False)
+        assert list(answers(rust.kernel, ASKED[2:4])) == list(answers(reference.kernel, ASKED[2:4]))
+    assert entries_of(rust.kernel) == entries_of(reference.kernel)
+    assert rust.view() == reference.view()
+    assert list(answers(rust.kernel, ASKED)) == list(answers(reference.kernel, ASKED))
 
 
 @BOUNDED

@@ -104,6 +104,10 @@ class RowReader:
         """
         return self._skipped.counters
 
+    def release_left(self, entries: int) -> int:
+        """Of large clears; see `Kernel.release_left`."""
+        return self.kernel.release_left(entries)
+
     def covered(self, partition: int) -> Offset:
         """The offset of the events topic up to which the partition is folded; -1 for nothing."""
         part = self._partitions.get(partition)

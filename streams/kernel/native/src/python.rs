@@ -9,6 +9,7 @@ use prefix_index::changes::CHANGE_BYTES;
 use prefix_index::counters::COUNTER_NAMES;
 use prefix_index::events::{Event, read_events};
 use prefix_index::hashing::PrefixHasher;
+use prefix_index::limits::CLEARED_AT_ONCE_MAX;
 use prefix_index::names::TIERS;
 use prefix_index::scan::scan_query;
 use prefix_index::state::State;
@@ -82,10 +83,11 @@ fn unknown(publisher: u64) -> impl Fn(UnknownPublisher) -> PyErr {
 #[pymethods]
 impl Kernel {
     #[new]
-    fn new(seed: u64) -> Self {
+    #[pyo3(signature = (seed, cleared_at_once=CLEARED_AT_ONCE_MAX))]
+    fn new(seed: u64, cleared_at_once: usize) -> Self {
         Self {
             hasher: PrefixHasher::new(seed),
-            state: RwLock::new(State::default()),
+            state: RwLock::new(State::new(cleared_at_once)),
             writing: Mutex::new(()),
         }
     }
@@ -124,6 +126,13 @@ impl Kernel {
         let is_long = self.publisher_entries(publisher) > DETACHED_ENTRIES;
         detached_if(is_long, py, || self.write(|turn| turn.clear(publisher)))
             .map_err(unknown(publisher))
+    }
+
+    #[pyo3(signature = (entries, /))]
+    fn release_left(&self, entries: usize, py: Python<'_>) -> usize {
+        let left = self.state.read().index.leaving.len();
+        let is_long = left.min(entries) as u64 > DETACHED_ENTRIES;
+        detached_if(is_long, py, || self.write(|turn| turn.release_left(entries)))
     }
 
     #[pyo3(signature = (publisher, events, after, /))]

@@ -9,13 +9,14 @@ from typing import Any, cast
 
 import pytest
 
-from brokers.interface import Message
+from brokers.interface import Consumer, Message
 from brokers.settings import KafkaSettings
 from query_api.replica import topic_reader
 from query_api.replica.replica import Replica
 from query_api.replica.snapshot import Topic, TopicPartition
 from query_api.replica.topic_reader import TopicReader
 from schemas.answer_states import AnswerState
+from schemas.events import encode_events
 from schemas.topics import encode_publisher, encode_registration
 from streams.kernel import open_kernel
 from streams.table.fold import Fold
@@ -186,3 +187,38 @@ def test_what_keeps_kafka_away_is_said_in_words_and_what_it_means_for_answers(
     assert condition.message == (
         f"cannot use Kafka at {SETTINGS.bootstrap}: {told}; meanwhile answers say `stale`"
     )
+
+
+class _Silent:
+    """A consumer to which nothing comes, so many times."""
+
+    def __init__(self, polls: int) -> None:
+        self._polls = polls
+
+    async def getmany(self, **_: object) -> dict[object, object]:
+        if not self._polls:
+            raise asyncio.CancelledError
+        self._polls -= 1
+        return {}
+
+    async def position(self, _: object) -> int:
+        return 0
+
+
+def test_what_a_large_clear_left_is_released_while_nothing_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(topic_reader, "RELEASED_ENTRIES", 2)
+    kernel = open_kernel(1337, cleared_at_once=0)
+    publisher = kernel.open_publisher(*ONE.publisher)
+    kernel.apply(publisher, encode_events([stored(0, [1, 2, 3], range(12))]), -1)
+    kernel.clear(publisher)
+    replica = Replica(lambda: RowReader(kernel), PARTITIONS)
+    reader = TopicReader(
+        SETTINGS, cast(Any, {}), replica, prepare=cast(Any, None), when_refused=cast(Any, None)
+    )
+    for left in (1, 0):
+        with pytest.raises(asyncio.CancelledError):
+            asyncio.run(reader._read(cast(Consumer, _Silent(1)), replica.loading))
+        assert kernel.release_left(0) == left
+    reader._loop.close()

@@ -8,7 +8,9 @@ import pytest
 from reprise.embedded.fold_thread import FoldThread
 from schemas.conditions import Conditions
 from schemas.errors import DiskError, StorageError
+from schemas.events import Cleared
 from schemas.identities import Offset
+from schemas.limits import RELEASED_ENTRIES
 from streams.kernel import open_kernel
 from streams.log.embedded import EmbeddedLog
 from streams.table.fold import Fold
@@ -62,6 +64,30 @@ def test_stopping_folds_and_flushes_what_was_submitted(tmp_path: Path, log: Embe
     folding.stop()
     assert folding.fold.offset == 0
     assert folding.flushed_offset == 0
+    table.close()
+
+
+def test_what_a_large_clear_left_is_released_while_nothing_comes(
+    tmp_path: Path, log: EmbeddedLog
+) -> None:
+    table = opened(tmp_path, log, lambda: Fold(open_kernel(1337, cleared_at_once=0)))
+    folding = FoldThread(table, flush_s=60.0, conditions=Conditions(time.time))
+    folding.start()
+    kernel = folding.fold.kernel
+    blocks = RELEASED_ENTRIES + 1
+    records = [
+        events_record(0, 0, [stored(0, range(1, blocks + 1), range(4 * blocks))]),
+        events_record(1, 1, [Cleared(sequence=1)]),
+    ]
+    folding.submit(log.append(records), records)
+    folding.wait()
+    assert (kernel.counters()["cleared"], kernel.stats()["entries"]) == (blocks, 0)
+    for _ in range(1000):
+        if not kernel.release_left(0):
+            break
+        time.sleep(0.01)
+    assert kernel.release_left(0) == 0
+    folding.stop()
     table.close()
 
 

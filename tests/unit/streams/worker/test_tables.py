@@ -2,6 +2,8 @@
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -11,7 +13,7 @@ from schemas.errors import TableLostError
 from schemas.identities import Offset
 from schemas.positions import LogBounds
 from streams.worker import tables
-from streams.worker.tables import PartitionTables
+from streams.worker.tables import Owned, PartitionTables
 
 
 def make(path: Path) -> PartitionTables:
@@ -64,3 +66,27 @@ def test_records_that_were_there_are_never_passed_over(
     with pytest.raises(TableLostError, match=refused):
         asyncio.run(owner._pass_over(3, 12, 15))
     assert owner.counters["jumps"] == 1
+
+
+def test_after_each_flush_some_of_what_a_large_clear_left_is_released(tmp_path: Path) -> None:
+    steps: list[str] = []
+
+    class Driver:
+        async def fold_in_thread(self, _: object) -> None:
+            steps.append("fold")
+
+        async def flush(self) -> None:
+            steps.append("flush")
+
+        def release_left(self) -> None:
+            steps.append("release")
+
+    async def scenario() -> None:
+        owner = make(tmp_path)
+        table = cast(Any, SimpleNamespace(next_offset=0))
+        owner.owned[0] = Owned(table, cast(Any, Driver()), cast(Any, None), asyncio.Lock())
+        owner._wanted = frozenset([0])
+        await owner.fold({0: []})
+
+    asyncio.run(scenario())
+    assert steps == ["fold", "flush", "release"]

@@ -51,6 +51,15 @@ impl Stored<'_> {
 }
 
 impl Event<'_> {
+    /// How many blocks it names.
+    pub fn blocks(&self) -> usize {
+        match self {
+            Self::Stored(event) => event.hashes.len(),
+            Self::Removed(event) => event.hashes.len(),
+            Self::Cleared { .. } => 0,
+        }
+    }
+
     pub fn sequence(&self) -> i128 {
         match self {
             Self::Stored(event) => event.sequence,

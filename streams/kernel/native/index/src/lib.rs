@@ -10,6 +10,7 @@
 //!     state, entries      publishers and scopes; the elementary steps
 //!     scope               blocks of a scope (`slots`), their holders (`sets`, `masks`), its ranks
 //!     publisher, moves    what a publisher calls its blocks; those that change their tier
+//!     leaving             what was cleared and is yet to be released
 //!     changes, counters   what a write leaves to be taken and shown
 //!     tables, hashing     sharded hash tables; XXH3-64
 //!     names, limits       keys, tiers and bounds
@@ -24,6 +25,7 @@ pub mod counters;
 mod entries;
 pub mod events;
 pub mod hashing;
+mod leaving;
 pub mod limits;
 mod masks;
 mod moves;

@@ -9,5 +9,9 @@ pub const QUERY_TOKENS_MAX: usize = 4 * 1024 * 1024;
 pub const BLOCK_SIZE_MAX: u64 = 65_536;
 pub const NAME_BYTES_MAX: usize = 1024;
 
+/// Entries that a clear releases itself; of more it hides all, and releases them in slices later.
+/// `RELEASED_BLOCKS` in `schemas/limits.py` is how large the slices are while there is no write.
+pub const CLEARED_AT_ONCE_MAX: usize = 4096;
+
 /// Blocks that a writer folds before it lets waiting queries in: about 0.1 ms of work.
 pub const TURN_BLOCKS: usize = 512;

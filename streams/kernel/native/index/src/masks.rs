@@ -23,12 +23,20 @@ pub struct Masks {
     pub member_words: usize,
     /// Instance of each member.
     instance_of: Vec<u32>,
+    /// Members that hold nothing any more, whatever the sets say.
+    retired: Vec<bool>,
     chunks: Vec<Vec<u64>>,
 }
 
 impl Default for Masks {
     fn default() -> Self {
-        Self { instance_words: 1, member_words: 1, instance_of: Vec::new(), chunks: Vec::new() }
+        Self {
+            instance_words: 1,
+            member_words: 1,
+            instance_of: Vec::new(),
+            retired: Vec::new(),
+            chunks: Vec::new(),
+        }
     }
 }
 
@@ -47,6 +55,13 @@ impl Masks {
         let members = self.instance_of.len().max(member as usize + 1);
         self.instance_of.resize(members, 0);
         self.instance_of[member as usize] = instance;
+        self.retired.resize(members, false);
+        self.retired[member as usize] = false;
+    }
+
+    /// From now on the member's bits are left out. Masks with them must be written again.
+    pub fn retire(&mut self, member: u32) {
+        self.retired[member as usize] = true;
     }
 
     /// Makes room for this many; true where all masks must be written again.
@@ -83,6 +98,9 @@ impl Masks {
         let (per_instance, per_member) = mask.split_at_mut(PARTS * self.instance_words);
         for &holder in holders {
             let (member, tier) = (holder / TIERS, holder % TIERS);
+            if self.retired.get(member as usize) == Some(&true) {
+                continue;
+            }
             if tier < SHARED {
                 let instance = self.instance_of[member as usize];
                 set_bit(per_instance, 0, instance);
@@ -102,7 +120,7 @@ impl Masks {
 
     pub fn memory_bytes(&self) -> usize {
         let masks: usize = self.chunks.iter().map(|masks| 8 * masks.capacity()).sum();
-        masks + 4 * self.instance_of.capacity()
+        masks + 4 * self.instance_of.capacity() + self.retired.capacity()
     }
 }
 
@@ -188,6 +206,19 @@ mod tests {
         for set in (0..sets).step_by(7) {
             check(&masks, set, &holders(set), 10, 30);
         }
+    }
+
+    #[test]
+    fn a_retired_member_counts_nowhere_until_its_number_is_given_again() {
+        let mut masks = Masks::default();
+        (0..4).for_each(|member| masks.assign(member, member / 3));
+        let (own, pool) = (2 * TIERS + 1, 2 * TIERS + SHARED);
+        masks.retire(2);
+        masks.write(1, &[TIERS, own, pool]);
+        check(&masks, 1, &[TIERS], 2, 4);
+        masks.assign(2, 2 / 3);
+        masks.write(1, &[TIERS, own, pool]);
+        check(&masks, 1, &[TIERS, own, pool], 2, 4);
     }
 
     #[test]

@@ -61,6 +61,8 @@ pub struct Scope {
     left_members: Vec<u32>,
     left_instances: Vec<u32>,
     joined: usize,
+    /// Numbers of members that were cleared, while blocks are yet to be released from them.
+    retired: usize,
     roster_is_stale: bool,
 }
 
@@ -82,13 +84,19 @@ impl Scope {
             left_members: Vec::new(),
             left_instances: Vec::new(),
             joined: 0,
+            retired: 0,
             roster_is_stale: false,
         }
     }
 
     /// Whether nothing refers to the scope any more.
     pub fn is_vacant(&self) -> bool {
-        self.joined == 0
+        self.joined == 0 && self.retired == 0
+    }
+
+    /// Whether anybody is registered or holds blocks in it.
+    pub fn has_members(&self) -> bool {
+        self.joined > 0
     }
 
     // Members
@@ -102,11 +110,32 @@ impl Scope {
             instance.members += 1;
         }
         let member = Member { publisher, instance, dp_rank, participates: false };
-        let number = take_number(&mut self.free_members, &mut self.members, member);
         self.joined += 1;
+        self.number(member)
+    }
+
+    fn number(&mut self, member: Member) -> u32 {
+        let instance = member.instance;
+        let number = take_number(&mut self.free_members, &mut self.members, member);
         self.sets.masks.assign(number, instance);
         self.sets.widen(self.instances.len(), self.members.len());
         number
+    }
+
+    /// The member holds nothing from now on, and is given another number; its blocks are yet to be
+    /// released from the old one, which is then to be given to `bury`.
+    pub fn retire(&mut self, number: u32) -> u32 {
+        let Some(member) = self.members[number as usize].take() else { return number };
+        self.roster_is_stale |= member.participates;
+        self.retired += 1;
+        self.sets.retire(number);
+        self.number(member)
+    }
+
+    /// A retired number has no blocks any more.
+    pub fn bury(&mut self, number: u32) {
+        self.retired -= 1;
+        self.left_members.push(number);
     }
 
     fn add_instance(&mut self, name: Arc<str>) -> u32 {

@@ -176,6 +176,17 @@ impl HolderSets {
         }
     }
 
+    /// The member holds nothing any more, whatever the sets say. Cost O(sets).
+    pub fn retire(&mut self, member: u32) {
+        self.masks.retire(member);
+        for (number, set) in self.sets.iter().enumerate() {
+            let at = set.holders.partition_point(|&holder| holder < holder_of(member, 0));
+            if set.holders.get(at).is_some_and(|holder| holder / TIERS == member) {
+                self.masks.write(number as u32, &set.holders);
+            }
+        }
+    }
+
     pub fn memory_bytes(&self) -> usize {
         let holders: usize = self.sets.iter().map(|set| 4 * set.holders.len()).sum();
         holders

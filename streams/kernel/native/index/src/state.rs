@@ -5,9 +5,11 @@ use hashbrown::HashMap;
 use crate::changes::ChangeLists;
 use crate::counters::{COUNTER_NAMES, Counter};
 use crate::hashing::Placement;
+use crate::leaving::{Leaving, Retired};
 use crate::names::{ContextKey, ScopeKey, StreamKey};
 use crate::publisher::{Membership, Publisher};
 use crate::scope::Scope;
+use crate::sets::holder_of;
 
 pub struct State {
     pub publishers: HashMap<u64, Publisher>,
@@ -24,12 +26,15 @@ pub struct Index {
     pub scope_ids: HashMap<ScopeKey, u32>,
     pub changes: ChangeLists,
     pub counters: [u64; COUNTER_NAMES.len()],
+    pub leaving: Leaving,
+    /// Entries that a clear releases itself.
+    pub cleared_at_once: usize,
     /// Scopes to settle before queries see them.
     touched: Vec<u32>,
 }
 
-impl Default for State {
-    fn default() -> Self {
+impl State {
+    pub fn new(cleared_at_once: usize) -> Self {
         Self {
             publishers: HashMap::new(),
             ids: HashMap::new(),
@@ -41,13 +46,13 @@ impl Default for State {
                 scope_ids: HashMap::new(),
                 changes: ChangeLists::default(),
                 counters: [0; COUNTER_NAMES.len()],
+                leaving: Leaving::default(),
+                cleared_at_once,
                 touched: Vec::new(),
             },
         }
     }
-}
 
-impl State {
     pub fn open_publisher(&mut self, stream: StreamKey, dp_rank: u32) -> u64 {
         let key = (stream, dp_rank);
         if let Some(&known) = self.ids.get(&key) {
@@ -175,11 +180,61 @@ impl Index {
         let scope = &mut self.scopes[gone.scope as usize];
         scope.leave(gone.member);
         self.touched.push(gone.scope);
+        self.drop_if_vacant(gone.scope);
+    }
+
+    fn drop_if_vacant(&mut self, number: u32) {
+        let scope = &mut self.scopes[number as usize];
         if scope.is_vacant() {
             self.scope_ids.remove(&scope.key);
             *scope = Scope::new(scope.key.clone());
-            self.vacant_scopes.push(gone.scope);
+            self.vacant_scopes.push(number);
         }
+    }
+
+    /// Hides all entries of some memberships; `entries` are these and no others. They are released
+    /// by `release_left`.
+    pub fn retire(&mut self, publisher: &mut Publisher, numbers: &[u32]) {
+        let mut parts = vec![None; publisher.memberships.len()];
+        for &number in numbers {
+            let Some(membership) = publisher.membership_mut(number) else { continue };
+            let (scope, member) = (membership.scope, membership.member);
+            parts[number as usize] = Some(Retired { scope, member });
+            membership.member = self.scopes[scope as usize].retire(member);
+            self.touch(scope);
+        }
+        self.leaving.push(std::mem::take(&mut publisher.entries), parts);
+    }
+
+    /// Releases some of what was cleared, at most so many entries; returns how many.
+    pub fn release_left(&mut self, most: usize) -> usize {
+        let Self { leaving, scopes, placement, .. } = self;
+        let (entries, parts) = leaving.take(most);
+        let places = entries.iter().filter_map(|entry| {
+            let retired = parts.get(entry.membership() as usize).copied().flatten()?;
+            Some((entry, retired))
+        });
+        for (entry, retired) in places.clone() {
+            let scope = &scopes[retired.scope as usize];
+            scope.touch(scope.slots.prefix(entry.slot), *placement);
+        }
+        let mut touched = Vec::new();
+        for (entry, retired) in places {
+            for tier in entry.tiers() {
+                let holder = holder_of(retired.member, tier);
+                scopes[retired.scope as usize].release(entry.slot, holder, *placement);
+            }
+            if touched.last() != Some(&retired.scope) {
+                touched.push(retired.scope);
+            }
+        }
+        self.touched.append(&mut touched);
+        for retired in self.leaving.ended() {
+            self.scopes[retired.scope as usize].bury(retired.member);
+            self.touch(retired.scope);
+            self.drop_if_vacant(retired.scope);
+        }
+        entries.len()
     }
 
     /// Scopes whose holder sets may have grown are to be settled too.

@@ -113,6 +113,10 @@ impl<T> Sharded<T> {
         taken
     }
 
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.shards.iter().flat_map(HashTable::iter)
     }

@@ -25,7 +25,7 @@ pub struct ContextView {
 }
 
 fn scope_is_shown(scope: &Scope) -> bool {
-    scope.slots.len() > 0 || !scope.roster.is_empty()
+    scope.has_members() && (scope.slots.len() > 0 || !scope.roster.is_empty())
 }
 
 pub fn scopes(state: &State) -> Vec<ScopeView> {
@@ -112,7 +112,8 @@ pub fn stats(state: &State) -> [(&'static str, u64); 6] {
     let publishers = state.publishers.values();
     let memory = publishers.clone().map(Publisher::memory_bytes).sum::<usize>()
         + index.scopes.iter().map(Scope::memory_bytes).sum::<usize>()
-        + index.changes.memory_bytes();
+        + index.changes.memory_bytes()
+        + index.leaving.memory_bytes();
     [
         ("blocks", shown.iter().map(|scope| scope.slots.len() as u64).sum()),
         ("entries", publishers.map(Publisher::live_entries).sum()),

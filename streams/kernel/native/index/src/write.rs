@@ -92,6 +92,7 @@ impl<'a> WriteTurn<'a> {
                 }
             }
         }
+        self.release_left_beside(events.iter().map(Event::blocks).sum());
         Ok(cleared)
     }
 
@@ -235,18 +236,11 @@ impl<'a> WriteTurn<'a> {
 
     /// Drops all entries of a publisher; returns how many.
     pub fn clear(&mut self, id: u64) -> Result<u64> {
-        let (publisher, index) = self.publisher(id)?;
+        let (publisher, _) = self.publisher(id)?;
         let removed = publisher.live_entries();
-        publisher.counts.clear();
-        let entries = std::mem::take(&mut publisher.entries);
-        let mut emptied = Vec::new();
-        for number in 0..publisher.memberships.len() as u32 {
-            if publisher.membership(number).is_some_and(|part| part.entries > 0) {
-                empty_membership(publisher, index, number);
-                emptied.push(number);
-            }
-        }
-        self.release(id, entries.into_values())?;
+        let holding = |&number: &u32| publisher.membership(number).is_some_and(|p| p.entries > 0);
+        let emptied: Vec<u32> = (0..publisher.memberships.len() as u32).filter(holding).collect();
+        self.release_all(id, &emptied)?;
         let (publisher, index) = self.publisher(id)?;
         for number in emptied {
             if let Some(membership) = publisher.membership(number) {
@@ -259,6 +253,40 @@ impl<'a> WriteTurn<'a> {
         Ok(removed)
     }
 
+    /// Releases all entries of a publisher, which are those of these memberships: now, or where they
+    /// are many, later.
+    fn release_all(&mut self, id: u64, numbers: &[u32]) -> Result<()> {
+        let (publisher, index) = self.publisher(id)?;
+        let is_later = publisher.entries.len() > index.cleared_at_once;
+        if is_later {
+            index.retire(publisher, numbers);
+        }
+        numbers.iter().for_each(|&number| empty_membership(publisher, index, number));
+        publisher.counts.clear();
+        let entries = std::mem::take(&mut publisher.entries);
+        self.release(id, entries.into_values())
+    }
+
+    /// Releases some of what was cleared; returns how many entries are left.
+    pub fn release_left(&mut self, mut most: usize) -> usize {
+        while most > 0 {
+            let released = self.state.index.release_left(most.min(TURN_BLOCKS));
+            if released == 0 {
+                break;
+            }
+            most -= released;
+            self.spend(released);
+        }
+        self.state.index.leaving.len()
+    }
+
+    /// Releases of what was cleared more than this write can have brought, so that there is an end.
+    fn release_left_beside(&mut self, blocks: usize) {
+        if self.state.index.leaving.len() > 0 {
+            self.release_left((2 * blocks).max(self.state.index.cleared_at_once / 4));
+        }
+    }
+
     pub fn unregister(&mut self, id: u64) -> Result<u64> {
         let removed = self.clear(id)?;
         self.state.forget(id);
@@ -269,6 +297,9 @@ impl<'a> WriteTurn<'a> {
     fn clear_membership(&mut self, id: u64, number: u32) -> Result<()> {
         let (publisher, index) = self.publisher(id)?;
         let placement = index.placement;
+        if publisher.membership(number).is_some_and(|p| p.entries == publisher.live_entries()) {
+            return self.release_all(id, &[number]);
+        }
         let entries = publisher
             .entries
             .extract(|entry| entry.membership() == number, |entry| placement.of(entry.key));
@@ -337,6 +368,7 @@ impl<'a> WriteTurn<'a> {
             index.leave_if_unused(publisher, number);
             self.spend(1);
         }
+        self.release_left_beside(changes.len());
         Ok(())
     }
 }

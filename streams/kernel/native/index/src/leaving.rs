@@ -1,0 +1,65 @@
+//! What publishers have cleared and the index has yet to release.
+//!
+//! A clear of many blocks hides them at once and gives them back in slices, beside later writes and
+//! while there is nothing to write: what others sent meanwhile does not wait for it.
+
+use std::collections::VecDeque;
+
+use crate::publisher::Entry;
+use crate::tables::Sharded;
+
+/// A number that a member of a scope had.
+#[derive(Clone, Copy)]
+pub struct Retired {
+    pub scope: u32,
+    pub member: u32,
+}
+
+/// What one clear left: by number of the membership, what the member was called.
+struct Left {
+    entries: Box<dyn Iterator<Item = Entry> + Send + Sync>,
+    /// Of these.
+    count: usize,
+    parts: Vec<Option<Retired>>,
+    bytes: usize,
+}
+
+#[derive(Default)]
+pub struct Leaving {
+    queue: VecDeque<Left>,
+    entries: usize,
+}
+
+impl Leaving {
+    pub fn push(&mut self, entries: Sharded<Entry>, parts: Vec<Option<Retired>>) {
+        let (count, bytes) = (entries.len(), entries.memory_bytes());
+        self.entries += count;
+        let entries = Box::new(entries.into_values());
+        self.queue.push_back(Left { entries, count, parts, bytes });
+    }
+
+    /// Entries that are yet to be released.
+    pub fn len(&self) -> usize {
+        self.entries
+    }
+
+    /// The next ones of the oldest clear, at most so many, and what their members were called.
+    pub fn take(&mut self, most: usize) -> (Vec<Entry>, &[Option<Retired>]) {
+        let Some(left) = self.queue.front_mut() else { return (Vec::new(), &[]) };
+        let taken: Vec<Entry> = left.entries.by_ref().take(most).collect();
+        left.count -= taken.len();
+        self.entries -= taken.len();
+        (taken, &left.parts)
+    }
+
+    /// The members of the oldest clear, once all its entries were taken.
+    pub fn ended(&mut self) -> Vec<Retired> {
+        let left = self.queue.pop_front_if(|left| left.count == 0);
+        left.map_or_else(Vec::new, |left| left.parts.into_iter().flatten().collect())
+    }
+
+    /// Of a clear all counts until it has ended.
+    pub fn memory_bytes(&self) -> usize {
+        self.queue.iter().map(|left| left.bytes).sum()
+    }
+}
