@@ -2,10 +2,12 @@
 
 import asyncio
 import errno
+import gc
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 
 import msgspec
 import pytest
@@ -605,3 +607,27 @@ def test_without_a_file_for_its_socket_an_engine_counts_as_silent_for_now(
 
     asyncio.run(ask())
     assert engine.asked == [PROBE, 10, 20]
+
+
+@pytest.mark.parametrize("is_cancelled", [True, False], ids=["cancelled", "too late"])
+def test_a_lookup_that_fails_when_nobody_waits_any_longer_is_no_unexpected_error(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_cancelled: bool
+) -> None:
+    looked_up: Future[list[str]] = Future()
+    monkeypatch.setattr(replay_client.LOOKUPS, "look_up", lambda _: looked_up)
+
+    async def scenario() -> None:
+        replayer = Replayer(Sequencer(), idle_s=60.0 if is_cancelled else 0.05)
+        waiting = asyncio.create_task(replayer._address("tcp://engine:5557", 0))
+        await asyncio.sleep(0.1)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError if is_cancelled else TimeoutError):
+            await waiting
+        looked_up.set_exception(OSError("no such name"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        gc.collect()
+        replayer.close()
+
+    asyncio.run(scenario())
+    assert caplog.records == []
