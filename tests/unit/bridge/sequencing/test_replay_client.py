@@ -19,6 +19,7 @@ from bridge.sequencing.lane import Anchor
 from bridge.sequencing.replay_client import _NO_SEQUENCE as PROBE
 from bridge.sequencing.replay_client import END_SEQUENCE, Replayer
 from bridge.sequencing.sequencer import Sequencer
+from bridge.sockets.lookup import LOOKUPS
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import DecodedBatch
 from schemas.answer_states import Doubt
@@ -613,8 +614,8 @@ def test_without_a_file_for_its_socket_an_engine_counts_as_silent_for_now(
 def test_a_lookup_that_fails_when_nobody_waits_any_longer_is_no_unexpected_error(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_cancelled: bool
 ) -> None:
-    looked_up: Future[list[str]] = Future()
-    monkeypatch.setattr(replay_client.LOOKUPS, "look_up", lambda _: looked_up)
+    looked_up: list[Future[list[str]]] = [Future()]
+    monkeypatch.setattr(LOOKUPS, "look_up", lambda _: looked_up[0])
 
     async def scenario() -> None:
         replayer = Replayer(Sequencer(), idle_s=60.0 if is_cancelled else 0.05)
@@ -623,11 +624,10 @@ def test_a_lookup_that_fails_when_nobody_waits_any_longer_is_no_unexpected_error
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError if is_cancelled else TimeoutError):
             await waiting
-        looked_up.set_exception(OSError("no such name"))
+        looked_up.pop().set_exception(OSError("no such name"))
         await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        gc.collect()
         replayer.close()
 
     asyncio.run(scenario())
+    gc.collect()  # asyncio tells where the future is dropped
     assert caplog.records == []
