@@ -251,6 +251,8 @@ TABLE_FLUSH_CHANGES_MAX: Final = 262_144
 STORE_GENERATION_MIN_BYTES: Final = 1 * MIB  # deltas of a context before it is rewritten: its own
 TOPIC_GENERATION_MIN_BYTES: Final = 64 * KIB  # the same in a topic, which many small contexts share
 DUMP_CHUNK_ENTRIES_MAX: Final = 32_768
+MAINTAINED_ENTRIES: Final = 16_384  # released or rewritten at a time where nothing waits: 4 ms
+REWRITE_AFTER_BYTES: Final = 256 * KIB  # folded, then so many entries are rewritten beside it
 STORE_BATCH_BYTES_MAX: Final = 8 * MIB  # of rows that do not count yet, in one WriteBatch: memory
 ROW_LOAD_STEP_BYTES: Final = 4 * MIB  # loaded before the reader's loop has its turn
 # Rows of a partition's table that count together: keys and values, before compression.
@@ -276,7 +278,6 @@ SKIPPED_ROWS_NAMED_MAX: Final = 100  # waiting to be logged; the latest ones are
 # kernel.
 HOLD_COUNT_MAX: Final = 65_535  # kernel counter `hold_count_overflow`
 GROUP_MAX: Final = 63  # cache groups above it are not remembered as skipped
-RELEASED_ENTRIES: Final = 16_384  # of large clears, at a time where nothing waits: some 4 ms
 
 # worker: between its consumer and its fold, in records, since Faust counts no bytes. Above them it
 # fetches no more. It has a poll, a buffer and a batch in memory at once: 32 MiB of records of

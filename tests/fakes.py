@@ -22,7 +22,8 @@ from schemas.registration import PublisherKind, Registration
 from streams.kernel.interface import Kernel, PublisherId
 from streams.kernel.reference import ReferenceKernel
 from streams.table.fold import Fold
-from streams.table.rows.writer import RowWrite, RowWriter
+from streams.table.rows.format import RowWrite
+from streams.table.rows.writer import RowWriter
 
 SEED = 1337
 

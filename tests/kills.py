@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from streams.log.embedded import EmbeddedLog
-from streams.table.rows.writer import RowWrite
+from streams.table.rows.format import RowWrite
 from streams.table.store import TableStore
 from tests.unit.streams.table_topic import OwnedTopic
 

@@ -13,12 +13,13 @@ from brokers.options import client_options
 from brokers.settings import KafkaSettings
 from schemas.events import Removed, Stored, encode_events
 from schemas.identities import Offset
-from schemas.limits import TOPIC_GENERATION_MIN_BYTES
+from schemas.limits import MAINTAINED_ENTRIES, TOPIC_GENERATION_MIN_BYTES
 from schemas.records import EventsRecord, RegisteredRecord, encode_record
 from schemas.registration import PublisherKind, Registration
 from streams.kernel import open_kernel
 from streams.table.fold import Fold
-from streams.table.rows.writer import RowWrite, RowWriter
+from streams.table.rows.format import RowWrite
+from streams.table.rows.writer import RowWriter
 from streams.table.topic import KafkaTableTopic
 
 SEED_OF_HASHES = 1337
@@ -83,10 +84,14 @@ class TableRows:
         )
         flush = self._writer.flush(self.fold, self.fold.take_changes())
         self._writer.note(flush)
-        written = flush.rows
-        for rewrite in self._writer.rewrites(self.fold, flush):
-            written = [*written, *rewrite.chunks(), *rewrite.switch]
-            self._writer.note_rewritten(rewrite)
+        written = list(flush.rows)
+        self._writer.find_heavy(self.fold, flush)
+        while (rewriting := self._writer.begin_rewriting(self.fold)) is not None:
+            while rewriting.has_chunk:
+                rewriting.step(MAINTAINED_ENTRIES)
+            covers = flush.changes.offset
+            written += [*rewriting.rest(), *self._writer.switch(rewriting, covers)]
+            self._writer.note_rewritten(rewriting)
             self.rewritten += 1
         return written
 

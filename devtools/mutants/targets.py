@@ -46,6 +46,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "streams/table/table.py": (*TABLE, *SIMULATION),
     "streams/table/rows/reader.py": (*TABLE, *REPLICA, *SIMULATION),
     "streams/table/rows/contexts.py": (*TABLE, *REPLICA, *SIMULATION),
+    "streams/table/rows/rewriting.py": (*TABLE, *SIMULATION),
     "streams/table/rows/writer.py": (*TABLE, *SIMULATION),
     "streams/table/rows/loader.py": (*TABLE, *REPLICA, *SIMULATION),
     "streams/log/embedded.py": (*LOG, *SIMULATION),

@@ -38,7 +38,7 @@ from schemas.limits import (
     ENTRIES_NAMED_MAX,
     LAG_CHECK_S,
     LAG_CHECK_WAIT_S,
-    RELEASED_ENTRIES,
+    MAINTAINED_ENTRIES,
     REPLICA_AWAY_S,
     REPLICA_POLL_MS,
     REPLICA_RETRY_S,
@@ -220,7 +220,7 @@ class TopicReader:
                 # Beyond the last record where those after it were compacted away.
                 await self._advance(snapshot, self._places[name], await consumer.position(name))
             self._replica.note_progress()
-            snapshot.table.release_left(RELEASED_ENTRIES)
+            snapshot.table.release_left(MAINTAINED_ENTRIES)
             if batches or not snapshot.unread():
                 moved_at = monotonic()
                 self._replica.note_read()

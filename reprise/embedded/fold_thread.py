@@ -61,7 +61,6 @@ class FoldThread:
         self._stopping = False
         self._ended = False
         self._pending = 0  # batches of records queued or being folded
-        self._left = 0  # entries that were cleared and are not released yet
         self._thread = threading.Thread(target=self._run, name="fold", daemon=True)
 
     @property
@@ -160,9 +159,8 @@ class FoldThread:
             appended = self._take()
             if appended is not None:
                 self._fold(appended)
-                self._left = self._driver.release_left(0)
-            elif self._left:
-                self._left = self._driver.release_left()
+            elif self._driver.needs_maintenance:
+                run_without_loop(self._driver.maintain())
             run_without_loop(self._driver.flush_if_due())
             if appended is None and self._stopping:
                 run_without_loop(self._driver.flush())
@@ -170,7 +168,7 @@ class FoldThread:
 
     def _take(self) -> _Appended | None:
         wait_s = self._driver.flush_in() if self._driver.has_unflushed else self._flush_s
-        if self._left:
+        if self._driver.needs_maintenance:
             wait_s = 0.0
         with self._changed:
             self._changed.wait_for(lambda: self._queue or self._stopping, wait_s)

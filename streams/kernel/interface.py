@@ -119,6 +119,31 @@ class PlainAnswer(NamedTuple):
     text: bytes
 
 
+class ContextDump(Protocol):
+    """All entries of a context as SET changes, gathered in slices beside the writes between them.
+
+    What is written meanwhile may be in it or not. Whoever loads it and then all changes since it
+    was opened, in order, has the entries as of the last of these.
+    """
+
+    def gather(self, entries: int, /) -> int:
+        """Looks at so many further entries of the instance, or a few more. Cost O(entries).
+
+        Returns:
+            How many; fewer than that many once all were looked at.
+        """
+        ...
+
+    def take(self, entries_max: int, /) -> bytes:
+        """Once all were gathered: the next changes, at most so many and that many but at the end,
+        b"" after it. Cost O(entries).
+
+        Blocks that follow each other in the index follow each other here, so that loading restores
+        the layout.
+        """
+        ...
+
+
 class ReadOnlyKernel(Protocol):
     """What queries and views may call, from any thread, beside the one writer.
 
@@ -287,9 +312,11 @@ class Kernel(ReadOnlyKernel, Protocol):
         ...
 
     def dump(self, context: ModelContext, entries_max: int, /) -> list[bytes]:
-        """All entries of a context as SET changes, in chunks of at most `entries_max` changes.
-
-        Blocks that follow each other in the index follow each other here, so that loading restores
-        the layout. Cost O(entries of the instance), plus a sort.
+        """All entries of a context as SET changes, in chunks of at most `entries_max` changes: an
+        `open_dump` in one go. Cost O(entries of the instance).
         """
+        ...
+
+    def open_dump(self, context: ModelContext, /) -> ContextDump:
+        """A dump of which nothing is gathered yet. Cost O(publishers)."""
         ...

@@ -6,7 +6,7 @@ Also the fallback where no Rust toolchain was found, about 20 times slower; `/he
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from functools import wraps
+from functools import partial, wraps
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
 import xxhash
@@ -89,11 +89,16 @@ class _Publisher:
 
     def live(self, scope: PrefixScope) -> Iterator[Change]:
         """The publisher's entries in the scope, as changes."""
-        for key, entry in self.entries.items():
-            if entry.scope == scope:
-                for tier, count in enumerate(entry.counts):
-                    if count:
-                        yield Change(key, entry.prefix, self.dp_rank, tier, Op.SET, count)
+        for key in self.entries:
+            yield from self.live_of(key, scope)
+
+    def live_of(self, key: int, scope: PrefixScope) -> Iterator[Change]:
+        """One of them."""
+        entry = self.entries[key]
+        if entry.scope == scope:
+            for tier, count in enumerate(entry.counts):
+                if count:
+                    yield Change(key, entry.prefix, self.dp_rank, tier, Op.SET, count)
 
 
 class _Scope:
@@ -114,6 +119,31 @@ class _Scope:
             del holders[holder]
             if not holders:
                 del self.blocks[prefix]
+
+
+class ReferenceDump:
+    """See `streams.kernel.interface.ContextDump`: it looks at the keys that there were when it was
+    opened, at each as it is then.
+    """
+
+    def __init__(
+        self,
+        keys: list[tuple[PublisherId, int]],
+        entry_of: Callable[[PublisherId, int], list[bytes]],
+    ) -> None:
+        self._keys = keys
+        self._entry_of = entry_of
+        self._gathered: list[bytes] = []
+
+    def gather(self, entries: int, /) -> int:
+        seen, self._keys = self._keys[:entries], self._keys[entries:]
+        for publisher, key in seen:
+            self._gathered += self._entry_of(publisher, key)
+        return len(seen)
+
+    def take(self, entries_max: int, /) -> bytes:
+        taken, self._gathered = self._gathered[:entries_max], self._gathered[entries_max:]
+        return b"".join(taken)
 
 
 class ReferenceKernel:
@@ -355,6 +385,24 @@ class ReferenceKernel:
         encoded = b"".join(change.encode() for change in self._context_entries(context))
         size = CHANGE_BYTES * entries_max
         return [encoded[start : start + size] for start in range(0, len(encoded), size)]
+
+    @_locked
+    def open_dump(self, context: ModelContext, /) -> ReferenceDump:
+        context = ModelContext(*context)
+        keys = [
+            (publisher, key)
+            for publisher, owner in self._publishers.items()
+            if owner.stream == context.stream
+            for key in owner.entries
+        ]
+        return ReferenceDump(keys, partial(self._dumped, context.scope))
+
+    @_locked
+    def _dumped(self, scope: PrefixScope, publisher: PublisherId, key: int) -> list[bytes]:
+        owner = self._publishers.get(publisher)
+        if owner is None or key not in owner.entries:
+            return []
+        return [change.encode() for change in owner.live_of(key, scope)]
 
     def _context_entries(self, context: ModelContext) -> Iterator[Change]:
         for owner in self._publishers.values():

@@ -8,7 +8,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from schemas.errors import StorageError
-from schemas.limits import RELEASED_ENTRIES, TABLE_FLUSH_CHANGES_MAX
+from schemas.limits import (
+    MAINTAINED_ENTRIES,
+    REWRITE_AFTER_BYTES,
+    TABLE_FLUSH_CHANGES_MAX,
+)
 from streams.log.interface import LogEntry, WritableLog
 from streams.table.fold import INTERNAL_ERROR, NO_OFFSET, SkippedRecord
 from streams.table.recovery import Plan
@@ -65,6 +69,7 @@ class FoldDriver:
         self._flush_at = clock() + flush_s
         self._sync_at = clock() + sync_s
         self._failing = False
+        self._folded_bytes = 0
 
     @property
     def faults(self) -> int:
@@ -88,6 +93,10 @@ class FoldDriver:
             self._count(1, self.table.apply((entry,)))
             if self._is_full:
                 await self.flush()
+            # What goes on beside it is as much as what is folded, so neither waits for the other.
+            self._folded_bytes += len(entry.value)
+            if self._folded_bytes > REWRITE_AFTER_BYTES:
+                await self._rewrite()
 
     async def fold_in_thread(self, entries: Sequence[LogEntry]) -> None:
         """As `fold`, with the folding in threads: the kernel works without the interpreter's lock,
@@ -122,11 +131,32 @@ class FoldDriver:
             self.counters[f"skipped_{record.reason}"] += 1
             self._skip_log.log(self._place, record)
 
-    def release_left(self, entries: int = RELEASED_ENTRIES) -> int:
-        """Of large clears; see `Kernel.release_left`. To be called where nothing waits to be
-        folded.
+    # Maintenance
+
+    @property
+    def needs_maintenance(self) -> bool:
+        """Whether `maintain` has something to do now."""
+        return self.table.can_rewrite or self.table.fold.kernel.release_left(0) > 0
+
+    async def maintain(self) -> None:
+        """Goes on with what folding leaves for later: releases what large clears left, and rewrites
+        contexts that are heavy. To be called again and again where nothing waits to be folded; some
+        4 ms.
+
+        Raises:
+            StorageError, TableLostError: as `flush`.
         """
-        return self.table.fold.kernel.release_left(entries)
+        self.table.fold.kernel.release_left(MAINTAINED_ENTRIES)
+        await self._rewrite()
+
+    async def _rewrite(self) -> None:
+        self._folded_bytes = 0
+        try:
+            await self.table.rewrite(MAINTAINED_ENTRIES, now=time.time())
+        except StorageError as error:
+            self._note_failure(error)
+
+    # Flushing
 
     def flush_in(self) -> float:
         """Seconds until a flush is due, 0 where one is."""
@@ -150,14 +180,17 @@ class FoldDriver:
                 self._sync_at = self._clock() + self._sync_s
                 self.table.sync()
         except StorageError as error:
-            if self._on_flush is None:
-                raise
-            self._failing = True
-            self._on_flush(error)
+            self._note_failure(error)
             return
         self._failing = False
         if self._on_flush is not None:
             self._on_flush(None)
+
+    def _note_failure(self, error: StorageError) -> None:
+        if self._on_flush is None:
+            raise error
+        self._failing = True
+        self._on_flush(error)
 
 
 class Recovered(NamedTuple):

@@ -27,7 +27,7 @@ from storage.rocksdb import (
 )
 from storage.salvage import move_aside
 from streams.table.rows import format as rows
-from streams.table.rows.writer import RowWrite
+from streams.table.rows.format import RowWrite
 
 _logger = logging.getLogger(__name__)
 

@@ -8,10 +8,11 @@ topic where there is one.
     Step 3. the same rows go to this disk in one WriteBatch, with where the topic has them.
     Step 4. they are noted as covered; only then may more be folded.
 
-A context whose deltas outweigh its live entries is then rewritten as a new generation, by steps
-2 to 4 once more. On the disk its chunks may go ahead in several batches: until the mark, which
-comes in one batch with the removal of the old rows, they do not count. So what is held for it is a
-dump, 24 bytes for each live entry of one context, and the topic's rows of it.
+A context whose deltas outweigh its live entries is then rewritten as a new generation, in pieces
+(`rewrite`): its chunks go ahead, to the topic and to this disk, beside what is folded and flushed
+meanwhile, for until the mark they do not count. The mark comes in one batch with the removal of the
+old rows, by steps 2 to 4 once more. What is held for it is a dump, some 30 bytes for each live
+entry of one context.
 
 `open` brings a table to where its rows are, and takes the same four steps: 1 durable, 2 the topic
 is taken and read, 3 the disk is read into the fold, 4 what was decided is carried out and noted
@@ -26,22 +27,27 @@ The embedded service has no table topic. Then nothing here ever waits: see `run_
 """
 
 import os
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from schemas.errors import RowCorruptError, RowVersionError
+from schemas.errors import RowCorruptError, RowVersionError, StorageError
 from schemas.identities import Offset
-from schemas.limits import STORE_GENERATION_MIN_BYTES, TOPIC_GENERATION_MIN_BYTES
+from schemas.limits import (
+    MAINTAINED_ENTRIES,
+    STORE_GENERATION_MIN_BYTES,
+    TOPIC_GENERATION_MIN_BYTES,
+)
 from schemas.positions import LogBounds
 from streams.log.interface import LogEntry, WritableLog
 from streams.table.fold import NO_OFFSET, Fold, SkippedRecord, TableChanges
 from streams.table.recovery import Action, Plan, plan_recovery
 from streams.table.rows import format as rows
-from streams.table.rows.format import RowKind
+from streams.table.rows.format import RowKind, RowWrite
 from streams.table.rows.reader import RowReader
-from streams.table.rows.writer import RowWrite, RowWriter
+from streams.table.rows.rewriting import Rewriting
+from streams.table.rows.writer import RowWriter
 from streams.table.store import Local, StoredRows, TableStore
 from streams.table.threads import in_thread
 from streams.table.topic_copy import TopicCopy
@@ -301,14 +307,70 @@ class Table:
         written = await self._write(flush.rows, now)
         # Step 4.
         self._writer.note(flush)
+        self._writer.find_heavy(self.fold, flush)
         self.flushed, self._unflushed = changes.offset, None
-        if self.fold.offset != changes.offset:
-            return written  # written late: a dump would hold more than its rows may claim
-        for rewrite in self._writer.rewrites(self.fold, flush):
-            written += await self._write(rewrite.switch, now, ahead=rewrite.chunks)
-            self._writer.note_rewritten(rewrite)
-            self.generations += 1
-        return written
+        return written + await self.rewrite(MAINTAINED_ENTRIES, now=now)
+
+    # Rewriting
+
+    @property
+    def _is_level(self) -> bool:
+        """Whether the rows cover all that was folded, as a dump and a mark claim."""
+        return self._unflushed is None and self.fold.offset == self.flushed
+
+    @property
+    def can_rewrite(self) -> bool:
+        """Whether `rewrite` has something to do now."""
+        rewriting = self._writer.rewriting
+        if self._failed:
+            return False
+        if rewriting is None:
+            return self._is_level and self._writer.has_heavy
+        return rewriting.has_chunk or self._is_level
+
+    async def rewrite(self, entries: int, *, now: float) -> int:
+        """Goes on with the new generations of contexts that are heavy, one after the other.
+
+        Args:
+            entries: about so many are dumped or written; some 4 ms for 16,384.
+            now: Unix seconds.
+
+        Returns:
+            How many rows it wrote.
+
+        Raises:
+            DiskError, TableLostError: as `flush`; the generation is given up.
+        """
+        before, left = self.written_rows, entries
+        try:
+            while left > 0 and self.can_rewrite:
+                rewriting = self._writer.rewriting or self._writer.begin_rewriting(self.fold)
+                assert rewriting is not None, "as `can_rewrite` says"
+                if rewriting.may_end and self._is_level:
+                    await self._switch(rewriting, now)
+                    continue
+                left -= 1 + rewriting.step(left)
+                if ahead := rewriting.take_ahead():
+                    await self._write_ahead(ahead)
+        except StorageError:
+            self._writer.give_up_rewriting()
+            raise
+        return self.written_rows - before
+
+    async def _switch(self, rewriting: Rewriting, now: float) -> None:
+        rest = rewriting.rest()
+        switch = self._writer.switch(rewriting, self.flushed)
+        await self._write(switch, now, ahead=rest)
+        self._writer.note_rewritten(rewriting)
+        self.generations += 1
+
+    async def _write_ahead(self, written: list[RowWrite]) -> None:
+        """Writes rows that do not count yet."""
+        if self._topic is not None:
+            await self._topic.write_ahead(written)
+        self._failed = True
+        self._store.write(map(self._count, written))
+        self._failed = False
 
     def sync(self) -> None:
         """Makes what was flushed survive a power cut; only then may a log of our own drop it.
@@ -325,7 +387,7 @@ class Table:
         written: list[RowWrite],
         now: float,
         *,
-        ahead: Callable[[], Iterable[RowWrite]] = tuple,
+        ahead: Sequence[RowWrite] = (),
     ) -> int:
         """Writes rows that end in the `covered` row which commits them, and the rows `ahead`, which
         do not count without them; returns how many.
@@ -334,11 +396,12 @@ class Table:
         local, before = None, self.written_rows
         # Step 2.
         if self._topic is not None:
-            offsets = await self._topic.write(written, list(ahead()))
+            offsets = await self._topic.write(written, ahead)
             local = Local(offsets[-1], now)
         # Step 3.
         self._failed = True
-        self._store.write(map(self._count, ahead()))
+        if ahead:
+            self._store.write(map(self._count, ahead))
         self._store.commit(map(self._count, written), local)
         self._failed = False
         return self.written_rows - before

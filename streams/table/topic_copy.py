@@ -3,7 +3,7 @@
 from schemas.errors import RowCorruptError
 from schemas.limits import TABLE_COPY_AGE_MAX_S
 from streams.table.rows import format as rows
-from streams.table.rows.writer import RowWrite
+from streams.table.rows.format import RowWrite
 from streams.table.store import Local, TableStore
 from streams.table.topic_interface import TableTopic
 

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple, Protocol
 
-from streams.table.rows.writer import RowWrite
+from streams.table.rows.format import RowWrite
 
 
 class TopicRow(NamedTuple):
@@ -40,5 +40,13 @@ class TableTopic(Protocol):
         Raises:
             TableLostError: another worker owns the partition now, or what was written is unknown:
                 all of the rows or none.
+        """
+        ...
+
+    async def write_ahead(self, ahead: Sequence[RowWrite]) -> None:
+        """Writes rows that count only with what is written later.
+
+        Raises:
+            TableLostError: as `write`; any part of them may be written.
         """
         ...

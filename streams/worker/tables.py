@@ -25,7 +25,6 @@ from streams.table.driver import FoldDriver
 from streams.table.fold import INTERNAL_ERROR, Fold
 from streams.table.skip_log import SkipLog
 from streams.table.table import Table
-from streams.table.threads import in_thread
 from streams.table.topic import KafkaTableTopic
 
 logger = logging.getLogger(__name__)
@@ -200,7 +199,7 @@ class PartitionTables:
             if self._wanted is not None and self.owned.get(partition) is owned:
                 await self._fold_owned(partition, owned, entries)
                 await owned.driver.flush()
-                await in_thread(owned.driver.release_left)
+                await owned.driver.maintain()
 
     async def _fold_owned(self, partition: int, owned: Owned, entries: Sequence[LogEntry]) -> None:
         expected, begin = owned.table.next_offset, 0

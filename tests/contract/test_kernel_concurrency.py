@@ -289,10 +289,13 @@ def test_a_query_beside_a_writer_sees_one_state(kernel: Kernel) -> None:
 
 
 @pytest.mark.skipif(not native_available(), reason="the reference kernel is Python throughout")
-@pytest.mark.parametrize("write", ["an event that clears", "clear", "unregister", "many removed"])
+@pytest.mark.parametrize(
+    "write",
+    ["an event that clears", "clear", "unregister", "many removed", "many released", "a dump"],
+)
 def test_a_long_write_leaves_the_interpreter_to_other_threads(write: str) -> None:
     """However short the event is: queries come from threads of Python, too."""
-    kernel = open_kernel(SEED, name="rust")
+    kernel = open_kernel(SEED, name="rust", cleared_at_once=2**60)
     publisher = kernel.open_publisher(*PUBLISHERS[0])
     blocks = 300_000
     hashes = array("Q", range(blocks)).tobytes()
@@ -306,7 +309,14 @@ def test_a_long_write_leaves_the_interpreter_to_other_threads(write: str) -> Non
         "clear": lambda: kernel.clear(publisher),
         "unregister": lambda: kernel.unregister(publisher),
         "many removed": lambda: kernel.apply(publisher, removed, -1),
+        "many released": lambda: kernel.release_left(blocks),
+        "a dump": lambda: kernel.open_dump(context_of("", "a")).gather(blocks),
     }
+    if write == "many released":
+        kernel = open_kernel(SEED, name="rust", cleared_at_once=0)
+        publisher = kernel.open_publisher(*PUBLISHERS[0])
+        kernel.apply(publisher, encode_events([stored]), -1)
+        kernel.clear(publisher)
     state = "not begun"
 
     def run() -> None:

@@ -25,7 +25,7 @@ from schemas.topics import TopicSpec, encode_publisher, encode_registration
 from streams.kernel import open_kernel
 from streams.table.fold import Fold
 from streams.table.rows import format as rows
-from streams.table.rows.writer import RowWrite
+from streams.table.rows.format import RowWrite
 from tests.building import (
     events_record,
     gap_record,

@@ -15,8 +15,7 @@ from schemas.errors import TableLostError, TableTooLargeError
 from schemas.identities import ModelContext
 from streams.table import topic as table_topic
 from streams.table.rows import format as rows
-from streams.table.rows.format import RowKind, RowPlace
-from streams.table.rows.writer import RowWrite
+from streams.table.rows.format import RowKind, RowPlace, RowWrite
 from streams.table.topic import KafkaTableTopic
 from streams.table.topic_interface import TopicRow
 

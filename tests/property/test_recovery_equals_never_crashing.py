@@ -38,6 +38,7 @@ from tests.building import (
     unregistered_record,
 )
 from tests.kills import Kill, Killed, kills
+from tests.slices import SLICES, sliced
 
 
 class Step(Enum):
@@ -244,12 +245,12 @@ def straight(records: list[bytes], make_fold: Callable[[], Fold]) -> Fold:
     return fold
 
 
-@settings(max_examples=30)
-@given(histories(HARSH))
+@settings(max_examples=60)
+@given(histories(HARSH), st.sampled_from(SLICES))
 def test_killed_anywhere_and_recovered_equals_never_killed(
-    make_fold: Callable[[], Fold], history: list[Item]
+    make_fold: Callable[[], Fold], history: list[Item], entries: int
 ) -> None:
-    with served(history, make_fold) as service:
+    with sliced(entries), served(history, make_fold) as service:
         truth = make_fold()
         fresh_fold(truth, service.log)
         assert state(service.table.fold) == state(truth)

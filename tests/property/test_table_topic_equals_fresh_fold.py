@@ -33,6 +33,7 @@ from tests.property.test_recovery_equals_never_crashing import (
     records_of,
     straight,
 )
+from tests.slices import SLICES, WHOLE, sliced
 from tests.unit.streams.table_topic import MemoryTopic
 
 pytestmark = pytest.mark.timeout(600)
@@ -211,14 +212,20 @@ class World:
         return [one.registration for one in known]
 
 
-@settings(max_examples=50)
-@given(histories(), st.lists(st.sampled_from(FAULTS), max_size=12), st.integers(0, 2**32))
+@settings(max_examples=100)
+@given(
+    histories(),
+    st.lists(st.sampled_from(FAULTS), max_size=12),
+    st.integers(0, 2**32),
+    st.sampled_from(SLICES),
+)
 def test_any_faults_give_the_fresh_fold_to_worker_and_followers(
-    make_fold: Callable[[], Fold], history: list[Item], faults: list[str], seed: int
+    make_fold: Callable[[], Fold], history: list[Item], faults: list[str], seed: int, entries: int
 ) -> None:
     records = records_of(history)
     truth = straight(records, make_fold)
-    with TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as directory, kills() as kill:
+    memory = MEMORY if MEMORY.is_dir() else None
+    with sliced(entries), TemporaryDirectory(dir=memory) as directory, kills() as kill:
         minimum = (seed % 2) * 2**20
         world = World(Path(directory), make_fold, seed, generation_min_bytes=minimum, kill=kill)
         due = {world.rng.randrange(len(records)): fault for fault in faults}
@@ -227,6 +234,8 @@ def test_any_faults_give_the_fresh_fold_to_worker_and_followers(
             world.fold()
             if place in due:
                 world.fault(due[place])
+            elif entries < WHOLE:
+                world.flush()
         world.flush()
         assert state(world.table.fold) == state(truth)
         assert state(world.live) == state(truth)

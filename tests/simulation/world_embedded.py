@@ -54,6 +54,7 @@ from tests.simulation.disk import Database, KilledError, SimulatedDisk, WriteBat
 from tests.simulation.engines import SimulatedReplayer, SimulatedSubscriber
 from tests.simulation.history import History
 from tests.simulation.loop import EPOCH_S, Process, SimulatedLoop, State
+from tests.slices import WHOLE, bounds_for
 
 QUIET_S: Final = 60.0
 """Virtual seconds within which a world that is no longer disturbed must come to rest."""
@@ -149,7 +150,11 @@ class Service:
                 self._changed.clear()
                 with suppress(TimeoutError):
                     wait_s = self.driver.flush_in() if self.driver.has_unflushed else None
+                    if self.driver.needs_maintenance:
+                        wait_s = 0.001
                     await asyncio.wait_for(self._changed.wait(), wait_s)
+            if not self._queue and self.driver.needs_maintenance:
+                await self.driver.maintain()
             while self._queue:
                 await asyncio.sleep(0)
                 await self.driver.fold([self._queue.popleft()])
@@ -209,10 +214,11 @@ class EmbeddedWorld:
         self.segment_bytes = self.rng.choice((2_000, 10_000))
         self.held_max = history.source("held").choice((3, HELD_BATCHES_MAX))
         self.record_bytes = history.source("records").choice(RECORD_BYTES)
+        self.slice_entries = history.source("slices").choice((3, 40, WHOLE))
         history.note(
             f"{len(self.crowd.engines)} engines, covered: {self.crowd.covered},"
             f" flush: {self.flush_s:g} s, segments: {self.segment_bytes}, held: {self.held_max},"
-            f" records of {self.record_bytes} bytes"
+            f" records of {self.record_bytes} bytes, slices of {self.slice_entries} entries"
         )
 
     @contextmanager
@@ -233,6 +239,7 @@ class EmbeddedWorld:
                     for module in (batch, window, paced_append)
                 ),
                 (heartbeats, "new_bridge_name", self._bridge_name),
+                *bounds_for(self.slice_entries),
                 (os, "urandom", names.randbytes),
             ):
                 stack.enter_context(mock.patch.object(module, name, made))

@@ -36,18 +36,27 @@ class _Counted(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """A row of a context, None where it was skipped, and its value as it was."""
+    """A row of a context, None where it was skipped."""
 
     place: RowPlace
     row: Row | None
-    value: bytes
 
 
 def _has_chunk(found: Iterable[_Found], generation: int) -> bool:
     return any(
         place.generation == generation and row is not None and row.kind == RowKind.CHUNK
-        for place, row, _ in found
+        for place, row in found
     )
+
+
+def _dumped_at(found: Iterable[_Found], generation: int) -> int:
+    """What the last chunk of the generation covers: those before it are not that far alone."""
+    chunks = (
+        row.covers
+        for place, row in found
+        if place.generation == generation and row is not None and row.kind == RowKind.CHUNK
+    )
+    return max(chunks, default=NO_OFFSET)
 
 
 class PartitionContexts:
@@ -86,9 +95,9 @@ class PartitionContexts:
             ready: list[ContextRow] = []
             for context in contexts:
                 found = []
-                if context in prefixes:
-                    found = list(self._rows_of(source, context, prefixes[context], now))
                 generation = generations.get(context, 0)
+                if context in prefixes:
+                    found = list(self._rows_of(source, context, prefixes[context], generation, now))
                 ready += self._take_ready(source, context, generation, found, publishers, counted)
             for size_bytes, refused in load_rows(self._kernel, ready):
                 if refused is not None:
@@ -122,9 +131,15 @@ class PartitionContexts:
                         self._skipped.skip(row, error)
 
     def _rows_of(
-        self, source: RowSource, context: ModelContext, prefix: bytes, now: Offset
+        self,
+        source: RowSource,
+        context: ModelContext,
+        prefix: bytes,
+        generation: int,
+        now: Offset,
     ) -> Iterator[_Found]:
-        """The rows that count by their offset."""
+        """The rows that count by their generation and their offset."""
+        state = self.states.setdefault(context, ReadContext())
         for key, value in source.context_rows(prefix):
             if value is None:
                 continue
@@ -132,15 +147,17 @@ class PartitionContexts:
                 place = rows.place_of(context, key)
             except RowCorruptError as error:
                 self._skipped.skip(SkippedRow(self._partition, key, CORRUPT_ROWS), error)
-                self.states.setdefault(context, ReadContext())
                 self._mark_damaged(context)
+                continue
+            state.last_generation = max(state.last_generation, place.generation)
+            if place.generation > max(generation, state.generation):
+                # Not read before its mark is there: it may be many megabytes, for many flushes.
+                source.keep(key, value)
                 continue
             row = self.decode(key, value)
             if row is None or row.covers <= now:
-                yield _Found(place, row, value)
+                yield _Found(place, row)
             else:
-                state = self.states.setdefault(context, ReadContext())
-                state.last_generation = max(state.last_generation, place.generation)
                 source.keep(key, value)
 
     def _take_ready(
@@ -154,9 +171,10 @@ class PartitionContexts:
     ) -> list[ContextRow]:
         """The rows of a context that have to be loaded now, in order; the rest is kept or dropped.
 
-        A chunk repeats what was applied up to the offset that it covers: it is loaded only where
-        that has not been, or where the context is damaged. A generation without a chunk begins with
-        an empty context, whatever of the one before was compacted away before it was read.
+        The chunks repeat what was applied up to the offset that the last of them covers: they are
+        loaded only where that has not been, or where the context is damaged. A generation without
+        a chunk begins with an empty context, whatever of the one before was compacted away before
+        it was read.
         """
         state = self.states.setdefault(context, ReadContext())
         switched = generation > state.generation
@@ -166,12 +184,9 @@ class PartitionContexts:
             state.damaged = False
         state.last_generation = max(state.last_generation, state.generation)
         ready: list[ContextRow] = []
+        dumped_at = _dumped_at(found, state.generation)
         replaces = heals or (switched and not _has_chunk(found, state.generation))
-        for place, row, value in sorted(found):
-            state.last_generation = max(state.last_generation, place.generation)
-            if place.generation > state.generation:
-                source.keep(rows.row_key(place), value)
-                continue
+        for place, row in sorted(found):
             if place.generation < state.generation:
                 source.drop(rows.row_key(place))
                 continue
@@ -182,12 +197,13 @@ class PartitionContexts:
                 continue
             if row.kind == RowKind.DELTA:
                 state.delta_bytes += rows.weight(row.body)
-            applied = row.covers <= counted.before
+            covers = dumped_at if row.kind == RowKind.CHUNK else row.covers
+            applied = covers <= counted.before
             if row.kind == RowKind.CHUNK and (heals or not applied):
                 replaces = True
             elif applied:
                 continue
-            ready.append(ContextRow(row.covers, context, place.n, row.body))
+            ready.append(ContextRow(Offset(covers), context, place.n, row.body))
         if replaces and counted.before != NO_OFFSET:
             self._clear(context, publishers)
         if heals and not state.damaged:

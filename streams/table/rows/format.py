@@ -23,8 +23,9 @@ A value is a header and a body. The header says what it is and what it covers, a
 
 Bytes 0 and 4-7 mean the same in every version: junk is told from what a newer Reprise wrote.
 
-A context's table is the rows of its marked generation, applied in order of n: first the chunks of a
-full dump (none in generation 0), then deltas. Rows of other generations are the remains of an
+A context's table is the rows of its marked generation, applied in order of n: first chunks (none in
+generation 0), of a full dump and of what changed while it was made, then deltas. The chunks count
+together, as of what the last of them covers. Rows of other generations are the remains of an
 unfinished or of a finished rewriting, and are ignored. No mark means generation 0.
 """
 
@@ -75,6 +76,13 @@ class Row(NamedTuple):
     kind: int
     covers: int
     body: bytes
+
+
+class RowWrite(NamedTuple):
+    """A row to put, or to remove where the value is None."""
+
+    key: bytes
+    value: bytes | None
 
 
 class RowPlace(NamedTuple):

@@ -6,9 +6,9 @@ A flush is these rows:
     context, the changed publishers and registrations, what is `unproven` where that changed, once
     the seed, and last the `covered` row, which commits them all.
 
-After it comes, for each context whose deltas outweigh its live entries, a new generation: chunks of
-a full dump, then the mark that makes it the current one, the removal of the old rows, and the
-`covered` row once more, which commits these.
+A context whose deltas outweigh its live entries gets a new generation: chunks of a full dump, which
+go ahead in steps (`streams.table.rows.rewriting`), then after a flush the mark that makes it the
+current one, the removal of the old rows, and the `covered` row once more, which commits these.
 
 A reader lets a row count once `covered` has reached the offset that the row covers, so a flush
 that ends anywhere leaves what the one before left, or all of it. Rows of a generation without a
@@ -27,14 +27,8 @@ from schemas.registration import Registered
 from streams.kernel.changes import CHANGE_BYTES
 from streams.table.fold import Fold, TableChanges
 from streams.table.rows import format as rows
-from streams.table.rows.format import RowKind, RowPlace
-
-
-class RowWrite(NamedTuple):
-    """A row to put, or to remove where the value is None."""
-
-    key: bytes
-    value: bytes | None
+from streams.table.rows.format import RowKind, RowPlace, RowWrite
+from streams.table.rows.rewriting import Rewriting
 
 
 class ContextRows(msgspec.Struct):
@@ -52,40 +46,17 @@ class ContextRows(msgspec.Struct):
 
 
 class Flush(NamedTuple):
-    """The rows of a flush, and where they leave the contexts; `RowWriter.note` makes that so."""
+    """The rows of a flush, and where they leave the contexts; `RowWriter.note` makes that so.
+
+    Attributes:
+        rows: to be written.
+        grown: where each changed context's next row goes then.
+        changes: what they hold.
+    """
 
     rows: list[RowWrite]
     grown: dict[ModelContext, ContextRows]
-    covers: int
-
-
-class Rewrite(NamedTuple):
-    """A new generation of one context.
-
-    Attributes:
-        bodies: of the chunks: 24 bytes for each live entry of the context.
-        covers: what the flush before it covers.
-        switch: what makes it the current one, to be written at once and after the chunks.
-        after: where the context's next row goes then.
-    """
-
-    context: ModelContext
-    bodies: list[bytes]
-    covers: int
-    switch: list[RowWrite]
-    after: ContextRows
-
-    def keys(self) -> list[bytes]:
-        """Of its chunks."""
-        generation = self.after.generation
-        return [
-            rows.row_key(RowPlace(self.context, generation, n)) for n in range(len(self.bodies))
-        ]
-
-    def chunks(self) -> Iterator[RowWrite]:
-        """Its rows, encoded one by one; until the switch they do not count."""
-        for key, body in zip(self.keys(), self.bodies, strict=True):
-            yield RowWrite(key, rows.encode_row(RowKind.CHUNK, self.covers, body))
+    changes: TableChanges
 
 
 class RowWriter:
@@ -95,6 +66,7 @@ class RowWriter:
         table: names this table among those that may have had the same topic before.
         strays: keys to remove at the next flush.
         contexts: where each context's next row goes.
+        rewriting: the generation that is being made.
     """
 
     def __init__(
@@ -110,6 +82,8 @@ class RowWriter:
         self.table = table
         self.strays = list(strays)
         self.contexts: dict[ModelContext, ContextRows] = dict(contexts or {})
+        self.rewriting: Rewriting | None = None
+        self._due: dict[ModelContext, None] = {}  # a set in the order in which they got heavy
         self._seed_written = seed_written
         self._generation_min_bytes = generation_min_bytes
 
@@ -142,51 +116,81 @@ class RowWriter:
             written.append(RowWrite(rows.SEED_KEY, rows.encode_row(RowKind.DELTA, covers, seed)))
         covered = rows.encode_row(RowKind.DELTA, covers, self.table)
         written.append(RowWrite(rows.COVERED_KEY, covered))
-        return Flush(written, grown, covers)
+        return Flush(written, grown, changes)
 
     def note(self, flush: Flush) -> None:
         """The rows of the flush have been written."""
         self.contexts.update(flush.grown)
         self.strays = []
         self._seed_written = True
+        if self.rewriting is not None:
+            for context, body in flush.changes.contexts:
+                if context == self.rewriting.context:
+                    self.rewriting.note(body, covers=int(flush.changes.offset))
 
-    def rewrites(self, fold: Fold, flush: Flush) -> Iterator[Rewrite]:
-        """New generations, after `note`; pass each to `note_rewritten` once its rows have been
-        written. Where that is never said, its rows are removed by a later flush.
-        """
+    # Rewriting
+
+    def find_heavy(self, fold: Fold, flush: Flush) -> None:
+        """Notes which contexts are to be rewritten after the flush."""
         heavy = [
             context
             for context, state in flush.grown.items()
-            if state.delta_bytes > self._generation_min_bytes
+            if state.delta_bytes > self._generation_min_bytes and context not in self._due
         ]
+        if self.rewriting is not None and self.rewriting.context in heavy:
+            heavy.remove(self.rewriting.context)
         if not heavy:
             return
         live = {view.context: view.entries for view in fold.kernel.contexts()}
         for context in heavy:
             if flush.grown[context].delta_bytes > 2 * CHANGE_BYTES * live.get(context, 0):
-                yield self._rewrite(fold, context, flush.covers)
+                self._due[context] = None
 
-    def _rewrite(self, fold: Fold, context: ModelContext, covers: int) -> Rewrite:
+    @property
+    def has_heavy(self) -> bool:
+        """Whether `begin_rewriting` would begin one."""
+        return bool(self._due)
+
+    def begin_rewriting(self, fold: Fold) -> Rewriting | None:
+        """Begins a new generation of a context that is heavy, if there is one; everything that the
+        fold has must have been written.
+        """
+        assert self.rewriting is None, "one at a time: the dump of each is held in memory"
+        if not self._due:
+            return None
+        context = next(iter(self._due))
+        del self._due[context]
         old = self.contexts[context]
-        generation = max(old.generation, old.last_generation) + 1
-        old.last_generation = generation
-        bodies = fold.kernel.dump(context, DUMP_CHUNK_ENTRIES_MAX)
-        after = ContextRows(generation, len(bodies), 0, generation)
-        mark = rows.encode_row(RowKind.CHUNK, covers, generation.to_bytes(4, "little"))
-        removed = (rows.row_key(RowPlace(context, old.generation, n)) for n in range(old.next_n))
-        switch = [RowWrite(rows.mark_key(context), mark)]
-        switch += [RowWrite(key, None) for key in removed]
-        covered = rows.encode_row(RowKind.DELTA, covers, self.table)
-        switch.append(RowWrite(rows.COVERED_KEY, covered))
-        rewrite = Rewrite(context, bodies, covers, switch, after)
-        self.strays += rewrite.keys()
-        return rewrite
+        generation = old.last_generation = max(old.generation, old.last_generation) + 1
+        dump = fold.kernel.open_dump(context)
+        self.rewriting = Rewriting(context, generation, dump, covers=int(fold.offset))
+        return self.rewriting
 
-    def note_rewritten(self, rewrite: Rewrite) -> None:
-        """The rows of the rewriting have been written."""
-        self.contexts[rewrite.context] = rewrite.after
-        kept = set(rewrite.keys())
-        self.strays = [key for key in self.strays if key not in kept]
+    def switch(self, rewriting: Rewriting, covers: int) -> list[RowWrite]:
+        """What makes a generation the current one, to be written at once and after its chunks."""
+        old = self.contexts[rewriting.context]
+        context, generation = rewriting.context, rewriting.generation
+        mark = rows.encode_row(RowKind.CHUNK, covers, generation.to_bytes(4, "little"))
+        switch = [RowWrite(rows.mark_key(context), mark)]
+        for n in range(old.next_n):
+            switch.append(RowWrite(rows.row_key(RowPlace(context, old.generation, n)), None))
+        covered = rows.encode_row(RowKind.DELTA, covers, self.table)
+        return [*switch, RowWrite(rows.COVERED_KEY, covered)]
+
+    def note_rewritten(self, rewriting: Rewriting) -> None:
+        """The rows of the generation have been written, and what makes it the current one."""
+        generation = rewriting.generation
+        after = ContextRows(generation, rewriting.next_n, 0, generation)
+        self.contexts[rewriting.context] = after
+        self.rewriting = None
+
+    def give_up_rewriting(self) -> None:
+        """What was written of the generation is removed by the next flush; another one is begun
+        once the context has grown again.
+        """
+        if self.rewriting is not None:
+            self.strays += self.rewriting.keys()
+            self.rewriting = None
 
 
 def _structs(

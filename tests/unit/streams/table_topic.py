@@ -4,9 +4,8 @@ import random
 from collections.abc import AsyncIterator, Sequence
 
 from schemas.errors import TableLostError
-from streams.table.rows.format import COVERED_KEY
+from streams.table.rows.format import COVERED_KEY, RowWrite
 from streams.table.rows.reader import RowReader
-from streams.table.rows.writer import RowWrite
 from streams.table.topic_interface import TopicRow
 
 
@@ -98,6 +97,18 @@ class OwnedTopic:
         if self.fails == "after":
             raise TableLostError("the answer was lost")
         return offsets
+
+    async def write_ahead(self, ahead: Sequence[RowWrite]) -> None:
+        topic = self._topic
+        if self._owner != topic.owner or self.fails == "before":
+            raise TableLostError("fenced or failed")
+        if self.fails == "chunks":
+            self._append(ahead[: topic.rng.randint(0, len(ahead))])
+            raise TableLostError("the worker was killed")
+        self._append(ahead)
+        self._next = topic.next_offset
+        if self.fails == "after":
+            raise TableLostError("the answer was lost")
 
     def _append(self, written: Sequence[RowWrite]) -> list[int]:
         first = self._topic.next_offset

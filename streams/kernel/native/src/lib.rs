@@ -20,5 +20,5 @@ mod _native {
     #[pymodule_export]
     use crate::packers::{ArrayPacker, BatchPacker};
     #[pymodule_export]
-    use crate::python::{Kernel, read_head};
+    use crate::python::{ContextDump, Kernel, read_head};
 }

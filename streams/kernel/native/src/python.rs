@@ -7,6 +7,7 @@ use parking_lot::{Mutex, RwLock};
 use prefix_index::answers::{Form, Kind, answer};
 use prefix_index::changes::CHANGE_BYTES;
 use prefix_index::counters::COUNTER_NAMES;
+use prefix_index::dumps::Dump;
 use prefix_index::events::{Event, read_events};
 use prefix_index::hashing::PrefixHasher;
 use prefix_index::limits::CLEARED_AT_ONCE_MAX;
@@ -223,8 +224,19 @@ impl Kernel {
         if chunk_bytes == 0 {
             return Err(PyValueError::new_err("Expected entries_max above 0, got: 0"));
         }
-        let encoded = py.detach(|| views::dump(&self.state.read(), &key));
+        let encoded = py.detach(|| {
+            let state = self.state.read();
+            let mut dump = Dump::new(&state, key);
+            dump.gather(&state, usize::MAX);
+            dump.take(usize::MAX)
+        });
         PyList::new(py, encoded.chunks(chunk_bytes).map(|chunk| PyBytes::new(py, chunk)))
+    }
+
+    #[pyo3(signature = (context, /))]
+    fn open_dump(slf: Bound<'_, Self>, context: &Bound<'_, PyAny>) -> PyResult<ContextDump> {
+        let dump = Dump::new(&slf.get().state.read(), context_key(context)?);
+        Ok(ContextDump { kernel: slf.unbind(), dump: Mutex::new(dump) })
     }
 
     #[pyo3(signature = (scope, tokens, first_key, instance_id, /))]
@@ -341,6 +353,28 @@ impl Kernel {
             dict.set_item(name, size)?;
         }
         Ok(dict)
+    }
+}
+
+#[pyclass(frozen, module = "streams.kernel._native")]
+pub struct ContextDump {
+    kernel: Py<Kernel>,
+    dump: Mutex<Dump>,
+}
+
+#[pymethods]
+impl ContextDump {
+    #[pyo3(signature = (entries, /))]
+    fn gather(&self, entries: usize, py: Python<'_>) -> usize {
+        let kernel = self.kernel.get();
+        let is_long = entries as u64 > DETACHED_ENTRIES;
+        detached_if(is_long, py, || self.dump.lock().gather(&kernel.state.read(), entries))
+    }
+
+    #[pyo3(signature = (entries_max, /))]
+    fn take<'py>(&self, entries_max: usize, py: Python<'py>) -> Bound<'py, PyBytes> {
+        let is_long = entries_max as u64 > DETACHED_ENTRIES;
+        PyBytes::new(py, &detached_if(is_long, py, || self.dump.lock().take(entries_max)))
     }
 }
 

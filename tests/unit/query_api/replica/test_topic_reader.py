@@ -208,7 +208,7 @@ class _Silent:
 def test_what_a_large_clear_left_is_released_while_nothing_comes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(topic_reader, "RELEASED_ENTRIES", 2)
+    monkeypatch.setattr(topic_reader, "MAINTAINED_ENTRIES", 2)
     kernel = open_kernel(1337, cleared_at_once=0)
     publisher = kernel.open_publisher(*ONE.publisher)
     kernel.apply(publisher, encode_events([stored(0, [1, 2, 3], range(12))]), -1)

@@ -10,7 +10,7 @@ from schemas.conditions import Conditions
 from schemas.errors import DiskError, StorageError
 from schemas.events import Cleared
 from schemas.identities import Offset
-from schemas.limits import RELEASED_ENTRIES
+from schemas.limits import MAINTAINED_ENTRIES
 from streams.kernel import open_kernel
 from streams.log.embedded import EmbeddedLog
 from streams.table.fold import Fold
@@ -74,7 +74,7 @@ def test_what_a_large_clear_left_is_released_while_nothing_comes(
     folding = FoldThread(table, flush_s=60.0, conditions=Conditions(time.time))
     folding.start()
     kernel = folding.fold.kernel
-    blocks = RELEASED_ENTRIES + 1
+    blocks = MAINTAINED_ENTRIES + 1
     records = [
         events_record(0, 0, [stored(0, range(1, blocks + 1), range(4 * blocks))]),
         events_record(1, 1, [Cleared(sequence=1)]),

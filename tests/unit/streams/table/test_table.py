@@ -18,9 +18,8 @@ from streams.table.driver import FoldDriver, recover
 from streams.table.fold import ALL_PROVEN, Fold
 from streams.table.recovery import EVERY_OFFSET, Action, Plan
 from streams.table.rows import format as rows
-from streams.table.rows.format import RowKind
+from streams.table.rows.format import RowKind, RowWrite
 from streams.table.rows.reader import RowReader
-from streams.table.rows.writer import RowWrite
 from streams.table.store import Local, TableStore
 from streams.table.table import Table, run_without_loop
 from streams.table.verification import fresh_fold

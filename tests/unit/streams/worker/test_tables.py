@@ -68,7 +68,7 @@ def test_records_that_were_there_are_never_passed_over(
     assert owner.counters["jumps"] == 1
 
 
-def test_after_each_flush_some_of_what_a_large_clear_left_is_released(tmp_path: Path) -> None:
+def test_after_each_flush_comes_some_of_what_was_left_for_later(tmp_path: Path) -> None:
     steps: list[str] = []
 
     class Driver:
@@ -78,8 +78,8 @@ def test_after_each_flush_some_of_what_a_large_clear_left_is_released(tmp_path: 
         async def flush(self) -> None:
             steps.append("flush")
 
-        def release_left(self) -> None:
-            steps.append("release")
+        async def maintain(self) -> None:
+            steps.append("maintain")
 
     async def scenario() -> None:
         owner = make(tmp_path)
@@ -89,4 +89,4 @@ def test_after_each_flush_some_of_what_a_large_clear_left_is_released(tmp_path: 
         await owner.fold({0: []})
 
     asyncio.run(scenario())
-    assert steps == ["fold", "flush", "release"]
+    assert steps == ["fold", "flush", "maintain"]

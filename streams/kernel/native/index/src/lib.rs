@@ -12,6 +12,7 @@
 //!     publisher, moves    what a publisher calls its blocks; those that change their tier
 //!     leaving             what was cleared and is yet to be released
 //!     changes, counters   what a write leaves to be taken and shown
+//!     dumps               all entries of a context, in slices
 //!     tables, hashing     sharded hash tables; XXH3-64
 //!     names, limits       keys, tiers and bounds
 
@@ -22,6 +23,7 @@ pub mod answers;
 mod bodies;
 pub mod changes;
 pub mod counters;
+pub mod dumps;
 mod entries;
 pub mod events;
 pub mod hashing;

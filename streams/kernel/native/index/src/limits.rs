@@ -13,5 +13,9 @@ pub const NAME_BYTES_MAX: usize = 1024;
 /// `RELEASED_BLOCKS` in `schemas/limits.py` is how large the slices are while there is no write.
 pub const CLEARED_AT_ONCE_MAX: usize = 4096;
 
+/// Entries of a large clear that each write releases at the least, and twice as many as it names
+/// blocks: in proportion to what it costs itself.
+pub const RELEASED_BESIDE_MIN: usize = 64;
+
 /// Blocks that a writer folds before it lets waiting queries in: about 0.1 ms of work.
 pub const TURN_BLOCKS: usize = 512;

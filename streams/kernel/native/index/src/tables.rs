@@ -121,6 +121,14 @@ impl<T> Sharded<T> {
         self.shards.iter().flat_map(HashTable::iter)
     }
 
+    pub fn shards(&self) -> usize {
+        self.shards.len()
+    }
+
+    pub fn shard(&self, number: usize) -> impl Iterator<Item = &T> {
+        self.shards[number].iter()
+    }
+
     pub fn into_values(self) -> impl Iterator<Item = T> {
         self.shards.into_iter().flatten()
     }

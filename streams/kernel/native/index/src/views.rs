@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use hashbrown::HashSet;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::changes::Change;
 use crate::names::{ContextKey, ScopeKey, TIERS};
 use crate::publisher::Publisher;
 use crate::scope::Scope;
@@ -65,45 +64,6 @@ pub fn contexts(state: &State) -> Vec<ContextView> {
         entries,
     });
     views.collect()
-}
-
-/// All entries of a context as SET changes, in the order of the index's slots.
-pub fn dump(state: &State, context: &ContextKey) -> Vec<u8> {
-    let stream = context.stream();
-    let Some(&number) = state.index.scope_ids.get(&context.scope) else {
-        return Vec::new();
-    };
-    let scope = &state.index.scopes[number as usize];
-    let mut live = Vec::new();
-    for publisher in state.publishers.values().filter(|known| known.stream == stream) {
-        live_entries(publisher, scope, &context.scope.lora_name, &mut live);
-    }
-    live.sort_unstable_by_key(|(slot, change)| (*slot, change.dp_rank, change.key, change.tier));
-    live.iter().flat_map(|(_, change)| change.encode()).collect()
-}
-
-fn live_entries(
-    publisher: &Publisher,
-    scope: &Scope,
-    lora_name: &str,
-    live: &mut Vec<(u32, Change)>,
-) {
-    let Some(&number) = publisher.by_lora.get(lora_name) else {
-        return;
-    };
-    for entry in publisher.entries.iter().filter(|entry| entry.membership() == number) {
-        for tier in entry.tiers() {
-            let change = Change {
-                key: entry.key,
-                prefix: scope.slots.prefix(entry.slot),
-                dp_rank: publisher.dp_rank,
-                tier,
-                clears: false,
-                count: publisher.counts.of(entry, tier),
-            };
-            live.push((entry.slot, change));
-        }
-    }
 }
 
 pub fn stats(state: &State) -> [(&'static str, u64); 6] {

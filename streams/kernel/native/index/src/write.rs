@@ -11,7 +11,7 @@ use crate::counters::Counter;
 use crate::entries::Block;
 use crate::events::{Event, Removed, Stored};
 use crate::hashing::{PrefixHasher, group_mask};
-use crate::limits::{GROUP_MAX, TURN_BLOCKS};
+use crate::limits::{GROUP_MAX, RELEASED_BESIDE_MIN, TURN_BLOCKS};
 use crate::moves::Moves;
 use crate::names::ContextKey;
 use crate::publisher::{Entry, Publisher};
@@ -283,7 +283,7 @@ impl<'a> WriteTurn<'a> {
     /// Releases of what was cleared more than this write can have brought, so that there is an end.
     fn release_left_beside(&mut self, blocks: usize) {
         if self.state.index.leaving.len() > 0 {
-            self.release_left((2 * blocks).max(self.state.index.cleared_at_once / 4));
+            self.release_left((2 * blocks).max(RELEASED_BESIDE_MIN));
         }
     }
 

@@ -7,9 +7,11 @@ from schemas.identities import ModelContext, Offset
 from streams.kernel import open_kernel
 from streams.table.fold import Fold, Unproven
 from streams.table.rows import format as rows
+from streams.table.rows import rewriting as rewriting_module
 from streams.table.rows import writer as writing
-from streams.table.rows.format import Row, RowKind, RowPlace
-from streams.table.rows.writer import ContextRows, Flush, Rewrite, RowWrite, RowWriter
+from streams.table.rows.format import Row, RowKind, RowPlace, RowWrite
+from streams.table.rows.rewriting import Rewriting
+from streams.table.rows.writer import ContextRows, Flush, RowWriter
 from tests.building import (
     SCOPE,
     STREAM,
@@ -118,65 +120,106 @@ def test_a_context_is_rewritten_where_its_rows_outweigh_twice_what_it_holds_and_
         apply(fold, blocks(sequence, count))
         flush = flushed(writer, fold)
     assert writer.contexts[CONTEXT].delta_bytes == 24 * sum(counts) + 3 * 128
-    assert bool([*writer.rewrites(fold, flush)]) is is_rewritten
+    writer.find_heavy(fold, flush)
+    assert writer.has_heavy is is_rewritten
+    assert (writer.begin_rewriting(fold) is not None) is is_rewritten
+
+
+def begun(writer: RowWriter, fold: Fold, *records: bytes) -> Rewriting:
+    """A flush of records, after which the context is rewritten."""
+    apply(fold, *records)
+    writer.find_heavy(fold, flushed(writer, fold))
+    rewriting = writer.begin_rewriting(fold)
+    assert rewriting is not None
+    return rewriting
+
+
+def dumped(rewriting: Rewriting) -> list[RowWrite]:
+    """Makes all chunks of the dump; those that went ahead."""
+    ahead: list[RowWrite] = []
+    while rewriting.has_chunk:
+        rewriting.step(1)
+        ahead += rewriting.take_ahead()
+    return ahead
 
 
 def test_a_context_that_holds_nothing_is_rewritten_as_an_empty_generation(fold: Fold) -> None:
     writer = RowWriter(generation_min_bytes=0)
-    apply(fold, blocks(0, 1), events_record(1, 1, [cleared(1)]))
-    flush = flushed(writer, fold)
-    (rewrite,) = writer.rewrites(fold, flush)
-    assert (rewrite.bodies, list(rewrite.chunks())) == ([], [])
-    assert rewrite.after == ContextRows(1, 0, 0, 1)
-
-
-def rewritten(writer: RowWriter, fold: Fold, sequence: int) -> Rewrite:
-    apply(fold, blocks(sequence, 1))
-    flush = flushed(writer, fold)
-    (rewrite,) = writer.rewrites(fold, flush)
-    return rewrite
+    rewriting = begun(writer, fold, blocks(0, 1), events_record(1, 1, [cleared(1)]))
+    assert (dumped(rewriting), rewriting.rest()) == ([], [])
+    writer.note_rewritten(rewriting)
+    assert writer.contexts == {CONTEXT: ContextRows(1, 0, 0, 1)}
 
 
 def test_a_new_generation_replaces_the_rows_before_it_from_its_mark_on(
     fold: Fold, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(rewriting_module, "DUMP_CHUNK_ENTRIES_MAX", 2)
     writer = RowWriter(generation_min_bytes=0, table=b"t", strays=[])
-    for sequence in range(3):
+    for sequence in range(2):
         apply(fold, blocks(sequence, 1))
-        flush = flushed(writer, fold)
-    monkeypatch.setattr(writing, "DUMP_CHUNK_ENTRIES_MAX", 2)
-    (rewrite,) = writer.rewrites(fold, flush)
-    chunks = list(rewrite.chunks())
-    assert keys(chunks) == context_keys(2, generation=1)
-    assert [(row.kind, row.covers, len(row.body)) for row in map(found, chunks)] == [
+        flushed(writer, fold)
+    rewriting = begun(writer, fold, blocks(2, 1))
+    ahead = dumped(rewriting)
+    assert keys(ahead) == context_keys(1, generation=1)
+    rest = rewriting.rest()
+    assert keys(rest) == context_keys(1, generation=1, first=1)
+    assert [(row.kind, row.covers, len(row.body)) for row in map(found, [*ahead, *rest])] == [
         (RowKind.CHUNK, 2, 48),
         (RowKind.CHUNK, 2, 24),
     ]
-    mark, *removed, covered = rewrite.switch
+    mark, *removed, covered = writer.switch(rewriting, 2)
     assert mark.key == rows.mark_key(CONTEXT)
     assert found(mark) == Row(RowKind.CHUNK, 2, (1).to_bytes(4, "little"))
     assert removed == [RowWrite(key, None) for key in context_keys(3)]
     assert (covered.key, found(covered)) == (rows.COVERED_KEY, Row(RowKind.DELTA, 2, b"t"))
     writer.strays.append(b"stray")
-    writer.note_rewritten(rewrite)
+    writer.note_rewritten(rewriting)
     assert writer.contexts == {CONTEXT: ContextRows(1, 2, 0, 1)}
-    assert writer.strays == [b"stray"]
+    assert (writer.strays, writer.rewriting) == ([b"stray"], None)
 
 
-def test_what_was_written_of_a_generation_that_failed_is_removed_and_its_number_not_used_again(
+def test_what_changes_while_a_context_is_rewritten_comes_behind_its_dump(fold: Fold) -> None:
+    writer = RowWriter(generation_min_bytes=0)
+    rewriting = begun(writer, fold, blocks(0, 1))
+    assert not dumped(rewriting)
+    for sequence in (1, 2):
+        apply(fold, blocks(sequence, sequence))
+        flush = flushed(writer, fold)
+        writer.find_heavy(fold, flush)
+        assert not writer.has_heavy, "it is being rewritten"
+    chunks = rewriting.rest()
+    assert keys(chunks) == context_keys(2, generation=1)
+    assert [(row.kind, row.covers) for row in map(found, chunks)] == [
+        (RowKind.CHUNK, 0),
+        (RowKind.CHUNK, 2),
+    ]
+    loaded = open_kernel(1337, name="reference")
+    for chunk in chunks:
+        loaded.load(CONTEXT, found(chunk).body)
+    assert loaded.contexts() == fold.kernel.contexts()
+
+
+def test_what_was_written_of_a_generation_that_is_given_up_is_removed_and_its_number_not_used_again(
     fold: Fold,
 ) -> None:
     writer = RowWriter(generation_min_bytes=0)
-    first = rewritten(writer, fold, 0)
+    first = begun(writer, fold, blocks(0, 1))
+    dumped(first)
+    writer.give_up_rewriting()
+    writer.give_up_rewriting()
+    assert writer.begin_rewriting(fold) is None
     apply(fold, blocks(1, 1))
     flush = flushed(writer, fold)
     assert flush.rows[0] == RowWrite(context_keys(1, generation=1)[0], None)
     assert keys(flush.rows)[1] == context_keys(1, first=1)[0]
-    (second,) = writer.rewrites(fold, flush)
-    assert (first.after.generation, second.after.generation) == (1, 2)
+    writer.find_heavy(fold, flush)
+    second = writer.begin_rewriting(fold)
+    assert second is not None
+    assert (first.generation, second.generation) == (1, 2)
 
 
 def test_a_generation_gets_a_higher_number_than_any_that_was_read(fold: Fold) -> None:
     for known in (ContextRows(generation=6, last_generation=4), ContextRows(last_generation=6)):
         writer = RowWriter(generation_min_bytes=0, contexts={CONTEXT: known}, seed_written=True)
-        assert rewritten(writer, fold, fold.offset + 1).after.generation == 7
+        assert begun(writer, fold, blocks(fold.offset + 1, 1)).generation == 7

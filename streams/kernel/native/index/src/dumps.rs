@@ -1,0 +1,210 @@
+//! All entries of a context as SET changes, gathered in slices beside the writes between them.
+//!
+//! What is written meanwhile may be in it or not. Whoever loads a dump and then all changes since it
+//! was begun, in order, has the entries as of the last of these: a change says what an entry is, not
+//! by how much it differs.
+
+use std::collections::BTreeMap;
+
+use crate::changes::{CHANGE_BYTES, Change};
+use crate::names::ContextKey;
+use crate::publisher::Publisher;
+use crate::scope::Scope;
+use crate::state::State;
+
+/// Slots whose entries are sorted together.
+const BUCKET_SLOTS: u32 = 64;
+/// With more of them, as where a block goes by many keys, they stay as they were found.
+const SORTED_MAX: usize = 16_384;
+
+struct Found {
+    slot: u32,
+    change: [u8; CHANGE_BYTES],
+}
+
+pub struct Dump {
+    context: ContextKey,
+    /// Those of the context's stream that are yet to be looked at; the present one is the last.
+    publishers: Vec<u64>,
+    /// The present one's next shard, and how many it had.
+    shard: usize,
+    shards: usize,
+    /// By the slots they are of, so that the parts of a dump follow the index.
+    buckets: BTreeMap<u32, Vec<Found>>,
+    /// Sorted, and not taken yet.
+    ready: Vec<u8>,
+}
+
+impl Dump {
+    pub fn new(state: &State, context: ContextKey) -> Self {
+        let stream = context.stream();
+        let known = state.publishers.values().filter(|known| known.stream == stream);
+        let publishers = known.map(|known| known.id).collect();
+        Self {
+            context,
+            publishers,
+            shard: 0,
+            shards: 0,
+            buckets: BTreeMap::new(),
+            ready: Vec::new(),
+        }
+    }
+
+    /// Looks at so many further entries, or up to a shard more. Returns how many; fewer once all
+    /// were looked at.
+    pub fn gather(&mut self, state: &State, entries: usize) -> usize {
+        let mut seen = 0;
+        let scope = state.index.scope_ids.get(&self.context.scope);
+        let Some(scope) = scope.map(|&number| &state.index.scopes[number as usize]) else {
+            self.publishers.clear();
+            return 0;
+        };
+        while let Some(id) = self.publishers.last() {
+            if seen >= entries {
+                break;
+            }
+            let publisher = state.publishers.get(id);
+            let Some(publisher) = publisher.filter(|known| self.has_more_of(known)) else {
+                self.publishers.pop();
+                (self.shard, self.shards) = (0, 0);
+                continue;
+            };
+            seen += 1 + self.gather_shard(publisher, scope);
+        }
+        seen
+    }
+
+    /// A table that was split or joined since has its entries in other shards: begins with it anew.
+    fn has_more_of(&mut self, publisher: &Publisher) -> bool {
+        let shards = publisher.entries.shards();
+        if shards != self.shards {
+            (self.shard, self.shards) = (0, shards);
+        }
+        self.shard < shards
+    }
+
+    fn gather_shard(&mut self, publisher: &Publisher, scope: &Scope) -> usize {
+        let number = publisher.by_lora.get(&self.context.scope.lora_name);
+        let mut seen = 0;
+        for entry in publisher.entries.shard(self.shard) {
+            seen += 1;
+            if Some(&entry.membership()) != number {
+                continue;
+            }
+            for tier in entry.tiers() {
+                let change = Change {
+                    key: entry.key,
+                    prefix: scope.slots.prefix(entry.slot),
+                    dp_rank: publisher.dp_rank,
+                    tier,
+                    clears: false,
+                    count: publisher.counts.of(entry, tier),
+                };
+                let found = Found { slot: entry.slot, change: change.encode() };
+                self.buckets.entry(entry.slot / BUCKET_SLOTS).or_default().push(found);
+            }
+        }
+        self.shard += 1;
+        seen
+    }
+
+    /// The next changes, at most so many and that many but at the end, in the order of the index's
+    /// slots. To be called once all were gathered.
+    pub fn take(&mut self, entries_max: usize) -> Vec<u8> {
+        let bytes_max = CHANGE_BYTES.saturating_mul(entries_max);
+        while self.ready.len() < bytes_max
+            && let Some((_, mut bucket)) = self.buckets.pop_first()
+        {
+            if bucket.len() <= SORTED_MAX {
+                // By slot; then by the rest, so that the same entries give the same bytes.
+                bucket.sort_unstable_by_key(|found| (found.slot, found.change));
+            }
+            self.ready.extend(bucket.iter().flat_map(|found| found.change));
+        }
+        let rest = self.ready.split_off(self.ready.len().min(bytes_max));
+        std::mem::replace(&mut self.ready, rest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Dump;
+    use crate::changes::{CHANGE_BYTES, Change, decode};
+    use crate::hashing::PrefixHasher;
+    use crate::names::{ContextKey, ScopeKey};
+    use crate::random::Random;
+    use crate::state::State;
+    use crate::write::WriteTurn;
+    use parking_lot::RwLock;
+
+    fn context() -> ContextKey {
+        let scope = ScopeKey {
+            tenant_id: "t".into(),
+            model_name: "m".into(),
+            lora_name: "".into(),
+            block_size: 16,
+            additional_salt: "".into(),
+        };
+        ContextKey { scope, instance_id: "i".into() }
+    }
+
+    fn change(key: u64, dp_rank: u32, count: u16) -> Change {
+        Change { key, prefix: key / 2, dp_rank, tier: 0, clears: false, count }
+    }
+
+    fn all(state: &RwLock<State>) -> Vec<Vec<u8>> {
+        let mut dump = Dump::new(&state.read(), context());
+        dump.gather(&state.read(), usize::MAX);
+        let mut changes: Vec<Vec<u8>> =
+            dump.take(usize::MAX).chunks(CHANGE_BYTES).map(<[u8]>::to_vec).collect();
+        changes.sort_unstable();
+        changes
+    }
+
+    /// Through splits and joins of the tables, clears, and publishers that come and go.
+    #[test]
+    fn a_dump_and_the_changes_since_are_what_there_is() {
+        for seed in 0..6 {
+            let hasher = PrefixHasher::new(7);
+            let mut random = Random(seed);
+            let state = RwLock::new(State::new(1000));
+            let load = |state: &RwLock<State>, changes: &[Change]| {
+                WriteTurn::new(state, &hasher).load(&context(), changes).expect("loaded");
+            };
+            let first: Vec<Change> =
+                (0..40_000).map(|key| change(key, (key % 3) as u32, 1)).collect();
+            load(&state, &first);
+            let mut dump = Dump::new(&state.read(), context());
+            let mut since = Vec::new();
+            while dump.gather(&state.read(), 2000) >= 2000 {
+                let changes: Vec<Change> = (0..1 + random.below(3000))
+                    .map(|_| {
+                        let key = random.below(60_000) as u64;
+                        change(key, (key % 4) as u32, random.below(3) as u16)
+                    })
+                    .collect();
+                load(&state, &changes);
+                since.extend(changes);
+                if random.below(8) == 0 {
+                    let clear = Change::clear(random.below(4) as u32);
+                    load(&state, &[clear]);
+                    since.push(clear);
+                }
+            }
+            let copy = RwLock::new(State::new(1000));
+            let mut last = (0, 0);
+            loop {
+                let chunk = dump.take(4096);
+                if chunk.is_empty() {
+                    break;
+                }
+                assert!(last.1 == 0 || last.1 == 4096 * CHANGE_BYTES, "a chunk before is full");
+                last = (last.0 + 1, chunk.len());
+                load(&copy, &decode(&chunk).expect("changes"));
+            }
+            load(&copy, &since);
+            assert_eq!(all(&copy), all(&state), "seed {seed}");
+            assert!(last.0 > 1, "seed {seed}");
+        }
+    }
+}
