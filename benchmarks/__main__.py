@@ -30,6 +30,7 @@ MODULES: Final = {
     "query": "embedded.query",
     "instances": "embedded.instances",
     "fairness": "embedded.fairness",
+    "large": "embedded.large",
     "peers": "peers.queries",
     "memory": "index.memory",
     "recovery": "embedded.recovery",

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from benchmarks.distributed import codecs, cold, latency, pipeline, table_topic
-from benchmarks.embedded import fairness, ingest, instances, query, recovery, stages
+from benchmarks.embedded import fairness, ingest, instances, large, query, recovery, stages
 from benchmarks.index import kernels, memory
 from benchmarks.peers import queries as peer_queries
 from benchmarks.report.figures import Figure
@@ -26,6 +26,7 @@ MEASUREMENTS: Final[dict[str, Measurement]] = {
     "query": query.measure,
     "instances": instances.measure,
     "fairness": fairness.measure,
+    "large": large.measure,
     "peers": peer_queries.measure,
     "memory": memory.measure,
     "recovery": recovery.measure,

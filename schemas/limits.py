@@ -247,7 +247,7 @@ CORRUPT_READ_RECORDS_MAX: Final = 4096  # read one by one past a corrupt batch, 
 # table: flushes and rows.
 TABLE_FLUSH_S: Final = 0.25
 TABLE_SYNC_S: Final = 5.0  # of the embedded table; its log may drop only what is synced there
-TABLE_FLUSH_CHANGES_MAX: Final = 262_144
+TABLE_FLUSH_CHANGES_MAX: Final = 131_072  # and no longer than it takes to write them
 STORE_GENERATION_MIN_BYTES: Final = 1 * MIB  # deltas of a context before it is rewritten: its own
 TOPIC_GENERATION_MIN_BYTES: Final = 64 * KIB  # the same in a topic, which many small contexts share
 DUMP_CHUNK_ENTRIES_MAX: Final = 32_768

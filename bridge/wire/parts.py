@@ -7,20 +7,30 @@ engine sends in one message. What the parts say, one after the other, is what th
   those before by its hash: where an engine has given that to two blocks, which the kernel counts as
   `hash_conflict`, they may follow on the other one.
 - A placeholder may name a block that the same batch has removed before (`streams.kernel.moves`):
-  both stay in one part, which may then be larger.
+  both stay in one part. Many blocks that move so are cut by blocks, not by events: each part has
+  the removals and then the placeholders of some of them. Only where other events stand in between,
+  a part may be larger.
 
 The same batch gives the same parts, so that a fold which has some of them can go on with those that
 another bridge writes (`schemas.records.Part`).
 """
 
+import struct
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from schemas.arrays import ArrayPacker
 from schemas.events import BlockEvent, Removed, Stored, decode_run, encode_run
+
+_SPREAD: Final = 0x9E37_79B9_7F4A_7C15
+"""2**64 over the golden ratio: near hashes, as of an engine that counts, come to all groups."""
+
+
+_MOVE_COST: Final = 4
+"""How many times as long a fold takes for a byte of blocks that move as for one of others."""
 
 
 class EventRun(NamedTuple):
@@ -49,23 +59,85 @@ def split_run(run: bytes, count: int, bytes_max: int) -> list[EventRun]:
         count: how many.
         bytes_max: of a part, as far as that can be; 1 or more.
     """
-    events = [
-        (piece, encode_run([piece]))
-        for event in decode_run(run, count)
+    pieces = [
+        _Piece(piece, encode_run([piece]), source)
+        for source, event in enumerate(decode_run(run, count))
         for piece in _pieces(event, bytes_max)
     ]
-    joined = _joined([event for event, _ in events])
     parts: list[EventRun] = []
     begun: list[bytes] = []
     size = 0
-    for (_, encoded), is_joined in zip(events, joined, strict=True):
-        if begun and size + len(encoded) > bytes_max and not is_joined:
+    for together, part_bytes in _together(pieces, bytes_max):
+        together_bytes = sum(map(len, together))
+        if begun and size + together_bytes > part_bytes:
             parts.append(EventRun(len(begun), b"".join(begun)))
             begun, size = [], 0
-        begun.append(encoded)
-        size += len(encoded)
+        begun += together
+        size += together_bytes
     parts.append(EventRun(len(begun), b"".join(begun)))
     return parts
+
+
+class _Piece(NamedTuple):
+    """An event, or a piece of one: as it is encoded, and of which event of the batch it is."""
+
+    event: BlockEvent
+    encoded: bytes
+    source: int
+
+
+def _together(pieces: Sequence[_Piece], bytes_max: int) -> Iterator[tuple[list[bytes], int]]:
+    """What has to be in one part, in order, and how many bytes that may have."""
+    span: list[_Piece] = []
+    joined = [*_joined([piece.event for piece in pieces])[1:], False]
+    for piece, is_joined in zip(pieces, joined, strict=True):
+        span.append(piece)
+        if is_joined:
+            continue
+        size = sum(len(one.encoded) for one in span)
+        if len(span) > 1 and size > bytes_max and all(_is_of_keys(one.event) for one in span):
+            part_bytes = -(-bytes_max // _MOVE_COST)
+            for group in _by_keys(span, -(-size // part_bytes)):
+                yield group, part_bytes
+        else:
+            yield [one.encoded for one in span], bytes_max
+        span = []
+
+
+def _is_of_keys(event: BlockEvent) -> bool:
+    """Whether it says of each of its blocks what it says, whatever becomes of the others."""
+    if isinstance(event, Stored) and event.tokens:
+        return False
+    return isinstance(event, Stored | Removed) and (not event.hashes or _can_be_cut(event))
+
+
+def _by_keys(span: Sequence[_Piece], groups: int) -> Iterator[list[bytes]]:
+    """The same events, for some of the blocks at a time."""
+    groups = min(groups, sum(len(_hashes(piece.event)) // 8 for piece in span))
+    grouped: list[dict[int, list[tuple[BlockEvent, int]]]] = [{} for _ in range(groups)]
+    for event, _, source in span:
+        for place, number in enumerate(_numbers(_hashes(event))):
+            group = grouped[((number * _SPREAD) % 2**64 >> 32) * groups >> 32]
+            group.setdefault(source, []).append((event, place))
+    for group in grouped:
+        if group:
+            yield [encode_run([_of_blocks(blocks)]) for blocks in group.values()]
+
+
+def _of_blocks(blocks: Sequence[tuple[BlockEvent, int]]) -> BlockEvent:
+    """An event of some blocks of one event of the batch."""
+    event = blocks[0][0]
+    hashes = b"".join(_hashes(one)[8 * place : 8 * place + 8] for one, place in blocks)
+    if not isinstance(event, Stored):
+        return msgspec.structs.replace(event, hashes=hashes)
+    keys = tuple(
+        one.extra_keys[place] for one, place in blocks if isinstance(one, Stored) and one.extra_keys
+    )
+    return msgspec.structs.replace(event, hashes=hashes, parent=None, extra_keys=keys)
+
+
+def _hashes(event: BlockEvent) -> bytes:
+    return event.hashes if isinstance(event, Stored | Removed) else b""
 
 
 def _pieces(event: BlockEvent, bytes_max: int) -> Iterator[BlockEvent]:
@@ -120,8 +192,6 @@ def _joined(events: Sequence[BlockEvent]) -> list[bool]:
     return [span > 0 for span in spans][: len(events)]
 
 
-def _numbers(hashes: bytes) -> "memoryview[int]":
-    """(n,) u64 as integers, alike on every machine; which order their bytes have does not matter
-    here.
-    """
-    return memoryview(hashes).cast("Q")
+def _numbers(hashes: bytes) -> tuple[int, ...]:
+    """(n,) u64 LE as integers."""
+    return struct.unpack(f"<{len(hashes) // 8}Q", hashes)

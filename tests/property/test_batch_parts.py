@@ -19,7 +19,7 @@ from schemas.events import (
     encode_events,
     encode_run,
 )
-from schemas.identities import ModelContext, Offset, PublisherKey
+from schemas.identities import Medium, ModelContext, Offset, PublisherKey
 from schemas.positions import Begun, PublisherState
 from schemas.records import Part
 from streams.kernel import Kernel, array_packer, native_available, open_kernel
@@ -44,11 +44,20 @@ def of_one_batch(events: Sequence[BlockEvent], sequence: int = SEQUENCE) -> list
 
 
 def long_ones(events: Sequence[BlockEvent]) -> list[BlockEvent]:
-    """With one event that is cut into many, and what comes after a part of it."""
+    """With one event that is cut into many, what comes after a part of it, and blocks that move:
+    more than a part has.
+    """
     hashes = list(range(1000, 1040))
     whole = stored(SEQUENCE, hashes, list(range(160)))
     behind = stored(SEQUENCE, [2000], [1, 2, 3, 4], parent=1020)
-    return [*events, whole, behind, removed(SEQUENCE, hashes[5:30])]
+    moves: list[BlockEvent] = [
+        removed(SEQUENCE, hashes[5:30]),
+        removed(SEQUENCE, [*hashes[:3], *hashes[7:9]]),
+        stored(SEQUENCE, hashes[::-1], [], medium=Medium.CPU),
+        removed(SEQUENCE, hashes[10:12], medium=Medium.CPU),
+        stored(SEQUENCE, hashes[20:24], [], medium=Medium.CPU),
+    ]
+    return [*events, whole, behind, *moves]
 
 
 batches = st.lists(block_events, min_size=1, max_size=25).map(of_one_batch)

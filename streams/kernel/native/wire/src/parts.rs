@@ -1,8 +1,8 @@
 //! Cuts the events of a large batch into parts. `bridge/wire/parts.py` is the specification.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 
+use hashbrown::HashMap;
 use msgpack::{Reader, Result, write};
 
 /// Some events of a batch, one after the other.
@@ -13,29 +13,82 @@ pub struct Part {
 
 /// The parts of a batch whose events these are, of at most `bytes_max` bytes as far as that can be.
 pub fn split(run: &[u8], bytes_max: usize) -> Result<Vec<Part>> {
-    let mut pieces = Vec::new();
+    let mut events = Vec::new();
     let mut reader = Reader::new(run);
     while !reader.rest().is_empty() {
-        let event = Event::read(&mut reader)?;
-        if event.encoded.len() <= bytes_max || !event.cut(bytes_max, &mut pieces) {
-            pieces.push(event.whole());
+        events.push(Event::read(&mut reader)?);
+    }
+    let mut pieces = Vec::new();
+    for (source, event) in events.iter().enumerate() {
+        if event.encoded.len() <= bytes_max || !event.cut(source, bytes_max, &mut pieces) {
+            pieces.push(event.whole(source));
         }
     }
-    let joined = joined(&pieces);
     let mut parts: Vec<Part> = Vec::new();
-    for (at, piece) in pieces.iter().enumerate() {
-        let fits = parts.last().is_some_and(|part| {
-            part.run.len() + piece.encoded.len() <= bytes_max || joined.get(at) == Some(&true)
-        });
-        if !fits {
-            parts.push(Part { events: 0, run: Vec::new() });
-        }
-        if let Some(part) = parts.last_mut() {
-            part.events += 1;
-            part.run.extend_from_slice(&piece.encoded);
+    for span in spans(&pieces) {
+        let size: usize = span.iter().map(|piece| piece.encoded.len()).sum();
+        let of_keys = || span.iter().all(|piece| events[piece.source].is_of_keys());
+        if span.len() > 1 && size > bytes_max && of_keys() {
+            let part_bytes = bytes_max.div_ceil(MOVE_COST);
+            for group in by_keys(&events, span, size.div_ceil(part_bytes)) {
+                let encoded: Vec<&[u8]> = group.iter().map(Vec::as_slice).collect();
+                add(&mut parts, &encoded, part_bytes);
+            }
+        } else {
+            let encoded: Vec<&[u8]> = span.iter().map(|piece| &*piece.encoded).collect();
+            add(&mut parts, &encoded, bytes_max);
         }
     }
     Ok(parts)
+}
+
+/// Adds what has to be in one part to the last one, or begins another.
+fn add(parts: &mut Vec<Part>, together: &[&[u8]], bytes_max: usize) {
+    let size: usize = together.iter().map(|encoded| encoded.len()).sum();
+    if parts.last().is_none_or(|part| part.run.len() + size > bytes_max) {
+        parts.push(Part { events: 0, run: Vec::new() });
+    }
+    if let Some(part) = parts.last_mut() {
+        part.events += together.len();
+        together.iter().for_each(|encoded| part.run.extend_from_slice(encoded));
+    }
+}
+
+/// How many times as long a fold takes for a byte of blocks that move as for one of others.
+const MOVE_COST: usize = 4;
+/// Near hashes, as of an engine that counts, come to all groups.
+const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// The same events, for some of the blocks at a time.
+fn by_keys(events: &[Event], span: &[Piece], groups: usize) -> Vec<Vec<Vec<u8>>> {
+    let blocks: usize = span.iter().map(|piece| piece.hashes.len()).sum();
+    let groups = groups.min(blocks);
+    let mut grouped: Vec<Vec<(usize, usize)>> = vec![Vec::new(); groups];
+    for piece in span {
+        for (place, hash) in piece.hashes.iter().enumerate() {
+            let spread = u64::from_le_bytes(*hash).wrapping_mul(SPREAD) >> 32;
+            let group = ((spread * groups as u64) >> 32) as usize;
+            grouped[group].push((piece.source, piece.first + place));
+        }
+    }
+    let encode = |group: &Vec<(usize, usize)>| {
+        let of_events = group.chunk_by(|a, b| a.0 == b.0);
+        of_events.map(|blocks| events[blocks[0].0].encode_blocks(blocks)).collect()
+    };
+    grouped.iter().filter(|group| !group.is_empty()).map(encode).collect()
+}
+
+/// Pieces that have to be in one part, each with those next to it.
+fn spans<'a, 'b>(pieces: &'b [Piece<'a>]) -> impl Iterator<Item = &'b [Piece<'a>]> {
+    let joined = joined(pieces);
+    let mut left = pieces;
+    std::iter::from_fn(move || {
+        let at = pieces.len() - left.len();
+        let more = (at + 1..pieces.len()).take_while(|&next| joined.get(next) == Some(&true));
+        let (span, rest) = left.split_at_checked(1 + more.count())?;
+        left = rest;
+        Some(span)
+    })
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -48,6 +101,9 @@ enum Kind {
 /// An event as a part has it.
 struct Piece<'a> {
     encoded: Cow<'a, [u8]>,
+    /// The event of the batch, and which of its blocks is the first.
+    source: usize,
+    first: usize,
     kind: Kind,
     hashes: &'a [[u8; 8]],
     has_tokens: bool,
@@ -110,13 +166,29 @@ impl<'a> Event<'a> {
         Ok(event)
     }
 
-    fn whole(&self) -> Piece<'a> {
-        self.piece(Cow::Borrowed(self.encoded), self.hashes)
+    fn whole(&self, source: usize) -> Piece<'a> {
+        self.piece(Cow::Borrowed(self.encoded), source, 0, self.hashes)
     }
 
-    fn piece(&self, encoded: Cow<'a, [u8]>, hashes: &'a [[u8; 8]]) -> Piece<'a> {
+    fn piece(
+        &self,
+        encoded: Cow<'a, [u8]>,
+        source: usize,
+        first: usize,
+        hashes: &'a [[u8; 8]],
+    ) -> Piece<'a> {
         let has_tokens = !self.tokens.is_empty();
-        Piece { encoded, kind: self.kind, hashes, has_tokens, group: self.group }
+        Piece { encoded, source, first, kind: self.kind, hashes, has_tokens, group: self.group }
+    }
+
+    /// Whether it says of each of its blocks what it says, whatever becomes of the others.
+    fn is_of_keys(&self) -> bool {
+        let is_kind = match self.kind {
+            Kind::Stored => self.tokens.is_empty(),
+            Kind::Removed => true,
+            Kind::Other => false,
+        };
+        is_kind && (self.hashes.is_empty() || self.can_be_cut())
     }
 
     /// Whether it has as much of everything as blocks: what a kernel refuses is refused whole.
@@ -135,7 +207,7 @@ impl<'a> Event<'a> {
     }
 
     /// Cuts the event between its blocks; false where that cannot be.
-    fn cut(&self, bytes_max: usize, pieces: &mut Vec<Piece<'a>>) -> bool {
+    fn cut(&self, source: usize, bytes_max: usize, pieces: &mut Vec<Piece<'a>>) -> bool {
         let blocks = self.hashes.len();
         if !self.can_be_cut() {
             return false;
@@ -144,7 +216,7 @@ impl<'a> Event<'a> {
         for first in (0..blocks).step_by(step) {
             let end = blocks.min(first + step);
             let encoded = Cow::Owned(self.encode(first, end));
-            pieces.push(self.piece(encoded, &self.hashes[first..end]));
+            pieces.push(self.piece(encoded, source, first, &self.hashes[first..end]));
         }
         true
     }
@@ -184,6 +256,25 @@ impl<'a> Event<'a> {
         }
         to
     }
+
+    /// The event of some of its blocks, by number, in the same order of fields; it has no tokens.
+    fn encode_blocks(&self, blocks: &[(usize, usize)]) -> Vec<u8> {
+        let keys = self.extra_keys.as_ref().filter(|keys| !keys.is_empty());
+        let mut to = Vec::new();
+        let optional = usize::from(keys.is_some());
+        write::map(&mut to, self.head.len() + 1 + self.others.len() + optional);
+        self.head.iter().for_each(|pair| to.extend_from_slice(pair));
+        write::str(&mut to, "hashes");
+        let hashes: Vec<[u8; 8]> = blocks.iter().map(|&(_, at)| self.hashes[at]).collect();
+        write::bin(&mut to, hashes.as_flattened());
+        self.others.iter().for_each(|pair| to.extend_from_slice(pair));
+        if let Some(keys) = keys {
+            write::str(&mut to, "extra_keys");
+            write::array(&mut to, blocks.len());
+            blocks.iter().for_each(|&(_, at)| write::bin(&mut to, keys[at]));
+        }
+        to
+    }
 }
 
 fn kind_of(name: &[u8]) -> Kind {
@@ -205,7 +296,8 @@ fn joined(pieces: &[Piece]) -> Vec<bool> {
     if !pieces.iter().any(is_placeholder) {
         return Vec::new();
     }
-    let mut removed_at = HashMap::new();
+    let removals = pieces.iter().filter(|piece| piece.kind == Kind::Removed);
+    let mut removed_at = HashMap::with_capacity(removals.map(|piece| piece.hashes.len()).sum());
     let mut spans = vec![0i64; pieces.len() + 1];
     for (at, piece) in pieces.iter().enumerate() {
         if piece.kind == Kind::Removed {
