@@ -32,7 +32,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from schemas.errors import RowCorruptError, RowVersionError, StorageError
+from schemas.errors import RowCorruptError, RowVersionError
 from schemas.identities import Offset
 from schemas.limits import (
     MAINTAINED_ENTRIES,
@@ -352,7 +352,7 @@ class Table:
                 left -= 1 + rewriting.step(left)
                 if ahead := rewriting.take_ahead():
                     await self._write_ahead(ahead)
-        except StorageError:
+        except BaseException:  # also where the table is lost, and may be taken again
             self._writer.give_up_rewriting()
             raise
         return self.written_rows - before

@@ -35,6 +35,7 @@ from tests.building import (
     unregistered_record,
 )
 from tests.fakes import PoisonedKernel
+from tests.slices import sliced
 from tests.unit.streams.table_topic import MemoryTopic
 
 
@@ -695,6 +696,35 @@ def test_each_owner_goes_on_where_the_one_before_it_was(
     assert list(table.fold.bridges) == ["one"]
     assert [row.key for row in topic.rows].count(rows.SEED_KEY) == 1
     table.close()
+
+
+def test_a_table_that_is_taken_again_begins_anew_with_a_generation_that_failed(
+    topic: MemoryTopic, make_fold: Callable[[], Fold], tmp_path: Path
+) -> None:
+    records = [
+        events_record(0, 0, [stored(0, [1, 2, 3, 4], range(16))]),
+        events_record(1, 1, [stored(1, [5], range(16, 20), parent=4)]),
+    ]
+    with sliced(1):
+        place = topic.open()
+        table = Table(tmp_path / "table", make_fold, place, generation_min_bytes=0)
+        asyncio.run(table.open(LogBounds(0, 0), now=0.0))
+        fold_on(table, records[0])
+        asyncio.run(table.rewrite(8, now=0.0))
+        assert table.can_rewrite, "in the middle of it"
+        place.fails = "before"
+        with pytest.raises(TableLostError):
+            asyncio.run(table.rewrite(100, now=0.0))
+        place.fails = ""
+        assert asyncio.run(table.take_again())
+        fold_on(table, records[1])
+        while table.can_rewrite:
+            asyncio.run(table.rewrite(1, now=0.0))
+        assert table.generations == 1
+        table.close()
+    reader = reader_of(topic, make_fold)
+    assert same(reader, truth_of(make_fold, records))
+    assert not reader.take_skipped()
 
 
 def test_rows_after_a_new_generation_belong_to_it(

@@ -13,6 +13,10 @@ pub const NAME_BYTES_MAX: usize = 1024;
 /// `RELEASED_BLOCKS` in `schemas/limits.py` is how large the slices are while there is no write.
 pub const CLEARED_AT_ONCE_MAX: usize = 4096;
 
+/// Holder sets of a scope above which a clear hides nothing: it looks at each, and queries wait for
+/// that, some 5 ms.
+pub const HIDDEN_SETS_MAX: usize = 16_384;
+
 /// Entries of a large clear that each write releases at the least, and twice as many as it names
 /// blocks: in proportion to what it costs itself.
 pub const RELEASED_BESIDE_MIN: usize = 64;

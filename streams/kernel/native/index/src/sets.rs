@@ -176,6 +176,11 @@ impl HolderSets {
         }
     }
 
+    /// All there are, used or not.
+    pub fn len(&self) -> usize {
+        self.sets.len()
+    }
+
     /// The member holds nothing any more, whatever the sets say. Cost O(sets).
     pub fn retire(&mut self, member: u32) {
         self.masks.retire(member);

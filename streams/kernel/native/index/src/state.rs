@@ -6,6 +6,7 @@ use crate::changes::ChangeLists;
 use crate::counters::{COUNTER_NAMES, Counter};
 use crate::hashing::Placement;
 use crate::leaving::{Leaving, Retired};
+use crate::limits::HIDDEN_SETS_MAX;
 use crate::names::{ContextKey, ScopeKey, StreamKey};
 use crate::publisher::{Membership, Publisher};
 use crate::scope::Scope;
@@ -190,6 +191,13 @@ impl Index {
             *scope = Scope::new(scope.key.clone());
             self.vacant_scopes.push(number);
         }
+    }
+
+    /// Whether it takes a query's time at most to hide them.
+    pub fn can_hide(&self, publisher: &Publisher, numbers: &[u32]) -> bool {
+        let parts = numbers.iter().filter_map(|&number| publisher.membership(number));
+        let sets: usize = parts.map(|part| self.scopes[part.scope as usize].sets.len()).sum();
+        sets <= HIDDEN_SETS_MAX
     }
 
     /// Hides all entries of some memberships; `entries` are these and no others. They are released

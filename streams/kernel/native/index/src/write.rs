@@ -257,7 +257,8 @@ impl<'a> WriteTurn<'a> {
     /// are many, later.
     fn release_all(&mut self, id: u64, numbers: &[u32]) -> Result<()> {
         let (publisher, index) = self.publisher(id)?;
-        let is_later = publisher.entries.len() > index.cleared_at_once;
+        let is_later =
+            publisher.entries.len() > index.cleared_at_once && index.can_hide(publisher, numbers);
         if is_later {
             index.retire(publisher, numbers);
         }
