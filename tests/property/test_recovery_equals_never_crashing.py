@@ -245,7 +245,7 @@ def straight(records: list[bytes], make_fold: Callable[[], Fold]) -> Fold:
     return fold
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(histories(HARSH), st.sampled_from(SLICES))
 def test_killed_anywhere_and_recovered_equals_never_killed(
     make_fold: Callable[[], Fold], history: list[Item], entries: int

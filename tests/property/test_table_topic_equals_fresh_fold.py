@@ -212,7 +212,7 @@ class World:
         return [one.registration for one in known]
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(
     histories(),
     st.lists(st.sampled_from(FAULTS), max_size=12),
