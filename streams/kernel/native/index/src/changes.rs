@@ -154,7 +154,7 @@ impl ChangeLists {
 #[cfg(test)]
 mod tests {
     use super::{CHANGE_BYTES, Change, ChangeLists, decode};
-    use crate::names::{ContextKey, ScopeKey, TIERS};
+    use crate::names::{TIERS, test_context};
     use crate::random::Random;
 
     fn any_change(random: &mut Random) -> Change {
@@ -166,17 +166,6 @@ mod tests {
             clears: random.below(4) == 0,
             count: random.next() as u16,
         }
-    }
-
-    fn context(number: usize) -> ContextKey {
-        let scope = ScopeKey {
-            tenant_id: "t".into(),
-            model_name: "m".into(),
-            lora_name: "".into(),
-            block_size: 16,
-            additional_salt: "".into(),
-        };
-        ContextKey { scope, instance_id: number.to_string().into() }
     }
 
     #[test]
@@ -238,7 +227,7 @@ mod tests {
                 let model = &mut models[at];
                 match random.below(10) {
                     0..=2 => {
-                        let number = lists.join(context(at));
+                        let number = lists.join(test_context(&at.to_string()));
                         if model.members > 0 || !model.pending.is_empty() {
                             assert_eq!(number, model.number, "a context has one list");
                         }
@@ -259,7 +248,12 @@ mod tests {
                     9 if random.below(20) == 0 => {
                         let expected: Vec<_> = order
                             .drain(..)
-                            .map(|at| (context(at), std::mem::take(&mut models[at].pending)))
+                            .map(|at| {
+                                (
+                                    test_context(&at.to_string()),
+                                    std::mem::take(&mut models[at].pending),
+                                )
+                            })
                             .collect();
                         assert_eq!(lists.take(), expected);
                     }

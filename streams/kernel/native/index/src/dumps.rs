@@ -131,29 +131,18 @@ mod tests {
     use super::Dump;
     use crate::changes::{CHANGE_BYTES, Change, decode};
     use crate::hashing::PrefixHasher;
-    use crate::names::{ContextKey, ScopeKey};
+    use crate::names::test_context;
     use crate::random::Random;
     use crate::state::State;
     use crate::write::WriteTurn;
     use parking_lot::RwLock;
-
-    fn context() -> ContextKey {
-        let scope = ScopeKey {
-            tenant_id: "t".into(),
-            model_name: "m".into(),
-            lora_name: "".into(),
-            block_size: 16,
-            additional_salt: "".into(),
-        };
-        ContextKey { scope, instance_id: "i".into() }
-    }
 
     fn change(key: u64, dp_rank: u32, count: u16) -> Change {
         Change { key, prefix: key / 2, dp_rank, tier: 0, clears: false, count }
     }
 
     fn all(state: &RwLock<State>) -> Vec<Vec<u8>> {
-        let mut dump = Dump::new(&state.read(), context());
+        let mut dump = Dump::new(&state.read(), test_context("i"));
         dump.gather(&state.read(), usize::MAX);
         let mut changes: Vec<Vec<u8>> =
             dump.take(usize::MAX).chunks(CHANGE_BYTES).map(<[u8]>::to_vec).collect();
@@ -169,12 +158,12 @@ mod tests {
             let mut random = Random(seed);
             let state = RwLock::new(State::new(1000));
             let load = |state: &RwLock<State>, changes: &[Change]| {
-                WriteTurn::new(state, &hasher).load(&context(), changes).expect("loaded");
+                WriteTurn::new(state, &hasher).load(&test_context("i"), changes).expect("loaded");
             };
             let first: Vec<Change> =
                 (0..40_000).map(|key| change(key, (key % 3) as u32, 1)).collect();
             load(&state, &first);
-            let mut dump = Dump::new(&state.read(), context());
+            let mut dump = Dump::new(&state.read(), test_context("i"));
             let mut since = Vec::new();
             while dump.gather(&state.read(), 2000) >= 2000 {
                 let changes: Vec<Change> = (0..1 + random.below(3000))

@@ -5,22 +5,15 @@
 
 use std::collections::VecDeque;
 
-use crate::publisher::Entry;
+use crate::publisher::{Entry, MemberId};
 use crate::tables::Sharded;
 
-/// A number that a member of a scope had.
-#[derive(Clone, Copy)]
-pub struct Retired {
-    pub scope: u32,
-    pub member: u32,
-}
-
-/// What one clear left: by number of the membership, what the member was called.
+/// What one clear left: by number of the membership, what its member was called.
 struct Left {
     entries: Box<dyn Iterator<Item = Entry> + Send + Sync>,
     /// Of these.
     count: usize,
-    parts: Vec<Option<Retired>>,
+    members: Vec<Option<MemberId>>,
     bytes: usize,
 }
 
@@ -31,11 +24,11 @@ pub struct Leaving {
 }
 
 impl Leaving {
-    pub fn push(&mut self, entries: Sharded<Entry>, parts: Vec<Option<Retired>>) {
+    pub fn push(&mut self, entries: Sharded<Entry>, members: Vec<Option<MemberId>>) {
         let (count, bytes) = (entries.len(), entries.memory_bytes());
         self.entries += count;
         let entries = Box::new(entries.into_values());
-        self.queue.push_back(Left { entries, count, parts, bytes });
+        self.queue.push_back(Left { entries, count, members, bytes });
     }
 
     /// Entries that are yet to be released.
@@ -44,18 +37,18 @@ impl Leaving {
     }
 
     /// The next ones of the oldest clear, at most so many, and what their members were called.
-    pub fn take(&mut self, most: usize) -> (Vec<Entry>, &[Option<Retired>]) {
+    pub fn take(&mut self, most: usize) -> (Vec<Entry>, &[Option<MemberId>]) {
         let Some(left) = self.queue.front_mut() else { return (Vec::new(), &[]) };
         let taken: Vec<Entry> = left.entries.by_ref().take(most).collect();
         left.count -= taken.len();
         self.entries -= taken.len();
-        (taken, &left.parts)
+        (taken, &left.members)
     }
 
     /// The members of the oldest clear, once all its entries were taken.
-    pub fn ended(&mut self) -> Vec<Retired> {
+    pub fn ended(&mut self) -> Vec<MemberId> {
         let left = self.queue.pop_front_if(|left| left.count == 0);
-        left.map_or_else(Vec::new, |left| left.parts.into_iter().flatten().collect())
+        left.map_or_else(Vec::new, |left| left.members.into_iter().flatten().collect())
     }
 
     /// Of a clear all counts until it has ended.

@@ -10,7 +10,7 @@ pub const BLOCK_SIZE_MAX: u64 = 65_536;
 pub const NAME_BYTES_MAX: usize = 1024;
 
 /// Entries that a clear releases itself; of more it hides all, and releases them in slices later.
-/// `RELEASED_BLOCKS` in `schemas/limits.py` is how large the slices are while there is no write.
+/// `MAINTAINED_ENTRIES` in `schemas/limits.py` is how large the slices are while there is no write.
 pub const CLEARED_AT_ONCE_MAX: usize = 4096;
 
 /// Holder sets of a scope above which a clear hides nothing: it looks at each, and queries wait for

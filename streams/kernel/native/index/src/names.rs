@@ -79,3 +79,15 @@ impl ContextKey {
         }
     }
 }
+
+#[cfg(test)]
+pub fn test_context(instance_id: &str) -> ContextKey {
+    let scope = ScopeKey {
+        tenant_id: "t".into(),
+        model_name: "m".into(),
+        lora_name: "".into(),
+        block_size: 16,
+        additional_salt: "".into(),
+    };
+    ContextKey { scope, instance_id: instance_id.into() }
+}

@@ -64,6 +64,19 @@ pub struct Membership {
     pub registered: bool,
 }
 
+impl Membership {
+    pub fn member_id(&self) -> MemberId {
+        MemberId { scope: self.scope, member: self.member }
+    }
+}
+
+/// What a scope calls a member.
+#[derive(Clone, Copy)]
+pub struct MemberId {
+    pub scope: u32,
+    pub member: u32,
+}
+
 /// (key, tier) -> how often a held block was announced, where more than once.
 #[derive(Default)]
 pub struct Counts(HashMap<(u64, u32), u16>);

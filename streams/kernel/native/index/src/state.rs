@@ -5,10 +5,10 @@ use hashbrown::HashMap;
 use crate::changes::ChangeLists;
 use crate::counters::{COUNTER_NAMES, Counter};
 use crate::hashing::Placement;
-use crate::leaving::{Leaving, Retired};
+use crate::leaving::Leaving;
 use crate::limits::HIDDEN_SETS_MAX;
 use crate::names::{ContextKey, ScopeKey, StreamKey};
-use crate::publisher::{Membership, Publisher};
+use crate::publisher::{Entry, MemberId, Membership, Publisher};
 use crate::scope::Scope;
 use crate::sets::holder_of;
 
@@ -203,46 +203,48 @@ impl Index {
     /// Hides all entries of some memberships; `entries` are these and no others. They are released
     /// by `release_left`.
     pub fn retire(&mut self, publisher: &mut Publisher, numbers: &[u32]) {
-        let mut parts = vec![None; publisher.memberships.len()];
+        let mut members = vec![None; publisher.memberships.len()];
         for &number in numbers {
             let Some(membership) = publisher.membership_mut(number) else { continue };
-            let (scope, member) = (membership.scope, membership.member);
-            parts[number as usize] = Some(Retired { scope, member });
-            membership.member = self.scopes[scope as usize].retire(member);
-            self.touch(scope);
+            let gone = membership.member_id();
+            membership.member = self.scopes[gone.scope as usize].retire(gone.member);
+            members[number as usize] = Some(gone);
+            self.touch(gone.scope);
         }
-        self.leaving.push(std::mem::take(&mut publisher.entries), parts);
+        self.leaving.push(std::mem::take(&mut publisher.entries), members);
     }
 
     /// Releases some of what was cleared, at most so many entries; returns how many.
     pub fn release_left(&mut self, most: usize) -> usize {
-        let Self { leaving, scopes, placement, .. } = self;
-        let (entries, parts) = leaving.take(most);
-        let places = entries.iter().filter_map(|entry| {
-            let retired = parts.get(entry.membership() as usize).copied().flatten()?;
-            Some((entry, retired))
-        });
-        for (entry, retired) in places.clone() {
-            let scope = &scopes[retired.scope as usize];
-            scope.touch(scope.slots.prefix(entry.slot), *placement);
+        let mut leaving = std::mem::take(&mut self.leaving);
+        let (entries, members) = leaving.take(most);
+        self.release(&entries, members);
+        for gone in leaving.ended() {
+            self.scopes[gone.scope as usize].bury(gone.member);
+            self.touch(gone.scope);
+            self.drop_if_vacant(gone.scope);
         }
-        let mut touched = Vec::new();
-        for (entry, retired) in places {
-            for tier in entry.tiers() {
-                let holder = holder_of(retired.member, tier);
-                scopes[retired.scope as usize].release(entry.slot, holder, *placement);
-            }
-            if touched.last() != Some(&retired.scope) {
-                touched.push(retired.scope);
-            }
-        }
-        self.touched.append(&mut touched);
-        for retired in self.leaving.ended() {
-            self.scopes[retired.scope as usize].bury(retired.member);
-            self.touch(retired.scope);
-            self.drop_if_vacant(retired.scope);
-        }
+        self.leaving = leaving;
         entries.len()
+    }
+
+    /// Takes entries out that are no longer their publisher's, which has or had these members, by
+    /// number of the membership.
+    pub fn release(&mut self, entries: &[Entry], members: &[Option<MemberId>]) {
+        let place = |entry: &Entry| members.get(entry.membership() as usize).copied().flatten();
+        for entry in entries {
+            let Some(member) = place(entry) else { continue };
+            let scope = &self.scopes[member.scope as usize];
+            scope.touch(scope.slots.prefix(entry.slot), self.placement);
+        }
+        for entry in entries {
+            let Some(MemberId { scope, member }) = place(entry) else { continue };
+            self.touch(scope);
+            for tier in entry.tiers() {
+                let holder = holder_of(member, tier);
+                self.scopes[scope as usize].release(entry.slot, holder, self.placement);
+            }
+        }
     }
 
     /// Scopes whose holder sets may have grown are to be settled too.

@@ -14,8 +14,7 @@ use crate::hashing::{PrefixHasher, group_mask};
 use crate::limits::{GROUP_MAX, RELEASED_BESIDE_MIN, TURN_BLOCKS};
 use crate::moves::Moves;
 use crate::names::ContextKey;
-use crate::publisher::{Entry, Publisher};
-use crate::sets::holder_of;
+use crate::publisher::{Entry, Membership, Publisher};
 use crate::state::{Index, State};
 
 /// The handle is not (or no longer) that of a publisher.
@@ -315,24 +314,15 @@ impl<'a> WriteTurn<'a> {
 
     /// Takes entries out of the index that are no longer the publisher's.
     fn release(&mut self, id: u64, mut entries: impl Iterator<Item = Entry>) -> Result<()> {
+        let (publisher, _) = self.publisher(id)?;
+        let member = |part: &Option<Membership>| part.as_ref().map(Membership::member_id);
+        let members: Vec<_> = publisher.memberships.iter().map(member).collect();
         loop {
             let batch: Vec<Entry> = entries.by_ref().take(TURN_BLOCKS).collect();
             if batch.is_empty() {
                 return Ok(());
             }
-            let (publisher, index) = self.publisher(id)?;
-            for entry in &batch {
-                index.touch_slot(publisher, entry);
-            }
-            for entry in &batch {
-                let Some(membership) = publisher.membership(entry.membership()) else { continue };
-                let (scope, member) = (membership.scope, membership.member);
-                index.touch(scope);
-                for tier in entry.tiers() {
-                    let holder = holder_of(member, tier);
-                    index.scopes[scope as usize].release(entry.slot, holder, index.placement);
-                }
-            }
+            self.state.index.release(&batch, &members);
             self.spend(batch.len());
         }
     }

@@ -221,57 +221,57 @@ impl<'a> Event<'a> {
         true
     }
 
-    /// The event of these blocks, in the order of fields that the packer writes.
+    /// The event of blocks that follow each other.
     fn encode(&self, first: usize, end: usize) -> Vec<u8> {
         let width = self.tokens.len() / self.hashes.len();
+        let mut parent = Vec::new();
+        if first > 0 && self.kind == Kind::Stored {
+            write::uint(&mut parent, u64::from_le_bytes(self.hashes[first - 1]));
+        } else {
+            parent.extend_from_slice(self.parent.unwrap_or_default());
+        }
+        let keys = self.extra_keys.as_deref().unwrap_or_default();
+        let keys = if keys.is_empty() { keys } else { &keys[first..end] };
         let tokens = &self.tokens[width * first..width * end];
-        let is_stored = self.kind == Kind::Stored;
-        let has_parent = is_stored && (first > 0 || self.parent.is_some());
-        let keys =
-            self.extra_keys.as_ref().map(|keys| &keys[first.min(keys.len())..end.min(keys.len())]);
-        let keys = keys.filter(|keys| !keys.is_empty());
-        let optional = [!tokens.is_empty(), has_parent, keys.is_some()];
+        self.encode_as(&self.hashes[first..end], tokens, &parent, keys)
+    }
+
+    /// The event of any of its blocks, by number: one without tokens.
+    fn encode_blocks(&self, blocks: &[(usize, usize)]) -> Vec<u8> {
+        let hashes: Vec<[u8; 8]> = blocks.iter().map(|&(_, at)| self.hashes[at]).collect();
+        let keys = self.extra_keys.as_deref().unwrap_or_default();
+        let keys: Vec<&[u8]> = blocks.iter().filter_map(|&(_, at)| keys.get(at).copied()).collect();
+        self.encode_as(&hashes, &[], &[], &keys)
+    }
+
+    /// The event with these blocks, in the order of fields that the packer writes.
+    fn encode_as(
+        &self,
+        hashes: &[[u8; 8]],
+        tokens: &[u8],
+        parent: &[u8],
+        keys: &[&[u8]],
+    ) -> Vec<u8> {
+        let optional = [!tokens.is_empty(), !parent.is_empty(), !keys.is_empty()];
         let optional = optional.iter().filter(|&&is| is).count();
         let mut to = Vec::new();
         write::map(&mut to, self.head.len() + 1 + self.others.len() + optional);
         self.head.iter().for_each(|pair| to.extend_from_slice(pair));
         write::str(&mut to, "hashes");
-        write::bin(&mut to, self.hashes[first..end].as_flattened());
+        write::bin(&mut to, hashes.as_flattened());
         if !tokens.is_empty() {
             write::str(&mut to, "tokens");
             write::bin(&mut to, tokens);
         }
-        if has_parent {
+        if !parent.is_empty() {
             write::str(&mut to, "parent");
-            match self.parent {
-                Some(parent) if first == 0 => to.extend_from_slice(parent),
-                _ => write::uint(&mut to, u64::from_le_bytes(self.hashes[first - 1])),
-            }
+            to.extend_from_slice(parent);
         }
         self.others.iter().for_each(|pair| to.extend_from_slice(pair));
-        if let Some(keys) = keys {
+        if !keys.is_empty() {
             write::str(&mut to, "extra_keys");
             write::array(&mut to, keys.len());
             keys.iter().for_each(|key| write::bin(&mut to, key));
-        }
-        to
-    }
-
-    /// The event of some of its blocks, by number, in the same order of fields; it has no tokens.
-    fn encode_blocks(&self, blocks: &[(usize, usize)]) -> Vec<u8> {
-        let keys = self.extra_keys.as_ref().filter(|keys| !keys.is_empty());
-        let mut to = Vec::new();
-        let optional = usize::from(keys.is_some());
-        write::map(&mut to, self.head.len() + 1 + self.others.len() + optional);
-        self.head.iter().for_each(|pair| to.extend_from_slice(pair));
-        write::str(&mut to, "hashes");
-        let hashes: Vec<[u8; 8]> = blocks.iter().map(|&(_, at)| self.hashes[at]).collect();
-        write::bin(&mut to, hashes.as_flattened());
-        self.others.iter().for_each(|pair| to.extend_from_slice(pair));
-        if let Some(keys) = keys {
-            write::str(&mut to, "extra_keys");
-            write::array(&mut to, blocks.len());
-            blocks.iter().for_each(|&(_, at)| write::bin(&mut to, keys[at]));
         }
         to
     }
