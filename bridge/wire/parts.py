@@ -28,7 +28,6 @@ from schemas.events import BlockEvent, Removed, Stored, decode_run, encode_run
 _SPREAD: Final = 0x9E37_79B9_7F4A_7C15
 """2**64 over the golden ratio: near hashes, as of an engine that counts, come to all groups."""
 
-
 _MOVE_COST: Final = 4
 """How many times as long a fold takes for a byte of blocks that move as for one of others."""
 

@@ -30,7 +30,7 @@ import os
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from schemas.errors import RowCorruptError, RowVersionError
 from schemas.identities import Offset
@@ -70,6 +70,14 @@ def run_without_loop(coroutine: Coroutine[object, None, T]) -> T:
         return result
     coroutine.close()
     raise AssertionError("Expected a coroutine that waits for nothing, but it waits")
+
+
+class _Switch(NamedTuple):
+    """What makes a generation the current one: the last chunks, and the rows with the mark."""
+
+    rewriting: Rewriting
+    ahead: list[RowWrite]
+    written: list[RowWrite]
 
 
 class Table:
@@ -137,6 +145,7 @@ class Table:
         self._start = 0
         self._writer = RowWriter(generation_min_bytes=self._generation_min_bytes)
         self._unflushed: TableChanges | None = None
+        self._switching: _Switch | None = None
         self._failed = False
 
     # Opening
@@ -292,13 +301,15 @@ class Table:
                 written. Called again, it reopens the disk's rows and writes the same changes.
             TableLostError: close the table and open it again, or `take_again` and retry.
         """
-        if self._unflushed is None and self.fold.offset == self.flushed:
+        if self._is_level and self._switching is None:
             return 0
         # Step 1.
         if self._log is not None:
             self._log.sync()
         if self._failed:
             self._store.reopen()
+        if self._switching is not None:
+            await self._finish_switch(self._switching, now)
         if self._unflushed is None:
             self._unflushed = self.fold.take_changes()
         changes = self._unflushed
@@ -322,7 +333,7 @@ class Table:
     def can_rewrite(self) -> bool:
         """Whether `rewrite` has something to do now."""
         rewriting = self._writer.rewriting
-        if self._failed:
+        if self._failed or self._switching is not None:
             return False
         if rewriting is None:
             return self._is_level and self._writer.has_heavy
@@ -339,7 +350,8 @@ class Table:
             How many rows it wrote.
 
         Raises:
-            DiskError, TableLostError: as `flush`; the generation is given up.
+            DiskError, TableLostError: as `flush`; the generation is given up, or where it was to
+                become the current one, the next flush makes it that.
         """
         before, left = self.written_rows, entries
         try:
@@ -353,15 +365,24 @@ class Table:
                 if ahead := rewriting.take_ahead():
                     await self._write_ahead(ahead)
         except BaseException:  # also where the table is lost, and may be taken again
-            self._writer.give_up_rewriting()
+            if self._switching is None:
+                self._writer.give_up_rewriting()
             raise
         return self.written_rows - before
 
     async def _switch(self, rewriting: Rewriting, now: float) -> None:
-        rest = rewriting.rest()
-        switch = self._writer.switch(rewriting, self.flushed)
-        await self._write(switch, now, ahead=rest)
-        self._writer.note_rewritten(rewriting)
+        ahead = rewriting.rest()
+        written = self._writer.switch(rewriting, self.flushed)
+        self._switching = _Switch(rewriting, ahead, written)
+        await self._finish_switch(self._switching, now)
+
+    async def _finish_switch(self, switching: _Switch, now: float) -> None:
+        """Makes a generation the current one. Where that fails, nothing else may be written before
+        it: the topic or this disk may have the mark, and no row of the one before would count.
+        """
+        await self._write(switching.written, now, ahead=switching.ahead)
+        self._writer.note_rewritten(switching.rewriting)
+        self._switching = None
         self.generations += 1
 
     async def _write_ahead(self, written: list[RowWrite]) -> None:

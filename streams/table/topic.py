@@ -155,17 +155,20 @@ class KafkaTableTopic:
 
     async def write(self, written: list[RowWrite], ahead: Sequence[RowWrite] = ()) -> list[int]:
         """See `TableTopic`."""
-        try:
-            with self._logged_if_slow("write"):
-                return await self._write(written, ahead)
-        except AWAY as error:
-            raise TableLostError(f"{type(error).__name__}: {error}") from error
+        with self._writing():
+            return await self._write(written, ahead)
 
     async def write_ahead(self, ahead: Sequence[RowWrite]) -> None:
         """See `TableTopic`."""
+        with self._writing():
+            await self._write_batches(ahead)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Whatever ends a write may have left a part of it there."""
         try:
             with self._logged_if_slow("write"):
-                await self._write_batches(ahead)
+                yield
         except AWAY as error:
             raise TableLostError(f"{type(error).__name__}: {error}") from error
 

@@ -42,15 +42,10 @@ class _Found(NamedTuple):
     row: Row | None
 
 
-def _has_chunk(found: Iterable[_Found], generation: int) -> bool:
-    return any(
-        place.generation == generation and row is not None and row.kind == RowKind.CHUNK
-        for place, row in found
-    )
-
-
 def _dumped_at(found: Iterable[_Found], generation: int) -> int:
-    """What the last chunk of the generation covers: those before it are not that far alone."""
+    """What the last chunk of the generation covers: those before it are not that far alone.
+    `NO_OFFSET` where it has none.
+    """
     chunks = (
         row.covers
         for place, row in found
@@ -185,7 +180,7 @@ class PartitionContexts:
         state.last_generation = max(state.last_generation, state.generation)
         ready: list[ContextRow] = []
         dumped_at = _dumped_at(found, state.generation)
-        replaces = heals or (switched and not _has_chunk(found, state.generation))
+        replaces = heals or (switched and dumped_at == NO_OFFSET)
         for place, row in sorted(found):
             if place.generation < state.generation:
                 source.drop(rows.row_key(place))
@@ -197,9 +192,10 @@ class PartitionContexts:
                 continue
             if row.kind == RowKind.DELTA:
                 state.delta_bytes += rows.weight(row.body)
-            covers = dumped_at if row.kind == RowKind.CHUNK else row.covers
+            is_chunk = row.kind == RowKind.CHUNK
+            covers = dumped_at if is_chunk else row.covers
             applied = covers <= counted.before
-            if row.kind == RowKind.CHUNK and (heals or not applied):
+            if is_chunk and (heals or not applied):
                 replaces = True
             elif applied:
                 continue

@@ -97,7 +97,7 @@ def disk(tmp_path: Path, make_fold: Callable[[], Fold]) -> Disk:
     return Disk(tmp_path, make_fold)
 
 
-def same(one: Fold, other: Fold) -> bool:
+def same(one: Fold | RowReader, other: Fold) -> bool:
     return (
         one.kernel.contexts() == other.kernel.contexts()
         and one.publishers == other.publishers
@@ -725,6 +725,57 @@ def test_a_table_that_is_taken_again_begins_anew_with_a_generation_that_failed(
     reader = reader_of(topic, make_fold)
     assert same(reader, truth_of(make_fold, records))
     assert not reader.take_skipped()
+
+
+@pytest.mark.parametrize("with_topic", [True, False])
+@pytest.mark.parametrize("is_written", [True, False])
+def test_a_disk_that_fails_as_a_generation_becomes_the_current_one(
+    topic: MemoryTopic,
+    make_fold: Callable[[], Fold],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_written: bool,
+    with_topic: bool,
+) -> None:
+    """The topic has its mark, and this disk may have it: no row may belong to the one before."""
+    records = [
+        events_record(0, 0, [stored(0, [1, 2, 3, 4], range(16)), removed(0, [2, 3, 4])]),
+        events_record(1, 1, [stored(1, range(5, 105), range(400))]),
+        events_record(2, 2, [stored(2, [105], range(400, 404), parent=104)]),
+    ]
+    place = topic.open() if with_topic else None
+    table = Table(tmp_path / "table", make_fold, place, generation_min_bytes=0)
+    asyncio.run(table.open(LogBounds(0, 0), now=0.0))
+    commit = TableStore.commit
+
+    def fail(store: TableStore, written: Iterable[RowWrite], local: Local | None = None) -> None:
+        written = list(written)
+        is_mark = any(row.key[:1] == rows.MARK for row in written)
+        if is_written or not is_mark:
+            commit(store, written, local)
+        if is_mark:
+            raise DiskError(action="write", path="table", detail="full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TableStore, "commit", fail)
+        with pytest.raises(DiskError, match="full"):
+            fold_on(table, records[0])
+        table.apply([LogEntry(Offset(1), records[1])])
+        with pytest.raises(DiskError, match="full"):
+            asyncio.run(table.flush(now=0.0))
+    assert not table.can_rewrite, "a flush has to reopen the disk's rows"
+    asyncio.run(table.flush(now=0.0))
+    fold_on(table, records[2])
+    assert table.generations == 1, "the next flush made it the current one"
+    table.close()
+    if with_topic:
+        reader = reader_of(topic, make_fold)
+        assert same(reader, truth_of(make_fold, records))
+        assert not reader.take_skipped()
+    again = Table(tmp_path / "table", make_fold, topic.open() if with_topic else None)
+    asyncio.run(again.open(LogBounds(0, 3), now=0.0))
+    assert same(again.fold, truth_of(make_fold, records))
+    again.close()
 
 
 def test_rows_after_a_new_generation_belong_to_it(
