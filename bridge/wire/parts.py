@@ -66,13 +66,12 @@ def split_run(run: bytes, count: int, bytes_max: int) -> list[EventRun]:
     parts: list[EventRun] = []
     begun: list[bytes] = []
     size = 0
-    for together, part_bytes in _together(pieces, bytes_max):
-        together_bytes = sum(map(len, together))
-        if begun and size + together_bytes > part_bytes:
+    for together, cost in _together(pieces, bytes_max):
+        if begun and size + cost > bytes_max:
             parts.append(EventRun(len(begun), b"".join(begun)))
             begun, size = [], 0
         begun += together
-        size += together_bytes
+        size += cost
     parts.append(EventRun(len(begun), b"".join(begun)))
     return parts
 
@@ -86,20 +85,19 @@ class _Piece(NamedTuple):
 
 
 def _together(pieces: Sequence[_Piece], bytes_max: int) -> Iterator[tuple[list[bytes], int]]:
-    """What has to be in one part, in order, and how many bytes that may have."""
+    """What has to be in one part, in order, and how many bytes of other events cost as much."""
     span: list[_Piece] = []
     joined = [*_joined([piece.event for piece in pieces])[1:], False]
     for piece, is_joined in zip(pieces, joined, strict=True):
         span.append(piece)
         if is_joined:
             continue
-        size = sum(len(one.encoded) for one in span)
-        if len(span) > 1 and size > bytes_max and all(_is_of_keys(one.event) for one in span):
-            part_bytes = -(-bytes_max // _MOVE_COST)
-            for group in _by_keys(span, -(-size // part_bytes)):
-                yield group, part_bytes
+        cost = sum(len(one.encoded) for one in span) * (_MOVE_COST if len(span) > 1 else 1)
+        if len(span) > 1 and cost > bytes_max and all(_is_of_keys(one.event) for one in span):
+            for group in _by_keys(span, -(-cost // bytes_max)):
+                yield group, _MOVE_COST * sum(map(len, group))
         else:
-            yield [one.encoded for one in span], bytes_max
+            yield [one.encoded for one in span], cost
         span = []
 
 
@@ -174,13 +172,17 @@ def _can_be_cut(event: Stored | Removed) -> bool:
 
 
 def _joined(events: Sequence[BlockEvent]) -> list[bool]:
-    """Whether each event has to be in one part with the one before it."""
+    """Whether each event has to be in one part with the one before it.
+
+    A placeholder goes with the first removal of its block, since any of several may be the one that
+    took it: the others named a tier on which it was not.
+    """
     removed_at: dict[tuple[int, int], int] = {}
     begin, end = [0] * (len(events) + 1), [0] * (len(events) + 1)
     for at, event in enumerate(events):
         if isinstance(event, Removed):
             for number in _numbers(event.hashes):
-                removed_at[event.group, number] = at
+                removed_at.setdefault((event.group, number), at)
         elif isinstance(event, Stored) and not event.tokens:
             for number in _numbers(event.hashes):
                 since = removed_at.get((event.group, number))

@@ -24,33 +24,45 @@ pub fn split(run: &[u8], bytes_max: usize) -> Result<Vec<Part>> {
             pieces.push(event.whole(source));
         }
     }
-    let mut parts: Vec<Part> = Vec::new();
+    let mut parts = Parts { made: Vec::new(), bytes_max, size: 0 };
     for span in spans(&pieces) {
         let size: usize = span.iter().map(|piece| piece.encoded.len()).sum();
+        let cost = if span.len() > 1 { MOVE_COST * size } else { size };
         let of_keys = || span.iter().all(|piece| events[piece.source].is_of_keys());
-        if span.len() > 1 && size > bytes_max && of_keys() {
-            let part_bytes = bytes_max.div_ceil(MOVE_COST);
-            for group in by_keys(&events, span, size.div_ceil(part_bytes)) {
+        if span.len() > 1 && cost > bytes_max && of_keys() {
+            for group in by_keys(&events, span, cost.div_ceil(bytes_max)) {
                 let encoded: Vec<&[u8]> = group.iter().map(Vec::as_slice).collect();
-                add(&mut parts, &encoded, part_bytes);
+                let size: usize = group.iter().map(Vec::len).sum();
+                parts.add(&encoded, MOVE_COST * size);
             }
         } else {
             let encoded: Vec<&[u8]> = span.iter().map(|piece| &*piece.encoded).collect();
-            add(&mut parts, &encoded, bytes_max);
+            parts.add(&encoded, cost);
         }
     }
-    Ok(parts)
+    Ok(parts.made)
 }
 
-/// Adds what has to be in one part to the last one, or begins another.
-fn add(parts: &mut Vec<Part>, together: &[&[u8]], bytes_max: usize) {
-    let size: usize = together.iter().map(|encoded| encoded.len()).sum();
-    if parts.last().is_none_or(|part| part.run.len() + size > bytes_max) {
-        parts.push(Part { events: 0, run: Vec::new() });
-    }
-    if let Some(part) = parts.last_mut() {
-        part.events += together.len();
-        together.iter().for_each(|encoded| part.run.extend_from_slice(encoded));
+struct Parts {
+    made: Vec<Part>,
+    bytes_max: usize,
+    /// What the last of them costs.
+    size: usize,
+}
+
+impl Parts {
+    /// Adds what has to be in one part to the last one, or begins another; it costs as much as so
+    /// many bytes of other events.
+    fn add(&mut self, together: &[&[u8]], cost: usize) {
+        if self.made.is_empty() || self.size + cost > self.bytes_max {
+            self.made.push(Part { events: 0, run: Vec::new() });
+            self.size = 0;
+        }
+        self.size += cost;
+        if let Some(part) = self.made.last_mut() {
+            part.events += together.len();
+            together.iter().for_each(|encoded| part.run.extend_from_slice(encoded));
+        }
     }
 }
 
@@ -301,7 +313,9 @@ fn joined(pieces: &[Piece]) -> Vec<bool> {
     let mut spans = vec![0i64; pieces.len() + 1];
     for (at, piece) in pieces.iter().enumerate() {
         if piece.kind == Kind::Removed {
-            removed_at.extend(piece.hashes.iter().map(|hash| ((piece.group, *hash), at)));
+            for hash in piece.hashes {
+                removed_at.entry((piece.group, *hash)).or_insert(at);
+            }
         } else if is_placeholder(piece) {
             for hash in piece.hashes {
                 if let Some(&since) = removed_at.get(&(piece.group, *hash)) {
