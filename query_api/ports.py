@@ -1,11 +1,11 @@
 """What the HTTP API needs of the service behind it: the embedded service, or a replica."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import NamedTuple, Protocol
 
 from prometheus_client import CollectorRegistry
 
-from schemas.answer_states import AnswerState, Standing
+from schemas.answer_states import AnswerState, Standing, Verdict
 from schemas.conditions import Condition, is_ready, problem
 from schemas.identities import PrefixScope, PublisherKey
 from schemas.positions import Position, PublisherState
@@ -108,6 +108,16 @@ class View(Protocol):
 
     def state(self, scope: PrefixScope) -> AnswerState:
         """How far answers in the scope can be trusted now."""
+        ...
+
+    def verdict(self, scope: PrefixScope) -> Verdict:
+        """The same, and until when it holds by `time.monotonic` where nothing changes."""
+        ...
+
+    def notify(self, changed: Callable[[], None]) -> None:
+        """Has it call this after a change by which a verdict, `ready` or `kernel` is another than
+        before; states that get better may come without. From any thread, and often.
+        """
         ...
 
     def standing(self, publisher: PublisherKey) -> Standing:

@@ -4,7 +4,14 @@ from collections.abc import Callable, Iterable, Mapping
 from time import monotonic
 
 from query_api.ports import Positions, ServiceView
-from schemas.answer_states import BEHIND_LOG, DAMAGED_ROWS, AnswerState, Standing, badness
+from schemas.answer_states import (
+    BEHIND_LOG,
+    DAMAGED_ROWS,
+    AnswerState,
+    Standing,
+    Verdict,
+    badness,
+)
 from schemas.identities import PrefixScope, PublisherKey
 from schemas.positions import PublisherState
 from schemas.registration import Registration
@@ -24,11 +31,13 @@ class TableView:
         positions: what the table has folded, by rising partition.
         states: of the answers, by scope.
         fresh_until: see `ScopeStates`.
-        is_stale: whether the table is behind its log.
+        stale_at: from when on the table is behind its log, by the clock; -inf where it is.
         is_damaged: whether something of a scope is missing for another reason than lost batches.
         connected: whether the link to a publisher is up; None where this process cannot know.
         clock: of `fresh_until`.
     """
+
+    _notify: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(
         self,
@@ -39,7 +48,7 @@ class TableView:
         positions: Callable[[], Positions],
         states: Callable[[], ScopeStates],
         fresh_until: Callable[[], FreshUntil],
-        is_stale: Callable[[], bool],
+        stale_at: Callable[[], float],
         is_damaged: Callable[[PrefixScope], bool] = lambda scope: False,
         clock: Callable[[], float] = monotonic,
         connected: Callable[[PublisherKey], bool | None] = lambda publisher: None,
@@ -50,7 +59,7 @@ class TableView:
         self._positions = positions
         self._states = states
         self._fresh_until = fresh_until
-        self._is_stale = is_stale
+        self._stale_at = stale_at
         self._is_damaged = is_damaged
         self._now = clock
         self._connected = connected
@@ -66,11 +75,25 @@ class TableView:
 
     def state(self, scope: PrefixScope) -> AnswerState:
         """See `query_api.ports.View`."""
-        if self._is_stale():
-            return AnswerState.STALE
+        return self.verdict(scope).state
+
+    def verdict(self, scope: PrefixScope) -> Verdict:
+        """See `query_api.ports.View`."""
+        now, stale_at = self._now(), self._stale_at()
+        if now >= stale_at:
+            return Verdict(AnswerState.STALE)
         if self._is_damaged(scope):
-            return AnswerState.DEGRADED
-        return self._states().state(scope, self._fresh_until(), self._now())
+            return Verdict(AnswerState.DEGRADED)
+        state, until = self._states().verdict(scope, self._fresh_until(), now)
+        return Verdict(state, min(until, stale_at))
+
+    def notify(self, changed: Callable[[], None]) -> None:
+        """See `query_api.ports.View`."""
+        self._notify = changed
+
+    def changed(self) -> None:
+        """Something that verdicts depend on is another than before."""
+        self._notify()
 
     def instance_standings(self, scope: PrefixScope) -> dict[str, Standing]:
         """See `query_api.ports.View`."""
@@ -83,7 +106,7 @@ class TableView:
 
     def standing(self, publisher: PublisherKey) -> Standing:
         """See `query_api.ports.View`."""
-        if self._is_stale():
+        if self._now() >= self._stale_at():
             return Standing(AnswerState.STALE, BEHIND_LOG, 0.0)
         if self._is_damaged(_scope_of(publisher)):
             return Standing(AnswerState.DEGRADED, DAMAGED_ROWS, 0.0)

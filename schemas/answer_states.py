@@ -7,6 +7,7 @@ bridge, which writes it into the log as it changes, and a heartbeat beside it; a
 confirmed only while its bridge's heartbeats come.
 """
 
+import math
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -63,6 +64,15 @@ def badness(state: AnswerState) -> int:
 
 
 _BADNESS: Final = {state: number for number, state in enumerate(AnswerState)}
+
+
+class Verdict(NamedTuple):
+    """The state of a scope's answers, and until when it holds, monotonic seconds, where nothing
+    changes: what is `exact` now is not once heartbeats have stayed away.
+    """
+
+    state: AnswerState
+    until: float = math.inf
 
 
 class Standing(NamedTuple):

@@ -101,11 +101,13 @@ class Conditions:
     Attributes:
         ready: whether none is `unavailable`.
         failures: how often each part was set; only rises.
+        on_change: called after each of them was set or cleared.
     """
 
     def __init__(self, clock: Callable[[], float], log: Log | None = None) -> None:
         self.ready = True
         self.failures: Counter[Part] = Counter()
+        self.on_change: Callable[[], None] = lambda: None
         self._clock = clock
         self._log = log
         self._lock = threading.Lock()
@@ -142,6 +144,7 @@ class Conditions:
             is_news = logged and self._log is not None and _is_news(line, message, now)
             if is_news:
                 self._logged[part] = _Line(message, now)
+        self.on_change()
         if is_news and self._log is not None:
             self._log.warning("%s failed, retrying: %s", part, message)
 
@@ -154,6 +157,7 @@ class Conditions:
             ended = self._by_part.pop(part, None)
             line = self._logged.pop(part, None)
             self._sort()
+        self.on_change()
         if ended is not None and line is not None and self._log is not None:
             after_s = max(now - ended.since, 0.0)
             self._log.info("%s recovered after %.1f s (was: %s)", part, after_s, ended.message)

@@ -307,9 +307,11 @@ WORKER_CLEAN_S: Final = 5.0  # for the tasks that a crash of Faust left; then th
 # http: `POST` bodies. 1M tokens are about 7 MB of JSON.
 BODY_BYTES_MAX: Final = 32 * MIB  # reprise_http_requests_total{status="413"}
 BODY_DRAIN_BYTES_MAX: Final = 2 * BODY_BYTES_MAX  # of a larger one, which is read for its 413
+LISTENER_THREADS_MAX: Final = 4  # that answer plain queries; fewer where there are fewer cores
 PLAIN_BODY_BYTES_MAX: Final = 2 * MIB  # of a plain query in part; the app has larger ones
 PLAIN_BODIES_BYTES_MAX: Final = 64 * MIB  # of all of them; the app has what is beyond
-PLAIN_BODY_S: Final = 1.0  # a slower one goes to the app
+PLAIN_REQUEST_S: Final = 1.0  # for a plain query to come; a slower one goes to the app
+PLAIN_STATE_S: Final = 0.25  # after this it is asked again how far answers can be trusted
 BODY_READ_S: Final = 30.0  # a request whose body takes longer is ended: status="408"
 BODY_PIECE_BYTES: Final = 256 * KIB  # of an unfinished body: so much more, or its end, is to come
 BODY_PIECE_S: Final = 5.0  # within this time, or the request is ended: status="408"

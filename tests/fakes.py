@@ -3,7 +3,7 @@
 import asyncio
 import sys
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, cast
 
 import msgspec
@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message
 
 from bridge.wire import KINDS
 from query_api.ports import Health, Lag, Positions, ServiceView
-from schemas.answer_states import AnswerState, Standing
+from schemas.answer_states import AnswerState, Standing, Verdict
 from schemas.conditions import Condition, Level, Part
 from schemas.errors import EndpointError, NotRegisteredError, RegistrationConflictError
 from schemas.events import BlockEvent, Stored, encode_events
@@ -112,6 +112,14 @@ class FakeTable:
     def state(self, scope: PrefixScope) -> AnswerState:
         """See `View`."""
         return self.answer_state
+
+    def verdict(self, scope: PrefixScope) -> Verdict:
+        """See `View`."""
+        return Verdict(self.answer_state)
+
+    def notify(self, changed: Callable[[], None]) -> None:
+        """See `View`."""
+        self.changed = changed
 
     def standing(self, publisher: PublisherKey) -> Standing:
         """See `View`."""

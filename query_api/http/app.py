@@ -19,7 +19,7 @@ from query_api.http.errors import (
 from query_api.http.health import package_version
 from query_api.http.metrics import HttpMetrics
 from query_api.http.origins import check_origin
-from query_api.http.plain_queries import PlainQueries, plain_queries
+from query_api.http.plain_listener import PlainAnswers, plain_answers
 from query_api.http.query_endpoint import CLIENT_GONE, HotRoutes
 from query_api.http.requests.bodies import Bodies
 from query_api.http.routes import metrics_route, query_routes, registration_routes, view_routes
@@ -74,7 +74,7 @@ def create_app(
     app.add_exception_handler(HTTPException, refusals.by_router)
     app.add_exception_handler(RepriseError, refusals.error)
     app.openapi = lambda: openapi.describe_app(app)  # type: ignore[method-assign]
-    plain = plain_queries(view, metrics, only_exact=only_exact)
+    plain = plain_answers(view, metrics, only_exact=only_exact)
     return _Front(app, hot, metrics, refusals, plain)
 
 
@@ -128,7 +128,7 @@ class _Front:
     """Passes hot requests to the endpoint; counts all others, and answers 500 where they fail.
 
     Attributes:
-        plain: what a server may have answered without this.
+        plain: what a server may have answered without Python.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class _Front:
         hot: HotRoutes,
         metrics: HttpMetrics,
         refusals: _Refusals,
-        plain: PlainQueries | None,
+        plain: PlainAnswers | None,
     ) -> None:
         self.plain = plain
         self._app = app

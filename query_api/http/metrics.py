@@ -10,7 +10,7 @@ thread.
 import asyncio
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, cast
 
 from prometheus_client import CollectorRegistry, Metric
@@ -78,25 +78,34 @@ def _exposition(collected: _Collected, accept: str) -> tuple[bytes, str]:
 
 
 class Histogram:
-    """Counts by bucket; a value equal to a bound falls under it, as Prometheus has it."""
+    """Counts by bucket; a value equal to a bound falls under it, as Prometheus has it.
 
-    __slots__ = ("_bounds", "_counts", "_sum")
+    Attributes:
+        bounds: of the buckets but the last, which has none.
+    """
+
+    __slots__ = ("_counts", "_sum", "bounds")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
-        self._bounds = bounds
+        self.bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
 
     def observe(self, value: float) -> None:
         """Counts one value."""
-        self._counts[bisect_left(self._bounds, value)] += 1
+        self._counts[bisect_left(self.bounds, value)] += 1
         self._sum += value
+
+    def add(self, counts: Sequence[int], total: float) -> None:
+        """Counts values that were sorted elsewhere, by the same bounds."""
+        self._counts = [mine + theirs for mine, theirs in zip(self._counts, counts, strict=True)]
+        self._sum += total
 
     def buckets(self) -> list[tuple[str, float]]:
         """Cumulative counts by upper bound, as `HistogramMetricFamily` takes them."""
         buckets: list[tuple[str, float]] = []
         total = 0
-        for bound, count in zip((*self._bounds, "+Inf"), self._counts, strict=True):
+        for bound, count in zip((*self.bounds, "+Inf"), self._counts, strict=True):
             total += count
             buckets.append((str(bound), total))
         return buckets
@@ -129,6 +138,17 @@ class QueryMetrics:
         if len(self._waiting) >= QUERY_COUNTS_MAX:
             self.sort()
 
+    def add(
+        self,
+        seconds: tuple[Sequence[int], float],
+        tokens: tuple[Sequence[int], float],
+        hit_tokens: int,
+    ) -> None:
+        """Counts queries that were counted elsewhere: counts by bucket, and sums."""
+        self.seconds.add(*seconds)
+        self.tokens.add(*tokens)
+        self.hit_tokens += hit_tokens
+
     def sort(self) -> None:
         """Sorts the queries that wait."""
         for seconds, tokens, hit_tokens in self._waiting:
@@ -145,12 +165,14 @@ class HttpMetrics(Collector):
         bodies: of the app's requests.
         requests: how many were answered, by route and status.
         routes: what each hot route counts.
+        when_collected: called before they are shown.
     """
 
     def __init__(self, registry: CollectorRegistry, bodies: Bodies) -> None:
         self.bodies = bodies
         self.requests: Counter[tuple[str, int]] = Counter()
         self.routes: dict[str, QueryMetrics] = {}
+        self.when_collected: Callable[[], None] = lambda: None
         registry.register(self)
 
     def count_request(self, route: str, status: int) -> None:
@@ -167,6 +189,7 @@ class HttpMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The families with their samples."""
+        self.when_collected()
         for query in self.routes.values():
             query.sort()
         for family in FAMILIES:

@@ -44,7 +44,7 @@ class Replica(TableView):
         self._make_table = make_table
         self._partitions = partitions
         self._clock = clock
-        self.current = self.loading = Snapshot(make_table, partitions)
+        self.current = self.loading = self._new_snapshot()
         super().__init__(
             kernel=lambda: self.current.table.kernel,
             publishers=lambda: self.current.table.publishers,
@@ -52,7 +52,7 @@ class Replica(TableView):
             positions=lambda: self.current.positions,
             states=lambda: self.current.table.states,
             fresh_until=lambda: self.current.heartbeats.fresh_until,
-            is_stale=lambda: self._clock() >= self._stale_at,
+            stale_at=lambda: self._behind_at,
             is_damaged=lambda scope: self.current.faulty or self.current.table.is_damaged(scope),
             clock=clock,
         )
@@ -63,22 +63,29 @@ class Replica(TableView):
         self.reachable = False
         self.failed_checks = self.internal_errors = 0
         self.conditions = Conditions(time, logger)
+        self.conditions.on_change = self.changed
         self._note_recovery(Level.UNAVAILABLE)
         self._events_ends: dict[int, int] = {}
-        self._stale_at = -NEVER
+        self._behind_at = -NEVER
         self.metrics = CollectorRegistry()
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self.metrics)
+
+    def _new_snapshot(self) -> Snapshot:
+        snapshot = Snapshot(self._make_table, self._partitions)
+        snapshot.table.states.on_change = self.changed
+        return snapshot
 
     # The reader's side
 
     def reload(self) -> None:
         """Makes another snapshot; until it is complete, answers come from the current one."""
-        self.loading = Snapshot(self._make_table, self._partitions)
+        self.loading = self._new_snapshot()
         self.rebuilds += 1
         self._begun_at = self._clock()
         if not self.ready:
             self.current = self.loading
+            self.changed()
         else:
             self._note_recovery(Level.DEGRADED)
 
@@ -103,7 +110,8 @@ class Replica(TableView):
     def note_unreachable(self, problem: str = "", reason: str = "unreachable") -> None:
         """Kafka has not answered, or not as it should; or, without a problem, was not asked yet."""
         self.reachable = False
-        self._stale_at = -NEVER
+        self._behind_at = -NEVER
+        self.changed()
         if problem:
             self.failed_checks += 1
             self.conditions.set(Part.KAFKA, reason, problem)
@@ -111,7 +119,7 @@ class Replica(TableView):
     def note_read_failure(self, problem: str) -> None:
         """Kafka answers, and what it has cannot be read."""
         self.reachable = False
-        self._stale_at = -NEVER
+        self._behind_at = -NEVER
         self.conditions.set(Part.TABLE, "read_failed", problem)
 
     def note_read(self) -> None:
@@ -124,6 +132,7 @@ class Replica(TableView):
         if new and self.loading.complete and self._is_as_far():
             self.recovery_s = self._clock() - self._begun_at
             self.current = self.loading
+            self.changed()
             self.conditions.clear(Part.RECOVERY)
             logger.info(
                 "Read the table in %.2f s: %d publishers, %d registered",
@@ -134,7 +143,7 @@ class Replica(TableView):
         self.current.note_heartbeats(self._clock())
         # While another snapshot is made, the current one gets nothing new.
         is_current = self.current is self.loading and self.reachable
-        self._stale_at = self.current.stale_at(reachable=is_current)
+        self._behind_at = self.current.stale_at(reachable=is_current)
 
     def _is_as_far(self) -> bool:
         """Whether what is loaded covers what is answered from, as far as the events still go.

@@ -20,7 +20,7 @@ from query_api.replica.registry_table import RegistryTable
 from schemas.identities import Offset, PrefixScope, PublisherKey
 from schemas.positions import Heartbeat, Position, PublisherState
 from schemas.registration import Registration
-from streams.kernel.interface import ReadOnlyKernel
+from streams.kernel.interface import Kernel
 from streams.table.rows.format import OWNER_KEY
 from streams.table.rows.source import SkippedRow
 from streams.table.scope_states import ScopeStates
@@ -45,7 +45,7 @@ class TableReader(Protocol):
     """What `streams.table.rows.reader.RowReader` is to a replica."""
 
     @property
-    def kernel(self) -> ReadOnlyKernel:
+    def kernel(self) -> Kernel:
         """The index that answers queries."""
         ...
 
@@ -125,6 +125,8 @@ class Snapshot:
         self._targets: dict[TopicPartition, int] = {}
         self._lag = LagTracker[TopicPartition]()
         self.positions: Positions = self._positions()
+        for partition, offset in self.positions:
+            self.table.kernel.note_position(partition, offset)
 
     # Reading the topics
 
@@ -165,6 +167,7 @@ class Snapshot:
         if covered != self.positions[partition].offset:
             self._lag.advance(TopicPartition(Topic.EVENTS, partition), covered + 1)
             self.positions = self._positions()
+            self.table.kernel.note_position(partition, covered)
 
     def _positions(self) -> Positions:
         return tuple(

@@ -242,6 +242,7 @@ class TopicReader:
                 # A restart would fail at it again; skipping it loses the least.
                 self._replica.internal_errors += 1
                 snapshot.faulty = snapshot.faulty or place.topic is Topic.TABLE
+                self._replica.changed()
                 logger.exception(
                     "Unexpected error; skipping the message of the %s at offset %d of partition %d",
                     place.topic,
@@ -250,6 +251,7 @@ class TopicReader:
                 )
         await self._advance(snapshot, place, records[-1].offset + 1)
         for skipped in snapshot.table.take_skipped():
+            self._replica.changed()
             logger.warning(
                 "Skipped a row of the table (%s) in partition %d with key: %s",
                 skipped.reason,
@@ -287,6 +289,7 @@ class TopicReader:
         except Exception:  # the next call continues without the rows that were being loaded
             self._replica.internal_errors += 1
             snapshot.faulty = True
+            self._replica.changed()
             logger.exception(
                 "Unexpected error; skipping rows of the %s before offset %d of partition %d",
                 place.topic,

@@ -11,6 +11,7 @@ kernel that `fold` writes.
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -78,14 +79,19 @@ class EmbeddedService(TableView):
             positions=self._position,
             states=lambda: self.write.fold.states,
             fresh_until=lambda: self.write.fresh_until,
-            is_stale=self._is_behind,
+            stale_at=self._stale_at_now,
             is_damaged=lambda scope: self.write.losses.covers(scope),
             connected=self.write.pump.subscriber.connected,
         )
         self.metrics = process_registry()
 
+        self.write.conditions.on_change = self.changed
+
     def _make_fold(self) -> Fold:
-        return Fold(open_kernel(self._settings.seed, name=self._settings.kernel))
+        kernel = open_kernel(self._settings.seed, name=self._settings.kernel)
+        fold = Fold(kernel, when_folded=partial(kernel.note_position, 0))
+        fold.states.on_change = self.changed
+        return fold
 
     def start(self) -> None:
         """Starts recovery and then the write path; returns at once."""
@@ -114,9 +120,10 @@ class EmbeddedService(TableView):
         conditions = self.write.conditions.all()
         return Health(ROLE, conditions, self.kernel.name, self.positions())
 
-    def _is_behind(self) -> bool:
+    def _stale_at_now(self) -> float:
         conditions = self.write.conditions
-        return bool(conditions.all()) and any(map(conditions.has, _STALE_PARTS))
+        is_behind = bool(conditions.all()) and any(map(conditions.has, _STALE_PARTS))
+        return -math.inf if is_behind else math.inf
 
     def _position(self) -> Positions:
         return (Position(0, self.write.fold.offset),)

@@ -20,7 +20,7 @@ Bodies are the app's to bound (`query_api.http.requests.bodies`).
 """
 
 import asyncio
-import logging
+import os
 from typing import Any, Final, Protocol
 
 import httptools
@@ -31,7 +31,7 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from query_api.http.errors import RequestError
-from query_api.http.plain_queries import PlainHead, PlainQueries
+from query_api.http.plain_listener import HandedOver
 from query_api.http.wire import Wire, content_type_of, encode_error, reply_wire
 from schemas.limits import (
     BODY_READ_S,
@@ -45,7 +45,6 @@ from schemas.limits import (
     HTTP_PIPELINED_MAX,
     HTTP_STOP_S,
     HTTP_URL_BYTES_MAX,
-    PLAIN_BODY_S,
 )
 
 HEAD_TOO_LARGE: Final = RequestError(
@@ -67,9 +66,6 @@ STOPPING: Final = RequestError(
 TOO_MANY: Final = RequestError(
     "too_many", "Too many connections are open; try again, or close some", status=503
 )
-
-
-logger = logging.getLogger(__name__)
 
 
 class _EndedError(Exception):
@@ -96,27 +92,13 @@ class ConnectionOwner(Protocol):
         ...
 
 
-class _PlainBody:
-    """A plain request whose body is still to come, as far as it has."""
-
-    __slots__ = ("head", "missing_bytes", "pieces", "since")
-
-    def __init__(self, head: PlainHead, received: bytes, since: float) -> None:
-        self.head = head
-        self.pieces = [received]
-        self.missing_bytes = head.body_at + head.body_bytes - len(received)
-        self.since = since
-
-
 class Connection(HttpToolsProtocol):
     """See the module. Costs a request no more than uvicorn's own.
 
-    A plain query that comes between two requests is answered here, from its bytes. Where it turns
-    out to be anything else, or takes its time, its bytes go to uvicorn as they came.
-
     Args:
         owner: of all connections of the server; told what is refused.
-        plain: who answers plain requests; None: the app, as all others.
+        handed: what has come of it where the listener of plain queries had it; see
+            `reprise.http.handover`.
         of_server: as uvicorn gives it.
 
     Attributes:
@@ -126,11 +108,10 @@ class Connection(HttpToolsProtocol):
     """
 
     def __init__(
-        self, owner: ConnectionOwner, plain: PlainQueries | None = None, **of_server: Any
+        self, owner: ConnectionOwner, handed: HandedOver | None = None, **of_server: Any
     ) -> None:
         super().__init__(**of_server)
-        self._plain = plain
-        self._plain_body: _PlainBody | None = None
+        self._handed = handed
         self.served = False
         self.since = self.made_at = self.loop.time()
         self.headers = []
@@ -153,11 +134,21 @@ class Connection(HttpToolsProtocol):
             self._ended = True
             self._write(TOO_MANY)
             transport.close()
+        elif self._handed is not None:
+            self._take_over(self._handed)
+
+    def _take_over(self, handed: HandedOver) -> None:
+        self._handed = None
+        self.since -= handed.age_s
+        if handed.unsent:
+            self.served = True
+            self.transport.write(handed.unsent)
+        if handed.received:
+            self.data_received(handed.received)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
         self._owner.leave(self)
-        self._take_plain_body()
         # uvicorn tells only the last request of a pipeline, and the others are answered to nobody.
         self.pipeline.clear()
         if self._answering is not None:
@@ -168,9 +159,27 @@ class Connection(HttpToolsProtocol):
     @property
     def is_idle(self) -> bool:
         """Whether no request is being answered."""
-        if self._plain_body is not None:
-            return False
         return self.cycle is None or self.cycle.response_complete  # type: ignore[redundant-expr]
+
+    @property
+    def is_between(self) -> bool:
+        """Whether it waits for the next request, and nothing else."""
+        return (
+            self.served
+            and self.is_idle
+            and not self._in_message
+            and not self._ended
+            and self._unread_since is None
+            and not self.transport.is_closing()
+            and not self.transport.get_write_buffer_size()
+        )
+
+    def release(self) -> int:
+        """Gives up the connection, which stays open: a descriptor of it, which is the caller's."""
+        descriptor = os.dup(self.transport.get_extra_info("socket").fileno())
+        self._ended = True
+        self.transport.abort()
+        return descriptor
 
     def abort(self, reason: str) -> None:
         """Closes it at once, counted under the reason."""
@@ -184,12 +193,7 @@ class Connection(HttpToolsProtocol):
         """See `asyncio.Protocol`."""
         if self._ended:
             self._discard(data)
-        elif self._plain_body is not None:
-            self._go_on(self._plain_body, data)
-        elif self._plain is None or not self._begin_plain(self._plain, data):
-            self._parse(data)
-
-    def _parse(self, data: bytes) -> None:
+            return
         self._unframed_bytes += len(data)
         try:
             self.parser.feed_data(data)
@@ -206,79 +210,8 @@ class Connection(HttpToolsProtocol):
             is_url = self._in_head and not self.headers and len(self.url) > HTTP_URL_BYTES_MAX
             self._refuse(URL_TOO_LONG if is_url else HEAD_TOO_LARGE)
 
-    # Plain queries
-
-    def _begin_plain(self, plain: PlainQueries, data: bytes) -> bool:
-        """Whether these bytes begin a plain request, and have been taken care of."""
-        if not data.startswith(b"POST /query") or self._in_message or not self.is_idle:
-            return False
-        if self._unread_since is not None or self.transport.is_closing():
-            return False
-        head = plain.read_head(data)
-        if head is None:
-            return False
-        came_bytes = len(data) - head.body_at
-        if came_bytes == head.body_bytes:
-            return self._answer_plain(plain, head, data)
-        if came_bytes > head.body_bytes or not plain.has_room(head.body_bytes):
-            return False  # another request behind it, or too large
-        plain.held_bytes += head.body_bytes
-        self.since = self.loop.time()
-        self._plain_body = _PlainBody(head, data, self.since)
-        return True
-
-    def _go_on(self, body: _PlainBody, data: bytes) -> None:
-        body.pieces.append(data)
-        body.missing_bytes -= len(data)
-        if body.missing_bytes > 0:
-            return
-        if body.missing_bytes < 0:
-            self._hand_over()
-            return
-        self._take_plain_body()
-        received = b"".join(body.pieces)
-        assert self._plain is not None
-        if not self._answer_plain(self._plain, body.head, received):
-            self._parse(received)
-
-    def _answer_plain(self, plain: PlainQueries, head: PlainHead, received: bytes) -> bool:
-        try:
-            answer = plain.answer(head, received)
-        except Exception:
-            logger.exception("Unexpected error with a plain query; it goes to the app")
-            return False
-        if answer is None:
-            return False
-        lines = b"".join([b"%b: %b\r\n" % field for field in self.server_state.default_headers])
-        self.transport.write(b"%b%b%b" % (STATUS_LINE[200], lines, answer))
-        self.served = True
-        self.since = self.loop.time()
-        self.server_state.total_requests += 1
-        return True
-
-    def _take_plain_body(self) -> _PlainBody | None:
-        """The one that waits for its end, which it does no more."""
-        body, self._plain_body = self._plain_body, None
-        if body is not None and self._plain is not None:
-            self._plain.held_bytes -= body.head.body_bytes
-        return body
-
-    def _hand_over(self) -> None:
-        """What has come of a plain request goes to uvicorn, and so does the rest."""
-        body = self._take_plain_body()
-        if body is not None:
-            for piece in body.pieces:
-                if not self._ended:
-                    self._parse(piece)
-
-    def _check_plain_body(self, now: float) -> None:
-        """A slow one has the bounds of all others."""
-        if self._plain_body is not None and now - self._plain_body.since > PLAIN_BODY_S:
-            self._hand_over()
-
     def shutdown(self) -> None:
         """See uvicorn: what is under way is answered. What has come in part is soon refused."""
-        self._hand_over()
         super().shutdown()
         if self._in_message and not self._ended:
             self.loop.call_later(HTTP_STOP_S, self._refuse_rest)
@@ -365,7 +298,6 @@ class Connection(HttpToolsProtocol):
         Args:
             now: time of the loop.
         """
-        self._check_plain_body(now)
         waited_s = now - self.since
         if self.transport.is_closing() and self._unread_since is None:
             self._unread_since = now

@@ -4,12 +4,14 @@ import asyncio
 import logging
 import math
 from collections import Counter, deque
-from typing import Any
+from contextlib import suppress
+from time import monotonic
+from typing import Any, Final
 
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from query_api.http.plain_queries import PlainQueries
+from query_api.http.plain_listener import HandedOver, PlainListener
 from reprise.http.connection import Connection
 from reprise.http.open_files import files_for_clients
 from schemas.limits import (
@@ -20,6 +22,7 @@ from schemas.limits import (
     HTTP_SCAN_PAUSE_S,
 )
 
+_ANY_DESCRIPTOR: Final = 2**31 - 1
 _Silent = deque[tuple[Connection, float]]
 """Those that were idle at the last scan, and since when; the longest first."""
 logger = logging.getLogger(__name__)
@@ -39,6 +42,8 @@ class Connections:
     Attributes:
         refused: what was refused or ended, by reason: see `reprise.http.connection`.
         bound: how many there may be.
+        descriptor_max: above it a new one is refused.
+        listener: who has further connections, and takes those that wait for a request.
     """
 
     def __init__(
@@ -47,8 +52,8 @@ class Connections:
         self.refused: Counter[str] = Counter()
         self.bound = connections_max
         self._lifetime_s = lifetime_s
-        self._plain: PlainQueries | None = None
-        self._descriptor_max: float = math.inf
+        self.listener: PlainListener | None = None
+        self.descriptor_max = _ANY_DESCRIPTOR
         self._open: set[Connection] = set()
         self._never_served: _Silent = deque()
         self._served: _Silent = deque()
@@ -60,14 +65,13 @@ class Connections:
         """uvicorn's, for a server of these connections.
 
         Args:
-            app: the ASGI application; what it has as `plain` is asked first.
+            app: the ASGI application.
             options: others than those that all servers share.
         """
-        self._plain = getattr(app, "plain", None)
         return Config(
             app,
             loop="uvloop",
-            http=self._make,  # type: ignore[arg-type]
+            http=self.make,  # type: ignore[arg-type]
             interface="asgi3",
             lifespan="off",
             proxy_headers=False,  # nobody asks for the client's address
@@ -80,16 +84,18 @@ class Connections:
             **options,
         )
 
-    def _make(
+    def make(
         self,
         config: Config,
         server_state: ServerState,
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
+        handed: HandedOver | None = None,
     ) -> Connection:
+        """A new one, as uvicorn makes it; `handed`: by the listener."""
         return Connection(
             self,
-            self._plain,
+            handed,
             config=config,
             server_state=server_state,
             app_state=app_state,
@@ -100,10 +106,10 @@ class Connections:
         """Bounds them by the files that are free now; once, before the first one."""
         files = files_for_clients()
         self.bound = min(self.bound, files.connections)
-        self._descriptor_max = files.descriptor_max
+        self.descriptor_max = files.descriptor_max
 
     def __len__(self) -> int:
-        return len(self._open)
+        return len(self._open) + (0 if self.listener is None else self.listener.open)
 
     def count(self, reason: str) -> None:
         """Counts something that was refused or ended."""
@@ -113,20 +119,29 @@ class Connections:
 
     def admit(self, connection: Connection) -> bool:
         """Takes a new one in; False where it has no room. Cost O(1), amortized."""
-        has_room = len(self._open) < self.bound and self._descriptor(connection) is not None
-        if not has_room and not self._make_room(connection.since):
+        descriptor: int = connection.transport.get_extra_info("socket").fileno()
+        if not self.has_room(descriptor):
             return False
         self._open.add(connection)
+        self._tell()
         return True
+
+    def has_room(self, descriptor: int) -> bool:
+        """Whether a connection of that descriptor may be admitted; closes another for it where it
+        has to.
+        """
+        if len(self) < self.bound and descriptor <= self.descriptor_max:
+            return True
+        return self._make_room(monotonic())
 
     def leave(self, connection: Connection) -> None:
         """Forgets one that is closed."""
         self._open.discard(connection)
+        self._tell()
 
-    def _descriptor(self, connection: Connection) -> int | None:
-        """None where it is one of the last that this process may have."""
-        descriptor: int = connection.transport.get_extra_info("socket").fileno()
-        return descriptor if descriptor <= self._descriptor_max else None
+    def _tell(self) -> None:
+        if self.listener is not None:
+            self.listener.note_others(len(self._open))
 
     def _make_room(self, now: float) -> bool:
         silent = self._take(self._never_served)
@@ -176,13 +191,27 @@ class Connections:
         Args:
             now: time of the loop.
         """
+        if self.listener is not None:
+            closed, failed = self.listener.take_ended()
+            if closed:
+                self.refused["closed_for_another"] += closed
+            if failed:
+                logger.error("%d plain queries failed unexpectedly; the app answered them", failed)
         for connection in list(self._open):
             if now - connection.made_at > self._lifetime_s:
                 connection.abort("too_long")
+            elif self.listener is not None and connection.is_between:
+                self._give_back(self.listener, connection)
             else:
                 connection.check(now)
         self._bound_answers()
         self._log(now)
+
+    def _give_back(self, listener: PlainListener, connection: Connection) -> None:
+        with suppress(OSError):  # there is no descriptor left now
+            descriptor = connection.release()
+            self.leave(connection)
+            listener.give(descriptor, True, True)
 
     def _bound_answers(self) -> None:
         """Ends those with the largest answers that nobody reads, where all are too large."""

@@ -11,8 +11,10 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from query_api.http.app import create_app
+from query_api.http.plain_listener import PlainAnswers
 from reprise.embedded.service import EmbeddedService
 from reprise.http.connections import Connections
+from reprise.http.handover import ConnectionsServer
 from reprise.http.open_files import raise_open_files_limit
 from reprise.metrics.roles import embedded_collector, http_collector
 from reprise.settings import Settings
@@ -53,16 +55,19 @@ def bind(host: str, port: int, *, option: str = "--port") -> socket.socket:
     return listening
 
 
-class _Server(uvicorn.Server):
+class _Server(ConnectionsServer):
     """Calls back once it accepts connections, and when a signal asks it to stop."""
 
     def __init__(
         self,
         config: uvicorn.Config,
+        connections: Connections,
+        plain: PlainAnswers | None,
+        *,
         when_serving: Callable[[], None],
         when_stopping: Callable[[], None],
     ) -> None:
-        super().__init__(config)
+        super().__init__(config, connections, plain)
         self._when_serving = when_serving
         self._when_stopping = when_stopping
 
@@ -123,7 +128,7 @@ class Server:
         """Starts the service, serves the app, stops the service.
 
         Args:
-            app: the HTTP application.
+            app: the HTTP application; what it has as `plain` is answered without Python.
             service: what runs beside it.
             when_serving: called with the base URL once requests are accepted.
             when_stopping: called as soon as a signal comes, before requests are refused.
@@ -132,7 +137,13 @@ class Server:
         config = self.connections.configure(
             app, backlog=HTTP_BACKLOG, timeout_graceful_shutdown=HTTP_GRACE_S
         )
-        self._server = _Server(config, lambda: when_serving(self.base_url), when_stopping)
+        self._server = _Server(
+            config,
+            self.connections,
+            getattr(app, "plain", None),
+            when_serving=lambda: when_serving(self.base_url),
+            when_stopping=when_stopping,
+        )
         service.start()
         # uvicorn re-raises a signal once it has stopped: by then these are the handlers.
         for number in (signal.SIGINT, signal.SIGTERM):

@@ -3,6 +3,7 @@
 import importlib
 from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 from schemas.arrays import ArrayPacker, PythonArrayPacker
 from streams.kernel.interface import Kernel
@@ -14,15 +15,10 @@ try:
 except ImportError:
     _native = None
 
-__all__ = ["Kernel", "array_packer", "native_available", "open_kernel", "read_head"]
+__all__ = ["Kernel", "array_packer", "native_available", "native_listener", "open_kernel"]
 
-read_head: (
-    Callable[[bytes], tuple[int, int, int, bool, bytes | None, bytes | None] | None] | None
-) = None if _native is None else _native.read_head
-"""The head of a plain `POST /query` or `/query_by_hash` at the start of what a client sent: where
-its body begins, the body's length, its `BodyForm`, whether it has hashes, the request's id, and the
-URL's query. None where it is another request, has anything to ask but the query, or has not come
-whole. None without the Rust kernel."""
+native_listener: Callable[..., Any] | None = None if _native is None else _native.Listener
+"""Makes a `query_api.http.plain_listener.PlainListener`; None without the Rust kernel."""
 
 
 def native_available() -> bool:

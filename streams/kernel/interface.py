@@ -295,6 +295,12 @@ class Kernel(ReadOnlyKernel, Protocol):
         """
         ...
 
+    def note_position(self, partition: int, offset: int, /) -> None:
+        """All records of a partition of the log up to this one are in the kernel. What it answers
+        without Python says so (`query_api.http.plain_answers`).
+        """
+        ...
+
     def take_changes(self) -> list[tuple[ModelContext, bytes]]:
         """The changes since the last call, per context, in order within each (`changes`)."""
         ...

@@ -349,6 +349,9 @@ class ReferenceKernel:
     def _record(self, context: ModelContext, change: Change) -> None:
         self._changes.setdefault(context, bytearray()).extend(change.encode())
 
+    def note_position(self, partition: int, offset: int, /) -> None:
+        """See `Kernel`; nothing is answered from here without Python."""
+
     @_locked
     def take_changes(self) -> list[tuple[ModelContext, bytes]]:
         taken = [(context, bytes(changes)) for context, changes in self._changes.items()]

@@ -26,7 +26,7 @@ Rules, in the order in which they are applied to a record:
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -107,8 +107,18 @@ class Fold:
     read from other threads.
     """
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        *,
+        when_folded: Callable[[Offset], None] = lambda offset: None,
+    ) -> None:
+        """Args:
+        kernel: empty.
+        when_folded: called as `offset` has changed.
+        """
         self.kernel = kernel
+        self._when_folded = when_folded
         self.offset = NO_OFFSET
         self.publishers: dict[PublisherKey, PublisherState] = {}
         self.registrations: dict[PublisherKey, Registered] = {}
@@ -145,6 +155,7 @@ class Fold:
         finally:
             # Only now: other threads take it for what queries see.
             self.offset = offset
+            self._when_folded(offset)
         self.counters["records"] += 1
         return SkippedRecord(offset, DUPLICATE, duplicate) if duplicate else None
 
@@ -395,6 +406,7 @@ class Fold:
         """Takes over what a table's rows say; whoever read them has loaded the kernel."""
         assert self.offset == NO_OFFSET, "a fold is restored before it folds"
         self.offset = offset
+        self._when_folded(offset)
         self.unproven = unproven
         for publisher, state in publishers.items():
             self._handle(publisher)

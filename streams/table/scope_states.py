@@ -4,10 +4,11 @@ Kept up to date as publishers change, so that an answer's state costs a look at 
 many publishers there are. One writer; other threads may read: what they read is replaced whole.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from schemas.answer_states import LOST_BATCHES, AnswerState, Doubt, Standing
+from schemas.answer_states import LOST_BATCHES, AnswerState, Doubt, Standing, Verdict
 from schemas.identities import PrefixScope, PublisherKey, StreamKey
 from schemas.positions import Confirmation, PublisherState
 
@@ -70,9 +71,13 @@ class ScopeStates:
 
     Args:
         has_registry: whether a registry beside the table says, too, who is to be followed (`list`).
+
+    Attributes:
+        on_change: called after a scope's publishers have changed.
     """
 
     def __init__(self, *, has_registry: bool = False) -> None:
+        self.on_change: Callable[[], None] = lambda: None
         self._has_registry = has_registry
         self._known: dict[PublisherKey, _Known] = {}
         self._publishers: dict[Scope, dict[PublisherKey, None]] = {}
@@ -132,6 +137,7 @@ class ScopeStates:
             self._publishers.setdefault(scope, {})[publisher] = None
         self._count(scope, before, -1)
         self._count(scope, known, 1)
+        self.on_change()
 
     def _count(self, scope: Scope, known: _Known, change: int) -> None:
         if known.is_nothing:
@@ -170,19 +176,21 @@ class ScopeStates:
         summary = self._summaries.get(common_scope(scope))
         return summary is not None and summary.degraded > 0
 
-    def state(self, scope: PrefixScope, fresh_until: FreshUntil, now: float) -> AnswerState:
+    def verdict(self, scope: PrefixScope, fresh_until: FreshUntil, now: float) -> Verdict:
         """The worst of the scope's publishers; `exact` where there is none. Cost O(sources)."""
         summary = self._summaries.get(common_scope(scope))
         if summary is None:
-            return AnswerState.EXACT
+            return Verdict(AnswerState.EXACT)
         if summary.degraded:
-            return AnswerState.DEGRADED
+            return Verdict(AnswerState.DEGRADED)
         if summary.unconfirmed:
-            return AnswerState.UNCONFIRMED
-        for source in summary.confirmed:
-            if now >= fresh_until.get(source, _NEVER):
-                return AnswerState.UNCONFIRMED
-        return AnswerState.EXACT
+            return Verdict(AnswerState.UNCONFIRMED)
+        until = min(
+            (fresh_until.get(source, _NEVER) for source in summary.confirmed), default=math.inf
+        )
+        if now >= until:
+            return Verdict(AnswerState.UNCONFIRMED)
+        return Verdict(AnswerState.EXACT, until)
 
     def standing(self, publisher: PublisherKey, fresh_until: FreshUntil, now: float) -> Standing:
         """The state of one publisher."""

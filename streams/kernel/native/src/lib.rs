@@ -1,7 +1,8 @@
 //! The Python module `streams.kernel._native`: the prefix index (`index/`) and the packing of what
 //! engines publish (`wire/`) for Python.
 //!
-//!     python              the class `Kernel`; the heads of plain requests (`heads/`)
+//!     python              the class `Kernel`
+//!     listeners           the class `Listener`, of what listens for HTTP (`listener/`, `heads/`)
 //!     packers             the classes `ArrayPacker` and `BatchPacker`
 //!     convert, tuples     Python values in and out
 //!     gil                 when a call lets other Python threads run
@@ -11,6 +12,7 @@
 
 mod convert;
 mod gil;
+mod listeners;
 mod packers;
 mod python;
 mod tuples;
@@ -18,7 +20,9 @@ mod tuples;
 #[pyo3::pymodule]
 mod _native {
     #[pymodule_export]
+    use crate::listeners::Listener;
+    #[pymodule_export]
     use crate::packers::{ArrayPacker, BatchPacker};
     #[pymodule_export]
-    use crate::python::{ContextDump, Kernel, read_head};
+    use crate::python::{ContextDump, Kernel};
 }

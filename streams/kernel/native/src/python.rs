@@ -3,17 +3,18 @@
 //! Order of locks: the writer's mutex, then the state. Neither is held while waiting for the GIL,
 //! so a thread with the GIL may wait for them.
 
-use parking_lot::{Mutex, RwLock};
-use prefix_index::answers::{Form, Kind, answer};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use prefix_index::answers::{Form, Kind};
 use prefix_index::changes::CHANGE_BYTES;
+use prefix_index::core::Core;
 use prefix_index::counters::COUNTER_NAMES;
 use prefix_index::dumps::Dump;
 use prefix_index::events::{Event, read_events};
-use prefix_index::hashing::PrefixHasher;
 use prefix_index::limits::CLEARED_AT_ONCE_MAX;
 use prefix_index::names::TIERS;
 use prefix_index::scan::scan_query;
-use prefix_index::state::State;
 use prefix_index::walk::Prompt;
 use prefix_index::write::{UnknownPublisher, WriteTurn};
 use prefix_index::{changes, views, walk};
@@ -35,8 +36,7 @@ const FORMS: [Form; 3] = [Form::Json, Form::Msgpack, Form::Octets];
 
 #[pyclass(frozen, module = "streams.kernel._native")]
 pub struct Kernel {
-    hasher: PrefixHasher,
-    state: RwLock<State>,
+    pub core: Arc<Core>,
     /// Held by the one write that runs, across its turns with the state's lock.
     writing: Mutex<()>,
 }
@@ -44,11 +44,11 @@ pub struct Kernel {
 impl Kernel {
     fn write<T>(&self, work: impl FnOnce(&mut WriteTurn) -> T) -> T {
         let _writing = self.writing.lock();
-        work(&mut WriteTurn::new(&self.state, &self.hasher))
+        work(&mut WriteTurn::new(&self.core.state, &self.core.hasher))
     }
 
     fn publisher_entries(&self, publisher: u64) -> u64 {
-        let state = self.state.read();
+        let state = self.core.state.read();
         state.publishers.get(&publisher).map_or(0, |known| known.live_entries())
     }
 
@@ -65,12 +65,12 @@ impl Kernel {
                 return Err(PyValueError::new_err("Expected a block_size above 0"));
             }
             Ok(detached_if(is_long, py, || {
-                let state = self.state.read();
+                let state = self.core.state.read();
                 let Some(&number) = state.index.scope_ids.get(&key) else {
                     return Vec::new();
                 };
                 let scope = &state.index.scopes[number as usize];
-                walk::query(scope, state.index.placement, &self.hasher, prompt, instance_id)
+                walk::query(scope, state.index.placement, &self.core.hasher, prompt, instance_id)
             }))
         })?;
         Classes::get(py)?.matches(&answer, py)
@@ -86,11 +86,7 @@ impl Kernel {
     #[new]
     #[pyo3(signature = (seed, cleared_at_once=CLEARED_AT_ONCE_MAX))]
     fn new(seed: u64, cleared_at_once: usize) -> Self {
-        Self {
-            hasher: PrefixHasher::new(seed),
-            state: RwLock::new(State::new(cleared_at_once)),
-            writing: Mutex::new(()),
-        }
+        Self { core: Arc::new(Core::new(seed, cleared_at_once)), writing: Mutex::new(()) }
     }
 
     #[getter]
@@ -100,7 +96,7 @@ impl Kernel {
 
     #[getter]
     fn seed(&self) -> u64 {
-        self.hasher.seed()
+        self.core.hasher.seed()
     }
 
     #[pyo3(signature = (stream, dp_rank, /))]
@@ -131,7 +127,7 @@ impl Kernel {
 
     #[pyo3(signature = (entries, /))]
     fn release_left(&self, entries: usize, py: Python<'_>) -> usize {
-        let left = self.state.read().index.leaving.len();
+        let left = self.core.state.read().index.leaving.len();
         let is_long = left.min(entries) as u64 > DETACHED_ENTRIES;
         detached_if(is_long, py, || self.write(|turn| turn.release_left(entries)))
     }
@@ -146,7 +142,7 @@ impl Kernel {
         let py = events.py();
         let events = bytes_of(events)?;
         let bytes = events.as_bytes();
-        if !self.state.read().publishers.contains_key(&publisher) {
+        if !self.core.state.read().publishers.contains_key(&publisher) {
             return Err(PyKeyError::new_err(publisher));
         }
         let apply =
@@ -190,7 +186,7 @@ impl Kernel {
     }
 
     fn pending_changes(&self) -> usize {
-        self.state.read().index.changes.pending()
+        self.core.state.read().index.changes.pending()
     }
 
     #[pyo3(signature = (context, changes, /))]
@@ -225,7 +221,7 @@ impl Kernel {
             return Err(PyValueError::new_err("Expected entries_max above 0, got: 0"));
         }
         let encoded = py.detach(|| {
-            let state = self.state.read();
+            let state = self.core.state.read();
             let mut dump = Dump::new(&state, key);
             dump.gather(&state, usize::MAX);
             dump.take(usize::MAX)
@@ -235,7 +231,7 @@ impl Kernel {
 
     #[pyo3(signature = (context, /))]
     fn open_dump(slf: Bound<'_, Self>, context: &Bound<'_, PyAny>) -> PyResult<ContextDump> {
-        let dump = Dump::new(&slf.get().state.read(), context_key(context)?);
+        let dump = Dump::new(&slf.get().core.state.read(), context_key(context)?);
         Ok(ContextDump { kernel: slf.unbind(), dump: Mutex::new(dump) })
     }
 
@@ -269,7 +265,7 @@ impl Kernel {
     #[pyo3(signature = (scope, /))]
     fn knows(&self, scope: &Bound<'_, PyAny>) -> PyResult<bool> {
         with_scope(scope, |key| {
-            let state = self.state.read();
+            let state = self.core.state.read();
             let number = state.index.scope_ids.get(&key);
             Ok(number.is_some_and(|&n| !state.index.scopes[n as usize].roster.is_empty()))
         })
@@ -308,17 +304,20 @@ impl Kernel {
         };
         let is_json = form == Form::Json;
         let long_bytes = if is_json { DETACHED_JSON_BYTES } else { DETACHED_TOKEN_BYTES };
-        let answered = detached_if(bytes.len() > long_bytes, py, || {
-            answer(bytes, kind, &self.hasher, || self.state.read())
-        });
+        let answered = detached_if(bytes.len() > long_bytes, py, || self.core.answer(bytes, kind));
         match answered {
             Some(answered) => Ok(Some(Classes::get(py)?.plain_answer(&answered, py)?)),
             None => Ok(None),
         }
     }
 
+    #[pyo3(signature = (partition, offset, /))]
+    fn note_position(&self, partition: u32, offset: i64) {
+        self.core.positions.note(partition, offset);
+    }
+
     fn scopes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let views = views::scopes(&self.state.read());
+        let views = views::scopes(&self.core.state.read());
         let classes = Classes::get(py)?;
         let list = PyList::empty(py);
         for view in &views {
@@ -328,7 +327,7 @@ impl Kernel {
     }
 
     fn contexts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let views = views::contexts(&self.state.read());
+        let views = views::contexts(&self.core.state.read());
         let classes = Classes::get(py)?;
         let list = PyList::empty(py);
         for view in &views {
@@ -338,7 +337,7 @@ impl Kernel {
     }
 
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let counters = self.state.read().index.counters;
+        let counters = self.core.state.read().index.counters;
         let dict = PyDict::new(py);
         for (name, count) in COUNTER_NAMES.iter().zip(counters) {
             dict.set_item(name, count)?;
@@ -347,7 +346,7 @@ impl Kernel {
     }
 
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let stats = py.detach(|| views::stats(&self.state.read()));
+        let stats = py.detach(|| views::stats(&self.core.state.read()));
         let dict = PyDict::new(py);
         for (name, size) in stats {
             dict.set_item(name, size)?;
@@ -368,7 +367,7 @@ impl ContextDump {
     fn gather(&self, entries: usize, py: Python<'_>) -> usize {
         let kernel = self.kernel.get();
         let is_long = entries as u64 > DETACHED_ENTRIES;
-        detached_if(is_long, py, || self.dump.lock().gather(&kernel.state.read(), entries))
+        detached_if(is_long, py, || self.dump.lock().gather(&kernel.core.state.read(), entries))
     }
 
     #[pyo3(signature = (entries_max, /))]
@@ -376,22 +375,4 @@ impl ContextDump {
         let is_long = entries_max as u64 > DETACHED_ENTRIES;
         PyBytes::new(py, &detached_if(is_long, py, || self.dump.lock().take(entries_max)))
     }
-}
-
-type Head<'py> = (usize, usize, u8, bool, Option<Bound<'py, PyBytes>>, Option<Bound<'py, PyBytes>>);
-
-/// See `streams.kernel.read_head`.
-#[pyfunction]
-#[pyo3(signature = (received, /))]
-pub fn read_head<'py>(received: &Bound<'py, PyBytes>) -> Option<Head<'py>> {
-    let head = heads::read_head(received.as_bytes())?;
-    let request_id = head.request_id.map(|id| PyBytes::new(received.py(), id));
-    let has_url_query = !head.url_query.is_empty();
-    let url_query = has_url_query.then(|| PyBytes::new(received.py(), head.url_query));
-    let form = match head.form {
-        heads::Form::Json => Form::Json,
-        heads::Form::Msgpack => Form::Msgpack,
-        heads::Form::Octets => Form::Octets,
-    };
-    Some((head.body_at, head.body_len, form as u8, head.by_hash, request_id, url_query))
 }

@@ -125,7 +125,7 @@ class Server:
         await send({"type": "http.response.body", "body": b"{}"})
 
     def connect(self, descriptor: int = 3) -> tuple[Connection, FakeTransport]:
-        connection = self.connections._make(self.config, self.state, {})
+        connection = self.connections.make(self.config, self.state, {})
         transport = FakeTransport(descriptor)
         connection.connection_made(transport)
         return connection, transport
@@ -546,7 +546,7 @@ def test_a_new_connection_is_refused_where_all_are_answering() -> None:
 
 def test_the_last_descriptors_are_left_to_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
     async def case(server: Server) -> None:
-        server.connections._descriptor_max = 10
+        server.connections.descriptor_max = 10
         _, first = server.connect(descriptor=9)
         _, second = server.connect(descriptor=10)
         assert not first.closed

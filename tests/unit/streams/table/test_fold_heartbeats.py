@@ -58,7 +58,7 @@ class Scene:
         return [(one.bridge, one.reason) if one else ("", "") for one in confirmations]
 
     def state(self) -> AnswerState:
-        return self.fold.states.state(SCOPE, FRESH, 0.0)
+        return self.fold.states.verdict(SCOPE, FRESH, 0.0).state
 
 
 @pytest.fixture
@@ -166,7 +166,7 @@ def test_a_fold_that_was_restored_goes_on_with_what_bridges_had_said(scene: Scen
     again.restore(fold.offset, fold.publishers, fold.registrations, unproven, fold.bridges)
     assert (again.offset, again.unproven) == (fold.offset, unproven)
     assert (again.publishers, again.registrations) == (fold.publishers, fold.registrations)
-    assert again.states.state(SCOPE, FRESH, 0.0) is AnswerState.EXACT
+    assert again.states.verdict(SCOPE, FRESH, 0.0).state is AnswerState.EXACT
     assert list(again.bridges) == ["b-0", "b-1", "b-2"], (
         "the one that was heard of last stands last"
     )

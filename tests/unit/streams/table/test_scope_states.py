@@ -32,16 +32,16 @@ def states() -> ScopeStates:
 
 
 def test_a_scope_without_publishers_is_exact() -> None:
-    assert ScopeStates().state(SCOPE, {}, NOW) is EXACT
+    assert ScopeStates().verdict(SCOPE, {}, NOW).state is EXACT
     assert ScopeStates().publishers(SCOPE) == ()
     assert not ScopeStates().is_degraded(SCOPE)
 
 
 def test_a_confirmed_publisher_is_exact_while_its_bridge_is_heard_of(states: ScopeStates) -> None:
-    assert states.state(SCOPE, FRESH, NOW) is EXACT
+    assert states.verdict(SCOPE, FRESH, NOW).state is EXACT
     assert states.standing(ONE, FRESH, NOW) == Standing(EXACT, "", 40.0)
     for heard in (LATE, {OTHER: NOW + 1}, {}):
-        assert states.state(SCOPE, heard, NOW) is UNCONFIRMED
+        assert states.verdict(SCOPE, heard, NOW).state is UNCONFIRMED
         assert states.standing(ONE, heard, NOW) == Standing(UNCONFIRMED, Doubt.NO_HEARTBEAT, 0.0)
 
 
@@ -51,13 +51,13 @@ def test_a_publisher_of_which_no_bridge_has_spoken_is_unconfirmed() -> None:
     stated.put(ONE, PublisherState())
     listed.list(ONE, True)
     for states in (registered, stated, listed):
-        assert states.state(SCOPE, FRESH, NOW) is UNCONFIRMED
+        assert states.verdict(SCOPE, FRESH, NOW).state is UNCONFIRMED
         assert states.standing(ONE, FRESH, NOW) == Standing(UNCONFIRMED, Doubt.NOT_FOLLOWED, 0.0)
 
 
 def test_why_a_publisher_is_doubted_is_told_and_since_when(states: ScopeStates) -> None:
     states.put(ONE, confirmed(Doubt.LINK_DOWN))
-    assert states.state(SCOPE, FRESH, NOW) is UNCONFIRMED
+    assert states.verdict(SCOPE, FRESH, NOW).state is UNCONFIRMED
     assert states.standing(ONE, FRESH, NOW) == Standing(UNCONFIRMED, Doubt.LINK_DOWN, 40.0)
     states.put(ONE, confirmed("a reason of a newer bridge"))
     assert states.standing(ONE, FRESH, NOW).reason == Doubt.CATCHING_UP
@@ -68,51 +68,51 @@ def test_a_degraded_publisher_is_degraded_whatever_else_is_so(states: ScopeState
     lost.degraded_since, lost.degraded_at = 3, 30.0
     states.put(TWO, lost)
     assert states.is_degraded(SCOPE)
-    assert states.state(SCOPE, {}, NOW) is AnswerState.DEGRADED
+    assert states.verdict(SCOPE, {}, NOW).state is AnswerState.DEGRADED
     assert states.standing(TWO, FRESH, NOW) == Standing(AnswerState.DEGRADED, LOST_BATCHES, 30.0)
     assert states.standing(ONE, FRESH, NOW).state is EXACT
     states.put(TWO, None)
     assert not states.is_degraded(SCOPE)
-    assert states.state(SCOPE, FRESH, NOW) is EXACT
+    assert states.verdict(SCOPE, FRESH, NOW).state is EXACT
 
 
 def test_a_loss_counts_though_its_bridge_says_what_it_said(states: ScopeStates) -> None:
     said = confirmed()
     states.put(ONE, said)
     states.put(ONE, msgspec.structs.replace(said, degraded_since=3, degraded_at=30.0))
-    assert states.state(SCOPE, FRESH, NOW) is AnswerState.DEGRADED
+    assert states.verdict(SCOPE, FRESH, NOW).state is AnswerState.DEGRADED
     states.put(ONE, said)
-    assert states.state(SCOPE, FRESH, NOW) is EXACT
+    assert states.verdict(SCOPE, FRESH, NOW).state is EXACT
 
 
 def test_the_worst_publisher_counts(states: ScopeStates) -> None:
     states.register(TWO, True)
-    assert states.state(SCOPE, FRESH, NOW) is UNCONFIRMED
+    assert states.verdict(SCOPE, FRESH, NOW).state is UNCONFIRMED
     states.put(TWO, confirmed())
-    assert states.state(SCOPE, FRESH, NOW) is EXACT
+    assert states.verdict(SCOPE, FRESH, NOW).state is EXACT
     states.put(TWO, confirmed(bridge=OTHER.bridge))
-    assert states.state(SCOPE, {OTHER: NOW + 1}, NOW) is UNCONFIRMED
-    assert states.state(SCOPE, {BRIDGE: NOW + 1}, NOW) is UNCONFIRMED
+    assert states.verdict(SCOPE, {OTHER: NOW + 1}, NOW).state is UNCONFIRMED
+    assert states.verdict(SCOPE, {BRIDGE: NOW + 1}, NOW).state is UNCONFIRMED
 
 
 def test_a_bridge_that_confirms_nobody_any_more_need_not_be_heard_of(states: ScopeStates) -> None:
     states.put(ONE, confirmed(bridge=OTHER.bridge))
-    assert states.state(SCOPE, {OTHER: NOW + 1}, NOW) is EXACT
+    assert states.verdict(SCOPE, {OTHER: NOW + 1}, NOW).state is EXACT
 
 
 def test_the_same_bridge_in_another_partition_is_another_source(states: ScopeStates) -> None:
     states.put(ONE, None)
     states.put(ONE, confirmed(), partition=7)
-    assert states.state(SCOPE, FRESH, NOW) is UNCONFIRMED
-    assert states.state(SCOPE, {Source(7, BRIDGE.bridge): NOW + 1}, NOW) is EXACT
+    assert states.verdict(SCOPE, FRESH, NOW).state is UNCONFIRMED
+    assert states.verdict(SCOPE, {Source(7, BRIDGE.bridge): NOW + 1}, NOW).state is EXACT
 
 
 def test_lora_shares_the_scope_and_a_salt_does_not(states: ScopeStates) -> None:
     states.register(TWO, True)
     lora = SCOPE._replace(lora_name="x")
     assert isinstance(lora, PrefixScope)
-    assert states.state(lora, FRESH, NOW) is UNCONFIRMED
-    assert states.state(SCOPE._replace(additional_salt="x"), FRESH, NOW) is EXACT
+    assert states.verdict(lora, FRESH, NOW).state is UNCONFIRMED
+    assert states.verdict(SCOPE._replace(additional_salt="x"), FRESH, NOW).state is EXACT
 
 
 def test_what_is_gone_leaves_nothing_behind_and_may_come_back(states: ScopeStates) -> None:
@@ -122,12 +122,12 @@ def test_what_is_gone_leaves_nothing_behind_and_may_come_back(states: ScopeState
     assert states.publishers(SCOPE) == (TWO,)
     states.register(TWO, False)
     assert states.publishers(SCOPE) == ()
-    assert states.state(SCOPE, {}, NOW) is EXACT
+    assert states.verdict(SCOPE, {}, NOW).state is EXACT
     assert (states._known, states._publishers, states._summaries) == ({}, {}, {})
     states.register(ONE, True)
-    assert states.state(SCOPE, FRESH, NOW) is UNCONFIRMED
+    assert states.verdict(SCOPE, FRESH, NOW).state is UNCONFIRMED
     states.put(ONE, confirmed())
-    assert states.state(SCOPE, FRESH, NOW) is EXACT
+    assert states.verdict(SCOPE, FRESH, NOW).state is EXACT
 
 
 def test_where_there_is_a_registry_both_must_say_that_it_is_registered() -> None:
@@ -136,7 +136,7 @@ def test_where_there_is_a_registry_both_must_say_that_it_is_registered() -> None
     states.list(ONE, True)
     assert states.standing(ONE, FRESH, NOW).reason == Doubt.NOT_FOLLOWED
     states.register(ONE, True)
-    assert states.state(SCOPE, FRESH, NOW) is EXACT
+    assert states.verdict(SCOPE, FRESH, NOW).state is EXACT
     states.list(ONE, False)
     assert states.standing(ONE, FRESH, NOW).reason == Doubt.NOT_FOLLOWED
-    assert states.state(SCOPE, FRESH, NOW) is UNCONFIRMED
+    assert states.verdict(SCOPE, FRESH, NOW).state is UNCONFIRMED

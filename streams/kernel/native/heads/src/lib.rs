@@ -13,6 +13,7 @@ pub const HEAD_BYTES_MAX: usize = 4096;
 const NOT_PLAIN: [&str; 7] =
     ["te", "expect", "origin", "upgrade", "trailer", "content-encoding", "transfer-encoding"];
 const REQUEST_ID_BYTES_MAX: usize = 256;
+const PLAIN_START: &[u8] = b"POST /query";
 
 /// What a body is, by its Content-Type.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -79,6 +80,17 @@ pub fn read_head(received: &[u8]) -> Option<Head<'_>> {
         }
     }
     Some(Head { body_at, body_len: body_len?, form: form?, by_hash, request_id, url_query })
+}
+
+/// Whether what came is the beginning of a head that may yet be a plain one.
+pub fn may_become_plain(received: &[u8]) -> bool {
+    let known = received.len().min(PLAIN_START.len());
+    if received[..known] != PLAIN_START[..known] || received.len() >= HEAD_BYTES_MAX {
+        return false;
+    }
+    let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
+    let parsed = httparse::Request::new(&mut fields).parse(received);
+    matches!(parsed, Ok(httparse::Status::Partial)) && has_plain_lines(received)
 }
 
 /// Whether the path asks by hash, and what stands behind its `?`; None for another path.
@@ -203,11 +215,29 @@ mod tests {
     }
 
     #[test]
+    fn a_beginning_that_is_of_no_plain_head_is_told_at_once() {
+        let long = format!("POST /query HTTP/1.1\r\nA: {}", "x".repeat(HEAD_BYTES_MAX));
+        for begin in [
+            "G",
+            "POST /health",
+            "POST /query HTTP/1.1\n",
+            "POST /query HTTP/1.1\r\nA: b\nC",
+            "POST /query HTTP/1.1\r\nA\r\n",
+            "POST /query HTTP/2.1",
+            "POST /query HTTP/1.1\r\n\r\n",
+            &long,
+        ] {
+            assert!(!may_become_plain(begin.as_bytes()), "{begin}");
+        }
+    }
+
+    #[test]
     fn a_head_that_has_not_come_whole_is_not_read() {
         let received = head(PLAIN);
         let whole = read_head(&received).unwrap().body_at;
         for end in 0..received.len() {
             assert_eq!(read_head(&received[..end]).is_some(), end >= whole, "{end}");
+            assert_eq!(may_become_plain(&received[..end]), end < whole, "{end}");
         }
     }
 }

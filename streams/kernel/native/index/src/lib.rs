@@ -4,6 +4,7 @@
 //! specification, for `scan` it is `streams/kernel/scan.py`. From the outside in:
 //!
 //!     write, walk, views  writes in turns, queries, and what is shown
+//!     core                all of it, for threads to share, and where its fold is
 //!     answers             a query's answer as text
 //!     events              canonical block events, borrowed from their bytes
 //!     scan, bodies, urls  a query's body in JSON, in msgpack, and as octets with a URL
@@ -22,6 +23,7 @@
 pub mod answers;
 mod bodies;
 pub mod changes;
+pub mod core;
 pub mod counters;
 pub mod dumps;
 mod entries;

@@ -1,0 +1,130 @@
+"""Connections between the listener of plain queries and the server that knows all of HTTP.
+
+Where queries can be answered without Python, the listener (`query_api.http.plain_listener`) has the
+address, and gives the server what it does not answer itself. Here such a connection becomes one of
+uvicorn's, with what has come of it. Once it waits for its next request it is given back, within a
+second or so (`Connections.sweep`).
+"""
+
+import asyncio
+import logging
+import socket
+from collections import deque
+
+import uvicorn
+
+from query_api.http.plain_listener import HandedOver, PlainAnswers
+from reprise.http.connection import Connection
+from reprise.http.connections import Connections
+
+logger = logging.getLogger(__name__)
+
+
+class ConnectionsServer(uvicorn.Server):
+    """uvicorn's, of one set of connections.
+
+    Args:
+        config: see `Connections.configure`.
+        connections: of its clients.
+        plain: what a listener without Python answers; None for no such listener.
+    """
+
+    def __init__(
+        self, config: uvicorn.Config, connections: Connections, plain: PlainAnswers | None
+    ) -> None:
+        super().__init__(config)
+        self._connections = connections
+        self._plain = plain
+        self._handover: Handover | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """See `uvicorn.Server`."""
+        if self._plain is None or sockets is None:
+            await super().startup(sockets)
+            return
+        await super().startup([])
+        [listening] = sockets
+        listening.listen(self.config.backlog)
+        self._handover = Handover(self._plain, listening, self._connections, self)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """See `uvicorn.Server`."""
+        if self._handover is not None:
+            await self._handover.stop()
+        await super().shutdown(sockets)
+
+
+class Handover:
+    """Of one server, on its loop."""
+
+    def __init__(
+        self,
+        plain: PlainAnswers,
+        listening: socket.socket,
+        connections: Connections,
+        server: uvicorn.Server,
+    ) -> None:
+        """Args:
+        plain: of the app.
+        listening: a socket that listens; it is given up.
+        connections: of the server.
+        server: which has started, and has no socket of its own.
+        """
+        self._connections = connections
+        self._server = server
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[HandedOver] = deque()
+        self._taking: asyncio.Task[None] | None = None
+        self._listener = plain.listen(
+            listening.detach(),
+            connections_max=connections.bound,
+            descriptor_max=connections.descriptor_max,
+        )
+        connections.listener = self._listener
+        self._loop.add_reader(self._listener.bell, self._take)
+
+    async def stop(self) -> None:
+        """The listener accepts no more; what it has under way is the server's on return."""
+        self._connections.listener = None
+        self._loop.remove_reader(self._listener.bell)
+        await asyncio.to_thread(self._listener.stop)
+        self._take()
+        if self._taking is not None:
+            await self._taking
+
+    def _take(self) -> None:
+        self._waiting.extend(map(HandedOver._make, self._listener.take()))
+        if self._taking is None:
+            self._taking = self._loop.create_task(self._take_all())
+
+    async def _take_all(self) -> None:
+        """One after the other: each has a turn of the loop, so that what many have sent is not read
+        all at once.
+        """
+        while self._waiting:
+            handed = self._waiting.popleft()
+            try:
+                if handed.is_last or self._connections.has_room(handed.descriptor):
+                    await self._take_over(handed)
+                else:
+                    self._listener.give(handed.descriptor, False, False)
+            except Exception:
+                logger.exception("Unexpected error while a connection was taken over; going on")
+        self._taking = None
+
+    async def _take_over(self, handed: HandedOver) -> None:
+        server = self._server
+
+        def new() -> Connection:
+            return self._connections.make(
+                server.config, server.server_state, server.lifespan.state, handed=handed
+            )
+
+        stream = socket.socket(fileno=handed.descriptor)
+        try:
+            stream.setblocking(False)
+            await self._loop.connect_accepted_socket(new, stream)
+        except BaseException as error:
+            stream.close()
+            if not isinstance(error, OSError):  # the client has gone
+                raise

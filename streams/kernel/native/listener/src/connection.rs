@@ -1,0 +1,257 @@
+//! One connection: the bytes of one request, its answer, the bytes of the next.
+
+use std::io::{ErrorKind, Read, Write};
+use std::time::{Duration, Instant};
+
+use heads::Head;
+use mio::net::TcpStream;
+use prefix_index::answers::{Form, Kind};
+
+use crate::shown::Service;
+use crate::threads::Shared;
+
+/// Room for a request whose head has not come.
+const FIRST_BYTES: usize = 16 * 1024;
+/// Buffers that a thread keeps for the next requests, and how large they may be.
+const SPARE_MAX: usize = 4;
+const CONTENT_TYPES: [&str; 3] = ["application/json", "application/msgpack", "application/json"];
+
+/// What is to become of a connection.
+#[derive(Debug, PartialEq)]
+pub enum Next {
+    /// More may come.
+    Wait,
+    /// It is to be handed over, with this much of an answer that is still to be sent.
+    HandOver(Vec<u8>),
+    Close,
+}
+
+/// What one thread keeps for its connections.
+#[derive(Default)]
+pub struct Scratch {
+    spare: Vec<Vec<u8>>,
+    date: (u64, String),
+}
+
+impl Scratch {
+    fn buffer(&mut self) -> Vec<u8> {
+        self.spare.pop().unwrap_or_else(|| vec![0; FIRST_BYTES])
+    }
+
+    fn keep(&mut self, buffer: Vec<u8>) {
+        if self.spare.len() < SPARE_MAX {
+            self.spare.push(buffer);
+        }
+    }
+
+    /// As HTTP writes it, to the second.
+    fn date(&mut self) -> &str {
+        let now = std::time::SystemTime::now();
+        let seconds = now.duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        if self.date.0 != seconds {
+            self.date = (seconds, httpdate::fmt_http_date(now));
+        }
+        &self.date.1
+    }
+}
+
+pub struct Connection {
+    pub stream: TcpStream,
+    /// What has come of a request: so many bytes of the buffer, which is empty between two.
+    buffer: Vec<u8>,
+    filled: usize,
+    /// Of the request, once its head has come; else 0.
+    whole: usize,
+    /// What of it counts towards the bound of all.
+    held: usize,
+    /// When it was made, last began a request, or was last answered.
+    pub since: Instant,
+    pub served: bool,
+}
+
+impl Connection {
+    pub fn new(stream: TcpStream, now: Instant, served: bool) -> Self {
+        let buffer = Vec::new();
+        Self { stream, buffer, filled: 0, whole: 0, held: 0, since: now, served }
+    }
+
+    /// Whether no byte of a request has come.
+    pub fn is_idle(&self) -> bool {
+        self.filled == 0
+    }
+
+    /// How long it may go on like this.
+    pub fn patience<S>(&self, shared: &Shared<S>) -> Duration {
+        let is_between = self.served && self.is_idle();
+        if is_between { shared.bounds.idle } else { shared.bounds.request }
+    }
+
+    /// What has come, and its stream.
+    pub fn into_parts<S>(mut self, shared: &Shared<S>) -> (TcpStream, Vec<u8>) {
+        self.let_go(shared);
+        self.buffer.truncate(self.filled);
+        (self.stream, self.buffer)
+    }
+
+    fn let_go<S>(&mut self, shared: &Shared<S>) {
+        shared.give_back(self.held);
+        self.held = 0;
+    }
+
+    /// Its stream can be read.
+    pub fn read<S: Service>(
+        &mut self,
+        shared: &Shared<S>,
+        scratch: &mut Scratch,
+        now: Instant,
+    ) -> Next {
+        loop {
+            if self.buffer.is_empty() {
+                self.buffer = scratch.buffer();
+            }
+            // One more than the request has, to see what comes behind it.
+            let room = if self.whole > 0 { self.whole + 1 } else { self.filled + 1 };
+            if self.buffer.len() < room {
+                self.buffer.resize(room.max(FIRST_BYTES), 0);
+            }
+            let space = &mut self.buffer[self.filled..];
+            let space_bytes = space.len();
+            let came = match self.stream.read(space) {
+                Ok(0) => return self.left(),
+                Ok(came) => came,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.rest(scratch);
+                    return Next::Wait;
+                }
+                Err(_) => return self.left(),
+            };
+            if self.filled == 0 {
+                self.since = now;
+            }
+            self.filled += came;
+            let next = self.take(shared, scratch);
+            // A shorter read than there was room for has taken all that was there.
+            if next != Next::Wait || came < space_bytes {
+                self.rest(scratch);
+                return next;
+            }
+        }
+    }
+
+    /// The client has gone. That it left in the middle of a request is the server's to count.
+    fn left(&self) -> Next {
+        if self.whole > 0 { over() } else { Next::Close }
+    }
+
+    /// Between two requests it has no buffer.
+    fn rest(&mut self, scratch: &mut Scratch) {
+        if self.filled == 0 && !self.buffer.is_empty() {
+            scratch.keep(std::mem::take(&mut self.buffer));
+        }
+    }
+
+    /// Something of a request has come.
+    fn take<S: Service>(&mut self, shared: &Shared<S>, scratch: &mut Scratch) -> Next {
+        let received = &self.buffer[..self.filled];
+        if self.whole == 0 {
+            let Some(head) = heads::read_head(received) else {
+                return if heads::may_become_plain(received) { Next::Wait } else { over() };
+            };
+            self.whole = head.body_at + head.body_len;
+            let is_cut = self.whole > received.len();
+            if is_cut {
+                if head.body_len > shared.bounds.body_bytes || !shared.has_room(head.body_len) {
+                    return over();
+                }
+                self.held = head.body_len;
+            }
+        }
+        if self.filled < self.whole {
+            return Next::Wait;
+        }
+        if self.filled > self.whole {
+            return over(); // another request behind it
+        }
+        let Some(answer) = heads::read_head(&self.buffer[..self.filled])
+            .and_then(|head| answer(&self.buffer[..self.filled], &head, shared, scratch))
+        else {
+            return over();
+        };
+        self.let_go(shared);
+        self.filled = 0;
+        self.whole = 0;
+        self.since = Instant::now();
+        self.served = true;
+        self.send(answer)
+    }
+
+    fn send(&mut self, mut answer: Vec<u8>) -> Next {
+        let mut sent = 0;
+        while sent < answer.len() {
+            match self.stream.write(&answer[sent..]) {
+                Ok(0) => return Next::Close,
+                Ok(went) => sent += went,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    return Next::HandOver(answer.split_off(sent));
+                }
+                Err(_) => return Next::Close,
+            }
+        }
+        Next::Wait
+    }
+}
+
+fn over() -> Next {
+    Next::HandOver(Vec::new())
+}
+
+/// The whole answer; None where the request is unusual, or not to be answered here now.
+fn answer<S: Service>(
+    received: &[u8],
+    head: &Head,
+    shared: &Shared<S>,
+    scratch: &mut Scratch,
+) -> Option<Vec<u8>> {
+    let started = Instant::now();
+    let core = shared.shown.core()?;
+    let position = core.positions.text(); // before it is asked: at least this
+    if position.is_empty() {
+        return None;
+    }
+    let form = match head.form {
+        heads::Form::Json => Form::Json,
+        heads::Form::Msgpack => Form::Msgpack,
+        heads::Form::Octets => Form::Octets,
+    };
+    let kind = Kind { form, by_hash: head.by_hash, url_query: head.url_query };
+    let answered = core.answer(&received[head.body_at..], kind)?;
+    let state = shared.states.get(shared.shown.state(&answered.scope)?)?;
+    let mut text = Vec::with_capacity(320 + answered.text.len());
+    for part in [
+        "HTTP/1.1 200 OK\r\ndate: ",
+        scratch.date(),
+        "\r\ncontent-type: ",
+        CONTENT_TYPES[head.form as usize],
+        "\r\nreprise-position: ",
+    ] {
+        text.extend_from_slice(part.as_bytes());
+    }
+    text.extend_from_slice(&position);
+    text.extend_from_slice(b"\r\nreprise-state: ");
+    text.extend_from_slice(state.as_bytes());
+    // To a vector, which takes all of it.
+    let _ = write!(text, "\r\ncontent-length: {}\r\n", answered.text.len());
+    if let Some(request_id) = head.request_id {
+        text.extend_from_slice(b"x-request-id: ");
+        text.extend_from_slice(request_id);
+        text.extend_from_slice(b"\r\n");
+    }
+    text.extend_from_slice(b"\r\n");
+    text.extend_from_slice(&answered.text);
+    let seconds = started.elapsed().as_secs_f64();
+    let mut queries = shared.queries[usize::from(head.by_hash)].lock();
+    queries.count(seconds, answered.tokens, answered.hit_tokens);
+    Some(text)
+}

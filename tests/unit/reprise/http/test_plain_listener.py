@@ -1,0 +1,748 @@
+"""Plain queries are answered without Python as uvicorn and the app would, whatever is sent."""
+
+import asyncio
+import json
+import random
+import re
+import socket
+import struct
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
+from itertools import pairwise
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import msgspec
+import pytest
+
+from query_api.http import plain_listener
+from query_api.http.app import create_app
+from query_api.http.plain_listener import PlainAnswers
+from query_api.http.requests import bodies
+from reprise.http.connections import Connections
+from reprise.http.handover import ConnectionsServer
+from schemas.answer_states import AnswerState, Verdict
+from schemas.identities import PrefixScope
+from schemas.limits import PLAIN_BODY_BYTES_MAX, PLAIN_STATE_S
+from streams.kernel import native_available, open_kernel
+from tests.building import prefix_hashes
+from tests.fakes import SEED, FakeTable, registration
+from tests.processes import until
+
+pytestmark = pytest.mark.skipif(not native_available(), reason="the Rust kernel is not built")
+
+ROUNDS = 20
+SEQUENCES = 40
+"""In each round, all at the same time."""
+
+SILENT_S = 0.4
+"""After this nothing more is expected of a connection that is not closed."""
+
+HASHES = prefix_hashes(range(16), 4, seed=SEED)
+BODY = json.dumps({"model": "m", "block_size": 4, "token_ids": list(range(40))}).encode()
+
+
+def request(body: bytes = BODY, *fields: bytes, line: bytes = b"POST /query HTTP/1.1") -> bytes:
+    usual = [b"Host: x", b"Content-Type: application/json", b"Content-Length: %d" % len(body)]
+    return b"\r\n".join([line, *usual, *fields, b"", b""]) + body
+
+
+class Table(FakeTable):
+    """A small table whose state a test sets."""
+
+    def __init__(self) -> None:
+        super().__init__(open_kernel(SEED, name="rust"))
+        self.kernel.note_position(0, 1234)
+        self.asked = 0
+        self.failing = False
+        self.holds_s = 3600.0
+        self.changed = lambda: None
+        for place, name in enumerate(("a", "b-é")):
+            publisher = self.add(registration(name))
+            self.store(publisher, range(4 * (place + 2)), hashes=list(range(1, place + 3)))
+
+    def verdict(self, scope: PrefixScope) -> Verdict:
+        self.asked += 1
+        if self.failing:
+            raise ZeroDivisionError
+        return Verdict(self.answer_state, time.monotonic() + self.holds_s)
+
+
+class _Server(ConnectionsServer):
+    loop: asyncio.AbstractEventLoop
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self.loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+
+
+class Server:
+    """A real server over the whole app.
+
+    Args:
+        plain: whether a listener without Python has the address.
+        connections: that may be open at once.
+    """
+
+    def __init__(self, *, plain: bool = True, connections: int = 4096, **options: Any) -> None:
+        self.table = Table()
+        app = create_app(self.table, self.table, **options)
+        self.plain: PlainAnswers | None = app.plain if plain else None  # type: ignore[attr-defined]
+        self.connections = Connections(connections_max=connections)
+        config = self.connections.configure(app, timeout_graceful_shutdown=2)
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.address = self._listening.getsockname()
+        self._server = _Server(config, self.connections, self.plain)
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        self._server.run(sockets=[self._listening])
+
+    def __enter__(self) -> "Server":
+        self._thread.start()
+        until(lambda: self._server.started, what="the server")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Ends the server, which answers what is under way."""
+        self._server.should_exit = True
+        self._thread.join(10)
+        assert not self._thread.is_alive()
+        self._listening.close()
+
+    def connect(self) -> socket.socket:
+        connection = socket.create_connection(self.address, timeout=10)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connection
+
+    def sweep(self) -> None:
+        """Has the server look at its connections now."""
+        loop = self._server.loop
+        done = threading.Event()
+
+        def look() -> None:
+            self.connections.sweep(loop.time())
+            done.set()
+
+        loop.call_soon_threadsafe(look)
+        assert done.wait(10)
+
+    @property
+    def answered(self) -> int:
+        """Without Python."""
+        self.counts()
+        return 0 if self.plain is None else self.plain.answered
+
+    def counts(self) -> dict[str, float]:
+        """Of the app's metrics, but for times."""
+        return {
+            f"{sample.name}{sample.labels}": sample.value
+            for family in self.table.metrics.collect()
+            for sample in family.samples
+            if "seconds" not in sample.name
+        }
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as running:
+        yield running
+
+
+def undated(answers: bytes) -> bytes:
+    return re.sub(rb"date: [^\r]*\r\n", b"", answers)
+
+
+def receive(connection: socket.socket, answers: int = 1) -> bytes:
+    """So many answers, each with a length."""
+    received = b""
+    while not complete(received, answers):
+        part = connection.recv(65_536)
+        assert part, f"closed after {received!r}"
+        received += part
+    return received
+
+
+def complete(received: bytes, answers: int) -> bool:
+    for _ in range(answers):
+        head, end, rest = received.partition(b"\r\n\r\n")
+        if not end:
+            return False
+        length = re.search(rb"content-length: (\d+)", head.lower())
+        if length is None or len(rest) < int(length[1]):
+            return False
+        received = rest[int(length[1]) :]
+    return True
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Whether it is closed, or will be soon."""
+    connection.settimeout(0.5)
+    try:
+        return connection.recv(1) == b""
+    except TimeoutError:
+        return False
+
+
+def exchange(server: Server, sent: bytes) -> bytes:
+    """The answer to one request."""
+    with server.connect() as connection:
+        connection.sendall(sent)
+        return undated(receive(connection))
+
+
+# The same as the app
+
+
+LINES = (
+    b"POST /query HTTP/1.1",
+    b"POST /query_by_hash HTTP/1.1",
+    b"POST /query HTTP/1.0",
+    b"POST /query?detail=1 HTTP/1.1",
+    b"POST /query/ HTTP/1.1",
+    b"GET /query HTTP/1.1",
+    b"POST /query_by_hash/ HTTP/1.1",
+    b"POST  /query HTTP/1.1",
+    b"POST /query HTTP/1.1 ",
+    b"post /query HTTP/1.1",
+)
+FIELDS = (
+    b"X-Request-ID: 7",
+    b"X-Request-ID:  7 8\t ",
+    b"X-Request-ID: \xff",
+    b"X-Request-ID: " + b"7" * 300,
+    b"Connection: close",
+    b"Connection: keep-alive",
+    b"Expect: 100-continue",
+    b"Transfer-Encoding: chunked",
+    b"Content-Length: 3",
+    b"Content-Type: application/msgpack",
+    b"Content-Type: text/plain",
+    b"Content-Encoding: gzip",
+    b"Origin: http://elsewhere",
+    b"Accept: */*",
+    b"Accept: application/msgpack",
+    b"Authorization: Bearer x",
+    b"TE: trailers",
+    b"A : b",
+    b" folded",
+    b"A: b\nC: d",
+    b"A",
+    b": b",
+    b"A: " + b"x" * 5000,
+    *([b"B: c"] * 3),
+)
+
+
+def fields_of(choose: random.Random, *, by_hash: bool) -> dict[str, object]:
+    content = "seq_hashes" if by_hash else "token_ids"
+    fields: dict[str, object] = {"model": "m", "block_size": 4, content: list(range(40))}
+    if by_hash:
+        fields[content] = [*HASHES[: choose.randrange(4)], choose.getrandbits(64)]
+    odd = choose.random()
+    if odd < 0.1 and not by_hash:
+        fields[content] = list(range(choose.choice((0, 3, 3000))))
+    elif odd < 0.25:
+        fields[choose.choice(("cache_salt", "instance_id", "tenant_id", "lora_name"))] = (
+            choose.choice(("a", "", "b-é", 'x"', "salt"))
+        )
+    elif odd < 0.35:
+        fields[choose.choice(("model", "block_size", content, "other"))] = choose.choice(
+            (None, -1, "x", [], [-1], [1.5], 10**12)
+        )
+    return fields
+
+
+def packed_of(choose: random.Random, fields: dict[str, object], *, by_hash: bool) -> bytes:
+    """In msgpack; the numbers mostly as one `bin`."""
+    name, form = ("seq_hashes", "Q") if by_hash else ("token_ids", "I")
+    numbers = fields.get(name)
+    if isinstance(numbers, list) and choose.random() < 0.9:
+        with suppress(struct.error):
+            packed = struct.pack(f"<{len(numbers)}{form}", *numbers)
+            fields = {**fields, name: packed + b"x" * (choose.random() < 0.05)}
+    return msgspec.msgpack.encode(fields)
+
+
+def body_of(choose: random.Random, *, packed: bool, by_hash: bool) -> bytes:
+    fields = fields_of(choose, by_hash=by_hash)
+    if packed:
+        body = packed_of(choose, fields, by_hash=by_hash)
+    else:
+        separators = choose.choice(((",", ":"), (", ", ": ")))
+        text = json.dumps(fields, separators=separators, ensure_ascii=choose.random() < 0.5)
+        body = text.encode()
+    odd = choose.random()
+    return choose.choice((b"", b"{", body[:-1], body + b" ")) if odd > 0.95 else body
+
+
+OPTIONS = (b"hits_only=1", b"hits_only=0", b"hits_only=x", b"detail=1", b"only=exact", b"x", b"#f")
+
+
+def octets_of(choose: random.Random, *, by_hash: bool) -> tuple[bytes, bytes]:
+    """The part of the URL behind `?`, and the body."""
+    fields = fields_of(choose, by_hash=by_hash)
+    name, form = ("seq_hashes", "Q") if by_hash else ("token_ids", "I")
+    numbers, body = fields.pop(name, None), b"abcd" * choose.randrange(4)
+    if isinstance(numbers, list):
+        with suppress(struct.error):
+            body = struct.pack(f"<{len(numbers)}{form}", *numbers)
+    quoting = choose.choice((quote, quote, str))  # as it should be, or as it comes
+    parameters = [
+        f"{name}={quoting(str(value))}".encode() for name, value in fields.items() if value != " "
+    ]
+    if choose.random() < 0.3:
+        parameters.append(choose.choice((*OPTIONS, *parameters)))
+    if choose.random() < 0.3:
+        choose.shuffle(parameters)
+    return b"&".join(parameters), body + b"x" * (choose.random() < 0.05)
+
+
+def octets_request(choose: random.Random) -> bytes:
+    by_hash = choose.random() < 0.3
+    url_query, body = octets_of(choose, by_hash=by_hash)
+    kind = choose.choice([b"application/octet-stream"] * 9 + [b"Application/Octet-Stream"])
+    return (
+        b"\r\n".join(
+            [
+                b"POST /query%b?%b HTTP/1.1" % (b"_by_hash" if by_hash else b"", url_query),
+                b"Content-Type: " + kind,
+                b"Content-Length: %d" % len(body),
+                *choose.sample(FIELDS, choose.choice((0, 0, 0, 1))),
+                b"",
+                b"",
+            ]
+        )
+        + body
+    )
+
+
+def request_of(choose: random.Random) -> bytes:
+    if choose.random() < 0.2:
+        return octets_request(choose)
+    packed, by_hash = choose.random() < 0.4, choose.random() < 0.3
+    body = body_of(choose, packed=packed, by_hash=by_hash)
+    line = LINES[by_hash] if choose.random() < 0.9 else choose.choice(LINES)
+    if choose.random() < 0.1:
+        line = line.replace(b" HTTP", b"?%b HTTP" % choose.choice(OPTIONS))
+    kind = b"msgpack" if packed != (choose.random() < 0.02) else b"json"
+    usual = [
+        b"Host: x",
+        b"Content-Type: application/%b" % kind,
+        b"Content-Length: %d" % len(body),
+    ]
+    if choose.random() < 0.1:
+        usual.pop(choose.randrange(2))  # without a length, what follows is another request
+    fields = [*usual, *choose.sample(FIELDS, choose.choice((0, 0, 0, 1, 1, 2)))]
+    if choose.random() < 0.3:
+        choose.shuffle(fields)
+    names = choose.choice((bytes, bytes, bytes.lower))
+    end = b"\n" if choose.random() < 0.02 else b"\r\n"
+    return end.join([line, *map(names, fields), b"", b""]) + body
+
+
+def pieces_of(choose: random.Random, sent: bytes) -> list[bytes]:
+    cuts = sorted(choose.randrange(len(sent) + 1) for _ in range(choose.choice((0, 0, 1, 2, 5))))
+    edges = [0, *cuts, len(sent)]
+    return [sent[a:b] for a, b in pairwise(edges) if a < b]
+
+
+class Client(asyncio.Protocol):
+    """Keeps all that comes, also before a reset."""
+
+    def __init__(self) -> None:
+        self.received = b""
+        self.closed = False
+        self.changed = asyncio.Event()
+
+    def data_received(self, data: bytes) -> None:
+        self.received += data
+        self.changed.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+        self.changed.set()
+
+
+class Turn(NamedTuple):
+    """What is sent, in pieces, and how many answers there should be by then."""
+
+    pieces: list[bytes]
+    answers: int
+
+
+async def converse(server: Server, turns: Sequence[Turn]) -> bytes:
+    """All that is answered. Each turn is sent once the one before it was answered, or nothing more
+    came.
+    """
+    loop = asyncio.get_running_loop()
+    transport, client = await loop.create_connection(Client, *server.address)
+    for pieces, answers in turns:
+        for piece in pieces:
+            if not client.closed:
+                transport.write(piece)
+                await asyncio.sleep(0.001)
+        with suppress(TimeoutError):
+            while not client.closed and not complete(client.received, answers):
+                client.changed.clear()
+                await asyncio.wait_for(client.changed.wait(), SILENT_S)
+        if client.closed:
+            break
+    transport.abort()
+    return undated(client.received)
+
+
+def turns_of(choose: random.Random) -> list[Turn]:
+    if choose.random() < 0.8:
+        requests = [request_of(choose) for _ in range(choose.choice((1, 1, 2, 3)))]
+        return [Turn(pieces_of(choose, one), at) for at, one in enumerate(requests, 1)]
+    # Of what is wrong in a pipeline, it depends on the time how much before it is answered.
+    bodies_ = [body_of(choose, packed=False, by_hash=False) for _ in range(3)]
+    return [Turn(pieces_of(choose, b"".join(map(request, bodies_))), 3)]
+
+
+def test_whatever_is_sent_is_answered_as_by_the_app(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Of two servers that are asked one after the other, one would give up half a body first.
+    for bound in ("BODY_PIECE_S", "BODY_READ_S"):
+        monkeypatch.setattr(bodies, bound, 3600.0)
+
+    async def compare(here: Server, there: Server) -> None:
+        for round_ in range(ROUNDS):
+            choose = random.Random(f"{seed}-{round_}")
+            state = choose.choice(list(AnswerState))
+            ready = choose.random() < 0.9
+            for server in (here, there):
+                server.table.answer_state, server.table.ready = state, ready
+                server.table.changed()
+            sequences = [turns_of(choose) for _ in range(SEQUENCES)]
+            ours = await asyncio.gather(*(converse(here, turns) for turns in sequences))
+            theirs = await asyncio.gather(*(converse(there, turns) for turns in sequences))
+            for turns, answers, wanted in zip(sequences, ours, theirs, strict=True):
+                assert answers == wanted, f"seed {seed}, round {round_}: {turns}"
+
+    with Server() as here, Server(plain=False) as there:
+        asyncio.run(compare(here, there))
+        # Clients that left in the middle are counted a little later.
+        with suppress(AssertionError):
+            until(lambda: here.counts() == there.counts(), what="the same counts", timeout_s=5)
+        assert here.counts() == there.counts(), f"seed {seed}"
+        assert here.connections.refused == there.connections.refused
+        least = ROUNDS * SEQUENCES / 10
+        assert here.answered > least, "many should be answered without Python"
+
+
+URL = b"POST /query?model=m&block_size=4"
+OCTETS = struct.pack("<40I", *range(40))
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_octets_say_what_json_does(plain: bool) -> None:
+    """What is hit, and whether the bytes were enough for it."""
+    cases = [
+        (URL, OCTETS, {"a": 8, "b-é": 12}, b"octet-stream"),
+        (URL + b"&hits_only=1", OCTETS, {"a": 8, "b-é": 12}, b"octet-stream"),
+        (URL + b"&instance_id=a&tenant_id=&hits_only=0", OCTETS, {"a": 8}, b"octet-stream"),
+        (URL, b"", {"a": 0, "b-é": 0}, b"octet-stream"),
+        (b"POST /query?hits_only=1", BODY, {"a": 8, "b-é": 12}, b"json"),
+        (
+            b"POST /query_by_hash?model=m&block_size=4",
+            struct.pack("<2Q", *HASHES[:2]),
+            {"a": 8, "b-é": 8},
+            b"octet-stream",
+        ),
+    ]
+    with Server(plain=plain) as server:
+        for line, body, expected, form in cases:
+            sent = request(body, line=line + b" HTTP/1.1").replace(
+                b"application/json", b"application/" + form
+            )
+            answer = exchange(server, sent)
+            instances = json.loads(answer.partition(b"\r\n\r\n")[2])["default"]
+            found = {name: one["longest_matched"] for name, one in instances.items()}
+            assert found == expected, line
+        assert server.answered == (len(cases) if plain else 0)
+
+
+def test_only_hits_are_listed_where_they_are_asked_for(server: Server) -> None:
+    missed = json.dumps({"model": "m", "block_size": 4, "token_ids": [9] * 8}).encode()
+    for body, names in ((BODY, {"a", "b-é"}), (missed, set())):
+        for option in (b"hits_only=1", b"hits_only=true", b"hits_only=1&detail=1"):
+            answer = exchange(server, request(body, line=b"POST /query?%b HTTP/1.1" % option))
+            found = json.loads(answer.partition(b"\r\n\r\n")[2])
+            assert set(found.get("default", {})) == names, option
+    assert server.answered == 2, "two options; details are the app's"
+
+
+@pytest.mark.parametrize("cut", [1, 30, 100, 140, len(request()) - 1, None])
+def test_a_plain_query_is_answered_without_python_however_it_comes(
+    server: Server, cut: int | None
+) -> None:
+    sent = request(BODY, b"X-Request-ID: 7")
+    with server.connect() as connection:
+        for piece in [sent] if cut is None else [sent[:cut], sent[cut:]]:
+            connection.sendall(piece)
+            time.sleep(0.02)
+        head, _, body = receive(connection).partition(b"\r\n\r\n")
+    lines = head.split(b"\r\n")
+    date = lines.pop(1)
+    assert re.fullmatch(rb"date: \w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT", date)
+    assert lines == [
+        b"HTTP/1.1 200 OK",
+        b"content-type: application/json",
+        b"reprise-position: 0:1234",
+        b"reprise-state: exact",
+        b"content-length: %d" % len(body),
+        b"x-request-id: 7",
+    ]
+    assert json.loads(body)["default"]["a"]["longest_matched"] == 8
+    assert server.answered == 1
+
+
+def test_many_queries_over_one_connection(server: Server) -> None:
+    with server.connect() as connection:
+        for place in range(50):
+            connection.sendall(request(BODY if place % 2 else BODY[:-2] + b"]}"))
+            assert receive(connection).startswith(b"HTTP/1.1 200 ")
+    assert server.answered == 50
+
+
+# What an answer says of the table
+
+
+def test_a_state_is_asked_for_once_until_something_changes(server: Server) -> None:
+    with server.connect() as connection:
+        for state in (AnswerState.EXACT, AnswerState.DEGRADED, AnswerState.EXACT):
+            server.table.answer_state = state
+            server.table.changed()
+            asked = server.table.asked
+            ends = time.monotonic() + PLAIN_STATE_S / 2
+            for _ in range(3):
+                connection.sendall(request())
+                assert b"reprise-state: %b\r\n" % state.value.encode() in receive(connection)
+            if time.monotonic() < ends:
+                assert server.table.asked == asked + 1
+    assert server.answered == 9
+
+
+def test_a_state_that_ends_by_itself_is_told_in_time(server: Server) -> None:
+    """As `exact` does, where no heartbeat comes: nobody says that it has changed."""
+    server.table.holds_s = 0.01
+    with server.connect() as connection:
+        connection.sendall(request())
+        assert b"reprise-state: exact" in receive(connection)
+        server.table.answer_state = AnswerState.UNCONFIRMED
+        time.sleep(0.02)
+        connection.sendall(request())
+        assert b"reprise-state: unconfirmed" in receive(connection)
+    assert server.answered == 2
+
+
+def test_a_table_that_is_not_ready_is_the_apps_to_explain(server: Server) -> None:
+    with server.connect() as connection:
+        server.table.ready = False
+        server.table.changed()
+        connection.sendall(request())
+        assert receive(connection).startswith(b"HTTP/1.1 503 ")
+        server.table.ready = True
+        server.table.changed()
+        server.sweep()
+        connection.sendall(request())
+        assert receive(connection).startswith(b"HTTP/1.1 200 ")
+    assert server.answered == 1
+
+
+def test_an_error_leaves_the_answer_to_the_app(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reported: list[object] = []
+    monkeypatch.setattr("sys.unraisablehook", lambda found: reported.append(found.exc_type))
+    server.table.failing = True
+    assert exchange(server, request()).startswith(b"HTTP/1.1 200 ")
+    assert (server.answered, reported) == (0, [ZeroDivisionError])
+
+
+def test_where_there_is_none_the_app_answers() -> None:
+    for options in ({"only_exact": True}, {"plain": False}):
+        with Server(**options) as server:
+            assert exchange(server, request()).startswith(b"HTTP/1.1 200 ")
+            assert server.answered == 0
+
+
+# Handed over, and given back
+
+
+def test_a_connection_comes_back_once_the_app_has_answered(server: Server) -> None:
+    health = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+    with server.connect() as connection:
+        for round_ in range(1, 5):
+            connection.sendall(health)
+            assert b'"alive"' in receive(connection)
+            connection.sendall(request())
+            assert receive(connection).startswith(b"HTTP/1.1 200 ")
+            assert server.answered == round_ - 1, "it is the server's for now"
+            server.sweep()
+            connection.sendall(request())
+            assert receive(connection).startswith(b"HTTP/1.1 200 ")
+            assert server.answered == round_
+            assert len(server.connections) == 1
+    until(lambda: len(server.connections) == 0, what="the end of the connection")
+
+
+def test_one_with_half_a_request_does_not_come_back(server: Server) -> None:
+    health = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+    with server.connect() as connection:
+        connection.sendall(health + request()[:50])
+        receive(connection)
+        server.sweep()
+        connection.sendall(request()[50:])
+        assert receive(connection).startswith(b"HTTP/1.1 200 ")
+        assert server.answered == 0
+
+
+def test_a_request_that_takes_its_time_goes_to_the_app_and_has_its_bounds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(plain_listener, "PLAIN_REQUEST_S", 0.1)
+    with Server() as server:
+        sent = request()
+        listener = server.connections.listener
+        assert listener is not None
+        for cut in (0, 20, len(sent) - 10):
+            with server.connect() as connection:
+                connection.sendall(sent[:cut])
+                until(
+                    lambda: len(server.connections) == 1 and not listener.open,
+                    what="the server to have it",
+                )
+                connection.sendall(sent[cut:])
+                assert receive(connection).startswith(b"HTTP/1.1 200 ")
+            until(lambda: not len(server.connections), what="its end")
+        assert (server.answered, listener.held_bytes) == (0, 0)
+
+
+def test_one_that_is_too_large_goes_to_the_app_at_once(server: Server) -> None:
+    body = BODY[:-1] + b" " * PLAIN_BODY_BYTES_MAX + b"}"
+    assert exchange(server, request(body)).startswith(b"HTTP/1.1 200 ")
+    assert server.answered == 0
+
+
+def test_bodies_in_part_have_a_bound_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain_listener, "PLAIN_BODIES_BYTES_MAX", 2 * len(BODY))
+    with Server() as server, ExitStack() as open_ones:
+        listener = server.connections.listener
+        assert listener is not None
+        sent = request()
+        connections = [open_ones.enter_context(server.connect()) for _ in range(3)]
+        for connection in connections[:2]:
+            connection.sendall(sent[:-1])
+        until(lambda: listener.held_bytes == 2 * len(BODY), what="both bodies")
+        connections[2].sendall(sent[:-1])
+        until(lambda: listener.open == 2, what="the third to be the server's")
+        connections[0].close()
+        until(lambda: listener.held_bytes == len(BODY), what="the room of one that has gone")
+        for connection in connections[1:]:
+            connection.sendall(sent[-1:])
+            assert receive(connection).startswith(b"HTTP/1.1 200 ")
+        assert (server.answered, listener.held_bytes) == (1, 0)
+
+
+def test_a_client_that_does_not_read_its_answers_is_the_servers(server: Server) -> None:
+    """What is left of an answer is sent there, and the connection has the bounds of all others."""
+    for number in range(200):
+        publisher = server.table.add(registration(f"{number:0500}"))
+        server.table.store(publisher, range(8), hashes=[1, 2])
+    with server.connect() as connection:
+        sent = 0
+        listener = server.connections.listener
+        assert listener is not None
+        until(lambda: listener.open, what="the connection")
+        while listener.open and sent < 1000:
+            connection.sendall(request())
+            sent += 1
+            time.sleep(0.005)
+        assert sent < 1000, "an answer did not go out, and the connection was handed over"
+        expected = server.table.kernel.answer(BODY)
+        assert expected is not None
+        received, text = bytearray(), expected[3]
+        while not received.endswith(text) or received.count(b"HTTP/1.1 200 OK") < sent:
+            came = connection.recv(65_536)
+            assert came
+            received += came
+        assert received.count(text) == sent
+
+
+def test_more_than_the_body_goes_to_the_app(server: Server) -> None:
+    both = request() + request()
+    for cut in (len(both), len(request()) - 5, len(request()) + 5):
+        with server.connect() as connection:
+            connection.sendall(both[:cut])
+            time.sleep(0.02)
+            connection.sendall(both[cut:])
+            assert receive(connection, 2).count(b"HTTP/1.1 200 OK") == 2
+
+
+# How many
+
+
+def test_an_idle_connection_is_closed_for_a_new_one() -> None:
+    with Server(connections=3) as server, ExitStack() as open_ones:
+        kept = [open_ones.enter_context(server.connect()) for _ in range(3)]
+        for connection in kept:
+            connection.sendall(request())
+            receive(connection)
+        new = open_ones.enter_context(server.connect())
+        new.sendall(request())
+        assert receive(new).startswith(b"HTTP/1.1 200 ")
+        closed = [connection for connection in kept if is_closed(connection)]
+        assert len(closed) == 1
+        until(lambda: len(server.connections) == 3, what="the bound")
+        server.sweep()
+        assert server.connections.refused == Counter({"closed_for_another": 1})
+
+
+def test_where_all_are_busy_a_new_one_is_refused() -> None:
+    with Server(connections=2) as server, ExitStack() as open_ones:
+        half = [open_ones.enter_context(server.connect()) for _ in range(2)]
+        for connection in half:
+            connection.sendall(request()[:-1])
+        until(lambda: len(server.connections) == 2, what="both")
+        new = open_ones.enter_context(server.connect())
+        assert receive(new).startswith(b"HTTP/1.1 503 ")
+        assert new.recv(1) == b""
+        assert server.connections.refused == Counter({"too_many": 1})
+        for connection in half:
+            connection.sendall(request()[-1:])
+            assert receive(connection).startswith(b"HTTP/1.1 200 ")
+
+
+# The end
+
+
+def test_a_server_that_stops_answers_what_is_under_way() -> None:
+    with ExitStack() as open_ones:
+        server = open_ones.enter_context(Server())
+        idle, served, half, late = (open_ones.enter_context(server.connect()) for _ in range(4))
+        served.sendall(request())
+        receive(served)
+        half.sendall(request()[:-10])
+        late.sendall(request()[:-10])
+        time.sleep(0.05)
+        stopping = threading.Thread(target=server.stop)
+        stopping.start()
+        time.sleep(0.2)
+        late.sendall(request()[-10:])
+        assert receive(late).startswith(b"HTTP/1.1 200 ")
+        assert receive(half).startswith(b"HTTP/1.1 503 ")
+        stopping.join()
+        for connection in (idle, served, late):
+            assert connection.recv(1) == b""
+        with pytest.raises(ConnectionError):
+            server.connect()
