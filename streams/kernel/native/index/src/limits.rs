@@ -13,9 +13,9 @@ pub const NAME_BYTES_MAX: usize = 1024;
 /// `MAINTAINED_ENTRIES` in `schemas/limits.py` is how large the slices are while there is no write.
 pub const CLEARED_AT_ONCE_MAX: usize = 4096;
 
-/// Holder sets of a scope above which a clear hides nothing: it looks at each, and queries wait for
-/// that, some 5 ms.
-pub const HIDDEN_SETS_MAX: usize = 16_384;
+/// Holder sets of a scope above which a clear hides nothing: it looks at each, which takes about as
+/// long as to release a block.
+pub const HIDDEN_SETS_MAX: usize = 131_072;
 
 /// Entries of a large clear that each write releases at the least, and twice as many as it names
 /// blocks: in proportion to what it costs itself.

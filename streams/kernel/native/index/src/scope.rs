@@ -123,7 +123,7 @@ impl Scope {
     }
 
     /// The member holds nothing from now on, and is given another number; its blocks are yet to be
-    /// released from the old one, which is then to be given to `bury`.
+    /// released from the old one, which is to be given to `sets.hide` first and to `bury` then.
     pub fn retire(&mut self, number: u32) -> u32 {
         let Some(member) = self.members[number as usize].take() else { return number };
         self.roster_is_stale |= member.participates;

@@ -181,15 +181,24 @@ impl HolderSets {
         self.sets.len()
     }
 
-    /// The member holds nothing any more, whatever the sets say. Cost O(sets).
+    /// The member holds nothing any more, whatever the sets say. `hide` makes that so of sets that
+    /// there are.
     pub fn retire(&mut self, member: u32) {
         self.masks.retire(member);
-        for (number, set) in self.sets.iter().enumerate() {
+    }
+
+    /// Hides a retired member in so many sets from a number on; returns how many there were. Cost
+    /// O(these).
+    pub fn hide(&mut self, member: u32, from: usize, count: usize) -> usize {
+        let end = self.sets.len().min(from + count);
+        let from = from.min(end);
+        for (number, set) in self.sets[from..end].iter().enumerate() {
             let at = set.holders.partition_point(|&holder| holder < holder_of(member, 0));
             if set.holders.get(at).is_some_and(|holder| holder / TIERS == member) {
-                self.masks.write(number as u32, &set.holders);
+                self.masks.write((from + number) as u32, &set.holders);
             }
         }
+        end - from
     }
 
     pub fn memory_bytes(&self) -> usize {

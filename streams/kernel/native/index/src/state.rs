@@ -193,16 +193,16 @@ impl Index {
         }
     }
 
-    /// Whether it takes a query's time at most to hide them.
+    /// Whether to hide them takes less than to release them.
     pub fn can_hide(&self, publisher: &Publisher, numbers: &[u32]) -> bool {
         let parts = numbers.iter().filter_map(|&number| publisher.membership(number));
         let sets: usize = parts.map(|part| self.scopes[part.scope as usize].sets.len()).sum();
         sets <= HIDDEN_SETS_MAX
     }
 
-    /// Hides all entries of some memberships; `entries` are these and no others. They are released
-    /// by `release_left`.
-    pub fn retire(&mut self, publisher: &mut Publisher, numbers: &[u32]) {
+    /// Takes all entries from some memberships; `entries` are these and no others. They are to be
+    /// hidden, as the members that are returned, and are released by `release_left`.
+    pub fn retire(&mut self, publisher: &mut Publisher, numbers: &[u32]) -> Vec<MemberId> {
         let mut members = vec![None; publisher.memberships.len()];
         for &number in numbers {
             let Some(membership) = publisher.membership_mut(number) else { continue };
@@ -211,7 +211,9 @@ impl Index {
             members[number as usize] = Some(gone);
             self.touch(gone.scope);
         }
+        let retired = members.iter().copied().flatten().collect();
         self.leaving.push(std::mem::take(&mut publisher.entries), members);
+        retired
     }
 
     /// Releases some of what was cleared, at most so many entries; returns how many.

@@ -14,7 +14,7 @@ use crate::hashing::{PrefixHasher, group_mask};
 use crate::limits::{GROUP_MAX, RELEASED_BESIDE_MIN, TURN_BLOCKS};
 use crate::moves::Moves;
 use crate::names::ContextKey;
-use crate::publisher::{Entry, Membership, Publisher};
+use crate::publisher::{Entry, MemberId, Membership, Publisher};
 use crate::state::{Index, State};
 
 /// The handle is not (or no longer) that of a publisher.
@@ -258,13 +258,28 @@ impl<'a> WriteTurn<'a> {
         let (publisher, index) = self.publisher(id)?;
         let is_later =
             publisher.entries.len() > index.cleared_at_once && index.can_hide(publisher, numbers);
-        if is_later {
-            index.retire(publisher, numbers);
-        }
+        let retired = if is_later { index.retire(publisher, numbers) } else { Vec::new() };
         numbers.iter().for_each(|&number| empty_membership(publisher, index, number));
         publisher.counts.clear();
         let entries = std::mem::take(&mut publisher.entries);
+        for member in retired {
+            self.hide(member);
+        }
         self.release(id, entries.into_values())
+    }
+
+    /// Hides what a retired member still has.
+    fn hide(&mut self, retired: MemberId) {
+        let mut from = 0;
+        loop {
+            let sets = &mut self.state.index.scopes[retired.scope as usize].sets;
+            let seen = sets.hide(retired.member, from, TURN_BLOCKS);
+            if seen == 0 {
+                return;
+            }
+            from += seen;
+            self.spend(seen);
+        }
     }
 
     /// Releases some of what was cleared; returns how many entries are left.
