@@ -31,6 +31,7 @@ MODULES: Final = {
     "instances": "embedded.instances",
     "fairness": "embedded.fairness",
     "large": "embedded.large",
+    "beside": "peers.beside",
     "peers": "peers.queries",
     "memory": "index.memory",
     "recovery": "embedded.recovery",

@@ -14,6 +14,7 @@ import msgspec
 from benchmarks.distributed import codecs, cold, latency, pipeline, table_topic
 from benchmarks.embedded import fairness, ingest, instances, large, query, recovery, stages
 from benchmarks.index import kernels, memory
+from benchmarks.peers import beside
 from benchmarks.peers import queries as peer_queries
 from benchmarks.report.figures import Figure
 from benchmarks.sizes import KERNELS, KernelName, Sizes, sizes_of
@@ -27,6 +28,7 @@ MEASUREMENTS: Final[dict[str, Measurement]] = {
     "instances": instances.measure,
     "fairness": fairness.measure,
     "large": large.measure,
+    "beside": beside.measure,
     "peers": peer_queries.measure,
     "memory": memory.measure,
     "recovery": recovery.measure,

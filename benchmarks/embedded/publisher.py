@@ -20,8 +20,18 @@ class Publisher:
         endpoints: of each.
     """
 
-    def __init__(self, plan: LoadPlan, *, publishers: int = 1, subscribers: int = 1) -> None:
-        self._job = Job(plan=plan, publishers=publishers, subscribers=subscribers)
+    def __init__(
+        self,
+        plan: LoadPlan,
+        *,
+        publishers: int = 1,
+        subscribers: int = 1,
+        blocks_per_s: float = 0.0,
+    ) -> None:
+        """`blocks_per_s`: of each, stored and removed; 0 for as fast as they can."""
+        self._job = Job(
+            plan=plan, publishers=publishers, subscribers=subscribers, blocks_per_s=blocks_per_s
+        )
         self.endpoints: list[str] = []
 
     def __enter__(self) -> Self:
@@ -45,13 +55,21 @@ class Publisher:
         assert self._process.stdout is not None
         return msgspec.json.decode(self._process.stdout.readline(), type=kind)
 
-    def connect(self, service: Service) -> None:
-        """Has the service follow every publisher, as instances `i0`, `i1`...; returns once it
-        does.
+    def connect(self, service: Service, *, first: int = 0) -> None:
+        """Has the service follow every publisher, as instances `i0`, `i1`... from the first number
+        on; returns once it does.
         """
-        self._hear(str)
-        for number, endpoint in enumerate(self.endpoints):
+        self.when_encoded()
+        for number, endpoint in enumerate(self.endpoints, first):
             service.register(endpoint, f"i{number}")
+        self.when_subscribed()
+
+    def when_encoded(self) -> None:
+        """Returns once it waits for its subscribers."""
+        self._hear(str)
+
+    def when_subscribed(self) -> None:
+        """Returns once all of them are there."""
         self._hear(str)
 
     def send(self) -> Sent:

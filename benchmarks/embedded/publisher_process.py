@@ -23,11 +23,12 @@ SUBSCRIBE_S: Final = 60.0
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """What to publish, from how many sockets, and to how many subscribers of each."""
+    """What to publish, from how many sockets, to how many subscribers of each, and how fast."""
 
     plan: LoadPlan
     publishers: int = 1
     subscribers: int = 1
+    blocks_per_s: float = 0.0
 
 
 class Sent(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +79,7 @@ def run(job: Job) -> None:
     for phase, _ in zip(phases, sys.stdin, strict=False):
         started = time.monotonic()
         for publisher in publishers:
-            publisher.send(phase)
+            publisher.send(phase, rate_blocks_per_s=job.blocks_per_s)
         seconds = time.monotonic() - started
         sent += len(phase.payloads)
         blocks = (phase.stored_blocks + phase.removed_blocks) * len(publishers)

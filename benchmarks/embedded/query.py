@@ -99,7 +99,7 @@ class Server:
         self._pid = pid
 
     @contextmanager
-    def _connected(self, connections: int) -> Iterator[list[Client]]:
+    def connected(self, connections: int) -> Iterator[list[Client]]:
         """New connections, as the server closes those that have been idle for some seconds."""
         clients = [Client(self._address) for _ in range(connections)]
         try:
@@ -110,14 +110,14 @@ class Server:
 
     def ask(self, request: bytes) -> bytes:
         """One request over a connection of its own."""
-        with self._connected(1) as (client,):
+        with self.connected(1) as (client,):
             client.send(request)
             return client.receive()
 
     def single(self, requests: list[bytes]) -> tuple[float, list[float]]:
         """One after the other; CPU microseconds for each, and the seconds of each."""
         seconds = []
-        with self._connected(1) as (client,):
+        with self.connected(1) as (client,):
             cpu_s = thread_cpu_seconds(self._pid)
             for request in requests:
                 started = perf_counter()
@@ -129,7 +129,7 @@ class Server:
     def busy(self, requests: list[bytes]) -> float:
         """Over all connections, each with a request under way; CPU microseconds for each."""
         waiting: deque[Client] = deque()
-        with self._connected(CONNECTIONS) as clients:
+        with self.connected(CONNECTIONS) as clients:
             cpu_s = thread_cpu_seconds(self._pid)
             for request, client in zip(requests, cycle(clients), strict=False):
                 if len(waiting) == CONNECTIONS:

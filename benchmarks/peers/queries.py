@@ -98,8 +98,8 @@ def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
         prompts = prompts_of(plan)
         ours, theirs = Server(service.address, service.pid), Server(dynamo.address, dynamo.pid)
         contenders = [
-            *(_ours(form, ours) for form in FORMS),
-            Contender(THEIRS, theirs, _dynamo_request, _dynamo_longest),
+            *(our_contender(form, ours) for form in FORMS),
+            dynamo_contender(theirs),
         ]
         _wait_until_all_agree(contenders, prompts[-1])
         for tokens in sizes.prompt_tokens:
@@ -108,7 +108,11 @@ def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
     return [msgspec.structs.replace(figures[0], note=note), *figures[1:]]
 
 
-def _ours(form: str, server: Server) -> Contender:
+def dynamo_contender(server: Server) -> Contender:
+    return Contender(THEIRS, server, _dynamo_request, _dynamo_longest)
+
+
+def our_contender(form: str, server: Server) -> Contender:
     def longest(answer: bytes) -> list[int]:
         return [one["longest_matched"] for one in instances_of(form, answer).values()]
 
