@@ -517,19 +517,19 @@ def test_many_queries_over_one_connection(server: Server) -> None:
 # What an answer says of the table
 
 
-def test_a_state_is_asked_for_once_until_something_changes(server: Server) -> None:
+def test_a_state_is_not_asked_for_by_each_query(server: Server) -> None:
     with server.connect() as connection:
         for state in (AnswerState.EXACT, AnswerState.DEGRADED, AnswerState.EXACT):
             server.table.answer_state = state
             server.table.changed()
             asked = server.table.asked
-            ends = time.monotonic() + PLAIN_STATE_S / 2
-            for _ in range(3):
+            ends = time.monotonic() + PLAIN_STATE_S
+            for _ in range(20):
                 connection.sendall(request())
                 assert b"reprise-state: %b\r\n" % state.value.encode() in receive(connection)
             if time.monotonic() < ends:
-                assert server.table.asked == asked + 1
-    assert server.answered == 9
+                assert server.table.asked < asked + 10, "and beside them now and then"
+    assert server.answered == 60
 
 
 def test_a_state_that_ends_by_itself_is_told_in_time(server: Server) -> None:

@@ -31,6 +31,30 @@ pub struct ScopeRef<'a> {
     pub additional_salt: &'a str,
 }
 
+impl ScopeKey {
+    pub fn as_ref(&self) -> ScopeRef<'_> {
+        ScopeRef {
+            tenant_id: &self.tenant_id,
+            model_name: &self.model_name,
+            lora_name: &self.lora_name,
+            block_size: self.block_size,
+            additional_salt: &self.additional_salt,
+        }
+    }
+}
+
+impl ScopeRef<'_> {
+    pub fn to_key(&self) -> ScopeKey {
+        ScopeKey {
+            tenant_id: self.tenant_id.into(),
+            model_name: self.model_name.into(),
+            lora_name: self.lora_name.into(),
+            block_size: self.block_size,
+            additional_salt: self.additional_salt.into(),
+        }
+    }
+}
+
 impl Equivalent<ScopeKey> for ScopeRef<'_> {
     fn equivalent(&self, key: &ScopeKey) -> bool {
         self.block_size == key.block_size

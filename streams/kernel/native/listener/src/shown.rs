@@ -1,11 +1,11 @@
 //! What is answered from, and how far each scope's answers can be trusted.
 //!
-//! The service knows that, in Python; to ask it takes the interpreter's lock, for which a query does
-//! not wait. So what it said is kept until it says that something has changed, or for as long as it
-//! said.
+//! The service knows that, in Python; to ask it takes the interpreter's lock, for which a query may
+//! wait for some 5 ms. So what it said is kept until it says that something has changed, or for as
+//! long as it said; and a thread asks it again before that (`refresh`), so that queries seldom do.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use hashbrown::HashMap;
@@ -43,7 +43,14 @@ pub struct Shown<S> {
 struct Known {
     changes: u64,
     core: Option<(Arc<Core>, Instant)>,
-    states: HashMap<ScopeKey, (usize, Instant)>,
+    states: HashMap<ScopeKey, Said>,
+}
+
+struct Said {
+    state: usize,
+    until: Instant,
+    /// Whether a query has used it since it was last looked at.
+    is_used: AtomicBool,
 }
 
 impl<S> Shown<S> {
@@ -84,27 +91,49 @@ impl<S: Service> Shown<S> {
         {
             let known = self.known.read();
             if known.changes == changes
-                && let Some((state, until)) = known.states.get(scope)
-                && now < *until
+                && let Some(said) = known.states.get(scope)
+                && now < said.until
             {
-                return Some(*state);
+                said.is_used.store(true, Ordering::Relaxed);
+                return Some(said.state);
             }
         }
         let verdict = self.service.verdict(scope)?;
-        let mut known = self.known.write();
-        known.begin(changes);
-        if known.states.len() >= SCOPES_MAX {
-            known.states.clear();
-        }
-        let key = ScopeKey {
-            tenant_id: scope.tenant_id.into(),
-            model_name: scope.model_name.into(),
-            lora_name: scope.lora_name.into(),
-            block_size: scope.block_size,
-            additional_salt: scope.additional_salt.into(),
-        };
-        known.states.insert(key, (verdict.state, now + verdict.holds));
+        let said = Said::new(verdict, now, true);
+        self.known.write().say(changes, scope.to_key(), said);
         Some(verdict.state)
+    }
+
+    /// Asks again what queries have used since the last call, and forgets what they have not.
+    /// Returns whether anything is known.
+    pub fn refresh(&self) -> bool {
+        let (changes, now) = (self.changes.load(Ordering::Acquire), Instant::now());
+        let used: Vec<ScopeKey> = {
+            let mut known = self.known.write();
+            known.states.retain(|_, said| said.is_used.swap(false, Ordering::Relaxed));
+            known.states.keys().cloned().collect()
+        };
+        if used.is_empty() {
+            return false;
+        }
+        if let Some((core, holds)) = self.service.core() {
+            let mut known = self.known.write();
+            known.begin(changes);
+            known.core = Some((core, now + holds));
+        }
+        for scope in used {
+            if let Some(verdict) = self.service.verdict(&scope.as_ref()) {
+                self.known.write().say(changes, scope, Said::new(verdict, now, false));
+            }
+        }
+        true
+    }
+}
+
+impl Said {
+    fn new(verdict: Verdict, asked_at: Instant, is_used: bool) -> Self {
+        let Verdict { state, holds } = verdict;
+        Self { state, until: asked_at + holds, is_used: AtomicBool::new(is_used) }
     }
 }
 
@@ -116,6 +145,14 @@ impl Known {
             self.core = None;
             self.states.clear();
         }
+    }
+
+    fn say(&mut self, changes: u64, scope: ScopeKey, said: Said) {
+        self.begin(changes);
+        if self.states.len() >= SCOPES_MAX {
+            self.states.clear();
+        }
+        self.states.insert(scope, said);
     }
 }
 
@@ -186,6 +223,25 @@ mod tests {
         assert_eq!(shown.state(&SCOPE), Some(1));
         shown.core();
         assert_eq!(service.asked.load(Ordering::Relaxed), 4);
+    }
+
+    #[test]
+    fn what_queries_use_is_asked_again_before_they_have_to() {
+        let (service, shown) = shown(Duration::from_secs(3600));
+        assert!(!shown.refresh(), "nothing is known");
+        let asked = || service.asked.load(Ordering::Relaxed);
+        shown.core();
+        shown.state(&SCOPE);
+        service.state.store(2, Ordering::Relaxed);
+        shown.change();
+        assert!(shown.refresh());
+        assert_eq!(asked(), 4);
+        assert_eq!(shown.state(&SCOPE), Some(2));
+        assert!(shown.core().is_some());
+        assert_eq!(asked(), 4, "by no query");
+        assert!(shown.refresh());
+        assert!(!shown.refresh(), "no query has used it since");
+        assert_eq!(asked(), 6);
     }
 
     #[test]

@@ -25,6 +25,9 @@ const LISTENING: Token = Token(usize::MAX);
 const WOKEN: Token = Token(usize::MAX - 1);
 /// How often connections that wait are looked at.
 const SWEEP: Duration = Duration::from_millis(250);
+/// How often what answers say is asked anew, and the pause between two changes that are looked at.
+const REFRESH: Duration = Duration::from_millis(100);
+const REFRESH_PAUSE: Duration = Duration::from_millis(5);
 /// Before another attempt, where the system gives no descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -126,6 +129,7 @@ impl<S> Shared<S> {
 pub struct Listener<S> {
     shared: Arc<Shared<S>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    refresher: std::thread::Thread,
     /// To be read where `bell` was rung.
     rung: UnixStream,
 }
@@ -186,7 +190,13 @@ impl<S: Service + 'static> Listener<S> {
             let name = format!("listener-{lane}");
             started.push(std::thread::Builder::new().name(name).spawn(|| thread.run())?);
         }
-        Ok(Self { shared, threads: Mutex::new(started), rung })
+        let refreshed = shared.clone();
+        let name = "listener-refresh".into();
+        let refreshing =
+            std::thread::Builder::new().name(name).spawn(move || refresh(&refreshed))?;
+        let refresher = refreshing.thread().clone();
+        started.push(refreshing);
+        Ok(Self { shared, threads: Mutex::new(started), refresher, rung })
     }
 }
 
@@ -217,6 +227,7 @@ impl<S> Listener<S> {
 
     pub fn change(&self) {
         self.shared.shown.change();
+        self.refresher.unpark();
     }
 
     /// How many connections are another server's now.
@@ -252,9 +263,21 @@ impl<S> Listener<S> {
         for lane in &self.shared.lanes {
             let _ = lane.waker.wake();
         }
+        self.refresher.unpark();
         for thread in self.threads.lock().drain(..) {
             let _ = thread.join();
         }
+    }
+}
+
+/// Asks again what answers say, as long as there are queries.
+fn refresh<S: Service>(shared: &Shared<S>) {
+    while !shared.stopping.load(Ordering::Acquire) {
+        let asks = AssertUnwindSafe(|| shared.shown.refresh());
+        let is_used = catch_unwind(asks).unwrap_or(false);
+        std::thread::sleep(REFRESH_PAUSE);
+        // Where there are no queries, the next one asks itself.
+        std::thread::park_timeout(if is_used { REFRESH } else { 10 * REFRESH });
     }
 }
 
