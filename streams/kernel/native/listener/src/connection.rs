@@ -14,6 +14,7 @@ use crate::threads::Shared;
 const FIRST_BYTES: usize = 16 * 1024;
 /// Buffers that a thread keeps for the next requests, and how large they may be.
 const SPARE_MAX: usize = 4;
+const SPARE_BYTES_MAX: usize = 1024 * 1024;
 const CONTENT_TYPES: [&str; 3] = ["application/json", "application/msgpack", "application/json"];
 
 /// What is to become of a connection.
@@ -39,7 +40,7 @@ impl Scratch {
     }
 
     fn keep(&mut self, buffer: Vec<u8>) {
-        if self.spare.len() < SPARE_MAX {
+        if self.spare.len() < SPARE_MAX && buffer.len() <= SPARE_BYTES_MAX {
             self.spare.push(buffer);
         }
     }

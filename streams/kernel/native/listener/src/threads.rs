@@ -303,27 +303,49 @@ impl<S: Service> Thread<S> {
             if self.poll.poll(&mut events, timeout).is_err() {
                 continue; // interrupted
             }
-            let now = Instant::now();
-            let (mut accepts, mut is_woken) = (self.accept_at.is_some_and(|at| now >= at), false);
-            for event in &events {
-                match event.token() {
-                    LISTENING => accepts = true,
-                    WOKEN => is_woken = true,
-                    Token(number) => self.read(number, now),
-                }
-            }
-            if accepts {
-                self.accept(now);
-            }
-            if is_woken {
-                self.take_incoming(now);
-            }
-            if now >= sweep_at {
-                sweep_at = now + SWEEP;
-                self.sweep(now);
+            let turn = AssertUnwindSafe(|| self.turn(&events, &mut sweep_at));
+            if catch_unwind(turn).is_err() {
+                self.shared.panics.fetch_add(1, Ordering::Relaxed);
+                self.look_at_all();
             }
         }
         self.end();
+    }
+
+    fn turn(&mut self, events: &Events, sweep_at: &mut Instant) {
+        let now = Instant::now();
+        let (mut accepts, mut is_woken) = (self.accept_at.is_some_and(|at| now >= at), false);
+        for event in events {
+            match event.token() {
+                LISTENING => accepts = true,
+                WOKEN => is_woken = true,
+                Token(number) => self.read(number, now),
+            }
+        }
+        if accepts {
+            self.accept(now);
+        }
+        if is_woken {
+            self.take_incoming(now);
+        }
+        if now >= *sweep_at {
+            *sweep_at = now + SWEEP;
+            self.sweep(now);
+        }
+    }
+
+    /// An event that was lost does not come again.
+    fn look_at_all(&mut self) {
+        let now = Instant::now();
+        for number in self.numbers() {
+            self.read(number, now);
+        }
+        self.accept(now);
+        self.take_incoming(now);
+    }
+
+    fn numbers(&self) -> Vec<usize> {
+        self.connections.iter().map(|(number, _)| number).collect()
     }
 
     fn read(&mut self, number: usize, now: Instant) {
@@ -447,8 +469,7 @@ impl<S: Service> Thread<S> {
         let now = Instant::now();
         drop(self.listening.take());
         self.take_incoming(now);
-        let numbers: Vec<usize> = self.connections.iter().map(|(number, _)| number).collect();
-        for number in numbers {
+        for number in self.numbers() {
             self.read(number, now); // what has come by now is answered
             match self.connections.get(number) {
                 Some(one) if one.is_idle() => drop(self.remove(number)),
