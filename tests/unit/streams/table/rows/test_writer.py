@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from schemas.identities import ModelContext, Offset
-from streams.kernel import open_kernel
+from streams.kernel import Kernel, open_kernel
 from streams.table.fold import Fold, Unproven
 from streams.table.rows import format as rows
 from streams.table.rows import rewriting as rewriting_module
@@ -143,6 +143,14 @@ def dumped(rewriting: Rewriting) -> list[RowWrite]:
     return ahead
 
 
+def loaded_from(chunks: list[RowWrite]) -> Kernel:
+    """What a reader has of a generation."""
+    loaded = open_kernel(1337, name="reference")
+    for chunk in chunks:
+        loaded.load(CONTEXT, found(chunk).body)
+    return loaded
+
+
 def test_a_context_that_holds_nothing_is_rewritten_as_an_empty_generation(fold: Fold) -> None:
     writer = RowWriter(generation_min_bytes=0)
     rewriting = begun(writer, fold, blocks(0, 1), events_record(1, 1, [cleared(1)]))
@@ -194,10 +202,53 @@ def test_what_changes_while_a_context_is_rewritten_comes_behind_its_dump(fold: F
         (RowKind.CHUNK, 0),
         (RowKind.CHUNK, 2),
     ]
-    loaded = open_kernel(1337, name="reference")
-    for chunk in chunks:
-        loaded.load(CONTEXT, found(chunk).body)
-    assert loaded.contexts() == fold.kernel.contexts()
+    assert loaded_from(chunks).contexts() == fold.kernel.contexts()
+
+
+def test_what_fills_chunks_while_a_context_is_rewritten_goes_ahead_of_the_rest(
+    fold: Fold, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rewriting_module, "DUMP_CHUNK_ENTRIES_MAX", 3)
+    writer = RowWriter(generation_min_bytes=0)
+    rewriting = begun(writer, fold, blocks(0, 1))
+    written = dumped(rewriting)
+    for sequence, count in ((1, 4), (2, 4)):
+        apply(fold, blocks(sequence, count))
+        flushed(writer, fold)
+    while rewriting.has_chunk:
+        assert rewriting.step(1) == 3, "as many as it made a chunk of"
+        written += rewriting.take_ahead()
+    assert len(written) == 2
+    written += rewriting.rest()
+    assert keys(written) == context_keys(4, generation=1)
+    assert [(row.kind, row.covers, len(row.body)) for row in map(found, written)] == [
+        (RowKind.CHUNK, 0, 24),
+        (RowKind.CHUNK, 2, 72),
+        (RowKind.CHUNK, 2, 72),
+        (RowKind.CHUNK, 2, 48),
+    ]
+    assert loaded_from(written).contexts() == fold.kernel.contexts()
+
+
+@pytest.mark.parametrize(
+    ("counts", "has_chunk", "may_end"),
+    [([2], False, True), ([3], True, True), ([2, 4], True, True), ([3, 1], True, False)],
+)
+def test_a_generation_ends_once_flushes_before_the_last_have_left_less_than_a_chunk(
+    fold: Fold,
+    monkeypatch: pytest.MonkeyPatch,
+    counts: list[int],
+    has_chunk: bool,
+    may_end: bool,
+) -> None:
+    monkeypatch.setattr(rewriting_module, "DUMP_CHUNK_ENTRIES_MAX", 3)
+    writer = RowWriter(generation_min_bytes=0)
+    rewriting = begun(writer, fold, blocks(0, 1))
+    dumped(rewriting)
+    for sequence, count in enumerate(counts, 1):
+        apply(fold, blocks(sequence, count))
+        flushed(writer, fold)
+    assert (rewriting.has_chunk, rewriting.may_end) == (has_chunk, may_end)
 
 
 def test_what_was_written_of_a_generation_that_is_given_up_is_removed_and_its_number_not_used_again(
