@@ -196,6 +196,28 @@ def test_chunks_of_more_than_was_applied_replace_it(follower: Follower) -> None:
     assert not follower.is_damaged()
 
 
+def test_chunks_count_together_as_of_what_the_last_of_them_covers(follower: Follower) -> None:
+    """The first covers no more than was applied, but alone it is not the context as of then."""
+    follower.commit(
+        2,
+        chunk([1, 5], covers=0, generation=1),
+        chunk([6, -1], covers=2, generation=1, n=1),
+        mark(1, covers=2),
+    )
+    assert follower.blocks() == [5, 6]
+
+
+def test_a_delta_behind_chunks_does_not_have_them_applied_again(follower: Follower) -> None:
+    """The chunk has another block than those applied, which shows whether it was."""
+    follower.commit(
+        1,
+        chunk([8], covers=0, generation=1),
+        row(1, [3], covers=1, generation=1),
+        mark(1, covers=1),
+    )
+    assert follower.blocks() == [1, 2, 3]
+
+
 def test_a_generation_counts_from_its_mark_on(follower: Follower) -> None:
     follower.commit(4, row(2, [3], covers=4))  # one is missing before it
     follower.commit(5, chunk([5], covers=5, generation=2))
@@ -208,7 +230,8 @@ def test_a_generation_counts_from_its_mark_on(follower: Follower) -> None:
 def test_a_generation_without_a_chunk_begins_empty_whatever_is_left_of_others(
     follower: Follower,
 ) -> None:
-    follower.commit(3, chunk([8], covers=3, generation=3), mark(2, covers=3))
+    others = [chunk([number], covers=3, generation=number) for number in (1, 3)]
+    follower.commit(3, *others, mark(2, covers=3))
     assert follower.blocks() == []
     assert follower.state() == ReadContext(generation=2, last_generation=3)
 
