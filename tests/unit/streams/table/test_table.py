@@ -583,6 +583,8 @@ def test_what_is_written_is_counted_chunks_and_removals_included(
     assert table.generations == 1
     assert asyncio.run(table.flush(now=0.0)) == 0
     assert len(topic.rows) == 9
+    table.apply([LogEntry(Offset(2), history()[2])])
+    assert asyncio.run(table.flush(now=0.0)) == len(topic.rows) - 9 == table.written_rows - 9
     table.close()
 
 
@@ -778,6 +780,106 @@ def test_a_disk_that_fails_as_a_generation_becomes_the_current_one(
     again.close()
 
 
+def fails(*_: object) -> None:
+    raise DiskError(action="write", path="table", detail="full")
+
+
+def test_a_flush_of_nothing_finishes_a_generation_that_failed_and_what_failed_after_it(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = TableStore.commit
+    full: set[str] = {"mark"}
+
+    def fail(store: TableStore, written: Iterable[RowWrite], local: Local | None = None) -> None:
+        written = list(written)
+        if {"mark" if any(row.key[:1] == rows.MARK for row in written) else "flush"} & full:
+            fails()
+        commit(store, written, local)
+
+    monkeypatch.setattr(TableStore, "commit", fail)
+    disk.write(events_record(0, 0, [stored(0, [1], range(4))]))
+    with pytest.raises(DiskError):
+        disk.flush()
+    full = {"flush"}
+    with pytest.raises(DiskError):
+        disk.flush()
+    assert disk.table.generations == 1
+    full = set()
+    assert run_without_loop(disk.table.flush(now=0.0)) > 0
+    disk.write(history()[0])
+    disk.flush()
+    assert disk.table.flushed == 1
+    disk.close()
+
+
+def begin_a_generation(disk: Disk) -> None:
+    """In the middle of it: chunks of one entry are made in steps of one entry."""
+    disk.write(events_record(0, 0, [stored(0, [1, 2, 3, 4], range(16))]))
+    disk.flush()
+    assert disk.table.can_rewrite
+
+
+def finish_the_generation(disk: Disk) -> None:
+    while disk.table.can_rewrite:
+        run_without_loop(disk.table.rewrite(1, now=0.0))
+
+
+def test_a_generation_made_in_steps_is_on_this_disk_too(disk: Disk) -> None:
+    with sliced(1):
+        begin_a_generation(disk)
+        finish_the_generation(disk)
+    assert disk.table.generations == 1
+    disk.reopen()
+    assert disk.recovered.plan.action is Action.RESUME
+    assert same(disk.fold, disk.truth())
+    disk.close()
+
+
+def test_no_generation_becomes_the_current_one_before_what_was_folded_is_flushed(
+    disk: Disk,
+) -> None:
+    with sliced(1):
+        begin_a_generation(disk)
+        disk.write(events_record(1, 1, [stored(1, [5, 6], range(16, 24), parent=4)]))
+        disk.flush()
+        disk.write(events_record(2, 2, [stored(2, [7], range(24, 28), parent=6)]))
+        run_without_loop(disk.table.rewrite(100, now=0.0))
+        assert disk.table.generations == 0
+        disk.flush()
+        finish_the_generation(disk)
+    assert disk.table.generations == 1
+    disk.close()
+
+
+@pytest.mark.parametrize("failing", ["commit", "write"])
+def test_a_disk_that_fails_is_opened_again_before_a_generation_goes_on(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    reopened: list[TableStore] = []
+    reopen = TableStore.reopen
+
+    def reopens(store: TableStore) -> None:
+        reopened.append(store)
+        reopen(store)
+
+    monkeypatch.setattr(TableStore, "reopen", reopens)
+    with sliced(1):
+        begin_a_generation(disk)
+        disk.write(events_record(1, 1, [stored(1, [5], range(16, 20), parent=4)]))
+        with monkeypatch.context() as patched:
+            patched.setattr(TableStore, failing, fails)
+            table = disk.table
+            going_on = table.flush(now=0.0) if failing == "commit" else table.rewrite(100, now=0.0)
+            with pytest.raises(DiskError):
+                run_without_loop(going_on)
+        assert not disk.table.can_rewrite
+        disk.flush()
+        finish_the_generation(disk)
+    assert len(reopened) == 1
+    assert disk.table.generations == 1
+    disk.close()
+
+
 def test_rows_after_a_new_generation_belong_to_it(
     topic: MemoryTopic, make_fold: Callable[[], Fold], tmp_path: Path
 ) -> None:
@@ -872,6 +974,15 @@ def test_a_topic_that_is_corrupt_is_written_anew_and_all_its_rows_removed(
 
 
 # Opening
+
+
+def test_a_table_that_was_not_opened_yet_covers_nothing(
+    tmp_path: Path, make_fold: Callable[[], Fold]
+) -> None:
+    table = Table(tmp_path / "table", make_fold)
+    assert (table.flushed, table.durable, table.next_offset) == (-1, -1, 0)
+    assert not table.can_rewrite
+    table.close()
 
 
 def test_opening_again_begins_from_the_rows(disk: Disk) -> None:
