@@ -689,6 +689,23 @@ def test_more_than_the_body_goes_to_the_app(server: Server) -> None:
             assert receive(connection, 2).count(b"HTTP/1.1 200 OK") == 2
 
 
+def test_a_client_that_sends_no_more_is_answered_and_its_connection_closed(
+    server: Server,
+) -> None:
+    """Its end may come with its request: no other event would tell of it."""
+    for place in range(50):
+        with server.connect() as connection:
+            if place % 2:
+                connection.sendall(request())
+                receive(connection)
+            connection.sendall(request())
+            connection.shutdown(socket.SHUT_WR)
+            assert receive(connection).startswith(b"HTTP/1.1 200 ")
+            assert connection.recv(1) == b""
+    until(lambda: len(server.connections) == 0, what="the end of all")
+    assert server.answered == 75
+
+
 # How many
 
 

@@ -99,12 +99,13 @@ impl Connection {
         self.held = 0;
     }
 
-    /// Its stream can be read.
+    /// Its stream can be read; `to_end` where the client sends no more, as no other event says that.
     pub fn read<S: Service>(
         &mut self,
         shared: &Shared<S>,
         scratch: &mut Scratch,
         now: Instant,
+        to_end: bool,
     ) -> Next {
         loop {
             if self.buffer.is_empty() {
@@ -132,8 +133,8 @@ impl Connection {
             }
             self.filled += came;
             let next = self.take(shared, scratch);
-            // A shorter read than there was room for has taken all that was there.
-            if next != Next::Wait || came < space_bytes {
+            // A shorter read than there was room for has taken all that was there, but for the end.
+            if next != Next::Wait || (came < space_bytes && !to_end) {
                 self.rest(scratch);
                 return next;
             }

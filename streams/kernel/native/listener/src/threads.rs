@@ -319,7 +319,7 @@ impl<S: Service> Thread<S> {
             match event.token() {
                 LISTENING => accepts = true,
                 WOKEN => is_woken = true,
-                Token(number) => self.read(number, now),
+                Token(number) => self.read(number, now, event.is_read_closed()),
             }
         }
         if accepts {
@@ -338,7 +338,7 @@ impl<S: Service> Thread<S> {
     fn look_at_all(&mut self) {
         let now = Instant::now();
         for number in self.numbers() {
-            self.read(number, now);
+            self.read(number, now, true);
         }
         self.accept(now);
         self.take_incoming(now);
@@ -348,10 +348,10 @@ impl<S: Service> Thread<S> {
         self.connections.iter().map(|(number, _)| number).collect()
     }
 
-    fn read(&mut self, number: usize, now: Instant) {
+    fn read(&mut self, number: usize, now: Instant, to_end: bool) {
         let Some(connection) = self.connections.get_mut(number) else { return };
         let Self { shared, scratch, .. } = self;
-        let read = AssertUnwindSafe(|| connection.read(shared, scratch, now));
+        let read = AssertUnwindSafe(|| connection.read(shared, scratch, now, to_end));
         let next = catch_unwind(read).unwrap_or_else(|_| {
             shared.panics.fetch_add(1, Ordering::Relaxed);
             Next::HandOver(Vec::new())
@@ -470,7 +470,7 @@ impl<S: Service> Thread<S> {
         drop(self.listening.take());
         self.take_incoming(now);
         for number in self.numbers() {
-            self.read(number, now); // what has come by now is answered
+            self.read(number, now, true); // what has come by now is answered
             match self.connections.get(number) {
                 Some(one) if one.is_idle() => drop(self.remove(number)),
                 Some(_) => self.hand_over(number, Vec::new(), now),
