@@ -87,6 +87,10 @@ class PlainListener(Protocol):
         """
         ...
 
+    def close_idle(self) -> None:
+        """Closes one that is idle, soon, where there is one: another takes its place."""
+        ...
+
     def change(self) -> None:
         """What `PlainAnswers` said holds no more."""
         ...

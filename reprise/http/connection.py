@@ -162,6 +162,12 @@ class Connection(HttpToolsProtocol):
         return self.cycle is None or self.cycle.response_complete  # type: ignore[redundant-expr]
 
     @property
+    def is_handed_over(self) -> bool:
+        """Whether it comes with a part of a request, or of an answer."""
+        handed = self._handed
+        return handed is not None and bool(handed.received or handed.unsent)
+
+    @property
     def is_between(self) -> bool:
         """Whether it waits for the next request, and nothing else."""
         return (

@@ -121,7 +121,11 @@ class Connections:
         """Takes a new one in; False where it has no room. Cost O(1), amortized."""
         descriptor: int = connection.transport.get_extra_info("socket").fileno()
         if not self.has_room(descriptor):
-            return False
+            # The listener had it, with a request under way, and has let another one in since.
+            is_known = connection.is_handed_over and len(self._open) < self.bound
+            if self.listener is None or not is_known or descriptor > self.descriptor_max:
+                return False
+            self.listener.close_idle()
         self._open.add(connection)
         self._tell()
         return True

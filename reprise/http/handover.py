@@ -104,7 +104,8 @@ class Handover:
         while self._waiting:
             handed = self._waiting.popleft()
             try:
-                if handed.is_last or self._connections.has_room(handed.descriptor):
+                is_under_way = bool(handed.received or handed.unsent)
+                if handed.is_last or is_under_way or self._connections.has_room(handed.descriptor):
                     await self._take_over(handed)
                 else:
                     self._listener.give(handed.descriptor, False, False)

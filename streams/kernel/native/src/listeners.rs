@@ -125,6 +125,10 @@ impl Listener {
         self.0.give(owned(descriptor).into(), served, has_room);
     }
 
+    fn close_idle(&self) {
+        self.0.close_idle();
+    }
+
     fn change(&self) {
         self.0.change();
     }

@@ -10,8 +10,16 @@
 const FIELDS_MAX: usize = 24;
 pub const HEAD_BYTES_MAX: usize = 4096;
 /// Fields that ask for more than an answer.
-const NOT_PLAIN: [&str; 7] =
-    ["te", "expect", "origin", "upgrade", "trailer", "content-encoding", "transfer-encoding"];
+const NOT_PLAIN: [&str; 8] = [
+    "te",
+    "expect",
+    "origin",
+    "upgrade",
+    "trailer",
+    "content-encoding",
+    "proxy-connection",
+    "transfer-encoding",
+];
 const REQUEST_ID_BYTES_MAX: usize = 256;
 const PLAIN_START: &[u8] = b"POST /query";
 
@@ -167,6 +175,7 @@ mod tests {
             "Expect: 100-continue\r\n",
             "Connection: close\r\n",
             "Connection: upgrade\r\n",
+            "Proxy-Connection: close\r\n",
             "Upgrade: h2c\r\n",
             "TE: trailers\r\n",
             "Trailer: x\r\n",

@@ -55,6 +55,8 @@ struct Incoming {
 /// What a thread is told by others.
 struct Lane {
     incoming: Mutex<Vec<Incoming>>,
+    /// How many of its connections are to make room for others.
+    closing: AtomicUsize,
     waker: Waker,
 }
 
@@ -152,7 +154,7 @@ impl<S: Service + 'static> Listener<S> {
             (0..threads.max(1)).map(|_| Poll::new()).collect::<io::Result<_>>()?;
         let lane = |poll: &Poll| {
             let waker = Waker::new(poll.registry(), WOKEN)?;
-            Ok(Lane { incoming: Mutex::default(), waker })
+            Ok(Lane { incoming: Mutex::default(), closing: AtomicUsize::new(0), waker })
         };
         let lanes = polls.iter().map(lane).collect::<io::Result<_>>()?;
         let shared = Arc::new(Shared {
@@ -223,6 +225,14 @@ impl<S> Listener<S> {
         let stream = TcpStream::from_std(stream);
         self.shared.open.fetch_add(1, Ordering::Relaxed);
         self.shared.give(Incoming { stream, served, looks });
+    }
+
+    /// Closes a connection that is idle, where there is one, for another server's.
+    pub fn close_idle(&self) {
+        let shared = &self.shared;
+        let lane = shared.next_lane.fetch_add(1, Ordering::Relaxed) % shared.lanes.len();
+        shared.lanes[lane].closing.fetch_add(1, Ordering::Relaxed);
+        let _ = shared.lanes[lane].waker.wake();
     }
 
     pub fn change(&self) {
@@ -404,6 +414,9 @@ impl<S: Service> Thread<S> {
     }
 
     fn take_incoming(&mut self, now: Instant) {
+        for _ in 0..self.shared.lanes[self.lane].closing.swap(0, Ordering::Relaxed) {
+            self.make_room();
+        }
         let incoming = std::mem::take(&mut *self.shared.lanes[self.lane].incoming.lock());
         for one in incoming {
             if one.looks > 0 && !self.make_room() {
