@@ -307,6 +307,7 @@ WORKER_CLEAN_S: Final = 5.0  # for the tasks that a crash of Faust left; then th
 # http: `POST` bodies. 1M tokens are about 7 MB of JSON.
 BODY_BYTES_MAX: Final = 32 * MIB  # reprise_http_requests_total{status="413"}
 BODY_DRAIN_BYTES_MAX: Final = 2 * BODY_BYTES_MAX  # of a larger one, which is read for its 413
+LISTENER_CONNECTIONS_MIN: Final = 256  # with fewer, where few files may be opened, there is none
 LISTENER_THREADS_MAX: Final = 4  # that answer plain queries; fewer where there are fewer cores
 PLAIN_BODY_BYTES_MAX: Final = 2 * MIB  # of a plain query in part; the app has larger ones
 PLAIN_BODIES_BYTES_MAX: Final = 64 * MIB  # of all of them; the app has what is beyond

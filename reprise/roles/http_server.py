@@ -19,7 +19,7 @@ from reprise.http.open_files import raise_open_files_limit
 from reprise.metrics.roles import embedded_collector, http_collector
 from reprise.settings import Settings
 from schemas.errors import ConfigurationError
-from schemas.limits import HTTP_BACKLOG, HTTP_GRACE_S
+from schemas.limits import HTTP_BACKLOG, HTTP_GRACE_S, LISTENER_CONNECTIONS_MIN
 from schemas.registration import Registration
 
 logger = logging.getLogger(__name__)
@@ -137,10 +137,12 @@ class Server:
         config = self.connections.configure(
             app, backlog=HTTP_BACKLOG, timeout_graceful_shutdown=HTTP_GRACE_S
         )
+        # Connections that are handed over, and those let in meanwhile, need some room.
+        has_room = self.connections.bound >= LISTENER_CONNECTIONS_MIN
         self._server = _Server(
             config,
             self.connections,
-            getattr(app, "plain", None),
+            getattr(app, "plain", None) if has_room else None,
             when_serving=lambda: when_serving(self.base_url),
             when_stopping=when_stopping,
         )
