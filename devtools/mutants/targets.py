@@ -64,7 +64,7 @@ RUST = {
     "streams/kernel/native/digits/src": ("digits", ("tests/property/test_kernel_bytes.py",)),
     "streams/kernel/native/heads/src": (
         "heads",
-        ("tests/unit/reprise/http/test_plain_queries.py",),
+        ("tests/unit/reprise/http/test_plain_listener.py",),
     ),
     "streams/kernel/native/index/src": ("prefix-index", KERNEL),
     "streams/kernel/native/msgpack/src": ("msgpack", PACKING),
