@@ -155,29 +155,25 @@ impl Connection {
 
     /// Something of a request has come.
     fn take<S: Service>(&mut self, shared: &Shared<S>, scratch: &mut Scratch) -> Next {
-        let received = &self.buffer[..self.filled];
-        if self.whole == 0 {
-            let Some(head) = heads::read_head(received) else {
-                return if heads::may_become_plain(received) { Next::Wait } else { over() };
-            };
-            self.whole = head.body_at + head.body_len;
-            let is_cut = self.whole > received.len();
-            if is_cut {
-                if head.body_len > shared.bounds.body_bytes || !shared.has_room(head.body_len) {
-                    return over();
-                }
-                self.held = head.body_len;
-            }
-        }
         if self.filled < self.whole {
             return Next::Wait;
         }
-        if self.filled > self.whole {
+        let received = &self.buffer[..self.filled];
+        let Some(head) = heads::read_head(received) else {
+            return if heads::may_become_plain(received) { Next::Wait } else { over() };
+        };
+        self.whole = head.body_at + head.body_len;
+        if received.len() < self.whole {
+            if head.body_len > shared.bounds.body_bytes || !shared.has_room(head.body_len) {
+                return over();
+            }
+            self.held = head.body_len;
+            return Next::Wait;
+        }
+        if received.len() > self.whole {
             return over(); // another request behind it
         }
-        let Some(answer) = heads::read_head(&self.buffer[..self.filled])
-            .and_then(|head| answer(&self.buffer[..self.filled], &head, shared, scratch))
-        else {
+        let Some(answer) = answer(received, &head, shared, scratch) else {
             return over();
         };
         self.let_go(shared);
