@@ -15,6 +15,7 @@ bad one. Here each bound has a reason, under which it is counted, and most have 
     answer_not_read                   -
     closed_for_another                -     idle, when a new one came that had no room
     too_long                          -     it has lasted as long as any may (a monitor's)
+    upgrade                           -     asked for another protocol: answered in HTTP/1.1
 
 Bodies are the app's to bound (`query_api.http.requests.bodies`).
 """
@@ -202,7 +203,7 @@ class Connection(HttpToolsProtocol):
             return
         self._unframed_bytes += len(data)
         try:
-            self.parser.feed_data(data)
+            self._parse(data)
         except httptools.HttpParserError as error:
             cause = error.__context__
             if isinstance(cause, _EndedError):
@@ -210,11 +211,37 @@ class Connection(HttpToolsProtocol):
             else:
                 self._refuse(MALFORMED)
             return
-        except httptools.HttpParserUpgrade:
-            self._owner.count("upgrade")  # answered as if it had not been asked for
         if self._unframed_bytes > HTTP_HEAD_BYTES_MAX:
             is_url = self._in_head and not self.headers and len(self.url) > HTTP_URL_BYTES_MAX
             self._refuse(URL_TOO_LONG if is_url else HEAD_TOO_LARGE)
+
+    def _parse(self, data: bytes) -> None:
+        """A request that asks for another protocol is answered as if it had not: what follows its
+        head is its body, and the next request, though the parser takes it for the other protocol.
+        """
+        while True:
+            try:
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as upgrade:
+                self._owner.count("upgrade")
+                if self._is_tunnel:  # what follows is for a server that is not there
+                    self._close_after_answers()
+                    return
+                data = data[upgrade.args[0] :]
+            head = self._head_without_upgrade()
+            self.parser = httptools.HttpRequestParser(self)
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
+            self.parser.feed_data(head)
+
+    @property
+    def _is_tunnel(self) -> bool:
+        return self.parser.get_method() == b"CONNECT"
+
+    def _head_without_upgrade(self) -> bytes:
+        method, version = self.parser.get_method(), self.parser.get_http_version().encode()
+        fields = [name + b": " + value for name, value in self.headers if name != b"upgrade"]
+        return b"\r\n".join([method + b" " + self.url + b" HTTP/" + version, *fields, b"", b""])
 
     def shutdown(self) -> None:
         """See uvicorn: what is under way is answered. What has come in part is soon refused."""
@@ -247,6 +274,8 @@ class Connection(HttpToolsProtocol):
             if size_bytes > HTTP_HEAD_BYTES_MAX:
                 raise _EndedError("head_too_large", HEAD_TOO_LARGE)
         self._unframed_bytes = 0
+        if self.parser.should_upgrade() and not self._is_tunnel:
+            return  # the same head comes again; see `_parse`
         super().on_headers_complete()
         self._in_head = False  # whatever was wrong with it until here concerns no other request
         if not self.pipeline:
@@ -259,6 +288,8 @@ class Connection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """Trailers have been added to the headers."""
+        if self._in_head:
+            return  # it is not complete, but asks for another protocol; see `_parse`
         if len(self.headers) > HTTP_HEAD_FIELDS_MAX:
             raise _EndedError("too_many_fields", TOO_MANY_FIELDS)
         self._in_message = False

@@ -354,16 +354,62 @@ def test_requests_above_the_bound_of_a_pipeline_are_not_read() -> None:
     run(case)
 
 
-def test_an_upgrade_that_is_not_offered_is_answered_as_a_plain_request() -> None:
+# As Java's HttpClient sends it first, with the body behind it; a browser; and in lower case.
+ASKS_FOR_H2C = (
+    b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAAB\r\n"
+)
+ASKS_FOR_WEBSOCKET = b"Connection: upgrade\r\nUpgrade: websocket\r\n"
+
+
+@pytest.mark.parametrize("asks", [ASKS_FOR_H2C, ASKS_FOR_WEBSOCKET, ASKS_FOR_H2C.lower() * 2])
+@pytest.mark.parametrize("piece_bytes", [1, 7, 50, 10_000])
+def test_a_request_that_asks_for_another_protocol_is_answered_with_its_body(
+    asks: bytes, piece_bytes: int
+) -> None:
+    body = b"GET / HTTP/1.1\r\nbody:x\r\n\r"
+    whole = b"POST / HTTP/1.1\r\n" + asks + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    chunked = (
+        b"POST / HTTP/1.1\r\n" + asks + b"Transfer-Encoding: chunked\r\n\r\n"
+        b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
+    )
+    without_body = b"GET / HTTP/1.1\r\n" + asks + b"\r\n"
+    requests = whole + chunked + without_body + OK
+
     async def case(server: Server) -> None:
         connection, transport = server.connect()
-        head = b"GET / HTTP/1.1\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
+        for at in range(0, len(requests), piece_bytes):
+            connection.data_received(requests[at : at + piece_bytes])
+        await turns()
+        assert transport.statuses == [200, 200, 200, 200]
+        assert server.bodies == [body, b"abcde", b"", b""]
+        assert server.count("upgrade") == 3
+        assert not transport.closed
+
+    run(case)
+
+
+def test_a_head_that_asks_for_another_protocol_is_bounded_as_any() -> None:
+    async def case(server: Server) -> None:
+        connection, transport = server.connect()
+        head = b"GET / HTTP/1.1\r\n" + ASKS_FOR_H2C + b"x: y\r\n" * HTTP_HEAD_FIELDS_MAX + b"\r\n"
         connection.data_received(head)
         await turns()
-        connection.data_received(OK)
+        assert transport.statuses == [431]
+        assert transport.reason == "too_many_fields"
+
+    run(case)
+
+
+@pytest.mark.parametrize(("target", "status"), [(b"far:443", 400), (b"/x", 200)])
+def test_what_follows_a_request_for_a_tunnel_is_not_read_as_requests(
+    target: bytes, status: int
+) -> None:
+    async def case(server: Server) -> None:
+        connection, transport = server.connect()
+        connection.data_received(b"CONNECT " + target + b" HTTP/1.1\r\nHost: far\r\n\r\n" + OK)
         await turns()
-        assert transport.statuses == [200, 200]
-        assert server.count("upgrade") == 1
+        assert transport.statuses == [status]
+        assert transport.ended
 
     run(case)
 
