@@ -97,6 +97,23 @@ def disk(tmp_path: Path, make_fold: Callable[[], Fold]) -> Disk:
     return Disk(tmp_path, make_fold)
 
 
+def fails(*_: object) -> None:
+    raise DiskError(action="write", path="table", detail="full")
+
+
+def reopenings(monkeypatch: pytest.MonkeyPatch) -> list[TableStore]:
+    """Grows by each store that is opened again."""
+    reopened: list[TableStore] = []
+    reopen = TableStore.reopen
+
+    def reopens(store: TableStore) -> None:
+        reopened.append(store)
+        reopen(store)
+
+    monkeypatch.setattr(TableStore, "reopen", reopens)
+    return reopened
+
+
 def same(one: Fold | RowReader, other: Fold) -> bool:
     return (
         one.kernel.contexts() == other.kernel.contexts()
@@ -591,17 +608,7 @@ def test_what_is_written_is_counted_chunks_and_removals_included(
 def test_a_flush_opens_the_rows_again_only_after_one_that_failed(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reopened: list[TableStore] = []
-    reopen = TableStore.reopen
-
-    def reopens(store: TableStore) -> None:
-        reopened.append(store)
-        reopen(store)
-
-    def fails(*_: object) -> None:
-        raise DiskError(action="write", path="table", detail="full")
-
-    monkeypatch.setattr(TableStore, "reopen", reopens)
+    reopened = reopenings(monkeypatch)
     for record, is_full in zip(history(), [False, True, False, False], strict=False):
         disk.write(record)
         with monkeypatch.context() as patched:
@@ -780,10 +787,6 @@ def test_a_disk_that_fails_as_a_generation_becomes_the_current_one(
     again.close()
 
 
-def fails(*_: object) -> None:
-    raise DiskError(action="write", path="table", detail="full")
-
-
 def test_a_flush_of_nothing_finishes_a_generation_that_failed_and_what_failed_after_it(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -855,14 +858,7 @@ def test_no_generation_becomes_the_current_one_before_what_was_folded_is_flushed
 def test_a_disk_that_fails_is_opened_again_before_a_generation_goes_on(
     disk: Disk, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
-    reopened: list[TableStore] = []
-    reopen = TableStore.reopen
-
-    def reopens(store: TableStore) -> None:
-        reopened.append(store)
-        reopen(store)
-
-    monkeypatch.setattr(TableStore, "reopen", reopens)
+    reopened = reopenings(monkeypatch)
     with sliced(1):
         begin_a_generation(disk)
         disk.write(events_record(1, 1, [stored(1, [5], range(16, 20), parent=4)]))
