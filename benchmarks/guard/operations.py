@@ -170,9 +170,9 @@ def _asking(
 ) -> Callable[[], object]:
     def ask() -> None:
         for _ in range(times):
-            kernel.answer(body, form, False, 0, url_query)
+            kernel.answer(body, form, False, url_query)
 
-    answer = kernel.answer(body, form, False, 0, url_query)
+    answer = kernel.answer(body, form, False, url_query)
     assert answer is not None
     assert answer.hit_tokens == answer.tokens, "the prompt is held whole"
     return ask

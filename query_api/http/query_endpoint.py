@@ -172,7 +172,7 @@ class HotRoutes:
         if options in (_PLAIN, _HITS_ONLY):
             if options is _PLAIN and form is not BodyForm.OCTETS:
                 url_query = b""  # it says nothing
-            plain = kernel.answer(body, form, route.by_hash, 0, url_query)
+            plain = kernel.answer(body, form, route.by_hash, url_query)
         scope, tokens, hit_tokens, answer = plain or self._take_steps(route, kernel, request)
         headers = [_TYPE_HEADERS[wire], position, _STATE_HEADERS[view.state(scope)]]
         route.metrics.count((perf_counter() - started, tokens, hit_tokens))

@@ -62,10 +62,9 @@ class Kernel:
     def scan_query(self, body: bytes, /) -> ScannedQuery | None: ...
     def answer(
         self,
-        received: bytes,
+        body: bytes,
         form: int = 0,
         by_hash: bool = False,
-        body_at: int = 0,
         url_query: bytes | None = None,
         /,
     ) -> PlainAnswer | None: ...

@@ -202,17 +202,15 @@ class ReadOnlyKernel(Protocol):
 
     def answer(
         self,
-        received: bytes,
+        body: bytes,
         form: int = BodyForm.JSON,
         by_hash: bool = False,
-        body_at: int = 0,
         url_query: bytes | None = None,
         /,
     ) -> PlainAnswer | None:
         """Answers a plain body of `POST /query`, or of `/query_by_hash`, by one call, without the
         interpreter's lock where it is long: what `query_api.http` makes of its steps, byte for
-        byte. `form` is a `BodyForm`. The body begins at `body_at` of what was received, so that
-        nobody has to copy it; `url_query` stands behind the `?` of the URL.
+        byte. `form` is a `BodyForm`; `url_query` stands behind the `?` of the URL.
 
         None where it has no such call, or anything is unusual: the caller then takes each step.
         """

@@ -482,10 +482,9 @@ class ReferenceKernel:
 
     def answer(
         self,
-        received: bytes,
+        body: bytes,
         form: int = BodyForm.JSON,
         by_hash: bool = False,
-        body_at: int = 0,
         url_query: bytes | None = None,
         /,
     ) -> None:

@@ -433,7 +433,7 @@ def test_answers_follow_who_joins_and_leaves(wire: Wire, seed: int) -> None:
         assert given == answered(kernel, body, wire), f"seed {seed}, step {step}"
         _, matches = answer_query(kernel, read_query(body, wire))
         hits = [match for match in matches if match.longest]
-        given = kernel.answer(body, form, False, 0, b"hits_only=1")
+        given = kernel.answer(body, form, False, b"hits_only=1")
         assert given is not None
         assert given.text == encode_matches("t", hits, wire), f"seed {seed}, step {step}"
 

@@ -283,25 +283,22 @@ impl Kernel {
         }
     }
 
-    #[pyo3(signature = (received, form=0, by_hash=false, body_at=0, url_query=None, /))]
+    #[pyo3(signature = (body, form=0, by_hash=false, url_query=None, /))]
     fn answer<'py>(
         &self,
-        received: &Bound<'py, PyAny>,
+        body: &Bound<'py, PyAny>,
         form: u8,
         by_hash: bool,
-        body_at: usize,
         url_query: Option<&Bound<'py, PyBytes>>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let py = received.py();
+        let py = body.py();
         let form = *FORMS.get(usize::from(form)).ok_or_else(|| {
             PyValueError::new_err(format!("Expected a form below {}, got {form}", FORMS.len()))
         })?;
         let url_query = url_query.map_or(&[][..], |text| text.as_bytes());
         let kind = Kind { form, by_hash, url_query };
-        let received = bytes_of(received)?;
-        let Some(bytes) = received.as_bytes().get(body_at..) else {
-            return Err(PyValueError::new_err(format!("Expected a body at byte {body_at}")));
-        };
+        let body = bytes_of(body)?;
+        let bytes = body.as_bytes();
         let is_json = form == Form::Json;
         let long_bytes = if is_json { DETACHED_JSON_BYTES } else { DETACHED_TOKEN_BYTES };
         let answered = detached_if(bytes.len() > long_bytes, py, || self.core.answer(bytes, kind));
