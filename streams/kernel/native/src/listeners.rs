@@ -7,7 +7,6 @@ use std::time::Duration;
 use listener::Bounds;
 use listener::counts::Queries;
 use listener::shown::{Service, Verdict};
-use listener::threads;
 use prefix_index::core::Core;
 use prefix_index::names::ScopeRef;
 use pyo3::prelude::*;
@@ -55,7 +54,7 @@ type Handed<'py> = (RawFd, Bound<'py, PyBytes>, Bound<'py, PyBytes>, f64, bool);
 type Counted = (u64, Vec<u64>, f64, Vec<u64>, f64, u64);
 
 #[pyclass(frozen, module = "streams.kernel._native")]
-pub struct Listener(threads::Listener<Answers>);
+pub struct Listener(listener::Listener<Answers>);
 
 #[pymethods]
 impl Listener {
@@ -91,7 +90,7 @@ impl Listener {
         let listening = owned(descriptor).into();
         let answers = Answers(answers);
         let started =
-            threads::Listener::start(listening, threads, answers, bounds, states, &queries)?;
+            listener::Listener::start(listening, threads, answers, bounds, states, &queries)?;
         Ok(Self(started))
     }
 

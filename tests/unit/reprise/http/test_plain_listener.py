@@ -11,26 +11,33 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
-from itertools import pairwise
-from typing import Any, NamedTuple
-from urllib.parse import quote
+from typing import NamedTuple
 
-import msgspec
 import pytest
 
 from query_api.http import plain_listener
-from query_api.http.app import create_app
-from query_api.http.plain_listener import PlainAnswers
 from query_api.http.requests import bodies
-from reprise.http.connections import Connections
-from reprise.http.handover import ConnectionsServer
-from schemas.answer_states import AnswerState, Verdict
-from schemas.identities import PrefixScope
+from schemas.answer_states import AnswerState
 from schemas.limits import PLAIN_BODY_BYTES_MAX, PLAIN_STATE_S
-from streams.kernel import native_available, open_kernel
-from tests.building import prefix_hashes
-from tests.fakes import SEED, FakeTable, registration
+from streams.kernel import native_available
+from tests.fakes import registration
 from tests.processes import until
+from tests.unit.reprise.http.listening import (
+    Server,
+    complete,
+    exchange,
+    is_closed,
+    receive,
+    undated,
+)
+from tests.unit.reprise.http.plain_requests import (
+    BODY,
+    HASHES,
+    body_of,
+    pieces_of,
+    request,
+    request_of,
+)
 
 pytestmark = pytest.mark.skipif(not native_available(), reason="the Rust kernel is not built")
 
@@ -41,113 +48,6 @@ SEQUENCES = 40
 SILENT_S = 0.4
 """After this nothing more is expected of a connection that is not closed."""
 
-HASHES = prefix_hashes(range(16), 4, seed=SEED)
-BODY = json.dumps({"model": "m", "block_size": 4, "token_ids": list(range(40))}).encode()
-
-
-def request(body: bytes = BODY, *fields: bytes, line: bytes = b"POST /query HTTP/1.1") -> bytes:
-    usual = [b"Host: x", b"Content-Type: application/json", b"Content-Length: %d" % len(body)]
-    return b"\r\n".join([line, *usual, *fields, b"", b""]) + body
-
-
-class Table(FakeTable):
-    """A small table whose state a test sets."""
-
-    def __init__(self) -> None:
-        super().__init__(open_kernel(SEED, name="rust"))
-        self.kernel.note_position(0, 1234)
-        self.asked = 0
-        self.failing = False
-        self.holds_s = 3600.0
-        self.changed = lambda: None
-        for place, name in enumerate(("a", "b-é")):
-            publisher = self.add(registration(name))
-            self.store(publisher, range(4 * (place + 2)), hashes=list(range(1, place + 3)))
-
-    def verdict(self, scope: PrefixScope) -> Verdict:
-        self.asked += 1
-        if self.failing:
-            raise ZeroDivisionError
-        return Verdict(self.answer_state, time.monotonic() + self.holds_s)
-
-
-class _Server(ConnectionsServer):
-    loop: asyncio.AbstractEventLoop
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        self.loop = asyncio.get_running_loop()
-        await super().startup(sockets)
-
-
-class Server:
-    """A real server over the whole app.
-
-    Args:
-        plain: whether a listener without Python has the address.
-        connections: that may be open at once.
-    """
-
-    def __init__(self, *, plain: bool = True, connections: int = 4096, **options: Any) -> None:
-        self.table = Table()
-        app = create_app(self.table, self.table, **options)
-        self.plain: PlainAnswers | None = app.plain if plain else None  # type: ignore[attr-defined]
-        self.connections = Connections(connections_max=connections)
-        config = self.connections.configure(app, timeout_graceful_shutdown=2)
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.address = self._listening.getsockname()
-        self._server = _Server(config, self.connections, self.plain)
-        self._thread = threading.Thread(target=self._run)
-
-    def _run(self) -> None:
-        self._server.run(sockets=[self._listening])
-
-    def __enter__(self) -> "Server":
-        self._thread.start()
-        until(lambda: self._server.started, what="the server")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def stop(self) -> None:
-        """Ends the server, which answers what is under way."""
-        self._server.should_exit = True
-        self._thread.join(10)
-        assert not self._thread.is_alive()
-        self._listening.close()
-
-    def connect(self) -> socket.socket:
-        connection = socket.create_connection(self.address, timeout=10)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return connection
-
-    def sweep(self) -> None:
-        """Has the server look at its connections now."""
-        loop = self._server.loop
-        done = threading.Event()
-
-        def look() -> None:
-            self.connections.sweep(loop.time())
-            done.set()
-
-        loop.call_soon_threadsafe(look)
-        assert done.wait(10)
-
-    @property
-    def answered(self) -> int:
-        """Without Python."""
-        self.counts()
-        return 0 if self.plain is None else self.plain.answered
-
-    def counts(self) -> dict[str, float]:
-        """Of the app's metrics, but for times."""
-        return {
-            f"{sample.name}{sample.labels}": sample.value
-            for family in self.table.metrics.collect()
-            for sample in family.samples
-            if "seconds" not in sample.name
-        }
-
 
 @pytest.fixture
 def server() -> Iterator[Server]:
@@ -155,202 +55,7 @@ def server() -> Iterator[Server]:
         yield running
 
 
-def undated(answers: bytes) -> bytes:
-    return re.sub(rb"date: [^\r]*\r\n", b"", answers)
-
-
-def receive(connection: socket.socket, answers: int = 1) -> bytes:
-    """So many answers, each with a length."""
-    received = b""
-    while not complete(received, answers):
-        part = connection.recv(65_536)
-        assert part, f"closed after {received!r}"
-        received += part
-    return received
-
-
-def complete(received: bytes, answers: int) -> bool:
-    for _ in range(answers):
-        head, end, rest = received.partition(b"\r\n\r\n")
-        if not end:
-            return False
-        length = re.search(rb"content-length: (\d+)", head.lower())
-        if length is None or len(rest) < int(length[1]):
-            return False
-        received = rest[int(length[1]) :]
-    return True
-
-
-def is_closed(connection: socket.socket) -> bool:
-    """Whether it is closed, or will be soon."""
-    connection.settimeout(0.5)
-    try:
-        return connection.recv(1) == b""
-    except TimeoutError:
-        return False
-
-
-def exchange(server: Server, sent: bytes) -> bytes:
-    """The answer to one request."""
-    with server.connect() as connection:
-        connection.sendall(sent)
-        return undated(receive(connection))
-
-
 # The same as the app
-
-
-LINES = (
-    b"POST /query HTTP/1.1",
-    b"POST /query_by_hash HTTP/1.1",
-    b"POST /query HTTP/1.0",
-    b"POST /query?detail=1 HTTP/1.1",
-    b"POST /query/ HTTP/1.1",
-    b"GET /query HTTP/1.1",
-    b"POST /query_by_hash/ HTTP/1.1",
-    b"POST  /query HTTP/1.1",
-    b"POST /query HTTP/1.1 ",
-    b"post /query HTTP/1.1",
-)
-FIELDS = (
-    b"X-Request-ID: 7",
-    b"X-Request-ID:  7 8\t ",
-    b"X-Request-ID: \xff",
-    b"X-Request-ID: " + b"7" * 300,
-    b"Connection: close",
-    b"Connection: keep-alive",
-    b"Expect: 100-continue",
-    b"Transfer-Encoding: chunked",
-    b"Content-Length: 3",
-    b"Content-Type: application/msgpack",
-    b"Content-Type: text/plain",
-    b"Content-Encoding: gzip",
-    b"Origin: http://elsewhere",
-    b"Accept: */*",
-    b"Accept: application/msgpack",
-    b"Authorization: Bearer x",
-    b"TE: trailers",
-    b"A : b",
-    b" folded",
-    b"A: b\nC: d",
-    b"A",
-    b": b",
-    b"A: " + b"x" * 5000,
-    *([b"B: c"] * 3),
-)
-
-
-def fields_of(choose: random.Random, *, by_hash: bool) -> dict[str, object]:
-    content = "seq_hashes" if by_hash else "token_ids"
-    fields: dict[str, object] = {"model": "m", "block_size": 4, content: list(range(40))}
-    if by_hash:
-        fields[content] = [*HASHES[: choose.randrange(4)], choose.getrandbits(64)]
-    odd = choose.random()
-    if odd < 0.1 and not by_hash:
-        fields[content] = list(range(choose.choice((0, 3, 3000))))
-    elif odd < 0.25:
-        fields[choose.choice(("cache_salt", "instance_id", "tenant_id", "lora_name"))] = (
-            choose.choice(("a", "", "b-é", 'x"', "salt"))
-        )
-    elif odd < 0.35:
-        fields[choose.choice(("model", "block_size", content, "other"))] = choose.choice(
-            (None, -1, "x", [], [-1], [1.5], 10**12)
-        )
-    return fields
-
-
-def packed_of(choose: random.Random, fields: dict[str, object], *, by_hash: bool) -> bytes:
-    """In msgpack; the numbers mostly as one `bin`."""
-    name, form = ("seq_hashes", "Q") if by_hash else ("token_ids", "I")
-    numbers = fields.get(name)
-    if isinstance(numbers, list) and choose.random() < 0.9:
-        with suppress(struct.error):
-            packed = struct.pack(f"<{len(numbers)}{form}", *numbers)
-            fields = {**fields, name: packed + b"x" * (choose.random() < 0.05)}
-    return msgspec.msgpack.encode(fields)
-
-
-def body_of(choose: random.Random, *, packed: bool, by_hash: bool) -> bytes:
-    fields = fields_of(choose, by_hash=by_hash)
-    if packed:
-        body = packed_of(choose, fields, by_hash=by_hash)
-    else:
-        separators = choose.choice(((",", ":"), (", ", ": ")))
-        text = json.dumps(fields, separators=separators, ensure_ascii=choose.random() < 0.5)
-        body = text.encode()
-    odd = choose.random()
-    return choose.choice((b"", b"{", body[:-1], body + b" ")) if odd > 0.95 else body
-
-
-OPTIONS = (b"hits_only=1", b"hits_only=0", b"hits_only=x", b"detail=1", b"only=exact", b"x", b"#f")
-
-
-def octets_of(choose: random.Random, *, by_hash: bool) -> tuple[bytes, bytes]:
-    """The part of the URL behind `?`, and the body."""
-    fields = fields_of(choose, by_hash=by_hash)
-    name, form = ("seq_hashes", "Q") if by_hash else ("token_ids", "I")
-    numbers, body = fields.pop(name, None), b"abcd" * choose.randrange(4)
-    if isinstance(numbers, list):
-        with suppress(struct.error):
-            body = struct.pack(f"<{len(numbers)}{form}", *numbers)
-    quoting = choose.choice((quote, quote, str))  # as it should be, or as it comes
-    parameters = [
-        f"{name}={quoting(str(value))}".encode() for name, value in fields.items() if value != " "
-    ]
-    if choose.random() < 0.3:
-        parameters.append(choose.choice((*OPTIONS, *parameters)))
-    if choose.random() < 0.3:
-        choose.shuffle(parameters)
-    return b"&".join(parameters), body + b"x" * (choose.random() < 0.05)
-
-
-def octets_request(choose: random.Random) -> bytes:
-    by_hash = choose.random() < 0.3
-    url_query, body = octets_of(choose, by_hash=by_hash)
-    kind = choose.choice([b"application/octet-stream"] * 9 + [b"Application/Octet-Stream"])
-    return (
-        b"\r\n".join(
-            [
-                b"POST /query%b?%b HTTP/1.1" % (b"_by_hash" if by_hash else b"", url_query),
-                b"Content-Type: " + kind,
-                b"Content-Length: %d" % len(body),
-                *choose.sample(FIELDS, choose.choice((0, 0, 0, 1))),
-                b"",
-                b"",
-            ]
-        )
-        + body
-    )
-
-
-def request_of(choose: random.Random) -> bytes:
-    if choose.random() < 0.2:
-        return octets_request(choose)
-    packed, by_hash = choose.random() < 0.4, choose.random() < 0.3
-    body = body_of(choose, packed=packed, by_hash=by_hash)
-    line = LINES[by_hash] if choose.random() < 0.9 else choose.choice(LINES)
-    if choose.random() < 0.1:
-        line = line.replace(b" HTTP", b"?%b HTTP" % choose.choice(OPTIONS))
-    kind = b"msgpack" if packed != (choose.random() < 0.02) else b"json"
-    usual = [
-        b"Host: x",
-        b"Content-Type: application/%b" % kind,
-        b"Content-Length: %d" % len(body),
-    ]
-    if choose.random() < 0.1:
-        usual.pop(choose.randrange(2))  # without a length, what follows is another request
-    fields = [*usual, *choose.sample(FIELDS, choose.choice((0, 0, 0, 1, 1, 2)))]
-    if choose.random() < 0.3:
-        choose.shuffle(fields)
-    names = choose.choice((bytes, bytes, bytes.lower))
-    end = b"\n" if choose.random() < 0.02 else b"\r\n"
-    return end.join([line, *map(names, fields), b"", b""]) + body
-
-
-def pieces_of(choose: random.Random, sent: bytes) -> list[bytes]:
-    cuts = sorted(choose.randrange(len(sent) + 1) for _ in range(choose.choice((0, 0, 1, 2, 5))))
-    edges = [0, *cuts, len(sent)]
-    return [sent[a:b] for a, b in pairwise(edges) if a < b]
 
 
 class Client(asyncio.Protocol):

@@ -7,8 +7,8 @@ use heads::Head;
 use mio::net::TcpStream;
 use prefix_index::answers::{Form, Kind};
 
+use crate::shared::Shared;
 use crate::shown::Service;
-use crate::threads::Shared;
 
 /// Room for a request whose head has not come.
 const FIRST_BYTES: usize = 16 * 1024;

@@ -2,7 +2,9 @@
 //! which anything else comes, or comes slowly, is handed over with all that has come of it, to the
 //! server that knows all of HTTP. So this side answers 200 or nothing, and words no error.
 //!
+//!     handle              starting and stopping; what is handed over and given back
 //!     threads             the loops: accepting, reading, who waits too long
+//!     shared              what they share
 //!     connection          one request after the other
 //!     shown               what is answered from, as it was when it was last looked at
 //!     counts              what was answered
@@ -12,8 +14,13 @@
 
 mod connection;
 pub mod counts;
+mod handle;
+mod shared;
 pub mod shown;
-pub mod threads;
+mod threads;
+
+pub use handle::Listener;
+pub use shared::Handed;
 
 use std::time::Duration;
 

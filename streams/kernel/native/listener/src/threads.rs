@@ -1,297 +1,29 @@
 //! The threads, each with a loop of its own. The first of them accepts; connections go to all in
 //! turn.
 
-use std::collections::VecDeque;
-use std::io::{self, ErrorKind, Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::os::unix::net::UnixStream;
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread::JoinHandle;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use mio::net::{TcpListener, TcpStream};
-use mio::{Events, Interest, Poll, Token, Waker};
-use parking_lot::Mutex;
+use mio::{Events, Interest, Poll, Token};
 use slab::Slab;
 
-use crate::Bounds;
 use crate::connection::{Connection, Next, Scratch};
-use crate::counts::Queries;
-use crate::shown::{Service, Shown};
+use crate::shared::{Handed, Incoming, Shared, unread};
+use crate::shown::Service;
 
-const LISTENING: Token = Token(usize::MAX);
-const WOKEN: Token = Token(usize::MAX - 1);
+pub(crate) const LISTENING: Token = Token(usize::MAX);
+pub(crate) const WOKEN: Token = Token(usize::MAX - 1);
 /// How often connections that wait are looked at.
 const SWEEP: Duration = Duration::from_millis(250);
-/// How often what answers say is asked anew, and the pause between two changes that are looked at.
-const REFRESH: Duration = Duration::from_millis(100);
-const REFRESH_PAUSE: Duration = Duration::from_millis(5);
 /// Before another attempt, where the system gives no descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// A connection that is another server's from here on.
-pub struct Handed {
-    pub descriptor: OwnedFd,
-    /// What has come of a request.
-    pub received: Vec<u8>,
-    /// What is still to be sent of an answer.
-    pub unsent: Vec<u8>,
-    /// How long it has waited.
-    pub age: Duration,
-    /// Whether this side has found no room for it either.
-    pub is_last: bool,
-}
-
-/// A connection for one of the threads.
-struct Incoming {
-    stream: TcpStream,
-    served: bool,
-    /// How many threads are to look for one to close in its place; none where there is room.
-    looks: usize,
-}
-
-/// What a thread is told by others.
-struct Lane {
-    incoming: Mutex<Vec<Incoming>>,
-    /// How many of its connections are to make room for others.
-    closing: AtomicUsize,
-    waker: Waker,
-}
-
-/// What all threads share.
-pub struct Shared<S> {
-    pub shown: Shown<S>,
-    pub bounds: Bounds,
-    /// As answers name them.
-    pub states: Vec<String>,
-    /// Of `/query` and of `/query_by_hash`.
-    pub queries: [Mutex<Queries>; 2],
-    held: AtomicUsize,
-    open: AtomicUsize,
-    /// Connections that are another server's.
-    others: AtomicUsize,
-    /// Counted since they were last taken.
-    closed_for_another: AtomicUsize,
-    panics: AtomicUsize,
-    stopping: AtomicBool,
-    handed: Mutex<VecDeque<Handed>>,
-    /// A byte for whoever takes what is handed over.
-    bell: UnixStream,
-    lanes: Vec<Lane>,
-    next_lane: AtomicUsize,
-}
-
-impl<S> Shared<S> {
-    /// Takes room for a request's body.
-    pub fn has_room(&self, bytes: usize) -> bool {
-        let held = self.held.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        if held > self.bounds.bodies_bytes {
-            self.give_back(bytes);
-            return false;
-        }
-        true
-    }
-
-    pub fn give_back(&self, bytes: usize) {
-        if bytes > 0 {
-            self.held.fetch_sub(bytes, Ordering::Relaxed);
-        }
-    }
-
-    fn hand_over(&self, handed: Handed) {
-        let mut queue = self.handed.lock();
-        queue.push_back(handed);
-        if queue.len() == 1 {
-            // It holds thousands of bytes that nobody has read; then somebody was told often enough.
-            let _ = (&self.bell).write(&[1]);
-        }
-    }
-
-    fn is_full(&self, descriptor: RawFd) -> bool {
-        let open = self.open.load(Ordering::Relaxed) + self.others.load(Ordering::Relaxed);
-        open >= self.bounds.connections || descriptor > self.bounds.descriptor
-    }
-
-    fn give(&self, incoming: Incoming) {
-        let lane = self.next_lane.fetch_add(1, Ordering::Relaxed) % self.lanes.len();
-        self.give_to(lane, incoming);
-    }
-
-    fn give_to(&self, lane: usize, incoming: Incoming) {
-        let lane = &self.lanes[lane];
-        lane.incoming.lock().push(incoming);
-        // It fails where the thread has ended: then what is given is closed with the listener.
-        let _ = lane.waker.wake();
-    }
-}
-
-/// Listens until it is stopped.
-pub struct Listener<S> {
-    shared: Arc<Shared<S>>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
-    refresher: std::thread::Thread,
-    /// To be read where `bell` was rung.
-    rung: UnixStream,
-}
-
-impl<S: Service + 'static> Listener<S> {
-    /// Begins to accept on a socket that listens.
-    pub fn start(
-        listening: std::net::TcpListener,
-        threads: usize,
-        service: S,
-        bounds: Bounds,
-        states: Vec<String>,
-        queries: &Queries,
-    ) -> io::Result<Self> {
-        listening.set_nonblocking(true)?;
-        let (bell, rung) = UnixStream::pair()?;
-        bell.set_nonblocking(true)?;
-        rung.set_nonblocking(true)?;
-        let polls: Vec<Poll> =
-            (0..threads.max(1)).map(|_| Poll::new()).collect::<io::Result<_>>()?;
-        let lane = |poll: &Poll| {
-            let waker = Waker::new(poll.registry(), WOKEN)?;
-            Ok(Lane { incoming: Mutex::default(), closing: AtomicUsize::new(0), waker })
-        };
-        let lanes = polls.iter().map(lane).collect::<io::Result<_>>()?;
-        let shared = Arc::new(Shared {
-            shown: Shown::new(service),
-            bounds,
-            states,
-            queries: [Mutex::new(queries.clone()), Mutex::new(queries.clone())],
-            held: AtomicUsize::new(0),
-            open: AtomicUsize::new(0),
-            others: AtomicUsize::new(0),
-            closed_for_another: AtomicUsize::new(0),
-            panics: AtomicUsize::new(0),
-            stopping: AtomicBool::new(false),
-            handed: Mutex::default(),
-            bell,
-            lanes,
-            next_lane: AtomicUsize::new(0),
-        });
-        let mut listening = Some(TcpListener::from_std(listening));
-        let mut started = Vec::new();
-        for (lane, poll) in polls.into_iter().enumerate() {
-            let mut listening = listening.take();
-            if let Some(socket) = &mut listening {
-                poll.registry().register(socket, LISTENING, Interest::READABLE)?;
-            }
-            let thread = Thread {
-                shared: shared.clone(),
-                lane,
-                poll,
-                listening,
-                accept_at: None,
-                connections: Slab::new(),
-                scratch: Scratch::default(),
-            };
-            let name = format!("listener-{lane}");
-            started.push(std::thread::Builder::new().name(name).spawn(|| thread.run())?);
-        }
-        let refreshed = shared.clone();
-        let name = "listener-refresh".into();
-        let refreshing =
-            std::thread::Builder::new().name(name).spawn(move || refresh(&refreshed))?;
-        let refresher = refreshing.thread().clone();
-        started.push(refreshing);
-        Ok(Self { shared, threads: Mutex::new(started), refresher, rung })
-    }
-}
-
-impl<S> Listener<S> {
-    /// What was handed over since the last call.
-    pub fn take(&self) -> Vec<Handed> {
-        let mut bytes = [0; 64];
-        while matches!((&self.rung).read(&mut bytes), Ok(came) if came > 0) {}
-        self.shared.handed.lock().drain(..).collect()
-    }
-
-    /// Can be read when there is something to take.
-    pub fn bell(&self) -> RawFd {
-        self.rung.as_raw_fd()
-    }
-
-    /// Takes back a connection on which no request is under way. One that has no room is taken in
-    /// the place of another, or handed over for good.
-    pub fn give(&self, stream: std::net::TcpStream, served: bool, has_room: bool) {
-        if stream.set_nonblocking(true).is_err() {
-            return; // it is closed
-        }
-        let looks = if has_room { 0 } else { self.shared.lanes.len() };
-        let stream = TcpStream::from_std(stream);
-        self.shared.open.fetch_add(1, Ordering::Relaxed);
-        self.shared.give(Incoming { stream, served, looks });
-    }
-
-    /// Closes a connection that is idle, where there is one, for another server's.
-    pub fn close_idle(&self) {
-        let shared = &self.shared;
-        let lane = shared.next_lane.fetch_add(1, Ordering::Relaxed) % shared.lanes.len();
-        shared.lanes[lane].closing.fetch_add(1, Ordering::Relaxed);
-        let _ = shared.lanes[lane].waker.wake();
-    }
-
-    pub fn change(&self) {
-        self.shared.shown.change();
-        self.refresher.unpark();
-    }
-
-    /// How many connections are another server's now.
-    pub fn note_others(&self, count: usize) {
-        self.shared.others.store(count, Ordering::Relaxed);
-    }
-
-    /// How many connections are this one's.
-    pub fn open(&self) -> usize {
-        self.shared.open.load(Ordering::Relaxed)
-    }
-
-    /// Bytes of bodies of which only a part has come.
-    pub fn held_bytes(&self) -> usize {
-        self.shared.held.load(Ordering::Relaxed)
-    }
-
-    /// What was answered since the last call, of `/query` and of `/query_by_hash`.
-    pub fn take_counted(&self) -> [Queries; 2] {
-        self.shared.queries.each_ref().map(|queries| queries.lock().take())
-    }
-
-    /// Since the last call: connections that were closed for another one, and requests that were
-    /// handed over for a panic.
-    pub fn take_ended(&self) -> (usize, usize) {
-        let Shared { closed_for_another, panics, .. } = &*self.shared;
-        (closed_for_another.swap(0, Ordering::Relaxed), panics.swap(0, Ordering::Relaxed))
-    }
-
-    /// Accepts no more, closes what is idle, and hands over what is not.
-    pub fn stop(&self) {
-        self.shared.stopping.store(true, Ordering::Release);
-        for lane in &self.shared.lanes {
-            let _ = lane.waker.wake();
-        }
-        self.refresher.unpark();
-        for thread in self.threads.lock().drain(..) {
-            let _ = thread.join();
-        }
-    }
-}
-
-/// Asks again what answers say, as long as there are queries.
-fn refresh<S: Service>(shared: &Shared<S>) {
-    while !shared.stopping.load(Ordering::Acquire) {
-        let asks = AssertUnwindSafe(|| shared.shown.refresh());
-        let is_used = catch_unwind(asks).unwrap_or(false);
-        std::thread::sleep(REFRESH_PAUSE);
-        // Where there are no queries, the next one asks itself.
-        std::thread::park_timeout(if is_used { REFRESH } else { 10 * REFRESH });
-    }
-}
-
-struct Thread<S> {
+pub(crate) struct Thread<S> {
     shared: Arc<Shared<S>>,
     lane: usize,
     poll: Poll,
@@ -303,7 +35,17 @@ struct Thread<S> {
 }
 
 impl<S: Service> Thread<S> {
-    fn run(mut self) {
+    pub fn new(
+        shared: Arc<Shared<S>>,
+        lane: usize,
+        poll: Poll,
+        listening: Option<TcpListener>,
+    ) -> Self {
+        let (connections, scratch) = (Slab::new(), Scratch::default());
+        Self { shared, lane, poll, listening, accept_at: None, connections, scratch }
+    }
+
+    pub fn run(mut self) {
         let mut events = Events::with_capacity(1024);
         let mut sweep_at = Instant::now() + SWEEP;
         while !self.shared.stopping.load(Ordering::Acquire) {
@@ -491,12 +233,6 @@ impl<S: Service> Thread<S> {
             }
         }
     }
-}
-
-fn unread(stream: TcpStream, is_last: bool) -> Handed {
-    let descriptor = OwnedFd::from(std::net::TcpStream::from(stream));
-    let (received, unsent) = (Vec::new(), Vec::new());
-    Handed { descriptor, received, unsent, age: Duration::ZERO, is_last }
 }
 
 /// Whether a client has gone before it was accepted.
