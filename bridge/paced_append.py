@@ -13,7 +13,6 @@ from typing import Protocol
 from bridge.ports import RecordSink
 from bridge.supervision import cancel
 from schemas.identities import PublisherKey
-from schemas.limits import RECORD_BYTES_MAX
 from schemas.records import EventsRecord, SequencedRecord
 
 _logger = logging.getLogger(__name__)
@@ -92,14 +91,14 @@ class PacedAppend:
         """Hands over records of one publisher, one at a time where they are large; what follows on
         them has to be appended here, too.
         """
-        if _is_small(records):
+        if self._is_small(records):
             self.append(records, ask_again=ask_again)
         else:
             await self._write(*self._take(records), ask_again=ask_again)
 
     def begin_paced(self, records: Sequence[SequencedRecord]) -> None:
         """The same, in a task of its own."""
-        if self.at_once or _is_small(records):
+        if self.at_once or self._is_small(records):
             self.append(records)
         else:
             task = asyncio.create_task(self._write_alone(*self._take(records)))
@@ -157,14 +156,13 @@ class PacedAppend:
             waiting.records.clear()
             self._when_ended(publisher)
 
+    def _is_small(self, records: Sequence[SequencedRecord]) -> bool:
+        return sum(map(_size, records)) <= self._sink.turn_bytes
+
     async def close(self) -> None:
         """Ends; what waits is handed over."""
         await cancel(*self._tasks)
         self.finish_all()
-
-
-def _is_small(records: Sequence[SequencedRecord]) -> bool:
-    return sum(map(_size, records)) <= RECORD_BYTES_MAX
 
 
 def _size(record: SequencedRecord) -> int:

@@ -23,6 +23,11 @@ class RecordSink(Protocol):
         ...
 
     @property
+    def turn_bytes(self) -> int:
+        """How many bytes of messages may become records at once, before something else comes."""
+        ...
+
+    @property
     def is_ready(self) -> bool:
         """Whether what was received may become records now."""
         ...
@@ -36,8 +41,8 @@ class RecordSink(Protocol):
         ...
 
     async def idle(self) -> None:
-        """Returns once what was appended is in the answers, where that is known here, or after
-        BULK_IDLE_WAIT_S: for what takes long itself, and would delay what is appended behind it.
+        """Returns once nothing that was appended waits to be folded, where that is known here, or
+        after BULK_IDLE_WAIT_S: for what takes long itself, and would delay what comes behind it.
         """
         ...
 

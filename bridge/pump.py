@@ -51,7 +51,6 @@ from schemas.limits import (
     CHECKS_AT_ONCE_MAX,
     RELINK_CHECK_S,
     SHUTDOWN_S,
-    TURN_BYTES_MAX,
     TURN_MESSAGES_MAX,
     WATCH_PAUSED_S,
 )
@@ -230,7 +229,7 @@ class Pump:
 
     def _turn(self) -> bool:
         """Steps 2 to 4; False where nothing more has been received."""
-        messages = self.inbox.take(self._turn_messages_max, bytes_max=TURN_BYTES_MAX)
+        messages = self.inbox.take(self._turn_messages_max, bytes_max=self._sink.turn_bytes)
         is_more = bool(self.inbox)
         if messages:
             # Until the first one comes, nobody looks for what is large.

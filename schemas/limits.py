@@ -109,7 +109,7 @@ TOPIC_SETTLE_PAUSE_S: Final = 0.05
 # dropped: reprise_bridge_dropped_total with the reason that is given.
 MESSAGE_BYTES_MAX: Final = 16 * MIB  # reason="message_too_large"
 MESSAGE_FRAMES_MAX: Final = 3  # reason="frame_count"; what follows is not read: the link is dropped
-BULK_BYTES: Final = 256 * KIB  # a larger message is decoded beside the loop, and counted before
+BULK_BYTES: Final = 64 * KIB  # a larger message is decoded beside the loop, and counted before
 BULK_IDLE_WAIT_S: Final = 0.02  # each part of it goes when the fold has nothing to do, or then
 BULK_IDLE_LOOK_S: Final = 0.001
 BATCH_VALUES_MAX: Final = 2_500_000  # reason="too_many_values"; numbers, nested ones included
@@ -159,7 +159,7 @@ LINK_KEEPALIVE_PROBES_MAX: Final = 3
 # sequencing: order, windows, gaps.
 DUPLICATE_WINDOW: Final = 4096  # sequences back to which a duplicate can be proven; 32 KiB each
 RECORD_WINDOW_MS: Final = 50  # whose batches share a record; the latency that it adds
-RECORD_BYTES_MAX: Final = 256 * KIB  # a fuller window is split, and a larger batch; 5 ms to fold
+RECORD_BYTES_MAX: Final = 64 * KIB  # a fuller window is split, and a larger batch; 1 to 7 ms
 TURN_MESSAGES_MAX: Final = 1024  # turned into records at once, before anything else has its turn
 TURN_BYTES_MAX: Final = 512 * KIB  # of them, but for one that is larger by itself
 HELD_BATCHES_MAX: Final = 65_536  # of a publisher during a repair: reason="held_full"
@@ -363,7 +363,9 @@ MEMORY_TRIMS: Final = 12  # looks at which it is asked then
 
 # embedded.
 EMBEDDED_TURN_MESSAGES_MAX: Final = 1024  # smaller turns: the fold of one overlaps with the next
-FOLD_QUEUE_BYTES_MAX: Final = 512 * KIB  # appended and not yet folded; appending waits above it
+FOLD_TURN_S: Final = 0.004  # what one turn may take to fold; as much again may wait, appended
+FOLD_TURN_BYTES_MIN: Final = 16 * KIB  # of a turn, however long the last ones took
+FOLD_TURN_BYTES_MAX: Final = 128 * KIB  # of one, however fast they were: the next may take longer
 EMBEDDED_COMMAND_S: Final = 10.0  # a registration waits this long for the log: status="503"
 LOG_RETENTION_CHECK_S: Final = 10.0  # how often old segments are dropped
 
@@ -402,7 +404,8 @@ MONITOR_STOP_S: Final = 2.0  # for it to end with its role
 
 # wire -> inbox -> turn -> record -> log
 assert MESSAGE_BYTES_MAX <= INBOX_BYTES_MAX, "the largest message must fit the inbox"
-assert BULK_BYTES < TURN_BYTES_MAX, "what is decoded within a turn fits it"
+assert BULK_BYTES <= FOLD_TURN_BYTES_MAX, "what is decoded within a turn fits it"
+assert FOLD_TURN_BYTES_MAX <= TURN_BYTES_MAX, "a turn is as small as the fold needs it"
 assert RECORD_BYTES_MAX <= PACKED_BATCH_BYTES_MAX, "one batch may fill a record"
 assert PACKED_BATCH_BYTES_MAX <= LOG_SEGMENT_BYTES, "a batch too large to split is one record"
 assert RECORD_BYTES_MAX <= LOG_SEGMENT_BYTES, "a record never spans segments"

@@ -3,7 +3,8 @@
 A neighbour sends a single-block event every 10 ms; each answer of `/services`, asked every 2 ms,
 makes all sequences up to its last one visible then. Beside it another publisher sends as fast as
 ZeroMQ takes it, more than the service folds, so most of it waits in the inbox: in 64-block events,
-or as many events as a message may have.
+alone in a message or several together; as many events as a message may have; or removals of what it
+has stored.
 """
 
 import threading
@@ -17,7 +18,7 @@ from benchmarks.embedded.service import Service, until
 from benchmarks.report.figures import Aim, Figure, percentile
 from benchmarks.sizes import BLOCK_SIZE, SEED, KernelName, Sizes
 from schemas.limits import BATCH_EVENTS_MAX
-from simulation.traffic.load import LoadPlan
+from simulation.traffic.load import LoadPlan, Pattern
 
 MARKER: Final = "marker"
 MARK_S: Final = 0.01
@@ -32,7 +33,9 @@ def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
     floods = {
         "alone": None,
         "beside a flood of 64-block events": _flood(blocks, per_event=64, per_batch=1),
+        "beside messages of 20 of them": _flood(blocks, per_event=64, per_batch=20),
         f"beside messages of {events:,} events": _flood(blocks, per_event=1, per_batch=events),
+        "beside a flood of removals": _flood(blocks, per_event=64, per_batch=1, pattern="removed"),
     }
     figures: list[Figure] = []
     alone_ms = 0.0
@@ -46,13 +49,14 @@ def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
     return figures
 
 
-def _flood(blocks: int, *, per_event: int, per_batch: int) -> LoadPlan:
+def _flood(blocks: int, *, per_event: int, per_batch: int, pattern: Pattern = "stored") -> LoadPlan:
     step = per_event * per_batch
     return LoadPlan(
         blocks=max(1, blocks // step) * step,
         blocks_per_event=per_event,
         events_per_batch=per_batch,
         block_size=BLOCK_SIZE,
+        pattern=pattern,
         seed=SEED,
     )
 
@@ -85,12 +89,21 @@ def run_once(kernel: KernelName, flood: LoadPlan | None) -> list[float]:
             return _watch(service, seconds=2.0)
         with Publisher(flood) as publisher:
             publisher.connect(service)
+            last = flood.blocks // flood.blocks_per_event // flood.events_per_batch - 1
+            if flood.pattern == "removed":
+                publisher.send()  # all that is removed then
+                _wait_for(service, last)
+                service.wait_flushed()
+                last += last + 1
             sending = threading.Thread(target=publisher.send, daemon=True)
             waits_ms = _watch(service, seconds=flood.blocks / 500_000, then=sending)
             sending.join()
-            last = flood.blocks // flood.blocks_per_event // flood.events_per_batch - 1
-            until(lambda: service.sequences()["i0"] >= last, poll_s=0.1)
+            _wait_for(service, last)
             return waits_ms
+
+
+def _wait_for(service: Service, sequence: int) -> None:
+    until(lambda: service.sequences()["i0"] >= sequence, poll_s=0.1)
 
 
 def _watch(

@@ -22,6 +22,7 @@ from schemas.limits import (
     BULK_IDLE_WAIT_S,
     LOG_RETRY_S,
     LOG_WAITING_BYTES_MAX,
+    TURN_BYTES_MAX,
 )
 from schemas.records import HeartbeatRecord, LogRecord, encode_record
 
@@ -57,7 +58,8 @@ class LogSink:
         on_appended: given the first offset and the records of each write; may not raise.
         on_failure: called for each attempt that failed.
         on_recovered: called once nothing waits.
-        is_folded: whether `on_appended` has done with all that it was given.
+        is_idle: whether nothing that `on_appended` was given waits.
+        turn_bytes: see `RecordSink`.
     """
 
     def __init__(
@@ -67,7 +69,8 @@ class LogSink:
         on_appended: Callable[[Offset, Sequence[bytes]], None],
         on_failure: Callable[[StorageError], None],
         on_recovered: Callable[[], None],
-        is_folded: Callable[[], bool] = lambda: True,
+        is_idle: Callable[[], bool] = lambda: True,
+        turn_bytes: Callable[[], int] = lambda: TURN_BYTES_MAX,
     ) -> None:
         self.dropped: Counter[tuple[PublisherKey, str]] = Counter()
         self.waiting_bytes = 0
@@ -75,7 +78,8 @@ class LogSink:
         self._on_appended = on_appended
         self._on_failure = on_failure
         self._on_recovered = on_recovered
-        self._is_folded = is_folded
+        self._is_idle = is_idle
+        self._turn_bytes = turn_bytes
         self._waiting: deque[Sequence[bytes]] = deque()
         self._attempted = Offset(0)  # where the first of those that wait was to be appended
         self._failed = asyncio.Event()
@@ -112,6 +116,11 @@ class LogSink:
         return bool(self._waiting)
 
     @property
+    def turn_bytes(self) -> int:
+        """See `RecordSink`."""
+        return self._turn_bytes()
+
+    @property
     def is_ready(self) -> bool:
         """See `RecordSink`: whether nothing waits."""
         return not self._waiting
@@ -127,7 +136,7 @@ class LogSink:
     async def idle(self) -> None:
         """See `RecordSink`."""
         end = time.monotonic() + BULK_IDLE_WAIT_S
-        while not self._is_folded() and time.monotonic() < end:  # noqa: ASYNC110 -- another thread
+        while not self._is_idle() and time.monotonic() < end:  # noqa: ASYNC110 -- another thread
             await asyncio.sleep(BULK_IDLE_LOOK_S)
 
     async def run(self) -> None:

@@ -40,6 +40,7 @@ from schemas.limits import (
     QUEUE_BYTES_MAX,
     RECORD_SEND_BYTES_MAX,
     SPOOL_REOPEN_RATIO,
+    TURN_BYTES_MAX,
     WRITER_PAUSE_S,
 )
 from schemas.positions import Cursor
@@ -328,6 +329,11 @@ class Writer:
     def partition_of(self, stream: StreamKey) -> int:
         """The partition of the stream's records."""
         return self._key_and_partition(stream)[1]
+
+    @property
+    def turn_bytes(self) -> int:
+        """See `RecordSink`."""
+        return TURN_BYTES_MAX
 
     @property
     def is_ready(self) -> bool:

@@ -123,15 +123,15 @@ class Inbox:
                 return taken
             room_bytes = bytes_max
             while self._queues and len(taken) < messages_max:
-                publisher = next(iter(self._queues))
-                queue = self._queues.pop(publisher)
+                publisher, queue = next(iter(self._queues.items()))
                 room = min(INBOX_SHARE_MESSAGES, messages_max - len(taken))
                 used_bytes = self._take_share(queue, taken, room, room_bytes)
+                if not used_bytes:
+                    break  # it is the first one's turn then
+                del self._queues[publisher]
                 if queue:
                     self._queues[publisher] = queue  # behind the others
                 room_bytes -= used_bytes
-                if not used_bytes:
-                    break
         return taken
 
     def _take_share(

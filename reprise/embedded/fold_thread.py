@@ -6,14 +6,16 @@ the interpreter's lock: folding one turn's records goes on while the next turn's
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from reprise.embedded.pace import Pace
 from schemas.conditions import Conditions, Part
 from schemas.errors import StorageError
 from schemas.identities import Offset
-from schemas.limits import FOLD_QUEUE_BYTES_MAX, SHUTDOWN_S, TABLE_SYNC_S
+from schemas.limits import SHUTDOWN_S, TABLE_SYNC_S
 from streams.log.interface import LogEntry
 from streams.table.driver import FoldDriver
 from streams.table.table import Table, run_without_loop
@@ -56,6 +58,7 @@ class FoldThread:
         self._conditions = conditions
         self._queue: deque[_Appended] = deque()
         self._queued_bytes = 0
+        self._pace = Pace()
         self._changed = threading.Condition()
         self.as_of = NEVER
         self._stopping = False
@@ -80,8 +83,13 @@ class FoldThread:
 
     @property
     def is_idle(self) -> bool:
-        """Whether everything that was submitted is folded."""
-        return not self._pending
+        """Whether nothing that was submitted waits; the last of it may be being folded."""
+        return self._pending <= 1
+
+    @property
+    def turn_bytes(self) -> int:
+        """How much of records may be submitted at once; see `Pace`."""
+        return self._pace.turn_bytes
 
     def start(self) -> None:
         """Starts the thread."""
@@ -115,7 +123,11 @@ class FoldThread:
     def _submit(self, appended: _Appended) -> None:
         with self._changed:
             self._changed.wait_for(
-                lambda: self._ended or self._queued_bytes <= FOLD_QUEUE_BYTES_MAX
+                lambda: (
+                    self._ended
+                    or not self._queue
+                    or self._queued_bytes + appended.size_bytes <= self._pace.turn_bytes
+                )
             )
             self._check_running()
             self._queue.append(appended)
@@ -184,7 +196,9 @@ class FoldThread:
             LogEntry(Offset(offset), value)
             for offset, value in enumerate(appended.encoded, appended.first)
         )
+        began_s = time.thread_time()
         run_without_loop(self._driver.fold(entries))
+        self._pace.note(appended.size_bytes, time.thread_time() - began_s)
         self.as_of = max(self.as_of, appended.as_of)
         with self._changed:
             self._pending -= 1

@@ -101,7 +101,8 @@ class WriteThread:
             on_appended=self._fold,
             on_failure=self._note_failure,
             on_recovered=lambda: self.conditions.clear(Part.LOG),
-            is_folded=lambda: self.folding.is_idle,
+            is_idle=lambda: self.folding.is_idle,
+            turn_bytes=lambda: self.folding.turn_bytes,
         )
         self.pump = Pump(
             self.sink,

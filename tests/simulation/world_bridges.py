@@ -14,8 +14,8 @@ from types import ModuleType
 from typing import Any, Final
 from unittest import mock
 
-from bridge import heartbeats, paced_append, pump
-from bridge.delivery import spool
+from bridge import heartbeats, pump
+from bridge.delivery import spool, writer
 from bridge.sequencing import sequencer, window
 from bridge.sequencing.sequencer import Sequencer
 from bridge.service import Bridge, BridgeSettings
@@ -135,10 +135,9 @@ class BridgeWorld:
                 (spool, "Database", self._database),
                 (spool, "new_batch", WriteBatch),
                 (sequencer, "HELD_BATCHES_MAX", self.held_max),
-                *(
-                    (module, "RECORD_BYTES_MAX", self.record_bytes)
-                    for module in (batch, window, paced_append)
-                ),
+                (batch, "RECORD_BYTES_MAX", self.record_bytes),
+                (window, "RECORD_BYTES_MAX", self.record_bytes),
+                (writer, "TURN_BYTES_MAX", self.record_bytes),
                 (heartbeats, "new_bridge_name", self._bridge_name),
             ):
                 stack.enter_context(mock.patch.object(module, name, made))

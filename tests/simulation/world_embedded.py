@@ -13,7 +13,8 @@ from types import ModuleType
 from typing import Any, Final
 from unittest import mock
 
-from bridge import heartbeats, paced_append, pump
+from bridge import heartbeats, pump
+from bridge.delivery import log_sink
 from bridge.delivery.log_sink import LogSink
 from bridge.heartbeats import Heartbeats
 from bridge.membership.commands import Commands
@@ -234,10 +235,9 @@ class EmbeddedWorld:
                 (store, "Database", self._database),
                 (store, "new_batch", WriteBatch),
                 (sequencer, "HELD_BATCHES_MAX", self.held_max),
-                *(
-                    (module, "RECORD_BYTES_MAX", self.record_bytes)
-                    for module in (batch, window, paced_append)
-                ),
+                (batch, "RECORD_BYTES_MAX", self.record_bytes),
+                (window, "RECORD_BYTES_MAX", self.record_bytes),
+                (log_sink, "TURN_BYTES_MAX", self.record_bytes),
                 (heartbeats, "new_bridge_name", self._bridge_name),
                 *bounds_for(self.slice_entries),
                 (os, "urandom", names.randbytes),

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from bridge import followed as followed_module
-from bridge import paced_append, supervision
 from bridge import pump as pumps
+from bridge import supervision
 from bridge.pump import Pump
 from bridge.sequencing import bulk as bulk_module
 from bridge.sequencing import window as window_module
@@ -25,6 +25,7 @@ from bridge.wire import batch as batch_module
 from bridge.wire.drop_reasons import DropReason
 from schemas.errors import EndpointError, RegistrationConflictError
 from schemas.identities import PublisherKey
+from schemas.limits import TURN_BYTES_MAX
 from schemas.positions import Cursor
 from schemas.records import Record
 from schemas.registration import Registration
@@ -52,6 +53,8 @@ def live(sequence: int, of: PublisherKey = ONE) -> RawMessage:
 
 class FakeSink:
     """Takes records, unless it is told to wait or to fail."""
+
+    turn_bytes = TURN_BYTES_MAX
 
     def __init__(self) -> None:
         self.records: list[Record] = []
@@ -551,13 +554,14 @@ def test_a_publisher_that_is_held_again_goes_on_where_it_was() -> None:
 
 # Large batches
 
-EVENTS = 4
+EVENTS = 8
 
 
 @pytest.fixture
 def in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """What `large` sends is large, and each of its events a record."""
-    for module in (batch_module, window_module, paced_append):
+    monkeypatch.setattr(FakeSink, "turn_bytes", 90)
+    for module in (batch_module, window_module):
         monkeypatch.setattr(module, "RECORD_BYTES_MAX", 20)
     for bulk in (bulk_module, inbox_module):
         monkeypatch.setattr(bulk, "BULK_BYTES", 60)
@@ -591,7 +595,7 @@ def test_records_of_others_come_between_the_parts_of_a_large_batch() -> None:
         await bench.begin(REPLAYS)
         bench.sink.step(0)
         await bench.receive(large(0), live(1))
-        for part in range(EVENTS):
+        for part in range(EVENTS - 1):
             bench.sink.step(2 if part == 0 else 1)
             await until(lambda: len(bench.sink.told()) > part)  # noqa: B023
             await bench.receive(live(part, TWO), live(2 + part))
@@ -599,9 +603,9 @@ def test_records_of_others_come_between_the_parts_of_a_large_batch() -> None:
             assert len(bench.sink.told()) == part + 1
         assert len(bench.pump.inbox) == EVENTS, "what comes behind it waits where that is bounded"
         bench.sink.step_on()
-        await until(lambda: len(bench.sink.told()) == 2 * EVENTS + 1)
+        await until(lambda: len(bench.sink.told()) == 2 * EVENTS)
 
-    assert play(scene).sink.told() == [*events_of(0), *numbers(1, EVENTS + 1)]
+    assert play(scene).sink.told() == [*events_of(0), *numbers(1, EVENTS)]
 
 
 @pytest.mark.usefixtures("in_parts")

@@ -64,13 +64,13 @@ class Bench:
         self.folded: list[tuple[int, int]] = []
         self.failures: list[StorageError] = []
         self.recoveries = 0
-        self.is_folded = True
+        self.is_idle = True
         self.sink = LogSink(
             self.log,
             on_appended=self.fold,
             on_failure=self.failures.append,
             on_recovered=self.recover,
-            is_folded=lambda: self.is_folded,
+            is_idle=lambda: self.is_idle,
         )
 
     def fold(self, first: Offset, encoded: Sequence[bytes]) -> None:
@@ -191,7 +191,7 @@ def test_who_has_something_to_append_waits_until_nothing_waits(
     assert bench.numbers() == [0]
 
 
-def test_who_would_delay_others_waits_until_all_is_folded_but_not_for_ever(
+def test_who_would_delay_others_waits_until_nothing_waits_but_not_for_ever(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def waits() -> float:
@@ -201,16 +201,16 @@ def test_who_would_delay_others_waits_until_all_is_folded_but_not_for_ever(
         return loop.time() - began
 
     async def folded_meanwhile() -> None:
-        bench.is_folded = False
+        bench.is_idle = False
         waiting = asyncio.create_task(bench.sink.idle())
         await asyncio.sleep(0.01)
         assert not waiting.done()
-        bench.is_folded = True
+        bench.is_idle = True
         await waiting
 
     monkeypatch.setattr(log_sink, "BULK_IDLE_WAIT_S", 60.0)
     asyncio.run(waits())
     asyncio.run(folded_meanwhile())
     monkeypatch.setattr(log_sink, "BULK_IDLE_WAIT_S", 0.05)
-    bench.is_folded = False
+    bench.is_idle = False
     assert asyncio.run(waits()) >= 0.04

@@ -1,9 +1,11 @@
 from bridge.sockets.inbox import Inbox
 from bridge.sockets.raw_message import RawMessage
+from schemas.limits import INBOX_SHARE_MESSAGES
 from tests.unit.bridge.messages import registration
 
 ONE = registration().publisher
 TWO = registration(instance_id="w-2").publisher
+THREE = registration(instance_id="w-3").publisher
 
 
 def messages(count: int, size_bytes: int = 1) -> list[RawMessage]:
@@ -52,6 +54,16 @@ def test_a_turn_takes_no_more_bytes_than_asked_for_but_one_message_at_least() ->
     assert inbox.take(9, bytes_max=3) == sent[2:3]
     assert inbox.take(9, bytes_max=8) == sent[3:]
     assert (len(inbox), inbox.size_bytes) == (0, 0)
+
+
+def test_who_has_no_room_in_a_turn_is_the_first_of_the_next() -> None:
+    inbox = Inbox()
+    large = RawMessage(TWO, [b"x" * 8], 0.0)
+    small = messages(2 * INBOX_SHARE_MESSAGES, size_bytes=1)
+    inbox.put([*small, large])
+    assert inbox.take(999, bytes_max=INBOX_SHARE_MESSAGES + 7) == small[:INBOX_SHARE_MESSAGES]
+    inbox.put([RawMessage(THREE, [b"x"], 0.0)])
+    assert inbox.take(999, bytes_max=8) == [large]
 
 
 def test_the_taker_is_woken_when_there_is_something_to_take_again() -> None:

@@ -10,7 +10,7 @@ from schemas.conditions import Conditions
 from schemas.errors import DiskError, StorageError
 from schemas.events import Cleared
 from schemas.identities import Offset
-from schemas.limits import MAINTAINED_ENTRIES
+from schemas.limits import FOLD_TURN_BYTES_MAX, MAINTAINED_ENTRIES
 from streams.kernel import open_kernel
 from streams.log.embedded import EmbeddedLog
 from streams.table.fold import Fold
@@ -18,6 +18,7 @@ from streams.table.store import TableStore
 from streams.table.table import Table
 from tests.building import SCOPE, events_record, stored
 from tests.fakes import PoisonedKernel
+from tests.processes import until
 
 
 class Panic(BaseException):
@@ -64,6 +65,47 @@ def test_stopping_folds_and_flushes_what_was_submitted(tmp_path: Path, log: Embe
     folding.stop()
     assert folding.fold.offset == 0
     assert folding.flushed_offset == 0
+    table.close()
+
+
+def test_little_waits_behind_what_is_being_folded(tmp_path: Path, log: EmbeddedLog) -> None:
+    """So what is submitted next is folded soon; the thread is never left without anything."""
+    steps = threading.Semaphore(0)
+
+    class SteppedFold(Fold):
+        def apply(self, offset: Offset, encoded: bytes) -> None:
+            steps.acquire()
+            super().apply(offset, encoded)
+
+    table = opened(tmp_path, log, lambda: SteppedFold(open_kernel(1337, name="reference")))
+    folding = FoldThread(table, flush_s=60.0, conditions=Conditions(time.time))
+    folding.start()
+    assert folding.is_idle
+    blocks = 2 * FOLD_TURN_BYTES_MAX // 3 // 24
+    submitted: list[Offset] = []
+
+    def submit() -> None:
+        for number in range(4):
+            hashes = range(number * blocks + 1, (number + 1) * blocks + 1)
+            record = events_record(number, number, [stored(number, hashes, range(4 * blocks))])
+            first = log.append([record])
+            folding.submit(first, [record])
+            submitted.append(first)
+
+    submitting = threading.Thread(target=submit, daemon=True)
+    submitting.start()
+    until(lambda: len(submitted) == 2, what="one being folded, and one behind it")
+    time.sleep(0.05)
+    assert submitted == [0, 1]
+    assert not folding.is_idle
+    steps.release()
+    until(lambda: len(submitted) == 3, what="room for the next one")
+    steps.release(3)
+    submitting.join()
+    folding.wait()
+    assert folding.is_idle
+    assert folding.fold.offset == 3
+    folding.stop()
     table.close()
 
 
