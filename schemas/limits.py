@@ -133,6 +133,7 @@ PUBLISHER_FILES_SHARE: Final = 8  # so much of the limit of open files is left t
 PUBLISHER_FILES_LEFT_MAX: Final = 1024  # but no more than so many
 RECEIVE_BURST_MAX: Final = 512  # messages taken from one socket before the next one's turn
 RECEIVE_BURST_BYTES: Final = 256 * KIB  # the same in bytes; so 50 MB/s of one publisher at most
+RECEIVE_BURST_S: Final = 0.004  # the same in time
 SUBSCRIBER_TURN_S: Final = 0.005  # a turn looks at every socket, so several messages share one
 SUBSCRIBER_ERROR_PAUSE_S: Final = 0.1  # after an unexpected error, so that it does not spin
 LINK_WATCH_S: Final = 0.1  # how often the state of the links is read
@@ -366,6 +367,7 @@ EMBEDDED_TURN_MESSAGES_MAX: Final = 1024  # smaller turns: the fold of one overl
 FOLD_TURN_S: Final = 0.004  # what one turn may take to fold; as much again may wait, appended
 FOLD_TURN_BYTES_MIN: Final = 16 * KIB  # of a turn, however long the last ones took
 FOLD_TURN_BYTES_MAX: Final = 128 * KIB  # of one, however fast they were: the next may take longer
+FOLD_FLUSH_CONTEXTS_MAX: Final = 512  # with changes: a flush is due then; some 8 ms
 EMBEDDED_COMMAND_S: Final = 10.0  # a registration waits this long for the log: status="503"
 LOG_RETENTION_CHECK_S: Final = 10.0  # how often old segments are dropped
 

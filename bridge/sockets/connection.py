@@ -36,6 +36,7 @@ from schemas.limits import (
     MESSAGE_HEADERS_BYTES,
     RECEIVE_BURST_BYTES,
     RECEIVE_BURST_MAX,
+    RECEIVE_BURST_S,
     SUBSCRIBER_TURN_S,
 )
 from schemas.registration import Registration
@@ -139,13 +140,15 @@ class Connection:
         return descriptor_of(self.socket), descriptor_of(self._monitor)
 
     def receive(self) -> list[RawMessage]:
-        """What has arrived, up to RECEIVE_BURST_MAX messages or RECEIVE_BURST_BYTES.
+        """What has arrived, up to RECEIVE_BURST_MAX messages, RECEIVE_BURST_BYTES, or
+        RECEIVE_BURST_S: where other threads have the interpreter, each message waits for it.
 
         Never waits; one message is taken whatever its size, and the next one only after as long as
         smaller ones of that size would have taken.
         """
         messages: list[RawMessage] = []
         received_at = time.monotonic()
+        until = received_at + RECEIVE_BURST_S
         size_bytes = 0
         link = self._sent_over
         self.pending = True
@@ -164,6 +167,8 @@ class Connection:
             message = RawMessage(self.publisher, frames, received_at, link)
             messages.append(message)
             size_bytes += message.size_bytes
+            if time.monotonic() >= until:
+                break
         self._delivered += len(messages)
         self._delivered_bytes += size_bytes + MESSAGE_HEADERS_BYTES * len(messages)
         if messages:

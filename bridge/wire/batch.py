@@ -284,11 +284,11 @@ class BatchDecoder:
         if packed is None:
             return None
         digest, engine_time, count, clears, run, lora_names = packed
-        if lora_names:
-            known = self._origin.lora_names.union(lora_names)
-            if len(known) > LORA_NAMES_MAX:
+        known = self._origin.lora_names
+        if lora_names and (new := set(lora_names).difference(known)):
+            if len(known) + len(new) > LORA_NAMES_MAX:
                 return None
-            self._origin.lora_names.update(lora_names)
+            known.update(new)
         return DecodedBatch(sequence, digest, engine_time, count, clears, run, [])
 
     def _decode(self, payload: bytes, sequence: int, values: int) -> DecodedBatch:

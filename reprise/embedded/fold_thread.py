@@ -15,7 +15,7 @@ from reprise.embedded.pace import Pace
 from schemas.conditions import Conditions, Part
 from schemas.errors import StorageError
 from schemas.identities import Offset
-from schemas.limits import SHUTDOWN_S, TABLE_SYNC_S
+from schemas.limits import FOLD_FLUSH_CONTEXTS_MAX, SHUTDOWN_S, TABLE_SYNC_S
 from streams.log.interface import LogEntry
 from streams.table.driver import FoldDriver
 from streams.table.table import Table, run_without_loop
@@ -52,7 +52,11 @@ class FoldThread:
     def __init__(self, table: Table, *, flush_s: float, conditions: Conditions) -> None:
         self.fold = table.fold
         self._driver = FoldDriver(
-            table, flush_s=flush_s, sync_s=TABLE_SYNC_S, on_flush=self._note_flush
+            table,
+            flush_s=flush_s,
+            sync_s=TABLE_SYNC_S,
+            flush_contexts_max=FOLD_FLUSH_CONTEXTS_MAX,
+            on_flush=self._note_flush,
         )
         self._flush_s = flush_s
         self._conditions = conditions
@@ -196,9 +200,9 @@ class FoldThread:
             LogEntry(Offset(offset), value)
             for offset, value in enumerate(appended.encoded, appended.first)
         )
-        began_s = time.thread_time()
+        began_s = time.monotonic()
         run_without_loop(self._driver.fold(entries))
-        self._pace.note(appended.size_bytes, time.thread_time() - began_s)
+        self._pace.note(appended.size_bytes, time.monotonic() - began_s)
         self.as_of = max(self.as_of, appended.as_of)
         with self._changed:
             self._pending -= 1

@@ -22,7 +22,7 @@ class Pace:
         self._seconds = 0.0
 
     def note(self, size_bytes: int, seconds: float) -> None:
-        """So many bytes of records took so many seconds of CPU time."""
+        """So many bytes of records took so many seconds, flushes between them included."""
         self._bytes = _KEPT * self._bytes + size_bytes
         self._seconds = _KEPT * self._seconds + seconds
         fitting = FOLD_TURN_S * self._bytes / max(self._seconds, 1e-9)

@@ -307,6 +307,10 @@ class Kernel(ReadOnlyKernel, Protocol):
         """How many changes `take_changes` would return."""
         ...
 
+    def pending_contexts(self) -> int:
+        """How many contexts they are of."""
+        ...
+
     def load(self, context: ModelContext, changes: bytes, /) -> None:
         """Applies changes that were taken or dumped before. Leaves no changes itself.
 

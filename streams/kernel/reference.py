@@ -363,6 +363,10 @@ class ReferenceKernel:
         return sum(len(changes) for changes in self._changes.values()) // CHANGE_BYTES
 
     @_locked
+    def pending_contexts(self) -> int:
+        return len(self._changes)
+
+    @_locked
     def load(self, context: ModelContext, changes: bytes, /) -> None:
         context = ModelContext(*context)
         for change in list(decode_changes(changes)):

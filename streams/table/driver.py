@@ -2,6 +2,7 @@
 service's fold thread, in a worker.
 """
 
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -42,6 +43,7 @@ class FoldDriver:
         flush_s: float = _NEVER,
         sync_s: float = _NEVER,
         flush_changes_max: int = TABLE_FLUSH_CHANGES_MAX,
+        flush_contexts_max: int = sys.maxsize,
         counters: Counter[str] | None = None,
         skip_log: SkipLog | None = None,
         on_flush: Callable[[StorageError | None], None] | None = None,
@@ -52,6 +54,7 @@ class FoldDriver:
         flush_s: the flush time; without one, whoever calls `flush` keeps it.
         sync_s: how often a flush is made durable; for a table whose log drops what it covers.
         flush_changes_max: changes that may wait.
+        flush_contexts_max: contexts with any: some 15 us each to write.
         counters, skip_log: shared with other drivers.
         on_flush: called after each flush with None or its error; a failed one is retried later.
             Without it the error is raised.
@@ -63,6 +66,7 @@ class FoldDriver:
         self._flush_s = flush_s
         self._sync_s = sync_s
         self._flush_changes_max = flush_changes_max
+        self._flush_contexts_max = flush_contexts_max
         self._skip_log = SkipLog() if skip_log is None else skip_log
         self._on_flush = on_flush
         self._clock = clock
@@ -123,7 +127,13 @@ class FoldDriver:
 
     @property
     def _is_full(self) -> bool:
-        return self.table.pending_changes >= self._flush_changes_max and not self._failing
+        if self._failing:
+            return False
+        table = self.table
+        return (
+            table.pending_changes >= self._flush_changes_max
+            or table.pending_contexts >= self._flush_contexts_max
+        )
 
     def _count(self, records: int, skipped: Iterable[SkippedRecord]) -> None:
         self.counters["records"] += records

@@ -284,6 +284,11 @@ class Table:
         """How many changes the next flush would write."""
         return self.fold.kernel.pending_changes()
 
+    @property
+    def pending_contexts(self) -> int:
+        """How many contexts they are of; each takes a row at least."""
+        return self.fold.kernel.pending_contexts()
+
     def apply(self, entries: Iterable[LogEntry]) -> list[SkippedRecord]:
         """Folds records in order; those at or below the fold's offset are ignored.
 

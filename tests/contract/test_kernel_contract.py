@@ -631,12 +631,12 @@ def test_a_publisher_answers_for_its_own_model_alone(bench: Bench) -> None:
     assert bench.kernel.knows(SCOPE._replace(model_name="another")) is True
 
 
-def test_what_waits_to_be_taken_is_counted_in_changes(bench: Bench) -> None:
+def test_what_waits_to_be_taken_is_counted_in_changes_and_in_contexts(bench: Bench) -> None:
     bench.store(bench.publisher(), ABC)
     bench.store(bench.publisher(), (0,), lora_name="adapter")
-    assert bench.kernel.pending_changes() == 4
+    assert (bench.kernel.pending_changes(), bench.kernel.pending_contexts()) == (4, 2)
     bench.kernel.take_changes()
-    assert bench.kernel.pending_changes() == 0
+    assert (bench.kernel.pending_changes(), bench.kernel.pending_contexts()) == (0, 0)
 
 
 def test_a_refused_event_makes_no_group_a_sparse_one(bench: Bench) -> None:

@@ -65,10 +65,11 @@ class Run:
             case Load(context, changes):
                 kernel.load(context, b"".join(map(self.encode, changes)))
             case Take():
-                pending = kernel.pending_changes()
+                pending, contexts = kernel.pending_changes(), kernel.pending_contexts()
                 taken = sorted(kernel.take_changes())
                 assert pending == sum(len(changes) for _, changes in taken) // 24
-                assert kernel.pending_changes() == 0
+                assert contexts == len(taken)
+                assert (kernel.pending_changes(), kernel.pending_contexts()) == (0, 0)
                 self.taken += taken
                 return taken
         return None
@@ -98,7 +99,7 @@ class Run:
             "scopes": scopes,
             "counters": self.kernel.counters(),
             "stats": stats,
-            "pending": self.kernel.pending_changes(),
+            "pending": (self.kernel.pending_changes(), self.kernel.pending_contexts()),
         }
 
 

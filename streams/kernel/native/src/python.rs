@@ -189,6 +189,10 @@ impl Kernel {
         self.core.state.read().index.changes.pending()
     }
 
+    fn pending_contexts(&self) -> usize {
+        self.core.state.read().index.changes.pending_contexts()
+    }
+
     #[pyo3(signature = (context, changes, /))]
     fn load(&self, context: &Bound<'_, PyAny>, changes: &Bound<'_, PyAny>) -> PyResult<()> {
         let key = context_key(context)?;

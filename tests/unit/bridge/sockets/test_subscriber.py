@@ -188,6 +188,31 @@ def test_little_is_taken_of_one_publisher_before_the_next_ones_turn(
     assert sorted(taken)[-2] < 25_000 + 10_100
 
 
+def test_a_publisher_whose_messages_take_long_to_receive_has_short_turns(
+    subscriber: Subscriber, engine: Engine, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "RECEIVE_BURST_S", 0.01)
+    receive, put = connection_module.Connection._receive_frames, inbox.put
+    taken: list[int] = []
+
+    def slowly(connection: connection_module.Connection) -> list[bytes]:
+        frames = receive(connection)
+        time.sleep(0.003)
+        return frames
+
+    def counted(messages: Sequence[RawMessage]) -> None:
+        taken.append(len(messages))
+        put(messages)
+
+    monkeypatch.setattr(connection_module.Connection, "_receive_frames", slowly)
+    monkeypatch.setattr(inbox, "put", counted)
+    follow(subscriber, engine)
+    for i in range(50):
+        engine.send(b"", i.to_bytes(8, "big"), b"x")
+    assert len(take(inbox, 50)) == 50
+    assert max(taken) <= 4
+
+
 def test_a_large_message_arrives(subscriber: Subscriber, engine: Engine, inbox: Inbox) -> None:
     follow(subscriber, engine)
     engine.send(b"", bytes(8), b"x" * 5_000_000)

@@ -59,6 +59,21 @@ def test_a_flush_is_due_at_once_where_many_changes_wait(table: Table) -> None:
     assert table.flushed == 2
 
 
+def test_a_flush_is_due_at_once_where_changes_of_many_contexts_wait(table: Table) -> None:
+    def adapter(offset: int, *names: str) -> LogEntry:
+        events = [
+            stored(offset, [offset * 4 + at + 1], range(4), lora_name=name)
+            for at, name in enumerate(names)
+        ]
+        return LogEntry(Offset(offset), events_record(offset, offset, events))
+
+    driver = FoldDriver(table, flush_contexts_max=3)
+    run_without_loop(driver.fold([adapter(0, "a", "b"), adapter(1, "b", "a")]))
+    assert table.flushed == -1
+    run_without_loop(driver.fold([adapter(2, "c")]))
+    assert table.flushed == 2
+
+
 def test_folding_in_threads_flushes_and_counts_as_folding_here_does(table: Table) -> None:
     driver = FoldDriver(table, flush_changes_max=3)
     repeated = entry(1)._replace(offset=Offset(2))

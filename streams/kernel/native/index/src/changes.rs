@@ -134,6 +134,11 @@ impl ChangeLists {
         self.pending
     }
 
+    /// How many contexts they are of.
+    pub fn pending_contexts(&self) -> usize {
+        self.changed.len()
+    }
+
     pub fn take(&mut self) -> Vec<(ContextKey, Vec<u8>)> {
         self.pending = 0;
         let mut taken = Vec::with_capacity(self.changed.len());
@@ -261,6 +266,8 @@ mod tests {
                 }
                 let bytes: usize = models.iter().map(|model| model.pending.len()).sum();
                 assert_eq!(lists.pending() * CHANGE_BYTES, bytes);
+                let changed = models.iter().filter(|model| !model.pending.is_empty()).count();
+                assert_eq!(lists.pending_contexts(), changed);
                 let kept = |model: &&Model| model.members > 0 || !model.pending.is_empty();
                 assert_eq!(lists.numbers.len(), models.iter().filter(kept).count());
             }
