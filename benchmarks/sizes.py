@@ -23,6 +23,7 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
         prompt_tokens: lengths of queries.
         query_bodies: different prompts that rotate.
         query_cpu_s: requests go on for about this much CPU of the service.
+        rate_s: how long a server is asked for its requests/s.
         memory_blocks: held by one instance.
         shared_blocks: held by each of eight instances.
         recovery_blocks: in table and log.
@@ -44,6 +45,7 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: tuple[int, ...] = (1024, 8192, 32_768, 131_072)
     query_bodies: int = 20
     query_cpu_s: float = 0.5
+    rate_s: float = 2.0
     memory_blocks: int = 1_000_000
     shared_blocks: int = 1_000_000
     recovery_blocks: int = 1_000_000
@@ -85,6 +87,7 @@ _QUICK: Final = Sizes(
     single_blocks=40_000,
     prompt_tokens=(1024, 8192),
     query_cpu_s=0.1,
+    rate_s=1.0,
     memory_blocks=100_000,
     shared_blocks=50_000,
     recovery_blocks=100_000,

@@ -95,13 +95,13 @@ class Server:
     """A server's process, and connections to it."""
 
     def __init__(self, address: tuple[str, int], pid: int) -> None:
-        self._address = address
+        self.address = address
         self._pid = pid
 
     @contextmanager
     def connected(self, connections: int) -> Iterator[list[Client]]:
         """New connections, as the server closes those that have been idle for some seconds."""
-        clients = [Client(self._address) for _ in range(connections)]
+        clients = [Client(self.address) for _ in range(connections)]
         try:
             yield clients
         finally:

@@ -2,8 +2,9 @@
 
 Eight publishers send the same prompts to both over their own sockets. The answers must agree
 before anything is timed. Then each is asked in turn, the same number of times, over raw connections
-that are kept alive: CPU is that of the server's process for each request with eight connections,
-and requests/s those of this one client, a lower bound. A ratio is of one pass: theirs over ours.
+that are kept alive: CPU is that of the server's process for each request with eight connections.
+Requests/s are those of `wrk` over eight connections, where it is installed; else of this one
+client, which is a lower bound. A ratio is of one pass: theirs over ours.
 """
 
 import json
@@ -27,6 +28,7 @@ from benchmarks.embedded.query import (
     request_of,
 )
 from benchmarks.embedded.service import MODEL, Service, until
+from benchmarks.peers import load_generator
 from benchmarks.peers.dynamo import DynamoIndexer
 from benchmarks.report.figures import Aim, Figure, percentile
 from benchmarks.sizes import BLOCK_SIZE, KernelName, Sizes
@@ -104,7 +106,8 @@ def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
         _wait_until_all_agree(contenders, prompts[-1])
         for tokens in sizes.prompt_tokens:
             figures += _measure_length(tokens, contenders, prompts, sizes)
-    note = f"{PACKAGE} {version()}; {len(prompts)} bodies rotate"
+    client = "wrk" if load_generator.installed() else "a client in Python"
+    note = f"{PACKAGE} {version()}; {len(prompts)} bodies rotate; requests/s asked by {client}"
     return [msgspec.structs.replace(figures[0], note=note), *figures[1:]]
 
 
@@ -152,14 +155,17 @@ def _measure_length(
     for _ in range(sizes.runs):
         for one in contenders:
             rotating = list(islice(cycle(requests[one.name]), count))
-            passes[one.name].append(_measure_pass(one.server, rotating))
+            passes[one.name].append(_measure_pass(one.server, rotating, sizes.rate_s))
     return _figures(tokens, passes)
 
 
-def _measure_pass(server: Server, requests: list[bytes]) -> Pass:
+def _measure_pass(server: Server, requests: list[bytes], rate_s: float) -> Pass:
     started = time.perf_counter()
     cpu = server.busy(requests)
     rate = len(requests) / (time.perf_counter() - started)
+    if load_generator.installed():
+        bodies = list(dict.fromkeys(requests))
+        rate = load_generator.requests_per_s(server.address, bodies, seconds=rate_s)
     _, seconds = server.single(requests)
     return Pass(cpu, rate, 1e6 * percentile(seconds, 50), 1e6 * percentile(seconds, 99))
 
