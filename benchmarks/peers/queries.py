@@ -1,4 +1,5 @@
-"""`POST /query` of us and of NVIDIA Dynamo's indexer, side by side: the same content, in turn.
+"""`POST /query` and `/query_by_hash` of us and of NVIDIA Dynamo's indexer, side by side: the same
+content, in turn.
 
 Eight publishers send the same prompts to both over their own sockets. The answers must agree
 before anything is timed. Then each is asked in turn, the same number of times, over raw connections
@@ -8,17 +9,21 @@ client, which is a lower bound. A ratio is of one pass: theirs over ours.
 """
 
 import json
+import struct
 import time
+from array import array
 from collections.abc import Callable
 from itertools import cycle, islice
 from typing import Final, NamedTuple
 
 import msgspec
+import xxhash
 
 from benchmarks.embedded.publisher import Publisher
 from benchmarks.embedded.query import (
     FORMS,
     INSTANCES,
+    OCTETS_URL,
     REQUESTS_MIN,
     Server,
     instances_of,
@@ -35,6 +40,9 @@ from benchmarks.sizes import BLOCK_SIZE, KernelName, Sizes
 from devtools.dynamo import PACKAGE, VARIABLE, interpreter, version
 
 THEIRS: Final = "Dynamo, JSON"
+BY_HASH: Final = "octets by hash"
+THEIRS_BY_HASH: Final = "Dynamo, JSON by hash"
+HASH_SEED: Final = 1337  # of XXH3-64, by which both name blocks
 AIMS: Final = {
     ("JSON", 1024): 4.0,
     ("JSON", 8192): 6.0,
@@ -44,6 +52,7 @@ AIMS: Final = {
     ("msgpack bin", 131_072): 15.0,
     ("octets", 32_768): 15.0,
     ("octets", 131_072): 15.0,
+    (BY_HASH, 131_072): 3.0,
 }
 """How many times less CPU we are to use, and more requests/s to answer."""
 
@@ -103,9 +112,14 @@ def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
             *(our_contender(form, ours) for form in FORMS),
             dynamo_contender(theirs),
         ]
-        _wait_until_all_agree(contenders, prompts[-1])
+        by_hash = [
+            Contender(BY_HASH, ours, _our_request_by_hash, _our_longest("octets")),
+            Contender(THEIRS_BY_HASH, theirs, _dynamo_request_by_hash, _dynamo_longest),
+        ]
+        _wait_until_all_agree([*contenders, *by_hash], prompts[-1])
         for tokens in sizes.prompt_tokens:
             figures += _measure_length(tokens, contenders, prompts, sizes)
+            figures += _measure_length(tokens, by_hash, prompts, sizes)
     client = "wrk" if load_generator.installed() else "a client in Python"
     note = f"{PACKAGE} {version()}; {len(prompts)} bodies rotate; requests/s asked by {client}"
     return [msgspec.structs.replace(figures[0], note=note), *figures[1:]]
@@ -116,10 +130,40 @@ def dynamo_contender(server: Server) -> Contender:
 
 
 def our_contender(form: str, server: Server) -> Contender:
+    return Contender(form, server, lambda tokens: request_of(form, tokens), _our_longest(form))
+
+
+def _our_longest(form: str) -> Callable[[bytes], list[int]]:
     def longest(answer: bytes) -> list[int]:
         return [one["longest_matched"] for one in instances_of(form, answer).values()]
 
-    return Contender(form, server, lambda tokens: request_of(form, tokens), longest)
+    return longest
+
+
+def _our_request_by_hash(tokens: list[int]) -> bytes:
+    before, hashes = 0, list[int]()
+    for block in _hashes_of(tokens):
+        pair = struct.pack("<QQ", before, block)
+        before = xxhash.xxh3_64_intdigest(pair, HASH_SEED) if hashes else block
+        hashes.append(before)
+    body = array("Q", hashes).tobytes()
+    return post_of(b"/query_by_hash" + OCTETS_URL, body, FORMS["octets"])
+
+
+def _hashes_of(tokens: list[int]) -> list[int]:
+    """Of each block, by itself: what Dynamo asks by. Ours are chained."""
+    packed, size_bytes = array("i", tokens).tobytes(), 4 * BLOCK_SIZE
+    return [
+        xxhash.xxh3_64_intdigest(packed[start : start + size_bytes], HASH_SEED)
+        for start in range(0, len(packed), size_bytes)
+    ]
+
+
+def _dynamo_request_by_hash(tokens: list[int]) -> bytes:
+    # They are taken as the 64 bits of a signed number.
+    hashes = [one - (one >> 63 << 64) for one in _hashes_of(tokens)]
+    body = msgspec.json.encode({"model_name": MODEL, "block_hashes": hashes})
+    return post_of(b"/query_by_hash", body)
 
 
 def _dynamo_request(tokens: list[int]) -> bytes:
@@ -149,14 +193,15 @@ def _measure_length(
         found = one.longest(one.server.ask(requests[one.name][0]))
         if found != [tokens] * INSTANCES:
             raise RuntimeError(f"Expected {INSTANCES} matches of {tokens} from {one.name}: {found}")
-    _, trial = contenders[-1].server.single(requests[THEIRS])
+    peer = contenders[-1]
+    _, trial = peer.server.single(requests[peer.name])
     count = max(REQUESTS_MIN, len(prompts), int(sizes.query_cpu_s / percentile(trial, 50)))
     passes: dict[str, list[Pass]] = {one.name: [] for one in contenders}
     for _ in range(sizes.runs):
         for one in contenders:
             rotating = list(islice(cycle(requests[one.name]), count))
             passes[one.name].append(_measure_pass(one.server, rotating, sizes.rate_s))
-    return _figures(tokens, passes)
+    return _figures(tokens, passes, peer.name)
 
 
 def _measure_pass(server: Server, requests: list[bytes], rate_s: float) -> Pass:
@@ -170,9 +215,9 @@ def _measure_pass(server: Server, requests: list[bytes], rate_s: float) -> Pass:
     return Pass(cpu, rate, 1e6 * percentile(seconds, 50), 1e6 * percentile(seconds, 99))
 
 
-def _figures(tokens: int, passes: dict[str, list[Pass]]) -> list[Figure]:
+def _figures(tokens: int, passes: dict[str, list[Pass]], peer: str) -> list[Figure]:
     length = f"{tokens // 1024}K tokens"
-    theirs = passes[THEIRS]
+    theirs = passes[peer]
     figures = []
     for name, ours in passes.items():
         row = f"{name}, {length}"
@@ -182,7 +227,7 @@ def _figures(tokens: int, passes: dict[str, list[Pass]]) -> list[Figure]:
             Figure(name=f"{row}: p50", unit="us", runs=[one.p50 for one in ours]),
             Figure(name=f"{row}: p99", unit="us", runs=[one.p99 for one in ours]),
         ]
-        if name == THEIRS:
+        if name == peer:
             continue
         least = AIMS.get((name, tokens))
         aim = None if least is None else Aim(at_least=least)
