@@ -255,6 +255,18 @@ def test_a_hole_ends_the_match_until_it_is_stored_again(bench: Bench) -> None:
     assert bench.ask(ABC) == {"a": 3}
 
 
+def test_nobody_is_credited_with_what_another_one_stored_below_a_common_prefix(
+    bench: Bench,
+) -> None:
+    """Dynamo's indexer, with more than one thread, gives the first one all four blocks."""
+    one, other = bench.publisher("one"), bench.publisher("other")
+    bench.store(one, (0, 1, 2, 4, 5, 6, 7))
+    bench.store(other, (0,))
+    bench.store(other, (0, 1, 2, 3), start=1)
+    bench.remove(other, prompt_hashes((0, 1, 2)))
+    assert bench.ask((0, 1, 2, 3)) == {"one": 3, "other": 0}
+
+
 def test_a_partial_block_does_not_count(bench: Bench) -> None:
     bench.store(bench.publisher(), ABC)
     [match] = bench.kernel.query(SCOPE, prompt_tokens(ABC)[:-4], b"", None)

@@ -13,11 +13,14 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient  # type: ignore[import-untyped]
 
 from brokers.topics import ensure_topics
-from tests.deployment import SESSION_S, Deployment, check_once_quiet
+from tests.deployment import SESSION_S, Deployment, answers_are_right, check_once_quiet, states_of
 from tests.load import Load
 from tests.roles import Role
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+CREATES_ON_DEMAND = {"settings": {"auto.create.topics.enable": "true"}}
+"""Kafka's default: a topic that somebody asks for is made, as the broker has it."""
 
 
 def lose_disk(worker: Role) -> None:
@@ -77,9 +80,8 @@ def test_a_rocksdb_deleted_beneath_a_dead_or_a_running_worker_costs_nothing(
         assert worker.process.poll() is None
 
 
-async def delete_table_topic(deployment: Deployment) -> None:
+async def delete_topic(deployment: Deployment, name: str) -> None:
     """Returns once it is gone, or was made anew meanwhile by a role."""
-    name = deployment.kafka.topics.table.name
     admin = AIOKafkaAdminClient(bootstrap_servers=deployment.kafka.bootstrap)
     await admin.start()
     try:
@@ -90,7 +92,7 @@ async def delete_table_topic(deployment: Deployment) -> None:
 
 
 def lose_table_topic(deployment: Deployment) -> None:
-    asyncio.run(delete_table_topic(deployment))
+    asyncio.run(delete_topic(deployment, deployment.kafka.topics.table.name))
 
 
 def test_a_table_topic_lost_with_the_workers_disks_is_rebuilt_from_the_events(
@@ -116,7 +118,11 @@ def test_a_table_topic_lost_with_the_workers_disks_is_rebuilt_from_the_events(
     assert rebuilt == {"0", "1", "2", "3"}
 
 
-@pytest.mark.parametrize("made_anew", ["by a role", "at once"])
+@pytest.mark.parametrize(
+    ("made_anew", "own_broker"),
+    [("by a role", CREATES_ON_DEMAND), ("at once", {})],
+    indirect=["own_broker"],
+)
 def test_a_table_topic_lost_beneath_running_workers_is_written_again(
     deployment: Deployment, load: Load, seed: int, made_anew: str
 ) -> None:
@@ -127,3 +133,24 @@ def test_a_table_topic_lost_beneath_running_workers_is_written_again(
         asyncio.run(ensure_topics(deployment.kafka))
     deployment.until_moving()
     check_once_quiet(deployment, load, seed=seed)
+
+
+@pytest.mark.parametrize("own_broker", [CREATES_ON_DEMAND], indirect=True)
+def test_an_events_topic_lost_beneath_running_roles_ends_none_of_them(
+    deployment: Deployment, load: Load, seed: int
+) -> None:
+    """What was in it is lost: the answers need not be right, and say so."""
+    deployment.start(load)
+    until_shared(deployment)
+    deployment.until_moving()
+    asyncio.run(delete_topic(deployment, deployment.kafka.topics.events.name))
+    deployment.until_moving()
+    load.stop()
+    until_shared(deployment)
+    deployment.until(
+        lambda: states_of(deployment, load) == {"degraded"} or answers_are_right(deployment, load),
+        what=f"answers are right, or say that they may not be, seed {seed}",
+    )
+    for role in (*deployment.bridges, *deployment.workers, *deployment.replicas):
+        assert role.process is not None
+        assert role.process.poll() is None, deployment.report()

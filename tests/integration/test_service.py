@@ -12,7 +12,7 @@ import httpx
 import msgpack
 import pytest
 
-from tests.processes import Service
+from tests.processes import Service, until
 
 
 @pytest.fixture
@@ -55,6 +55,18 @@ def test_a_malformed_configuration_is_told_at_once(tmp_path: Path) -> None:
     config.write_text('{"http_server_port": "many"}')
     text = refused("--config", str(config), "--data", str(tmp_path / "data"))
     assert "Expected `int`, got `str` - at `$.http_server_port`" in text
+
+
+def test_no_name_writes_a_line_of_its_own_into_the_log(service: Service) -> None:
+    forged = "i\n2026-01-01 00:00:00,000 ERROR fake: injected"
+    red = "\x1b[31mred\x1b[0m\x00"
+    for port, name in enumerate((forged, red), 1):
+        service.register(f"tcp://127.0.0.1:{port}", instance_id=name)
+    until(lambda: service.whole_log().count("No publisher at") == 2, what="both are named")
+    lines = service.whole_log().splitlines()
+    assert all(line.isprintable() for line in lines)
+    assert not any(line.startswith("2026-01-01") for line in lines)
+    assert sum("injected" in line for line in lines) >= 1
 
 
 def test_what_names_no_wire_form_is_answered_as_conductor_does(tmp_path: Path) -> None:

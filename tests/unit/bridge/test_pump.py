@@ -609,6 +609,30 @@ def test_records_of_others_come_between_the_parts_of_a_large_batch() -> None:
 
 
 @pytest.mark.usefixtures("in_parts")
+def test_what_others_send_is_written_while_a_large_message_is_decoded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    decode, may_end = bulk_module.Bulk.decode, threading.Event()
+
+    def slowly(bulk: bulk_module.Bulk, message: RawMessage) -> RawMessage:
+        assert may_end.wait(10), "the loop waits for it"
+        return decode(bulk, message)
+
+    monkeypatch.setattr(bulk_module.Bulk, "decode", slowly)
+
+    async def scene(bench: Bench) -> None:
+        await bench.begin(PLAIN)
+        await bench.begin(REPLAYS)
+        await bench.receive(large(0))
+        await bench.receive(live(0, TWO))
+        assert (bench.sink.told(), bench.sink.told(TWO)) == ([], numbers(0, 0))
+        may_end.set()
+        await until(lambda: len(bench.sink.told()) == EVENTS)
+
+    play(scene)
+
+
+@pytest.mark.usefixtures("in_parts")
 def test_a_publisher_that_is_forgotten_between_parts_leaves_nothing_that_waits() -> None:
     async def scene(bench: Bench) -> None:
         await bench.begin(PLAIN)

@@ -15,6 +15,7 @@ import zmq
 
 from bridge.sockets import connection as connection_module
 from bridge.sockets import lookup as lookup_module
+from bridge.sockets import subscriber as subscriber_module
 from bridge.sockets.connection import Connection
 from bridge.sockets.inbox import Inbox
 from bridge.sockets.raw_message import RawMessage
@@ -142,18 +143,25 @@ def test_a_message_costs_nothing_of_the_publishers_that_are_silent(
         follow(subscriber, one, f"silent-{number}")
     follow(subscriber, engine)
     wait_until(lambda: all(map(subscriber.connected, subscriber._connections)))
-    asked = Counter[PublisherKey]()
-    receive = Connection.receive
+    asked, watched = Counter[PublisherKey](), Counter[PublisherKey]()
+    receive, watch = Connection.receive, Connection.watch
+    monkeypatch.setattr(subscriber_module, "LINK_WATCH_S", 3600.0)
+
+    def looked_at(connection: Connection) -> None:
+        watched[connection.publisher] += 1
+        watch(connection)
 
     def counted(connection: Connection) -> list[RawMessage]:
         asked[connection.publisher] += 1
         return receive(connection)
 
     monkeypatch.setattr(Connection, "receive", counted)
+    monkeypatch.setattr(Connection, "watch", looked_at)
     for _ in range(50):
         engine.send(b"a")
         take(inbox, 1)
     assert asked.total() < 50 + 60
+    assert watched.total() < 2 * 61, "each once where that was due, and no more"
     for one in silent:
         one.close()
 

@@ -1,5 +1,6 @@
 """A page that somebody has open cannot change what is registered."""
 
+import msgspec
 import pytest
 
 from tests.fakes import AsgiClient
@@ -36,7 +37,7 @@ def test_a_page_of_somebody_elses_changes_nothing(
     if content_type:
         headers["content_type"] = content_type
     before = client.get("/services").document()
-    reply = client.post_json(path, FIELDS, **headers)
+    reply = client.post(path, msgspec.json.encode(FIELDS), **headers)
     assert (reply.status, reply.document()["reason"]) == (403, "cross_site")
     assert origin in reply.document()["error"]
     assert client.get("/services").document() == before

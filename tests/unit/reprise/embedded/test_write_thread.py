@@ -1,5 +1,6 @@
 """The write path in this process, over a real log whose disk fails when it is told to."""
 
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -26,6 +27,11 @@ WAIT_S = 20.0
 
 class FaultyLog(EmbeddedLog):
     full = False
+    syncs = 0
+
+    def sync(self) -> None:
+        super().sync()
+        self.syncs += 1
 
     def append(self, values: Sequence[bytes], *, now: float = 0.0) -> Offset:
         if self.full:
@@ -116,6 +122,14 @@ def test_a_full_disk_refuses_commands_folds_nothing_and_loses_nothing(write: Wri
     assert write.register(TWO).result(WAIT_S) == [TWO]
     assert write.fold.counters["log_holes"] == write.fold.counters["gaps"] == 0
     assert write.faults == 0
+
+
+def test_the_log_is_synced_as_often_as_is_promised(write: WriteThread) -> None:
+    """Twenty times a second; machines are shared, so a twentieth of that is enough here."""
+    assert Settings(data=Path("data")).log_sync_s == 0.05
+    began, before = time.monotonic(), log_of(write).syncs
+    until(lambda: log_of(write).syncs >= before + 5, what="five syncs", timeout_s=10)
+    assert time.monotonic() - began < 5
 
 
 def test_a_registration_that_waits_for_the_disk_is_made_when_there_is_room(

@@ -426,6 +426,39 @@ def test_a_refused_client_that_writes_on_is_cut_off() -> None:
     run(case)
 
 
+class Clock:
+    """A loop whose time a test sets."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.now = loop.time()
+
+    def time(self) -> float:
+        return self.now
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
+
+
+def test_a_head_that_comes_byte_by_byte_has_no_longer_than_one_that_stops() -> None:
+    async def case(server: Server) -> None:
+        connection, transport = server.connect()
+        clock = Clock(connection.loop)
+        connection.loop = clock  # type: ignore[assignment]
+        head = b"GET / HTTP/1.1\r\nx-long: " + b"y" * 60
+        began = clock.now
+        for byte in head:
+            clock.now += 1
+            connection.data_received(bytes([byte]))
+            server.connections.sweep(clock.now)
+            if transport.ended:
+                break
+        assert (transport.statuses, transport.reason) == ([408], "head_too_slow")
+        assert HTTP_HEAD_S <= clock.now - began <= HTTP_HEAD_S + 2
+
+    run(case)
+
+
 @pytest.mark.parametrize(
     ("sent", "within_s", "status", "reason"),
     [
