@@ -48,6 +48,7 @@ class Look(NamedTuple):
         connected: whether its link is up.
         links: how often it has come up.
         messages: how many have been decoded.
+        unplaced: see `Sequencer.unplaced`.
         proven_link: see `Sequencer.proven_link`.
         is_doubted: see `Sequencer.is_doubted`.
         received_until: all that had been sent by then, and had arrived, has been decoded; never
@@ -61,6 +62,7 @@ class Look(NamedTuple):
     connected: bool
     links: int
     messages: int
+    unplaced: int
     proven_link: int
     is_doubted: bool
     received_until: float
@@ -95,6 +97,7 @@ class Followed:
         "_ask_at",
         "_asked_at",
         "_asked_link",
+        "_asked_unplaced",
         "_confirmed_link",
         "_connected",
         "_doubt",
@@ -108,6 +111,8 @@ class Followed:
         "_messages",
         "_proven_link",
         "_settled_at",
+        "_settled_unplaced",
+        "_unplaced",
         "_up_at",
         "as_of",
         "held_since",
@@ -130,6 +135,7 @@ class Followed:
         self.as_of = 0.0
         self._connected = self._is_doubted = self._is_behind = False
         self._links = self._messages = 0
+        self._unplaced = self._asked_unplaced = self._settled_unplaced = 0
         self._asked_link = self._confirmed_link = self._proven_link = 0
         self._doubt = self._first_doubt
         self._doubted: Doubted | None = None
@@ -164,6 +170,7 @@ class Followed:
         if look.links != self._links:
             self._links, self._up_at = look.links, now
         self._connected, self._is_doubted = look.connected, look.is_doubted
+        self._unplaced = look.unplaced
         self._is_behind = look.is_waiting or now - look.received_until > WATCH_LATE_S
         if look.messages != self._messages:
             self._messages, self._heard_at = look.messages, now
@@ -186,6 +193,8 @@ class Followed:
             return Doubt.CATCHING_UP
         if self._confirmed_link != look.links or look.is_doubted:
             return self._doubt if self._asked_link == look.links else self._first_doubt
+        if look.unplaced > self._settled_unplaced:
+            return Doubt.UNREADABLE
         if look.has_waiting:
             return Doubt.SPOOLED
         if (
@@ -283,6 +292,7 @@ class Followed:
         """
         settled = now >= self._up_at + LINK_SETTLE_S or heard == self._links
         self._asked_link = self._links if settled and self._connected else 0
+        self._asked_unplaced = self._unplaced
         return self._asked_link
 
     def answered(self, now: float, link: int, doubt: Doubt | None) -> None:
@@ -292,6 +302,7 @@ class Followed:
             if link and link == self._links and self._connected:
                 self._confirmed_link, self._asked_at = link, now
                 self._settled_at = 0.0
+                self._settled_unplaced = self._asked_unplaced
             return
         self._ask_at = now + min(CHECK_RETRY_S * self._doublings, CHECK_RETRY_MAX_S)
         self._failures += 1

@@ -29,6 +29,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from bridge.followed import Ask, Followed, Look
+from bridge.pace import Pace
 from bridge.paced_append import PacedAppend
 from bridge.ports import Receiver, RecordSink, ReplaySource
 from bridge.sequencing.bulk import Bulk
@@ -52,6 +53,8 @@ from schemas.limits import (
     RELINK_CHECK_S,
     SHUTDOWN_S,
     TURN_MESSAGES_MAX,
+    TURN_MESSAGES_MIN,
+    TURN_S,
     WATCH_PAUSED_S,
 )
 from schemas.positions import NO_CURSOR, Cursor
@@ -109,7 +112,7 @@ class Pump:
         self._decoder = ThreadPoolExecutor(1, "reprise-bulk")
         self._sink = sink
         self._window_s = window_s
-        self._turn_messages_max = turn_messages_max
+        self._pace = Pace(TURN_S, least=TURN_MESSAGES_MIN, most=turn_messages_max)
         self._loop = asyncio.get_running_loop() if loop is None else loop
         self._arrived = asyncio.Event()
         self.watched_at = time.monotonic()
@@ -229,7 +232,7 @@ class Pump:
 
     def _turn(self) -> bool:
         """Steps 2 to 4; False where nothing more has been received."""
-        messages = self.inbox.take(self._turn_messages_max, bytes_max=self._sink.turn_bytes)
+        messages = self.inbox.take(self._pace.amount, bytes_max=self._sink.turn_bytes)
         is_more = bool(self.inbox)
         if messages:
             # Until the first one comes, nobody looks for what is large.
@@ -252,7 +255,11 @@ class Pump:
         return small
 
     def _process(self, messages: Sequence[RawMessage]) -> None:
-        self._paced.append(self.sequencer.process(messages, time.time()), ask_again=True)
+        began = time.monotonic()
+        records = self.sequencer.process(messages, time.time())
+        if messages:  # else all of them are large
+            self._pace.note(len(messages), time.monotonic() - began)
+        self._paced.append(records, ask_again=True)
         self._repair_gaps()
         if self._checks:
             self._end_checks(time.monotonic())
@@ -565,6 +572,7 @@ class Pump:
             connected=receiver.connected(publisher),
             links=receiver.links(publisher),
             messages=self.sequencer.messages(publisher),
+            unplaced=self.sequencer.unplaced(publisher),
             proven_link=self.sequencer.proven_link(publisher),
             is_doubted=self.sequencer.is_doubted(publisher),
             received_until=min(received_until, self.watched_at),

@@ -42,6 +42,7 @@ class Doubt(StrEnum):
     NO_REPLAY = "no_replay"  # its link was down, and it has no replay socket to ask
     NOTHING_REPLAYED = "nothing_replayed"  # its engine has none of the batches that the log has
     RECEIVED_LATE = "received_late"  # received messages have waited for too long
+    UNREADABLE = "unreadable"  # a message without a place in the stream: a batch may be missing
     SPOOLED = "spooled"  # its records wait on the bridge's disk
     NOT_FOLLOWED = "not_followed"  # no bridge follows it
     NO_HEARTBEAT = "no_heartbeat"  # its bridge has not been heard of, or is far behind

@@ -161,7 +161,9 @@ LINK_KEEPALIVE_PROBES_MAX: Final = 3
 DUPLICATE_WINDOW: Final = 4096  # sequences back to which a duplicate can be proven; 32 KiB each
 RECORD_WINDOW_MS: Final = 50  # whose batches share a record; the latency that it adds
 RECORD_BYTES_MAX: Final = 64 * KIB  # a fuller window is split, and a larger batch; 1 to 7 ms
-TURN_MESSAGES_MAX: Final = 1024  # turned into records at once, before anything else has its turn
+TURN_S: Final = 0.01  # what a turn may take to be turned into records, before anything else
+TURN_MESSAGES_MAX: Final = 1024  # of it, where they take little
+TURN_MESSAGES_MIN: Final = 2  # of it, where they take long: bad events are read one by one
 TURN_BYTES_MAX: Final = 512 * KIB  # of them, but for one that is larger by itself
 HELD_BATCHES_MAX: Final = 65_536  # of a publisher during a repair: reason="held_full"
 HELD_BYTES_MAX: Final = 256 * MIB  # of all publishers: reason="held_full"
@@ -357,9 +359,7 @@ SETTING_SHOWN_CHARS_MAX: Final = 40  # of a wrong environment variable, in the e
 
 # memory: freed by a spike, and kept by the C library.
 MEMORY_LOOK_S: Final = 5.0
-MEMORY_GROWTH_BYTES: Final = (
-    32 * MIB
-)  # by which a process has grown before it is asked to give back
+MEMORY_GROWTH_BYTES: Final = 32 * MIB  # of a process, before it is asked to give back
 MEMORY_TRIMS: Final = 12  # looks at which it is asked then
 
 # embedded.

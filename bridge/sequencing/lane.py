@@ -161,6 +161,7 @@ class Lane:
         "repairs",
         "source",
         "tracker",
+        "unplaced",
     )
 
     def __init__(
@@ -180,6 +181,7 @@ class Lane:
         self.overflowed: DecodedBatch | None = None  # the last one that had no room among the held
         self.lateness = Lateness()
         self.received_time = 0.0  # the engine's, of the last live batch
+        self.unplaced = 0  # the last message without a place, where no batch came behind it
         self.link = 0  # the one that brought the last message
         self.live_link = 0  # the one that is up, or the next
         self._proven_link = _NO_LINK  # what comes over it is known to be of the log's incarnation
@@ -283,6 +285,7 @@ class Lane:
             return self.source.decode(message.frames)
         except WireError as error:
             self.counters.count_drop(error)
+            self.unplaced = self.counters.messages
             return None
 
     def needs_repair(self, batch: DecodedBatch) -> bool:

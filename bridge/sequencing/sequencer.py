@@ -128,7 +128,10 @@ class Sequencer:
         if lane.held is None and lane.needs_repair(batch):
             self._hold_at_gap(lane)
         if lane.held is None:
+            accepted = lane.counters.batches
             lane.accept(batch, window, lane.link)
+            if lane.counters.batches > accepted:
+                lane.unplaced = 0  # what may have been missing is a gap now, or was not there
         else:
             self._hold(lane, batch, size_bytes)
 
@@ -503,6 +506,15 @@ class Sequencer:
             KeyError: it is not followed.
         """
         return self._lanes[publisher].counters.messages
+
+    def unplaced(self, publisher: PublisherKey) -> int:
+        """Which of its messages had no place in the stream, the last one of them, counted as
+        `messages` does; 0 where a batch has come behind it.
+
+        Raises:
+            KeyError: it is not followed.
+        """
+        return self._lanes[publisher].unplaced
 
     def counters(self) -> dict[PublisherKey, PublisherCounters]:
         """The counters of every publisher that is followed; live, so read them only."""

@@ -11,11 +11,18 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from reprise.embedded.pace import Pace
+from bridge.pace import Pace
 from schemas.conditions import Conditions, Part
 from schemas.errors import StorageError
 from schemas.identities import Offset
-from schemas.limits import FOLD_FLUSH_CONTEXTS_MAX, SHUTDOWN_S, TABLE_SYNC_S
+from schemas.limits import (
+    FOLD_FLUSH_CONTEXTS_MAX,
+    FOLD_TURN_BYTES_MAX,
+    FOLD_TURN_BYTES_MIN,
+    FOLD_TURN_S,
+    SHUTDOWN_S,
+    TABLE_SYNC_S,
+)
 from streams.log.interface import LogEntry
 from streams.table.driver import FoldDriver
 from streams.table.table import Table, run_without_loop
@@ -62,7 +69,7 @@ class FoldThread:
         self._conditions = conditions
         self._queue: deque[_Appended] = deque()
         self._queued_bytes = 0
-        self._pace = Pace()
+        self._pace = Pace(FOLD_TURN_S, least=FOLD_TURN_BYTES_MIN, most=FOLD_TURN_BYTES_MAX)
         self._changed = threading.Condition()
         self.as_of = NEVER
         self._stopping = False
@@ -92,8 +99,10 @@ class FoldThread:
 
     @property
     def turn_bytes(self) -> int:
-        """How much of records may be submitted at once; see `Pace`."""
-        return self._pace.turn_bytes
+        """How many bytes of records may be submitted at once: what is folded in FOLD_TURN_S, by
+        what the last ones took. A removed block has nine bytes, a stored one of 16 tokens some 70.
+        """
+        return self._pace.amount
 
     def start(self) -> None:
         """Starts the thread."""
@@ -130,7 +139,7 @@ class FoldThread:
                 lambda: (
                     self._ended
                     or not self._queue
-                    or self._queued_bytes + appended.size_bytes <= self._pace.turn_bytes
+                    or self._queued_bytes + appended.size_bytes <= self._pace.amount
                 )
             )
             self._check_running()

@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import zmq
 from aiokafka.admin import AIOKafkaAdminClient  # type: ignore[import-untyped]
 
 from brokers.settings import KafkaSettings
 from devtools.broker import free_ports
 from schemas.limits import STALE_S
+from simulation.engines.wire import BlockRemoved, BlockStored, EventEncoder
 from tests.deployment import Deployment, answers_are_right, states_of
 from tests.integration.test_repair import Engine, register, shown, until_caught_up
 from tests.load import Load
@@ -245,6 +247,44 @@ def test_what_was_lost_with_a_link_is_never_exact_and_wrong(
         assert asker.told[-1].state == ("exact" if replays else "unconfirmed")
     finally:
         proxy.close()
+
+
+STORED = BlockStored(block_hashes=[1], token_ids=list(range(16)), block_size=16, medium="GPU")
+REMOVED = BlockRemoved(block_hashes=[1], medium="GPU")
+
+
+@pytest.mark.parametrize(
+    ("number", "between"),
+    [(bytes(7), 0), ((2**64 - 1).to_bytes(8, "big"), 0), (bytes(8), -1), (bytes(8), 1)],
+)
+def test_a_batch_without_a_place_in_the_stream_is_never_exact_and_wrong(
+    service: Service, number: bytes, between: int
+) -> None:
+    encode = EventEncoder().encode
+    stored = encode([STORED], timestamp_s=1.0, dp_rank=0)
+    removed = encode([REMOVED], timestamp_s=2.0, dp_rank=0)
+    body = {"model": "m", "block_size": 16, "token_ids": list(range(16))}
+
+    def told() -> tuple[int, str]:
+        _, answer, headers = service.exchange("/query", body)
+        return answer["default"]["a"]["longest_matched"], headers["reprise-state"]
+
+    with zmq.Context() as context, context.socket(zmq.XPUB) as publisher:
+        publisher.bind("tcp://127.0.0.1:0")
+        service.register(publisher.get_string(zmq.LAST_ENDPOINT))
+        assert publisher.poll(10_000)
+        until(lambda: shown(service)["Connected"], what="the link")
+        time.sleep(0.5)
+        publisher.send_multipart([b"", bytes(8), stored])
+        until(lambda: told() == (16, "exact"), what="what was stored")
+        frames = [b"", number, *[b""] * max(0, between), removed]
+        publisher.send_multipart(frames if between >= 0 else frames[1:])
+        since = time.monotonic()
+        until(lambda: told()[1] == "unconfirmed", what="a doubt")
+        assert time.monotonic() - since < BOUND_S
+        assert doubted(service) == "unreadable"
+        publisher.send_multipart([b"", (1).to_bytes(8, "big"), removed])
+        until(lambda: told() == (0, "exact"), what="the batch that follows on the last one")
 
 
 def test_at_quiet_healthy_times_answers_are_exact(settled: Service, engine: Engine) -> None:

@@ -34,6 +34,7 @@ UNSEEN = Look(
     connected=False,
     links=0,
     messages=0,
+    unplaced=0,
     proven_link=0,
     is_doubted=False,
     received_until=100.0,
@@ -106,6 +107,21 @@ def test_no_moment_of_the_clock_is_a_special_one() -> None:
     scene.see(LINK_SETTLE_S)
     assert scene.asks() is Ask.REPAIR
     assert scene.ask(None) is None
+
+
+def test_a_message_without_a_place_is_a_doubt_until_its_engine_or_a_batch_dispels_it(
+    confirmed: Scene,
+) -> None:
+    assert confirmed.see(messages=5, unplaced=5) is Doubt.UNREADABLE
+    assert confirmed.see(messages=6, unplaced=0) is None, "a batch came behind it"
+    assert confirmed.see(messages=7, unplaced=7) is Doubt.UNREADABLE
+    assert confirmed.ask(None) is None
+    assert confirmed.see(messages=8, unplaced=7) is None
+    link = confirmed.followed.begin_asking(confirmed.now, heard=0)
+    assert confirmed.see(messages=9, unplaced=9) is Doubt.UNREADABLE
+    confirmed.followed.answered(confirmed.now, link, None)
+    assert confirmed.see() is Doubt.UNREADABLE, "it came after that was asked"
+    assert confirmed.ask(Doubt.REPLAY_SILENT) is Doubt.UNREADABLE
 
 
 def test_one_whose_place_is_no_longer_known_is_doubted_at_once(confirmed: Scene) -> None:

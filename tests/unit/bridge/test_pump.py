@@ -19,13 +19,14 @@ from bridge.sequencing import bulk as bulk_module
 from bridge.sequencing import window as window_module
 from bridge.sequencing.lane import NO_ANCHOR, Anchor
 from bridge.sequencing.replay_client import Emit
+from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets import inbox as inbox_module
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import batch as batch_module
 from bridge.wire.drop_reasons import DropReason
 from schemas.errors import EndpointError, RegistrationConflictError
 from schemas.identities import PublisherKey
-from schemas.limits import TURN_BYTES_MAX
+from schemas.limits import TURN_BYTES_MAX, TURN_S
 from schemas.positions import Cursor
 from schemas.records import Record
 from schemas.registration import Registration
@@ -286,12 +287,37 @@ def test_a_turn_that_fails_leaves_nothing_that_waits_for_the_next_arrival(
 def test_a_turn_takes_no_more_messages_than_its_bound() -> None:
     async def scene(bench: Bench) -> None:
         await bench.begin(PLAIN)
-        bench.pump._turn_messages_max = 2
-        await bench.receive(*(live(number) for number in range(5)))
+        bench.pump._pace.amount = 2
+        await bench.receive(live(0), live(1), live(2))
 
     bench = play(scene)
-    assert bench.sink.told() == numbers(0, 4)
-    assert len(bench.sink.records) == 3
+    assert bench.sink.told() == numbers(0, 2)
+    assert len(bench.sink.records) == 2
+
+
+def test_a_turn_is_small_where_messages_take_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bad events, gaps and restarts take longer than their bytes say."""
+    now = [0.0]
+    process, turns = Sequencer.process, list[int]()
+
+    def slowly(built: Sequencer, messages: Iterable[RawMessage], at: float) -> Any:
+        taken = list(messages)
+        if taken:
+            turns.append(len(taken))
+        now[0] += len(taken) * TURN_S / 4
+        return process(built, taken, at)
+
+    monkeypatch.setattr(Sequencer, "process", slowly)
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+
+    async def scene(bench: Bench) -> None:
+        await bench.begin(PLAIN)
+        await bench.receive(*(live(number) for number in range(100)))
+        await bench.receive(*(live(number) for number in range(100, 120)))
+
+    assert play(scene).sink.told() == numbers(0, 119)
+    assert turns[0] == 100
+    assert set(turns[1:]) == {4}
 
 
 def test_records_that_the_sink_refuses_are_told_as_a_gap() -> None:

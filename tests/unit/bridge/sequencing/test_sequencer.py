@@ -199,6 +199,25 @@ def test_a_message_without_a_place_leaves_the_cursor_where_it_is() -> None:
     )
 
 
+def test_a_message_without_a_place_is_remembered_until_a_batch_shows_what_it_was() -> None:
+    built = sequencer()
+    publisher = ONE.publisher
+    nowhere = RawMessage(publisher, [b"", b"1", b""], 0.0)
+
+    def after(*messages: RawMessage) -> int:
+        built.process(messages, 9.0)
+        return built.unplaced(publisher)
+
+    assert after(message(0, 1)) == 0
+    assert after(nowhere) == 2
+    assert after(nowhere) == 3
+    assert after(message(0, 1)) == 3, "it came before"
+    assert after(message(1, 2)) == 0
+    assert after(nowhere) == 6
+    assert after(message(3, 2)) == 0, "a gap stands for it"
+    assert after(nowhere, message(0, 5)) == 0, "of another incarnation"
+
+
 def test_bad_events_are_counted_and_their_siblings_kept() -> None:
     built = sequencer()
     batch = [1.0, [["BlockRemoved", [1]], ["BlockMoved"], ["BlockRemoved", [2], "TAPE"]], 0]
