@@ -243,6 +243,20 @@ class Connection(HttpToolsProtocol):
         fields = [name + b": " + value for name, value in self.headers if name != b"upgrade"]
         return b"\r\n".join([method + b" " + self.url + b" HTTP/" + version, *fields, b"", b""])
 
+    def eof_received(self) -> bool | None:  # type: ignore[override]
+        """The client sends no more, and may still read: what came whole is answered. True keeps the
+        connection open for that.
+        """
+        if self.is_idle:
+            return None
+        if not self._ended:
+            if self._in_message and not self._in_head:  # it never becomes whole
+                if not self.pipeline:
+                    return None
+                self.pipeline.popleft()
+            self._close_after_answers()
+        return True
+
     def shutdown(self) -> None:
         """See uvicorn: what is under way is answered. What has come in part is soon refused."""
         super().shutdown()

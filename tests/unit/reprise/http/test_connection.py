@@ -340,6 +340,56 @@ def test_requests_of_a_client_that_has_left_are_answered_to_nobody(
     assert not caplog.records
 
 
+@pytest.mark.parametrize("requests", [1, 2, 5])
+def test_a_client_that_sends_no_more_is_answered_what_it_sent(requests: int) -> None:
+    async def case(server: Server) -> None:
+        connection, transport = server.connect()
+        server.may_answer.clear()
+        connection.data_received(OK * requests)
+        await turns()
+        assert connection.eof_received() is True
+        assert connection.eof_received() is True, "it is told again where reading was resumed"
+        server.may_answer.set()
+        for _ in range(requests):
+            await turns()
+        assert transport.statuses == [200] * requests
+        assert transport.closed
+        assert not transport.aborted
+
+    run(case)
+
+
+def test_what_is_not_whole_when_a_client_sends_no_more_is_left_out() -> None:
+    async def case(server: Server) -> None:
+        connection, transport = server.connect()
+        server.may_answer.clear()
+        connection.data_received(OK * 2 + b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nx")
+        await turns()
+        assert connection.eof_received() is True
+        server.may_answer.set()
+        for _ in range(3):
+            await turns()
+        assert transport.statuses == [200, 200]
+        assert transport.closed
+
+    run(case)
+
+
+@pytest.mark.parametrize("sent", [b"", OK[:-1], b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nx"])
+def test_a_client_that_leaves_before_its_request_is_whole_gets_none(sent: bytes) -> None:
+    async def case(server: Server) -> None:
+        connection, transport = server.connect()
+        if sent:
+            connection.data_received(sent)
+        await turns()
+        assert not connection.eof_received(), "the transport closes then"
+        connection.connection_lost(None)
+        await turns()
+        assert transport.statuses == []
+
+    run(case)
+
+
 def test_requests_above_the_bound_of_a_pipeline_are_not_read() -> None:
     async def case(server: Server) -> None:
         connection, transport = server.connect()
