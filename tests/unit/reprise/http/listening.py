@@ -71,7 +71,10 @@ class Server:
 
     def __enter__(self) -> "Server":
         self._thread.start()
-        until(lambda: self._server.started, what="the server")
+        until(
+            lambda: self._server.started and (self.plain is None or self.connections.listener),
+            what="the server",
+        )
         return self
 
     def __exit__(self, *_: object) -> None:
