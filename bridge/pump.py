@@ -73,7 +73,6 @@ class Pump:
         sink: of the same loop.
         packer: of hashes and tokens; the kernel's where there is one.
         window_s: how long batches are collected for one record, 0 for not at all.
-        turn_messages_max: bound on the messages of a turn.
         loop: that it will run on; None: the running one.
         receiver, replayer: others than sockets, for tests.
 
@@ -88,7 +87,6 @@ class Pump:
         *,
         packer: ArrayPacker | None = None,
         window_s: float = 0.0,
-        turn_messages_max: int = TURN_MESSAGES_MAX,
         loop: asyncio.AbstractEventLoop | None = None,
         receiver: Receiver | None = None,
         replayer: ReplaySource | None = None,
@@ -112,7 +110,7 @@ class Pump:
         self._decoder = ThreadPoolExecutor(1, "reprise-bulk")
         self._sink = sink
         self._window_s = window_s
-        self._pace = Pace(TURN_S, least=TURN_MESSAGES_MIN, most=turn_messages_max)
+        self._pace = Pace(TURN_S, least=TURN_MESSAGES_MIN, most=TURN_MESSAGES_MAX)
         self._loop = asyncio.get_running_loop() if loop is None else loop
         self._arrived = asyncio.Event()
         self.watched_at = time.monotonic()

@@ -363,7 +363,6 @@ MEMORY_GROWTH_BYTES: Final = 32 * MIB  # of a process, before it is asked to giv
 MEMORY_TRIMS: Final = 12  # looks at which it is asked then
 
 # embedded.
-EMBEDDED_TURN_MESSAGES_MAX: Final = 1024  # smaller turns: the fold of one overlaps with the next
 FOLD_TURN_S: Final = 0.004  # what one turn may take to fold; as much again may wait, appended
 FOLD_TURN_BYTES_MIN: Final = 16 * KIB  # of a turn, however long the last ones took
 FOLD_TURN_BYTES_MAX: Final = 128 * KIB  # of one, however fast they were: the next may take longer

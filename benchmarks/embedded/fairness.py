@@ -14,13 +14,14 @@ from typing import Final
 
 from benchmarks.embedded.marker import Marker
 from benchmarks.embedded.publisher import Publisher
-from benchmarks.embedded.service import Service, until
+from benchmarks.embedded.service import Service
 from benchmarks.report.figures import Aim, Figure, percentile
 from benchmarks.sizes import BLOCK_SIZE, SEED, KernelName, Sizes
 from schemas.limits import BATCH_EVENTS_MAX
 from simulation.traffic.load import LoadPlan, Pattern
 
 MARKER: Final = "marker"
+FLOOD: Final = "i0"
 MARK_S: Final = 0.01
 POLL_S: Final = 0.002
 BEFORE_S: Final = 0.2
@@ -92,18 +93,14 @@ def run_once(kernel: KernelName, flood: LoadPlan | None) -> list[float]:
             last = flood.blocks // flood.blocks_per_event // flood.events_per_batch - 1
             if flood.pattern == "removed":
                 publisher.send()  # all that is removed then
-                _wait_for(service, last)
+                service.wait_folded(FLOOD, last)
                 service.wait_flushed()
                 last += last + 1
             sending = threading.Thread(target=publisher.send, daemon=True)
             waits_ms = _watch(service, seconds=flood.blocks / 500_000, then=sending)
             sending.join()
-            _wait_for(service, last)
+            service.wait_folded(FLOOD, last)
             return waits_ms
-
-
-def _wait_for(service: Service, sequence: int) -> None:
-    until(lambda: service.sequences()["i0"] >= sequence, poll_s=0.1)
 
 
 def _watch(

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from benchmarks.embedded.fairness import AIM, MARK_S, MARKER, POLL_S
 from benchmarks.embedded.marker import Marker
-from benchmarks.embedded.service import Service, until
+from benchmarks.embedded.service import Service
 from benchmarks.report.figures import Figure
 from benchmarks.sizes import BLOCK_SIZE, SEED, KernelName, Sizes
 from simulation.engines.wire import (
@@ -88,7 +88,7 @@ def run_once(kernel: KernelName, held: int, step: _Step) -> list[float]:
             load = _load([[event] for event in stored])
             publisher.send(load)
             last = len(load.payloads) - 1
-            until(lambda: service.sequences()[INSTANCE] >= last, poll_s=0.1)
+            service.wait_folded(INSTANCE, last)
             service.wait_flushed()
             service.register(marker.endpoint, MARKER)
             marker.wait_for_subscriber()
@@ -97,7 +97,7 @@ def run_once(kernel: KernelName, held: int, step: _Step) -> list[float]:
             timer.start()
             waits_ms = marker.watch(lambda: service.sequences()[MARKER], poll_s=POLL_S)
             last += len(sent.payloads)
-            until(lambda: service.sequences()[INSTANCE] >= last, poll_s=0.1)
+            service.wait_folded(INSTANCE, last)
             timer.join()
             return waits_ms
     finally:

@@ -157,6 +157,10 @@ class Service:
         known = msgspec.json.decode(self._request("GET", "/services")[1], type=_Services)
         return {publisher.instance_id: publisher.sequence for publisher in known.services}
 
+    def wait_folded(self, instance_id: str, sequence: int) -> None:
+        """Until the publisher's batches up to this one are folded."""
+        until(lambda: self.sequences()[instance_id] >= sequence, poll_s=0.1)
+
     def entries(self) -> int:
         """Entries of all contexts, from `/digest`."""
         known = msgspec.json.decode(self._request("GET", "/digest")[1], type=_Digest)

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-CONNECTIONS: Final = 8
+from benchmarks.embedded.query import CONNECTIONS
+
 _SCRIPT: Final = """
 local file, requests, at = assert(io.open(os.getenv("REQUESTS"), "rb")), {}, 0
 while true do

@@ -41,7 +41,6 @@ from schemas.conditions import Conditions, Level, Part
 from schemas.errors import DamagedError, DiskError, StorageError
 from schemas.identities import Offset, PublisherKey
 from schemas.limits import (
-    EMBEDDED_TURN_MESSAGES_MAX,
     HEARTBEAT_S,
     LOG_RETENTION_CHECK_S,
     LOG_RETRY_S,
@@ -107,7 +106,6 @@ class WriteThread:
         self.pump = Pump(
             self.sink,
             packer=packer,
-            turn_messages_max=EMBEDDED_TURN_MESSAGES_MAX,
             loop=self._loop,
         )
         self.heartbeats = Heartbeats(self.pump)

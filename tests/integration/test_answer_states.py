@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -71,7 +71,12 @@ class Asker:
 
 
 def ask(service: Service, prompt: int) -> tuple[int, str]:
-    body = {"model": "m", "block_size": 16, "token_ids": Engine.prompt(prompt)}
+    return ask_for(service, Engine.prompt(prompt))
+
+
+def ask_for(service: Service, tokens: Sequence[int]) -> tuple[int, str]:
+    """The longest match of the engine, and the state of the answer."""
+    body = {"model": "m", "block_size": 16, "token_ids": list(tokens)}
     status, answer, headers = service.exchange("/query", body)
     assert status == 200
     found = answer.get("default", {}).get("a", {}).get("longest_matched", 0)
@@ -263,11 +268,9 @@ def test_a_batch_without_a_place_in_the_stream_is_never_exact_and_wrong(
     encode = EventEncoder().encode
     stored = encode([STORED], timestamp_s=1.0, dp_rank=0)
     removed = encode([REMOVED], timestamp_s=2.0, dp_rank=0)
-    body = {"model": "m", "block_size": 16, "token_ids": list(range(16))}
 
     def told() -> tuple[int, str]:
-        _, answer, headers = service.exchange("/query", body)
-        return answer["default"]["a"]["longest_matched"], headers["reprise-state"]
+        return ask_for(service, range(16))
 
     with zmq.Context() as context, context.socket(zmq.XPUB) as publisher:
         publisher.bind("tcp://127.0.0.1:0")

@@ -14,6 +14,7 @@ import pytest
 from bridge import followed as followed_module
 from bridge import pump as pumps
 from bridge import supervision
+from bridge.pace import Pace
 from bridge.pump import Pump
 from bridge.sequencing import bulk as bulk_module
 from bridge.sequencing import window as window_module
@@ -287,12 +288,12 @@ def test_a_turn_that_fails_leaves_nothing_that_waits_for_the_next_arrival(
 def test_a_turn_takes_no_more_messages_than_its_bound() -> None:
     async def scene(bench: Bench) -> None:
         await bench.begin(PLAIN)
-        bench.pump._pace.amount = 2
-        await bench.receive(live(0), live(1), live(2))
+        bench.pump._pace = Pace(TURN_S, least=2, most=2)
+        await bench.receive(*(live(number) for number in range(5)))
 
     bench = play(scene)
-    assert bench.sink.told() == numbers(0, 2)
-    assert len(bench.sink.records) == 2
+    assert bench.sink.told() == numbers(0, 4)
+    assert len(bench.sink.records) == 3
 
 
 def test_a_turn_is_small_where_messages_take_long(monkeypatch: pytest.MonkeyPatch) -> None:
