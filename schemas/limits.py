@@ -256,6 +256,8 @@ TOPIC_GENERATION_MIN_BYTES: Final = 64 * KIB  # the same in a topic, which many 
 DUMP_CHUNK_ENTRIES_MAX: Final = 32_768
 MAINTAINED_ENTRIES: Final = 16_384  # released or rewritten at a time where nothing waits: 4 ms
 REWRITE_AFTER_BYTES: Final = 256 * KIB  # folded, then so many entries are rewritten beside it
+FLUSH_STEP_BYTES: Final = 512 * KIB  # of rows, written between two records: some 3 ms
+ROWS_AT_ONCE_MAX: Final = 128  # the same where they are small: some 2 ms
 STORE_BATCH_BYTES_MAX: Final = 8 * MIB  # of rows that do not count yet, in one WriteBatch: memory
 ROW_LOAD_STEP_BYTES: Final = 4 * MIB  # loaded before the reader's loop has its turn
 # Rows of a partition's table that count together: keys and values, before compression.

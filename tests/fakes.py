@@ -261,8 +261,9 @@ class FlushingWorker:
         for record in records:
             assert self.fold.apply(Offset(self.fold.offset + 1), record) is None
         flush = self._writer.flush(self.fold, self.fold.take_changes())
+        written = flush.rest()
         self._writer.note(flush)
-        return flush.rows
+        return written
 
 
 class Reply(NamedTuple):

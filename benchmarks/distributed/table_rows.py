@@ -83,8 +83,8 @@ class TableRows:
             )
         )
         flush = self._writer.flush(self.fold, self.fold.take_changes())
+        written = flush.rest()
         self._writer.note(flush)
-        written = list(flush.rows)
         self._writer.find_heavy(self.fold, flush)
         while (rewriting := self._writer.begin_rewriting(self.fold)) is not None:
             while rewriting.has_chunk:

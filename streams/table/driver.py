@@ -5,7 +5,7 @@ service's fold thread, in a worker.
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from schemas.errors import StorageError
@@ -96,7 +96,8 @@ class FoldDriver:
         for entry in entries:
             self._count(1, self.table.apply((entry,)))
             if self._is_full:
-                await self.flush()
+                # Where the last one is still under way, nobody has gone on with it.
+                await (self.flush() if self.table.is_flushing else self._begin_flush())
             # What goes on beside it is as much as what is folded, so neither waits for the other.
             self._folded_bytes += len(entry.value)
             if self._folded_bytes > REWRITE_AFTER_BYTES:
@@ -169,24 +170,38 @@ class FoldDriver:
     # Flushing
 
     def flush_in(self) -> float:
-        """Seconds until a flush is due, 0 where one is."""
-        return max(self._flush_at - self._clock(), 0.0)
+        """Seconds until a flush is due, 0 where one is, or is under way."""
+        return 0.0 if self.table.is_flushing else max(self._flush_at - self._clock(), 0.0)
 
     async def flush_if_due(self) -> None:
-        """Flushes once the flush time has passed."""
-        if not self.flush_in():
-            await self.flush()
+        """Begins a flush once the flush time has passed, or goes on with one, some 4 ms; to be
+        called beside what is folded. See `Table.flush_some`.
+
+        Raises:
+            StorageError, TableLostError: as `flush`.
+        """
+        if self.table.is_flushing:
+            await self._flush(self.table.flush_some)
+        elif not self.flush_in():
+            await self._begin_flush()
+
+    async def _begin_flush(self) -> None:
+        self._flush_at = self._clock() + self._flush_s
+        await self._flush(self.table.flush_some)
 
     async def flush(self) -> None:
-        """Flushes now; see `Table.flush`.
+        """Flushes now, all of it; see `Table.flush`.
 
         Raises:
             StorageError, TableLostError: it failed, and there is no `on_flush`.
         """
         self._flush_at = self._clock() + self._flush_s
+        await self._flush(self.table.flush)
+
+    async def _flush(self, flush: Callable[..., Coroutine[object, None, object]]) -> None:
         try:
-            await self.table.flush(now=time.time())
-            if self._clock() >= self._sync_at:
+            await flush(now=time.time())
+            if self._clock() >= self._sync_at and not self.table.is_flushing:
                 self._sync_at = self._clock() + self._sync_s
                 self.table.sync()
         except StorageError as error:

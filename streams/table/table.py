@@ -6,7 +6,10 @@ topic where there is one.
     Step 1. the source is made durable: `sync` of a log of our own; what a topic has is.
     Step 2. the rows go to the table topic, where there is one: all or none of them.
     Step 3. the same rows go to this disk in one WriteBatch, with where the topic has them.
-    Step 4. they are noted as covered; only then may more be folded.
+    Step 4. they are noted as covered.
+
+Without a topic a flush may be made in steps, with records folded in between (`flush_some`): most
+of its rows go to this disk ahead, where they do not count yet; steps 1, 3 and 4 come with the rest.
 
 A context whose deltas outweigh its live entries is then rewritten as a new generation, in pieces
 (`rewrite`): its chunks go ahead, to the topic and to this disk, beside what is folded and flushed
@@ -35,6 +38,7 @@ from typing import NamedTuple, TypeVar
 from schemas.errors import RowCorruptError, RowVersionError
 from schemas.identities import Offset
 from schemas.limits import (
+    FLUSH_STEP_BYTES,
     MAINTAINED_ENTRIES,
     STORE_GENERATION_MIN_BYTES,
     TOPIC_GENERATION_MIN_BYTES,
@@ -47,7 +51,7 @@ from streams.table.rows import format as rows
 from streams.table.rows.format import RowKind, RowWrite
 from streams.table.rows.reader import RowReader
 from streams.table.rows.rewriting import Rewriting
-from streams.table.rows.writer import RowWriter
+from streams.table.rows.writer import Flush, RowWriter
 from streams.table.store import Local, StoredRows, TableStore
 from streams.table.threads import in_thread
 from streams.table.topic_copy import TopicCopy
@@ -145,6 +149,7 @@ class Table:
         self._start = 0
         self._writer = RowWriter(generation_min_bytes=self._generation_min_bytes)
         self._unflushed: TableChanges | None = None
+        self._flushing: Flush | None = None
         self._switching: _Switch | None = None
         self._failed = False
 
@@ -298,6 +303,11 @@ class Table:
         skipped = [self.fold.apply(entry.offset, entry.value) for entry in entries]
         return [record for record in skipped if record is not None]
 
+    @property
+    def is_flushing(self) -> bool:
+        """Whether a flush was begun by `flush_some`, and is to go on."""
+        return self._flushing is not None
+
     async def flush(self, *, now: float) -> int:
         """Writes what was folded since the last flush; returns how many rows that took.
 
@@ -306,26 +316,55 @@ class Table:
                 written. Called again, it reopens the disk's rows and writes the same changes.
             TableLostError: close the table and open it again, or `take_again` and retry.
         """
+        before = self.written_rows
+        while not self._is_level or self._switching is not None:
+            await self.flush_some(now=now)
+        return self.written_rows - before
+
+    async def flush_some(self, *, now: float) -> None:
+        """Begins a flush of what was folded, or goes on with the one that was begun: some
+        FLUSH_STEP_BYTES of its rows, some 4 ms. A table with a topic writes all of it.
+
+        Raises:
+            DiskError, TableLostError: as `flush`; the next call begins it anew.
+        """
         if self._is_level and self._switching is None:
-            return 0
+            return
+        try:
+            if self._failed:
+                self._store.reopen()
+            if self._switching is not None:
+                await self._finish_switch(self._switching, now)
+            if self._flushing is None:
+                if self._unflushed is None:
+                    self._unflushed = self.fold.take_changes()
+                self._flushing = self._writer.flush(self.fold, self._unflushed)
+            await self._go_on(self._flushing, now)
+        except BaseException:
+            self._flushing = None
+            raise
+
+    async def _go_on(self, flush: Flush, now: float) -> None:
+        ahead: list[RowWrite] = []
+        if self._topic is None:
+            ahead, is_rest = flush.take_ahead(FLUSH_STEP_BYTES)
+            if not is_rest:
+                await self._write_ahead(ahead)
+                return
         # Step 1.
         if self._log is not None:
             self._log.sync()
-        if self._failed:
-            self._store.reopen()
-        if self._switching is not None:
-            await self._finish_switch(self._switching, now)
-        if self._unflushed is None:
-            self._unflushed = self.fold.take_changes()
-        changes = self._unflushed
-        flush = self._writer.flush(self.fold, changes)
         # Steps 2 and 3.
-        written = await self._write(flush.rows, now)
+        await self._write([*ahead, *flush.rest()], now)
         # Step 4.
         self._writer.note(flush)
         self._writer.find_heavy(self.fold, flush)
-        self.flushed, self._unflushed = changes.offset, None
-        return written + await self.rewrite(MAINTAINED_ENTRIES, now=now)
+        self.flushed = flush.changes.offset
+        self._unflushed = self._flushing = None
+        if self._writer.waits_for_flush and not self._is_level:
+            await self.flush(now=now)  # what was folded meanwhile: it would never be level
+        else:
+            await self.rewrite(MAINTAINED_ENTRIES, now=now)
 
     # Rewriting
 

@@ -16,12 +16,13 @@ mark never count; a number that was begun is never reused.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import NamedTuple
 
 import msgspec
 
 from schemas.identities import ModelContext, PublisherKey
-from schemas.limits import DUMP_CHUNK_ENTRIES_MAX
+from schemas.limits import DUMP_CHUNK_ENTRIES_MAX, ROWS_AT_ONCE_MAX
 from schemas.positions import PublisherState
 from schemas.registration import Registered
 from streams.kernel.changes import CHANGE_BYTES
@@ -49,14 +50,35 @@ class Flush(NamedTuple):
     """The rows of a flush, and where they leave the contexts; `RowWriter.note` makes that so.
 
     Attributes:
-        rows: to be written.
-        grown: where each changed context's next row goes then.
+        ahead: rows that do not count before `last` is there, made as they are taken.
+        last: rows to be written at once, behind those; the one that commits them all is the last.
+        grown: where each changed context's next row goes then; complete once `ahead` is taken.
         changes: what they hold.
+        strays: what they remove.
     """
 
-    rows: list[RowWrite]
+    ahead: Iterator[RowWrite]
+    last: list[RowWrite]
     grown: dict[ModelContext, ContextRows]
     changes: TableChanges
+    strays: list[bytes]
+
+    def rest(self) -> list[RowWrite]:
+        """All rows that were not taken yet."""
+        return [*self.ahead, *self.last]
+
+    def take_ahead(self, bytes_max: int) -> tuple[list[RowWrite], bool]:
+        """The next rows of `ahead`, until they have so many bytes or are ROWS_AT_ONCE_MAX; and
+        whether those are all that was left.
+        """
+        taken: list[RowWrite] = []
+        size_bytes = 0
+        for write in self.ahead:
+            taken.append(write)
+            size_bytes += len(write.value or b"")
+            if size_bytes >= bytes_max or len(taken) == ROWS_AT_ONCE_MAX:
+                return taken, False
+        return taken, True
 
 
 class RowWriter:
@@ -90,19 +112,8 @@ class RowWriter:
     def flush(self, fold: Fold, changes: TableChanges) -> Flush:
         """The rows of a flush; until `note` is called, the same changes give the same rows."""
         covers = int(changes.offset)
-        part_bytes = DUMP_CHUNK_ENTRIES_MAX * CHANGE_BYTES
-        written = [RowWrite(key, None) for key in self.strays]
         grown: dict[ModelContext, ContextRows] = {}
-        for context, body in changes.contexts:
-            state = msgspec.structs.replace(self.contexts.get(context) or ContextRows())
-            for start in range(0, len(body), part_bytes):
-                part = body[start : start + part_bytes]
-                key = rows.row_key(RowPlace(context, state.generation, state.next_n))
-                written.append(RowWrite(key, rows.encode_row(RowKind.DELTA, covers, part)))
-                state.next_n += 1
-                state.delta_bytes += rows.weight(part)
-            grown[context] = state
-        written += _structs(rows.PUBLISHER, changes.publishers.items(), covers)
+        written = list(_structs(rows.PUBLISHER, changes.publishers.items(), covers))
         written += _structs(rows.REGISTRATION, changes.registrations.items(), covers)
         written += _bodies(
             ((rows.bridge_key(bridge), beat) for bridge, beat in changes.bridges.items()), covers
@@ -116,12 +127,30 @@ class RowWriter:
             written.append(RowWrite(rows.SEED_KEY, rows.encode_row(RowKind.DELTA, covers, seed)))
         covered = rows.encode_row(RowKind.DELTA, covers, self.table)
         written.append(RowWrite(rows.COVERED_KEY, covered))
-        return Flush(written, grown, changes)
+        strays = list(self.strays)
+        ahead = chain((RowWrite(key, None) for key in strays), self._deltas(changes, grown))
+        return Flush(ahead, written, grown, changes, strays)
+
+    def _deltas(
+        self, changes: TableChanges, grown: dict[ModelContext, ContextRows]
+    ) -> Iterator[RowWrite]:
+        """Under keys that nothing that counts has."""
+        part_bytes = DUMP_CHUNK_ENTRIES_MAX * CHANGE_BYTES
+        covers = int(changes.offset)
+        for context, body in changes.contexts:
+            state = msgspec.structs.replace(self.contexts.get(context) or ContextRows())
+            for start in range(0, len(body), part_bytes):
+                part = body[start : start + part_bytes]
+                key = rows.row_key(RowPlace(context, state.generation, state.next_n))
+                state.next_n += 1
+                state.delta_bytes += rows.weight(part)
+                yield RowWrite(key, rows.encode_row(RowKind.DELTA, covers, part))
+            grown[context] = state
 
     def note(self, flush: Flush) -> None:
         """The rows of the flush have been written."""
         self.contexts.update(flush.grown)
-        self.strays = []
+        del self.strays[: len(flush.strays)]
         self._seed_written = True
         if self.rewriting is not None:
             for context, body in flush.changes.contexts:
@@ -150,6 +179,11 @@ class RowWriter:
     def has_heavy(self) -> bool:
         """Whether `begin_rewriting` would begin one."""
         return bool(self._due)
+
+    @property
+    def waits_for_flush(self) -> bool:
+        """Whether rewriting can go on only once the rows cover all that was folded."""
+        return self.has_heavy if self.rewriting is None else self.rewriting.may_end
 
     def begin_rewriting(self, fold: Fold) -> Rewriting | None:
         """Begins a new generation of a context that is heavy, if there is one; everything that the

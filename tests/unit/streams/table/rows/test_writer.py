@@ -1,5 +1,7 @@
 """What a flush and a new generation are, row by row."""
 
+from typing import NamedTuple
+
 import msgspec
 import pytest
 
@@ -50,10 +52,18 @@ def blocks(sequence: int, count: int) -> bytes:
     )
 
 
-def flushed(writer: RowWriter, fold: Fold) -> Flush:
+class Flushed(NamedTuple):
+    """A flush that was noted, and its rows."""
+
+    flush: Flush
+    rows: list[RowWrite]
+
+
+def flushed(writer: RowWriter, fold: Fold) -> Flushed:
     flush = writer.flush(fold, fold.take_changes())
+    taken = flush.rest()
     writer.note(flush)
-    return flush
+    return Flushed(flush, taken)
 
 
 def keys(written: list[RowWrite]) -> list[bytes]:
@@ -79,11 +89,12 @@ def test_a_flush_ends_in_the_row_that_commits_it_and_says_each_thing_once(
     writer = RowWriter(generation_min_bytes=1 << 20, table=b"t", strays=[b"stray"])
     changes = fold.take_changes()
     flush = writer.flush(fold, changes)
-    assert writer.flush(fold, changes) == flush, "until it is noted"
+    taken = flush.rest()
+    assert writer.flush(fold, changes).rest() == taken, "until it is noted"
     rest = [STATE_KEY, REGISTRATION_KEY, rows.bridge_key("one"), rows.UNPROVEN_KEY, rows.SEED_KEY]
-    assert keys(flush.rows) == [b"stray", *context_keys(3), *rest, rows.COVERED_KEY]
-    assert flush.rows[0].value is None
-    decoded = [found(row) for row in flush.rows[1:]]
+    assert keys(taken) == [b"stray", *context_keys(3), *rest, rows.COVERED_KEY]
+    assert taken[0].value is None
+    decoded = [found(row) for row in taken[1:]]
     assert {(row.kind, row.covers) for row in decoded} == {(RowKind.DELTA, 2)}
     assert [len(row.body) for row in decoded[:3]] == [48, 48, 24]
     assert [row.body for row in decoded[-3:]] == [
@@ -118,7 +129,7 @@ def test_a_context_is_rewritten_where_its_rows_outweigh_twice_what_it_holds_and_
     writer = RowWriter(generation_min_bytes=min_bytes)
     for sequence, count in enumerate(counts):
         apply(fold, blocks(sequence, count))
-        flush = flushed(writer, fold)
+        flush = flushed(writer, fold).flush
     assert writer.contexts[CONTEXT].delta_bytes == 24 * sum(counts) + 3 * 128
     writer.find_heavy(fold, flush)
     assert writer.has_heavy is is_rewritten
@@ -128,7 +139,7 @@ def test_a_context_is_rewritten_where_its_rows_outweigh_twice_what_it_holds_and_
 def begun(writer: RowWriter, fold: Fold, *records: bytes) -> Rewriting:
     """A flush of records, after which the context is rewritten."""
     apply(fold, *records)
-    writer.find_heavy(fold, flushed(writer, fold))
+    writer.find_heavy(fold, flushed(writer, fold).flush)
     rewriting = writer.begin_rewriting(fold)
     assert rewriting is not None
     return rewriting
@@ -193,7 +204,7 @@ def test_what_changes_while_a_context_is_rewritten_comes_behind_its_dump(fold: F
     assert not dumped(rewriting)
     for sequence in (1, 2):
         apply(fold, blocks(sequence, sequence))
-        flush = flushed(writer, fold)
+        flush = flushed(writer, fold).flush
         writer.find_heavy(fold, flush)
         assert not writer.has_heavy, "it is being rewritten"
     chunks = rewriting.rest()
@@ -264,7 +275,7 @@ def test_what_was_written_of_a_generation_that_is_given_up_is_removed_and_its_nu
     flush = flushed(writer, fold)
     assert flush.rows[0] == RowWrite(context_keys(1, generation=1)[0], None)
     assert keys(flush.rows)[1] == context_keys(1, first=1)[0]
-    writer.find_heavy(fold, flush)
+    writer.find_heavy(fold, flush.flush)
     second = writer.begin_rewriting(fold)
     assert second is not None
     assert (first.generation, second.generation) == (1, 2)
