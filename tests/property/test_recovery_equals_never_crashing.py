@@ -45,6 +45,7 @@ class Step(Enum):
     """What happens to the process between two records; inputs of a history like the records are."""
 
     FLUSH = "flush"
+    FLUSH_SOME = "some"
     ABORT = "abort"
     LOSE = "lose"
     RETIRE = "retire"
@@ -66,7 +67,7 @@ MEMORY = Path("/dev/shm")  # many databases are opened, and a process that dies 
 
 pytestmark = pytest.mark.timeout(600)
 
-KINDS = ["events"] * 6 + ["gap", "reset", "again", "flush", "abort", "un"]
+KINDS = ["events"] * 6 + ["gap", "reset", "again", "flush", "some", "some", "abort", "un"]
 HARSH = [*KINDS, "death", "death", "death", "lose"]
 RETIRED = [kind for kind in HARSH if kind != "again"] + ["retire"] * 3
 """Without records that come again: what is retired is older than whatever comes late."""
@@ -213,6 +214,8 @@ class Service:
                 self.die(item)
             case Step.FLUSH:
                 self.flush()
+            case Step.FLUSH_SOME:
+                run_without_loop(self.table.flush_some(now=0.0))
             case Step.RETIRE:
                 self.retire()
             case Step.ABORT | Step.LOSE:

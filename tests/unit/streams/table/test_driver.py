@@ -13,6 +13,7 @@ from streams.table.fold import DUPLICATE, Fold
 from streams.table.store import TableStore
 from streams.table.table import Table, run_without_loop
 from tests.building import events_record, stored
+from tests.slices import sliced
 
 
 class Clock:
@@ -72,6 +73,29 @@ def test_a_flush_is_due_at_once_where_changes_of_many_contexts_wait(table: Table
     assert table.flushed == -1
     run_without_loop(driver.fold([adapter(2, "c")]))
     assert table.flushed == 2
+
+
+def test_a_flush_that_is_due_is_made_in_steps_beside_what_is_folded(table: Table) -> None:
+    clock = Clock()
+    driver = FoldDriver(table, flush_s=5.0, flush_changes_max=3, sync_s=1.0, clock=clock)
+    clock.now = 1.0
+    with sliced(1):
+        run_without_loop(driver.fold(map(entry, range(3))))
+        assert (table.is_flushing, driver.flush_in()) == (True, 0.0)
+        run_without_loop(driver.fold([entry(3)]))
+        run_without_loop(driver.flush_if_due())
+        run_without_loop(driver.flush_if_due())
+        assert (table.flushed, table.durable) == (-1, -1)
+        run_without_loop(driver.flush_if_due())
+        assert (table.is_flushing, table.flushed, table.durable) == (False, 2, 2)
+        assert driver.flush_in() == 5.0, "since it was begun"
+
+
+def test_where_nobody_goes_on_with_a_flush_the_next_one_finishes_it(table: Table) -> None:
+    driver = FoldDriver(table, flush_changes_max=3)
+    with sliced(1):
+        run_without_loop(driver.fold(map(entry, range(6))))
+    assert (table.flushed, table.is_flushing, table.pending_changes) == (5, False, 0)
 
 
 def test_folding_in_threads_flushes_and_counts_as_folding_here_does(table: Table) -> None:

@@ -7,6 +7,7 @@ import pytest
 from rocksdict import Options, Rdict
 
 from schemas.errors import DiskError, RowVersionError, TableLostError
+from schemas.events import BlockEvent
 from schemas.identities import Offset
 from schemas.positions import LogBounds, PublisherState
 from streams.kernel import open_kernel
@@ -345,6 +346,36 @@ def test_a_row_covers_only_what_is_durable_in_the_log(
     log.close()
 
 
+def test_a_flush_in_steps_covers_what_was_folded_before_it_and_that_is_durable(
+    tmp_path: Path,
+) -> None:
+    log = SyncedLog(tmp_path / "log")
+    table = synced_disk(tmp_path, log)
+    run_without_loop(table.open(log.bounds, now=0.0))
+    first, second, third = history()[:3]
+
+    def fold(record: bytes) -> None:
+        table.apply([LogEntry(log.append([record]), record)])
+
+    fold(first)
+    fold(second)
+    with sliced(1):
+        seen = []
+        while table.flushed < 1:
+            run_without_loop(table.flush_some(now=0.0))
+            seen.append(table.is_flushing)
+            if table.fold.offset == 1:
+                fold(third)
+        assert seen == [True] * (len(seen) - 1) + [False]
+        assert len(seen) > 2
+        assert (table.flushed, table.fold.offset) == (1, 2)
+        assert log.synced > 1
+        assert run_without_loop(table.flush(now=0.0)) > 0
+    assert table.flushed == 2
+    table.close()
+    log.close()
+
+
 def test_what_is_folded_at_a_start_is_durable_first(tmp_path: Path) -> None:
     """A process that died may have left records that a power cut would still take."""
     log = EmbeddedLog(tmp_path / "log")
@@ -632,6 +663,72 @@ def test_rows_are_synced_once(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> No
         disk.table.sync()
         disk.table.sync()
     assert (synced, disk.table.durable) == ([0, 1], 1)
+    disk.close()
+
+
+@pytest.mark.parametrize("steps", range(1, 6))
+def test_what_a_flush_wrote_before_a_kill_does_not_count_and_is_removed(
+    disk: Disk, steps: int
+) -> None:
+    first, second = history()[:2]
+    disk.write(first)
+    disk.flush()
+    disk.write(second)
+    with sliced(1):
+        disk.write(events_record(1, 1, [stored(1, range(50, 54), range(16))]))
+        for _ in range(steps):
+            run_without_loop(disk.table.flush_some(now=0.0))
+        is_flushed = not disk.table.is_flushing
+        disk.reopen()
+        assert disk.recovered.records == (0 if is_flushed else 2)
+        assert same(disk.fold, disk.truth())
+        disk.flush()
+    disk.reopen()
+    assert disk.recovered.records == 0
+    assert same(disk.fold, disk.truth())
+    disk.close()
+
+
+def test_a_disk_that_fails_in_a_step_of_a_flush_gets_all_of_it_again(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with sliced(1):
+        for record in history()[:3]:
+            disk.write(record)
+        run_without_loop(disk.table.flush_some(now=0.0))
+        assert disk.table.is_flushing
+        with monkeypatch.context() as patched:
+            patched.setattr(TableStore, "write", fails)
+            with pytest.raises(DiskError):
+                run_without_loop(disk.table.flush_some(now=0.0))
+        assert not disk.table.is_flushing
+        disk.write(history()[3])
+        disk.flush()
+        assert disk.table.flushed == 3
+        disk.reopen()
+    assert disk.recovered.records == 0
+    assert same(disk.fold, disk.truth())
+    disk.close()
+
+
+def test_a_generation_goes_on_though_records_come_between_the_steps_of_each_flush(
+    disk: Disk,
+) -> None:
+    """Only where all that was folded is flushed may one begin, or become the current one."""
+    driver = FoldDriver(disk.table, flush_s=0.0)
+    is_level = []
+    with sliced(3):
+        for number in range(60):
+            hashes = [5 * number + at + 1 for at in range(5)]
+            churn: list[BlockEvent] = [stored(number, hashes, range(20)), removed(number, hashes)]
+            record = events_record(number, number, churn)
+            run_without_loop(driver.fold([LogEntry(disk.log.append([record]), record)]))
+            run_without_loop(driver.flush_if_due())
+            is_level.append(not driver.has_unflushed)
+    assert disk.table.generations > 1
+    assert not all(is_level)
+    disk.reopen()
+    assert same(disk.fold, disk.truth())
     disk.close()
 
 
