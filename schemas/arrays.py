@@ -35,6 +35,23 @@ class BatchPacker(Protocol):
         """
         ...
 
+    def pack_run(
+        self, messages: list[list[bytes]], sequence: int, bytes_max: int, /
+    ) -> tuple[Sequence[int], float, int, bytes, Sequence[str]]:
+        """As many of the first messages as are plain batches that follow on one another, together:
+        three frames, the next number, nothing bad or unusual, and no `Cleared`. Cost O(bytes).
+
+        Args:
+            messages: their frames.
+            sequence: the first one's.
+            bytes_max: of their events.
+
+        Returns:
+            Each one's digest, the last one's time, how many events there are, these, and the LoRA
+            names that they give; as `pack` has them. No digest where the first is not plain.
+        """
+        ...
+
 
 class ArrayPacker(Protocol):
     """Packs one encoded msgpack array; raises ValueError with what is wrong with it."""

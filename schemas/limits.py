@@ -164,6 +164,8 @@ RECORD_BYTES_MAX: Final = 64 * KIB  # a fuller window is split, and a larger bat
 TURN_S: Final = 0.004  # what a turn may take to be turned into records, before anything else
 TURN_MESSAGES_MAX: Final = 1024  # of it, where they take little
 TURN_MESSAGES_MIN: Final = 2  # of it, where they take long: bad events are read one by one
+RUN_MESSAGES_MIN: Final = 2  # decoded together, where they simply follow on
+RUN_MESSAGES_MAX: Final = 64
 TURN_BYTES_MAX: Final = 512 * KIB  # of them, but for one that is larger by itself
 HELD_BATCHES_MAX: Final = 65_536  # of a publisher during a repair: reason="held_full"
 HELD_BYTES_MAX: Final = 256 * MIB  # of all publishers: reason="held_full"

@@ -9,8 +9,9 @@ from bridge.sequencing.lateness import Lateness
 from bridge.sequencing.tracker import Outcome, SequenceTracker
 from bridge.sequencing.window import Window
 from bridge.sockets.raw_message import RawMessage
-from bridge.wire import DecodedBatch, Source
+from bridge.wire import DecodedBatch, DecodedRun, Source
 from schemas.errors import WireError
+from schemas.limits import RUN_MESSAGES_MAX
 from schemas.positions import NO_CURSOR, Cursor, Proof, PublisherState
 from schemas.records import EventsRecord, SequencedRecord
 from schemas.registration import Registration
@@ -159,6 +160,7 @@ class Lane:
         "publisher",
         "received_time",
         "repairs",
+        "run_max",
         "source",
         "tracker",
         "unplaced",
@@ -179,6 +181,7 @@ class Lane:
         self.held_bytes = 0
         self.missing: Missing | None = None  # becomes a gap at the end of the wait
         self.overflowed: DecodedBatch | None = None  # the last one that had no room among the held
+        self.run_max = RUN_MESSAGES_MAX  # of the next run: what is not plain is seen again
         self.lateness = Lateness()
         self.received_time = 0.0  # the engine's, of the last live batch
         self.unplaced = 0  # the last message without a place, where no batch came behind it
@@ -293,6 +296,38 @@ class Lane:
         if not self.repairs or batch.sequence == self.tracker.sequence + 1:
             return False
         return self.tracker.peek(batch.sequence, batch.digest).gap is not None
+
+    def takes_runs(self) -> bool:
+        """Whether `accept_run` may be given what comes next over the link of the last message.
+
+        Plain batches that follow on then move the cursor, and nothing else.
+        """
+        return (
+            self.held is None
+            and self.tracker.sequence >= 0
+            and (self.link == self._proven_link or self.proof is not None)
+            and (self._begun is None or self._begun.after != self.tracker.cursor)
+        )
+
+    def accept_run(self, run: DecodedRun, window: Window) -> None:
+        """As `accept` of each of these batches, which are the next ones; see `takes_runs`."""
+        first, batches = self.tracker.sequence + 1, len(run.digests)
+        window.add_batch(
+            incarnation=self.tracker.incarnation,
+            sequence=first,
+            engine_time=run.engine_time,
+            event_count=run.event_count,
+            run=run.run,
+            doubted=self.proof is not None,
+            batches=batches,
+        )
+        self.tracker.advance(run.digests)
+        self.engine_time = run.engine_time
+        self.received_time = run.engine_time or self.received_time
+        self.unplaced = 0
+        self.counters.messages += batches
+        self.counters.batches += batches
+        self.counters.events += run.event_count
 
     def accept(self, batch: DecodedBatch, window: Window, link: int) -> None:
         """Appends the batch to the window, after the reset or gap that it shows.

@@ -17,7 +17,7 @@ cannot, or that does not help, a gap stands for the window.
 
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from bridge.sequencing.lane import RESTARTED, Anchor, Held, Lane, Missing, PublisherCounters
@@ -28,7 +28,7 @@ from bridge.wire.drop_reasons import DropReason
 from schemas.arrays import ArrayPacker, PythonArrayPacker
 from schemas.errors import BatchError, RegistrationConflictError
 from schemas.identities import PublisherKey
-from schemas.limits import HELD_BATCHES_MAX, HELD_BYTES_MAX
+from schemas.limits import HELD_BATCHES_MAX, HELD_BYTES_MAX, RUN_MESSAGES_MAX, RUN_MESSAGES_MIN
 from schemas.positions import NO_CURSOR, Cursor, Proof
 from schemas.records import SequencedRecord
 from schemas.registration import Registration
@@ -77,7 +77,7 @@ class Sequencer:
         if lane is not None:
             self.held_bytes -= lane.held_bytes
 
-    def process(self, messages: Iterable[RawMessage], now: float) -> list[SequencedRecord]:
+    def process(self, messages: Sequence[RawMessage], now: float) -> list[SequencedRecord]:
         """The records of one window.
 
         Args:
@@ -89,18 +89,25 @@ class Sequencer:
             first.
         """
         windows: dict[PublisherKey, tuple[Lane, Window]] = {}
-        for message in messages:
+        at = 0
+        while at < len(messages):
+            message = messages[at]
             publisher = message.publisher
             open_window = windows.get(publisher)
             if open_window is None:
                 lane = self._lanes.get(publisher)
                 if lane is None:
                     self.unregistered_messages += 1
+                    at += 1
                     continue
                 open_window = windows[publisher] = (lane, lane.open(now))
             lane, window = open_window
             if message.link != lane.link:
                 self._begin_link(lane, message.link)
+            if taken := self._take_run(lane, window, messages, at):
+                at += taken
+                continue
+            at += 1
             batch: DecodedBatch | None = None
             try:
                 batch = lane.decode(message)
@@ -123,6 +130,37 @@ class Sequencer:
             records += self._close(lane, window, now, ask_again=True)
             lane.lateness.note(lane.received_time, now)
         return records
+
+    def _take_run(self, lane: Lane, window: Window, messages: Sequence[RawMessage], at: int) -> int:
+        """Accepts the next messages together, as far as they are plain batches that follow on; how
+        many, 0 where the first has to be looked at alone. Together each costs a fifth.
+        """
+        if not lane.takes_runs():
+            return 0
+        first, frames = messages[at], []
+        for message in messages[at : at + lane.run_max]:
+            if (
+                message.publisher is not first.publisher
+                or message.link != first.link
+                or message.batch is not None
+            ):
+                break
+            frames.append(message.frames)
+        if len(frames) < RUN_MESSAGES_MIN:
+            return 0
+        try:
+            run = lane.source.decode_run(frames, lane.tracker.sequence + 1)
+        except Exception:
+            _logger.exception(
+                "Unexpected error in messages of %s; decoding each alone", lane.publisher
+            )
+            self._count_fault(lane)
+            return 0
+        taken = 0 if run is None else len(run.digests)
+        lane.run_max = min(max(2 * taken, RUN_MESSAGES_MIN), RUN_MESSAGES_MAX)
+        if run is not None:
+            lane.accept_run(run, window)
+        return taken
 
     def _take(self, lane: Lane, window: Window, batch: DecodedBatch, size_bytes: int) -> None:
         if lane.held is None and lane.needs_repair(batch):

@@ -19,6 +19,7 @@ one.
 """
 
 from array import array
+from collections.abc import Iterable
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -117,6 +118,13 @@ class SequenceTracker:
         self.sequence = sequence
         self._fingerprints[slot] = fingerprint
         return verdict
+
+    def advance(self, payload_digests: Iterable[int]) -> None:
+        """As `observe` of batches each of which is the next one."""
+        for digest in payload_digests:
+            self.sequence += 1
+            slot = self.sequence % DUPLICATE_WINDOW
+            self._fingerprints[slot] = hash((self.sequence, digest))
 
     def _restart(self, sequence: int) -> Verdict:
         self.begin_incarnation()

@@ -73,10 +73,12 @@ class Window:
         parts: Sequence[EventRun] = (),
         doubted: bool = False,
         incomplete: bool = False,
+        batches: int = 1,
     ) -> None:
         """Appends one batch; one without events still moves the cursor. `run`: its events,
         by `schemas.events.encode_run`; `parts`: the same of a large one; `incomplete`: without one
-        that could not be used.
+        that could not be used; `batches`: where there are several of consecutive numbers, the first
+        of which is `sequence`.
 
         The caller has put a gap or a reset between batches that do not follow each other.
         """
@@ -95,9 +97,9 @@ class Window:
             self._first = sequence
         else:
             assert (incarnation, sequence) == (self._incarnation, self._last + 1)
-        self._batches += 1
+        self._batches += batches
         self._events += event_count
-        self._last = sequence
+        self._last = sequence + batches - 1
         if incomplete:
             self._incomplete = sequence
         self._engine_time = engine_time

@@ -16,13 +16,21 @@ from typing import Final, Protocol
 
 from xxhash import xxh3_64_intdigest
 
-from bridge.wire.batch import DecodedBatch, read_frames
+from bridge.wire.batch import DecodedBatch, DecodedRun, read_frames
 from bridge.wire.drop_reasons import DropReason
 from schemas.arrays import ArrayPacker
 from schemas.errors import BatchError
 from schemas.registration import PublisherKind, Registration
 
-__all__ = ["KINDS", "SOURCES", "DecodedBatch", "Source", "SourceFactory", "open_source"]
+__all__ = [
+    "KINDS",
+    "SOURCES",
+    "DecodedBatch",
+    "DecodedRun",
+    "Source",
+    "SourceFactory",
+    "open_source",
+]
 
 
 class Source(Protocol):
@@ -33,6 +41,16 @@ class Source(Protocol):
 
         Raises:
             FrameError: it has no place in the stream; whatever else is wrong stands in `dropped`.
+        """
+        ...
+
+    def decode_run(self, messages: list[list[bytes]], sequence: int) -> DecodedRun | None:
+        """As many of the first messages as are plain batches that follow on one another, at a
+        fraction of what each costs alone; None where `decode` has to look at the first.
+
+        Args:
+            messages: their frames.
+            sequence: that the first is to have.
         """
         ...
 
@@ -68,6 +86,10 @@ class _UnknownKind:
         sequence, payload = read_frames(frames)
         unusable = BatchError(DropReason.UNKNOWN_KIND, self._detail)
         return DecodedBatch.unusable(sequence, xxh3_64_intdigest(payload), unusable)
+
+    def decode_run(self, messages: list[list[bytes]], sequence: int) -> DecodedRun | None:
+        """See `Source`."""
+        return None
 
 
 def open_source(registration: Registration, packer: ArrayPacker) -> Source:

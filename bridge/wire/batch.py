@@ -199,6 +199,22 @@ class DecodedBatch(NamedTuple):
         return [event for count, run in self.parts for event in decode_run(run, count)]
 
 
+class DecodedRun(NamedTuple):
+    """Batches of consecutive numbers, all of whose events can be used, and none of which clears.
+
+    Attributes:
+        digests: of each one's payload.
+        engine_time: of the last of them, Unix seconds.
+        event_count: of all of them.
+        run: their events, as of a `DecodedBatch`.
+    """
+
+    digests: Sequence[int]
+    engine_time: float
+    event_count: int
+    run: bytes
+
+
 def read_frames(frames: Sequence[bytes]) -> tuple[int, bytes]:
     """The sequence and the payload of one message; the topic means nothing here.
 
@@ -262,6 +278,16 @@ class BatchDecoder:
         except BatchError as error:
             return DecodedBatch.unusable(sequence, xxh3_64_intdigest(payload), _alone(error))
 
+    def decode_run(self, messages: list[list[bytes]], sequence: int) -> DecodedRun | None:
+        """See `Source`."""
+        if self._packer is None:
+            return None
+        packed = self._packer.pack_run(messages, sequence, RECORD_BYTES_MAX)
+        digests, engine_time, count, run, lora_names = packed
+        if not digests or not self._know(lora_names):
+            return None
+        return DecodedRun(digests, engine_time, count, run)
+
     def _check_size(self, payload: bytes) -> int:
         """Raises where it is too large; returns how many values a large one has, 0 for others."""
         if len(payload) > MESSAGE_BYTES_MAX:
@@ -284,12 +310,18 @@ class BatchDecoder:
         if packed is None:
             return None
         digest, engine_time, count, clears, run, lora_names = packed
+        if not self._know(lora_names):
+            return None
+        return DecodedBatch(sequence, digest, engine_time, count, clears, run, [])
+
+    def _know(self, lora_names: Sequence[str]) -> bool:
+        """Remembers the names; False where there are too many."""
         known = self._origin.lora_names
         if lora_names and (new := set(lora_names).difference(known)):
             if len(known) + len(new) > LORA_NAMES_MAX:
-                return None
+                return False
             known.update(new)
-        return DecodedBatch(sequence, digest, engine_time, count, clears, run, [])
+        return True
 
     def _decode(self, payload: bytes, sequence: int, values: int) -> DecodedBatch:
         events: list[BlockEvent] = []

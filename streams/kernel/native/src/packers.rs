@@ -1,5 +1,6 @@
 //! The classes `ArrayPacker` and `BatchPacker`: `schemas.arrays` documents every method.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use msgpack::{Malformed, Reader};
@@ -143,9 +144,44 @@ impl BatchPacker {
             return Ok(None);
         };
         let run = PyBytes::new(py, &packed.run);
-        let names: Vec<&str> = packed.lora_names.iter().map(|name| name.as_ref()).collect();
-        let names = PyTuple::new(py, names)?;
+        let names = names_of(py, &packed.lora_names)?;
         let fields = (digest, packed.engine_time, packed.events, packed.clears, run, names);
         Ok(Some(fields.into_pyobject(py)?))
     }
+
+    #[pyo3(signature = (messages, sequence, bytes_max, /))]
+    fn pack_run<'py>(
+        &self,
+        messages: &Bound<'py, PyList>,
+        sequence: u64,
+        bytes_max: usize,
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        let py = messages.py();
+        // Of three frames each; what has others is not part of a run.
+        let mut frames = Vec::with_capacity(messages.len());
+        for message in messages.iter() {
+            let message = message.cast_into::<PyList>()?;
+            if message.len() != 3 {
+                break;
+            }
+            let number = message.get_item(1)?.cast_into::<PyBytes>()?;
+            let payload = message.get_item(2)?.cast_into::<PyBytes>()?;
+            frames.push((number, payload));
+        }
+        let batches: Vec<_> = frames
+            .iter()
+            .map(|(number, payload)| (number.as_bytes(), payload.as_bytes()))
+            .collect();
+        let size_bytes: usize = batches.iter().map(|(_, payload)| payload.len()).sum();
+        let is_long = size_bytes > DETACHED_BATCH_BYTES;
+        let packed =
+            detached_if(is_long, py, || self.packer.pack_run(batches, sequence, bytes_max));
+        let run = PyBytes::new(py, &packed.run);
+        let names = names_of(py, &packed.lora_names)?;
+        (packed.digests, packed.engine_time, packed.events, run, names).into_pyobject(py)
+    }
+}
+
+fn names_of<'py>(py: Python<'py>, names: &[Cow<'_, str>]) -> PyResult<Bound<'py, PyTuple>> {
+    PyTuple::new(py, names.iter().map(|name| name.as_ref()))
 }

@@ -49,7 +49,7 @@ class Scene:
         self.records: list[SequencedRecord] = []
 
     def sends(self, *batches: RawMessage | int) -> None:
-        assert self.sequencer.process(map(as_message, batches), 1.0) == []
+        assert self.sequencer.process([*map(as_message, batches)], 1.0) == []
 
     def replays(self, *replies: RawMessage | int) -> Answer:
         """What comes of these replies, the request's first ones."""

@@ -1,4 +1,4 @@
-//! A whole batch: what an engine sent, to the canonical events of a record, in one pass.
+//! Whole batches: what an engine sent, to the canonical events of a record, in one pass.
 //!
 //!     batch   [ts, events, data_parallel_rank, ...] | {ts, events, data_parallel_rank, ...}
 //!     event   [tag, field, ...] | {"type": tag, field: ...}
@@ -11,6 +11,7 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 
 use msgpack::{Reader, write};
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::arrays::{append_hashes, append_tokens};
 use crate::extra_keys::ExtraKeys;
@@ -45,7 +46,19 @@ pub struct Packed<'a> {
     /// The events one after the other, as a record has them.
     pub run: Vec<u8>,
     /// The adapters that they name, each once.
-    pub lora_names: HashSet<Cow<'a, str>>,
+    pub lora_names: Vec<Cow<'a, str>>,
+}
+
+/// Batches that follow on one another, together.
+pub struct PackedRun<'a> {
+    /// The XXH3-64 of each one's payload.
+    pub digests: Vec<u64>,
+    /// Of the last of them.
+    pub engine_time: f64,
+    /// As of one batch; none of them says that the publisher holds nothing any more.
+    pub events: usize,
+    pub run: Vec<u8>,
+    pub lora_names: Vec<Cow<'a, str>>,
 }
 
 /// Packs one publisher's batches.
@@ -114,7 +127,10 @@ struct Batch<'a, 'p> {
     sequence: u64,
     clears: bool,
     run: Vec<u8>,
+    run_bytes_max: usize,
     lora_names: HashSet<Cow<'a, str>>,
+    /// The same in the order in which they came.
+    named: Vec<Cow<'a, str>>,
     hashes: Vec<u8>,
     tokens: Vec<u8>,
     extra_keys: ExtraKeys,
@@ -123,28 +139,83 @@ struct Batch<'a, 'p> {
 impl BatchPacker {
     /// The batch of this number; see the module for None. Cost O(bytes).
     pub fn pack<'a>(&self, payload: &'a [u8], sequence: u64) -> Option<Packed<'a>> {
-        let mut batch = Batch {
-            packer: self,
-            reader: Reader::new(payload),
-            form: None,
-            sequence,
-            clears: false,
-            run: Vec::with_capacity(payload.len() + payload.len() / 4),
-            lora_names: HashSet::new(),
-            hashes: Vec::new(),
-            tokens: Vec::new(),
-            extra_keys: ExtraKeys::default(),
-        };
-        let (engine_time, events) = batch.read()?;
-        batch.reader.end().ok()?;
-        let Batch { clears, run, lora_names, .. } = batch;
-        Some(Packed { engine_time, events, clears, run, lora_names })
+        let room = payload.len() + payload.len() / 4;
+        let mut batch = Batch::new(self, room, self.limits.packed_bytes);
+        let (engine_time, events) = batch.read(payload, sequence)?;
+        let Batch { clears, run, named, .. } = batch;
+        Some(Packed { engine_time, events, clears, run, lora_names: named })
+    }
+
+    /// As many of the first batches as are plain, together: of consecutive numbers, none of which
+    /// clears, and all of them within so many bytes. What is left is for `pack`. Cost O(bytes).
+    ///
+    /// `messages` are the batches' numbers, of eight bytes as they were sent, and their payloads.
+    pub fn pack_run<'a>(
+        &self,
+        messages: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
+        sequence: u64,
+        bytes_max: usize,
+    ) -> PackedRun<'a> {
+        let mut batch = Batch::new(self, 0, bytes_max);
+        let (mut digests, mut last_time, mut all_events) = (Vec::new(), 0.0, 0);
+        for (number, payload) in messages {
+            let expected = sequence + digests.len() as u64;
+            if number != expected.to_be_bytes() {
+                break;
+            }
+            let (run, named) = (batch.run.len(), batch.named.len());
+            let read = batch.read(payload, expected).filter(|_| !batch.clears);
+            let Some((engine_time, events)) = read else {
+                batch.take_back(run, named);
+                break;
+            };
+            last_time = engine_time;
+            all_events += events;
+            digests.push(xxh3_64(payload));
+        }
+        let Batch { run, named, .. } = batch;
+        let (engine_time, events) = (last_time, all_events);
+        PackedRun { digests, engine_time, events, run, lora_names: named }
     }
 }
 
 impl<'a, 'p> Batch<'a, 'p> {
-    /// The batch's time, and how many events it has.
-    fn read(&mut self) -> Option<(f64, usize)> {
+    fn new(packer: &'p BatchPacker, room: usize, run_bytes_max: usize) -> Self {
+        Self {
+            packer,
+            reader: Reader::new(&[]),
+            form: None,
+            sequence: 0,
+            clears: false,
+            run: Vec::with_capacity(room),
+            run_bytes_max,
+            lora_names: HashSet::new(),
+            named: Vec::new(),
+            hashes: Vec::new(),
+            tokens: Vec::new(),
+            extra_keys: ExtraKeys::default(),
+        }
+    }
+
+    /// Appends the batch's events to the run; its time, and how many there are.
+    fn read(&mut self, payload: &'a [u8], sequence: u64) -> Option<(f64, usize)> {
+        self.reader = Reader::new(payload);
+        self.form = None;
+        self.sequence = sequence;
+        let read = self.read_batch()?;
+        self.reader.end().ok()?;
+        Some(read)
+    }
+
+    /// Forgets what the last batch has added to a run and names of these lengths.
+    fn take_back(&mut self, run: usize, named: usize) {
+        self.run.truncate(run);
+        for name in self.named.drain(named..) {
+            self.lora_names.remove(&name);
+        }
+    }
+
+    fn read_batch(&mut self) -> Option<(f64, usize)> {
         if matches!(self.reader.peek().ok()?, 0x80..=0x8f | 0xde | 0xdf) {
             return self.read_map();
         }
@@ -204,7 +275,7 @@ impl<'a, 'p> Batch<'a, 'p> {
         }
         for _ in 0..len {
             self.read_event()?;
-            if self.run.len() > self.packer.limits.packed_bytes {
+            if self.run.len() > self.run_bytes_max {
                 return None;
             }
         }
@@ -357,6 +428,7 @@ impl<'a, 'p> Batch<'a, 'p> {
                 return None;
             }
             self.lora_names.insert(name.clone());
+            self.named.push(name.clone());
         }
         Some(name)
     }
@@ -545,6 +617,52 @@ mod tests {
         write::str(&mut to, "AllBlocksCleared");
         write::nil(&mut to);
         to
+    }
+
+    fn parts_of(payload: &[u8], packer: &BatchPacker, count: u64) -> Vec<u8> {
+        (0..count).flat_map(|at| packer.pack(payload, 9 + at).unwrap().run).collect()
+    }
+
+    #[test]
+    fn plain_batches_are_packed_together_up_to_what_is_not_plain() {
+        let (packer, clears) = (packer(), batch());
+        let mut plain = Vec::new();
+        write::array(&mut plain, 2);
+        write::float(&mut plain, 2.5);
+        write::array(&mut plain, 1);
+        write::array(&mut plain, 2);
+        write::str(&mut plain, "BlockRemoved");
+        numbers(&mut plain, &[7, 8]);
+        let packed = |numbers: &[u64], payloads: &[&[u8]], bytes_max| {
+            let numbers: Vec<_> = numbers.iter().map(|number| number.to_be_bytes()).collect();
+            let messages = numbers.iter().map(|number| &number[..]).zip(payloads.iter().copied());
+            let run = packer.pack_run(messages, 9, bytes_max);
+            assert_eq!(run.run, parts_of(&plain, &packer, run.digests.len() as u64));
+            assert_eq!(run.events, run.digests.len());
+            assert!(run.digests.iter().all(|&digest| digest == xxh3_64(&plain)));
+            (run.digests.len(), run.engine_time)
+        };
+        let all: [&[u8]; 3] = [&plain, &plain, &plain];
+        assert_eq!(packed(&[9, 10, 11], &all, 1000), (3, 2.5));
+        assert_eq!(packed(&[9, 11, 12], &all, 1000), (1, 2.5));
+        assert_eq!(packed(&[8, 9, 10], &all, 1000), (0, 0.0));
+        assert_eq!(packed(&[9, 10, 11], &[&plain, &clears, &plain], 1000), (1, 2.5));
+        assert_eq!(packed(&[9, 10, 11], &[&plain, &plain, &plain[..9]], 1000), (2, 2.5));
+        let two = parts_of(&plain, &packer, 2).len();
+        assert_eq!(packed(&[9, 10, 11], &all, two), (2, 2.5));
+        assert_eq!(packed(&[9, 10, 11], &all, two - 1), (1, 2.5));
+    }
+
+    #[test]
+    fn a_batch_that_is_left_out_of_a_run_leaves_no_names_behind() {
+        let packer = packer();
+        let mut batch = Batch::new(&packer, 0, 100);
+        batch.lora_names = HashSet::from(["one".into(), "two".into()]);
+        batch.named = vec!["one".into(), "two".into()];
+        batch.run = vec![1, 2, 3];
+        batch.take_back(2, 1);
+        assert_eq!((batch.run.len(), batch.named.len()), (2, 1));
+        assert_eq!(batch.lora_names, HashSet::from(["one".into()]));
     }
 
     #[test]
