@@ -38,6 +38,7 @@ from bridge.sequencing.replay_client import Replayer
 from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.inbox import Inbox
 from bridge.sockets.raw_message import RawMessage
+from bridge.sockets.reader import MessageReader
 from bridge.sockets.subscriber import Subscriber
 from bridge.supervision import cancel, keep
 from bridge.wire.batch import read_frames
@@ -72,6 +73,7 @@ class Pump:
     Args:
         sink: of the same loop.
         packer: of hashes and tokens; the kernel's where there is one.
+        reader: of sockets; likewise.
         window_s: how long batches are collected for one record, 0 for not at all.
         loop: that it will run on; None: the running one.
         receiver, replayer: others than sockets, for tests.
@@ -86,13 +88,14 @@ class Pump:
         sink: RecordSink,
         *,
         packer: ArrayPacker | None = None,
+        reader: MessageReader | None = None,
         window_s: float = 0.0,
         loop: asyncio.AbstractEventLoop | None = None,
         receiver: Receiver | None = None,
         replayer: ReplaySource | None = None,
     ) -> None:
         self.inbox = Inbox(when_filled=self._wake)
-        self.subscriber = Subscriber(self.inbox) if receiver is None else receiver
+        self.subscriber = Subscriber(self.inbox, reader) if receiver is None else receiver
         self.sequencer = Sequencer(packer)
         self._bulk = Bulk(self.sequencer)
         self._decoding: asyncio.Task[None] | None = None

@@ -24,6 +24,7 @@ from bridge.membership.ownership import Ownership
 from bridge.membership.registry_reader import RegistryReader
 from bridge.pump import Pump
 from bridge.sequencing.lane import PublisherCounters
+from bridge.sockets.reader import MessageReader
 from bridge.supervision import cancel, keep
 from brokers.clients import Clients
 from brokers.errors import KafkaError
@@ -110,6 +111,7 @@ class Bridge:
     Args:
         settings: what to run with.
         packer: of hashes and tokens; the kernel's where there is one.
+        reader: of sockets; likewise.
         conditions: of the role; the bridge sets and clears its own.
 
     Raises:
@@ -120,6 +122,7 @@ class Bridge:
         self,
         settings: BridgeSettings,
         packer: ArrayPacker | None = None,
+        reader: MessageReader | None = None,
         *,
         conditions: Conditions | None = None,
     ) -> None:
@@ -140,7 +143,9 @@ class Bridge:
             make_heartbeat=lambda partition: self.heartbeats.make(partition),
             on_heartbeat=lambda partition, record: self.heartbeats.written(partition, record),
         )
-        self.pump = Pump(self.writer, packer=packer, window_s=settings.window_ms / 1000)
+        self.pump = Pump(
+            self.writer, packer=packer, reader=reader, window_s=settings.window_ms / 1000
+        )
         self.heartbeats = Heartbeats(self.pump, self.writer.partition_of)
         self.ownership = Ownership(
             pump=self.pump,

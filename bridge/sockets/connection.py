@@ -13,6 +13,7 @@ from zmq.utils.monitor import parse_monitor_message
 from bridge.sockets.endpoints import check_endpoint, names_host
 from bridge.sockets.lookup import LOOKUPS, Addresses
 from bridge.sockets.raw_message import RawMessage
+from bridge.sockets.reader import MessageReader, PlainReader
 from bridge.sockets.received_bytes import ReceivedBytes
 from schemas.errors import EndpointError
 from schemas.limits import (
@@ -66,6 +67,7 @@ class Connection:
         context: of the socket.
         registration: the publisher and its endpoint.
         wait_s: before it is connected to.
+        reader: of its messages; pyzmq's where none is given.
 
     A peer that does not answer ZMTP's heartbeats is disconnected by libzmq: a link over which
     nothing comes is known to be alive.
@@ -89,10 +91,12 @@ class Connection:
         registration: Registration,
         *,
         wait_s: float = 0.0,
+        reader: MessageReader | None = None,
     ) -> None:
         check_endpoint(registration.endpoint)
         self.publisher = registration.publisher
         self._context = context
+        self._reader = PlainReader() if reader is None else reader
         self._registration = registration
         self._name = f"{registration.service_key} ({registration.model_name})"
         self.endpoint = registration.endpoint
@@ -146,51 +150,32 @@ class Connection:
         Never waits; one message is taken whatever its size, and the next one only after as long as
         smaller ones of that size would have taken.
         """
-        messages: list[RawMessage] = []
         received_at = time.monotonic()
-        until = received_at + RECEIVE_BURST_S
-        size_bytes = 0
         link = self._sent_over
         self.pending = True
-        if received_at < self._paid_at:
-            return messages  # it was behind then, and is
-        while (
-            len(messages) < RECEIVE_BURST_MAX
-            and size_bytes < RECEIVE_BURST_BYTES
-            and not self.broken
-        ):
-            try:
-                frames = self._receive_frames()
-            except zmq.Again:
-                self.pending = False
-                break
-            message = RawMessage(self.publisher, frames, received_at, link)
-            messages.append(message)
-            size_bytes += message.size_bytes
-            if time.monotonic() >= until:
-                break
+        if received_at < self._paid_at or self.broken:
+            return []  # it was behind then, and is
+        taken = self._reader.read(
+            self.socket,
+            messages_max=RECEIVE_BURST_MAX,
+            bytes_max=RECEIVE_BURST_BYTES,
+            seconds=RECEIVE_BURST_S,
+        )
+        self.pending = not taken.is_all
+        if taken.is_broken:
+            self._break(f"a message of more than {MESSAGE_FRAMES_MAX} frames")
+        publisher = self.publisher
+        messages = [RawMessage(publisher, frames, received_at, link) for frames in taken.messages]
         self._delivered += len(messages)
-        self._delivered_bytes += size_bytes + MESSAGE_HEADERS_BYTES * len(messages)
+        self._delivered_bytes += taken.size_bytes + MESSAGE_HEADERS_BYTES * len(messages)
         if messages:
-            beyond_bytes = max(0, size_bytes - RECEIVE_BURST_BYTES)
+            beyond_bytes = max(0, taken.size_bytes - RECEIVE_BURST_BYTES)
             self._paid_at = received_at + beyond_bytes * SUBSCRIBER_TURN_S / RECEIVE_BURST_BYTES
         if not self.pending:
             self.behind_since = None
         elif self.behind_since is None:
             self.behind_since = received_at
         return messages
-
-    def _receive_frames(self) -> list[bytes]:
-        """One message. A frame knows whether more follow; asking the socket costs twice as much."""
-        frame = self.socket.recv(zmq.NOBLOCK, copy=False)
-        frames = [frame.bytes]
-        while frame.more:
-            if len(frames) > MESSAGE_FRAMES_MAX:
-                self._break(f"a message of more than {MESSAGE_FRAMES_MAX} frames")
-                break
-            frame = self.socket.recv(zmq.NOBLOCK, copy=False)
-            frames.append(frame.bytes)
-        return frames
 
     def renewed(self) -> "Connection":
         """Another one in place of this one, which is to be closed; it connects after a while.
@@ -206,7 +191,9 @@ class Connection:
             self._breach,
         )
         self.watch()  # it may have come up since the last look
-        connection = Connection(self._context, self._registration, wait_s=LINK_BREACH_S)
+        connection = Connection(
+            self._context, self._registration, wait_s=LINK_BREACH_S, reader=self._reader
+        )
         connection.links = self.links
         return connection
 

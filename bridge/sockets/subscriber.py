@@ -24,6 +24,7 @@ import zmq
 
 from bridge.sockets.connection import Connection, descriptor_of
 from bridge.sockets.inbox import Inbox
+from bridge.sockets.reader import MessageReader, PlainReader
 from schemas.errors import OpenFilesError, RegistrationConflictError
 from schemas.identities import PublisherKey
 from schemas.limits import (
@@ -53,11 +54,13 @@ class Subscriber:
 
     Args:
         inbox: where messages go.
+        reader: of sockets; pyzmq's where none is given.
     """
 
-    def __init__(self, inbox: Inbox) -> None:
+    def __init__(self, inbox: Inbox, reader: MessageReader | None = None) -> None:
         self.unexpected_errors = 0
         self._inbox = inbox
+        self._reader = PlainReader() if reader is None else reader
         self._connections: dict[PublisherKey, Connection] = {}
         self._by_socket: dict[int, Connection] = {}  # by descriptor
         self._by_monitor: dict[int, Connection] = {}
@@ -236,7 +239,7 @@ class Subscriber:
         if publisher in self._connections:
             raise RegistrationConflictError(f"Expected a new publisher, got: {publisher}")
         try:
-            connection = Connection(self._context, registration)
+            connection = Connection(self._context, registration, reader=self._reader)
         except zmq.ZMQError as error:
             raise OpenFilesError(str(error.strerror)) from error
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

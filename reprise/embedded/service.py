@@ -18,6 +18,7 @@ from functools import partial
 from operator import methodcaller
 from typing import Final
 
+from bridge.sockets.reader import open_reader
 from bridge.wire import KINDS
 from query_api.ports import Health, Positions
 from query_api.table_view import TableView
@@ -29,7 +30,7 @@ from schemas.errors import DamagedError, StorageError
 from schemas.limits import EMBEDDED_COMMAND_S
 from schemas.positions import Position
 from schemas.registration import Registration, service_key
-from streams.kernel import array_packer, open_kernel
+from streams.kernel import array_packer, open_kernel, socket_reader
 from streams.log.embedded import EmbeddedLog
 from streams.table.fold import Fold
 from streams.table.table import Table
@@ -70,6 +71,7 @@ class EmbeddedService(TableView):
             log=log,
             table=table,
             packer=array_packer(),
+            reader=open_reader(socket_reader),
             on_damage=on_damage,
         )
         super().__init__(

@@ -31,6 +31,7 @@ from bridge.heartbeats import Heartbeats
 from bridge.membership.commands import Commands
 from bridge.membership.registrar import Registrar
 from bridge.pump import Pump
+from bridge.sockets.reader import MessageReader
 from bridge.supervision import cancel, keep
 from reprise.embedded.data_watch import DataWatch
 from reprise.embedded.fold_thread import FoldThread
@@ -72,12 +73,14 @@ class WriteThread:
         log: EmbeddedLog,
         table: Table,
         packer: ArrayPacker,
+        reader: MessageReader | None = None,
         on_damage: Callable[[], None] = lambda: None,
     ) -> None:
         """Args:
         settings: of the service.
         log, table: open.
         packer: of hashes and tokens.
+        reader: of sockets; pyzmq's where none is given.
         on_damage: called where the log turns out to be damaged during recovery; then `damage`
             has the error, and nothing goes on.
         """
@@ -106,6 +109,7 @@ class WriteThread:
         self.pump = Pump(
             self.sink,
             packer=packer,
+            reader=reader,
             loop=self._loop,
         )
         self.heartbeats = Heartbeats(self.pump)

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from bridge.service import Bridge, BridgeSettings
+from bridge.sockets.reader import open_reader
 from brokers.availability import quiet_client, watch
 from brokers.options import ClientOptions, client_options
 from brokers.outages import Outage
@@ -23,7 +24,7 @@ from reprise.http.open_files import raise_open_files_limit
 from reprise.metrics.roles import bridge_metrics, http_collector
 from reprise.monitor import listen, monitor_app, monitor_connections, monitored_here
 from schemas.conditions import Conditions
-from streams.kernel import array_packer
+from streams.kernel import array_packer, socket_reader
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +72,8 @@ async def _run(options: BridgeOptions) -> None:
     listening = None
     if options.metrics_port is not None:
         listening = listen(options.metrics_host, options.metrics_port)
-    bridge = Bridge(settings, array_packer(), conditions=Conditions(time.time, logger))
+    reader = open_reader(socket_reader)
+    bridge = Bridge(settings, array_packer(), reader, conditions=Conditions(time.time, logger))
     async with _monitored(bridge, listening):
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):

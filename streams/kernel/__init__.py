@@ -15,10 +15,20 @@ try:
 except ImportError:
     _native = None
 
-__all__ = ["Kernel", "array_packer", "native_available", "native_listener", "open_kernel"]
+__all__ = [
+    "Kernel",
+    "array_packer",
+    "native_available",
+    "native_listener",
+    "open_kernel",
+    "socket_reader",
+]
 
 native_listener: Callable[..., Any] | None = None if _native is None else _native.Listener
 """Makes a `query_api.http.plain_listener.PlainListener`; None without the Rust kernel."""
+
+socket_reader: Callable[..., Any] | None = None if _native is None else _native.SocketReader
+"""Reads for `bridge.sockets.reader.NativeReader`; None without the Rust kernel."""
 
 
 def native_available() -> bool:

@@ -4,6 +4,7 @@
 //!     python              the class `Kernel`
 //!     listeners           the class `Listener`, of what listens for HTTP (`listener/`, `heads/`)
 //!     packers             the classes `ArrayPacker` and `BatchPacker`
+//!     sockets             the class `SocketReader`, of what arrives by ZeroMQ
 //!     convert, tuples     Python values in and out
 //!     gil                 when a call lets other Python threads run
 
@@ -15,6 +16,7 @@ mod gil;
 mod listeners;
 mod packers;
 mod python;
+mod sockets;
 mod tuples;
 
 #[pyo3::pymodule]
@@ -25,4 +27,6 @@ mod _native {
     use crate::packers::{ArrayPacker, BatchPacker};
     #[pymodule_export]
     use crate::python::{ContextDump, Kernel};
+    #[pymodule_export]
+    use crate::sockets::SocketReader;
 }

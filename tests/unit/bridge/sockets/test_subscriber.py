@@ -15,14 +15,17 @@ import zmq
 
 from bridge.sockets import connection as connection_module
 from bridge.sockets import lookup as lookup_module
+from bridge.sockets import reader as reader_module
 from bridge.sockets import subscriber as subscriber_module
 from bridge.sockets.connection import Connection
 from bridge.sockets.inbox import Inbox
 from bridge.sockets.raw_message import RawMessage
+from bridge.sockets.reader import PlainReader, open_reader
 from bridge.sockets.subscriber import Subscriber
 from schemas.errors import EndpointError, RegistrationConflictError
 from schemas.identities import PublisherKey
 from schemas.limits import MESSAGE_FRAMES_MAX
+from streams.kernel import socket_reader
 from tests.unit.bridge.messages import registration
 from tests.zmtp import GREETING, READY
 
@@ -81,7 +84,7 @@ def inbox() -> Inbox:
 
 @pytest.fixture
 def subscriber(inbox: Inbox) -> Iterator[Subscriber]:
-    built = Subscriber(inbox)
+    built = Subscriber(inbox, open_reader(socket_reader))
     built.start()
     yield built
     built.stop()
@@ -197,28 +200,31 @@ def test_little_is_taken_of_one_publisher_before_the_next_ones_turn(
 
 
 def test_a_publisher_whose_messages_take_long_to_receive_has_short_turns(
-    subscriber: Subscriber, engine: Engine, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+    inbox: Inbox, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection_module, "RECEIVE_BURST_S", 0.01)
-    receive, put = connection_module.Connection._receive_frames, inbox.put
+    receive, put = reader_module._receive, inbox.put
     taken: list[int] = []
 
-    def slowly(connection: connection_module.Connection) -> list[bytes]:
-        frames = receive(connection)
+    def slowly(socket: "zmq.Socket[bytes]") -> tuple[list[bytes], bool]:
+        received = receive(socket)
         time.sleep(0.003)
-        return frames
+        return received
 
     def counted(messages: Sequence[RawMessage]) -> None:
         taken.append(len(messages))
         put(messages)
 
-    monkeypatch.setattr(connection_module.Connection, "_receive_frames", slowly)
+    monkeypatch.setattr(reader_module, "_receive", slowly)
     monkeypatch.setattr(inbox, "put", counted)
+    subscriber = Subscriber(inbox, PlainReader())
+    subscriber.start()
     follow(subscriber, engine)
     for i in range(50):
         engine.send(b"", i.to_bytes(8, "big"), b"x")
     assert len(take(inbox, 50)) == 50
     assert max(taken) <= 4
+    subscriber.stop()
 
 
 def test_a_large_message_arrives(subscriber: Subscriber, engine: Engine, inbox: Inbox) -> None:

@@ -1,0 +1,166 @@
+"""Takes what has arrived at a socket: by pyzmq, or by the Rust kernel, where there is one.
+
+Both call libzmq, and say the same. pyzmq gives the interpreter's lock up for each frame, and waits
+for it again; the kernel calls libzmq's functions, of the library that pyzmq has loaded, by their
+addresses, for as many messages as there are.
+"""
+
+import ctypes
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, Protocol
+
+import zmq
+
+from schemas.limits import MESSAGE_FRAMES_MAX
+
+_FUNCTIONS: Final = (
+    "zmq_msg_init",
+    "zmq_msg_recv",
+    "zmq_msg_data",
+    "zmq_msg_size",
+    "zmq_msg_more",
+    "zmq_msg_close",
+    "zmq_errno",
+)
+_logger = logging.getLogger(__name__)
+
+
+class Taken(NamedTuple):
+    """What was taken from a socket.
+
+    Attributes:
+        messages: the frames of each.
+        size_bytes: of all of them.
+        is_all: whether nothing more had arrived.
+        is_broken: whether the last one has more than MESSAGE_FRAMES_MAX frames; the others are
+            still to come.
+    """
+
+    messages: list[list[bytes]]
+    size_bytes: int
+    is_all: bool
+    is_broken: bool
+
+
+class MessageReader(Protocol):
+    """Takes messages from sockets."""
+
+    def read(
+        self,
+        socket: "zmq.Socket[bytes]",
+        *,
+        messages_max: int,
+        bytes_max: int,
+        seconds: float,
+    ) -> Taken:
+        """What has arrived, until one of the bounds is reached; at least one message, whatever its
+        size. Never waits. Cost O(bytes).
+
+        Args:
+            socket: of the calling thread.
+            messages_max: that are taken.
+            bytes_max: after which no further one is taken.
+            seconds: the same in time.
+
+        Raises:
+            zmq.ZMQError: nothing could be received.
+        """
+        ...
+
+
+class PlainReader:
+    """Reads by pyzmq."""
+
+    def read(
+        self,
+        socket: "zmq.Socket[bytes]",
+        *,
+        messages_max: int,
+        bytes_max: int,
+        seconds: float,
+    ) -> Taken:
+        """See `MessageReader`."""
+        messages: list[list[bytes]] = []
+        until = time.monotonic() + seconds
+        size_bytes, is_broken = 0, False
+        while len(messages) < messages_max and size_bytes < bytes_max and not is_broken:
+            try:
+                frames, is_broken = _receive(socket)
+            except zmq.Again:
+                return Taken(messages, size_bytes, is_all=True, is_broken=False)
+            messages.append(frames)
+            size_bytes += sum(map(len, frames))
+            if time.monotonic() >= until:
+                break
+        return Taken(messages, size_bytes, is_all=False, is_broken=is_broken)
+
+
+def _receive(socket: "zmq.Socket[bytes]") -> tuple[list[bytes], bool]:
+    """One message, and whether it has too many frames. A frame knows whether more follow; asking
+    the socket costs twice as much.
+    """
+    frame = socket.recv(zmq.NOBLOCK, copy=False)
+    frames = [frame.bytes]
+    while frame.more:
+        if len(frames) > MESSAGE_FRAMES_MAX:
+            return frames, True
+        frame = socket.recv(zmq.NOBLOCK, copy=False)
+        frames.append(frame.bytes)
+    return frames, False
+
+
+class NativeReader:
+    """Reads by the kernel.
+
+    Args:
+        native: the kernel's `SocketReader`.
+
+    Raises:
+        AttributeError, OSError: libzmq's functions were not found.
+    """
+
+    def __init__(self, native: Callable[..., Any]) -> None:
+        import zmq.backend.cython._zmq as library
+
+        # Where a library is loaded already, this is that one; its functions are looked for in what
+        # it was linked with, too.
+        functions = ctypes.CDLL(str(library.__file__))
+        addresses = [
+            ctypes.cast(getattr(functions, name), ctypes.c_void_p).value or 0 for name in _FUNCTIONS
+        ]
+        self._native = native(addresses, MESSAGE_FRAMES_MAX)
+
+    def read(
+        self,
+        socket: "zmq.Socket[bytes]",
+        *,
+        messages_max: int,
+        bytes_max: int,
+        seconds: float,
+    ) -> Taken:
+        """See `MessageReader`."""
+        if socket.closed:
+            raise zmq.ZMQError(zmq.ENOTSOCK)
+        address = socket.underlying
+        *taken, errno = self._native.read(address, messages_max, bytes_max, seconds)
+        found = Taken(*taken)
+        if errno and not found.messages:
+            raise zmq.ZMQError(errno)
+        return found
+
+
+def open_reader(native: Callable[..., Any] | None) -> MessageReader:
+    """The fastest there is.
+
+    Args:
+        native: the kernel's `SocketReader`; None without the kernel.
+    """
+    if native is None:
+        return PlainReader()
+    try:
+        return NativeReader(native)
+    except (ImportError, AttributeError, OSError) as error:
+        _logger.info("Receiving by pyzmq alone: libzmq's functions were not found (%s)", error)
+        return PlainReader()

@@ -1,0 +1,170 @@
+//! The class `SocketReader`: what has arrived at a ZeroMQ socket, without Python code for each
+//! frame. `bridge.sockets.reader` says what it must do, and has the addresses of libzmq's functions.
+//!
+//! pyzmq lets other Python threads run at each frame. Where these are busy, a thread that receives
+//! three frames a message waits for the interpreter three times a message.
+
+// The functions of a library that Python has loaded are called by their addresses.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_void};
+use std::mem::{MaybeUninit, transmute};
+use std::time::{Duration, Instant};
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList};
+
+const DONTWAIT: c_int = 1;
+const EINTR: c_int = 4;
+const EAGAIN: c_int = 11;
+
+/// `zmq_msg_t` of every libzmq 4: 64 bytes, as pointers are aligned.
+#[repr(C, align(8))]
+struct Message([u8; 64]);
+
+type Init = unsafe extern "C" fn(*mut Message) -> c_int;
+type Receive = unsafe extern "C" fn(*mut Message, *mut c_void, c_int) -> c_int;
+type Data = unsafe extern "C" fn(*mut Message) -> *const u8;
+type Size = unsafe extern "C" fn(*const Message) -> usize;
+type More = unsafe extern "C" fn(*const Message) -> c_int;
+type Close = unsafe extern "C" fn(*mut Message) -> c_int;
+type Errno = unsafe extern "C" fn() -> c_int;
+
+#[pyclass(frozen, module = "streams.kernel._native")]
+pub struct SocketReader {
+    init: Init,
+    receive: Receive,
+    data: Data,
+    size: Size,
+    more: More,
+    close: Close,
+    errno: Errno,
+    frames_max: usize,
+}
+
+/// One frame, which libzmq has to be told to release.
+struct Frame<'a> {
+    reader: &'a SocketReader,
+    message: Message,
+}
+
+impl Drop for Frame<'_> {
+    fn drop(&mut self) {
+        // SAFETY: it was initialised.
+        unsafe { (self.reader.close)(&mut self.message) };
+    }
+}
+
+impl Frame<'_> {
+    fn bytes(&mut self) -> &[u8] {
+        // SAFETY: libzmq keeps so many bytes there until the message is closed; none where that
+        // points nowhere.
+        unsafe {
+            let size = (self.reader.size)(&self.message);
+            if size == 0 {
+                return &[];
+            }
+            std::slice::from_raw_parts((self.reader.data)(&mut self.message), size)
+        }
+    }
+
+    fn more(&self) -> bool {
+        // SAFETY: it was initialised.
+        unsafe { (self.reader.more)(&self.message) != 0 }
+    }
+}
+
+#[pymethods]
+impl SocketReader {
+    /// `addresses`: of the functions `zmq_msg_init`, `_recv`, `_data`, `_size`, `_more`, `_close`,
+    /// and `zmq_errno`.
+    #[new]
+    fn new(addresses: [usize; 7], frames_max: usize) -> PyResult<Self> {
+        if addresses.contains(&0) {
+            return Err(PyValueError::new_err("Expected the addresses of functions, got 0"));
+        }
+        let [init, receive, data, size, more, close, errno] = addresses;
+        // SAFETY: they are those of libzmq's functions of these types, as the caller promises.
+        unsafe {
+            Ok(Self {
+                init: transmute::<usize, Init>(init),
+                receive: transmute::<usize, Receive>(receive),
+                data: transmute::<usize, Data>(data),
+                size: transmute::<usize, Size>(size),
+                more: transmute::<usize, More>(more),
+                close: transmute::<usize, Close>(close),
+                errno: transmute::<usize, Errno>(errno),
+                frames_max,
+            })
+        }
+    }
+
+    /// `socket`: the address of an open libzmq socket that no other thread uses.
+    ///
+    /// Returns the frames of each message, the bytes of all, whether nothing more has arrived,
+    /// whether the last message has too many frames, and the errno that ended it, or 0.
+    fn read<'py>(
+        &self,
+        py: Python<'py>,
+        socket: usize,
+        messages_max: usize,
+        bytes_max: usize,
+        seconds: f64,
+    ) -> PyResult<(Bound<'py, PyList>, usize, bool, bool, c_int)> {
+        let messages = PyList::empty(py);
+        let until = Instant::now() + Duration::from_secs_f64(seconds.clamp(0.0, 60.0));
+        let mut size_bytes = 0;
+        while messages.len() < messages_max && size_bytes < bytes_max {
+            let frames = PyList::empty(py);
+            loop {
+                let mut frame = match self.frame(socket) {
+                    Ok(frame) => frame,
+                    Err(EAGAIN) => return Ok((messages, size_bytes, true, false, 0)),
+                    Err(errno) => return Ok((messages, size_bytes, false, false, errno)),
+                };
+                let bytes = frame.bytes();
+                size_bytes += bytes.len();
+                frames.append(PyBytes::new(py, bytes))?;
+                if !frame.more() {
+                    break;
+                }
+                if frames.len() > self.frames_max {
+                    messages.append(frames)?;
+                    return Ok((messages, size_bytes, false, true, 0));
+                }
+            }
+            messages.append(frames)?;
+            if Instant::now() >= until {
+                break;
+            }
+        }
+        Ok((messages, size_bytes, false, false, 0))
+    }
+}
+
+impl SocketReader {
+    /// The next frame that has arrived, or errno.
+    fn frame(&self, socket: usize) -> Result<Frame<'_>, c_int> {
+        let mut message = MaybeUninit::<Message>::uninit();
+        // SAFETY: `init` writes all of it, and cannot fail.
+        let message = unsafe {
+            (self.init)(message.as_mut_ptr());
+            message.assume_init()
+        };
+        let mut frame = Frame { reader: self, message };
+        loop {
+            // SAFETY: the socket is open, and only this thread uses it, as the caller promises.
+            let taken =
+                unsafe { (self.receive)(&mut frame.message, socket as *mut c_void, DONTWAIT) };
+            if taken >= 0 {
+                return Ok(frame);
+            }
+            // SAFETY: it takes nothing.
+            let errno = unsafe { (self.errno)() };
+            if errno != EINTR {
+                return Err(errno);
+            }
+        }
+    }
+}
