@@ -23,11 +23,12 @@ from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.connection import Connection
 from bridge.sockets.inbox import Inbox
 from bridge.sockets.raw_message import RawMessage
+from bridge.sockets.reader import open_reader
 from schemas.identities import Offset
 from schemas.records import encode_record
 from schemas.registration import PublisherKind, Registration
 from simulation.traffic.load import Load, LoadPlan, LoadPublisher, encode_load
-from streams.kernel import array_packer, open_kernel
+from streams.kernel import array_packer, open_kernel, socket_reader
 from streams.log.embedded import EmbeddedLog
 from streams.log.interface import LogEntry
 from streams.table.fold import Fold
@@ -73,7 +74,9 @@ class Pipeline:
             block_size=BLOCK_SIZE,
         )
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._connection = Connection(self._context, self._registration)
+        self._connection = Connection(
+            self._context, self._registration, reader=open_reader(socket_reader)
+        )
         self._inbox = Inbox()
         self._sequencer = Sequencer(array_packer())
         self._sequencer.add(self._registration)

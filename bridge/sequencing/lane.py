@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from bridge.sequencing.lateness import Lateness
 from bridge.sequencing.tracker import Outcome, SequenceTracker
-from bridge.sequencing.window import Window
+from bridge.sequencing.window import RECORD_ROOM_BYTES, Window
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import DecodedBatch, DecodedRun, Source
 from schemas.errors import WireError
@@ -308,6 +308,16 @@ class Lane:
             and (self.link == self._proven_link or self.proof is not None)
             and (self._begun is None or self._begun.after != self.tracker.cursor)
         )
+
+    def decode_run(self, messages: list[list[bytes]], window: Window) -> DecodedRun | None:
+        """As many of the first messages as `accept_run` takes, and fit one record: the window's, or
+        else a new one.
+        """
+        sequence = self.tracker.sequence + 1
+        run = self.source.decode_run(messages, sequence, window.room_bytes)
+        if run is None and window.room_bytes < RECORD_ROOM_BYTES:
+            run = self.source.decode_run(messages, sequence, RECORD_ROOM_BYTES)
+        return run
 
     def accept_run(self, run: DecodedRun, window: Window) -> None:
         """As `accept` of each of these batches, which are the next ones; see `takes_runs`."""

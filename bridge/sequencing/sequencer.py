@@ -149,7 +149,7 @@ class Sequencer:
         if len(frames) < RUN_MESSAGES_MIN:
             return 0
         try:
-            run = lane.source.decode_run(frames, lane.tracker.sequence + 1)
+            run = lane.decode_run(frames, window)
         except Exception:
             _logger.exception(
                 "Unexpected error in messages of %s; decoding each alone", lane.publisher

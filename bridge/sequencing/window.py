@@ -6,6 +6,7 @@ parts each is a record, so that no record takes long to fold.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
@@ -22,6 +23,9 @@ from schemas.records import (
     ResetRecord,
     SequencedRecord,
 )
+
+RECORD_ROOM_BYTES: Final = RECORD_BYTES_MAX - ARRAY_HEADER.size
+"""Bytes of events that one record takes."""
 
 
 class Window:
@@ -61,6 +65,11 @@ class Window:
         self._batches = 0
         self._events = 0
         self._incomplete: int | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def room_bytes(self) -> int:
+        """How many bytes of events the record that was begun can still take."""
+        return RECORD_BYTES_MAX - len(self._encoded)
 
     def add_batch(
         self,

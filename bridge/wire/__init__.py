@@ -44,13 +44,16 @@ class Source(Protocol):
         """
         ...
 
-    def decode_run(self, messages: list[list[bytes]], sequence: int) -> DecodedRun | None:
+    def decode_run(
+        self, messages: list[list[bytes]], sequence: int, bytes_max: int
+    ) -> DecodedRun | None:
         """As many of the first messages as are plain batches that follow on one another, at a
         fraction of what each costs alone; None where `decode` has to look at the first.
 
         Args:
             messages: their frames.
             sequence: that the first is to have.
+            bytes_max: of their events.
         """
         ...
 
@@ -87,7 +90,9 @@ class _UnknownKind:
         unusable = BatchError(DropReason.UNKNOWN_KIND, self._detail)
         return DecodedBatch.unusable(sequence, xxh3_64_intdigest(payload), unusable)
 
-    def decode_run(self, messages: list[list[bytes]], sequence: int) -> DecodedRun | None:
+    def decode_run(
+        self, messages: list[list[bytes]], sequence: int, bytes_max: int
+    ) -> DecodedRun | None:
         """See `Source`."""
         return None
 

@@ -278,11 +278,13 @@ class BatchDecoder:
         except BatchError as error:
             return DecodedBatch.unusable(sequence, xxh3_64_intdigest(payload), _alone(error))
 
-    def decode_run(self, messages: list[list[bytes]], sequence: int) -> DecodedRun | None:
+    def decode_run(
+        self, messages: list[list[bytes]], sequence: int, bytes_max: int
+    ) -> DecodedRun | None:
         """See `Source`."""
         if self._packer is None:
             return None
-        packed = self._packer.pack_run(messages, sequence, RECORD_BYTES_MAX)
+        packed = self._packer.pack_run(messages, sequence, bytes_max)
         digests, engine_time, count, run, lora_names = packed
         if not digests or not self._know(lora_names):
             return None

@@ -1,0 +1,261 @@
+"""Batches that are decoded together come to what each comes to alone: to the same records, byte for
+byte, and the same state of their publishers.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bridge.sequencing import lane as lanes
+from bridge.sequencing import window as windows
+from bridge.sequencing.lane import Anchor
+from bridge.sequencing.sequencer import Sequencer
+from bridge.sockets.raw_message import RawMessage
+from bridge.wire import batch as batches
+from schemas.arrays import BatchPacker
+from schemas.identities import PublisherKey
+from schemas.positions import Cursor
+from schemas.records import SequencedRecord, encode_record
+from streams.kernel import array_packer, native_available
+from tests.unit.bridge.messages import frames_of, map_event, registration
+
+pytestmark = pytest.mark.skipif(not native_available(), reason="the Rust kernel is not built")
+
+RECORD_BYTES = 400
+LORA_NAMES = 5
+
+
+class AloneOnly:
+    """The kernel's packer of batches, which packs none together."""
+
+    def __init__(self, packer: BatchPacker) -> None:
+        self.pack = packer.pack
+
+    def pack_run(
+        self, messages: list[list[bytes]], sequence: int, bytes_max: int, /
+    ) -> tuple[Sequence[int], float, int, bytes, Sequence[str]]:
+        return (), 0.0, 0, b"", ()
+
+
+class AlonePacker:
+    """The kernel's packer, with such packers of batches."""
+
+    def __init__(self) -> None:
+        self._packer = packer = array_packer()
+        self.pack_hashes = packer.pack_hashes
+        self.pack_tokens = packer.pack_tokens
+        self.count_values = packer.count_values
+        self.split_run = packer.split_run
+
+    def batch_packer(
+        self,
+        *,
+        arrays: Mapping[str, Sequence[str]],
+        maps: Mapping[str, Sequence[str]],
+        dp_rank: int,
+        lora_name: str,
+    ) -> BatchPacker:
+        packer = self._packer.batch_packer(
+            arrays=arrays, maps=maps, dp_rank=dp_rank, lora_name=lora_name
+        )
+        assert packer is not None
+        return AloneOnly(packer)
+
+
+class Hold(NamedTuple):
+    """A publisher waits from here on, or no longer."""
+
+    publisher: PublisherKey
+    held: bool
+
+
+class Place(NamedTuple):
+    """Where a publisher's log is said to end."""
+
+    publisher: PublisherKey
+    anchor: Anchor
+
+
+PUBLISHERS = [registration(instance_id="repairs"), registration(instance_id="cannot")]
+Step = list[RawMessage] | Hold | Place
+
+
+@st.composite
+def events(draw: st.DrawFn, kind: str) -> list[object]:
+    """Of one batch; bad ones where that is said."""
+    if kind == "clear":
+        return [["AllBlocksCleared"]]
+    if kind == "bad":
+        return [["BlockRemoved", [1]], ["BlockRemoved", "none"]]
+    if kind == "lora":
+        name = f"adapter-{draw(st.integers(0, LORA_NAMES + 1))}"
+        fields = {"block_hashes": [draw(st.integers(0, 9))], "parent_block_hash": None}
+        more = {"token_ids": [1, 2, 3, 4], "block_size": 4, "lora_name": name}
+        return [map_event("BlockStored", **fields, **more)]
+    count = draw(st.sampled_from([0, 1, 1, 2, 30]))
+    return [["BlockRemoved", [number, number + 1]] for number in range(count)]
+
+
+KINDS = ["plain"] * 12 + ["lora", "lora", "clear", "bad", "junk", "frames", "short", "ahead"]
+PLACES = ["next"] * 20 + ["again", "gap", "zero", "behind"]
+
+
+@st.composite
+def message(draw: st.DrawFn, publisher: PublisherKey, sequence: int, link: int) -> RawMessage:
+    """One message of this number."""
+    kind = draw(st.sampled_from(KINDS))
+    batch = [float(draw(st.integers(1, 9))), draw(events(kind)), 0]
+    frames = frames_of(batch, sequence)
+    match kind:
+        case "junk":
+            frames[2] = draw(st.binary(max_size=5))
+        case "frames":
+            frames.append(b"one more")
+        case "short":
+            frames[1] = frames[1][:7]
+    decoded = None
+    if kind == "ahead":
+        source = Sequencer(array_packer())
+        source.add(PUBLISHERS[0])
+        decoded = source.decode_ahead(RawMessage(PUBLISHERS[0].publisher, frames, 0.0))
+    return RawMessage(publisher, frames, 0.0, link, decoded)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Step]:
+    """What comes of two publishers, in turns."""
+    steps: list[Step] = []
+    sequences = [0, 0]
+    link = draw(st.sampled_from([0, 1]))
+    sent: list[RawMessage] = []
+    for _ in range(draw(st.integers(1, 12))):
+        match draw(st.sampled_from(["turn"] * 8 + ["link", "hold", "resume", "place"])):
+            case "link":
+                link += 1
+            case "hold" | "resume" as kind:
+                publisher = draw(st.sampled_from(PUBLISHERS)).publisher
+                steps.append(Hold(publisher, kind == "hold"))
+            case "place":
+                at = draw(st.integers(0, 1))
+                cursor = Cursor(1, sequences[at] - 1 + draw(st.integers(0, 1)))
+                begun = draw(st.sampled_from([None, 1.0, 5.0]))
+                publisher = PUBLISHERS[at].publisher
+                steps.append(Place(publisher, Anchor(cursor, 1.0, None, begun)))
+            case _:
+                turn: list[RawMessage] = []
+                for _ in range(draw(st.integers(1, 30))):
+                    at = draw(st.sampled_from([0, 0, 0, 0, 1]))
+                    place = draw(st.sampled_from(PLACES))
+                    if place == "again" and sent:
+                        turn.append(draw(st.sampled_from(sent[-5:])))
+                        continue
+                    sequences[at] += {"gap": 2, "behind": -2}.get(place, 0)
+                    sequences[at] = 0 if place == "zero" else max(sequences[at], 0)
+                    publisher = PUBLISHERS[at].publisher
+                    turn.append(draw(message(publisher, sequences[at], link)))
+                    sequences[at] += 1
+                    sent.append(turn[-1])
+                steps.append(turn)
+    return steps
+
+
+class Told(NamedTuple):
+    """What a step came to: the records, and all that is known of the publishers."""
+
+    records: list[bytes]
+    gaps: list[PublisherKey]
+    publishers: list[object]
+
+
+def told(sequencer: Sequencer, records: list[SequencedRecord]) -> Told:
+    return Told(
+        [encode_record(record) for record in records],
+        sequencer.take_gaps(),
+        [
+            (
+                sequencer.anchor(key),
+                sequencer.proven(key),
+                sequencer.proven_link(key),
+                sequencer.link(key),
+                sequencer.late_s(key),
+                sequencer.is_doubted(key),
+                sequencer.unplaced(key),
+                sequencer.is_held(key),
+                sequencer.waiting(key),
+                sequencer.misses(key),
+                vars_of(sequencer, key),
+            )
+            for key in (known.publisher for known in PUBLISHERS)
+        ],
+    )
+
+
+def vars_of(sequencer: Sequencer, key: PublisherKey) -> object:
+    counters = sequencer.counters()[key]
+    return {name: getattr(counters, name) for name in counters.__dataclass_fields__}
+
+
+def live_through(sequencer: Sequencer, step: Step, now: float) -> Told:
+    records: list[SequencedRecord] = []
+    match step:
+        case Hold(publisher, True):
+            sequencer.hold(publisher)
+        case Hold(publisher, False):
+            if sequencer.is_held(publisher):
+                records = sequencer.resume(publisher, now)
+        case Place(publisher, anchor):
+            if not sequencer.is_held(publisher):
+                sequencer.place(publisher, anchor)
+        case list():
+            records = sequencer.process(step, now)
+    return told(sequencer, records)
+
+
+def opened(packer: object) -> Sequencer:
+    sequencer = Sequencer(packer)  # type: ignore[arg-type]
+    for place, known in enumerate(PUBLISHERS):
+        sequencer.add(known, repairs=place == 0)
+    return sequencer
+
+
+@settings(max_examples=300)
+@given(histories())
+def test_batches_decoded_together_come_to_what_each_comes_to_alone(history: list[Step]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(windows, "RECORD_BYTES_MAX", RECORD_BYTES)
+        patch.setattr(batches, "RECORD_BYTES_MAX", RECORD_BYTES)
+        patch.setattr(batches, "LORA_NAMES_MAX", LORA_NAMES)
+        patch.setattr(lanes, "RECORD_ROOM_BYTES", RECORD_BYTES - 5)
+        together, alone = opened(array_packer()), opened(AlonePacker())
+        for number, step in enumerate(history):
+            now = 10.0 + number
+            got, expected = live_through(together, step, now), live_through(alone, step, now)
+            assert got == expected, f"step {number}: {msgspec.json.encode(str(step))!r}"
+
+
+def test_most_batches_are_decoded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    sequencer = opened(array_packer())
+    alone: list[Sequence[bytes]] = []
+    decode = batches.BatchDecoder.decode
+
+    def counted(decoder: batches.BatchDecoder, frames: Sequence[bytes]) -> batches.DecodedBatch:
+        alone.append(frames)
+        return decode(decoder, frames)
+
+    monkeypatch.setattr(batches.BatchDecoder, "decode", counted)
+    publisher = PUBLISHERS[1].publisher
+
+    def plain(sequence: int) -> RawMessage:
+        frames = frames_of([1.0, [["BlockRemoved", [sequence]]], 0], sequence)
+        return RawMessage(publisher, frames, 0.0, 1)
+
+    assert sequencer.process([plain(number) for number in range(1000)], 1.0)
+    assert len(alone) == 1, "the first, before which nothing is known of the publisher"
+    clear = RawMessage(publisher, frames_of([1.0, [["AllBlocksCleared"]], 0], 1000), 0.0, 1)
+    later = [plain(number) for number in range(1001, 2000)]
+    assert sequencer.process([clear, *later], 1.0)
+    assert len(alone) == 2
