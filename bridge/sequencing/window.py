@@ -69,7 +69,7 @@ class Window:
     @property
     def room_bytes(self) -> int:
         """How many bytes of events the record that was begun can still take."""
-        return RECORD_BYTES_MAX - len(self._encoded)
+        return max(0, RECORD_BYTES_MAX - len(self._encoded))  # a first batch always fits
 
     def add_batch(
         self,

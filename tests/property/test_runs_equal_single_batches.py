@@ -81,6 +81,7 @@ class Place(NamedTuple):
 
 
 PUBLISHERS = [registration(instance_id="repairs"), registration(instance_id="cannot")]
+KEYS = [known.publisher for known in PUBLISHERS]
 Step = list[RawMessage] | Hold | Place
 
 
@@ -100,8 +101,8 @@ def events(draw: st.DrawFn, kind: str) -> list[object]:
     return [["BlockRemoved", [number, number + 1]] for number in range(count)]
 
 
-KINDS = ["plain"] * 12 + ["lora", "lora", "clear", "bad", "junk", "frames", "short", "ahead"]
-PLACES = ["next"] * 20 + ["again", "gap", "zero", "behind"]
+KINDS = ["plain"] * 40 + ["lora", "lora", "clear", "bad", "junk", "frames", "short", "ahead"]
+PLACES = ["next"] * 60 + ["again", "gap", "zero", "behind"]
 
 
 @st.composite
@@ -121,7 +122,7 @@ def message(draw: st.DrawFn, publisher: PublisherKey, sequence: int, link: int) 
     if kind == "ahead":
         source = Sequencer(array_packer())
         source.add(PUBLISHERS[0])
-        decoded = source.decode_ahead(RawMessage(PUBLISHERS[0].publisher, frames, 0.0))
+        decoded = source.decode_ahead(RawMessage(KEYS[0], frames, 0.0))
     return RawMessage(publisher, frames, 0.0, link, decoded)
 
 
@@ -133,32 +134,32 @@ def histories(draw: st.DrawFn) -> list[Step]:
     link = draw(st.sampled_from([0, 1]))
     sent: list[RawMessage] = []
     for _ in range(draw(st.integers(1, 12))):
-        match draw(st.sampled_from(["turn"] * 8 + ["link", "hold", "resume", "place"])):
+        match draw(st.sampled_from(["turn"] * 8 + ["link", "hold", "place"])):
             case "link":
                 link += 1
-            case "hold" | "resume" as kind:
-                publisher = draw(st.sampled_from(PUBLISHERS)).publisher
-                steps.append(Hold(publisher, kind == "hold"))
+            case "hold":
+                steps.append(Hold(draw(st.sampled_from(KEYS)), held=True))
             case "place":
                 at = draw(st.integers(0, 1))
                 cursor = Cursor(1, sequences[at] - 1 + draw(st.integers(0, 1)))
                 begun = draw(st.sampled_from([None, 1.0, 5.0]))
-                publisher = PUBLISHERS[at].publisher
+                publisher = KEYS[at]
                 steps.append(Place(publisher, Anchor(cursor, 1.0, None, begun)))
             case _:
                 turn: list[RawMessage] = []
-                for _ in range(draw(st.integers(1, 30))):
-                    at = draw(st.sampled_from([0, 0, 0, 0, 1]))
-                    place = draw(st.sampled_from(PLACES))
-                    if place == "again" and sent:
-                        turn.append(draw(st.sampled_from(sent[-5:])))
-                        continue
-                    sequences[at] += {"gap": 2, "behind": -2}.get(place, 0)
-                    sequences[at] = 0 if place == "zero" else max(sequences[at], 0)
-                    publisher = PUBLISHERS[at].publisher
-                    turn.append(draw(message(publisher, sequences[at], link)))
-                    sequences[at] += 1
-                    sent.append(turn[-1])
+                for at in draw(st.lists(st.integers(0, 1), min_size=1, max_size=4)):
+                    if draw(st.booleans()):
+                        steps.append(Hold(KEYS[at], held=False))
+                    for _ in range(draw(st.integers(1, 12))):
+                        place = draw(st.sampled_from(PLACES))
+                        if place == "again" and sent:
+                            turn.append(draw(st.sampled_from(sent[-5:])))
+                            continue
+                        sequences[at] += {"gap": 2, "behind": -2}.get(place, 0)
+                        sequences[at] = 0 if place == "zero" else max(sequences[at], 0)
+                        turn.append(draw(message(KEYS[at], sequences[at], link)))
+                        sequences[at] += 1
+                        sent.append(turn[-1])
                 steps.append(turn)
     return steps
 
@@ -189,7 +190,7 @@ def told(sequencer: Sequencer, records: list[SequencedRecord]) -> Told:
                 sequencer.misses(key),
                 vars_of(sequencer, key),
             )
-            for key in (known.publisher for known in PUBLISHERS)
+            for key in KEYS
         ],
     )
 
@@ -247,7 +248,7 @@ def test_most_batches_are_decoded_together(monkeypatch: pytest.MonkeyPatch) -> N
         return decode(decoder, frames)
 
     monkeypatch.setattr(batches.BatchDecoder, "decode", counted)
-    publisher = PUBLISHERS[1].publisher
+    publisher = KEYS[1]
 
     def plain(sequence: int) -> RawMessage:
         frames = frames_of([1.0, [["BlockRemoved", [sequence]]], 0], sequence)
