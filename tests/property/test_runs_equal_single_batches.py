@@ -18,7 +18,7 @@ from bridge.sockets.raw_message import RawMessage
 from bridge.wire import batch as batches
 from schemas.arrays import BatchPacker
 from schemas.identities import PublisherKey
-from schemas.positions import Cursor
+from schemas.positions import Cursor, Proof
 from schemas.records import SequencedRecord, encode_record
 from streams.kernel import array_packer, native_available
 from tests.unit.bridge.messages import frames_of, map_event, registration
@@ -74,10 +74,10 @@ class Hold(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a publisher's log is said to end."""
+    """Where a publisher's log is said to end; None for where it is, with a part of the next batch."""
 
     publisher: PublisherKey
-    anchor: Anchor
+    anchor: Anchor | None
 
 
 PUBLISHERS = [registration(instance_id="repairs"), registration(instance_id="cannot")]
@@ -109,7 +109,7 @@ PLACES = ["next"] * 60 + ["again", "gap", "zero", "behind"]
 def message(draw: st.DrawFn, publisher: PublisherKey, sequence: int, link: int) -> RawMessage:
     """One message of this number."""
     kind = draw(st.sampled_from(KINDS))
-    batch = [float(draw(st.integers(1, 9))), draw(events(kind)), 0]
+    batch = [float(draw(st.sampled_from([1, 5, 5, 9]))), draw(events(kind)), 0]
     frames = frames_of(batch, sequence)
     match kind:
         case "junk":
@@ -124,6 +124,19 @@ def message(draw: st.DrawFn, publisher: PublisherKey, sequence: int, link: int) 
         source.add(PUBLISHERS[0])
         decoded = source.decode_ahead(RawMessage(KEYS[0], frames, 0.0))
     return RawMessage(publisher, frames, 0.0, link, decoded)
+
+
+NEW = Anchor(Cursor(2, -1), 0.0, Proof(3, 1.0))
+"""Nothing is known of an incarnation but that the one before is in doubt."""
+
+
+@st.composite
+def placed(draw: st.DrawFn, sequence: int) -> Anchor | None:
+    """Where the log may end of a publisher that sends this number next."""
+    cursor = Cursor(1, sequence - 1 + draw(st.integers(0, 1)))
+    return draw(
+        st.sampled_from([None, None, NEW, Anchor(cursor, 1.0), Anchor(cursor, 1.0, None, 5.0)])
+    )
 
 
 @st.composite
@@ -141,10 +154,9 @@ def histories(draw: st.DrawFn) -> list[Step]:
                 steps.append(Hold(draw(st.sampled_from(KEYS)), held=True))
             case "place":
                 at = draw(st.integers(0, 1))
-                cursor = Cursor(1, sequences[at] - 1 + draw(st.integers(0, 1)))
-                begun = draw(st.sampled_from([None, 1.0, 5.0]))
-                publisher = KEYS[at]
-                steps.append(Place(publisher, Anchor(cursor, 1.0, None, begun)))
+                steps.append(draw(st.builds(Place, st.just(KEYS[at]), placed(sequences[at]))))
+                if steps[-1] == Place(KEYS[at], NEW):
+                    sequences[at] = 0
             case _:
                 turn: list[RawMessage] = []
                 for at in draw(st.lists(st.integers(0, 1), min_size=1, max_size=4)):
@@ -157,6 +169,7 @@ def histories(draw: st.DrawFn) -> list[Step]:
                             continue
                         sequences[at] += {"gap": 2, "behind": -2}.get(place, 0)
                         sequences[at] = 0 if place == "zero" else max(sequences[at], 0)
+                        link += draw(st.sampled_from([0] * 30 + [1]))
                         turn.append(draw(message(KEYS[at], sequences[at], link)))
                         sequences[at] += 1
                         sent.append(turn[-1])
@@ -210,7 +223,8 @@ def live_through(sequencer: Sequencer, step: Step, now: float) -> Told:
                 records = sequencer.resume(publisher, now)
         case Place(publisher, anchor):
             if not sequencer.is_held(publisher):
-                sequencer.place(publisher, anchor)
+                here = sequencer.anchor(publisher)._replace(begun=5.0)
+                sequencer.place(publisher, here if anchor is None else anchor)
         case list():
             records = sequencer.process(step, now)
     return told(sequencer, records)
