@@ -19,7 +19,7 @@ from bridge.wire import batch as batches
 from schemas.arrays import BatchPacker
 from schemas.identities import PublisherKey
 from schemas.positions import Cursor, Proof
-from schemas.records import SequencedRecord, encode_record
+from schemas.records import EventsRecord, ResetRecord, SequencedRecord, encode_record
 from streams.kernel import array_packer, native_available
 from tests.unit.bridge.messages import frames_of, map_event, registration
 
@@ -74,7 +74,9 @@ class Hold(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a publisher's log is said to end; None for where it is, with a part of the next batch."""
+    """Where a publisher's log is said to end; None for where it is, with a part of the batch behind
+    it.
+    """
 
     publisher: PublisherKey
     anchor: Anchor | None
@@ -252,6 +254,22 @@ def test_batches_decoded_together_come_to_what_each_comes_to_alone(history: list
             assert got == expected, f"step {number}: {msgspec.json.encode(str(step))!r}"
 
 
+def plain(sequence: int) -> RawMessage:
+    frames = frames_of([1.0, [["BlockRemoved", [sequence]]], 0], sequence)
+    return RawMessage(KEYS[1], frames, 0.0, 1)
+
+
+def test_a_batch_of_which_the_log_has_a_part_is_looked_at_alone() -> None:
+    """The engine may have restarted since, and be about to send another one of its number."""
+    sequencer = opened(array_packer())
+    assert sequencer.process([plain(number) for number in range(3)], 1.0)
+    sequencer.place(KEYS[1], sequencer.anchor(KEYS[1])._replace(begun=5.0))
+    reset, _, record = sequencer.process([plain(number) for number in range(3, 9)], 2.0)
+    assert isinstance(reset, ResetRecord)
+    assert isinstance(record, EventsRecord)
+    assert (record.incarnation, record.first_sequence, record.last_sequence) == (2, 3, 8)
+
+
 def test_most_batches_are_decoded_together(monkeypatch: pytest.MonkeyPatch) -> None:
     sequencer = opened(array_packer())
     alone: list[Sequence[bytes]] = []
@@ -262,15 +280,9 @@ def test_most_batches_are_decoded_together(monkeypatch: pytest.MonkeyPatch) -> N
         return decode(decoder, frames)
 
     monkeypatch.setattr(batches.BatchDecoder, "decode", counted)
-    publisher = KEYS[1]
-
-    def plain(sequence: int) -> RawMessage:
-        frames = frames_of([1.0, [["BlockRemoved", [sequence]]], 0], sequence)
-        return RawMessage(publisher, frames, 0.0, 1)
-
     assert sequencer.process([plain(number) for number in range(1000)], 1.0)
     assert len(alone) == 1, "the first, before which nothing is known of the publisher"
-    clear = RawMessage(publisher, frames_of([1.0, [["AllBlocksCleared"]], 0], 1000), 0.0, 1)
+    clear = RawMessage(KEYS[1], frames_of([1.0, [["AllBlocksCleared"]], 0], 1000), 0.0, 1)
     later = [plain(number) for number in range(1001, 2000)]
     assert sequencer.process([clear, *later], 1.0)
     assert len(alone) == 2
