@@ -164,8 +164,7 @@ RECORD_BYTES_MAX: Final = 64 * KIB  # a fuller window is split, and a larger bat
 TURN_S: Final = 0.004  # what a turn may take to be turned into records, before anything else
 TURN_MESSAGES_MAX: Final = 1024  # of it, where they take little
 TURN_MESSAGES_MIN: Final = 2  # of it, where they take long: bad events are read one by one
-RUN_MESSAGES_MIN: Final = 2  # decoded together, where they simply follow on
-RUN_MESSAGES_MAX: Final = 64
+RUN_MESSAGES_MAX: Final = 64  # decoded together, where they simply follow on
 TURN_BYTES_MAX: Final = 512 * KIB  # of them, but for one that is larger by itself
 HELD_BATCHES_MAX: Final = 65_536  # of a publisher during a repair: reason="held_full"
 HELD_BYTES_MAX: Final = 256 * MIB  # of all publishers: reason="held_full"
@@ -334,8 +333,7 @@ QUERY_TOKENS_MAX: Final = 4 * MIB  # status="413"
 URL_PARAMETERS_MAX: Final = 16  # of a query: status="400"
 QUERY_COUNTS_MAX: Final = 1024  # queries that are not in the histograms yet: memory
 
-# replica: an answer is `stale` where the table is behind its log by more than either of these, or
-# for as long as the log cannot be reached.
+# replica: `stale` where the table is behind its log by more than either, or cannot reach it.
 STALE_RECORDS: Final = 100_000  # table rows and source records together
 STALE_S: Final = 5.0
 LAG_CHECK_S: Final = 0.5  # how often the ends of the logs are asked for

@@ -28,7 +28,7 @@ from bridge.wire.drop_reasons import DropReason
 from schemas.arrays import ArrayPacker, PythonArrayPacker
 from schemas.errors import BatchError, RegistrationConflictError
 from schemas.identities import PublisherKey
-from schemas.limits import HELD_BATCHES_MAX, HELD_BYTES_MAX, RUN_MESSAGES_MAX, RUN_MESSAGES_MIN
+from schemas.limits import HELD_BATCHES_MAX, HELD_BYTES_MAX
 from schemas.positions import NO_CURSOR, Cursor, Proof
 from schemas.records import SequencedRecord
 from schemas.registration import Registration
@@ -132,43 +132,21 @@ class Sequencer:
         return records
 
     def _take_run(self, lane: Lane, window: Window, messages: Sequence[RawMessage], at: int) -> int:
-        """Accepts the next messages together, as far as they are plain batches that follow on; how
-        many, 0 where the first has to be looked at alone. Together each costs a fifth.
-        """
-        if not lane.takes_runs():
-            return 0
-        first, frames = messages[at], []
-        for message in messages[at : at + lane.run_max]:
-            if (
-                message.publisher is not first.publisher
-                or message.link != first.link
-                or message.batch is not None
-            ):
-                break
-            frames.append(message.frames)
-        if len(frames) < RUN_MESSAGES_MIN:
-            return 0
+        """See `Lane.take_run`; an error there costs nothing, since each is then decoded alone."""
         try:
-            run = lane.decode_run(frames, window)
+            return lane.take_run(window, messages, at)
         except Exception:
             _logger.exception(
-                "Unexpected error in messages of %s; decoding each alone", lane.publisher
+                "Unexpected error in messages of %s; decoding each alone", lane.counters.publisher
             )
             self._count_fault(lane)
             return 0
-        taken = 0 if run is None else len(run.digests)
-        lane.run_max = min(max(2 * taken, RUN_MESSAGES_MIN), RUN_MESSAGES_MAX)
-        if run is not None:
-            lane.accept_run(run, window)
-        return taken
 
     def _take(self, lane: Lane, window: Window, batch: DecodedBatch, size_bytes: int) -> None:
         if lane.held is None and lane.needs_repair(batch):
             self._hold_at_gap(lane)
         if lane.held is None:
-            accepted = lane.counters.batches
-            lane.accept(batch, window, lane.link)
-            if lane.counters.batches > accepted:
+            if lane.accept(batch, window, lane.link):
                 lane.unplaced = 0  # what may have been missing is a gap now, or was not there
         else:
             self._hold(lane, batch, size_bytes)

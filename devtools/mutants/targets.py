@@ -3,7 +3,11 @@
 Of a module's tests only those run on a mutant that call its function, so these lists may be wide.
 """
 
-SEQUENCING = ("tests/unit/bridge/sequencing", "tests/unit/bridge/test_pump.py")
+SEQUENCING = (
+    "tests/unit/bridge/sequencing",
+    "tests/unit/bridge/test_pump.py",
+    "tests/property/test_runs_equal_single_batches.py",
+)
 MEMBERSHIP = ("tests/unit/bridge/membership",)
 TABLE = (
     "tests/unit/streams/table",

@@ -11,7 +11,6 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 
 use msgpack::{Reader, write};
-use xxhash_rust::xxh3::xxh3_64;
 
 use crate::arrays::{append_hashes, append_tokens};
 use crate::extra_keys::ExtraKeys;
@@ -46,18 +45,6 @@ pub struct Packed<'a> {
     /// The events one after the other, as a record has them.
     pub run: Vec<u8>,
     /// The adapters that they name, each once.
-    pub lora_names: Vec<Cow<'a, str>>,
-}
-
-/// Batches that follow on one another, together.
-pub struct PackedRun<'a> {
-    /// The XXH3-64 of each one's payload.
-    pub digests: Vec<u64>,
-    /// Of the last of them.
-    pub engine_time: f64,
-    /// As of one batch; none of them says that the publisher holds nothing any more.
-    pub events: usize,
-    pub run: Vec<u8>,
     pub lora_names: Vec<Cow<'a, str>>,
 }
 
@@ -120,17 +107,17 @@ impl Default for Event<'_> {
 }
 
 /// A batch under way.
-struct Batch<'a, 'p> {
+pub(crate) struct Batch<'a, 'p> {
     packer: &'p BatchPacker,
     reader: Reader<'a>,
     form: Option<Form>,
     sequence: u64,
-    clears: bool,
-    run: Vec<u8>,
+    pub(crate) clears: bool,
+    pub(crate) run: Vec<u8>,
     run_bytes_max: usize,
     lora_names: HashSet<Cow<'a, str>>,
     /// The same in the order in which they came.
-    named: Vec<Cow<'a, str>>,
+    pub(crate) named: Vec<Cow<'a, str>>,
     hashes: Vec<u8>,
     tokens: Vec<u8>,
     extra_keys: ExtraKeys,
@@ -145,42 +132,10 @@ impl BatchPacker {
         let Batch { clears, run, named, .. } = batch;
         Some(Packed { engine_time, events, clears, run, lora_names: named })
     }
-
-    /// As many of the first batches as are plain, together: of consecutive numbers, none of which
-    /// clears, and all of them within so many bytes. What is left is for `pack`. Cost O(bytes).
-    ///
-    /// `messages` are the batches' numbers, of eight bytes as they were sent, and their payloads.
-    pub fn pack_run<'a>(
-        &self,
-        messages: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
-        sequence: u64,
-        bytes_max: usize,
-    ) -> PackedRun<'a> {
-        let mut batch = Batch::new(self, 0, bytes_max);
-        let (mut digests, mut last_time, mut all_events) = (Vec::new(), 0.0, 0);
-        for (number, payload) in messages {
-            let expected = sequence + digests.len() as u64;
-            if number != expected.to_be_bytes() {
-                break;
-            }
-            let (run, named) = (batch.run.len(), batch.named.len());
-            let read = batch.read(payload, expected).filter(|_| !batch.clears);
-            let Some((engine_time, events)) = read else {
-                batch.take_back(run, named);
-                break;
-            };
-            last_time = engine_time;
-            all_events += events;
-            digests.push(xxh3_64(payload));
-        }
-        let Batch { run, named, .. } = batch;
-        let (engine_time, events) = (last_time, all_events);
-        PackedRun { digests, engine_time, events, run, lora_names: named }
-    }
 }
 
 impl<'a, 'p> Batch<'a, 'p> {
-    fn new(packer: &'p BatchPacker, room: usize, run_bytes_max: usize) -> Self {
+    pub(crate) fn new(packer: &'p BatchPacker, room: usize, run_bytes_max: usize) -> Self {
         Self {
             packer,
             reader: Reader::new(&[]),
@@ -198,7 +153,7 @@ impl<'a, 'p> Batch<'a, 'p> {
     }
 
     /// Appends the batch's events to the run; its time, and how many there are.
-    fn read(&mut self, payload: &'a [u8], sequence: u64) -> Option<(f64, usize)> {
+    pub(crate) fn read(&mut self, payload: &'a [u8], sequence: u64) -> Option<(f64, usize)> {
         self.reader = Reader::new(payload);
         self.form = None;
         self.sequence = sequence;
@@ -208,7 +163,7 @@ impl<'a, 'p> Batch<'a, 'p> {
     }
 
     /// Forgets what the last batch has added to a run and names of these lengths.
-    fn take_back(&mut self, run: usize, named: usize) {
+    pub(crate) fn take_back(&mut self, run: usize, named: usize) {
         self.run.truncate(run);
         for name in self.named.drain(named..) {
             self.lora_names.remove(&name);
@@ -562,14 +517,14 @@ fn write_place(run: &mut Vec<u8>, event: &Event) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     fn names(names: &[&str]) -> Vec<String> {
         names.iter().map(|&name| name.to_owned()).collect()
     }
 
-    fn packer() -> BatchPacker {
+    pub fn packer() -> BatchPacker {
         let stored = names(&["block_hashes", "parent_block_hash", "token_ids", "block_size"]);
         let removed = names(&["block_hashes", "medium"]);
         let layout = || {
@@ -592,13 +547,13 @@ mod tests {
         BatchPacker { arrays: layout(), maps: layout(), dp_rank: 0, lora_name, limits }
     }
 
-    fn numbers(to: &mut Vec<u8>, numbers: &[u64]) {
+    pub fn numbers(to: &mut Vec<u8>, numbers: &[u64]) {
         write::array(to, numbers.len());
         numbers.iter().for_each(|&number| write::uint(to, number));
     }
 
     /// One stored event, one removed, one cleared, as arrays.
-    fn batch() -> Vec<u8> {
+    pub fn batch() -> Vec<u8> {
         let mut to = Vec::new();
         write::array(&mut to, 3);
         write::float(&mut to, 1.5);
@@ -617,40 +572,6 @@ mod tests {
         write::str(&mut to, "AllBlocksCleared");
         write::nil(&mut to);
         to
-    }
-
-    fn parts_of(payload: &[u8], packer: &BatchPacker, count: u64) -> Vec<u8> {
-        (0..count).flat_map(|at| packer.pack(payload, 9 + at).unwrap().run).collect()
-    }
-
-    #[test]
-    fn plain_batches_are_packed_together_up_to_what_is_not_plain() {
-        let (packer, clears) = (packer(), batch());
-        let mut plain = Vec::new();
-        write::array(&mut plain, 2);
-        write::float(&mut plain, 2.5);
-        write::array(&mut plain, 1);
-        write::array(&mut plain, 2);
-        write::str(&mut plain, "BlockRemoved");
-        numbers(&mut plain, &[7, 8]);
-        let packed = |numbers: &[u64], payloads: &[&[u8]], bytes_max| {
-            let numbers: Vec<_> = numbers.iter().map(|number| number.to_be_bytes()).collect();
-            let messages = numbers.iter().map(|number| &number[..]).zip(payloads.iter().copied());
-            let run = packer.pack_run(messages, 9, bytes_max);
-            assert_eq!(run.run, parts_of(&plain, &packer, run.digests.len() as u64));
-            assert_eq!(run.events, run.digests.len());
-            assert!(run.digests.iter().all(|&digest| digest == xxh3_64(&plain)));
-            (run.digests.len(), run.engine_time)
-        };
-        let all: [&[u8]; 3] = [&plain, &plain, &plain];
-        assert_eq!(packed(&[9, 10, 11], &all, 1000), (3, 2.5));
-        assert_eq!(packed(&[9, 11, 12], &all, 1000), (1, 2.5));
-        assert_eq!(packed(&[8, 9, 10], &all, 1000), (0, 0.0));
-        assert_eq!(packed(&[9, 10, 11], &[&plain, &clears, &plain], 1000), (1, 2.5));
-        assert_eq!(packed(&[9, 10, 11], &[&plain, &plain, &plain[..9]], 1000), (2, 2.5));
-        let two = parts_of(&plain, &packer, 2).len();
-        assert_eq!(packed(&[9, 10, 11], &all, two), (2, 2.5));
-        assert_eq!(packed(&[9, 10, 11], &all, two - 1), (1, 2.5));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //!     layout      which fields the events of a kind of publisher have
 //!     extra_keys  what enters a block's hash beside its tokens
 //!     arrays      hashes and tokens
+//!     runs        batches that follow on one another
 //!     parts       a large batch cut into several
 
 #![deny(clippy::all)]
@@ -15,3 +16,4 @@ pub mod batches;
 mod extra_keys;
 pub mod layout;
 pub mod parts;
+pub mod runs;
