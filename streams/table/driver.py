@@ -96,8 +96,7 @@ class FoldDriver:
         for entry in entries:
             self._count(1, self.table.apply((entry,)))
             if self._is_full:
-                # Where the last one is still under way, nobody has gone on with it.
-                await (self.flush() if self.table.is_flushing else self._begin_flush())
+                await self._flush_full()
             # What goes on beside it is as much as what is folded, so neither waits for the other.
             self._folded_bytes += len(entry.value)
             if self._folded_bytes > REWRITE_AFTER_BYTES:
@@ -184,6 +183,18 @@ class FoldDriver:
             await self._flush(self.table.flush_some)
         elif not self.flush_in():
             await self._begin_flush()
+
+    async def _flush_full(self) -> None:
+        """Begins a flush, or goes on with the one that is under way: its owner may not do that often
+        enough, and a record has up to as many changes as a step writes.
+        """
+        table = self.table
+        if not table.is_flushing:
+            await self._begin_flush()
+        elif table.pending_changes < 2 * self._flush_changes_max:
+            await self._flush(table.flush_some)
+        else:
+            await self.flush()
 
     async def _begin_flush(self) -> None:
         self._flush_at = self._clock() + self._flush_s

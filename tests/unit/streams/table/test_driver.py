@@ -91,11 +91,24 @@ def test_a_flush_that_is_due_is_made_in_steps_beside_what_is_folded(table: Table
         assert driver.flush_in() == 5.0, "since it was begun"
 
 
-def test_where_nobody_goes_on_with_a_flush_the_next_one_finishes_it(table: Table) -> None:
+def test_where_nobody_goes_on_with_a_flush_folding_does(table: Table) -> None:
     driver = FoldDriver(table, flush_changes_max=3)
     with sliced(1):
-        run_without_loop(driver.fold(map(entry, range(6))))
-    assert (table.flushed, table.is_flushing, table.pending_changes) == (5, False, 0)
+        run_without_loop(driver.fold(map(entry, range(5))))
+        assert (table.flushed, table.is_flushing, table.pending_changes) == (-1, True, 2)
+        for number, (flushed, pending) in enumerate([(-1, 3), (-1, 4), (2, 5), (2, 0)], 5):
+            run_without_loop(driver.fold([entry(number)]))
+            assert (table.flushed, table.pending_changes) == (flushed, pending)
+
+
+def test_changes_do_not_gather_faster_than_a_flush_is_made(table: Table) -> None:
+    driver = FoldDriver(table, flush_changes_max=3)
+    with sliced(1):
+        run_without_loop(driver.fold(map(entry, range(3))))
+        assert table.is_flushing
+        wide = [stored(3, range(100, 106), range(24))]
+        run_without_loop(driver.fold([LogEntry(Offset(3), events_record(3, 3, wide))]))
+    assert (table.flushed, table.is_flushing, table.pending_changes) == (3, False, 0)
 
 
 def test_folding_in_threads_flushes_and_counts_as_folding_here_does(table: Table) -> None:
