@@ -359,6 +359,11 @@ GATHER_MS_MAX: Final = 10_000  # --window-ms and --flush-ms: the latency that ea
 SESSION_S_MAX: Final = 300.0  # a dead role's publishers or partitions wait as long as its session
 SETTING_SHOWN_CHARS_MAX: Final = 40  # of a wrong environment variable, in the error
 
+# interpreter: its threads and its garbage.
+SWITCH_INTERVAL_S: Final = 0.001  # a thread that waits for the interpreter gets it after that
+GC_AFTER_OBJECTS: Final = 10_000  # new ones; most are gone by then without a collection
+GC_FREEZE_S: Final = 5.0  # after the start; what there is then stays
+
 # memory: freed by a spike, and kept by the C library.
 MEMORY_LOOK_S: Final = 5.0
 MEMORY_GROWTH_BYTES: Final = 32 * MIB  # of a process, before it is asked to give back

@@ -9,6 +9,7 @@ from brokers.settings import KafkaSettings
 from reprise.cli.kafka_options import data_option, kafka_options, metrics_options
 from reprise.cli.param_types import Amount
 from reprise.cli.terminal import start_logging
+from reprise.interpreter import tune_interpreter
 from reprise.memory import return_memory
 from reprise.settings import log_level_from
 from schemas import limits
@@ -77,6 +78,7 @@ def bridge(
         )
         start_logging(log_level_from(os.environ))
         return_memory()
+        tune_interpreter()
         run_bridge(options)
     except RepriseError as error:
         raise click.ClickException(str(error)) from error

@@ -10,6 +10,7 @@ from query_api.http.wire import Wire
 from reprise.cli.http_options import query_options
 from reprise.cli.kafka_options import kafka_options
 from reprise.cli.terminal import say_ready, start_logging, warn_without_native
+from reprise.interpreter import tune_interpreter
 from reprise.memory import return_memory
 from reprise.settings import DEFAULT_HOST, config_path_from, log_level_from, seed_from
 from schemas.errors import RepriseError
@@ -82,6 +83,7 @@ def serve(
         )
         start_logging(log_level_from(os.environ))
         return_memory()
+        tune_interpreter()
         warn_without_native(kernel)
         serve_replica(settings, configuration.registrations, when_serving=say_ready)
     except RepriseError as error:

@@ -9,6 +9,7 @@ from brokers.settings import KafkaSettings
 from reprise.cli.kafka_options import data_option, kafka_options, metrics_options
 from reprise.cli.param_types import Amount
 from reprise.cli.terminal import start_logging, warn_without_native
+from reprise.interpreter import tune_interpreter
 from reprise.memory import return_memory
 from reprise.settings import log_level_from, seed_from
 from schemas import limits
@@ -75,6 +76,7 @@ def streams(
         )
         start_logging(log_level_from(os.environ))
         return_memory()
+        tune_interpreter()
         warn_without_native(kernel)
         work(settings)
     except RepriseError as error:

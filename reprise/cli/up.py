@@ -9,6 +9,7 @@ from query_api.http.wire import Wire
 from reprise.cli.http_options import query_options
 from reprise.cli.param_types import Amount
 from reprise.cli.terminal import say_ready, start_logging, warn_without_native
+from reprise.interpreter import tune_interpreter
 from reprise.memory import return_memory
 from reprise.settings import DEFAULT_HOST, Settings, config_path_from, log_level_from, seed_from
 from schemas import limits
@@ -95,6 +96,7 @@ def up(
         )
         start_logging(settings.log_level)
         return_memory()
+        tune_interpreter()
         warn_without_native(kernel)
         if demo:
             run_beside(settings, configuration.registrations)

@@ -14,6 +14,7 @@ ROOMS = (
 LINES_MAX = 500
 
 LONGER = {
+    "schemas/limits.py": "every bound of the product, so that each has one place",
     "bridge/pump.py": "the steps of one turn, and what may interrupt them, in one order",
     "bridge/sequencing/sequencer.py": "all ways in which a window of one publisher begins and ends",
     "bridge/delivery/writer.py": "one order, from the queue over the spool to what is"
