@@ -371,7 +371,7 @@ MEMORY_TRIMS: Final = 12  # looks at which it is asked then
 
 # embedded.
 FOLD_TURN_S: Final = 0.004  # what one turn may take to fold; as much again may wait, appended
-FOLD_TURN_BYTES_MIN: Final = 16 * KIB  # of a turn, however long the last ones took
+FOLD_TURN_BYTES_MIN: Final = 4 * KIB  # of a turn, however long the last ones took
 FOLD_TURN_BYTES_MAX: Final = 128 * KIB  # of one, however fast they were: the next may take longer
 FOLD_FLUSH_CONTEXTS_MAX: Final = 512  # with changes: a flush is due then; some 8 ms
 EMBEDDED_COMMAND_S: Final = 10.0  # a registration waits this long for the log: status="503"

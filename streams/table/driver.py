@@ -185,8 +185,8 @@ class FoldDriver:
             await self._begin_flush()
 
     async def _flush_full(self) -> None:
-        """Begins a flush, or goes on with the one that is under way: its owner may not do that often
-        enough, and a record has up to as many changes as a step writes.
+        """Begins a flush, or goes on with the one that is under way: its owner may not do that as
+        often as it takes, and a record has up to as many changes as a step writes.
         """
         table = self.table
         if not table.is_flushing:
