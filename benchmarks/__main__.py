@@ -36,6 +36,7 @@ MODULES: Final = {
     "memory": "index.memory",
     "recovery": "embedded.recovery",
     "kernel": "index.kernels",
+    "growth": "index.growth",
     "codec": "distributed.codecs",
     "pipeline": "distributed.pipeline",
     "latency": "distributed.latency",

@@ -26,6 +26,7 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
         rate_s: how long a server is asked for its requests/s.
         memory_blocks: held by one instance.
         shared_blocks: held by each of eight instances.
+        growth_blocks: that a table grows to, one after the other.
         recovery_blocks: in table and log.
         resident_blocks: in the kernel before its calls are timed.
         apply_blocks: stored and removed on top of them, in each timed pass.
@@ -48,6 +49,7 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     rate_s: float = 2.0
     memory_blocks: int = 1_000_000
     shared_blocks: int = 1_000_000
+    growth_blocks: tuple[int, ...] = (1_000_000, 3_000_000, 10_000_000, 30_000_000)
     recovery_blocks: int = 1_000_000
     resident_blocks: int = 1_000_000
     apply_blocks: int = 262_144
@@ -75,6 +77,7 @@ FULL: Final[dict[KernelName, Sizes]] = {
         single_blocks=50_000,
         memory_blocks=200_000,
         shared_blocks=50_000,
+        growth_blocks=(300_000,),
         recovery_blocks=200_000,
         resident_blocks=200_000,
         apply_blocks=65_536,
@@ -90,6 +93,7 @@ _QUICK: Final = Sizes(
     rate_s=1.0,
     memory_blocks=100_000,
     shared_blocks=50_000,
+    growth_blocks=(300_000, 1_000_000),
     recovery_blocks=100_000,
     resident_blocks=100_000,
     apply_blocks=65_536,
@@ -111,6 +115,7 @@ QUICK: Final[dict[KernelName, Sizes]] = {
         single_blocks=10_000,
         memory_blocks=30_000,
         shared_blocks=10_000,
+        growth_blocks=(300_000,),
         recovery_blocks=20_000,
         resident_blocks=20_000,
         apply_blocks=16_384,

@@ -13,7 +13,7 @@ import msgspec
 
 from benchmarks.distributed import codecs, cold, latency, pipeline, table_topic
 from benchmarks.embedded import fairness, ingest, instances, large, query, recovery, stages
-from benchmarks.index import kernels, memory
+from benchmarks.index import growth, kernels, memory
 from benchmarks.peers import beside
 from benchmarks.peers import queries as peer_queries
 from benchmarks.report.figures import Figure
@@ -33,6 +33,7 @@ MEASUREMENTS: Final[dict[str, Measurement]] = {
     "memory": memory.measure,
     "recovery": recovery.measure,
     "kernel": kernels.measure,
+    "growth": growth.measure,
     "codec": codecs.measure,
     "pipeline": pipeline.measure,
     "latency": latency.measure,

@@ -9,7 +9,6 @@ client, which is a lower bound. A ratio is of one pass: theirs over ours.
 """
 
 import json
-import struct
 import time
 from array import array
 from collections.abc import Callable
@@ -17,7 +16,6 @@ from itertools import cycle, islice
 from typing import Final, NamedTuple
 
 import msgspec
-import xxhash
 
 from benchmarks.embedded.publisher import Publisher
 from benchmarks.embedded.query import (
@@ -33,6 +31,7 @@ from benchmarks.embedded.query import (
     request_of,
 )
 from benchmarks.embedded.service import MODEL, Service, until
+from benchmarks.index.hashing import block_hashes, prefix_hashes
 from benchmarks.peers import load_generator
 from benchmarks.peers.dynamo import DynamoIndexer
 from benchmarks.report.figures import Aim, Figure, percentile
@@ -42,7 +41,6 @@ from devtools.dynamo import PACKAGE, VARIABLE, interpreter, version
 THEIRS: Final = "Dynamo, JSON"
 BY_HASH: Final = "octets by hash"
 THEIRS_BY_HASH: Final = "Dynamo, JSON by hash"
-HASH_SEED: Final = 1337  # of XXH3-64, by which both name blocks
 AIMS: Final = {
     ("JSON", 1024): 4.0,
     ("JSON", 8192): 6.0,
@@ -141,27 +139,13 @@ def _our_longest(form: str) -> Callable[[bytes], list[int]]:
 
 
 def _our_request_by_hash(tokens: list[int]) -> bytes:
-    before, hashes = 0, list[int]()
-    for block in _hashes_of(tokens):
-        pair = struct.pack("<QQ", before, block)
-        before = xxhash.xxh3_64_intdigest(pair, HASH_SEED) if hashes else block
-        hashes.append(before)
-    body = array("Q", hashes).tobytes()
+    body = prefix_hashes(array("i", tokens).tobytes())
     return post_of(b"/query_by_hash" + OCTETS_URL, body, FORMS["octets"])
-
-
-def _hashes_of(tokens: list[int]) -> list[int]:
-    """Of each block, by itself: what Dynamo asks by. Ours are chained."""
-    packed, size_bytes = array("i", tokens).tobytes(), 4 * BLOCK_SIZE
-    return [
-        xxhash.xxh3_64_intdigest(packed[start : start + size_bytes], HASH_SEED)
-        for start in range(0, len(packed), size_bytes)
-    ]
 
 
 def _dynamo_request_by_hash(tokens: list[int]) -> bytes:
     # They are taken as the 64 bits of a signed number.
-    hashes = [one - (one >> 63 << 64) for one in _hashes_of(tokens)]
+    hashes = [one - (one >> 63 << 64) for one in block_hashes(array("i", tokens).tobytes())]
     body = msgspec.json.encode({"model_name": MODEL, "block_hashes": hashes})
     return post_of(b"/query_by_hash", body)
 

@@ -1,0 +1,164 @@
+"""A kernel as its table grows: what a query costs, and how long it and the fold are held up.
+
+One instance stores prompts of 128K tokens in calls of some 1,000 blocks, as a record of the service
+has them. Beside it a thread asks for 1K tokens that it holds, every millisecond. At each size
+prompts that have left the caches are asked for once, and at the last one prompts of up to 1M
+tokens.
+
+The hashing alone is what a query takes beyond one by prefix hashes, both of one prompt again and
+again, so that all of it is in the caches.
+"""
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from benchmarks.index.blocks import SCOPE, Chain, chains, stored_events, stream_of
+from benchmarks.index.hashing import prefix_hashes
+from benchmarks.report.figures import Aim, Figure, percentile, thread_seconds
+from benchmarks.sizes import SEED, KernelName, Sizes
+from schemas.events import encode_events
+from streams.kernel import Kernel, open_kernel
+from streams.kernel.interface import PublisherId
+
+PROMPT_TOKENS: Final = (1024, 8192, 131_072)
+LONG_TOKENS: Final = 1_048_576
+COLD_PROMPTS: Final = 32
+QUERY_EVERY_S: Final = 0.001
+EVENT_BLOCKS: Final = 64
+EVENTS_PER_CALL: Final = 16
+TIMES: Final = 50
+PAUSE: Final = Aim(at_most=5.0)
+COLD: Final = Aim(at_most=1.5)
+_TOKEN_BYTES: Final = 4
+
+
+def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
+    index = open_kernel(1337, name=kernel)
+    publisher = index.open_publisher(stream_of("growing"), 0)
+    asked = list(chains(COLD_PROMPTS * 8192, SEED + 1))
+    for chain in asked:
+        _store(index, publisher, chain)
+    hashing_us = {tokens: _hashing_us(index, asked[0], tokens) for tokens in PROMPT_TOKENS}
+    figures: list[Figure] = []
+    pauses = _Pauses(index, asked[0].tokens[: _TOKEN_BYTES * PROMPT_TOKENS[0]])
+    held = COLD_PROMPTS * 8192
+    for number, blocks in enumerate(sizes.growth_blocks):
+        with pauses:
+            for chain in chains(max(0, blocks - held), SEED + 2 + number):
+                pauses.note(_store(index, publisher, chain))
+        held = max(held, blocks)
+        figures += _cold_figures(index, asked, held, hashing_us)
+    return [*figures, *pauses.figures(held), *_long_figures(kernel)]
+
+
+def _store(index: Kernel, publisher: PublisherId, chain: Chain) -> list[float]:
+    """Stores one prompt; the milliseconds of each call."""
+    took_ms = []
+    events = stored_events(chain, EVENT_BLOCKS)
+    for start in range(0, len(events), EVENTS_PER_CALL):
+        call = encode_events([*events[start : start + EVENTS_PER_CALL]])
+        began = time.monotonic()
+        index.apply(publisher, call, -1)
+        took_ms.append(1e3 * (time.monotonic() - began))
+    index.take_changes()
+    return took_ms
+
+
+def _hashing_us(index: Kernel, chain: Chain, tokens: int) -> float:
+    prompt = chain.tokens[: _TOKEN_BYTES * tokens]
+    hashes = prefix_hashes(prompt)
+    by_tokens, by_hash = (
+        min(thread_seconds(call) for _ in range(TIMES))
+        for call in (
+            lambda: index.query(SCOPE, prompt, b"", None),
+            lambda: index.query_by_hash(SCOPE, hashes, None),
+        )
+    )
+    return 1e6 * (by_tokens - by_hash)
+
+
+def _cold_figures(
+    index: Kernel, asked: Sequence[Chain], held: int, hashing_us: dict[int, float]
+) -> list[Figure]:
+    figures = []
+    for place, tokens in enumerate(PROMPT_TOKENS):
+        # Each is asked for once at each size: what was stored since has taken its place.
+        prompts = [chain.tokens[: _TOKEN_BYTES * tokens] for chain in asked[place::3]]
+        took_us = []
+        for prompt in prompts:
+            took_us.append(1e6 * thread_seconds(lambda: index.query(SCOPE, prompt, b"", None)))  # noqa: B023
+        name = f"query of {tokens // 1024}K tokens, {held:,} blocks held"
+        cold = percentile(took_us, 50)
+        figures.append(Figure(name=f"{name}: CPU", unit="us", runs=[cold]))
+        ratio = cold / max(hashing_us[tokens], 0.1)
+        figures.append(
+            Figure(name=f"{name}: times the hashing alone", unit="x", runs=[ratio], aim=COLD)
+        )
+    return figures
+
+
+class _Pauses:
+    """Asks while the table grows, and keeps how long that and each call of the fold has taken."""
+
+    def __init__(self, index: Kernel, prompt: bytes) -> None:
+        self._index = index
+        self._prompt = prompt
+        self._asked_ms: list[float] = []
+        self._stored_ms: list[float] = []
+        self._stopping = threading.Event()
+
+    def note(self, took_ms: list[float]) -> None:
+        """So long took the calls of the fold."""
+        self._stored_ms += took_ms
+
+    def __enter__(self) -> None:
+        self._stopping.clear()
+        self._thread = threading.Thread(target=self._ask, daemon=True)
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def _ask(self) -> None:
+        while not self._stopping.wait(QUERY_EVERY_S):
+            began = time.monotonic()
+            self._index.query(SCOPE, self._prompt, b"", None)
+            self._asked_ms.append(1e3 * (time.monotonic() - began))
+
+    def figures(self, held: int) -> list[Figure]:
+        """The longest, and nearly the longest: a busy machine takes its own."""
+        figures = []
+        for name, took_ms in (
+            ("a query of 1K tokens", self._asked_ms),
+            ("a call of the fold, 1,024 blocks", self._stored_ms),
+        ):
+            note = f"while the table grew to {held:,} blocks; {len(took_ms):,} of them"
+            longest = Figure(
+                name=f"{name}: longest", unit="ms", runs=[max(took_ms)], note=note, aim=PAUSE
+            )
+            usual = percentile(took_ms, 99.9)
+            figures += [longest, Figure(name=f"{name}: p99.9", unit="ms", runs=[usual])]
+        return figures
+
+
+def _long_figures(kernel: KernelName) -> list[Figure]:
+    """What a token costs as prompts get longer, in a table that holds nothing else."""
+    index = open_kernel(1337, name=kernel)
+    publisher = index.open_publisher(stream_of("long"), 0)
+    (chain,) = chains(LONG_TOKENS // 16, SEED, LONG_TOKENS // 16)
+    _store(index, publisher, chain)
+    figures = []
+    tokens = PROMPT_TOKENS[0]
+    while tokens <= LONG_TOKENS:
+        prompt = chain.tokens[: _TOKEN_BYTES * tokens]
+        runs = [
+            1e9 * thread_seconds(lambda: index.query(SCOPE, prompt, b"", None)) / tokens  # noqa: B023
+            for _ in range(5)
+        ]
+        name = f"query of {tokens // 1024}K tokens: CPU of a token"
+        figures.append(Figure(name=name, unit="ns", runs=runs))
+        tokens *= 4
+    return figures
