@@ -18,7 +18,7 @@ NATIVE_SOURCES := $(wildcard $(NATIVE)/Cargo.toml $(NATIVE)/src/*.rs $(NATIVE)/*
 ARGS ?=
 JOBS ?= 3
 
-.PHONY: help run install test fuzz check fmt bench bench-check mutants kafka clean
+.PHONY: help run install test fuzz check fmt bench bench-check plots mutants kafka clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -59,6 +59,11 @@ bench-check: .make/dev ## compare the CPU of each operation with what was writte
 
 bench: .make/dev ## measure throughput, query cost, memory and recovery, for both kernels
 	$(BIN)/python -m benchmarks $(ARGS)
+
+plots: .make/dev ## measure queries, and draw the pictures of docs/performance.md
+	$(PIP) --no-build-isolation --editable ".[plots]"
+	$(BIN)/python -m benchmarks --kernel rust --only peers,growth --json .make/queries.json
+	$(BIN)/python -m benchmarks.report.plots .make/queries.json docs/plots
 
 mutants: .make/dev ## change one thing at a time in what decides correctness, and see that a test fails
 	$(BIN)/python -m devtools.mutants $(ARGS)
