@@ -103,10 +103,9 @@ impl<S> Listener<S> {
 
     /// Closes a connection that is idle, where there is one, for another server's.
     pub fn close_idle(&self) {
-        let shared = &self.shared;
-        let lane = shared.next_lane.fetch_add(1, Ordering::Relaxed) % shared.lanes.len();
-        shared.lanes[lane].closing.fetch_add(1, Ordering::Relaxed);
-        let _ = shared.lanes[lane].waker.wake();
+        let lane = &self.shared.lanes[self.shared.next_lane()];
+        lane.closing.fetch_add(1, Ordering::Relaxed);
+        let _ = lane.waker.wake();
     }
 
     pub fn change(&self) {

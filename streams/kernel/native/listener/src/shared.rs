@@ -70,7 +70,7 @@ pub(crate) struct Shared<S> {
     /// A byte for whoever takes what is handed over.
     bell: UnixStream,
     pub lanes: Vec<Lane>,
-    pub next_lane: AtomicUsize,
+    next_lane: AtomicUsize,
 }
 
 impl<S> Shared<S> {
@@ -130,9 +130,13 @@ impl<S> Shared<S> {
         open >= self.bounds.connections || descriptor > self.bounds.descriptor
     }
 
+    /// Whose turn it is: each lane's after the other.
+    pub fn next_lane(&self) -> usize {
+        self.next_lane.fetch_add(1, Ordering::Relaxed) % self.lanes.len()
+    }
+
     pub fn give(&self, incoming: Incoming) {
-        let lane = self.next_lane.fetch_add(1, Ordering::Relaxed) % self.lanes.len();
-        self.give_to(lane, incoming);
+        self.give_to(self.next_lane(), incoming);
     }
 
     pub fn give_to(&self, lane: usize, incoming: Incoming) {
