@@ -3,7 +3,7 @@
 import json
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgpack
@@ -17,7 +17,7 @@ from schemas.records import encode_record
 from schemas.registration import PublisherKind, Registration
 from simulation.engines.cache import CacheSizes, EngineCache, Offload
 from simulation.engines.publisher import Publisher, PublisherOptions
-from simulation.engines.wire import AllBlocksCleared, BlockRemoved, BlockStored
+from simulation.engines.wire import AllBlocksCleared, BlockRemoved, BlockStored, EngineEvent
 from streams.kernel import open_kernel
 from streams.table.fold import Fold
 from tests.building import prefix_hashes
@@ -102,6 +102,34 @@ def test_hashes_find_what_their_tokens_find(tenant: Tenant, publisher: Publisher
     fields = {"model": "m", "block_size": 16, "tenant_id": tenant.tenant_id}
     found = tenant.api.post("/query_by_hash", fields | {"seq_hashes": prefix_hashes(TOKENS, 16)})
     assert found == tenant.api.post("/query", fields | {"token_ids": TOKENS})
+
+
+class _SaltedArrays:
+    """An SGLang engine's encoder: its events are arrays, whose eighth element has the salt."""
+
+    def encode(
+        self, events: Sequence[EngineEvent], *, timestamp_s: float, dp_rank: int | None
+    ) -> bytes:
+        arrays = []
+        for event in events:
+            assert isinstance(event, BlockStored)
+            hashes, tokens = list(event.block_hashes), list(event.token_ids)
+            row: list[object] = ["BlockStored", hashes, None, tokens, 16, None, "GPU"]
+            arrays.append([*row, {"cache_salt": "pepper"}])
+        packed: bytes = msgpack.packb([timestamp_s, arrays, dp_rank])
+        return packed
+
+
+def test_prompts_with_a_salt_of_sglang_are_others_than_those_without(
+    tenant: Tenant, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publisher, "_encoder", _SaltedArrays())
+    tenant.connect(publisher, type="SGLang")
+    publisher.publish([chain(1, TOKENS)])
+    tenant.await_longest(TOKENS, 64, cache_salt="pepper")
+    assert tenant.longest(TOKENS) == 0
+    assert tenant.longest(TOKENS, cache_salt="salt") == 0
+    assert tenant.metric("reprise_bridge_dropped_total", reason="unknown_field") == 0
 
 
 def test_one_instance_hosts_several_models_and_ranks(tenant: Tenant) -> None:
