@@ -23,7 +23,7 @@ from brokers.settings import KafkaSettings
 from devtools.broker import free_ports
 from schemas.limits import STALE_S
 from simulation.engines.wire import BlockRemoved, BlockStored, EventEncoder
-from tests.deployment import Deployment, answers_are_right, states_of
+from tests.deployment import Deployment, answers_are_right, query_for, states_of
 from tests.integration.test_repair import Engine, register, shown, until_caught_up
 from tests.load import Load
 from tests.processes import Service, until
@@ -358,6 +358,35 @@ def test_without_its_bridges_no_answer_is_exact_and_with_them_all_are(
     for bridge in deployment.bridges:
         bridge.resume()
     deployment.until(lambda: states_of(deployment, load) == {"exact"}, what="exact answers")
+    assert answers_are_right(deployment, load)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("victim", [0, 1])
+def test_what_a_killed_bridge_followed_is_never_exact_and_wrong_and_goes_to_the_other(
+    deployment: Deployment, load: Load, victim: int
+) -> None:
+    settle(deployment, load)
+    query = query_for(load.prompt(10**6))
+    deployment.bridges[victim].kill()
+    for engine in load.engines:
+        engine.serve(load.prompt(10**6))
+    served_at = time.monotonic()
+    held = {engine.instance_id: len(load.prompt(10**6)) // 16 * 16 for engine in load.engines}
+
+    def is_settled() -> bool:
+        answers = []
+        for replica in deployment.replicas:
+            asked_at, state = time.monotonic(), replica.state(query)
+            answer = replica.post("/query", query)["default"]
+            found = {name: answer[name]["longest_matched"] for name in held}
+            late = state == "exact" and found != held and asked_at > served_at + BOUND_S
+            assert not late, f"{asked_at - served_at:.1f} s behind: {state}, but {found}"
+            answers.append(state == "exact" and found == held)
+        return all(answers)
+
+    deployment.until(is_settled, what="the other bridge brings what was published, and confirms it")
     assert answers_are_right(deployment, load)
 
 
