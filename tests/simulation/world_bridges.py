@@ -20,6 +20,7 @@ from bridge.sequencing import sequencer, window
 from bridge.sequencing.sequencer import Sequencer
 from bridge.service import Bridge, BridgeSettings
 from bridge.sockets.inbox import Inbox
+from bridge.sockets.reader import MessageReader
 from bridge.wire import batch
 from brokers import clients
 from brokers.interface import Partition
@@ -143,7 +144,7 @@ class BridgeWorld:
                 stack.enter_context(mock.patch.object(module, name, made))
             yield
 
-    def _subscriber(self, inbox: Inbox) -> SimulatedSubscriber:
+    def _subscriber(self, inbox: Inbox, reader: MessageReader | None) -> SimulatedSubscriber:
         host = self._host()
         source = self.history.source(f"links {host.name} {self.loop.now}")
         return SimulatedSubscriber(self.loop, source, self.engines, inbox)

@@ -23,6 +23,7 @@ from bridge.pump import Pump
 from bridge.sequencing import sequencer, window
 from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.inbox import Inbox
+from bridge.sockets.reader import MessageReader
 from bridge.supervision import keep
 from bridge.wire import batch
 from schemas.answer_states import AnswerState, Standing
@@ -245,7 +246,7 @@ class EmbeddedWorld:
                 stack.enter_context(mock.patch.object(module, name, made))
             yield
 
-    def _subscriber(self, inbox: Inbox) -> SimulatedSubscriber:
+    def _subscriber(self, inbox: Inbox, reader: MessageReader | None) -> SimulatedSubscriber:
         source = self.history.source(f"links {self.loop.now}")
         return SimulatedSubscriber(self.loop, source, self.crowd.engines, inbox)
 

@@ -110,7 +110,7 @@ def fail_to_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TableStore, "commit", fails)
 
 
-def test_a_flush_that_is_tried_again_later_rewrites_no_generation(
+def test_a_flush_that_is_tried_again_later_writes_what_was_folded_since_too(
     tmp_path: Path, make_fold: Callable[[], Fold], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = Table(tmp_path / "table", make_fold, generation_min_bytes=0)
@@ -119,15 +119,13 @@ def test_a_flush_that_is_tried_again_later_rewrites_no_generation(
         fail_to_commit(patched)
         with pytest.raises(DiskError):
             run_without_loop(table.flush(now=0.0))
-    last = LogEntry(Offset(1), events_record(1, 1, [stored(1, [1], range(4))]))
-    table.apply([last])
+    table.apply([LogEntry(Offset(1), events_record(1, 1, [stored(1, [1], range(4))]))])
     run_without_loop(table.flush(now=0.0))
-    assert (table.flushed, table.generations) == (0, 0)
+    assert (table.flushed, table.generations) == (1, 1), "a dump of all that the rows cover"
     table.close()
     reopened = Table(tmp_path / "table", make_fold)
     plan = run_without_loop(reopened.open(LogBounds(0, 2), now=0.0))
-    assert (plan.action, plan.start) == (Action.RESUME, 1)
-    reopened.apply([last])
+    assert (plan.action, plan.start) == (Action.RESUME, 2)
     assert reopened.fold.kernel.contexts() == table.fold.kernel.contexts()
     reopened.close()
 
