@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from bridge.sequencing.lateness import Lateness
 from bridge.sequencing.tracker import Outcome, SequenceTracker
-from bridge.sequencing.window import RECORD_ROOM_BYTES, Window
+from bridge.sequencing.window import Window
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import DecodedBatch, DecodedRun, Source
 from schemas.errors import WireError
@@ -348,8 +348,8 @@ class Lane:
         """As many of the first as fit one record: the window's, or else a new one."""
         sequence = self.tracker.sequence + 1
         run = self.source.decode_run(messages, sequence, window.room_bytes)
-        if run is None and window.room_bytes < RECORD_ROOM_BYTES:
-            run = self.source.decode_run(messages, sequence, RECORD_ROOM_BYTES)
+        if run is None and window.room_bytes < window.next_room_bytes:
+            run = self.source.decode_run(messages, sequence, window.next_room_bytes)
         return run
 
     def _accept_run(self, run: DecodedRun, window: Window) -> None:

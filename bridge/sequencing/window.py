@@ -6,7 +6,6 @@ parts each is a record, so that no record takes long to fold.
 """
 
 from collections.abc import Sequence
-from typing import Final
 
 import msgspec
 
@@ -23,9 +22,6 @@ from schemas.records import (
     ResetRecord,
     SequencedRecord,
 )
-
-RECORD_ROOM_BYTES: Final = RECORD_BYTES_MAX - ARRAY_HEADER.size
-"""Bytes of events that one record takes."""
 
 
 class Window:
@@ -70,6 +66,11 @@ class Window:
     def room_bytes(self) -> int:
         """How many bytes of events the record that was begun can still take."""
         return max(0, RECORD_BYTES_MAX - len(self._encoded))  # a first batch always fits
+
+    @property
+    def next_room_bytes(self) -> int:
+        """The same of a new record."""
+        return RECORD_BYTES_MAX - ARRAY_HEADER.size
 
     def add_batch(
         self,

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.sequencing import lane as lanes
 from bridge.sequencing import window as windows
 from bridge.sequencing.lane import Anchor
 from bridge.sequencing.sequencer import Sequencer
@@ -246,7 +245,6 @@ def test_batches_decoded_together_come_to_what_each_comes_to_alone(history: list
         patch.setattr(windows, "RECORD_BYTES_MAX", RECORD_BYTES)
         patch.setattr(batches, "RECORD_BYTES_MAX", RECORD_BYTES)
         patch.setattr(batches, "LORA_NAMES_MAX", LORA_NAMES)
-        patch.setattr(lanes, "RECORD_ROOM_BYTES", RECORD_BYTES - 5)
         together, alone = opened(array_packer()), opened(AlonePacker())
         for number, step in enumerate(history):
             now = 10.0 + number
