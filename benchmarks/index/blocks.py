@@ -16,6 +16,7 @@ SCOPE = PrefixScope("default", MODEL, "", BLOCK_SIZE, "")
 EVENTS_PER_CALL_BLOCKS = 4096
 """A record of the service under load holds about this many blocks."""
 
+TOKEN_BYTES = 4
 _TOKEN_MASK = (1 << 17) - 1
 
 
@@ -34,6 +35,10 @@ class Chain(NamedTuple):
     def blocks(self) -> int:
         """How many."""
         return len(self.hashes) // 8
+
+    def prompt(self, tokens: int) -> bytes:
+        """The first tokens, (tokens,) u32 LE."""
+        return self.tokens[: TOKEN_BYTES * tokens]
 
 
 def chains(blocks: int, seed: int, chain_blocks: int = CHAIN_BLOCKS) -> Iterator[Chain]:
@@ -76,8 +81,13 @@ def removed_events(chain: Chain, per_event: int) -> list[Removed]:
     ]
 
 
-def encoded_calls(events: list[Stored] | list[Removed], per_event: int) -> Iterator[bytes]:
-    """The events as arguments of `Kernel.apply`, some `EVENTS_PER_CALL_BLOCKS` blocks each."""
-    events_per_call = max(1, EVENTS_PER_CALL_BLOCKS // per_event)
+def encoded_calls(
+    events: list[Stored] | list[Removed],
+    per_event: int,
+    *,
+    call_blocks: int = EVENTS_PER_CALL_BLOCKS,
+) -> Iterator[bytes]:
+    """The events as arguments of `Kernel.apply`, some `call_blocks` blocks each."""
+    events_per_call = max(1, call_blocks // per_event)
     for start in range(0, len(events), events_per_call):
         yield encode_events([*events[start : start + events_per_call]])

@@ -14,11 +14,10 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from benchmarks.index.blocks import SCOPE, Chain, chains, stored_events, stream_of
+from benchmarks.index.blocks import SCOPE, Chain, chains, encoded_calls, stored_events, stream_of
 from benchmarks.index.hashing import prefix_hashes
 from benchmarks.report.figures import Aim, Figure, percentile, thread_seconds
-from benchmarks.sizes import SEED, KernelName, Sizes
-from schemas.events import encode_events
+from benchmarks.sizes import BLOCK_SIZE, CHAIN_BLOCKS, SEED, KernelName, Sizes
 from streams.kernel import Kernel, open_kernel
 from streams.kernel.interface import PublisherId
 
@@ -27,23 +26,22 @@ LONG_TOKENS: Final = 1_048_576
 COLD_PROMPTS: Final = 32
 QUERY_EVERY_S: Final = 0.001
 EVENT_BLOCKS: Final = 64
-EVENTS_PER_CALL: Final = 16
+CALL_BLOCKS: Final = 1024
 TIMES: Final = 50
 PAUSE: Final = Aim(at_most=5.0)
 COLD: Final = Aim(at_most=1.5)
-_TOKEN_BYTES: Final = 4
 
 
 def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
     index = open_kernel(1337, name=kernel)
     publisher = index.open_publisher(stream_of("growing"), 0)
-    asked = list(chains(COLD_PROMPTS * 8192, SEED + 1))
+    held = COLD_PROMPTS * CHAIN_BLOCKS
+    asked = list(chains(held, SEED + 1))
     for chain in asked:
         _store(index, publisher, chain)
     hashing_us = {tokens: _hashing_us(index, asked[0], tokens) for tokens in PROMPT_TOKENS}
     figures: list[Figure] = []
-    pauses = _Pauses(index, asked[0].tokens[: _TOKEN_BYTES * PROMPT_TOKENS[0]])
-    held = COLD_PROMPTS * 8192
+    pauses = _Pauses(index, asked[0].prompt(PROMPT_TOKENS[0]))
     for number, blocks in enumerate(sizes.growth_blocks):
         with pauses:
             for chain in chains(max(0, blocks - held), SEED + 2 + number):
@@ -57,8 +55,7 @@ def _store(index: Kernel, publisher: PublisherId, chain: Chain) -> list[float]:
     """Stores one prompt; the milliseconds of CPU of each call."""
     took_ms = []
     events = stored_events(chain, EVENT_BLOCKS)
-    for start in range(0, len(events), EVENTS_PER_CALL):
-        call = encode_events([*events[start : start + EVENTS_PER_CALL]])
+    for call in encoded_calls(events, EVENT_BLOCKS, call_blocks=CALL_BLOCKS):
         began = time.thread_time()
         index.apply(publisher, call, -1)
         took_ms.append(1e3 * (time.thread_time() - began))
@@ -67,7 +64,7 @@ def _store(index: Kernel, publisher: PublisherId, chain: Chain) -> list[float]:
 
 
 def _hashing_us(index: Kernel, chain: Chain, tokens: int) -> float:
-    prompt = chain.tokens[: _TOKEN_BYTES * tokens]
+    prompt = chain.prompt(tokens)
     hashes = prefix_hashes(prompt)
     by_tokens, by_hash = (
         min(thread_seconds(call) for _ in range(TIMES))
@@ -85,7 +82,7 @@ def _cold_figures(
     figures = []
     for place, tokens in enumerate(PROMPT_TOKENS):
         # Each is asked for once at each size: what was stored since has taken its place.
-        prompts = [chain.tokens[: _TOKEN_BYTES * tokens] for chain in asked[place::3]]
+        prompts = [chain.prompt(tokens) for chain in asked[place :: len(PROMPT_TOKENS)]]
         took_us = []
         for prompt in prompts:
             took_us.append(1e6 * thread_seconds(lambda: index.query(SCOPE, prompt, b"", None)))  # noqa: B023
@@ -148,12 +145,13 @@ def _long_figures(kernel: KernelName) -> list[Figure]:
     """What a token costs as prompts get longer, in a table that holds nothing else."""
     index = open_kernel(1337, name=kernel)
     publisher = index.open_publisher(stream_of("long"), 0)
-    (chain,) = chains(LONG_TOKENS // 16, SEED, LONG_TOKENS // 16)
+    blocks = LONG_TOKENS // BLOCK_SIZE
+    (chain,) = chains(blocks, SEED, blocks)
     _store(index, publisher, chain)
     figures = []
     tokens = PROMPT_TOKENS[0]
     while tokens <= LONG_TOKENS:
-        prompt = chain.tokens[: _TOKEN_BYTES * tokens]
+        prompt = chain.prompt(tokens)
         runs = [
             1e9 * thread_seconds(lambda: index.query(SCOPE, prompt, b"", None)) / tokens  # noqa: B023
             for _ in range(5)

@@ -6,17 +6,16 @@ from typing import Final
 
 import xxhash
 
+from benchmarks.index.blocks import TOKEN_BYTES
 from benchmarks.sizes import BLOCK_SIZE
 
 HASH_SEED: Final = 1337
 """Of XXH3-64, by which both name blocks."""
 
-_TOKEN_BYTES: Final = 4
-
 
 def block_hashes(tokens: bytes) -> list[int]:
     """Of each block by itself; `tokens`: (n,) u32 LE."""
-    size_bytes = _TOKEN_BYTES * BLOCK_SIZE
+    size_bytes = TOKEN_BYTES * BLOCK_SIZE
     return [
         xxhash.xxh3_64_intdigest(tokens[start : start + size_bytes], HASH_SEED)
         for start in range(0, len(tokens), size_bytes)

@@ -30,7 +30,6 @@ from streams.kernel.interface import PublisherId
 EVENT_BLOCKS: Final = (1, 64, 512)
 QUERY_TOKENS: Final = (8192, 131_072)
 PASSES: Final = 5
-_TOKEN_BYTES: Final = 4
 
 
 def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
@@ -84,8 +83,7 @@ def _apply_all(index: Kernel, publisher: PublisherId, calls: list[bytes]) -> Non
 
 
 def _query_figures(index: Kernel, resident: list[Chain], tokens: int) -> list[Figure]:
-    size_bytes = _TOKEN_BYTES * tokens
-    prompts = [chain.tokens[:size_bytes] for chain in resident if chain.blocks == CHAIN_BLOCKS]
+    prompts = [chain.prompt(tokens) for chain in resident if chain.blocks == CHAIN_BLOCKS]
     matches = index.query(SCOPE, prompts[0], b"", None)
     assert [match.longest for match in matches if match.longest] == [tokens], "a whole match"
     hot = _microseconds(lambda: index.query(SCOPE, prompts[0], b"", None))
@@ -104,7 +102,7 @@ def _query_figures(index: Kernel, resident: list[Chain], tokens: int) -> list[Fi
 
 
 def _scan_figures(index: Kernel, chain: Chain, tokens: int) -> list[Figure]:
-    prompt = memoryview(chain.tokens)[: _TOKEN_BYTES * tokens].cast("I").tolist()
+    prompt = memoryview(chain.prompt(tokens)).cast("I").tolist()
     fields = {"model": SCOPE.model_name, "block_size": BLOCK_SIZE, "token_ids": prompt}
     body = msgspec.json.encode(fields)
     assert index.scan_query(body) is not None, "a plain body"
@@ -128,7 +126,7 @@ class _WireBatch(msgspec.Struct, array_like=True):
 
 
 def _pack_figure(packer: ArrayPacker, chain: Chain) -> Figure:
-    prompt = memoryview(chain.tokens)[: _TOKEN_BYTES * 8192].cast("I").tolist()
+    prompt = memoryview(chain.prompt(8192)).cast("I").tolist()
     event = BlockStored(block_hashes=[1], token_ids=prompt)
     batch = EventEncoder().encode([event], timestamp_s=0.0, dp_rank=0)
     encoded = bytes(msgspec.msgpack.decode(batch, type=_WireBatch).events[0].token_ids)

@@ -12,6 +12,7 @@ import pytest
 from bridge.wire import KINDS, DecodedBatch, open_source
 from bridge.wire.batch import BatchDecoder
 from bridge.wire.drop_reasons import DropReason
+from schemas.arrays import BatchPacker
 from schemas.limits import (
     BATCH_APART_EVENTS_MAX,
     BATCH_APART_VALUES_MAX,
@@ -54,7 +55,7 @@ class ArraysOnly:
         maps: Mapping[str, Sequence[str]],
         dp_rank: int,
         lora_name: str,
-    ) -> None:
+    ) -> BatchPacker | None:
         return None
 
 

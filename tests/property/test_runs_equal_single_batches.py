@@ -2,8 +2,8 @@
 byte, and the same state of their publishers.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -20,6 +20,7 @@ from schemas.identities import PublisherKey
 from schemas.positions import Cursor, Proof
 from schemas.records import EventsRecord, ResetRecord, SequencedRecord, encode_record
 from streams.kernel import array_packer, native_available
+from tests.property.test_batch_packer import ArraysOnly
 from tests.unit.bridge.messages import frames_of, map_event, registration
 
 pytestmark = pytest.mark.skipif(not native_available(), reason="the Rust kernel is not built")
@@ -40,27 +41,11 @@ class AloneOnly:
         return (), 0.0, 0, b"", ()
 
 
-class AlonePacker:
+class AlonePacker(ArraysOnly):
     """The kernel's packer, with such packers of batches."""
 
-    def __init__(self) -> None:
-        self._packer = packer = array_packer()
-        self.pack_hashes = packer.pack_hashes
-        self.pack_tokens = packer.pack_tokens
-        self.count_values = packer.count_values
-        self.split_run = packer.split_run
-
-    def batch_packer(
-        self,
-        *,
-        arrays: Mapping[str, Sequence[str]],
-        maps: Mapping[str, Sequence[str]],
-        dp_rank: int,
-        lora_name: str,
-    ) -> BatchPacker:
-        packer = self._packer.batch_packer(
-            arrays=arrays, maps=maps, dp_rank=dp_rank, lora_name=lora_name
-        )
+    def batch_packer(self, **fields: Any) -> BatchPacker:
+        packer = array_packer().batch_packer(**fields)
         assert packer is not None
         return AloneOnly(packer)
 
