@@ -3,22 +3,26 @@
 A neighbour sends a single-block event every 10 ms; each answer of `/services`, asked every 2 ms,
 makes all sequences up to its last one visible then. Beside it another publisher sends as fast as
 ZeroMQ takes it, more than the service folds, so most of it waits in the inbox: in 64-block events,
-alone in a message or several together; as many events as a message may have; or removals of what it
-has stored.
+alone in a message or several together; as many events as a message may have; removals of what it
+has stored; messages with a gap before each; and blocks of as many LoRA adapters as it may name,
+with clears among them, or clears alone.
 """
 
 import threading
 import time
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
 
 from benchmarks.embedded.marker import Marker
 from benchmarks.embedded.publisher import Publisher
+from benchmarks.embedded.publisher_process import Sent
 from benchmarks.embedded.service import Service
 from benchmarks.report.figures import Aim, Figure, percentile
 from benchmarks.sizes import BLOCK_SIZE, SEED, KernelName, Sizes
-from schemas.limits import BATCH_EVENTS_MAX
-from simulation.traffic.load import LoadPlan, Pattern
+from schemas.limits import BATCH_EVENTS_MAX, LORA_NAMES_MAX
+from simulation.traffic.load import LoadPlan
 
 MARKER: Final = "marker"
 FLOOD: Final = "i0"
@@ -29,35 +33,61 @@ AIM: Final = Aim(at_most=50.0)
 """Milliseconds by which no publisher delays another."""
 
 
+class _Flood(NamedTuple):
+    """What the other one sends, and for how long the neighbour is watched."""
+
+    plan: LoadPlan
+    seconds: float
+
+
 def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
-    blocks, events = sizes.wide_blocks, BATCH_EVENTS_MAX
-    floods = {
-        "alone": None,
-        "beside a flood of 64-block events": _flood(blocks, per_event=64, per_batch=1),
-        "beside messages of 20 of them": _flood(blocks, per_event=64, per_batch=20),
-        f"beside messages of {events:,} events": _flood(blocks, per_event=1, per_batch=events),
-        "beside a flood of removals": _flood(blocks, per_event=64, per_batch=1, pattern="removed"),
-    }
     figures: list[Figure] = []
     alone_ms = 0.0
-    for name, plan in floods.items():
-        passes = [run_once(kernel, plan) for _ in range(sizes.runs)]
+    for name, flood in _floods(sizes).items():
+        passes = [run_once(kernel, flood) for _ in range(sizes.runs)]
         figures += _figures(name, passes)
-        if plan is None:
+        if flood is None:
             alone_ms = figures[-1].value
         else:
             figures.append(_added(name, passes, alone_ms))
     return figures
 
 
-def _flood(blocks: int, *, per_event: int, per_batch: int, pattern: Pattern = "stored") -> LoadPlan:
+def _floods(sizes: Sizes) -> dict[str, _Flood | None]:
+    blocks, events, adapters = sizes.wide_blocks, BATCH_EVENTS_MAX, LORA_NAMES_MAX
+    single = _plan(blocks // 40, per_event=1)
+    named = replace(single, lora_names=adapters, chain_events=1)
+    floods: dict[str, _Flood | None] = {
+        "alone": None,
+        "64-block events": _blocks(_plan(blocks, per_event=64)),
+        "20 of them in a message": _blocks(_plan(blocks, per_event=64, per_batch=20)),
+        f"{events:,} events in a message": _blocks(_plan(blocks, per_event=1, per_batch=events)),
+        "removals": _blocks(replace(_plan(blocks, per_event=64), pattern="removed")),
+        "gaps": _singles(replace(single, sequence_step=2)),
+        f"{adapters:,} adapters": _singles(named),
+        f"{adapters:,} adapters, and a clear after half of them": _singles(
+            replace(named, clear_every=adapters // 2)
+        ),
+        f"clears with {adapters:,} adapters": _singles(replace(named, pattern="cleared")),
+    }
+    return {name if flood is None else f"beside {name}": flood for name, flood in floods.items()}
+
+
+def _blocks(plan: LoadPlan) -> _Flood:
+    return _Flood(plan, plan.blocks / 500_000)
+
+
+def _singles(plan: LoadPlan) -> _Flood:
+    return _Flood(plan, plan.blocks / 25_000)
+
+
+def _plan(blocks: int, *, per_event: int, per_batch: int = 1) -> LoadPlan:
     step = per_event * per_batch
     return LoadPlan(
         blocks=max(1, blocks // step) * step,
         blocks_per_event=per_event,
         events_per_batch=per_batch,
         block_size=BLOCK_SIZE,
-        pattern=pattern,
         seed=SEED,
     )
 
@@ -81,25 +111,24 @@ def _added(name: str, passes: Sequence[list[float]], alone_ms: float) -> Figure:
     )
 
 
-def run_once(kernel: KernelName, flood: LoadPlan | None) -> list[float]:
+def run_once(kernel: KernelName, flood: _Flood | None) -> list[float]:
     """The milliseconds until each of the neighbour's events was visible, sent while the flood was
     taken.
     """
     with Service(kernel) as service:
         if flood is None:
             return _watch(service, seconds=2.0)
-        with Publisher(flood) as publisher:
+        with Publisher(flood.plan) as publisher:
             publisher.connect(service)
-            last = flood.blocks // flood.blocks_per_event // flood.events_per_batch - 1
-            if flood.pattern == "removed":
-                publisher.send()  # all that is removed then
-                service.wait_folded(FLOOD, last)
+            if flood.plan.pattern != "stored":
+                stored = publisher.send()  # all that is removed or cleared then
+                service.wait_folded(FLOOD, stored.last_sequence)
                 service.wait_flushed()
-                last += last + 1
-            sending = threading.Thread(target=publisher.send, daemon=True)
-            waits_ms = _watch(service, seconds=flood.blocks / 500_000, then=sending)
+            sent: list[Sent] = []
+            sending = threading.Thread(target=lambda: sent.append(publisher.send()), daemon=True)
+            waits_ms = _watch(service, seconds=flood.seconds, then=sending)
             sending.join()
-            service.wait_folded(FLOOD, last)
+            service.wait_folded(FLOOD, sent[0].last_sequence)
             return waits_ms
 
 

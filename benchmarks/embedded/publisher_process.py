@@ -5,8 +5,8 @@ encodes the stream, prints `ENCODED`, waits for a subscriber on each socket, and
 `SUBSCRIBED`. Each line on its standard input then sends the next phase from every socket, and
 prints a `Sent`.
 
-A stream of the pattern `removed` has two phases, all that is stored and then all that is removed;
-any other has one.
+A stream of the pattern `removed` or `cleared` has two phases, all that is stored and then the
+rest; any other has one.
 """
 
 import sys
@@ -48,12 +48,12 @@ class Sent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def phases_of(plan: LoadPlan, load: Load) -> list[Load]:
-    """The load cut where removals begin."""
-    if plan.pattern != "removed":
+    """The load cut where removals or clears begin."""
+    if plan.pattern not in ("removed", "cleared"):
         return [load]
     stored_events = load.events // 2
     if stored_events % plan.events_per_batch:
-        raise ValueError(f"Expected batches to end where removals begin, got: {plan}")
+        raise ValueError(f"Expected batches to end where storing ends, got: {plan}")
     cut = stored_events // plan.events_per_batch
     stored = msgspec.structs.replace(
         load, payloads=load.payloads[:cut], events=stored_events, removed_blocks=0
@@ -75,15 +75,16 @@ def run(job: Job) -> None:
             if not publisher.wait_for_subscriber(SUBSCRIBE_S):
                 raise TimeoutError(f"Expected a subscriber within {SUBSCRIBE_S:.0f} s")
     _say(SUBSCRIBED)
+    step = job.plan.sequence_step
     sent = 0
     for phase, _ in zip(phases, sys.stdin, strict=False):
         started = time.monotonic()
         for publisher in publishers:
-            publisher.send(phase, rate_blocks_per_s=job.blocks_per_s)
+            publisher.send(phase, rate_blocks_per_s=job.blocks_per_s, sequence_step=step)
         seconds = time.monotonic() - started
-        sent += len(phase.payloads)
+        sent += step * len(phase.payloads)
         blocks = (phase.stored_blocks + phase.removed_blocks) * len(publishers)
-        _say(Sent(blocks=blocks, last_sequence=sent - 1, started=started, seconds=seconds))
+        _say(Sent(blocks=blocks, last_sequence=sent - step, started=started, seconds=seconds))
     sys.stdin.read()
     for publisher in publishers:
         publisher.close(0)

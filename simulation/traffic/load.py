@@ -11,6 +11,7 @@ The stream is made of chains: `chain_events` stored events in a row, each hangin
     mixed     stores; from `live_blocks` on each store is preceded by the removal of as many of the
               oldest blocks, so the subscriber's table keeps its size
     removed   stores everything, then removes everything, oldest first
+    cleared   stores everything, then clears once for each event that stored
 
 Equal `LoadPlan`s give equal bytes except for the hashes' meaning: they are random numbers, not
 hashes, as a follower may not look into them anyway.
@@ -33,14 +34,15 @@ from simulation.engines.publisher import HIGH_WATER_MARK, offset_port
 from simulation.engines.wire import (
     GPU,
     NEWEST_WIRE,
+    AllBlocksCleared,
     BlockRemoved,
     BlockStored,
     EngineEvent,
     EventEncoder,
 )
 
-Pattern = Literal["stored", "mixed", "removed"]
-PATTERNS: Final[tuple[Pattern, ...]] = ("stored", "mixed", "removed")
+Pattern = Literal["stored", "mixed", "removed", "cleared"]
+PATTERNS: Final[tuple[Pattern, ...]] = ("stored", "mixed", "removed", "cleared")
 _TOKEN_BITS: Final = 17  # 131,072 token ids: the size of today's vocabularies
 _PACE_BATCHES: Final = 32
 
@@ -54,6 +56,9 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
         events_per_batch: events in one message.
         chain_events: stored events from root to tail of one prompt.
         live_blocks: of the pattern `mixed`.
+        lora_names: adapters that chains name in turn; 0 for none.
+        clear_every: stored events between two clears; 0 for none.
+        sequence_step: from one message to the next; above 1 each has a gap before it.
     """
 
     blocks: int = 1_000_000
@@ -63,6 +68,9 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
     chain_events: int = 8
     pattern: Pattern = "stored"
     live_blocks: int = 100_000
+    lora_names: int = 0
+    clear_every: int = 0
+    sequence_step: int = 1
     seed: int = 0
     dp_rank: int = 0
     wire: str = NEWEST_WIRE
@@ -110,6 +118,8 @@ def plan_events(plan: LoadPlan) -> Iterator[EngineEvent]:
     stored: deque[list[int]] = deque()
     live = 0
     parent: int | None = None
+    names: list[str | None] = [f"adapter-{one}" for one in range(plan.lora_names)]
+    names = names or [None]
     for number, start in enumerate(range(0, plan.blocks, plan.blocks_per_event)):
         count = min(plan.blocks_per_event, plan.blocks - start)
         hashes = array("Q", random.randbytes(8 * count)).tolist()
@@ -126,13 +136,18 @@ def plan_events(plan: LoadPlan) -> Iterator[EngineEvent]:
             medium=GPU,
             group_idx=0,
             kv_cache_spec_kind="full_attention",
+            lora_name=names[number // plan.chain_events % len(names)],
         )
         parent = hashes[-1]
+        if plan.clear_every and (number + 1) % plan.clear_every == 0:
+            yield AllBlocksCleared()
         if plan.pattern != "stored":
             stored.append(hashes)
             live += count
     if plan.pattern == "removed":
         yield from map(_removed, stored)
+    if plan.pattern == "cleared":
+        yield from (AllBlocksCleared() for _ in stored)
 
 
 def encode_load(plan: LoadPlan) -> Load:
@@ -170,8 +185,7 @@ class LoadPublisher:
     """Sends loads from one socket; sequences continue from load to load.
 
     Unlike an engine it does not drop where the subscriber is slow, unless told to: it waits, so
-    that
-    what is measured is the subscriber.
+    that what is measured is the subscriber.
     """
 
     def __init__(
@@ -203,8 +217,15 @@ class LoadPublisher:
             return False
         return self._socket.recv()[:1] == b"\x01"
 
-    def send(self, load: Load, *, rate_blocks_per_s: float = 0) -> tuple[float, bool]:
+    def send(
+        self, load: Load, *, rate_blocks_per_s: float = 0, sequence_step: int = 1
+    ) -> tuple[float, bool]:
         """Send it all; 0 as a rate is as fast as possible.
+
+        Args:
+            load: encoded.
+            rate_blocks_per_s: stored and removed ones.
+            sequence_step: see `LoadPlan`.
 
         Returns:
             The seconds that it took, and whether the rate was kept.
@@ -220,8 +241,9 @@ class LoadPublisher:
                 late_s = max(late_s, -ahead_s)
                 if ahead_s > 0:
                     time.sleep(ahead_s)
-            send((topic, (self._sequence + number).to_bytes(8, "big"), payload), copy=True)
-        self._sequence += len(load.payloads)
+            sequence = self._sequence + number * sequence_step
+            send((topic, sequence.to_bytes(8, "big"), payload), copy=True)
+        self._sequence += len(load.payloads) * sequence_step
         seconds = time.perf_counter() - start
         return seconds, late_s <= max(0.1, 0.02 * seconds)
 
@@ -289,7 +311,9 @@ def main(arguments: Sequence[str]) -> int:
         publisher.close(0)
         return 1
     time.sleep(given.delay_s)
-    seconds, sustained = publisher.send(load, rate_blocks_per_s=given.rate)
+    seconds, sustained = publisher.send(
+        load, rate_blocks_per_s=given.rate, sequence_step=plan.sequence_step
+    )
     _print_json(_stats(load, encode_seconds, seconds, sustained=sustained))
     if given.hold:
         sys.stdin.read()

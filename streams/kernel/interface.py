@@ -263,12 +263,13 @@ class Kernel(ReadOnlyKernel, Protocol):
 
     def release_left(self, entries: int, /) -> int:
         """Releases some of what was cleared and is only hidden yet, at most so many entries: to be
-        called again and again while there is nothing to write. Cost O(entries).
+        called again and again while there is nothing to write. Cost O(entries). The end of a
+        publisher's part in a scope counts as 16 of them.
 
         What is hidden is in no answer and no view but `blocks`, `holder_sets` and `memory_bytes`.
 
         Returns:
-            Entries that are yet to be released.
+            Entries and ends that are yet to come.
         """
         ...
 

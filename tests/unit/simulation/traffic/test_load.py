@@ -7,7 +7,7 @@ import msgspec
 import pytest
 import zmq
 
-from simulation.engines.wire import BlockRemoved, BlockStored, EventBatch
+from simulation.engines.wire import AllBlocksCleared, BlockRemoved, BlockStored, EventBatch
 from simulation.traffic.load import LoadPlan, LoadPublisher, LoadStats, encode_load
 from tests.unit.simulation.demo.stub_service import NaiveFollower
 
@@ -115,3 +115,43 @@ def test_command_prints_its_endpoint_and_then_its_figures() -> None:
         process.kill()
         process.wait()
         process.stdout.close()
+
+
+def test_adapters_are_named_chain_by_chain_and_cleared_now_and_then() -> None:
+    plan = msgspec.structs.replace(PLAN, lora_names=2, clear_every=5)
+    load = encode_load(plan)
+    kinds = [type(event) for batch in decoded(load.payloads) for event in batch.events]
+    assert [at for at, kind in enumerate(kinds) if kind is AllBlocksCleared] == [5, 11, 17]
+    stored = [
+        event
+        for batch in decoded(load.payloads)
+        for event in batch.events
+        if isinstance(event, BlockStored)
+    ]
+    assert load.events == len(stored) + 3
+    names = [event.lora_name for event in stored]
+    assert names == (["adapter-0"] * 4 + ["adapter-1"] * 4) * 2
+
+
+def test_cleared_load_clears_once_for_each_event_that_stored() -> None:
+    load = encode_load(msgspec.structs.replace(PLAN, pattern="cleared"))
+    events = [event for batch in decoded(load.payloads) for event in batch.events]
+    assert [type(event) for event in events] == [BlockStored] * 16 + [AllBlocksCleared] * 16
+
+
+def test_a_sequence_step_leaves_a_gap_before_each_message() -> None:
+    load = encode_load(msgspec.structs.replace(PLAN, events_per_batch=8))
+    publisher = LoadPublisher()
+    with zmq.Context() as context, context.socket(zmq.SUB) as subscriber:
+        subscriber.set(zmq.LINGER, 0)
+        subscriber.subscribe(b"")
+        subscriber.connect(publisher.endpoint)
+        assert publisher.wait_for_subscriber(WAIT_MS / 1000)
+        for _ in range(2):
+            publisher.send(load, sequence_step=3)
+        sequences: list[int] = []
+        while len(sequences) < 2 * len(load.payloads):
+            assert subscriber.poll(WAIT_MS)
+            sequences.append(int.from_bytes(subscriber.recv_multipart()[1], "big"))
+    publisher.close()
+    assert sequences == list(range(0, 3 * len(sequences), 3))

@@ -84,11 +84,11 @@ impl Dump {
     }
 
     fn gather_shard(&mut self, publisher: &Publisher, scope: &Scope) -> usize {
-        let number = publisher.by_lora.get(&self.context.scope.lora_name);
+        let number = publisher.memberships.number_of(&self.context.scope.lora_name);
         let mut seen = 0;
         for entry in publisher.entries.shard(self.shard) {
             seen += 1;
-            if Some(&entry.membership()) != number {
+            if Some(entry.membership()) != number {
                 continue;
             }
             for tier in entry.tiers() {

@@ -32,7 +32,7 @@ impl Index {
     /// Brings the blocks' places in the index into the cache.
     #[inline]
     pub fn touch_blocks(&self, publisher: &Publisher, number: u32, prefixes: &[u64]) {
-        if let Some(membership) = publisher.membership(number) {
+        if let Some(membership) = publisher.memberships.get(number) {
             let scope = &self.scopes[membership.scope as usize];
             for &prefix in prefixes {
                 scope.touch(prefix, self.placement);
@@ -55,7 +55,7 @@ impl Index {
 
     #[inline]
     pub fn touch_slot(&self, publisher: &Publisher, entry: &Entry) {
-        if let Some(membership) = publisher.membership(entry.membership()) {
+        if let Some(membership) = publisher.memberships.get(entry.membership()) {
             let scope = &self.scopes[membership.scope as usize];
             scope.touch(scope.slots.prefix(entry.slot), self.placement);
         }
@@ -64,7 +64,7 @@ impl Index {
     /// LoRA name and prefix hash of an entry's block.
     #[inline]
     pub fn block_of(&self, publisher: &Publisher, entry: &Entry) -> Option<(Arc<str>, u64)> {
-        let membership = publisher.membership(entry.membership())?;
+        let membership = publisher.memberships.get(entry.membership())?;
         let prefix = self.scopes[membership.scope as usize].slots.prefix(entry.slot);
         Some((membership.lora_name.clone(), prefix))
     }
@@ -80,7 +80,7 @@ impl Index {
         after: Option<u32>,
     ) -> Option<u32> {
         let placement = self.placement;
-        let membership = publisher.memberships.get_mut(number as usize)?.as_mut()?;
+        let membership = publisher.memberships.get_mut(number)?;
         let scope = &mut self.scopes[membership.scope as usize];
         let (entry, made) = publisher.entries.find_or_insert(
             placement.of(block.key),
@@ -116,7 +116,7 @@ impl Index {
     pub fn remove(&mut self, publisher: &mut Publisher, entry: Entry, tier: u32) {
         let count = publisher.counts.of(&entry, tier).saturating_sub(1);
         self.set_known(publisher, entry, tier, count, true);
-        if publisher.membership(entry.membership()).is_some_and(|part| part.entries == 0) {
+        if publisher.memberships.get(entry.membership()).is_some_and(|part| part.entries == 0) {
             self.leave_if_unused(publisher, entry.membership());
         }
     }
@@ -132,7 +132,7 @@ impl Index {
     ) -> Option<u32> {
         let block = Block { key: change.key, prefix: change.prefix, tier: change.tier };
         if let Some(known) = publisher.find(block.key, self.placement) {
-            let scope = publisher.membership(known.membership())?.scope as usize;
+            let scope = publisher.memberships.get(known.membership())?.scope as usize;
             let prefix = self.scopes[scope].slots.prefix(known.slot);
             if (known.membership(), prefix) == (number, block.prefix) {
                 self.set_known(publisher, known, block.tier, change.count, false);
@@ -158,7 +158,7 @@ impl Index {
         after: Option<u32>,
     ) -> Option<u32> {
         let placement = self.placement;
-        let membership = publisher.memberships.get_mut(number as usize)?.as_mut()?;
+        let membership = publisher.memberships.get_mut(number)?;
         let scope = &mut self.scopes[membership.scope as usize];
         let slot = scope.place(block.prefix, after, placement);
         let (entry, _) = publisher.entries.find_or_insert(
@@ -210,7 +210,7 @@ impl Index {
         } else if let Some(place) = publisher.entries.find_mut(hash, same) {
             *place = entry;
         }
-        let Some(membership) = publisher.memberships[entry.membership() as usize].as_mut() else {
+        let Some(membership) = publisher.memberships.get_mut(entry.membership()) else {
             return;
         };
         let prefix = self.scopes[membership.scope as usize].slots.prefix(entry.slot);

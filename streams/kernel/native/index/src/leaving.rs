@@ -1,7 +1,8 @@
 //! What publishers have cleared and the index has yet to release.
 //!
-//! A clear of many blocks hides them at once and gives them back in slices, beside later writes and
-//! while there is nothing to write: what others sent meanwhile does not wait for it.
+//! A clear of many blocks, or in many scopes, hides them at once and gives them back in slices,
+//! beside later writes and while there is nothing to write: what others sent meanwhile does not wait
+//! for it. Then it ends its members, each in its scope, in slices too.
 
 use std::collections::VecDeque;
 
@@ -13,6 +14,7 @@ struct Left {
     entries: Box<dyn Iterator<Item = Entry> + Send + Sync>,
     /// Of these.
     count: usize,
+    /// Without the numbers that none has, once there are no entries.
     members: Vec<Option<MemberId>>,
     bytes: usize,
 }
@@ -21,19 +23,21 @@ struct Left {
 pub struct Leaving {
     queue: VecDeque<Left>,
     entries: usize,
+    members: usize,
 }
 
 impl Leaving {
     pub fn push(&mut self, entries: Sharded<Entry>, members: Vec<Option<MemberId>>) {
         let (count, bytes) = (entries.len(), entries.memory_bytes());
         self.entries += count;
+        self.members += members.iter().flatten().count();
         let entries = Box::new(entries.into_values());
         self.queue.push_back(Left { entries, count, members, bytes });
     }
 
-    /// Entries that are yet to be released.
+    /// Entries that are yet to be released, and members that are yet to end.
     pub fn len(&self) -> usize {
-        self.entries
+        self.entries + self.members
     }
 
     /// The next ones of the oldest clear, at most so many, and what their members were called.
@@ -45,10 +49,19 @@ impl Leaving {
         (taken, &left.members)
     }
 
-    /// The members of the oldest clear, once all its entries were taken.
-    pub fn ended(&mut self) -> Vec<MemberId> {
-        let left = self.queue.pop_front_if(|left| left.count == 0);
-        left.map_or_else(Vec::new, |left| left.members.into_iter().flatten().collect())
+    /// The next members of the oldest clear, at most so many, once all its entries were taken.
+    pub fn ended(&mut self, most: usize) -> Vec<MemberId> {
+        let Some(left) = self.queue.front_mut().filter(|left| left.count == 0) else {
+            return Vec::new();
+        };
+        left.members.retain(Option::is_some);
+        let kept = left.members.len().saturating_sub(most);
+        let ended: Vec<MemberId> = left.members.drain(kept..).flatten().collect();
+        self.members -= ended.len();
+        if kept == 0 {
+            self.queue.pop_front();
+        }
+        ended
     }
 
     /// Of a clear all counts until it has ended.

@@ -32,6 +32,7 @@ pub mod hashing;
 mod leaving;
 pub mod limits;
 mod masks;
+mod memberships;
 mod moves;
 pub mod names;
 mod publisher;

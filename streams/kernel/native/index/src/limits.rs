@@ -13,12 +13,19 @@ pub const NAME_BYTES_MAX: usize = 1024;
 /// `MAINTAINED_ENTRIES` in `schemas/limits.py` is how large the slices are while there is no write.
 pub const CLEARED_AT_ONCE_MAX: usize = 4096;
 
+/// Scopes in which a clear releases its entries itself, likewise: one for each LoRA adapter.
+pub const CLEARED_SCOPES_AT_ONCE_MAX: usize = 64;
+
+/// What the end of a cleared publisher's part in a scope counts as, in entries: it takes some 4 us
+/// where the scope goes with it.
+pub const ENDED_ENTRIES: usize = 16;
+
 /// Holder sets of a scope above which a clear hides nothing: it looks at each, which takes about as
 /// long as to release a block.
 pub const HIDDEN_SETS_MAX: usize = 131_072;
 
 /// Entries of a large clear that each write releases at the least, and twice as many as it names
-/// blocks: in proportion to what it costs itself.
+/// blocks and makes memberships: in proportion to what it costs itself.
 pub const RELEASED_BESIDE_MIN: usize = 64;
 
 /// Blocks that a writer folds before it lets waiting queries in: about 0.1 ms of work.

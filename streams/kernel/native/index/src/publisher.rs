@@ -5,6 +5,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 
 use crate::hashing::Placement;
+use crate::memberships::Memberships;
 use crate::names::{StreamKey, TIERS};
 use crate::tables::Sharded;
 
@@ -65,6 +66,10 @@ pub struct Membership {
 }
 
 impl Membership {
+    pub fn is_used(&self) -> bool {
+        self.entries > 0 || self.registered
+    }
+
     pub fn member_id(&self) -> MemberId {
         MemberId { scope: self.scope, member: self.member }
     }
@@ -116,8 +121,7 @@ pub struct Publisher {
     pub dp_rank: u32,
     pub entries: Sharded<Entry>,
     pub counts: Counts,
-    pub memberships: Vec<Option<Membership>>,
-    pub by_lora: HashMap<Arc<str>, u32>,
+    pub memberships: Memberships,
     pub registered_lora: Option<Arc<str>>,
     pub routable: bool,
     /// Bit per cache group that stored events have been left out of.
@@ -132,8 +136,7 @@ impl Publisher {
             dp_rank,
             entries: Sharded::default(),
             counts: Counts::default(),
-            memberships: Vec::new(),
-            by_lora: HashMap::new(),
+            memberships: Memberships::default(),
             registered_lora: None,
             routable: false,
             skipped_groups: 0,
@@ -151,22 +154,14 @@ impl Publisher {
         self.entries.touch(placement.of(key), |entry| entry.key == key);
     }
 
-    pub fn membership(&self, number: u32) -> Option<&Membership> {
-        self.memberships.get(number as usize)?.as_ref()
-    }
-
-    pub fn membership_mut(&mut self, number: u32) -> Option<&mut Membership> {
-        self.memberships.get_mut(number as usize)?.as_mut()
-    }
-
     pub fn live_entries(&self) -> u64 {
-        self.memberships.iter().flatten().map(|part| part.entries).sum()
+        self.memberships.iter().map(|part| part.entries).sum()
     }
 
     pub fn memory_bytes(&self) -> usize {
         self.entries.memory_bytes()
             + self.counts.0.allocation_size()
-            + self.memberships.capacity() * size_of::<Option<Membership>>()
+            + self.memberships.memory_bytes()
             + size_of::<Self>()
     }
 }

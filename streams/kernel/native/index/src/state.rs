@@ -6,7 +6,7 @@ use crate::changes::ChangeLists;
 use crate::counters::{COUNTER_NAMES, Counter};
 use crate::hashing::Placement;
 use crate::leaving::Leaving;
-use crate::limits::HIDDEN_SETS_MAX;
+use crate::limits::{CLEARED_SCOPES_AT_ONCE_MAX, ENDED_ENTRIES, HIDDEN_SETS_MAX};
 use crate::names::{ContextKey, ScopeKey, StreamKey};
 use crate::publisher::{Entry, MemberId, Membership, Publisher};
 use crate::scope::Scope;
@@ -30,6 +30,8 @@ pub struct Index {
     pub leaving: Leaving,
     /// Entries that a clear releases itself.
     pub cleared_at_once: usize,
+    /// Memberships that were made since `release_left_beside`.
+    pub joined: usize,
     /// Scopes to settle before queries see them.
     touched: Vec<u32>,
 }
@@ -49,6 +51,7 @@ impl State {
                 counters: [0; COUNTER_NAMES.len()],
                 leaving: Leaving::default(),
                 cleared_at_once,
+                joined: 0,
                 touched: Vec::new(),
             },
         }
@@ -73,7 +76,7 @@ impl State {
         };
         let before = publisher.registered_lora.replace(lora_name.into());
         publisher.routable = routable;
-        let before = before.and_then(|lora| publisher.by_lora.get(&lora).copied());
+        let before = before.and_then(|lora| publisher.memberships.number_of(&lora));
         if let Some(number) = before {
             self.index.set_registered(publisher, number, false);
         }
@@ -92,7 +95,7 @@ impl State {
         let Some(mut publisher) = self.publishers.remove(&id) else {
             return;
         };
-        for number in 0..publisher.memberships.len() as u32 {
+        for number in publisher.memberships.numbers() {
             self.index.set_registered(&mut publisher, number, false);
             self.index.leave_if_unused(&mut publisher, number);
         }
@@ -107,7 +110,7 @@ impl Index {
 
     /// The publisher's membership in the scope of `lora_name`, made where it is new.
     pub fn join(&mut self, publisher: &mut Publisher, lora_name: &str) -> u32 {
-        if let Some(&known) = publisher.by_lora.get(lora_name) {
+        if let Some(known) = publisher.memberships.number_of(lora_name) {
             return known;
         }
         let key = publisher.stream.scope(lora_name);
@@ -115,8 +118,9 @@ impl Index {
         let instance_id = publisher.stream.instance_id.clone();
         let context = ContextKey { scope: key.clone(), instance_id };
         let scope = self.open_scope(key);
-        let membership = Membership {
-            lora_name: lora_name.clone(),
+        self.joined += 1;
+        publisher.memberships.insert(Membership {
+            lora_name,
             scope,
             member: self.scopes[scope as usize].join(
                 publisher.id,
@@ -128,16 +132,7 @@ impl Index {
             own: 0,
             digest: 0,
             registered: false,
-        };
-        let free = publisher.memberships.iter().position(Option::is_none);
-        let number = free.unwrap_or_else(|| {
-            publisher.memberships.push(None);
-            publisher.memberships.len() - 1
-        });
-        assert!(number < 1 << 26, "an entry has 26 bits for its membership");
-        publisher.memberships[number] = Some(membership);
-        publisher.by_lora.insert(lora_name, number as u32);
-        number as u32
+        })
     }
 
     fn open_scope(&mut self, key: ScopeKey) -> u32 {
@@ -156,7 +151,7 @@ impl Index {
     }
 
     pub fn set_registered(&mut self, publisher: &mut Publisher, number: u32, registered: bool) {
-        if let Some(membership) = publisher.membership_mut(number) {
+        if let Some(membership) = publisher.memberships.get_mut(number) {
             membership.registered = registered;
             self.note_participation(membership);
         }
@@ -169,14 +164,9 @@ impl Index {
     }
 
     pub fn leave_if_unused(&mut self, publisher: &mut Publisher, number: u32) {
-        let Some(place) = publisher.memberships.get_mut(number as usize) else {
+        let Some(gone) = publisher.memberships.remove_unused(number) else {
             return;
         };
-        let unused = |part: &mut Membership| part.entries == 0 && !part.registered;
-        let Some(gone) = place.take_if(unused) else {
-            return;
-        };
-        publisher.by_lora.remove(&gone.lora_name);
         self.changes.leave(gone.context);
         let scope = &mut self.scopes[gone.scope as usize];
         scope.leave(gone.member);
@@ -193,9 +183,16 @@ impl Index {
         }
     }
 
-    /// Whether to hide them takes less than to release them.
-    pub fn can_hide(&self, publisher: &Publisher, numbers: &[u32]) -> bool {
-        let parts = numbers.iter().filter_map(|&number| publisher.membership(number));
+    /// Whether to clear these memberships of a publisher is more than may be done at once, and to
+    /// hide their entries takes less.
+    pub fn clears_later(&self, publisher: &Publisher, numbers: &[u32]) -> bool {
+        let is_much = publisher.entries.len() > self.cleared_at_once
+            || numbers.len() > CLEARED_SCOPES_AT_ONCE_MAX;
+        is_much && self.can_hide(publisher, numbers)
+    }
+
+    fn can_hide(&self, publisher: &Publisher, numbers: &[u32]) -> bool {
+        let parts = numbers.iter().filter_map(|&number| publisher.memberships.get(number));
         let sets: usize = parts.map(|part| self.scopes[part.scope as usize].sets.len()).sum();
         sets <= HIDDEN_SETS_MAX
     }
@@ -203,9 +200,10 @@ impl Index {
     /// Takes all entries from some memberships; `entries` are these and no others. They are to be
     /// hidden, as the members that are returned, and are released by `release_left`.
     pub fn retire(&mut self, publisher: &mut Publisher, numbers: &[u32]) -> Vec<MemberId> {
-        let mut members = vec![None; publisher.memberships.len()];
+        let end = numbers.iter().max().map_or(0, |&last| last as usize + 1);
+        let mut members = vec![None; end];
         for &number in numbers {
-            let Some(membership) = publisher.membership_mut(number) else { continue };
+            let Some(membership) = publisher.memberships.get_mut(number) else { continue };
             let gone = membership.member_id();
             membership.member = self.scopes[gone.scope as usize].retire(gone.member);
             members[number as usize] = Some(gone);
@@ -216,18 +214,20 @@ impl Index {
         retired
     }
 
-    /// Releases some of what was cleared, at most so many entries; returns how many.
+    /// Releases some of what was cleared, at most so many entries, or members for ENDED_ENTRIES of
+    /// them each; returns how much it was, 0 where nothing was left.
     pub fn release_left(&mut self, most: usize) -> usize {
         let mut leaving = std::mem::take(&mut self.leaving);
         let (entries, members) = leaving.take(most);
         self.release(&entries, members);
-        for gone in leaving.ended() {
+        let ended = leaving.ended((most - entries.len()).div_ceil(ENDED_ENTRIES));
+        for gone in &ended {
             self.scopes[gone.scope as usize].bury(gone.member);
             self.touch(gone.scope);
             self.drop_if_vacant(gone.scope);
         }
         self.leaving = leaving;
-        entries.len()
+        entries.len() + ENDED_ENTRIES * ended.len()
     }
 
     /// Takes entries out that are no longer their publisher's, which has or had these members, by

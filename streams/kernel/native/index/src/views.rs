@@ -50,8 +50,8 @@ pub fn scopes(state: &State) -> Vec<ScopeView> {
 
 pub fn contexts(state: &State) -> Vec<ContextView> {
     let mut sums: BTreeMap<&ContextKey, (u64, u64)> = BTreeMap::new();
-    let memberships = state.publishers.values().flat_map(|publisher| &publisher.memberships);
-    for membership in memberships.flatten().filter(|membership| membership.entries > 0) {
+    let memberships = state.publishers.values().flat_map(|publisher| publisher.memberships.iter());
+    for membership in memberships.filter(|membership| membership.entries > 0) {
         if let Some(key) = state.index.changes.key(membership.context) {
             let (digest, entries) = sums.entry(key).or_default();
             *digest = digest.wrapping_add(membership.digest);

@@ -11,7 +11,7 @@ use crate::counters::Counter;
 use crate::entries::Block;
 use crate::events::{Event, Removed, Stored};
 use crate::hashing::{PrefixHasher, group_mask};
-use crate::limits::{GROUP_MAX, RELEASED_BESIDE_MIN, TURN_BLOCKS};
+use crate::limits::{ENDED_ENTRIES, GROUP_MAX, RELEASED_BESIDE_MIN, TURN_BLOCKS};
 use crate::moves::Moves;
 use crate::names::ContextKey;
 use crate::publisher::{Entry, MemberId, Membership, Publisher};
@@ -135,7 +135,7 @@ impl<'a> WriteTurn<'a> {
     ) -> Result<()> {
         let State { publishers, index, .. } = &mut *self.state;
         let publisher = publishers.get_mut(&id).ok_or(UnknownPublisher)?;
-        if let Some(membership) = publisher.membership(chain.membership) {
+        if let Some(membership) = publisher.memberships.get(chain.membership) {
             index.touch(membership.scope);
         }
         let mut keys = [0; AHEAD];
@@ -188,7 +188,7 @@ impl<'a> WriteTurn<'a> {
                     index.count(Counter::Unresolved, 1);
                     continue;
                 };
-                if let Some(membership) = publisher.membership(number) {
+                if let Some(membership) = publisher.memberships.get(number) {
                     index.touch(membership.scope);
                 }
                 index.hold(publisher, number, Block { key, prefix, tier: event.tier }, None);
@@ -237,12 +237,14 @@ impl<'a> WriteTurn<'a> {
     pub fn clear(&mut self, id: u64) -> Result<u64> {
         let (publisher, _) = self.publisher(id)?;
         let removed = publisher.live_entries();
-        let holding = |&number: &u32| publisher.membership(number).is_some_and(|p| p.entries > 0);
-        let emptied: Vec<u32> = (0..publisher.memberships.len() as u32).filter(holding).collect();
+        let mut emptied = publisher.memberships.numbers();
+        emptied.retain(|&number| {
+            publisher.memberships.get(number).is_some_and(|part| part.entries > 0)
+        });
         self.release_all(id, &emptied)?;
         let (publisher, index) = self.publisher(id)?;
         for number in emptied {
-            if let Some(membership) = publisher.membership(number) {
+            if let Some(membership) = publisher.memberships.get(number) {
                 let change = Change::clear(publisher.dp_rank).encode();
                 index.changes.record(membership.context, &change);
             }
@@ -256,8 +258,7 @@ impl<'a> WriteTurn<'a> {
     /// are many, later.
     fn release_all(&mut self, id: u64, numbers: &[u32]) -> Result<()> {
         let (publisher, index) = self.publisher(id)?;
-        let is_later =
-            publisher.entries.len() > index.cleared_at_once && index.can_hide(publisher, numbers);
+        let is_later = index.clears_later(publisher, numbers);
         let retired = if is_later { index.retire(publisher, numbers) } else { Vec::new() };
         numbers.iter().for_each(|&number| empty_membership(publisher, index, number));
         publisher.counts.clear();
@@ -282,14 +283,14 @@ impl<'a> WriteTurn<'a> {
         }
     }
 
-    /// Releases some of what was cleared; returns how many entries are left.
+    /// Releases some of what was cleared; returns how much is left.
     pub fn release_left(&mut self, mut most: usize) -> usize {
         while most > 0 {
             let released = self.state.index.release_left(most.min(TURN_BLOCKS));
             if released == 0 {
                 break;
             }
-            most -= released;
+            most = most.saturating_sub(released);
             self.spend(released);
         }
         self.state.index.leaving.len()
@@ -297,8 +298,9 @@ impl<'a> WriteTurn<'a> {
 
     /// Releases of what was cleared more than this write can have brought, so that there is an end.
     fn release_left_beside(&mut self, blocks: usize) {
+        let joined = std::mem::take(&mut self.state.index.joined);
         if self.state.index.leaving.len() > 0 {
-            self.release_left((2 * blocks).max(RELEASED_BESIDE_MIN));
+            self.release_left((2 * (blocks + ENDED_ENTRIES * joined)).max(RELEASED_BESIDE_MIN));
         }
     }
 
@@ -312,7 +314,8 @@ impl<'a> WriteTurn<'a> {
     fn clear_membership(&mut self, id: u64, number: u32) -> Result<()> {
         let (publisher, index) = self.publisher(id)?;
         let placement = index.placement;
-        if publisher.membership(number).is_some_and(|p| p.entries == publisher.live_entries()) {
+        if publisher.memberships.get(number).is_some_and(|p| p.entries == publisher.live_entries())
+        {
             return self.release_all(id, &[number]);
         }
         let entries = publisher
@@ -330,8 +333,7 @@ impl<'a> WriteTurn<'a> {
     /// Takes entries out of the index that are no longer the publisher's.
     fn release(&mut self, id: u64, mut entries: impl Iterator<Item = Entry>) -> Result<()> {
         let (publisher, _) = self.publisher(id)?;
-        let member = |part: &Option<Membership>| part.as_ref().map(Membership::member_id);
-        let members: Vec<_> = publisher.memberships.iter().map(member).collect();
+        let members = publisher.memberships.map(Membership::member_id);
         loop {
             let batch: Vec<Entry> = entries.by_ref().take(TURN_BLOCKS).collect();
             if batch.is_empty() {
@@ -358,7 +360,7 @@ impl<'a> WriteTurn<'a> {
             last = Some((change.dp_rank, id));
             let (publisher, index) = self.publisher(id)?;
             if change.clears {
-                if let Some(&number) = publisher.by_lora.get(lora_name) {
+                if let Some(number) = publisher.memberships.number_of(lora_name) {
                     self.clear_membership(id, number)?;
                     let (publisher, index) = self.publisher(id)?;
                     index.leave_if_unused(publisher, number);
@@ -367,7 +369,7 @@ impl<'a> WriteTurn<'a> {
                 continue;
             }
             let number = index.join(publisher, lora_name);
-            if let Some(membership) = publisher.membership(number) {
+            if let Some(membership) = publisher.memberships.get(number) {
                 index.touch(membership.scope);
             }
             slot = index.load(publisher, number, change, slot).or(slot);
@@ -381,7 +383,7 @@ impl<'a> WriteTurn<'a> {
 
 /// Sets a membership to no entries; the index still has them.
 fn empty_membership(publisher: &mut Publisher, index: &mut Index, number: u32) {
-    if let Some(membership) = publisher.membership_mut(number) {
+    if let Some(membership) = publisher.memberships.get_mut(number) {
         membership.entries = 0;
         membership.own = 0;
         membership.digest = 0;
@@ -401,7 +403,7 @@ fn start_chain(
         return Some(Chain { membership, prefix: None, slot: None });
     };
     let parent = publisher.find(parent ^ mask, index.placement)?;
-    let membership = publisher.membership(parent.membership())?;
+    let membership = publisher.memberships.get(parent.membership())?;
     if *membership.lora_name != *event.lora_name {
         return None;
     }
