@@ -23,6 +23,7 @@ What an unexpected error of ours costs is replayed like a gap, or reported as on
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -51,6 +52,7 @@ from schemas.limits import (
     ARRIVED_LOOK_S,
     ARRIVED_WAIT_S,
     CHECKS_AT_ONCE_MAX,
+    HELD_TURN_S,
     RELINK_CHECK_S,
     SHUTDOWN_S,
     TURN_MESSAGES_MAX,
@@ -156,8 +158,9 @@ class Pump:
         self._paced.at_once = True
         await asyncio.to_thread(self.subscriber.stop)
         for publisher, followed in self.followed.items():
+            is_resuming = self.sequencer.is_resuming(publisher)
             followed.cancel_repair()
-            if followed.live and not followed.can_replay:
+            if followed.live and (is_resuming or not followed.can_replay):
                 self.resume(publisher)
             followed.live = False
         self._paced.finish_all()
@@ -234,12 +237,12 @@ class Pump:
     def _turn(self) -> bool:
         """Steps 2 to 4; False where nothing more has been received."""
         messages = self.inbox.take(self._pace.amount, bytes_max=self._sink.turn_bytes)
-        is_more = bool(self.inbox)
         if messages:
             # Until the first one comes, nobody looks for what is large.
             self._process(self._sort(messages) if self.inbox.bulk else messages)
             if self._bulk and (self._decoding is None or self._decoding.done()):
                 self._decoding = asyncio.create_task(self._decode_bulk())
+        is_more = bool(self.inbox)
         if not is_more:
             self._ask_for_overflow()
         return is_more
@@ -257,9 +260,12 @@ class Pump:
 
     def _process(self, messages: Sequence[RawMessage]) -> None:
         began = time.monotonic()
-        records = self.sequencer.process(messages, time.time())
+        # What the last turns took says little of what another publisher sends.
+        records, count = self.sequencer.process_until(messages, time.time(), began + TURN_S)
         if messages:  # else all of them are large
-            self._pace.note(len(messages), time.monotonic() - began)
+            self._pace.note(count, time.monotonic() - began)
+        if count < len(messages):
+            self.inbox.give_back(self._bulk.put_back(messages[count:]))
         self._paced.append(records, ask_again=True)
         self._repair_gaps()
         if self._checks:
@@ -272,8 +278,10 @@ class Pump:
             if not self._paced.at_once:
                 await self._sink.idle()
             await self._sink.ready()
+            taken = self._bulk.take(decoded)
+            count, until = len(taken), time.monotonic() + TURN_S
             try:
-                records = self.sequencer.process(self._bulk.take(decoded), time.time())
+                records, count = self.sequencer.process_until(taken, time.time(), until)
                 await self._paced.append_paced(records, ask_again=True)
                 self._repair_gaps()
                 self._end_checks(time.monotonic())
@@ -281,11 +289,12 @@ class Pump:
                 self._count_fault()
                 _logger.exception("Unexpected error with a large message; continuing behind it")
             finally:
-                self._bulk.written(message.publisher)
+                self._bulk.written(message.publisher, count)
                 self._end_pause(message.publisher)
 
     def _end_pause(self, publisher: PublisherKey) -> None:
-        if publisher not in self._bulk and publisher not in self._paced:
+        resuming = self.sequencer.is_resuming(publisher)
+        if not resuming and publisher not in self._bulk and publisher not in self._paced:
             self.inbox.go_on(publisher)
 
     def _ask_for_overflow(self) -> None:
@@ -412,8 +421,49 @@ class Pump:
 
     def resume(self, publisher: PublisherKey) -> None:
         """The log has all that is to be had of the publisher: what waits follows."""
-        self.followed[publisher].live = True
-        self._paced.begin_paced(self.sequencer.resume(publisher, time.time()))
+        followed = self.followed[publisher]
+        followed.live = True
+        records = self._resume_some(publisher)
+        if self.sequencer.is_resuming(publisher):
+            followed.is_check = False
+            followed.repair = asyncio.create_task(self._resume_rest(publisher, followed, records))
+        else:
+            self._paced.begin_paced(records)
+            self._repair_gaps()
+
+    def _resume_some(self, publisher: PublisherKey) -> Sequence[SequencedRecord]:
+        """Lets what waited of the publisher follow, as much as a turn takes. While the rest waits,
+        so does in the inbox what comes: it would be behind it.
+        """
+        until = math.inf if self._paced.at_once else time.monotonic() + HELD_TURN_S
+        records = self.sequencer.resume(publisher, time.time(), until=until)
+        if self.sequencer.is_resuming(publisher):
+            self.inbox.pause(publisher)
+        return records
+
+    async def _resume_rest(
+        self, publisher: PublisherKey, followed: Followed, records: Sequence[SequencedRecord]
+    ) -> None:
+        """The same, of all that is left after these records."""
+        await self._resume_after(publisher, records)
+        followed.repair = None
+        self._go_on_repairing(publisher)
+
+    async def _resume_after(
+        self, publisher: PublisherKey, records: Sequence[SequencedRecord]
+    ) -> None:
+        try:
+            await self._paced.append_paced(records)
+            while self.sequencer.is_resuming(publisher):
+                await asyncio.sleep(0)
+                await self._sink.ready()
+                await self._paced.append_paced(self._resume_some(publisher))
+        finally:
+            self._end_pause(publisher)
+
+    def _go_on_repairing(self, publisher: PublisherKey) -> None:
+        if self.sequencer.is_held(publisher):  # at a further gap, while this was under way
+            self.repair(publisher)
         self._repair_gaps()
 
     # Repairs
@@ -464,12 +514,10 @@ class Pump:
         now = time.monotonic()
         if doubt is None and link:
             self.sequencer.adopt_link(publisher, link)
-        await self._paced.append_paced(self.sequencer.resume(publisher, time.time()))
+        await self._resume_after(publisher, self._resume_some(publisher))
         followed.repair = None
         followed.answered(now, link, doubt)
-        if self.sequencer.is_held(publisher):  # at a further gap, while this was under way
-            self.repair(publisher)
-        self._repair_gaps()
+        self._go_on_repairing(publisher)
 
     async def _arrived_taken(self, publisher: PublisherKey) -> None:
         """Waits until what has arrived of the publisher is held: another bridge may have written it

@@ -161,12 +161,13 @@ LINK_KEEPALIVE_PROBES_MAX: Final = 3
 DUPLICATE_WINDOW: Final = 4096  # sequences back to which a duplicate can be proven; 32 KiB each
 RECORD_WINDOW_MS: Final = 50  # whose batches share a record; the latency that it adds
 RECORD_BYTES_MAX: Final = 64 * KIB  # a fuller window is split, and a larger batch; 1 to 7 ms
-TURN_S: Final = 0.004  # what a turn may take to be turned into records, before anything else
+TURN_S: Final = 0.002  # what a turn may take to be turned into records, before anything else
 TURN_MESSAGES_MAX: Final = 1024  # of it, where they take little
 TURN_MESSAGES_MIN: Final = 2  # of it, where they take long: bad events are read one by one
 RUN_MESSAGES_MAX: Final = 64  # decoded together, where they simply follow on
 TURN_BYTES_MAX: Final = 512 * KIB  # of them, but for one that is larger by itself
 HELD_BATCHES_MAX: Final = 65_536  # of a publisher during a repair: reason="held_full"
+HELD_TURN_S: Final = 0.002  # of what waited becomes records at once; then others have their turn
 HELD_BYTES_MAX: Final = 256 * MIB  # of all publishers: reason="held_full"
 
 # sequencing: replay. An engine that answers badly costs a gap, never the bridge.
@@ -256,6 +257,7 @@ STORE_GENERATION_MIN_BYTES: Final = 1 * MIB  # deltas of a context before it is 
 TOPIC_GENERATION_MIN_BYTES: Final = 64 * KIB  # the same in a topic, which many small contexts share
 DUMP_CHUNK_ENTRIES_MAX: Final = 32_768
 MAINTAINED_ENTRIES: Final = 16_384  # released or rewritten at a time where nothing waits: 4 ms
+MAINTAINED_S: Final = 0.004  # after which no more is released
 REWRITE_AFTER_BYTES: Final = 256 * KIB  # folded, then so many entries are rewritten beside it
 FLUSH_STEP_BYTES: Final = 512 * KIB  # of rows, written between two records: some 3 ms
 ROWS_AT_ONCE_MAX: Final = 128  # the same where they are small: some 2 ms
@@ -370,7 +372,7 @@ MEMORY_GROWTH_BYTES: Final = 32 * MIB  # of a process, before it is asked to giv
 MEMORY_TRIMS: Final = 12  # looks at which it is asked then
 
 # embedded.
-FOLD_TURN_S: Final = 0.004  # what one turn may take to fold; as much again may wait, appended
+FOLD_TURN_S: Final = 0.002  # what one turn may take to fold; as much again may wait, appended
 FOLD_TURN_BYTES_MIN: Final = 4 * KIB  # of a turn, however long the last ones took
 FOLD_TURN_BYTES_MAX: Final = 128 * KIB  # of one, however fast they were: the next may take longer
 FOLD_FLUSH_CONTEXTS_MAX: Final = 512  # with changes: a flush is due then; some 8 ms

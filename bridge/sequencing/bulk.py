@@ -25,7 +25,7 @@ class Bulk:
     def __init__(self, sequencer: Sequencer) -> None:
         self._sequencer = sequencer
         self._waiting: dict[PublisherKey, deque[RawMessage]] = {}
-        self._taken: tuple[deque[RawMessage], int] = (deque(), 0)
+        self._taken: deque[RawMessage] = deque()
 
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values()))
@@ -48,13 +48,26 @@ class Bulk:
                 self._waiting[message.publisher] = deque((message,))
         return now
 
+    def put_back(self, messages: Sequence[RawMessage]) -> list[RawMessage]:
+        """Takes those that have to wait, too, of messages that `sort` had let through and that were
+        not processed; returns the others.
+        """
+        others: list[RawMessage] = []
+        for message in reversed(messages):
+            waiting = self._waiting.get(message.publisher)
+            if waiting is None:
+                others.append(message)
+            else:
+                waiting.appendleft(message)
+        return others[::-1]
+
     def waiting_since(self, publisher: PublisherKey) -> float | None:
         """When the publisher's oldest message here was received; None where there is none."""
         waiting = self._waiting.get(publisher)
         return waiting[0].received_at if waiting else None
 
     def next(self) -> RawMessage | None:
-        """The first message of some publisher, which is large; None where nothing waits."""
+        """The first message of some publisher; None where nothing waits."""
         return next((waiting[0] for waiting in self._waiting.values()), None)
 
     def decode(self, message: RawMessage) -> RawMessage:
@@ -68,13 +81,14 @@ class Bulk:
         waiting = self._waiting.get(message.publisher)
         if waiting is None or waiting[0].frames is not message.frames:
             return []
-        taken = [message, *takewhile(_is_small, islice(waiting, 1, None))]
-        self._taken = (waiting, len(taken))
-        return taken
+        self._taken = waiting
+        return [message, *takewhile(_is_small, islice(waiting, 1, None))]
 
-    def written(self, publisher: PublisherKey) -> None:
-        """The records of what was taken last, of this publisher, are in the log."""
-        waiting, count = self._taken
+    def written(self, publisher: PublisherKey, count: int) -> None:
+        """The records of the first `count` of what was taken last, of this publisher, are in the
+        log.
+        """
+        waiting = self._taken
         if self._waiting.get(publisher) is not waiting:
             return  # discarded meanwhile
         del self._waiting[publisher]

@@ -29,7 +29,7 @@ taken for the same incarnation with a gap, as live batches with such numbers are
 (`bridge.sequencing.tracker`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from enum import Enum
 
 from bridge.sequencing.sequencer import Sequencer
@@ -52,15 +52,19 @@ class Answer(Enum):
 class Repair:
     """Follows one repair; one owner, who reads the socket. The publisher is held, and stays so.
 
-    While `begin` allows it, ask from `start`, give the replies to `feed` as long as that says MORE,
-    and the reply's end to `end`; on DONE, or when `begin` refuses, call `Sequencer.resume`.
+    While `begin` allows it, ask from `start`, give the replies to `feed` as long as `answer` is
+    MORE, and the reply's end to `end`; on DONE, or when `begin` refuses, call `Sequencer.resume`.
 
     Args:
         sequencer: knows the publisher.
         publisher: held in it.
+
+    Attributes:
+        answer: of what was fed last.
     """
 
     def __init__(self, sequencer: Sequencer, publisher: PublisherKey) -> None:
+        self.answer = Answer.MORE
         self.requests = 0
         self.replayed = 0
         self._sequencer = sequencer
@@ -120,11 +124,10 @@ class Repair:
         self._link = self._sequencer.link(self._publisher)
         self._live_link = self._sequencer.live_link(self._publisher)
 
-    def feed(
-        self, messages: Iterable[RawMessage], now: float
-    ) -> tuple[Answer, list[SequencedRecord]]:
-        """Takes replies, in order. Returns whether to read on, and the records."""
-        records: list[SequencedRecord] = []
+    def feed(self, messages: Iterable[RawMessage], now: float) -> Iterator[list[SequencedRecord]]:
+        """Takes replies, in order; gives their records, a turn's worth at a time. At the end
+        `answer` says whether to read on.
+        """
         taken: list[DecodedBatch] = []
         answer = Answer.MORE
         for message in messages:
@@ -138,7 +141,7 @@ class Repair:
             if not self._verified:
                 if self._new_incarnation:
                     self._anchored = batch.sequence == 0
-                    records += self._begin_incarnation(batch, now)
+                    yield from self._begin_incarnation(batch, now)
                 self._verified = True
             self._highest = max(self._highest, batch.sequence)
             answer = self._place(batch, taken)
@@ -148,10 +151,10 @@ class Repair:
             self._progress = True
             self.replayed += len(taken)
             self._taken += len(taken)
-            records += self._sequencer.accept(self._publisher, taken, now, link=self._link)
+            yield self._sequencer.accept(self._publisher, taken, now, link=self._link)
         if answer is Answer.DONE:
             self._whole = self._anchored and self._is_joined()
-        return answer, records
+        self.answer = answer
 
     def end(self, *, complete: bool) -> Answer:
         """The reply has ended: by its marker, or by silence where it is not `complete`."""
@@ -273,13 +276,14 @@ class Repair:
             and batch.engine_time <= engine_time
         )
 
-    def _begin_incarnation(self, batch: DecodedBatch, now: float) -> list[SequencedRecord]:
+    def _begin_incarnation(
+        self, batch: DecodedBatch, now: float
+    ) -> Iterator[list[SequencedRecord]]:
         """Ends the incarnation before, given the first batch that the new one still has."""
         self._new_incarnation = False
-        records: list[SequencedRecord] = []
         if batch.engine_time is not None:
-            records += self._sequencer.release(self._publisher, batch.engine_time, now)
-        return records + self._sequencer.begin_incarnation(self._publisher, now, link=self._link)
+            yield from self._sequencer.release(self._publisher, batch.engine_time, now)
+        yield self._sequencer.begin_incarnation(self._publisher, now, link=self._link)
 
     def _place(self, batch: DecodedBatch, taken: list[DecodedBatch]) -> Answer:
         """Takes the batch if it is the next one; steps 2 and 3."""

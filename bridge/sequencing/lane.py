@@ -49,13 +49,13 @@ class PublisherCounters:
     restarts: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
 
-    def count_drop(self, error: WireError) -> None:
-        """Counts one thing that is dropped, and logs the first of each kind."""
-        if not self.dropped[error.reason]:
+    def count_drop(self, error: WireError, things: int = 1) -> None:
+        """Counts what is dropped, and logs the first of each kind."""
+        if things and not self.dropped[error.reason]:
             _logger.warning(
                 "Dropping from %s (further ones are only counted): %s", self.publisher, error
             )
-        self.dropped[error.reason] += 1
+        self.dropped[error.reason] += things
 
 
 class Anchor(NamedTuple):
@@ -153,6 +153,7 @@ class Lane:
         "engine_time",
         "held",
         "held_bytes",
+        "is_resuming",
         "lateness",
         "link",
         "live_link",
@@ -180,6 +181,7 @@ class Lane:
         self.repairs = repairs
         self.held: deque[Held] | None = None
         self.held_bytes = 0
+        self.is_resuming = False  # some of what waited has followed, the rest is to
         self.missing: Missing | None = None  # becomes a gap at the end of the wait
         self.overflowed: DecodedBatch | None = None  # the last one that had no room among the held
         self._run_max = RUN_MESSAGES_MAX  # of the next run: what is not plain is seen again
@@ -241,11 +243,6 @@ class Lane:
         """
         is_proven = self._proven_link == self.link and self.proof is None
         return self.link if is_proven and self.anchor.begun is None else 0
-
-    @property
-    def first_held(self) -> Held | None:
-        """The first batch that waits and is not in the log."""
-        return next((held for held in self.held or () if not self.is_older(held.batch)), None)
 
     # Windows
 

@@ -170,12 +170,12 @@ class Replayer:
         try:
             async for chunk in replies:
                 before = repair.replayed
-                answer, records = repair.feed(await self._decoded(chunk), time.time())
+                for records in repair.feed(await self._decoded(chunk), time.time()):
+                    if records:
+                        await emit(records)
                 self.replayed_batches += repair.replayed - before
-                if records:
-                    await emit(records)
-                if answer is not Answer.MORE:
-                    return answer
+                if repair.answer is not Answer.MORE:
+                    return repair.answer
                 now = time.monotonic()
                 if repair.replayed > before:
                     barren_at = now + self._barren_s

@@ -1,4 +1,5 @@
-"""From received messages to log records, for a set of publishers. No I/O, no clock, no threads.
+"""From received messages to log records, for a set of publishers. No I/O, no threads, and no clock
+but for how much is done at once.
 
 A bad event never costs its batch, and a bad batch never its stream; whatever is dropped is counted
 under its publisher and a `DropReason`. A batch of which nothing can be used may have removed
@@ -16,8 +17,10 @@ cannot, or that does not help, a gap stands for the window.
 """
 
 import logging
+import math
+import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from bridge.sequencing.lane import RESTARTED, Anchor, Held, Lane, Missing, PublisherCounters
@@ -28,7 +31,7 @@ from bridge.wire.drop_reasons import DropReason
 from schemas.arrays import ArrayPacker, PythonArrayPacker
 from schemas.errors import BatchError, RegistrationConflictError
 from schemas.identities import PublisherKey
-from schemas.limits import HELD_BATCHES_MAX, HELD_BYTES_MAX
+from schemas.limits import HELD_BATCHES_MAX, HELD_BYTES_MAX, HELD_TURN_S
 from schemas.positions import NO_CURSOR, Cursor, Proof
 from schemas.records import SequencedRecord
 from schemas.registration import Registration
@@ -88,9 +91,23 @@ class Sequencer:
             Each publisher's records in the order of its messages; publishers in the order of their
             first.
         """
+        return self.process_until(messages, now, math.inf)[0]
+
+    def process_until(
+        self, messages: Sequence[RawMessage], now: float, until: float
+    ) -> tuple[list[SequencedRecord], int]:
+        """The same, of as many of the first messages as there is time for; and how many these are.
+
+        Args:
+            messages: in the order of arrival.
+            now: Unix seconds; the records' bridge_time.
+            until: monotonic seconds; one message is taken whatever it takes.
+        """
         windows: dict[PublisherKey, tuple[Lane, Window]] = {}
         at = 0
         while at < len(messages):
+            if at and time.monotonic() >= until:
+                break
             message = messages[at]
             publisher = message.publisher
             open_window = windows.get(publisher)
@@ -129,7 +146,7 @@ class Sequencer:
         for lane, window in windows.values():
             records += self._close(lane, window, now, ask_again=True)
             lane.lateness.note(lane.received_time, now)
-        return records
+        return records, at
 
     def _take_run(self, lane: Lane, window: Window, messages: Sequence[RawMessage], at: int) -> int:
         """See `Lane.take_run`; an error there costs nothing, since each is then decoded alone."""
@@ -189,8 +206,16 @@ class Sequencer:
             KeyError: it is not followed; so for all below.
         """
         lane = self._lanes[publisher]
+        lane.is_resuming = False
         if lane.held is None:
             lane.held = deque()
+
+    def is_resuming(self, publisher: PublisherKey) -> bool:
+        """Whether `resume` has left batches that may follow as they are: it is to be called again
+        until it has not.
+        """
+        lane = self._lanes.get(publisher)
+        return lane is not None and lane.is_resuming
 
     def is_held(self, publisher: PublisherKey) -> bool:
         """Whether the publisher's batches wait."""
@@ -242,20 +267,28 @@ class Sequencer:
             link: the live one when it was asked.
         """
         lane = self._lanes[publisher]
-        first = lane.first_held
+        first = self._first_held(lane)
         if first is None or not 0 < first.link < link:
             return False
+        dropped = 0
         while lane.held and lane.held[0].link <= first.link:
-            if not lane.is_older(lane.held[0].batch):
-                reason = "it is of an incarnation before the one that was replayed"
-                lane.counters.count_drop(BatchError(DropReason.EARLIER_INCARNATION, reason))
+            dropped += not lane.is_older(lane.held[0].batch)
             self._pop(lane)
+        reason = "it is of an incarnation before the one that was replayed"
+        lane.counters.count_drop(BatchError(DropReason.EARLIER_INCARNATION, reason), dropped)
         return True
 
     def first_waiting(self, publisher: PublisherKey) -> DecodedBatch | None:
-        """The first batch that waits and is not in the log."""
-        first = self._lanes[publisher].first_held
+        """The first batch that waits and is not in the log; those before it are dropped."""
+        first = self._first_held(self._lanes[publisher])
         return None if first is None else first.batch
+
+    def _first_held(self, lane: Lane) -> Held | None:
+        """Drops what is in the log: else each question would look at all of it again."""
+        while lane.held and lane.is_older(lane.held[0].batch):
+            lane.counters.duplicates += 1
+            self._pop(lane)
+        return lane.held[0] if lane.held else None
 
     def waiting(self, publisher: PublisherKey) -> int:
         """How many of its live batches wait."""
@@ -308,11 +341,16 @@ class Sequencer:
 
     def release(
         self, publisher: PublisherKey, before_time: float, now: float
-    ) -> list[SequencedRecord]:
-        """The records of the batches that wait and are older than `before_time`, an engine time."""
+    ) -> Iterator[list[SequencedRecord]]:
+        """The records of the batches that wait and are older than `before_time`, an engine time; as
+        many at a time as take HELD_TURN_S.
+        """
         lane = self._lanes[publisher]
-        window = lane.open(now)
+        window, until = lane.open(now), time.monotonic() + HELD_TURN_S
         while lane.held:
+            if time.monotonic() >= until:
+                yield self._close(lane, window, now)
+                window, until = lane.open(now), time.monotonic() + HELD_TURN_S
             batch = lane.held[0].batch
             if batch.engine_time is not None and batch.engine_time >= before_time:
                 break
@@ -322,7 +360,7 @@ class Sequencer:
             link = self._pop(lane).link
             if not is_older:
                 window = self._accept(lane, window, batch, link, now)
-        return self._close(lane, window, now)
+        yield self._close(lane, window, now)
 
     def begin_incarnation(
         self, publisher: PublisherKey, now: float, *, link: int, reason: str = RESTARTED
@@ -354,28 +392,39 @@ class Sequencer:
         """
         self._lanes[publisher].missing = Missing(cursor, reason)
 
-    def resume(self, publisher: PublisherKey, now: float) -> list[SequencedRecord]:
+    def resume(
+        self, publisher: PublisherKey, now: float, *, until: float = math.inf
+    ) -> list[SequencedRecord]:
         """Ends the wait: the records of what waited, in order, after a gap for what is missing.
 
         A further gap among the batches that waited, or after them where there was no room, holds
         the publisher again: see `take_gaps`.
+
+        Args:
+            publisher: held.
+            now: Unix seconds; the records' bridge_time.
+            until: monotonic seconds, after which the rest waits on: see `is_resuming`.
         """
         lane = self._lanes[publisher]
         window = lane.open(now)
         if lane.missing is not None and self.first_waiting(publisher) is None:
             lane.lose(window, lane.missing)
         lane.missing = None
-        first = True
+        is_later, lane.is_resuming = lane.is_resuming, False
+        has_taken = False
         while lane.held:
+            if has_taken and time.monotonic() >= until:
+                lane.is_resuming = True
+                return self._close(lane, window, now)
             batch = lane.held[0].batch
             if lane.is_older(batch):
                 lane.counters.duplicates += 1
                 self._pop(lane)
                 continue
-            if not first and lane.needs_repair(batch):
+            if (is_later or has_taken) and lane.needs_repair(batch):
                 self._gaps.append(publisher)
                 return self._close(lane, window, now)
-            first = False
+            has_taken = True
             link = self._pop(lane).link
             window = self._accept(lane, window, batch, link, now)
         lane.held = None

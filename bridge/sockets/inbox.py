@@ -150,6 +150,27 @@ class Inbox:
             used_bytes += max(size_bytes, 1)
         return used_bytes
 
+    def give_back(self, messages: Sequence[RawMessage]) -> None:
+        """Puts messages that were taken back to where they were: the next ones of their publishers,
+        whose turn it is next. Cost O(messages, publishers that wait).
+        """
+        with self._lock:
+            first: dict[PublisherKey, deque[RawMessage]] = {}
+            for message in reversed(messages):
+                queue = self._paused.get(message.publisher)
+                if queue is None:
+                    queue = self._queues.pop(message.publisher, None) or first.get(
+                        message.publisher, deque()
+                    )
+                    first[message.publisher] = queue
+                queue.appendleft(message)
+                self._messages += 1
+                self._size_bytes += message.size_bytes
+            turns = dict.fromkeys(
+                message.publisher for message in messages if message.publisher in first
+            )
+            self._queues = {publisher: first[publisher] for publisher in turns} | self._queues
+
     def waiting_since(self, publisher: PublisherKey) -> float | None:
         """When the publisher's oldest message that waits was received; None where none does."""
         with self._lock:

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from schemas.errors import StorageError
 from schemas.limits import (
     MAINTAINED_ENTRIES,
+    MAINTAINED_S,
     REWRITE_AFTER_BYTES,
     TABLE_FLUSH_CHANGES_MAX,
 )
@@ -22,6 +23,7 @@ from streams.table.table import Table, run_without_loop
 from streams.table.threads import in_thread
 
 _NEVER: Final = float("inf")
+_RELEASES: Final = 8
 
 
 class FoldDriver:
@@ -156,7 +158,12 @@ class FoldDriver:
         Raises:
             StorageError, TableLostError: as `flush`.
         """
-        self.table.fold.kernel.release_left(MAINTAINED_ENTRIES)
+        kernel, until = self.table.fold.kernel, self._clock() + MAINTAINED_S
+        # Blocks of many scopes take several times as long as those of one.
+        entries = max(MAINTAINED_ENTRIES // _RELEASES, 1)
+        for _ in range(_RELEASES):
+            if not kernel.release_left(entries) or self._clock() >= until:
+                break
         await self._rewrite()
 
     async def _rewrite(self) -> None:

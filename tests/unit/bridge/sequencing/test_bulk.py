@@ -46,7 +46,7 @@ def test_what_comes_behind_a_large_message_of_its_publisher_waits_and_the_others
     assert waiting.take(decoded) == [decoded, behind, later]
     assert waiting.waiting_since(ONE.publisher) == 1.0, "until their records are in the log"
     assert waiting.sort([message(ONE.publisher, 4)]) == []
-    waiting.written(ONE.publisher)
+    waiting.written(ONE.publisher, 3)
     assert waiting.waiting_since(ONE.publisher) == 4.0
     assert len(waiting) == 1
 
@@ -62,7 +62,7 @@ def test_one_large_message_is_taken_at_a_time_and_publishers_take_turns() -> Non
     for wanted in (first, other, second):
         assert waiting.next() == wanted
         assert waiting.take(waiting.decode(wanted))[0].frames is wanted.frames
-        waiting.written(wanted.publisher)
+        waiting.written(wanted.publisher, 1)
     assert waiting.next() is None
 
 
@@ -71,8 +71,9 @@ def test_the_records_are_those_that_the_same_messages_give_in_a_row() -> None:
     sent = [message(ONE.publisher, n, large=n % 2 == 1) for n in range(5)]
     records = sequencer.process(waiting.sort(sent), 5.0)
     while (large := waiting.next()) is not None:
-        records += sequencer.process(waiting.take(waiting.decode(large)), 5.0)
-        waiting.written(large.publisher)
+        taken = waiting.take(waiting.decode(large))
+        records += sequencer.process(taken, 5.0)
+        waiting.written(large.publisher, len(taken))
     _, alone = bulk()
     expected = [one for single in sent for one in alone.process([single], 5.0)]
     spans = [(one.first_sequence, one.last_sequence) for one in records]
@@ -80,6 +81,26 @@ def test_the_records_are_those_that_the_same_messages_give_in_a_row() -> None:
     assert spans.count((1, 1)) > 1, "a large batch is several records"
     assert [one.last_sequence for one in records] == [one.last_sequence for one in expected]
     assert sequencer.counters()[ONE.publisher].events == 5
+
+
+def test_what_there_was_no_time_for_comes_before_the_large_one_it_was_sent_before() -> None:
+    waiting, sequencer = bulk()
+    sent = [message(ONE.publisher, n, large=n == 3) for n in range(5)]
+    other = message(TWO.publisher, 0)
+    small = waiting.sort([*sent[:2], other, *sent[2:]])
+    assert small == [*sent[:2], other, sent[2]]
+    assert waiting.put_back(small[1:]) == [other]
+    assert waiting.waiting_since(ONE.publisher) == 1.0
+    records = sequencer.process(small[:1], 5.0)
+    sizes = []
+    while (first := waiting.next()) is not None:
+        taken = waiting.take(waiting.decode(first))
+        sizes.append(len(taken))
+        records += sequencer.process(taken[:1], 5.0)
+        waiting.written(ONE.publisher, 1)
+    spans = [(one.first_sequence, one.last_sequence) for one in records]
+    assert list(dict.fromkeys(spans)) == [(n, n) for n in range(5)]
+    assert sizes == [2, 1, 2, 1], "up to the large one, and behind it"
 
 
 def test_what_is_discarded_meanwhile_is_not_taken() -> None:
@@ -91,7 +112,7 @@ def test_what_is_discarded_meanwhile_is_not_taken() -> None:
     assert waiting.take(decoded) == []
     waiting.sort([message(ONE.publisher, 7, large=True)])
     assert waiting.take(decoded) == [], "it is of the registration before"
-    waiting.written(ONE.publisher)
+    waiting.written(ONE.publisher, 1)
     assert waiting.next() is not None, "nor does its end take away what came behind it"
 
 

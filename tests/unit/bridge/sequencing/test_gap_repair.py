@@ -54,9 +54,9 @@ class Scene:
     def replays(self, *replies: RawMessage | int) -> Answer:
         """What comes of these replies, the request's first ones."""
         assert self.repair.begin()
-        answer, records = self.repair.feed(map(as_message, replies), 1.0)
-        self.records += records
-        return answer
+        for records in self.repair.feed(map(as_message, replies), 1.0):
+            self.records += records
+        return self.repair.answer
 
     def ends(self, *, complete: bool = True) -> Answer:
         return self.repair.end(complete=complete)
@@ -407,8 +407,8 @@ def test_a_replay_from_the_first_batch_proves_only_the_link_on_which_it_was_aske
         assert scene.replays(message(9, 100.0)) is Answer.ASK
     assert scene.repair.begin()
     scene.sends(message(4, 504.0, link=LINK + 1))  # another run, which has come as far
-    answer, _ = scene.repair.feed([message(number, 100.0 + number) for number in range(4)], 1.0)
-    assert answer is Answer.DONE
+    assert list(scene.repair.feed([message(number, 100.0 + number) for number in range(4)], 1.0))
+    assert scene.repair.answer is Answer.DONE
     assert scene.sequencer.proven_link(KEY) == 0
     scene.sequencer.resume(KEY, 1.0)
     assert Repair(scene.sequencer, KEY).start == 3, "so that its engine tells"
@@ -420,7 +420,8 @@ def test_a_link_that_ended_after_the_engine_was_asked_proves_nothing() -> None:
     scene.sequencer.note_link(KEY, LINK)
     assert scene.repair.begin()
     scene.sequencer.note_link(KEY, LINK + 1)
-    assert scene.repair.feed([message(9)], 1.0) == (Answer.MORE, [])
+    assert list(scene.repair.feed([message(9)], 1.0)) == []
+    assert scene.repair.answer is Answer.MORE
     assert scene.ends() is Answer.DONE
     assert scene.sequencer.waiting(KEY) == 1
 

@@ -1,5 +1,7 @@
 """What waits while a publisher is held, how much of it, and in what order it goes on."""
 
+import time
+
 import msgspec
 import pytest
 
@@ -17,9 +19,9 @@ KEY = ONE.publisher
 LAST = Anchor(Cursor(1, 9), 9.0)
 
 
-def live(sequence: int, time: float | None = None, *, link: int = 0) -> RawMessage:
+def live(sequence: int, at: float | None = None, *, link: int = 0) -> RawMessage:
     """A batch at the time of its number, unless another is given."""
-    at = float(sequence) if time is None else time
+    at = float(sequence) if at is None else at
     payload = msgspec.msgpack.encode([at, [["BlockRemoved", [sequence]]], 0])
     return RawMessage(KEY, [b"", sequence.to_bytes(8, "big"), payload], 0.0, link)
 
@@ -148,7 +150,7 @@ def test_of_one_that_is_removed_in_the_middle_of_its_wait_nothing_takes_room() -
 
 
 def released(sequencer: Sequencer, before_time: float) -> list[SequencedRecord]:
-    return sequencer.release(KEY, before_time, 1.0)
+    return [one for records in sequencer.release(KEY, before_time, 1.0) for one in records]
 
 
 def test_what_waits_of_the_incarnation_before_is_what_is_older_and_goes_on_rising() -> None:
@@ -236,3 +238,85 @@ def test_what_came_over_a_link_that_is_not_known_is_not_dropped() -> None:
     assert sequencer.drop_earlier(KEY, 2) is False
     assert sequencer.waiting(KEY) == 1
     assert following().drop_earlier(KEY, 2) is False, "nothing waits"
+
+
+# In turns
+
+
+@pytest.fixture
+def one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock by which one batch takes longer than a turn."""
+    now = iter(range(10**6))
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(now)))
+
+
+@pytest.mark.usefixtures("one_at_a_time")
+def test_what_waited_follows_in_parts_where_it_takes_long() -> None:
+    sequencer = holding(live(10), live(11), live(12))
+    parts: list[list[object]] = []
+    while not parts or sequencer.is_resuming(KEY):
+        assert sequencer.is_held(KEY)
+        parts.append(told(sequencer.resume(KEY, 1.0, until=0.0)))
+        if len(parts) == 1:
+            sequencer.process([live(13)], 1.0)
+    assert parts == [[removed(number, number)] for number in range(10, 14)]
+    assert not sequencer.is_held(KEY)
+    assert sequencer.held_bytes == 0
+
+
+@pytest.mark.usefixtures("one_at_a_time")
+def test_a_gap_in_a_later_part_of_what_waited_holds_the_publisher_again() -> None:
+    sequencer = holding(live(12), live(13), live(20))
+    parts = [told(sequencer.resume(KEY, 1.0, until=0.0)) for _ in range(3)]
+    assert parts == [[(MISSED, 1, 10, 11), removed(12, 12)], [removed(13, 13)], []]
+    assert sequencer.take_gaps() == [KEY]
+    assert not sequencer.is_resuming(KEY)
+    assert sequencer.is_held(KEY)
+
+
+@pytest.mark.usefixtures("one_at_a_time")
+def test_who_is_held_again_between_two_parts_has_a_gap_before_the_next_one_told_at_once() -> None:
+    sequencer = holding(live(10), live(11), live(14))
+    assert told(sequencer.resume(KEY, 1.0, until=0.0)) == [removed(10, 10)]
+    sequencer.hold(KEY)
+    assert not sequencer.is_resuming(KEY)
+    assert sequencer.first_waiting(KEY) is not None
+    batch = sequencer.decode(live(11))
+    assert batch is not None
+    sequencer.accept(KEY, [batch], 1.0, link=0)
+    assert told(sequencer.resume(KEY, 1.0)) == [(MISSED, 1, 12, 13), removed(14, 14)]
+
+
+@pytest.mark.usefixtures("one_at_a_time")
+def test_what_waited_of_the_incarnation_before_is_written_in_parts_where_it_takes_long() -> None:
+    sequencer = holding(live(10), live(11), live(12), live(13, 54.0))
+    parts = [told(records) for records in sequencer.release(KEY, 54.0, 1.0)]
+    assert [one for part in parts for one in part] == [removed(n, n) for n in range(10, 13)]
+    assert len(parts) > 2
+    assert sequencer.waiting(KEY) == 1
+
+
+@pytest.mark.usefixtures("one_at_a_time")
+def test_only_so_many_messages_are_processed_as_there_is_time_for() -> None:
+    sequencer = following(repairs=False)
+    messages = [live(10), live(11), live(14)]
+    told_of = []
+    while messages:
+        records, count = sequencer.process_until(messages, 1.0, 0.0)
+        assert count >= 1
+        told_of.append(told(records))
+        messages = messages[count:]
+    assert [one for part in told_of for one in part] == told(
+        following(repairs=False).process([live(10), live(11), live(14)], 1.0)
+    )
+    assert len(told_of) > 1
+
+
+def test_what_the_log_has_is_looked_at_once_however_much_of_it_waits() -> None:
+    """An engine that repeats itself while its replay goes on would stop all others."""
+    sequencer = holding(*(live(number) for number in range(1, 9)), live(10))
+    first = sequencer.first_waiting(KEY)
+    assert first is not None
+    assert first.sequence == 10
+    assert sequencer.waiting(KEY) == 1
+    assert sequencer.counters()[KEY].duplicates == 8

@@ -1,11 +1,13 @@
 from bridge.sockets.inbox import Inbox
 from bridge.sockets.raw_message import RawMessage
+from schemas.identities import PublisherKey
 from schemas.limits import INBOX_SHARE_MESSAGES
 from tests.unit.bridge.messages import registration
 
 ONE = registration().publisher
 TWO = registration(instance_id="w-2").publisher
 THREE = registration(instance_id="w-3").publisher
+FOUR = registration(instance_id="w-4").publisher
 
 
 def messages(count: int, size_bytes: int = 1) -> list[RawMessage]:
@@ -140,3 +142,34 @@ def test_what_was_dropped_of_a_paused_publisher_is_told_after_what_waits() -> No
     assert woken == [1, 0], "nothing of it waits, and nothing else may ever come"
     assert inbox.take_overflowed() == {ONE: [b"t", b"n"]}
     assert inbox.take_overflowed() == {}
+
+
+def named(publisher: PublisherKey, number: int) -> RawMessage:
+    return RawMessage(publisher, [bytes(1 + number)], 0.0)
+
+
+def test_what_is_given_back_comes_first_again_in_the_turns_of_its_publishers() -> None:
+    inbox = Inbox()
+    sent = [named(ONE, 0), named(ONE, 1), named(TWO, 0), named(THREE, 0)]
+    inbox.put(sent)
+    later = [named(TWO, 1), named(FOUR, 0)]
+    taken = inbox.take(100)
+    inbox.put(later)
+    inbox.give_back(taken[1:])
+    assert len(inbox) == 5
+    assert inbox.size_bytes == sum(one.size_bytes for one in (*taken[1:], *later))
+    assert inbox.take(100) == [sent[1], sent[2], later[0], sent[3], later[1]]
+    assert (len(inbox), inbox.size_bytes) == (0, 0)
+
+
+def test_what_is_given_back_of_a_paused_publisher_waits_before_what_came_meanwhile() -> None:
+    inbox = Inbox()
+    first, second = named(ONE, 0), named(ONE, 1)
+    inbox.put([first])
+    taken = inbox.take(100)
+    inbox.pause(first.publisher)
+    inbox.put([second])
+    inbox.give_back(taken)
+    assert inbox.take(100) == []
+    inbox.go_on(first.publisher)
+    assert inbox.take(100) == [first, second]

@@ -24,8 +24,8 @@ pub const ENDED_ENTRIES: usize = 16;
 /// long as to release a block.
 pub const HIDDEN_SETS_MAX: usize = 131_072;
 
-/// Entries of a large clear that each write releases at the least, and twice as many as it names
-/// blocks and makes memberships: in proportion to what it costs itself.
+/// Entries of a large clear that each write releases at the least; twice as many as it names blocks,
+/// and ENDED_ENTRIES for each membership that it makes: in proportion to what it costs itself.
 pub const RELEASED_BESIDE_MIN: usize = 64;
 
 /// Blocks that a writer folds before it lets waiting queries in: about 0.1 ms of work.

@@ -300,7 +300,7 @@ impl<'a> WriteTurn<'a> {
     fn release_left_beside(&mut self, blocks: usize) {
         let joined = std::mem::take(&mut self.state.index.joined);
         if self.state.index.leaving.len() > 0 {
-            self.release_left((2 * (blocks + ENDED_ENTRIES * joined)).max(RELEASED_BESIDE_MIN));
+            self.release_left((2 * blocks + ENDED_ENTRIES * joined).max(RELEASED_BESIDE_MIN));
         }
     }
 
