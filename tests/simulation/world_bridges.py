@@ -31,7 +31,7 @@ from schemas.answer_states import AnswerState, Standing
 from schemas.codec import decode_log_record, decode_record
 from schemas.errors import RecordError, StorageError
 from schemas.identities import Offset, PublisherKey
-from schemas.limits import HELD_BATCHES_MAX, SPOOL_BYTES_MAX
+from schemas.limits import HELD_BATCHES_MAX, SPOOL_BYTES_MAX, TURN_S
 from schemas.records import EventsRecord, HeartbeatRecord, Record
 from schemas.topics import encode_publisher
 from streams.kernel import open_kernel
@@ -97,6 +97,7 @@ class BridgeWorld:
         self.spool_bytes = rng.choice((SPOOL_BYTES_MAX, SPOOL_BYTES_MAX, 4096))
         self.window_ms = rng.choice((0, 50))
         self.held_max = history.source("held").choice((3, HELD_BATCHES_MAX))
+        self.turn_s = history.source("turns").choice((-1.0, TURN_S))  # a batch at a time, or many
         self.record_bytes = history.source("records").choice(RECORD_BYTES)
         self.registered: set[int] = set()
         self.bridges = 0  # processes that have been, each with a name of its own
@@ -106,7 +107,7 @@ class BridgeWorld:
         history.note(
             f"{len(self.hosts)} bridges, {len(self.engines)} engines,"
             f" covered: {self.crowd.covered}, spool: {self.spool_bytes},"
-            f" window: {self.window_ms} ms, held: {self.held_max},"
+            f" window: {self.window_ms} ms, held: {self.held_max}, turns: {self.turn_s:g} s,"
             f" records of {self.record_bytes} bytes"
         )
 
@@ -136,6 +137,9 @@ class BridgeWorld:
                 (spool, "Database", self._database),
                 (spool, "new_batch", WriteBatch),
                 (sequencer, "HELD_BATCHES_MAX", self.held_max),
+                (sequencer, "HELD_TURN_S", self.turn_s),
+                (pump, "HELD_TURN_S", self.turn_s),
+                (pump, "TURN_S", self.turn_s),
                 (batch, "RECORD_BYTES_MAX", self.record_bytes),
                 (window, "RECORD_BYTES_MAX", self.record_bytes),
                 (writer, "TURN_BYTES_MAX", self.record_bytes),

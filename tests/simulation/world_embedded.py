@@ -30,7 +30,7 @@ from schemas.answer_states import AnswerState, Standing
 from schemas.codec import decode_log_record
 from schemas.errors import DiskError, NotRegisteredError, StorageError
 from schemas.identities import Offset, PublisherKey
-from schemas.limits import HEARTBEAT_S, HELD_BATCHES_MAX, STALE_S
+from schemas.limits import HEARTBEAT_S, HELD_BATCHES_MAX, STALE_S, TURN_S
 from schemas.positions import PublisherState
 from schemas.records import HeartbeatRecord
 from schemas.registration import Registration
@@ -215,11 +215,13 @@ class EmbeddedWorld:
         self.flush_s = self.rng.choice((0.25, 1.0, 5.0))
         self.segment_bytes = self.rng.choice((2_000, 10_000))
         self.held_max = history.source("held").choice((3, HELD_BATCHES_MAX))
+        self.turn_s = history.source("turns").choice((-1.0, TURN_S))  # a batch at a time, or many
         self.record_bytes = history.source("records").choice(RECORD_BYTES)
         self.slice_entries = history.source("slices").choice((3, 40, WHOLE))
         history.note(
             f"{len(self.crowd.engines)} engines, covered: {self.crowd.covered},"
             f" flush: {self.flush_s:g} s, segments: {self.segment_bytes}, held: {self.held_max},"
+            f" turns: {self.turn_s:g} s,"
             f" records of {self.record_bytes} bytes, slices of {self.slice_entries} entries"
         )
 
@@ -236,6 +238,9 @@ class EmbeddedWorld:
                 (store, "Database", self._database),
                 (store, "new_batch", WriteBatch),
                 (sequencer, "HELD_BATCHES_MAX", self.held_max),
+                (sequencer, "HELD_TURN_S", self.turn_s),
+                (pump, "HELD_TURN_S", self.turn_s),
+                (pump, "TURN_S", self.turn_s),
                 (batch, "RECORD_BYTES_MAX", self.record_bytes),
                 (window, "RECORD_BYTES_MAX", self.record_bytes),
                 (log_sink, "TURN_BYTES_MAX", self.record_bytes),
