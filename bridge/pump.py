@@ -425,7 +425,6 @@ class Pump:
         followed.live = True
         records = self._resume_some(publisher)
         if self.sequencer.is_resuming(publisher):
-            followed.is_check = False
             followed.repair = asyncio.create_task(self._resume_rest(publisher, followed, records))
         else:
             self._paced.begin_paced(records)

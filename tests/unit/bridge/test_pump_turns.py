@@ -15,6 +15,7 @@ from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets import inbox as inbox_module
 from bridge.sockets.raw_message import RawMessage
 from schemas.limits import TURN_S
+from schemas.registration import Registration
 from tests.unit.bridge.messages import frames_of
 from tests.unit.bridge.pump_bench import (
     BORN,
@@ -134,7 +135,7 @@ def test_what_a_turn_has_no_time_for_keeps_its_place_before_a_large_message(
         await bench.begin(PLAIN)
         await bench.receive(*map(live, range(6)), large, *map(live, range(7, 20)))
         for _ in range(10**6):  # another thread decodes
-            if len(bench.sink.told()) == 20:
+            if len(bench.sink.told()) == 79:
                 break
             await asyncio.sleep(0)
 
@@ -170,6 +171,33 @@ def test_what_waited_for_a_repair_follows_while_others_have_their_turns(
     assert not bench.pump.sequencer.is_held(TWO)
 
 
+def test_what_comes_while_what_waited_follows_waits_in_the_inbox(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else it would take the room of what waits for repairs, while nothing is wrong."""
+    monkeypatch.setattr(pumps, "HELD_TURN_S", -1.0)
+
+    async def scene(bench: Bench) -> None:
+        bench.sink.turn_bytes = 1  # each record waits for its turn
+        await bench.begin(PLAIN)
+        bench.pump.hold(ONE)
+        await bench.receive(*(live(number) for number in range(20)))
+        bench.pump.go_on(ONE)
+        waited = bench.pump.sequencer.waiting(ONE)
+        for number in range(20, 25):
+            bench.pump.inbox.put([live(number)])
+            for _ in range(3):
+                await asyncio.sleep(0)
+            assert bench.pump.sequencer.waiting(ONE) <= waited
+            waited = bench.pump.sequencer.waiting(ONE)
+        assert bench.pump.sequencer.is_resuming(ONE)
+        assert len(bench.pump.inbox) == 5
+        await bench.settle()
+        await bench.settle()
+
+    assert play(scene).sink.told() == numbers(0, 24)
+
+
 def test_a_gap_among_what_waited_is_asked_for_though_it_is_met_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -187,37 +215,43 @@ def test_a_gap_among_what_waited_is_asked_for_though_it_is_met_later(
     assert bench.sink.told(TWO) == numbers(0, 6)
 
 
+@pytest.mark.parametrize("of", [PLAIN, REPLAYS], ids=["plain", "replays"])
 @pytest.mark.parametrize("how", ["held again", "forgotten", "at the end"])
-def test_what_follows_in_parts_can_be_cut_short(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_follows_in_parts_can_be_cut_short(
+    how: str, of: Registration, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pumps, "HELD_TURN_S", -1.0)
+    publisher = of.publisher
 
     async def scene(bench: Bench) -> None:
-        await bench.begin(PLAIN)
-        bench.pump.hold(ONE)
-        await bench.receive(*(live(number) for number in range(20)))
-        bench.pump.go_on(ONE)
+        await bench.begin(of)
+        bench.pump.hold(publisher)
+        await bench.receive(*(live(number, publisher) for number in range(20)))
+        bench.pump.go_on(publisher)
         for _ in range(5):
             await asyncio.sleep(0)
-        assert bench.pump.sequencer.is_resuming(ONE)
-        bench.pump.inbox.put([live(20)])
+        assert bench.pump.sequencer.is_resuming(publisher)
+        bench.pump.inbox.put([live(20, publisher)])
         if how == "held again":
-            bench.pump.hold(ONE)
+            bench.pump.hold(publisher)
             written = len(bench.sink.records)
             await bench.settle()
             assert len(bench.sink.records) == written
-            bench.pump.go_on(ONE)
+            bench.pump.go_on(publisher)
         elif how == "forgotten":
-            await bench.pump.unfollow(ONE)
+            await bench.pump.unfollow(publisher)
         else:
             await bench.pump.drain()
         await bench.settle()
         await bench.settle()
 
     bench = play(scene)
-    told = bench.sink.told()
+    told = bench.sink.told(publisher)
     if how == "forgotten":
         assert told == numbers(0, len(told) - 1)
         assert len(told) < 20
+    elif how == "at the end" and of is REPLAYS:
+        assert numbers(0, 19) == told[:20], "what comes after that is asked for at the next start"
     else:
         assert told == numbers(0, 20)
     assert bench.pump.faults == 0
