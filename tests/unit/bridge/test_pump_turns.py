@@ -241,6 +241,8 @@ def test_what_follows_in_parts_can_be_cut_short(
         elif how == "forgotten":
             await bench.pump.unfollow(publisher)
         else:
+            bench.sink.free.clear()  # until it has stopped to receive
+            asyncio.get_running_loop().call_later(0.05, bench.sink.free.set)
             await bench.pump.drain()
         await bench.settle()
         await bench.settle()
