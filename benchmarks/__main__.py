@@ -40,10 +40,11 @@ MODULES: Final = {
     "codec": "distributed.codecs",
     "pipeline": "distributed.pipeline",
     "latency": "distributed.latency",
+    "partition": "distributed.fairness",
     "cold": "distributed.cold",
     "table-topic": "distributed.table_topic",
 }
-DISTRIBUTED: Final = ("pipeline", "latency", "cold", "table-topic")
+DISTRIBUTED: Final = ("pipeline", "latency", "partition", "cold", "table-topic")
 """Those that need a Kafka broker; `distributed` names all of them."""
 
 PEERS: Final = "peers"

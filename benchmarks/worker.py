@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from benchmarks.distributed import codecs, cold, latency, pipeline, table_topic
+from benchmarks.distributed import fairness as partition
 from benchmarks.embedded import fairness, ingest, instances, large, query, recovery, stages
 from benchmarks.index import growth, kernels, memory
 from benchmarks.peers import beside
@@ -37,6 +38,7 @@ MEASUREMENTS: Final[dict[str, Measurement]] = {
     "codec": codecs.measure,
     "pipeline": pipeline.measure,
     "latency": latency.measure,
+    "partition": partition.measure,
     "cold": cold.measure,
     "table-topic": table_topic.measure,
 }

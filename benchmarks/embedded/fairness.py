@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from benchmarks.embedded.marker import Marker
 from benchmarks.embedded.publisher import Publisher
 from benchmarks.embedded.publisher_process import Sent
-from benchmarks.embedded.service import Service
+from benchmarks.embedded.service import Service, Watched, until
 from benchmarks.report.figures import Aim, Figure, percentile
 from benchmarks.sizes import BLOCK_SIZE, SEED, KernelName, Sizes
 from schemas.limits import BATCH_EVENTS_MAX, LORA_NAMES_MAX
@@ -33,7 +33,7 @@ AIM: Final = Aim(at_most=50.0)
 """Milliseconds by which no publisher delays another."""
 
 
-class _Flood(NamedTuple):
+class Flood(NamedTuple):
     """What the other one sends, and for how long the neighbour is watched."""
 
     plan: LoadPlan
@@ -43,21 +43,22 @@ class _Flood(NamedTuple):
 def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
     figures: list[Figure] = []
     alone_ms = 0.0
-    for name, flood in _floods(sizes).items():
+    for name, flood in floods(sizes).items():
         passes = [run_once(kernel, flood) for _ in range(sizes.runs)]
-        figures += _figures(name, passes)
+        figures += figures_of(name, passes)
         if flood is None:
             alone_ms = figures[-1].value
         else:
-            figures.append(_added(name, passes, alone_ms))
+            figures.append(added(name, passes, alone_ms))
     return figures
 
 
-def _floods(sizes: Sizes) -> dict[str, _Flood | None]:
+def floods(sizes: Sizes) -> dict[str, Flood | None]:
+    """By what a figure of it is called; None for no flood."""
     blocks, events, adapters = sizes.wide_blocks, BATCH_EVENTS_MAX, LORA_NAMES_MAX
     single = _plan(blocks // 40, per_event=1)
     named = replace(single, lora_names=adapters, chain_events=1)
-    floods: dict[str, _Flood | None] = {
+    found: dict[str, Flood | None] = {
         "alone": None,
         "64-block events": _blocks(_plan(blocks, per_event=64)),
         "20 of them in a message": _blocks(_plan(blocks, per_event=64, per_batch=20)),
@@ -70,15 +71,15 @@ def _floods(sizes: Sizes) -> dict[str, _Flood | None]:
         ),
         f"clears with {adapters:,} adapters": _singles(replace(named, pattern="cleared")),
     }
-    return {name if flood is None else f"beside {name}": flood for name, flood in floods.items()}
+    return {name if flood is None else f"beside {name}": flood for name, flood in found.items()}
 
 
-def _blocks(plan: LoadPlan) -> _Flood:
-    return _Flood(plan, plan.blocks / 500_000)
+def _blocks(plan: LoadPlan) -> Flood:
+    return Flood(plan, plan.blocks / 500_000)
 
 
-def _singles(plan: LoadPlan) -> _Flood:
-    return _Flood(plan, plan.blocks / 25_000)
+def _singles(plan: LoadPlan) -> Flood:
+    return Flood(plan, plan.blocks / 25_000)
 
 
 def _plan(blocks: int, *, per_event: int, per_batch: int = 1) -> LoadPlan:
@@ -92,7 +93,8 @@ def _plan(blocks: int, *, per_event: int, per_batch: int = 1) -> LoadPlan:
     )
 
 
-def _figures(name: str, passes: Sequence[list[float]]) -> list[Figure]:
+def figures_of(name: str, passes: Sequence[list[float]]) -> list[Figure]:
+    """Of the milliseconds of each pass: median, p99 and worst."""
     note = f"{len(passes[0]):,} events watched"
     p50s, p99s = ([percentile(one, percent) for one in passes] for percent in (50, 99))
     return [
@@ -102,7 +104,8 @@ def _figures(name: str, passes: Sequence[list[float]]) -> list[Figure]:
     ]
 
 
-def _added(name: str, passes: Sequence[list[float]], alone_ms: float) -> Figure:
+def added(name: str, passes: Sequence[list[float]], alone_ms: float) -> Figure:
+    """What the flood adds to the worst."""
     return Figure(
         name=f"{name}: worst, beyond the worst alone",
         unit="ms",
@@ -111,13 +114,13 @@ def _added(name: str, passes: Sequence[list[float]], alone_ms: float) -> Figure:
     )
 
 
-def run_once(kernel: KernelName, flood: _Flood | None) -> list[float]:
+def run_once(kernel: KernelName, flood: Flood | None) -> list[float]:
     """The milliseconds until each of the neighbour's events was visible, sent while the flood was
     taken.
     """
     with Service(kernel) as service:
         if flood is None:
-            return _watch(service, seconds=2.0)
+            return watch(service, seconds=2.0)
         with Publisher(flood.plan) as publisher:
             publisher.connect(service)
             if flood.plan.pattern != "stored":
@@ -126,19 +129,19 @@ def run_once(kernel: KernelName, flood: _Flood | None) -> list[float]:
                 service.wait_flushed()
             sent: list[Sent] = []
             sending = threading.Thread(target=lambda: sent.append(publisher.send()), daemon=True)
-            waits_ms = _watch(service, seconds=flood.seconds, then=sending)
+            waits_ms = watch(service, seconds=flood.seconds, then=sending)
             sending.join()
             service.wait_folded(FLOOD, sent[0].last_sequence)
             return waits_ms
 
 
-def _watch(
-    service: Service, *, seconds: float, then: threading.Thread | None = None
-) -> list[float]:
+def watch(service: Watched, *, seconds: float, then: threading.Thread | None = None) -> list[float]:
+    """The milliseconds until each event of a neighbour was visible; `then` is started with it."""
     marker = Marker(round(seconds / MARK_S), every_s=MARK_S)
     try:
         service.register(marker.endpoint, MARKER)
         marker.wait_for_subscriber()
+        until(lambda: MARKER in service.sequences(), poll_s=POLL_S)
         time.sleep(BEFORE_S)
         if then is not None:
             then.start()

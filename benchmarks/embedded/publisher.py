@@ -7,7 +7,7 @@ from typing import Self, TypeVar
 import msgspec
 
 from benchmarks.embedded.publisher_process import Job, Sent
-from benchmarks.embedded.service import Service
+from benchmarks.embedded.service import Watched
 from simulation.traffic.load import LoadPlan
 
 T = TypeVar("T")
@@ -55,7 +55,7 @@ class Publisher:
         assert self._process.stdout is not None
         return msgspec.json.decode(self._process.stdout.readline(), type=kind)
 
-    def connect(self, service: Service, *, first: int = 0) -> None:
+    def connect(self, service: Watched, *, first: int = 0) -> None:
         """Has the service follow every publisher, as instances `i0`, `i1`... from the first number
         on; returns once it does.
         """

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, Protocol, Self
 from urllib.parse import urlsplit
 
 import msgspec
@@ -41,6 +41,18 @@ class _Context(msgspec.Struct):
 
 class _Digest(msgspec.Struct):
     contexts: list[_Context]
+
+
+class Watched(Protocol):
+    """A service, or a replica of the distributed form."""
+
+    def register(self, endpoint: str, instance_id: str) -> None:
+        """Has the publisher followed."""
+        ...
+
+    def sequences(self) -> dict[str, int]:
+        """The last sequence of each instance that answers show."""
+        ...
 
 
 class Service:

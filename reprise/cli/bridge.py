@@ -8,9 +8,7 @@ import click
 from brokers.settings import KafkaSettings
 from reprise.cli.kafka_options import data_option, kafka_options, metrics_options
 from reprise.cli.param_types import Amount
-from reprise.cli.terminal import start_logging
-from reprise.interpreter import tune_interpreter
-from reprise.memory import return_memory
+from reprise.cli.process import begin_service
 from reprise.settings import log_level_from
 from schemas import limits
 from schemas.errors import RepriseError
@@ -76,9 +74,7 @@ def bridge(
             metrics_host=metrics_host,
             metrics_port=metrics_port,
         )
-        start_logging(log_level_from(os.environ))
-        return_memory()
-        tune_interpreter()
+        begin_service(log_level_from(os.environ))
         run_bridge(options)
     except RepriseError as error:
         raise click.ClickException(str(error)) from error

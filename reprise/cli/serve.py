@@ -9,9 +9,8 @@ from brokers.settings import KafkaSettings
 from query_api.http.wire import Wire
 from reprise.cli.http_options import query_options
 from reprise.cli.kafka_options import kafka_options
-from reprise.cli.terminal import say_ready, start_logging, warn_without_native
-from reprise.interpreter import tune_interpreter
-from reprise.memory import return_memory
+from reprise.cli.process import begin_service
+from reprise.cli.terminal import say_ready, warn_without_native
 from reprise.settings import DEFAULT_HOST, config_path_from, log_level_from, seed_from
 from schemas.errors import RepriseError
 
@@ -81,9 +80,7 @@ def serve(
             only_exact=only_exact,
             default_wire=default_wire,
         )
-        start_logging(log_level_from(os.environ))
-        return_memory()
-        tune_interpreter()
+        begin_service(log_level_from(os.environ))
         warn_without_native(kernel)
         serve_replica(settings, configuration.registrations, when_serving=say_ready)
     except RepriseError as error:

@@ -8,9 +8,8 @@ import click
 from brokers.settings import KafkaSettings
 from reprise.cli.kafka_options import data_option, kafka_options, metrics_options
 from reprise.cli.param_types import Amount
-from reprise.cli.terminal import start_logging, warn_without_native
-from reprise.interpreter import tune_interpreter
-from reprise.memory import return_memory
+from reprise.cli.process import begin_service
+from reprise.cli.terminal import warn_without_native
 from reprise.settings import log_level_from, seed_from
 from schemas import limits
 from schemas.errors import RepriseError
@@ -74,9 +73,7 @@ def streams(
             flush_s=flush_ms / 1000,
             session_timeout_s=session_timeout_s,
         )
-        start_logging(log_level_from(os.environ))
-        return_memory()
-        tune_interpreter()
+        begin_service(log_level_from(os.environ))
         warn_without_native(kernel)
         work(settings)
     except RepriseError as error:

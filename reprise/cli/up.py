@@ -8,9 +8,8 @@ import click
 from query_api.http.wire import Wire
 from reprise.cli.http_options import query_options
 from reprise.cli.param_types import Amount
-from reprise.cli.terminal import say_ready, start_logging, warn_without_native
-from reprise.interpreter import tune_interpreter
-from reprise.memory import return_memory
+from reprise.cli.process import begin_service
+from reprise.cli.terminal import say_ready, warn_without_native
 from reprise.settings import DEFAULT_HOST, Settings, config_path_from, log_level_from, seed_from
 from schemas import limits
 from schemas.errors import RepriseError
@@ -94,9 +93,7 @@ def up(
             log_retention_s=log_retention_hours * 3600,
             only_exact=only_exact,
         )
-        start_logging(settings.log_level)
-        return_memory()
-        tune_interpreter()
+        begin_service(settings.log_level)
         warn_without_native(kernel)
         if demo:
             run_beside(settings, configuration.registrations)
