@@ -46,6 +46,7 @@ from schemas.limits import (
     REPLICA_STALL_S,
     SHUTDOWN_S,
 )
+from streams.table.releasing import release_some
 from streams.table.rows.contexts import MISSING_ROWS
 from streams.table.rows.format import as_found
 
@@ -220,7 +221,7 @@ class TopicReader:
                 # Beyond the last record where those after it were compacted away.
                 await self._advance(snapshot, self._places[name], await consumer.position(name))
             self._replica.note_progress()
-            snapshot.table.release_left(MAINTAINED_ENTRIES)
+            release_some(snapshot.table.release_left, MAINTAINED_ENTRIES)
             if batches or not snapshot.unread():
                 moved_at = monotonic()
                 self._replica.note_read()

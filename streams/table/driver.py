@@ -11,19 +11,18 @@ from typing import Final, NamedTuple
 from schemas.errors import StorageError
 from schemas.limits import (
     MAINTAINED_ENTRIES,
-    MAINTAINED_S,
     REWRITE_AFTER_BYTES,
     TABLE_FLUSH_CHANGES_MAX,
 )
 from streams.log.interface import LogEntry, WritableLog
 from streams.table.fold import INTERNAL_ERROR, NO_OFFSET, SkippedRecord
 from streams.table.recovery import Plan
+from streams.table.releasing import release_some
 from streams.table.skip_log import SkipLog
 from streams.table.table import Table, run_without_loop
 from streams.table.threads import in_thread
 
 _NEVER: Final = float("inf")
-_RELEASES: Final = 8
 
 
 class FoldDriver:
@@ -158,12 +157,7 @@ class FoldDriver:
         Raises:
             StorageError, TableLostError: as `flush`.
         """
-        kernel, until = self.table.fold.kernel, self._clock() + MAINTAINED_S
-        # Blocks of many scopes take several times as long as those of one.
-        entries = max(MAINTAINED_ENTRIES // _RELEASES, 1)
-        for _ in range(_RELEASES):
-            if not kernel.release_left(entries) or self._clock() >= until:
-                break
+        release_some(self.table.fold.kernel.release_left, MAINTAINED_ENTRIES, clock=self._clock)
         await self._rewrite()
 
     async def _rewrite(self) -> None:

@@ -1,0 +1,25 @@
+"""Releases what large clears have left in a kernel, a turn's worth at a time."""
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from schemas.limits import MAINTAINED_S
+
+_AT_ONCE: Final = 2048
+
+
+def release_some(
+    release: Callable[[int], int], entries: int, *, clock: Callable[[], float] = time.monotonic
+) -> None:
+    """Releases at most so many entries, and no more than take MAINTAINED_S: those of many scopes
+    take several times as long as those of one.
+
+    Args:
+        release: see `Kernel.release_left`.
+        entries: in all.
+        clock: monotonic seconds.
+    """
+    until = clock() + MAINTAINED_S
+    while entries > 0 and release(min(entries, _AT_ONCE)) and clock() < until:
+        entries -= _AT_ONCE
