@@ -335,6 +335,24 @@ def assert_all_within_bound(deployment: Deployment, load: Load, since: float) ->
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
+def test_at_healthy_times_the_answers_of_replicas_are_exact(
+    deployment: Deployment, load: Load
+) -> None:
+    deployment.start(load)
+    deployment.until(lambda: states_of(deployment, load) == {"exact"}, what="exact answers")
+    query = query_for(load.prompt(0))
+    states = Counter[str]()
+    until_s = time.monotonic() + 10.0
+    while time.monotonic() < until_s:
+        states.update(replica.state(query) for replica in deployment.replicas)
+        time.sleep(0.005)
+    load.stop()
+    assert states.total() > 500, states
+    assert states["exact"] >= 0.999 * states.total(), states
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
 def test_without_its_bridges_no_answer_is_exact_and_with_them_all_are(
     deployment: Deployment, load: Load
 ) -> None:
