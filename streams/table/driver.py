@@ -152,7 +152,7 @@ class FoldDriver:
     async def maintain(self) -> None:
         """Goes on with what folding leaves for later: releases what large clears left, and rewrites
         contexts that are heavy. To be called again and again where nothing waits to be folded; some
-        4 ms.
+        2 ms.
 
         Raises:
             StorageError, TableLostError: as `flush`.
@@ -174,7 +174,7 @@ class FoldDriver:
         return 0.0 if self.table.is_flushing else max(self._flush_at - self._clock(), 0.0)
 
     async def flush_if_due(self) -> None:
-        """Begins a flush once the flush time has passed, or goes on with one, some 4 ms; to be
+        """Begins a flush once the flush time has passed, or goes on with one, some 2 ms; to be
         called beside what is folded. See `Table.flush_some`.
 
         Raises:

@@ -323,7 +323,7 @@ class Table:
 
     async def flush_some(self, *, now: float) -> None:
         """Begins a flush of what was folded, or goes on with the one that was begun: some
-        FLUSH_STEP_BYTES of its rows, some 4 ms. A table with a topic writes all of it.
+        FLUSH_STEP_BYTES of its rows, some 2 ms. A table with a topic writes all of it.
 
         Raises:
             DiskError, TableLostError: as `flush`; the next call begins it anew.
