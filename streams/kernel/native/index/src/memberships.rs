@@ -152,6 +152,17 @@ mod tests {
     }
 
     #[test]
+    fn memory_is_that_of_all_numbers_ever_given() {
+        let mut memberships = Memberships::default();
+        for number in 0..4096 {
+            memberships.insert(membership(&number.to_string(), 0));
+        }
+        (0..2048).for_each(|number| assert!(memberships.remove_unused(number).is_some()));
+        let least = 4096 * size_of::<Option<Part>>() + (4096 + 2048) * size_of::<u32>();
+        assert!((least..2 * least).contains(&memberships.memory_bytes()));
+    }
+
+    #[test]
     fn present_ones_are_those_that_were_not_removed() {
         let mut random = crate::random::Random(7);
         let mut memberships = Memberships::default();
