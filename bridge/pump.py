@@ -242,10 +242,8 @@ class Pump:
             self._process(self._sort(messages) if self.inbox.bulk else messages)
             if self._bulk and (self._decoding is None or self._decoding.done()):
                 self._decoding = asyncio.create_task(self._decode_bulk())
-        is_more = bool(self.inbox)
-        if not is_more:
-            self._ask_for_overflow()
-        return is_more
+        self._ask_for_overflow()
+        return bool(self.inbox)
 
     def _sort(self, messages: Sequence[RawMessage]) -> Sequence[RawMessage]:
         """What can be decoded now; who has sent what is large waits in the inbox until it is
@@ -299,7 +297,7 @@ class Pump:
 
     def _ask_for_overflow(self) -> None:
         """What the inbox had no room for is asked for, or a gap: the batch that would show it may
-        never come. Once the inbox is empty, all that came before it has been taken.
+        never come.
         """
         for publisher, heads in self.inbox.take_overflowed().items():
             try:
@@ -489,6 +487,7 @@ class Pump:
         async def emit(records: Sequence[SequencedRecord]) -> None:
             self._promote(publisher, followed)
             await self._paced.append_paced(records)
+            await asyncio.sleep(0)  # the others have their turn
             await self._sink.room()
 
         if begins:

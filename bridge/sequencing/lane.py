@@ -146,6 +146,7 @@ class Lane:
     __slots__ = (
         "_begun",
         "_checkpoint",
+        "_has_told_gap",
         "_proven_link",
         "_run_max",
         "counters",
@@ -178,6 +179,7 @@ class Lane:
         self.engine_time = 0.0
         self._begun: _Begun | None = None
         self.degraded = False  # a gap was written here, and no reset or clear since
+        self._has_told_gap = False
         self.repairs = repairs
         self.held: deque[Held] | None = None
         self.held_bytes = 0
@@ -462,6 +464,16 @@ class Lane:
     def add_gap(self, window: Window, first: int, last: int, reason: str) -> None:
         """Adds a gap for these batches, by which the fold degrades the publisher."""
         self.degraded = True
+        if not self._has_told_gap:
+            self._has_told_gap = True
+            _logger.warning(
+                "Batches %d to %d of %s are lost (%s); its answers are degraded (further gaps of it"
+                " are only counted)",
+                first,
+                last,
+                self.counters.publisher,
+                reason,
+            )
         incarnation = self.tracker.incarnation
         window.add_gap(incarnation=incarnation, first=first, last=last, reason=reason)
 

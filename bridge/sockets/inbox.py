@@ -3,13 +3,16 @@
 Each publisher has a queue of its own, and whoever takes goes round them: one that sends more than
 can be taken delays itself. A publisher may be paused: what comes of it then waits here, and counts.
 
-Beyond INBOX_MESSAGES_MAX or INBOX_BYTES_MAX messages are dropped and counted under their publisher
-as `inbox_full`; the next message of the publisher then shows a gap, so the loss is in the log, too.
+A publisher may use as much room as is free: alone half of INBOX_MESSAGES_MAX and INBOX_BYTES_MAX,
+beside another one that has filled its share a third, and so on; so there is always room for those
+that send little. What has no room is dropped and counted under its publisher as `inbox_full`; the
+publisher counts as late from then on, until that is told as a gap or asked for again.
 """
 
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from bridge.sockets.raw_message import RawMessage
 from schemas.identities import PublisherKey
@@ -23,13 +26,20 @@ from schemas.limits import (
 )
 
 
+class _Overflow(NamedTuple):
+    """Since when a publisher's messages had no room, and all but the last frame of the latest."""
+
+    since: float
+    heads: list[bytes]
+
+
 class Inbox:
     """A queue of messages for each publisher, in the order of arrival. Any thread may use it; one
     takes.
 
     Args:
-        messages_max: bound on waiting messages.
-        bytes_max: bound on the bytes of their frames.
+        messages_max: bound on waiting messages; of one publisher on those of others, too.
+        bytes_max: the same of the bytes of their frames.
         when_filled: called, on the thread that puts, when there is something to take again.
 
     Attributes:
@@ -52,41 +62,50 @@ class Inbox:
         self._size_bytes = 0
         self.bulk = 0
         self._dropped: Counter[PublisherKey] = Counter()
-        self._overflowed: dict[PublisherKey, list[bytes]] = {}
+        self._overflowed: dict[PublisherKey, _Overflow] = {}
+        self._bytes_of: dict[PublisherKey, int] = {}  # of those that wait
         self._lock = threading.Lock()
 
     def put(self, messages: Sequence[RawMessage]) -> None:
         """Appends the messages, as many as fit; never waits. Cost O(messages)."""
         publisher: PublisherKey | None = None
         queue: deque[RawMessage] = deque()
+        has_dropped = False
         with self._lock:
             was_empty = not self._queues
             for message in messages:
                 size_bytes = message.size_bytes
-                if (
-                    self._messages >= self._messages_max
-                    or self._size_bytes + size_bytes > self._bytes_max
-                ):
-                    self._dropped[message.publisher] += 1
-                    heads = message.frames[:-1]
-                    if sum(map(len, heads)) <= HEAD_BYTES_MAX:
-                        self._overflowed[message.publisher] = heads
-                    continue
                 if message.publisher is not publisher:  # almost always all are of one
                     publisher = message.publisher
-                    queue = self._queue_of(publisher)
+                    queue = self._queues.get(publisher) or self._paused.get(publisher, deque())
+                used_bytes = self._bytes_of.get(publisher, 0)
+                if (
+                    self._messages + len(queue) >= self._messages_max
+                    or self._size_bytes + used_bytes + size_bytes > self._bytes_max
+                ):
+                    self._drop(message)
+                    has_dropped = True
+                    continue
+                if not queue and publisher not in self._paused:
+                    self._queues[publisher] = queue
                 queue.append(message)
+                self._bytes_of[publisher] = used_bytes + size_bytes
                 if size_bytes > BULK_BYTES:
                     self.bulk += 1
                 self._messages += 1
                 self._size_bytes += size_bytes
-            filled = was_empty and bool(self._queues)
+            filled = was_empty and (bool(self._queues) or has_dropped)
         if filled:
             self._when_filled()
 
-    def _queue_of(self, publisher: PublisherKey) -> deque[RawMessage]:
-        paused = self._paused.get(publisher)
-        return self._queues.setdefault(publisher, deque()) if paused is None else paused
+    def _drop(self, message: RawMessage) -> None:
+        publisher = message.publisher
+        self._dropped[publisher] += 1
+        heads = message.frames[:-1]
+        if sum(map(len, heads)) <= HEAD_BYTES_MAX:
+            before = self._overflowed.get(publisher)
+            since = message.received_at if before is None else before.since
+            self._overflowed[publisher] = _Overflow(since, heads)
 
     def pause(self, publisher: PublisherKey) -> None:
         """Lets what comes of the publisher wait, until `go_on`; may be said again."""
@@ -119,6 +138,7 @@ class Inbox:
                 for queue in self._queues.values():
                     taken += queue
                 self._queues.clear()
+                self._bytes_of.clear()
                 self._messages = self._size_bytes = 0
                 return taken
             room_bytes = bytes_max
@@ -131,6 +151,8 @@ class Inbox:
                 del self._queues[publisher]
                 if queue:
                     self._queues[publisher] = queue  # behind the others
+                else:
+                    del self._bytes_of[publisher]
                 room_bytes -= used_bytes
         return taken
 
@@ -147,6 +169,7 @@ class Inbox:
             room -= 1
             self._messages -= 1
             self._size_bytes -= size_bytes
+            self._bytes_of[taken[-1].publisher] -= size_bytes
             used_bytes += max(size_bytes, 1)
         return used_bytes
 
@@ -166,28 +189,35 @@ class Inbox:
                 queue.appendleft(message)
                 self._messages += 1
                 self._size_bytes += message.size_bytes
+                used_bytes = self._bytes_of.get(message.publisher, 0)
+                self._bytes_of[message.publisher] = used_bytes + message.size_bytes
             turns = dict.fromkeys(
                 message.publisher for message in messages if message.publisher in first
             )
             self._queues = {publisher: first[publisher] for publisher in turns} | self._queues
 
     def waiting_since(self, publisher: PublisherKey) -> float | None:
-        """When the publisher's oldest message that waits was received; None where none does."""
+        """When the publisher's oldest message was received that waits, or had no room and is yet to
+        be told; None where there is none.
+        """
         with self._lock:
             queue = self._queues.get(publisher) or self._paused.get(publisher)
-            return queue[0].received_at if queue else None
+            overflow = self._overflowed.get(publisher)
+            if queue:
+                return queue[0].received_at
+            return None if overflow is None else overflow.since
 
     def take_overflowed(self) -> dict[PublisherKey, list[bytes]]:
         """Whose messages were dropped since the last call: all but the last frame of the latest. Of
-        a publisher that is paused not yet.
+        a publisher of which something waits, or that is paused, not yet: that came before.
         """
         if not self._overflowed:
             return {}
         with self._lock:
             overflowed = {
-                publisher: heads
-                for publisher, heads in self._overflowed.items()
-                if publisher not in self._paused
+                publisher: overflow.heads
+                for publisher, overflow in self._overflowed.items()
+                if publisher not in self._paused and publisher not in self._queues
             }
             for publisher in overflowed:
                 del self._overflowed[publisher]
@@ -199,7 +229,8 @@ class Inbox:
             paused = self._paused.pop(publisher, None)
             queue = self._queues.pop(publisher, ()) if paused is None else paused
             self._messages -= len(queue)
-            self._size_bytes -= sum(message.size_bytes for message in queue)
+            self._size_bytes -= self._bytes_of.pop(publisher, 0)
+            self._overflowed.pop(publisher, None)
 
     def dropped(self) -> dict[PublisherKey, int]:
         """How many messages of each publisher did not fit, since the start."""

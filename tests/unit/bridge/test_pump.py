@@ -54,7 +54,7 @@ def test_a_gap_of_a_publisher_that_cannot_replay_is_told_at_once() -> None:
 def test_what_the_inbox_had_no_room_for_is_a_gap_though_nothing_comes_after_it() -> None:
     async def scene(bench: Bench) -> None:
         await bench.begin(PLAIN)
-        bench.pump.inbox._messages_max = 2
+        bench.pump.inbox._messages_max = 4
         await bench.receive(live(0), live(1), live(2), live(3))
         await bench.receive(live(4))
 
@@ -69,7 +69,7 @@ def test_what_the_inbox_had_no_room_for_is_asked_for_where_that_can_be() -> None
     async def scene(bench: Bench) -> None:
         await bench.begin(REPLAYS)
         bench.engine.has = {number: live(number, TWO) for number in range(4)}
-        bench.pump.inbox._messages_max = 2
+        bench.pump.inbox._messages_max = 4
         await bench.receive(*(live(number, TWO) for number in range(4)))
 
     bench = play(scene)

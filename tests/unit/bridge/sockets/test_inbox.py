@@ -1,3 +1,5 @@
+import pytest
+
 from bridge.sockets.inbox import Inbox
 from bridge.sockets.raw_message import RawMessage
 from schemas.identities import PublisherKey
@@ -30,21 +32,73 @@ def test_an_empty_inbox_gives_nothing() -> None:
 
 
 def test_messages_beyond_the_bound_are_dropped_and_counted_by_publisher() -> None:
-    inbox = Inbox(messages_max=2)
+    inbox = Inbox(messages_max=4)
     sent = messages(3)
-    inbox.put([*sent, RawMessage(TWO, [b""], 0.0)])
-    assert inbox.take(9) == sent[:2]
+    others = [RawMessage(TWO, [b""], 0.0), RawMessage(TWO, [b""], 0.0)]
+    inbox.put([*sent, *others])
+    assert inbox.take(9) == [*sent[:2], others[0]]
     assert inbox.dropped() == {ONE: 1, TWO: 1}
 
 
 def test_bytes_beyond_the_bound_are_dropped_and_counted() -> None:
-    inbox = Inbox(bytes_max=10)
+    inbox = Inbox(bytes_max=20)
     sent = messages(3, size_bytes=5)
     inbox.put(sent)
     assert inbox.take(9) == sent[:2]
     assert inbox.dropped() == {ONE: 1}
     inbox.put(sent)
     assert len(inbox) == 2
+
+
+@pytest.mark.parametrize("bound", ["messages_max", "bytes_max"])
+def test_who_sends_more_than_there_is_room_for_leaves_room_for_others(bound: str) -> None:
+    """One publisher's flood would have the inbox drop what another one sends."""
+    inbox = Inbox(messages_max=120) if bound == "messages_max" else Inbox(bytes_max=120)
+    many = {of: [RawMessage(of, [b"m"], 0.0)] * 200 for of in (ONE, TWO)}
+    for _ in range(20):
+        for of in (ONE, TWO):
+            inbox.put(many[of])
+            inbox.take(1)  # whoever sends is faster
+    assert len(inbox) <= 81, "two of them have two thirds of it, and what was there before"
+    few = [RawMessage(THREE, [b"f"], 0.0)] * 15
+    inbox.put(few)
+    assert inbox.dropped().keys() == {ONE, TWO}
+    left = inbox.take(1000)
+    assert left.count(few[0]) == 15
+    inbox.put(many[ONE])
+    assert len(inbox) == 60, "half of it, once it is empty again"
+
+
+def test_who_had_no_room_counts_as_waiting_until_that_was_told() -> None:
+    """Else its answers would stay exact while another one floods the inbox."""
+    inbox = Inbox(messages_max=4)
+    inbox.put([RawMessage(ONE, [b"t", b"n", b"p"], float(at)) for at in range(3)])
+    inbox.put([RawMessage(TWO, [b"t", b"2", b"p"], float(at)) for at in (5, 6)])
+    assert (inbox.waiting_since(ONE), inbox.waiting_since(TWO)) == (0.0, 5.0)
+    inbox.take(2)  # all of the first one's
+    assert inbox.waiting_since(ONE) == 2.0
+    assert inbox.take_overflowed() == {ONE: [b"t", b"n"]}, "though the other one's still wait"
+    assert inbox.waiting_since(ONE) is None
+    inbox.take(2)
+    assert inbox.waiting_since(TWO) == 6.0
+    assert inbox.take_overflowed() == {TWO: [b"t", b"2"]}
+    inbox.put([RawMessage(TWO, [b"t", b"2", b"p"], 7.0)] * 3)
+    inbox.discard(TWO)
+    assert (inbox.waiting_since(TWO), inbox.size_bytes) == (None, 0)
+    assert inbox.take_overflowed() == {}
+
+
+def test_the_taker_is_woken_where_all_that_came_had_no_room() -> None:
+    woken: list[int] = []
+    inbox = Inbox(messages_max=2, when_filled=lambda: woken.append(len(inbox)))
+    inbox.pause(ONE)
+    inbox.put([RawMessage(ONE, [b"t", b"n", b"p"], 0.0)])
+    assert woken == []
+    inbox.put([RawMessage(TWO, [b"t", b"2", b"p"], 0.0)])
+    assert woken == [2]
+    assert len(inbox.take(9)) == 1
+    inbox.put([RawMessage(ONE, [b"t", b"n", b"p"], 0.0)])
+    assert woken == [2, 1]
 
 
 def test_a_turn_takes_no_more_bytes_than_asked_for_but_one_message_at_least() -> None:
@@ -70,7 +124,7 @@ def test_who_has_no_room_in_a_turn_is_the_first_of_the_next() -> None:
 
 def test_the_taker_is_woken_when_there_is_something_to_take_again() -> None:
     woken: list[int] = []
-    inbox = Inbox(messages_max=2, when_filled=lambda: woken.append(len(inbox)))
+    inbox = Inbox(messages_max=4, when_filled=lambda: woken.append(len(inbox)))
     inbox.put([])
     assert woken == []
     inbox.put(messages(1))
@@ -96,7 +150,7 @@ def test_a_publisher_s_waiting_messages_can_be_dropped() -> None:
 
 def test_what_comes_of_a_paused_publisher_waits_and_counts() -> None:
     woken: list[int] = []
-    inbox = Inbox(messages_max=4, when_filled=lambda: woken.append(len(inbox)))
+    inbox = Inbox(messages_max=7, when_filled=lambda: woken.append(len(inbox)))
     first, second, third = messages(3)
     other = RawMessage(TWO, [b"x"], 5.0)
     inbox.put([first])
@@ -108,16 +162,16 @@ def test_what_comes_of_a_paused_publisher_waits_and_counts() -> None:
     assert woken == [1, 4], "there was nothing to take but of a paused one"
     assert inbox.take(9) == [other]
     assert (len(inbox), inbox.size_bytes, inbox.waiting_since(ONE)) == (3, 3, 0.0)
-    inbox.put([other, other])
+    inbox.put([other, other, other])
     assert inbox.dropped() == {TWO: 1}, "what waits counts"
     inbox.go_on(ONE)
     inbox.go_on(ONE)
-    assert inbox.take(9) == [other, first, second, third]
+    assert inbox.take(9) == [other, other, first, second, third]
     assert (len(inbox), inbox.size_bytes) == (0, 0)
     inbox.pause(ONE)
     inbox.put([first])
     inbox.go_on(ONE)
-    assert woken == [1, 4, 4, 1], "by the end of the pause, too"
+    assert woken == [1, 4, 5, 1], "by the end of the pause, too"
 
 
 def test_a_pause_ends_with_what_waits_of_the_publisher() -> None:
