@@ -6,8 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from bridge import supervision
+from bridge.pace import Pace
 from bridge.sequencing.lane import NO_ANCHOR, Anchor
 from schemas.errors import EndpointError
+from schemas.limits import TURN_S
 from schemas.positions import Cursor
 from tests.unit.bridge.messages import registration
 from tests.unit.bridge.pump_bench import (
@@ -75,6 +77,29 @@ def test_what_the_inbox_had_no_room_for_is_asked_for_where_that_can_be() -> None
     bench = play(scene)
     assert bench.sink.told(TWO) == numbers(0, 3)
     assert bench.engine.asked[-1] == Cursor(1, 1)
+
+
+def test_what_the_inbox_had_no_room_for_is_told_while_another_one_floods_it() -> None:
+    """Until it is told, answers without it are exact; and a flood may never end."""
+
+    async def scene(bench: Bench) -> None:
+        await bench.begin(PLAIN)
+        await bench.begin(REPLAYS)
+        bench.engine.has = {number: live(number, TWO) for number in range(5)}
+        bench.pump._pace = Pace(TURN_S, least=1, most=1)
+        inbox = bench.pump.inbox
+        inbox._messages_max = 9
+        flood = iter(range(1000))
+        inbox.put([live(next(flood)) for _ in range(4)])
+        inbox.put([live(number, TWO) for number in range(5)])
+        assert inbox.dropped()[TWO] > 0
+        for _ in range(40):
+            inbox.put([live(next(flood)) for _ in range(4 - len(inbox))])
+            await asyncio.sleep(0)
+            assert inbox, "it is never empty"
+        assert bench.sink.told(TWO) == numbers(0, 4)
+
+    assert play(scene).engine.asked[-1].sequence < 4
 
 
 def test_a_publisher_begins_behind_what_the_log_has_of_it() -> None:

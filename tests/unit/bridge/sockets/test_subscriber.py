@@ -334,7 +334,7 @@ def test_two_publishers_are_told_apart(
 
 
 def test_what_does_not_fit_the_inbox_is_counted() -> None:
-    inbox = Inbox(messages_max=3)
+    inbox = Inbox(messages_max=6)
     subscriber = Subscriber(inbox)
     subscriber.start()
     engine = Engine()
