@@ -257,6 +257,7 @@ STORE_GENERATION_MIN_BYTES: Final = 1 * MIB  # deltas of a context before it is 
 TOPIC_GENERATION_MIN_BYTES: Final = 64 * KIB  # the same in a topic, which many small contexts share
 DUMP_CHUNK_ENTRIES_MAX: Final = 32_768
 MAINTAINED_ENTRIES: Final = 4096  # released or rewritten at a time where nothing waits: 1 ms
+RELEASED_AT_ONCE: Final = 2048  # of them, before the time is looked at
 MAINTAINED_S: Final = 0.002  # after which no more is released
 REWRITE_AFTER_BYTES: Final = 64 * KIB  # folded, then so many entries are rewritten beside it
 FLUSH_STEP_BYTES: Final = 256 * KIB  # of rows, written between two records: some 2 ms

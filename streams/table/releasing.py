@@ -2,11 +2,8 @@
 
 import time
 from collections.abc import Callable
-from typing import Final
 
-from schemas.limits import MAINTAINED_S
-
-_AT_ONCE: Final = 2048
+from schemas.limits import MAINTAINED_S, RELEASED_AT_ONCE
 
 
 def release_some(
@@ -21,5 +18,5 @@ def release_some(
         clock: monotonic seconds.
     """
     until = clock() + MAINTAINED_S
-    while entries > 0 and release(min(entries, _AT_ONCE)) and clock() < until:
-        entries -= _AT_ONCE
+    while entries > 0 and release(min(entries, RELEASED_AT_ONCE)) and clock() < until:
+        entries -= RELEASED_AT_ONCE
