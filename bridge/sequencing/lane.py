@@ -464,7 +464,9 @@ class Lane:
     def add_gap(self, window: Window, first: int, last: int, reason: str) -> None:
         """Adds a gap for these batches, by which the fold degrades the publisher."""
         self.degraded = True
-        if not self._has_told_gap:
+        if (
+            reason != JOINED_LATE and not self._has_told_gap
+        ):  # what was before us is no loss of ours
             self._has_told_gap = True
             _logger.warning(
                 "Batches %d to %d of %s are lost (%s); its answers are degraded (further gaps of it"

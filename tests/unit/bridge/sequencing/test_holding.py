@@ -320,3 +320,11 @@ def test_what_the_log_has_is_looked_at_once_however_much_of_it_waits() -> None:
     assert first.sequence == 10
     assert sequencer.waiting(KEY) == 1
     assert sequencer.counters()[KEY].duplicates == 8
+
+
+def test_the_first_loss_of_a_publisher_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    sequencer = following(repairs=False)
+    sequencer.process([live(12), live(14), live(16)], 1.0)
+    [line] = [record.getMessage() for record in caplog.records]
+    assert line.startswith("Batches 10 to 11 of ")
+    assert "are lost (missed)" in line
