@@ -5,19 +5,16 @@ The flood is written to the log as fast as the bridge can, which is faster than 
 writes rows. So what is measured is the log's order, too: whatever of the flood was there before.
 """
 
-import threading
+from typing import Final
 
 from benchmarks.distributed.cluster import Cluster, Role
 from benchmarks.distributed.pipeline import start_roles
-from benchmarks.embedded.fairness import FLOOD, Flood, figures_of, floods, watch
+from benchmarks.embedded.fairness import ALONE_S, Flood, figures_of, floods, watch, watch_beside
 from benchmarks.embedded.publisher import Publisher
-from benchmarks.embedded.publisher_process import Sent
-from benchmarks.embedded.service import until
 from benchmarks.report.figures import Figure
 from benchmarks.sizes import KernelName, Sizes
 
-PARTITIONS = 1
-POLL_S = 0.05
+PARTITIONS: Final = 1
 
 
 def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
@@ -35,12 +32,7 @@ def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
 def run_once(replica: Role, flood: Flood | None) -> list[float]:
     """As `embedded.fairness.run_once`, in one partition."""
     if flood is None:
-        return watch(replica, seconds=2.0)
+        return watch(replica, seconds=ALONE_S)
     with Publisher(flood.plan) as publisher:
         publisher.connect(replica)
-        sent: list[Sent] = []
-        sending = threading.Thread(target=lambda: sent.append(publisher.send()), daemon=True)
-        waits_ms = watch(replica, seconds=flood.seconds, then=sending)
-        sending.join()
-        until(lambda: replica.sequences()[FLOOD] >= sent[0].last_sequence, poll_s=POLL_S)
-        return waits_ms
+        return watch_beside(replica, publisher, flood)

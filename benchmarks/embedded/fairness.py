@@ -29,6 +29,8 @@ FLOOD: Final = "i0"
 MARK_S: Final = 0.01
 POLL_S: Final = 0.002
 BEFORE_S: Final = 0.2
+ALONE_S: Final = 2.0
+FOLDED_POLL_S: Final = 0.1
 AIM: Final = Aim(at_most=50.0)
 """Milliseconds by which no publisher delays another."""
 
@@ -49,7 +51,7 @@ def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
         if flood is None:
             alone_ms = figures[-1].value
         else:
-            figures.append(added(name, passes, alone_ms))
+            figures.append(_added(name, passes, alone_ms))
     return figures
 
 
@@ -104,7 +106,7 @@ def figures_of(name: str, passes: Sequence[list[float]]) -> list[Figure]:
     ]
 
 
-def added(name: str, passes: Sequence[list[float]], alone_ms: float) -> Figure:
+def _added(name: str, passes: Sequence[list[float]], alone_ms: float) -> Figure:
     """What the flood adds to the worst."""
     return Figure(
         name=f"{name}: worst, beyond the worst alone",
@@ -120,19 +122,24 @@ def run_once(kernel: KernelName, flood: Flood | None) -> list[float]:
     """
     with Service(kernel) as service:
         if flood is None:
-            return watch(service, seconds=2.0)
+            return watch(service, seconds=ALONE_S)
         with Publisher(flood.plan) as publisher:
             publisher.connect(service)
             if flood.plan.pattern != "stored":
                 stored = publisher.send()  # all that is removed or cleared then
                 service.wait_folded(FLOOD, stored.last_sequence)
                 service.wait_flushed()
-            sent: list[Sent] = []
-            sending = threading.Thread(target=lambda: sent.append(publisher.send()), daemon=True)
-            waits_ms = watch(service, seconds=flood.seconds, then=sending)
-            sending.join()
-            service.wait_folded(FLOOD, sent[0].last_sequence)
-            return waits_ms
+            return watch_beside(service, publisher, flood)
+
+
+def watch_beside(service: Watched, publisher: Publisher, flood: Flood) -> list[float]:
+    """As `watch`, while the publisher sends its next phase; returns once that is folded."""
+    sent: list[Sent] = []
+    sending = threading.Thread(target=lambda: sent.append(publisher.send()), daemon=True)
+    waits_ms = watch(service, seconds=flood.seconds, then=sending)
+    sending.join()
+    until(lambda: service.sequences()[FLOOD] >= sent[0].last_sequence, poll_s=FOLDED_POLL_S)
+    return waits_ms
 
 
 def watch(service: Watched, *, seconds: float, then: threading.Thread | None = None) -> list[float]:

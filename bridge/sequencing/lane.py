@@ -464,9 +464,8 @@ class Lane:
     def add_gap(self, window: Window, first: int, last: int, reason: str) -> None:
         """Adds a gap for these batches, by which the fold degrades the publisher."""
         self.degraded = True
-        if (
-            reason != JOINED_LATE and not self._has_told_gap
-        ):  # what was before us is no loss of ours
+        # What was sent before we listened is no loss of ours.
+        if reason != JOINED_LATE and not self._has_told_gap:
             self._has_told_gap = True
             _logger.warning(
                 "Batches %d to %d of %s are lost (%s); its answers are degraded (further gaps of it"

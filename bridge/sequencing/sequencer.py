@@ -412,21 +412,16 @@ class Sequencer:
         lane.missing = None
         is_later, lane.is_resuming = lane.is_resuming, False
         has_taken = False
-        while lane.held:
+        while (held := self._first_held(lane)) is not None:
             if has_taken and time.monotonic() >= until:
                 lane.is_resuming = True
                 return self._close(lane, window, now)
-            batch = lane.held[0].batch
-            if lane.is_older(batch):
-                lane.counters.duplicates += 1
-                self._pop(lane)
-                continue
-            if (is_later or has_taken) and lane.needs_repair(batch):
+            if (is_later or has_taken) and lane.needs_repair(held.batch):
                 self._gaps.append(publisher)
                 return self._close(lane, window, now)
             has_taken = True
-            link = self._pop(lane).link
-            window = self._accept(lane, window, batch, link, now)
+            self._pop(lane)
+            window = self._accept(lane, window, held.batch, held.link, now)
         lane.held = None
         self._ask_for_overflowed(lane, window)
         return self._close(lane, window, now)

@@ -10,7 +10,7 @@ publisher counts as late from then on, until that is told as a gap or asked for 
 """
 
 import threading
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -38,7 +38,7 @@ class Inbox:
     takes.
 
     Args:
-        messages_max: bound on waiting messages; of one publisher on those of others, too.
+        messages_max: bound on all waiting messages and, once more, those of who sends another one.
         bytes_max: the same of the bytes of their frames.
         when_filled: called, on the thread that puts, when there is something to take again.
 
@@ -56,7 +56,8 @@ class Inbox:
         self._messages_max = messages_max
         self._bytes_max = bytes_max
         self._when_filled = when_filled
-        self._queues: dict[PublisherKey, deque[RawMessage]] = {}  # the next one's turn first
+        # The one whose turn is next first.
+        self._queues: OrderedDict[PublisherKey, deque[RawMessage]] = OrderedDict()
         self._paused: dict[PublisherKey, deque[RawMessage]] = {}
         self._messages = 0
         self._size_bytes = 0
@@ -148,11 +149,10 @@ class Inbox:
                 used_bytes = self._take_share(queue, taken, room, room_bytes)
                 if not used_bytes:
                     break  # it is the first one's turn then
-                del self._queues[publisher]
                 if queue:
-                    self._queues[publisher] = queue  # behind the others
+                    self._queues.move_to_end(publisher)
                 else:
-                    del self._bytes_of[publisher]
+                    del self._queues[publisher], self._bytes_of[publisher]
                 room_bytes -= used_bytes
         return taken
 
@@ -175,26 +175,20 @@ class Inbox:
 
     def give_back(self, messages: Sequence[RawMessage]) -> None:
         """Puts messages that were taken back to where they were: the next ones of their publishers,
-        whose turn it is next. Cost O(messages, publishers that wait).
+        whose turn it is next. Cost O(messages).
         """
         with self._lock:
-            first: dict[PublisherKey, deque[RawMessage]] = {}
             for message in reversed(messages):
-                queue = self._paused.get(message.publisher)
+                publisher = message.publisher
+                queue = self._paused.get(publisher)
                 if queue is None:
-                    queue = self._queues.pop(message.publisher, None) or first.get(
-                        message.publisher, deque()
-                    )
-                    first[message.publisher] = queue
+                    queue = self._queues.setdefault(publisher, deque())
+                    self._queues.move_to_end(publisher, last=False)
                 queue.appendleft(message)
                 self._messages += 1
                 self._size_bytes += message.size_bytes
-                used_bytes = self._bytes_of.get(message.publisher, 0)
-                self._bytes_of[message.publisher] = used_bytes + message.size_bytes
-            turns = dict.fromkeys(
-                message.publisher for message in messages if message.publisher in first
-            )
-            self._queues = {publisher: first[publisher] for publisher in turns} | self._queues
+                used_bytes = self._bytes_of.get(publisher, 0)
+                self._bytes_of[publisher] = used_bytes + message.size_bytes
 
     def waiting_since(self, publisher: PublisherKey) -> float | None:
         """When the publisher's oldest message was received that waits, or had no room and is yet to
@@ -224,7 +218,7 @@ class Inbox:
         return overflowed
 
     def discard(self, publisher: PublisherKey) -> None:
-        """Drops a publisher's waiting messages, and ends its pause. Cost O(those)."""
+        """Drops a publisher's waiting messages, and ends its pause."""
         with self._lock:
             paused = self._paused.pop(publisher, None)
             queue = self._queues.pop(publisher, ()) if paused is None else paused

@@ -30,8 +30,6 @@ from tests.unit.bridge.pump_bench import (
 )
 from tests.unit.bridge.sequencing.test_sequencer import removed
 
-# Large batches
-
 EVENTS = 8
 
 

@@ -30,8 +30,6 @@ from tests.unit.bridge.pump_bench import (
     play,
 )
 
-# Turns
-
 
 def test_what_is_received_becomes_records_in_order() -> None:
     async def scene(bench: Bench) -> None:
