@@ -142,10 +142,14 @@ def test_what_a_turn_has_no_time_for_keeps_its_place_before_a_large_message(
     assert bench.pump.faults == 0
 
 
-def test_what_waited_for_a_repair_follows_while_others_have_their_turns(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture
+def in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waited follows a batch at a time."""
     monkeypatch.setattr(pumps, "HELD_TURN_S", -1.0)
+
+
+@pytest.mark.usefixtures("in_parts")
+def test_what_waited_for_a_repair_follows_while_others_have_their_turns() -> None:
 
     async def scene(bench: Bench) -> None:
         await bench.begin(PLAIN)
@@ -169,11 +173,9 @@ def test_what_waited_for_a_repair_follows_while_others_have_their_turns(
     assert not bench.pump.sequencer.is_held(TWO)
 
 
-def test_what_comes_while_what_waited_follows_waits_in_the_inbox(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.mark.usefixtures("in_parts")
+def test_what_comes_while_what_waited_follows_waits_in_the_inbox() -> None:
     """Else it would take the room of what waits for repairs, while nothing is wrong."""
-    monkeypatch.setattr(pumps, "HELD_TURN_S", -1.0)
 
     async def scene(bench: Bench) -> None:
         bench.sink.turn_bytes = 1  # each record waits for its turn
@@ -196,10 +198,8 @@ def test_what_comes_while_what_waited_follows_waits_in_the_inbox(
     assert play(scene).sink.told() == numbers(0, 24)
 
 
-def test_a_gap_among_what_waited_is_asked_for_though_it_is_met_later(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(pumps, "HELD_TURN_S", -1.0)
+@pytest.mark.usefixtures("in_parts")
+def test_a_gap_among_what_waited_is_asked_for_though_it_is_met_later() -> None:
 
     async def scene(bench: Bench) -> None:
         await bench.begin(REPLAYS)
@@ -213,12 +213,10 @@ def test_a_gap_among_what_waited_is_asked_for_though_it_is_met_later(
     assert bench.sink.told(TWO) == numbers(0, 6)
 
 
+@pytest.mark.usefixtures("in_parts")
 @pytest.mark.parametrize("of", [PLAIN, REPLAYS], ids=["plain", "replays"])
 @pytest.mark.parametrize("how", ["held again", "forgotten", "at the end"])
-def test_what_follows_in_parts_can_be_cut_short(
-    how: str, of: Registration, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pumps, "HELD_TURN_S", -1.0)
+def test_what_follows_in_parts_can_be_cut_short(how: str, of: Registration) -> None:
     publisher = of.publisher
 
     async def scene(bench: Bench) -> None:
