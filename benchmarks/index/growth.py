@@ -120,10 +120,12 @@ class _Pauses:
         self._thread.join()
 
     def _ask(self) -> None:
-        while not self._stopping.wait(QUERY_EVERY_S):
+        is_ending = False
+        while not is_ending:  # once at least: a small table has grown before the thread runs
             began = time.monotonic()
             self._index.query(SCOPE, self._prompt, b"", None)
             self._asked_ms.append(1e3 * (time.monotonic() - began))
+            is_ending = self._stopping.wait(QUERY_EVERY_S)
 
     def figures(self, held: int) -> list[Figure]:
         """The longest, and nearly the longest: a busy machine takes its own."""
