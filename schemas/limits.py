@@ -112,6 +112,7 @@ MESSAGE_FRAMES_MAX: Final = 3  # reason="frame_count"; what follows is not read:
 BULK_BYTES: Final = 64 * KIB  # a larger message is decoded beside the loop, and counted before
 BULK_IDLE_WAIT_S: Final = 0.02  # each part of it goes when the fold has nothing to do, or then
 BULK_IDLE_LOOK_S: Final = 0.001
+BULK_HELD_BACK_MAX: Final = 4  # large messages that wait, decoded, for the workers
 BATCH_VALUES_MAX: Final = 2_500_000  # reason="too_many_values"; numbers, nested ones included
 BATCH_EVENTS_MAX: Final = 65_536  # reason="too_many_events"
 BATCH_APART_EVENTS_MAX: Final = 16_384  # with a bad one among them, looked at one by one
@@ -127,6 +128,7 @@ GROUP_NUMBER_MAX: Final = 2**31 - 1  # reason="bad_group"
 INBOX_MESSAGES_MAX: Final = 262_144  # reason="inbox_full"
 HEAD_BYTES_MAX: Final = 1024  # of a dropped message's topic and number, kept to tell what is lost
 INBOX_BYTES_MAX: Final = 512 * MIB  # reason="inbox_full"
+INBOX_HELD_BACK_RATIO: Final = 0.75  # who is held back goes on from there: rather late than lost
 INBOX_SHARE_MESSAGES: Final = 64  # taken of one publisher before it is the next one's turn
 INBOX_SHARE_BYTES: Final = 128 * KIB  # the same in bytes; one message is taken whatever its size
 PUBLISHER_FILES_SHARE: Final = 8  # so much of the limit of open files is left to clients and disks
@@ -216,6 +218,14 @@ SPOOL_AFTER_S: Final = 1.0  # a record not acknowledged by then makes the next o
 SPOOL_BYTES_MAX: Final = 1 * GIB  # reason="spool_full"
 SPOOL_REOPEN_RATIO: Final = 0.9  # of the bound: below it, records are taken again
 SPOOL_CHANGES_MAX: Final = 4096  # deleted or replaced in one write
+LAG_S: Final = 0.05  # a bridge keeps no more before the workers than they fold in this time
+LAG_BYTES_FIRST: Final = 1 * MIB  # of it, before it is known how fast they are
+LAG_BYTES_MIN: Final = 128 * KIB  # of it, however slow they are
+LAG_BYTES_MAX: Final = 64 * MIB  # of it, however fast
+LAG_RECORD_BYTES: Final = 512  # that a record counts beside its bytes: a gap takes time, too
+LAG_RECORDS_MAX: Final = 65_536  # of a partition that are remembered until they are folded
+LAG_LOOK_S: Final = 0.01  # how often it is looked how far the workers are, while some may wait
+LAG_SILENT_S: Final = 1.0  # workers that stand still for longer hold nobody back
 BRIDGE_FLUSH_S: Final = 3.0  # for the queue to be acknowledged, on a rebalance and at the end
 
 # delivery: to the embedded log.
@@ -297,7 +307,8 @@ WORKER_BUFFER_RECORDS_MAX: Final = 256
 WORKER_BATCH_RECORDS_MAX: Final = 256  # folded and written at once
 
 # worker: the Faust app, its end and its restart.
-WORKER_FLUSH_S: Final = 0.05  # records are gathered for this long: latency, for larger flushes
+WORKER_FLUSH_S: Final = 0.02  # batches begin no more often: latency, for larger flushes
+WORKER_GATHER_MIN_S: Final = 0.005  # records of a batch come one by one, some 15,000 in a second
 WORKER_SESSION_S: Final = 10.0  # after it others take over its partitions
 WORKER_DAMAGE_PAUSE_S: Final = 0.05  # between two fetches, while damage is read past
 WORKER_POLL_S: Final = 0.01  # between two looks whether Faust knows the agent's topic, at the start

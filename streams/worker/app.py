@@ -33,14 +33,17 @@ parameters with the pinned versions):
     `_getmany`
         a batch that is damaged is read past; any other error of the client ends the app in order,
         where Faust would crash.
-    `_commit`
-        no more than what the tables cover, which a batch that was dropped is not; a commit that
-        fails is left to the next one, where Faust would crash.
+    `commit`, `_commit`
+        what the tables cover, after each batch, too; a commit that fails, or takes long, is left to
+        the next one, where Faust would crash, or wait for a thread that has crashed.
     `on_start`, `on_thread_stop`, `_gather_remaining_tasks`, `on_crash` of the thread
         a broker that is away at the start, or at the end, ends the app in order; no connection is
         left open; nothing is printed.
     `Worker` of the thread
         a process that has to end does not wait for a consumer whose broker is away.
+    `Stream.wait_for_stopped`
+        how long a batch gathers: `take_events` would wait from the end of the last one, also where
+        it has taken long, and look for records that often while there are none.
     `on_buffer_full`
         nothing: the fetch waits for room. Faust would leave the partition out of the next fetch,
         and sleep for a second where that leaves none.
@@ -99,6 +102,7 @@ from schemas.limits import (
 )
 from streams.log.events_topic import log_bounds
 from streams.log.interface import LogEntry
+from streams.worker.gathering import Gathering
 from streams.worker.outcome import Outcome
 from streams.worker.owner import PartitionOwner
 from streams.worker.stall_watch import StallWatch
@@ -140,17 +144,30 @@ class _Thread(driver.AIOKafkaConsumerThread):
         await super()._gather_remaining_tasks()
         await abort_connections()
 
+    async def commit(self, offsets: Mapping[TP, int]) -> bool:
+        """Returns though the thread has crashed, or the broker is away: Faust's last commit, for
+        which its end waits, would be answered by nobody.
+        """
+        if self.crashed:
+            return False
+        try:
+            return await asyncio.wait_for(super().commit(offsets), WORKER_COMMIT_S)
+        except TimeoutError:
+            return False
+
     async def _commit(self, offsets: Mapping[TP, int]) -> bool:
-        """Commits no more than what the tables cover: a batch that was dropped is acked, too."""
-        proven: dict[Partition, int] = {}  # the client takes none of Faust's own
+        """Commits what the tables cover, which is what bridges look at: a batch that was dropped is
+        acked, too, and one that is being folded is not.
+        """
+        covered: dict[Partition, int] = {}  # the client takes none of Faust's own
         for tp in self.assignment() & offsets.keys():
-            covered = self.app.owner.covered(tp.partition)
-            if covered is not None:
-                proven[Partition(tp.topic, tp.partition)] = min(offsets[tp], covered)
-        if not proven:
+            offset = self.app.owner.covered(tp.partition)
+            if offset is not None:
+                covered[Partition(tp.topic, tp.partition)] = offset
+        if not covered:
             return False  # all of them are being opened; the client refuses to commit nothing
         try:
-            await self._ensure_consumer().commit(proven)
+            await self._ensure_consumer().commit(covered)
         except (KafkaError, OSError):  # a rebalance or an outage is under way
             return False
         return True
@@ -183,6 +200,11 @@ class _Consumer(driver.Consumer):
 
     def _new_consumer_thread(self) -> _Thread:
         return _Thread(self, loop=self.loop, beacon=self.beacon)
+
+    async def commit_covered(self, partitions: Iterable[int]) -> None:
+        """Commits what the tables of these partitions cover, now."""
+        topic = self.app.events_topic
+        await self._thread.commit(dict.fromkeys((TP(topic, one) for one in partitions), 0))
 
     async def seek_to_committed(self) -> Mapping[TP, int]:
         """The positions that the tables have, which are sought first."""
@@ -275,6 +297,19 @@ class _Tables(TableManager):
             await super().on_rebalance(assigned, revoked, newly_assigned, generation_id)
 
 
+class _Stream(Stream[Any]):
+    app: "WorkerApp"
+
+    async def wait_for_stopped(
+        self,
+        *coros: Any,
+        timeout: Any = None,  # noqa: ASYNC109 -- Faust's parameter
+    ) -> bool:
+        """`take_events` waits here for its buffer to be full, or so long: that is ours to say."""
+        (full,) = coros
+        return await super().wait_for_stopped(self.app.gathering.wait(full))
+
+
 class _Boot(BootStrategy):
     """Neither a web server nor Faust's producer: flushes have producers of their own."""
 
@@ -308,7 +343,10 @@ class WorkerApp(faust.App):
         self._options = options
         self._group = group
         self._session_timeout_s = session_timeout_s
-        self._events_topic = topic
+        self._folded: dict[int, None] = {}  # partitions, since the last commit; a set
+        self._has_folded = asyncio.Event()
+        self.gathering = Gathering(flush_s)
+        self.events_topic = topic
         super().__init__(
             group,
             broker=[URL(f"kafka://{server}") for server in options["bootstrap_servers"]],
@@ -322,6 +360,7 @@ class WorkerApp(faust.App):
             topic_allow_declare=False,
             topic_disable_leader=True,
             autodiscover=False,
+            Stream=_Stream,
             TableManager=_Tables,
         )
         events = self.topic(
@@ -334,6 +373,7 @@ class WorkerApp(faust.App):
 
         async def fold(stream: StreamT[bytes]) -> None:
             taking = cast("Stream[bytes]", stream)
+            taking.add_processor(self.gathering.note)
             async for batch in taking.take_events(WORKER_BATCH_RECORDS_MAX, within=flush_s):
                 await self._fold(event.message for event in batch)
 
@@ -374,6 +414,23 @@ class WorkerApp(faust.App):
             await self.owner.fold(records)
         except Exception as error:  # noqa: BLE001 -- none may leave the agent
             self.outcome.fail(error)
+        else:
+            self._folded.update(dict.fromkeys(records))
+            self._has_folded.set()
+
+    async def _tell_folded(self) -> None:
+        """Commits after each batch: bridges look at it, and hold back who is far ahead of it.
+
+        Faust's own commits go on beside it, for what these could not commit.
+        """
+        while True:
+            await self._has_folded.wait()
+            self._has_folded.clear()
+            partitions, self._folded = self._folded, {}
+            try:
+                await cast("_Consumer", self.consumer).commit_covered(partitions)
+            except Exception as error:  # noqa: BLE001 -- raised by `run`
+                self.outcome.fail(error)
 
     # Its end
 
@@ -393,6 +450,7 @@ class WorkerApp(faust.App):
         entered = asyncio.ensure_future(self.outcome.entered.wait())
         stopped = asyncio.ensure_future(stopping.wait())
         watching = asyncio.ensure_future(self._watch())
+        telling = asyncio.ensure_future(self._tell_folded())
         try:
             await asyncio.wait((entered, starting), return_when=asyncio.FIRST_COMPLETED)
             await asyncio.wait((stopped, self.outcome.failed), return_when=asyncio.FIRST_COMPLETED)
@@ -400,6 +458,7 @@ class WorkerApp(faust.App):
             entered.cancel()
             stopped.cancel()
             watching.cancel()
+            telling.cancel()
             try:
                 await self._end()
             finally:
@@ -415,7 +474,7 @@ class WorkerApp(faust.App):
             await asyncio.sleep(WORKER_STALL_CHECK_S)
             try:
                 places = self._places()
-                logs = await log_bounds(self._options, self._events_topic, places) if places else {}
+                logs = await log_bounds(self._options, self.events_topic, places) if places else {}
             except (KafkaError, OSError):
                 continue  # Kafka is away, which others tell
             if (stalled := watch.note(places, logs, time.monotonic())) is not None:

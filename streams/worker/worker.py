@@ -28,6 +28,7 @@ from schemas.errors import (
 from schemas.limits import (
     WORKER_CLEAN_S,
     WORKER_FLUSH_S,
+    WORKER_POLL_S,
     WORKER_RETRY_MAX_S,
     WORKER_RETRY_S,
     WORKER_SESSION_S,
@@ -220,6 +221,9 @@ async def _clean(app: WorkerApp, others: set["asyncio.Task[object]"]) -> None:
         task.cancel()
     if left:
         _, left = await asyncio.wait(left, timeout=WORKER_CLEAN_S)
+    end = time.monotonic() + WORKER_CLEAN_S
+    while not app.outcome.has_left and time.monotonic() < end:  # noqa: ASYNC110 -- another thread
+        await asyncio.sleep(WORKER_POLL_S)  # the broker answers its farewell in its own time
     if left or not app.outcome.has_left:
         consumer = "has ended" if app.outcome.has_left else "has not ended"
         raise LoopSpoiledError(

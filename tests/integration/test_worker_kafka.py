@@ -17,6 +17,7 @@ from brokers.topics import ensure_topics
 from schemas.identities import StreamKey
 from schemas.topics import encode_stream
 from streams.table.store import TableStore
+from streams.worker import app as app_module
 from streams.worker import worker as worker_module
 from streams.worker.app import WorkerApp
 from streams.worker.tables import PartitionTables
@@ -162,6 +163,22 @@ def test_the_group_commits_what_the_tables_cover_tombstones_and_garbage_included
         tables = watched.worker.tables
         assert tables is not None
         assert tables.counters == {"records": 43, "skipped_malformed_record": 3}
+        assert watched.worker.restarts == 0
+
+    asyncio.run(scenario())
+
+
+def test_each_batch_is_committed_at_once_for_bridges_look_at_it(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app_module, "WORKER_COMMIT_S", 3600.0)
+
+    async def scenario() -> None:
+        await ensure_topics(watched.kafka)
+        async with watched.running():
+            for number in range(3):
+                await watched.produce(records(12, start=12 * number))
+                await watched.until_covered()
         assert watched.worker.restarts == 0
 
     asyncio.run(scenario())

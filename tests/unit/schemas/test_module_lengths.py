@@ -19,6 +19,8 @@ LONGER = {
     "bridge/sequencing/sequencer.py": "all ways in which a window of one publisher begins and ends",
     "bridge/delivery/writer.py": "one order, from the queue over the spool to what is"
     " acknowledged, that each of its steps must keep",
+    "streams/worker/app.py": "no other module may import Faust, and its head says why each seam is"
+    " there",
     "streams/kernel/reference.py": "a specification: whoever doubts the kernel reads all of it",
 }
 """By module, why it is not split."""

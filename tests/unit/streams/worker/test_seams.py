@@ -30,6 +30,7 @@ OVERRIDDEN = [
     (app._Consumer, driver.Consumer),
     (app._Transport, driver.Transport),
     (app._Tables, TableManager),
+    (app._Stream, Stream),
     (app._Boot, BootStrategy),
     (app.WorkerApp, faust.App),
 ]
@@ -39,11 +40,13 @@ OWN = {
     "_Consumer.__init__",
     "_Consumer._read_past",
     "_Consumer._take_read",
+    "_Consumer.commit_covered",
     "WorkerApp.__init__",
     "WorkerApp._end",
     "WorkerApp._fold",
     "WorkerApp._places",
     "WorkerApp._started_or_failed",
+    "WorkerApp._tell_folded",
     "WorkerApp._watch",
     "WorkerApp.new_consumer",
     "WorkerApp.open_tables",
@@ -140,10 +143,10 @@ def committed_by(thread: Committing) -> bool:
     return asyncio.run(app._Thread._commit(thread, ACKED))  # type: ignore[arg-type]
 
 
-def test_no_more_is_committed_than_open_tables_cover() -> None:
+def test_what_open_tables_cover_is_committed_whatever_was_acked() -> None:
     thread = Committing({0: 7, 1: 12, 3: 9})
     assert committed_by(thread)
-    assert thread.committed == [{TP("events", 0): 7, TP("events", 1): 10}]
+    assert thread.committed == [{TP("events", 0): 7, TP("events", 1): 12}]
 
 
 def test_while_no_table_is_open_nothing_is_committed_and_nothing_fails() -> None:
@@ -155,6 +158,34 @@ def test_while_no_table_is_open_nothing_is_committed_and_nothing_fails() -> None
 @pytest.mark.parametrize("failure", [KafkaError("rebalancing"), OSError("away")])
 def test_a_commit_that_fails_is_left_to_the_next_one(failure: Exception) -> None:
     assert not committed_by(Committing({0: 7}, failure))
+
+
+class Threaded(app._Thread):
+    """Whose calls are answered by nobody."""
+
+    def __init__(self, *, crashed: bool) -> None:
+        self.called = 0
+        self._crashed = asyncio.Event()  # type: ignore[assignment]
+        if crashed:
+            self._crashed.set()
+
+    async def call_thread(self, *_: object, **__: object) -> None:
+        self.called += 1
+        await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("crashed", [False, True])
+def test_a_commit_ends_though_the_thread_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch, crashed: bool
+) -> None:
+    monkeypatch.setattr(app, "WORKER_COMMIT_S", 0.01)
+
+    async def run() -> None:
+        thread = Threaded(crashed=crashed)
+        assert not await thread.commit(ACKED)
+        assert thread.called == (not crashed)
+
+    asyncio.run(run())
 
 
 def _shape(function: object) -> list[tuple[str, object, bool]]:

@@ -76,7 +76,7 @@ def test_an_app_that_stands_still_ends_whatever_else_goes_on(
 
     async def scene() -> None:
         attempt = SimpleNamespace(
-            outcome=Outcome(), _options=None, _events_topic="events", _places=lambda: {0: 40}
+            outcome=Outcome(), _options=None, events_topic="events", _places=lambda: {0: 40}
         )
         watching = asyncio.create_task(app.WorkerApp._watch(cast("app.WorkerApp", attempt)))
         async with asyncio.timeout(20):
