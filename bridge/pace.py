@@ -11,13 +11,14 @@ class Pace:
     Args:
         seconds: that a turn may take.
         least, most: bounds on it, whatever the last ones took.
+        first: the amount before anything is known; `most` where it is not given.
 
     Attributes:
-        amount: what is done in that time; `most` before anything is known.
+        amount: what is done in that time.
     """
 
-    def __init__(self, seconds: float, *, least: int, most: int) -> None:
-        self.amount = most
+    def __init__(self, seconds: float, *, least: int, most: int, first: int | None = None) -> None:
+        self.amount = most if first is None else first
         self._turn_s = seconds
         self._least, self._most = least, most
         self._done = self._took_s = 0.0

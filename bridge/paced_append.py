@@ -125,9 +125,11 @@ class PacedAppend:
         records = waiting.records
         try:
             while records:
-                if not self.at_once:
+                if self.at_once:
+                    await self._sink.ready()
+                else:
                     await self._sink.idle()
-                await self._sink.ready()
+                    await self._sink.room(publisher)
                 if records:  # else they were finished or discarded meanwhile
                     self._hand_over([records.popleft()], ask_again=ask_again)
         finally:

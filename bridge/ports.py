@@ -36,8 +36,14 @@ class RecordSink(Protocol):
         """Returns once that is so."""
         ...
 
-    async def room(self) -> None:
-        """Returns once a replay, which its engine keeps, may become records."""
+    def holds_back(self, publisher: PublisherKey) -> bool:
+        """Whether what the publisher sends is to wait, for others would come behind it; whoever
+        made the sink says when that ends (`Pump.let_go_on`).
+        """
+        ...
+
+    async def room(self, publisher: PublisherKey) -> None:
+        """Returns once what is kept of the publisher, here or by its engine, may become records."""
         ...
 
     async def idle(self) -> None:

@@ -25,10 +25,11 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from bridge.bulk_pump import BulkPump
 from bridge.followed import Ask, Followed, Look
 from bridge.pace import Pace
 from bridge.paced_append import PacedAppend
@@ -100,7 +101,6 @@ class Pump:
         self.subscriber = Subscriber(self.inbox, reader) if receiver is None else receiver
         self.sequencer = Sequencer(packer)
         self._bulk = Bulk(self.sequencer)
-        self._decoding: asyncio.Task[None] | None = None
         self._paced = PacedAppend(
             sink,
             self._hand_over,
@@ -108,16 +108,26 @@ class Pump:
             when_ended=self._end_pause,
             on_fault=self._count_fault,
         )
+        self._bulk_pump = BulkPump(
+            self._bulk,
+            self.sequencer,
+            sink,
+            self._paced,
+            on_progress=self._end_turn,
+            on_written=self._end_pause,
+            on_fault=self._count_fault,
+        )
         self.replayer = Replayer(self.sequencer) if replayer is None else replayer
         self.followed: dict[PublisherKey, Followed] = {}
         self._own_faults = 0
         self._calls = ThreadPoolExecutor(1, "reprise-links")
-        self._decoder = ThreadPoolExecutor(1, "reprise-bulk")
         self._sink = sink
         self._window_s = window_s
         self._pace = Pace(TURN_S, least=TURN_MESSAGES_MIN, most=TURN_MESSAGES_MAX)
         self._loop = asyncio.get_running_loop() if loop is None else loop
         self._arrived = asyncio.Event()
+        self._held_back: dict[PublisherKey, None] = {}  # by the sink; a set, in order
+        self._released = asyncio.Event()
         self.watched_at = time.monotonic()
         self._checks: dict[PublisherKey, None] = {}  # under way
         self._is_idle = False  # the turns wait for an arrival, and for nothing else
@@ -157,6 +167,7 @@ class Pump:
         """
         self._paced.at_once = True
         await asyncio.to_thread(self.subscriber.stop)
+        self.let_go_on(list(self._held_back))
         for publisher, followed in self.followed.items():
             is_resuming = self.sequencer.is_resuming(publisher)
             followed.cancel_repair()
@@ -172,8 +183,8 @@ class Pump:
                     is_more = self._turn()
                     await asyncio.sleep(0)
                     await self._sink.ready()
-                    if self._decoding is not None and not self._decoding.done():
-                        await self._decoding
+                    if tasks := self._bulk_pump.tasks:
+                        await asyncio.wait(tasks)
                         is_more = True  # what has waited for it
         except TimeoutError:
             _logger.warning(
@@ -186,13 +197,11 @@ class Pump:
         repairs = [
             followed.repair for followed in self.followed.values() if followed.repair is not None
         ]
-        if self._decoding is not None:
-            repairs.append(self._decoding)
-        await cancel(*repairs)
+        self._bulk_pump.close()
+        await cancel(*repairs, *self._bulk_pump.tasks)
         await self._paced.close()
         await asyncio.to_thread(self.subscriber.stop)
-        for pool in (self._calls, self._decoder):
-            pool.shutdown(wait=False, cancel_futures=True)
+        self._calls.shutdown(wait=False, cancel_futures=True)
         self.replayer.close()
 
     # Turns
@@ -207,7 +216,7 @@ class Pump:
                 await self._sink.ready()
             await self._wait_for_arrival()
             if self._window_s:
-                await asyncio.sleep(self._window_s)
+                await self._gather()
 
     async def _wait_for_arrival(self) -> None:
         self._is_idle = not self._window_s
@@ -215,6 +224,12 @@ class Pump:
             await self._arrived.wait()
         finally:
             self._is_idle = False
+
+    async def _gather(self) -> None:
+        """Lets batches come together for the window; not where some have waited for longer."""
+        self._released.clear()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._released.wait(), self._window_s)
 
     def _arrive(self) -> None:
         """There is something to take: a turn at once, where nothing has to be waited for.
@@ -240,8 +255,8 @@ class Pump:
         if messages:
             # Until the first one comes, nobody looks for what is large.
             self._process(self._sort(messages) if self.inbox.bulk else messages)
-            if self._bulk and (self._decoding is None or self._decoding.done()):
-                self._decoding = asyncio.create_task(self._decode_bulk())
+            if self._bulk:
+                self._bulk_pump.go_on()
         self._ask_for_overflow()
         return bool(self.inbox)
 
@@ -265,35 +280,52 @@ class Pump:
         if count < len(messages):
             self.inbox.give_back(self._bulk.put_back(messages[count:]))
         self._paced.append(records, ask_again=True)
+        self._end_turn()
+
+    def _end_turn(self) -> None:
         self._repair_gaps()
         if self._checks:
             self._end_checks(time.monotonic())
 
-    async def _decode_bulk(self) -> None:
-        """Decodes what is large, one message after the other, until nothing of that kind waits."""
-        while (message := self._bulk.next()) is not None:
-            decoded = await self._loop.run_in_executor(self._decoder, self._bulk.decode, message)
-            if not self._paced.at_once:
-                await self._sink.idle()
-            await self._sink.ready()
-            taken = self._bulk.take(decoded)
-            count, until = len(taken), time.monotonic() + TURN_S
-            try:
-                records, count = self.sequencer.process_until(taken, time.time(), until)
-                await self._paced.append_paced(records, ask_again=True)
-                self._repair_gaps()
-                self._end_checks(time.monotonic())
-            except Exception:
-                self._count_fault()
-                _logger.exception("Unexpected error with a large message; continuing behind it")
-            finally:
-                self._bulk.written(message.publisher, count)
-                self._end_pause(message.publisher)
-
     def _end_pause(self, publisher: PublisherKey) -> None:
-        resuming = self.sequencer.is_resuming(publisher)
-        if not resuming and publisher not in self._bulk and publisher not in self._paced:
+        if (
+            not self.sequencer.is_resuming(publisher)
+            and publisher not in self._bulk
+            and publisher not in self._paced
+            and publisher not in self._held_back
+        ):
             self.inbox.go_on(publisher)
+
+    def _hold_back(self, publishers: Iterable[PublisherKey]) -> None:
+        """Lets those wait in the inbox whose records the sink would have wait behind others."""
+        for publisher in publishers:
+            if self._sink.holds_back(publisher) and not self._may_overflow(publisher):
+                self._held_back[publisher] = None
+                self.inbox.pause(publisher)
+
+    def _may_overflow(self, publisher: PublisherKey) -> bool:
+        return self._paced.at_once or self.inbox.is_filling(publisher)
+
+    def _end_holding_back(self) -> None:
+        """Lets those go on whose room in the inbox is nearly used up: rather late than lost. And
+        those of whom the sink has not said that they may.
+        """
+        holds_back = self._sink.holds_back
+        self.let_go_on(
+            [one for one in self._held_back if self._may_overflow(one) or not holds_back(one)]
+        )
+
+    def is_held_back(self, publisher: PublisherKey) -> bool:
+        """Whether what the publisher sends waits because the sink says so."""
+        return publisher in self._held_back
+
+    def let_go_on(self, publishers: Iterable[PublisherKey]) -> None:
+        """The sink holds these back no longer."""
+        for publisher in publishers:
+            if publisher in self._held_back:
+                del self._held_back[publisher]
+                self._end_pause(publisher)
+                self._released.set()
 
     def _ask_for_overflow(self) -> None:
         """What the inbox had no room for is asked for, or a gap: the batch that would show it may
@@ -325,6 +357,7 @@ class Pump:
             return
         try:
             self._sink.append(records)
+            self._hold_back({record.publisher: None for record in records})
         except Exception:
             self._count_fault()
             _logger.exception(
@@ -379,6 +412,7 @@ class Pump:
         self._checks.pop(publisher, None)
         self._bulk.discard(publisher)
         self._paced.discard(publisher)
+        self._held_back.pop(publisher, None)
         self.sequencer.remove(publisher)
         await self._call(self.subscriber.unfollow, publisher)
 
@@ -453,7 +487,7 @@ class Pump:
             await self._paced.append_paced(records)
             while self.sequencer.is_resuming(publisher):
                 await asyncio.sleep(0)
-                await self._sink.ready()
+                await self._sink.room(publisher)
                 await self._paced.append_paced(self._resume_some(publisher))
         finally:
             self._end_pause(publisher)
@@ -488,7 +522,7 @@ class Pump:
             self._promote(publisher, followed)
             await self._paced.append_paced(records)
             await asyncio.sleep(0)  # the others have their turn
-            await self._sink.room()
+            await self._sink.room(publisher)
 
         if begins:
             await self._arrived_taken(publisher)
@@ -576,6 +610,7 @@ class Pump:
                 followed.distrust(now)
         if self._checks:
             self._end_checks(now)
+        self._end_holding_back()
         for publisher, followed in list(self.followed.items()):
             self._look(publisher, followed, now, wall_now)
             ask = followed.asks(now)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from bridge.delivery.lag_watch import LagWatch
 from bridge.delivery.producer import ReplaceableProducer
 from bridge.delivery.spool import Spool
 from bridge.delivery.writer import Writer
@@ -28,6 +29,7 @@ from bridge.sockets.reader import MessageReader
 from bridge.supervision import cancel, keep
 from brokers.clients import Clients
 from brokers.errors import KafkaError
+from brokers.group_offsets import GroupOffsets
 from brokers.options import ClientOptions
 from brokers.settings import KafkaSettings
 from schemas.arrays import ArrayPacker
@@ -146,6 +148,12 @@ class Bridge:
         self.pump = Pump(
             self.writer, packer=packer, reader=reader, window_s=settings.window_ms / 1000
         )
+        events = settings.kafka.topics.events.name
+        self.lag_watch = LagWatch(
+            self.writer.lags,
+            GroupOffsets(clients, settings.kafka.group("streams"), events),
+            on_released=self.pump.let_go_on,
+        )
         self.heartbeats = Heartbeats(self.pump, self.writer.partition_of)
         self.ownership = Ownership(
             pump=self.pump,
@@ -209,14 +217,17 @@ class Bridge:
         pumping = asyncio.create_task(self.pump.run())
         keeping = asyncio.create_task(keep("housekeeping", self._keep_up, on_fault=count))
         beating = asyncio.create_task(keep("heartbeats", self._beat, on_fault=count))
+        looking = asyncio.create_task(
+            keep("watch over workers", self.lag_watch.run, on_fault=count)
+        )
         try:
             await self._stopping.wait()
-            await cancel(pumping, keeping, beating)
+            await cancel(pumping, keeping, beating, looking)
             await self._drain()
             await cancel(following)
         finally:
             await self.ownership.stop()
-            await cancel(pumping, keeping, beating, following, sending)
+            await cancel(pumping, keeping, beating, looking, following, sending)
 
     def stop(self) -> None:
         """Asks `run` to end; from the loop's thread, signal handlers included."""
@@ -317,6 +328,8 @@ class Bridge:
             state = "dropping"
         elif publisher in self.spool:
             state = "spooling"
+        elif self.pump.is_held_back(publisher):
+            state = "waiting for the workers"
         return PublisherStatus(
             registration=followed.registration,
             state=state,

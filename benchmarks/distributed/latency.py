@@ -25,7 +25,7 @@ MARK_S: Final = 0.01
 POLL_S: Final = 0.005
 WARM_S: Final = 1.0
 MARKER: Final = "marker"
-WINDOWS_MS: Final = ((50, 50), (0, 10))
+WINDOWS_MS: Final = ((50, 20), (0, 10))
 """The bridge's --window-ms and the worker's --flush-ms: the defaults, and those for low latency.
 
 A shorter flush time comes later where processors are few: each flush of each partition is a request

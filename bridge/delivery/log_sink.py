@@ -129,7 +129,11 @@ class LogSink:
         """See `RecordSink`: until nothing waits."""
         await self._free.wait()
 
-    async def room(self) -> None:
+    def holds_back(self, publisher: PublisherKey) -> bool:
+        """See `RecordSink`: nobody; `ready` and `turn_bytes` follow the fold."""
+        return False
+
+    async def room(self, publisher: PublisherKey) -> None:
         """See `RecordSink`: until nothing waits."""
         await self._free.wait()
 

@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 
 from bridge.delivery.dropped_records import DISK_ERROR, RECORD_TOO_LARGE, SPOOL_FULL, Loss, gap_of
+from bridge.delivery.partition_lag import PartitionLag
 from bridge.delivery.partition_queue import PartitionQueue, Pending, is_control
 from bridge.delivery.producer import ProducerReplacedError, ReplaceableProducer
 from bridge.delivery.spool import Spool, SpooledRecord
@@ -88,6 +89,7 @@ class Writer:
         self.produce_errors = 0
         self.queue_bytes = 0
         self.losses: dict[PublisherKey, Loss] = {}
+        self.lags = [PartitionLag(number) for number in range(topic.partitions)]
         self._topic = topic
         self._producer = producer
         self._on_written = on_written
@@ -133,6 +135,7 @@ class Writer:
             queue.since = now
         queue.waiting.append(pending)
         self.queue_bytes += len(pending.encoded)
+        self.lags[queue.partition].add(pending.record.publisher, len(pending.encoded))
         self._remember(pending.record)
         queue.changed.set()
 
@@ -193,12 +196,19 @@ class Writer:
             return False
         self.queue_bytes -= sum(len(pending.encoded) for pending in queue.waiting)
         queue.waiting.clear()
+        self._uncount(queue, moved)
         unused = iter(numbers[:copied])
         queue.in_flight = [
             pending if pending.number >= 0 else pending._replace(number=next(unused))
             for pending in queue.in_flight
         ]
         return True
+
+    def _uncount(self, queue: PartitionQueue, gone: Iterable[Pending]) -> None:
+        """Of what the spool has only what comes back from it counts, once it is written."""
+        lag = self.lags[queue.partition]
+        for pending in gone:
+            lag.remove(pending.record.publisher, len(pending.encoded))
 
     def _queue_of(self, publisher: PublisherKey) -> PartitionQueue:
         return self._queues[self._key_and_partition(publisher.stream)[1]]
@@ -278,6 +288,7 @@ class Writer:
             for pending in queue.waiting:
                 self.queue_bytes -= len(pending.encoded)
                 gone[pending.record.publisher] += 1
+            self._uncount(queue, queue.waiting)
             queue.waiting.clear()
         for publisher, count in gone.items():
             self.dropped[publisher, SPOOL_FULL] += count
@@ -343,9 +354,18 @@ class Writer:
     async def ready(self) -> None:
         """See `RecordSink`: at once."""
 
-    async def room(self) -> None:
-        """See `RecordSink`: until the queue is at most half full."""
-        while self.queue_bytes > QUEUE_BYTES_MAX // 2:  # noqa: ASYNC110 -- many events end it
+    def holds_back(self, publisher: PublisherKey) -> bool:
+        """See `RecordSink`: while much of the publisher is yet to be folded."""
+        return self._lag_of(publisher).holds_back(publisher, time.monotonic())
+
+    def _lag_of(self, publisher: PublisherKey) -> PartitionLag:
+        return self.lags[self.partition_of(publisher.stream)]
+
+    async def room(self, publisher: PublisherKey) -> None:
+        """See `RecordSink`: until the queue is at most half full, and the publisher need not wait
+        for the workers.
+        """
+        while self.queue_bytes > QUEUE_BYTES_MAX // 2 or self.holds_back(publisher):  # noqa: ASYNC110 -- many events end it
             await asyncio.sleep(WRITER_PAUSE_S)
 
     async def idle(self) -> None:
@@ -517,8 +537,12 @@ class Writer:
         queue.failing = False
         queue.since = time.monotonic()
         spooled: dict[PublisherKey, list[SpooledRecord]] = {}
+        lag = self.lags[queue.partition]
         for index, pending in enumerate(written):
             publisher = pending.record.publisher
+            if pending.number >= 0:
+                lag.add(publisher, len(pending.encoded))
+            lag.written(publisher, len(pending.encoded), offset + index)
             self.written_records += 1
             self.written_bytes += len(pending.encoded)
             if not isinstance(pending.record, RegisteredRecord | UnregisteredRecord):
@@ -545,7 +569,11 @@ class Writer:
         if isinstance(error, MessageSizeTooLargeError) and len(queue.in_flight) == 1:
             (pending,) = queue.in_flight  # the topic's limit is below ours
             if isinstance(pending.record, EventsRecord):
-                queue.in_flight = [self._shrink(pending.record, pending.number)]
+                shrunk = self._shrink(pending.record, pending.number)
+                if pending.number < 0:
+                    self._uncount(queue, [pending])
+                    self.lags[queue.partition].add(pending.record.publisher, len(shrunk.encoded))
+                queue.in_flight = [shrunk]
 
     def _shrink(self, record: EventsRecord, number: int = -1) -> Pending:
         self.dropped[record.publisher, RECORD_TOO_LARGE] += 1

@@ -121,7 +121,7 @@ class Registrar:
             ]
         )
         # It will be in the log, so it is followed, whatever happens to the rest.
-        await self._sink.room()
+        await self._sink.ready()
         await self._table.folded()
         self._begin(publisher)  # Step 4.
         await self._sync()  # Step 5.
@@ -153,7 +153,7 @@ class Registrar:
             )
             for registration in gone
         )
-        await self._sink.room()
+        await self._sink.ready()
         await self._sync()
         await self._table.folded()
         return gone

@@ -25,7 +25,7 @@ class Bulk:
     def __init__(self, sequencer: Sequencer) -> None:
         self._sequencer = sequencer
         self._waiting: dict[PublisherKey, deque[RawMessage]] = {}
-        self._taken: deque[RawMessage] = deque()
+        self._taken: dict[PublisherKey, list[bytes]] = {}  # the frames of the first one
 
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values()))
@@ -67,8 +67,13 @@ class Bulk:
         return waiting[0].received_at if waiting else None
 
     def next(self) -> RawMessage | None:
-        """The first message of some publisher; None where nothing waits."""
-        return next((waiting[0] for waiting in self._waiting.values()), None)
+        """The first message of some publisher of which nothing is taken; None where none waits."""
+        found = (
+            waiting[0]
+            for publisher, waiting in self._waiting.items()
+            if self._taken.get(publisher) is not waiting[0].frames
+        )
+        return next(found, None)
 
     def decode(self, message: RawMessage) -> RawMessage:
         """The message with its batch, for `Sequencer.process`; on any thread."""
@@ -81,15 +86,18 @@ class Bulk:
         waiting = self._waiting.get(message.publisher)
         if waiting is None or waiting[0].frames is not message.frames:
             return []
-        self._taken = waiting
+        self._taken[message.publisher] = message.frames
         return [message, *takewhile(_is_small, islice(waiting, 1, None))]
 
-    def written(self, publisher: PublisherKey, count: int) -> None:
-        """The records of the first `count` of what was taken last, of this publisher, are in the
-        log.
-        """
-        waiting = self._taken
-        if self._waiting.get(publisher) is not waiting:
+    def written(self, taken: Sequence[RawMessage], count: int) -> None:
+        """The records of the first `count` of what `take` returned are in the log."""
+        if not taken:
+            return
+        publisher, frames = taken[0].publisher, taken[0].frames
+        if self._taken.get(publisher) is frames:
+            del self._taken[publisher]
+        waiting = self._waiting.get(publisher)
+        if waiting is None or waiting[0].frames is not frames:
             return  # discarded meanwhile
         del self._waiting[publisher]
         for _ in range(count):

@@ -20,6 +20,7 @@ from schemas.limits import (
     BULK_BYTES,
     HEAD_BYTES_MAX,
     INBOX_BYTES_MAX,
+    INBOX_HELD_BACK_RATIO,
     INBOX_MESSAGES_MAX,
     INBOX_SHARE_BYTES,
     INBOX_SHARE_MESSAGES,
@@ -189,6 +190,17 @@ class Inbox:
                 self._size_bytes += message.size_bytes
                 used_bytes = self._bytes_of.get(publisher, 0)
                 self._bytes_of[publisher] = used_bytes + message.size_bytes
+
+    def is_filling(self, publisher: PublisherKey) -> bool:
+        """Whether what waits of the publisher is most of what it may use now."""
+        with self._lock:
+            queue = self._queues.get(publisher) or self._paused.get(publisher, deque())
+            messages = self._messages + len(queue)
+            size_bytes = self._size_bytes + self._bytes_of.get(publisher, 0)
+        return (
+            messages > INBOX_HELD_BACK_RATIO * self._messages_max
+            or size_bytes > INBOX_HELD_BACK_RATIO * self._bytes_max
+        )
 
     def waiting_since(self, publisher: PublisherKey) -> float | None:
         """When the publisher's oldest message was received that waits, or had no room and is yet to

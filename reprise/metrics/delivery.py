@@ -30,6 +30,16 @@ DELIVERY: Final[tuple[Family[Bridge], ...]] = (
         "Bytes of records that wait in memory for Kafka.",
         lambda bridge: bridge.writer.queue_bytes,
     ),
+    gauge(
+        "reprise_bridge_unfolded_bytes",
+        "Bytes of the bridge's records that no worker has folded yet.",
+        lambda bridge: sum(lag.size_bytes for lag in bridge.writer.lags),
+    ),
+    gauge(
+        "reprise_bridge_held_back_publishers",
+        "Publishers whose messages wait in the bridge, because they sent more than workers fold.",
+        lambda bridge: sum(len(lag.held_back) for lag in bridge.writer.lags),
+    ),
     counter(
         "reprise_bridge_spooled_records",
         "Records that were put into the spool on disk.",

@@ -7,15 +7,15 @@ sent. In those nothing may be lost, whatever is dropped, cut off or restarted.
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 from unittest import mock
 
-from bridge import heartbeats, pump
-from bridge.delivery import spool, writer
+from bridge import heartbeats, pump, service
+from bridge.delivery import partition_lag, spool, writer
 from bridge.sequencing import sequencer, window
 from bridge.sequencing.sequencer import Sequencer
 from bridge.service import Bridge, BridgeSettings
@@ -31,7 +31,7 @@ from schemas.answer_states import AnswerState, Standing
 from schemas.codec import decode_log_record, decode_record
 from schemas.errors import RecordError, StorageError
 from schemas.identities import Offset, PublisherKey
-from schemas.limits import HELD_BATCHES_MAX, SPOOL_BYTES_MAX, TURN_S
+from schemas.limits import HELD_BATCHES_MAX, LAG_BYTES_FIRST, SPOOL_BYTES_MAX, TURN_S
 from schemas.records import EventsRecord, HeartbeatRecord, Record
 from schemas.topics import encode_publisher
 from streams.kernel import open_kernel
@@ -99,6 +99,8 @@ class BridgeWorld:
         self.held_max = history.source("held").choice((3, HELD_BATCHES_MAX))
         self.turn_s = history.source("turns").choice((-1.0, TURN_S))  # a batch at a time, or many
         self.record_bytes = history.source("records").choice(RECORD_BYTES)
+        self.lag_bytes = history.source("lag").choice((2048, LAG_BYTES_FIRST))
+        self.workers = Workers(loop, self.broker, history.source("workers"))
         self.registered: set[int] = set()
         self.bridges = 0  # processes that have been, each with a name of its own
         self.registrations: Counter[int] = Counter()  # how often, by engine
@@ -108,7 +110,7 @@ class BridgeWorld:
             f"{len(self.hosts)} bridges, {len(self.engines)} engines,"
             f" covered: {self.crowd.covered}, spool: {self.spool_bytes},"
             f" window: {self.window_ms} ms, held: {self.held_max}, turns: {self.turn_s:g} s,"
-            f" records of {self.record_bytes} bytes"
+            f" records of {self.record_bytes} bytes, before the workers: {self.lag_bytes}"
         )
 
     def _trace(self, value: bytes) -> None:
@@ -144,6 +146,9 @@ class BridgeWorld:
                 (window, "RECORD_BYTES_MAX", self.record_bytes),
                 (writer, "TURN_BYTES_MAX", self.record_bytes),
                 (heartbeats, "new_bridge_name", self._bridge_name),
+                (service, "GroupOffsets", lambda *_: self.workers),
+                (partition_lag, "LAG_BYTES_FIRST", self.lag_bytes),
+                (partition_lag, "LAG_BYTES_MIN", self.lag_bytes),
             ):
                 stack.enter_context(mock.patch.object(module, name, made))
             yield
@@ -413,6 +418,29 @@ class BridgeWorld:
             for message in log.records
         ]
         return [one for one in records if not isinstance(one, HeartbeatRecord)]
+
+
+class Workers:
+    """What they have folded, as bridges see it: they get on at any pace, or stand still."""
+
+    def __init__(self, loop: SimulatedLoop, broker: SimulatedBroker, rng: random.Random) -> None:
+        self._loop, self._broker, self._rng = loop, broker, rng
+        self._folded: Counter[int] = Counter()
+        self._stands_until = 0.0
+
+    async def fetch(self, partitions: Iterable[int]) -> dict[int, int]:
+        """See `FoldedOffsets`."""
+        await self._broker.reach(1.0)
+        if self._loop.now >= self._stands_until:
+            for number, log in enumerate(self._broker.topics[KAFKA.topics.events.name]):
+                left = len(log.records) - self._folded[number]
+                self._folded[number] += self._rng.randint(0, max(0, left))
+            if self._rng.random() < 0.05:
+                self._stands_until = self._loop.now + self._rng.choice((0.1, 5.0))
+        return {number: self._folded[number] for number in partitions if self._folded[number]}
+
+    async def close(self) -> None:
+        """See `FoldedOffsets`."""
 
 
 class Observer:

@@ -65,6 +65,7 @@ class FakeSink:
         self.free.set()
         self.steps: asyncio.Semaphore | None = None  # how often it will be idle
         self.breaks = False
+        self.full: set[PublisherKey] = set()  # who is held back
 
     def append(self, records: Iterable[Record]) -> None:
         records = list(records)
@@ -100,8 +101,13 @@ class FakeSink:
         if self.steps is not None:
             await self.steps.acquire()
 
-    async def room(self) -> None:
+    def holds_back(self, publisher: PublisherKey) -> bool:
+        return publisher in self.full
+
+    async def room(self, publisher: PublisherKey) -> None:
         await self.free.wait()
+        while publisher in self.full:  # noqa: ASYNC110 -- a test ends it
+            await asyncio.sleep(0.001)
 
     def told(self, publisher: PublisherKey = ONE) -> list[object]:
         records: list[Any] = [one for one in self.records if one.publisher == publisher]

@@ -179,7 +179,10 @@ def test_who_has_something_to_append_waits_until_nothing_waits(
         bench.log.full = True
         running = asyncio.create_task(bench.sink.run())
         bench.append(0)
-        waiting = [asyncio.create_task(bench.sink.ready()), asyncio.create_task(bench.sink.room())]
+        waiting = [
+            asyncio.create_task(bench.sink.ready()),
+            asyncio.create_task(bench.sink.room(PUBLISHERS[0])),
+        ]
         while len(bench.failures) < 3:  # noqa: ASYNC110
             await asyncio.sleep(0)
         assert not any(one.done() for one in waiting)

@@ -1,6 +1,7 @@
 """The writer against a producer in memory that can be slow, away, or broken."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +20,12 @@ from brokers.interface import Batch, SentBatch
 from schemas.codec import decode_record
 from schemas.events import Removed, encode_events
 from schemas.identities import PublisherKey
-from schemas.limits import KAFKA_BATCH_BYTES, KAFKA_MESSAGE_MAX_BYTES
+from schemas.limits import (
+    KAFKA_BATCH_BYTES,
+    KAFKA_MESSAGE_MAX_BYTES,
+    LAG_BYTES_FIRST,
+    LAG_RECORD_BYTES,
+)
 from schemas.positions import Cursor
 from schemas.records import (
     EventsRecord,
@@ -444,3 +450,96 @@ def test_what_becomes_unreadable_while_it_waits_is_a_gap_in_its_place(tmp_path: 
     ]
     assert gaps == [(2, 3), (5, 5)]
     assert sequences(records) == [0, 1, 3, 4, 5]
+
+
+def lag_bytes(run: Run) -> int:
+    return sum(lag.size_bytes for lag in run.writer.lags)
+
+
+def test_who_has_much_that_is_yet_to_be_folded_is_held_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until the workers have folded it; nobody else is, and a replay of it waits, too."""
+    monkeypatch.setattr(partition_queue, "SPOOL_AFTER_S", 60.0)
+
+    async def scenario(run: Run) -> None:
+        writer = run.writer
+        size = 2 * LAG_BYTES_FIRST // 8 // 10
+        writer.append([events(number, size=size) for number in range(6)])
+        assert writer.holds_back(ONE), "also before it is written"
+        assert not writer.holds_back(TWO)
+        assert await writer.flush(5)
+        assert writer.holds_back(ONE)
+        waiting = asyncio.create_task(writer.room(ONE))
+        await writer.room(TWO)
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        (lag,) = [lag for lag in writer.lags if lag.size_bytes]
+        assert lag.folded(6, time.monotonic()) == [ONE]
+        async with asyncio.timeout(5):
+            await waiting
+        assert lag.partition == writer.partition_of(ONE.stream)
+        assert lag_bytes(run) == 0
+
+    play(tmp_path, scenario)
+
+
+def test_what_is_in_the_spool_is_not_before_the_workers_until_it_is_written(
+    tmp_path: Path,
+) -> None:
+    async def scenario(run: Run) -> None:
+        run.broker.away.clear()
+        for number in range(40):
+            run.writer.append([events(number)])
+            await asyncio.sleep(0)
+        assert run.spool.records == 40
+        assert lag_bytes(run) == 0
+        run.broker.failures = [KafkaError("once")]
+        run.broker.away.set()
+        for number in range(40, 60):
+            run.writer.append([events(number)])
+            await asyncio.sleep(0)
+        await run.drained()
+        expected = sum(
+            len(encode_record(one)) + LAG_RECORD_BYTES for one in run.broker.records(ONE)
+        )
+        assert lag_bytes(run) == expected
+        for lag in run.writer.lags:
+            lag.folded(10**6, time.monotonic())
+        assert lag_bytes(run) == 0
+
+    play(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("withhold", [False, True])
+def test_what_is_taken_back_is_not_before_the_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, withhold: bool
+) -> None:
+    monkeypatch.setattr(partition_queue, "SPOOL_AFTER_S", 60.0)
+
+    async def scenario(run: Run) -> None:
+        run.broker.away.clear()
+        run.writer.append([events(number) for number in range(50)])
+        await asyncio.sleep(0.02)
+        assert lag_bytes(run) > 0
+        await run.writer.withdraw(withhold=withhold)
+        assert lag_bytes(run) == 0
+        run.broker.away.set()
+
+    play(tmp_path, scenario, spool_bytes=1000 if withhold else 2**20)
+
+
+def test_what_is_too_large_for_the_topic_counts_as_the_gap_that_it_becomes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition_queue, "SPOOL_AFTER_S", 60.0)
+
+    async def scenario(run: Run) -> None:
+        run.broker.failures = [MessageSizeTooLargeError()]
+        run.writer.append([events(0, size=10_000)])
+        assert await run.writer.flush(5)
+        (gap,) = run.broker.records(ONE)
+        assert isinstance(gap, GapRecord)
+        assert lag_bytes(run) == len(encode_record(gap)) + LAG_RECORD_BYTES
+
+    play(tmp_path, scenario)

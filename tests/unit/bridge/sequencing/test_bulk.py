@@ -43,10 +43,12 @@ def test_what_comes_behind_a_large_message_of_its_publisher_waits_and_the_others
     found = waiting.next()
     assert found == large
     decoded = waiting.decode(large)
-    assert waiting.take(decoded) == [decoded, behind, later]
+    taken = waiting.take(decoded)
+    assert taken == [decoded, behind, later]
+    assert waiting.next() is None, "it is under way"
     assert waiting.waiting_since(ONE.publisher) == 1.0, "until their records are in the log"
     assert waiting.sort([message(ONE.publisher, 4)]) == []
-    waiting.written(ONE.publisher, 3)
+    waiting.written(taken, 3)
     assert waiting.waiting_since(ONE.publisher) == 4.0
     assert len(waiting) == 1
 
@@ -61,8 +63,9 @@ def test_one_large_message_is_taken_at_a_time_and_publishers_take_turns() -> Non
     waiting.sort([first, second, other])
     for wanted in (first, other, second):
         assert waiting.next() == wanted
-        assert waiting.take(waiting.decode(wanted))[0].frames is wanted.frames
-        waiting.written(wanted.publisher, 1)
+        taken = waiting.take(waiting.decode(wanted))
+        assert taken[0].frames is wanted.frames
+        waiting.written(taken, 1)
     assert waiting.next() is None
 
 
@@ -73,7 +76,7 @@ def test_the_records_are_those_that_the_same_messages_give_in_a_row() -> None:
     while (large := waiting.next()) is not None:
         taken = waiting.take(waiting.decode(large))
         records += sequencer.process(taken, 5.0)
-        waiting.written(large.publisher, len(taken))
+        waiting.written(taken, len(taken))
     _, alone = bulk()
     expected = [one for single in sent for one in alone.process([single], 5.0)]
     spans = [(one.first_sequence, one.last_sequence) for one in records]
@@ -97,7 +100,7 @@ def test_what_there_was_no_time_for_comes_before_the_large_one_it_was_sent_befor
         taken = waiting.take(waiting.decode(first))
         sizes.append(len(taken))
         records += sequencer.process(taken[:1], 5.0)
-        waiting.written(ONE.publisher, 1)
+        waiting.written(taken, 1)
     spans = [(one.first_sequence, one.last_sequence) for one in records]
     assert list(dict.fromkeys(spans)) == [(n, n) for n in range(5)]
     assert sizes == [2, 1, 2, 1], "up to the large one, and behind it"
@@ -112,8 +115,39 @@ def test_what_is_discarded_meanwhile_is_not_taken() -> None:
     assert waiting.take(decoded) == []
     waiting.sort([message(ONE.publisher, 7, large=True)])
     assert waiting.take(decoded) == [], "it is of the registration before"
-    waiting.written(ONE.publisher, 1)
+    waiting.written([decoded], 1)
     assert waiting.next() is not None, "nor does its end take away what came behind it"
+
+
+def test_what_is_discarded_while_it_is_written_ends_nothing_that_came_behind_it() -> None:
+    waiting, _ = bulk()
+    waiting.sort([message(ONE.publisher, 0, large=True)])
+    found = waiting.next()
+    assert found is not None
+    before = waiting.take(waiting.decode(found))
+    waiting.discard(ONE.publisher)
+    waiting.sort([message(ONE.publisher, 7, large=True)])
+    found = waiting.next()
+    assert found is not None, "it is of another registration"
+    taken = waiting.take(waiting.decode(found))
+    waiting.written(before, 1)
+    assert len(waiting) == 1
+    assert waiting.next() is None, "it is still under way"
+    waiting.written(taken, 1)
+    assert len(waiting) == 0
+
+
+def test_the_others_are_next_while_one_is_written() -> None:
+    waiting, _ = bulk()
+    one, other = (message(one.publisher, 0, large=True) for one in (ONE, TWO))
+    waiting.sort([one, other])
+    taken = waiting.take(waiting.decode(one))
+    assert waiting.next() == other
+    behind = waiting.take(waiting.decode(other))
+    assert waiting.next() is None
+    waiting.written(behind, 1)
+    waiting.written(taken, 1)
+    assert len(waiting) == 0
 
 
 def test_a_message_that_cannot_be_decoded_is_left_to_the_sequencer() -> None:

@@ -227,3 +227,19 @@ def test_what_is_given_back_of_a_paused_publisher_waits_before_what_came_meanwhi
     assert inbox.take(100) == []
     inbox.go_on(first.publisher)
     assert inbox.take(100) == [first, second]
+
+
+@pytest.mark.parametrize("is_paused", [False, True])
+def test_it_is_known_who_has_used_most_of_its_room(is_paused: bool) -> None:
+    inbox = Inbox(messages_max=80, bytes_max=80_000)
+    assert not inbox.is_filling(ONE)
+    if is_paused:
+        inbox.pause(ONE)
+    inbox.put([RawMessage(ONE, [b"m"], 0.0)] * 30)
+    assert not inbox.is_filling(ONE)
+    inbox.put([RawMessage(ONE, [b"m"], 0.0)])
+    assert inbox.is_filling(ONE), "of the forty that it may use alone"
+    assert not inbox.is_filling(TWO)
+    inbox.discard(ONE)
+    inbox.put([RawMessage(ONE, [bytes(30_001)], 0.0)])
+    assert inbox.is_filling(ONE), "in bytes, too"

@@ -1,0 +1,82 @@
+"""Looks how far the workers are, while publishers wait for that or may soon; see `partition_lag`.
+
+What the workers' group has committed is asked for, up to fifty times a second, and not at all while
+little is under way. Where it cannot be asked for, or does not move, nobody waits.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from bridge.delivery.partition_lag import PartitionLag
+from brokers.errors import AWAY
+from schemas.identities import PublisherKey
+from schemas.limits import LAG_LOOK_S, LAG_SILENT_S
+
+_logger = logging.getLogger(__name__)
+
+
+class FoldedOffsets(Protocol):
+    """What the workers' group has committed; see `GroupOffsets`."""
+
+    async def fetch(self, partitions: Iterable[int]) -> Mapping[int, int]:
+        """By partition, the offset before which all is folded."""
+        ...
+
+    async def close(self) -> None:
+        """Ends the connections."""
+        ...
+
+
+class LagWatch:
+    """See the module. One loop.
+
+    Args:
+        lags: of all partitions.
+        offsets: where it is asked.
+        on_released: given the publishers that need not wait any more.
+    """
+
+    def __init__(
+        self,
+        lags: Sequence[PartitionLag],
+        offsets: FoldedOffsets,
+        *,
+        on_released: Callable[[Sequence[PublisherKey]], None],
+    ) -> None:
+        self._lags = lags
+        self._offsets = offsets
+        self._on_released = on_released
+        self._is_failing = False  # logged already
+
+    async def run(self) -> None:
+        """Looks until it is cancelled."""
+        try:
+            while True:
+                now = time.monotonic()
+                asking = [lag for lag in self._lags if lag.asks(now)]
+                if asking:
+                    await self._look(asking)
+                await asyncio.sleep(LAG_SILENT_S if self._is_failing else LAG_LOOK_S)
+        finally:
+            await self._offsets.close()
+
+    async def _look(self, asking: Sequence[PartitionLag]) -> None:
+        offsets: Mapping[int, int] = {}
+        try:
+            offsets = await self._offsets.fetch([lag.partition for lag in asking])
+        except AWAY as error:
+            level = logging.DEBUG if self._is_failing else logging.INFO
+            _logger.log(
+                level, "Cannot see how far the workers are; not waiting for them: %r", error
+            )
+            self._is_failing = True
+        else:
+            self._is_failing = False
+        now = time.monotonic()
+        for lag in asking:
+            released = lag.folded(offsets.get(lag.partition), now)
+            if released:
+                self._on_released(released)

@@ -1,0 +1,151 @@
+"""What of a bridge's records the workers have yet to fold, and whose next ones wait for that.
+
+A log keeps its order: whatever stands before a record is folded before it. A bridge writes faster
+than a worker folds, so one publisher that sends as fast as it can would delay all others of its
+partition, by seconds. So a bridge keeps no more before the workers than they fold in LAG_S, and
+whoever uses most of that waits in the inbox meanwhile. How far the workers are is what their group
+has committed: see `lag_watch`.
+
+A publisher may use as much as is free: alone all of it, beside another one that does two thirds,
+and so on; so there is always room for those that send little. Where no worker gets on, nobody
+waits: the log takes everything.
+"""
+
+from collections import deque
+from typing import NamedTuple
+
+from bridge.pace import Pace
+from schemas.identities import PublisherKey
+from schemas.limits import (
+    LAG_BYTES_FIRST,
+    LAG_BYTES_MAX,
+    LAG_BYTES_MIN,
+    LAG_RECORD_BYTES,
+    LAG_RECORDS_MAX,
+    LAG_S,
+    LAG_SILENT_S,
+)
+
+
+class _Written(NamedTuple):
+    offset: int
+    publisher: PublisherKey
+    size_bytes: int
+
+
+class PartitionLag:
+    """Of one partition of `events`. Sizes are in bytes of encoded records. Each call is O(1), but
+    for `folded`.
+
+    Attributes:
+        partition: its number.
+    """
+
+    def __init__(self, partition: int) -> None:
+        self.partition = partition
+        self._pace = Pace(LAG_S, least=LAG_BYTES_MIN, most=LAG_BYTES_MAX, first=LAG_BYTES_FIRST)
+        self._written: deque[_Written] = deque()
+        self._bytes_of: dict[PublisherKey, int] = {}
+        self._size_bytes = 0
+        self._held_back: dict[PublisherKey, None] = {}  # a set, in order
+        self._waiting_since: float | None = None  # for the workers to get on
+        self._moved_at = float("-inf")
+        self._has_waited = False  # somebody, when they last got on
+        self._end = -1
+
+    # What becomes of records
+
+    def add(self, publisher: PublisherKey, size_bytes: int) -> None:
+        """A record waits to be written."""
+        size_bytes += LAG_RECORD_BYTES
+        self._bytes_of[publisher] = self._bytes_of.get(publisher, 0) + size_bytes
+        self._size_bytes += size_bytes
+
+    def remove(self, publisher: PublisherKey, size_bytes: int) -> None:
+        """A record that was added is not written now: it went to the spool, or was dropped."""
+        self._subtract(publisher, size_bytes + LAG_RECORD_BYTES)
+
+    def written(self, publisher: PublisherKey, size_bytes: int, offset: int) -> None:
+        """A record that was added is in the log."""
+        self._written.append(_Written(offset, publisher, size_bytes + LAG_RECORD_BYTES))
+        if len(self._written) > LAG_RECORDS_MAX:
+            self._forget_first()
+
+    def _forget_first(self) -> int:
+        _, publisher, size_bytes = self._written.popleft()
+        self._subtract(publisher, size_bytes)
+        return size_bytes
+
+    def _subtract(self, publisher: PublisherKey, size_bytes: int) -> None:
+        left = self._bytes_of.pop(publisher) - size_bytes
+        if left > 0:
+            self._bytes_of[publisher] = left
+        self._size_bytes -= size_bytes
+
+    # Who waits
+
+    @property
+    def size_bytes(self) -> int:
+        """What is yet to be folded."""
+        return self._size_bytes
+
+    @property
+    def limit_bytes(self) -> int:
+        """What the workers fold in LAG_S."""
+        return self._pace.amount
+
+    @property
+    def held_back(self) -> list[PublisherKey]:
+        """The publishers that wait, or have been told to."""
+        return list(self._held_back)
+
+    def holds_back(self, publisher: PublisherKey, now: float) -> bool:
+        """Whether the publisher's next records have to wait; `now` in monotonic seconds."""
+        if not self._is_full(publisher):
+            return False
+        if self._waiting_since is None:
+            self._waiting_since = now
+        if self._is_silent(now):
+            return False
+        self._held_back[publisher] = None
+        return True
+
+    def _is_full(self, publisher: PublisherKey) -> bool:
+        return self._size_bytes + self._bytes_of.get(publisher, 0) > 2 * self._pace.amount
+
+    def _is_silent(self, now: float) -> bool:
+        since = self._waiting_since
+        return since is not None and now - max(since, self._moved_at) > LAG_SILENT_S
+
+    # How far the workers are
+
+    def asks(self, now: float) -> bool:
+        """Whether it is to be looked how far the workers are: somebody waits, or may soon."""
+        if not self._held_back and self._size_bytes <= self._pace.amount // 2:
+            self._waiting_since = None
+            return False
+        if self._waiting_since is None:
+            self._waiting_since = now
+        return True
+
+    def folded(self, end: int | None, now: float) -> list[PublisherKey]:
+        """The workers have folded the records before this offset; None where that is not known.
+        Cost O(records folded).
+
+        Returns:
+            Those that need not wait any more.
+        """
+        if end is not None and end != self._end:
+            freed_bytes = 0
+            self._end = end
+            while self._written and self._written[0].offset < end:
+                freed_bytes += self._forget_first()
+            waits = bool(self._held_back)
+            if freed_bytes and waits and self._has_waited:  # else they may have had too little
+                self._pace.note(freed_bytes, now - self._moved_at)
+            self._has_waited, self._moved_at = waits, now
+        is_silent = self._is_silent(now)
+        released = [one for one in self._held_back if is_silent or not self._is_full(one)]
+        for publisher in released:
+            del self._held_back[publisher]
+        return released

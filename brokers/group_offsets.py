@@ -1,0 +1,66 @@
+"""What a consumer group has committed: how far its members are."""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from brokers.clients import Clients
+from brokers.errors import KafkaError
+from brokers.interface import Partition
+
+
+class GroupOffsets:
+    """Asks for the offsets of one group and topic. One loop; calls may not overlap.
+
+    Args:
+        clients: of the deployment.
+        group: its name.
+        topic: whose partitions.
+    """
+
+    def __init__(self, clients: Clients, group: str, topic: str) -> None:
+        self._clients = clients
+        self._group = group
+        self._topic = topic
+        self._admin: Any = None
+        self._coordinator: int | None = None
+
+    async def fetch(self, partitions: Iterable[int]) -> dict[int, int]:
+        """By partition, the offset that the group will read next; those without one are left out.
+
+        Raises:
+            KafkaError, OSError, TimeoutError: the brokers do not answer, or refuse it.
+        """
+        try:
+            admin = await self._started()
+            if self._coordinator is None:
+                self._coordinator = await admin.find_coordinator(self._group)
+            wanted = [Partition(self._topic, number) for number in partitions]
+            found = await admin.list_consumer_group_offsets(
+                self._group, group_coordinator_id=self._coordinator, partitions=wanted
+            )
+        except AttributeError as error:
+            # What the client does with an error of a partition: it looks for that of the answer.
+            await self.close()
+            raise KafkaError(f"the offsets of {self._group} cannot be read now") from error
+        except BaseException:
+            await self.close()  # the next one asks anew who the coordinator is
+            raise
+        return {place.partition: one.offset for place, one in found.items() if one.offset >= 0}
+
+    async def _started(self) -> Any:
+        if self._admin is None:
+            admin = self._clients.admin()
+            try:
+                await admin.start()
+            except BaseException:
+                await asyncio.shield(admin.close())
+                raise
+            self._admin = admin
+        return self._admin
+
+    async def close(self) -> None:
+        """Ends the connections; the next `fetch` makes new ones."""
+        admin, self._admin, self._coordinator = self._admin, None, None
+        if admin is not None:
+            await asyncio.shield(admin.close())

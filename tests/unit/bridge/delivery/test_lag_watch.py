@@ -1,0 +1,116 @@
+"""How far the workers are is asked for while somebody waits, and a failure holds nobody back."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import pytest
+
+from bridge.delivery import lag_watch, partition_lag
+from bridge.delivery.lag_watch import LagWatch
+from bridge.delivery.partition_lag import PartitionLag
+from brokers.errors import KafkaError
+from schemas.identities import PublisherKey
+from schemas.limits import LAG_BYTES_FIRST
+from tests.fakes import registration
+
+ONE, TWO = (registration(name).publisher for name in ("a", "b"))
+
+
+class FakeOffsets:
+    def __init__(self) -> None:
+        self.committed: dict[int, int] = {}
+        self.asked: list[list[int]] = []
+        self.failure: Exception | None = None
+        self.closed = 0
+
+    async def fetch(self, partitions: Iterable[int]) -> Mapping[int, int]:
+        self.asked.append(list(partitions))
+        if self.failure is not None:
+            raise self.failure
+        return {one: self.committed[one] for one in self.asked[-1] if one in self.committed}
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.lags = [PartitionLag(number) for number in range(3)]
+        self.offsets = FakeOffsets()
+        self.released: list[PublisherKey] = []
+        self.watch = LagWatch(self.lags, self.offsets, on_released=self._release)
+
+    def _release(self, publishers: Sequence[PublisherKey]) -> None:
+        self.released += publishers
+
+    def hold(self, partition: int, publisher: PublisherKey) -> None:
+        lag = self.lags[partition]
+        for offset in range(8):
+            lag.add(publisher, LAG_BYTES_FIRST)
+            lag.written(publisher, LAG_BYTES_FIRST, offset)
+        assert lag.holds_back(publisher, asyncio.get_running_loop().time())
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(5):
+            while not holds():  # noqa: ASYNC110 -- it has no event
+                await asyncio.sleep(0.001)
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lag_watch, "LAG_LOOK_S", 0.001)
+    monkeypatch.setattr(lag_watch, "LAG_SILENT_S", 0.001)
+    monkeypatch.setattr(partition_lag, "LAG_SILENT_S", 0.05)
+
+
+def play(scenario: Callable[[Bench], "asyncio.Future[None] | object"]) -> Bench:
+    async def run() -> Bench:
+        bench = Bench()
+        running = asyncio.create_task(bench.watch.run())
+        try:
+            await scenario(bench)  # type: ignore[misc]
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+        return bench
+
+    return asyncio.run(run())
+
+
+def test_only_partitions_in_which_somebody_waits_are_asked_for_until_that_ends() -> None:
+    async def scenario(bench: Bench) -> None:
+        await asyncio.sleep(0.02)
+        assert not bench.offsets.asked
+        bench.hold(1, ONE)
+        bench.offsets.committed = {0: 5, 1: 8}
+        await bench.until(lambda: bench.released == [ONE])
+        count = len(bench.offsets.asked)
+        await asyncio.sleep(0.02)
+        assert len(bench.offsets.asked) == count
+
+    bench = play(scenario)
+    assert set(map(tuple, bench.offsets.asked)) == {(1,)}
+    assert bench.offsets.closed == 1
+
+
+@pytest.mark.parametrize("failure", [KafkaError("no"), OSError("away"), TimeoutError()])
+def test_where_it_cannot_be_asked_for_nobody_waits_and_that_is_said_once(
+    failure: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def scenario(bench: Bench) -> None:
+        bench.offsets.failure = failure
+        bench.hold(0, ONE)
+        bench.hold(2, TWO)
+        await bench.until(lambda: set(bench.released) == {ONE, TWO})
+        assert len(bench.offsets.asked) > 1
+        bench.offsets.failure = None
+        bench.offsets.committed = {0: 8, 2: 1}
+        await bench.until(lambda: not bench.lags[0].size_bytes)
+        bench.hold(2, TWO)
+
+    play(scenario)
+    told = [one for one in caplog.records if "how far the workers are" in one.message]
+    assert len(told) == 1

@@ -1,0 +1,164 @@
+"""Who waits for the workers, and how much is under way."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.delivery.partition_lag import PartitionLag
+from schemas.identities import PublisherKey
+from schemas.limits import (
+    LAG_BYTES_FIRST,
+    LAG_BYTES_MIN,
+    LAG_RECORD_BYTES,
+    LAG_RECORDS_MAX,
+    LAG_S,
+    LAG_SILENT_S,
+)
+from tests.fakes import registration
+
+ONE, TWO, THREE = (registration(name).publisher for name in ("a", "b", "c"))
+QUARTER = LAG_BYTES_FIRST // 4 - LAG_RECORD_BYTES
+
+
+def written(lag: PartitionLag, publisher: PublisherKey, sizes: Sequence[int], first: int) -> None:
+    for number, size in enumerate(sizes):
+        lag.add(publisher, size)
+        lag.written(publisher, size, first + number)
+
+
+def test_a_publisher_may_use_what_the_workers_fold_in_time_and_waits_then() -> None:
+    lag = PartitionLag(0)
+    written(lag, ONE, [QUARTER] * 4, 0)
+    assert lag.size_bytes == lag.limit_bytes == LAG_BYTES_FIRST
+    assert not lag.holds_back(ONE, 1.0)
+    written(lag, ONE, [0], 4)
+    assert lag.holds_back(ONE, 1.0)
+    assert lag.held_back == [ONE]
+    assert not lag.holds_back(TWO, 1.0), "who sends little goes on"
+    assert lag.folded(0, 1.1) == []
+    assert lag.folded(1, 1.1 + LAG_S / 4) == [ONE]
+    assert lag.held_back == []
+
+
+def test_a_second_one_that_sends_much_shares_the_room_and_there_is_still_some_for_others() -> None:
+    lag = PartitionLag(0)
+    lag.add(ONE, 4 * QUARTER)
+    lag.add(TWO, 2 * QUARTER)
+    assert lag.holds_back(ONE, 1.0)
+    assert not lag.holds_back(TWO, 1.0)
+    lag.add(TWO, QUARTER)
+    assert lag.holds_back(TWO, 1.0)
+    assert lag.held_back == [ONE, TWO]
+    assert not lag.holds_back(THREE, 1.0)
+
+
+def test_what_went_to_the_spool_does_not_count() -> None:
+    lag = PartitionLag(0)
+    for _ in range(6):
+        lag.add(ONE, QUARTER)
+    for _ in range(5):
+        lag.remove(ONE, QUARTER)
+    assert lag.size_bytes == QUARTER + LAG_RECORD_BYTES
+    assert not lag.holds_back(ONE, 1.0)
+    lag.remove(ONE, QUARTER)
+    assert lag.size_bytes == 0
+
+
+def test_the_limit_follows_how_fast_the_workers_are_while_somebody_waits() -> None:
+    lag = PartitionLag(0)
+    written(lag, ONE, [QUARTER] * 4, 0)
+    assert lag.folded(1, 1.0) == []
+    assert lag.folded(2, 1.0 + LAG_S / 100) == []
+    assert lag.limit_bytes == LAG_BYTES_FIRST, "nobody waited: they may have had nothing to do"
+    written(lag, ONE, [QUARTER] * 16, 4)
+    assert lag.holds_back(ONE, 2.0)
+    assert lag.folded(4, 2.0 + LAG_S / 100) == []
+    assert lag.limit_bytes == LAG_BYTES_FIRST, "what was folded before counts for no time"
+    assert lag.folded(8, 2.0 + 2.01 * LAG_S) == []
+    assert lag.limit_bytes == pytest.approx(LAG_BYTES_FIRST / 2, rel=0.01)
+    before = lag.limit_bytes
+    assert lag.folded(12, 2.0 + 2.26 * LAG_S) == []
+    assert lag.limit_bytes > before
+    assert lag.folded(20, 2.0 + 100 * LAG_S) == [ONE]
+    assert lag.limit_bytes == LAG_BYTES_MIN, "however slow they are"
+
+
+def test_workers_that_stand_still_hold_nobody_back_and_do_again_once_they_get_on() -> None:
+    lag = PartitionLag(0)
+    written(lag, ONE, [QUARTER] * 12, 0)
+    assert lag.holds_back(ONE, 1.0)
+    assert lag.asks(1.0)
+    assert lag.folded(1, 2.0) == []
+    assert lag.folded(1, 2.0 + LAG_SILENT_S) == []
+    assert lag.holds_back(ONE, 2.0 + LAG_SILENT_S)
+    assert lag.folded(1, 2.1 + LAG_SILENT_S) == [ONE]
+    assert not lag.holds_back(ONE, 2.1 + LAG_SILENT_S)
+    assert lag.folded(2, 9.0) == []
+    assert lag.holds_back(ONE, 9.0)
+
+
+def test_nobody_waits_for_workers_of_which_nothing_is_known() -> None:
+    lag = PartitionLag(0)
+    lag.add(ONE, 8 * QUARTER)
+    assert lag.holds_back(ONE, 1.0), "they may be about to answer"
+    assert lag.folded(None, 1.0 + LAG_SILENT_S) == []
+    assert lag.folded(None, 1.1 + LAG_SILENT_S) == [ONE]
+    assert not lag.holds_back(ONE, 1.1 + LAG_SILENT_S)
+
+
+def test_it_is_not_looked_while_little_is_under_way() -> None:
+    lag = PartitionLag(0)
+    assert not lag.asks(1.0)
+    written(lag, ONE, [QUARTER, QUARTER], 0)
+    assert not lag.asks(1.0)
+    written(lag, ONE, [0], 2)
+    assert lag.asks(1.0), "before anybody has to wait"
+    lag.folded(3, 1.1)
+    assert not lag.asks(1.2)
+    written(lag, ONE, [QUARTER] * 8, 3)
+    assert lag.holds_back(ONE, 50.0), "that nobody looked meanwhile is no silence"
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    lag = PartitionLag(0)
+    written(lag, ONE, [1] * (LAG_RECORDS_MAX + 10), 0)
+    assert lag.size_bytes == LAG_RECORDS_MAX * (1 + LAG_RECORD_BYTES)
+    lag.folded(LAG_RECORDS_MAX + 10, 1.0)
+    assert lag.size_bytes == 0
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from((ONE, TWO, THREE)),
+            st.integers(0, LAG_BYTES_FIRST),
+            st.sampled_from(("write", "spool", "wait")),
+            st.integers(0, 3),
+        )
+    )
+)
+def test_what_is_under_way_is_what_was_added_and_is_neither_folded_nor_removed(
+    steps: list[tuple[PublisherKey, int, str, int]],
+) -> None:
+    lag = PartitionLag(0)
+    end = folded = 0
+    log: list[int] = []  # sizes
+    waiting = 0
+    for now, (publisher, size, what, behind) in enumerate(steps):
+        lag.add(publisher, size)
+        if what == "write":
+            lag.written(publisher, size, end)
+            log.append(size + LAG_RECORD_BYTES)
+            end += 1
+        elif what == "spool":
+            lag.remove(publisher, size)
+        else:
+            waiting += size + LAG_RECORD_BYTES
+        folded = max(folded, end - behind)
+        held_back = set(lag.held_back)
+        assert set(lag.folded(folded, float(now))) <= held_back
+        assert lag.size_bytes == waiting + sum(log[folded:])
+        if lag.size_bytes == 0:
+            assert lag.held_back == []

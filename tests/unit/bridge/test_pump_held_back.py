@@ -1,0 +1,203 @@
+"""Who is held back by the sink waits in the inbox, and nobody else does: see `pump_bench`."""
+
+import asyncio
+import time
+
+import pytest
+
+from bridge import bulk_pump, supervision
+from bridge.pump import Pump
+from bridge.sequencing import bulk as bulk_module
+from bridge.sequencing import window as window_module
+from bridge.sockets import inbox as inbox_module
+from bridge.wire import batch as batch_module
+from schemas.identities import PublisherKey
+from tests.unit.bridge.messages import registration
+from tests.unit.bridge.pump_bench import (
+    ONE,
+    PLAIN,
+    REPLAYS,
+    TWO,
+    Bench,
+    FakeSink,
+    live,
+    numbers,
+    play,
+)
+from tests.unit.bridge.test_pump_large import EVENTS, events_of, large, until
+
+OTHERS = [registration(instance_id=f"w-{number}") for number in range(10, 13)]
+
+
+@pytest.fixture
+def in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in `test_pump_large`."""
+    monkeypatch.setattr(FakeSink, "turn_bytes", 90)
+    for module in (batch_module, window_module):
+        monkeypatch.setattr(module, "RECORD_BYTES_MAX", 20)
+    for bulk in (bulk_module, inbox_module):
+        monkeypatch.setattr(bulk, "BULK_BYTES", 60)
+
+
+def test_what_comes_of_it_waits_until_it_may_go_on_and_others_do_meanwhile() -> None:
+    async def scene(bench: Bench) -> None:
+        await bench.begin(PLAIN)
+        await bench.begin(REPLAYS)
+        bench.sink.full = {ONE}
+        await bench.receive(live(0))
+        assert bench.pump.is_held_back(ONE)
+        await bench.receive(live(1), live(0, TWO), live(2), live(1, TWO))
+        assert bench.sink.told(ONE) == numbers(0, 0), "its next ones would be far behind"
+        assert bench.sink.told(TWO) == numbers(0, 1)
+        assert bench.pump.inbox.waiting_since(ONE) is not None
+        bench.sink.full = set()
+        bench.pump.let_go_on([ONE, TWO])
+        await bench.settle()
+        assert not bench.pump.is_held_back(ONE)
+
+    bench = play(scene)
+    assert bench.sink.told(ONE) == numbers(0, 2)
+    assert not bench.pump.faults
+
+
+def test_it_goes_on_where_its_room_in_the_inbox_is_nearly_used_up() -> None:
+    async def scene(bench: Bench) -> None:
+        await bench.begin(PLAIN)
+        bench.pump.inbox._messages_max = 20
+        bench.sink.full = {ONE}
+        await bench.receive(live(0))
+        await bench.receive(*(live(number) for number in range(1, 7)))
+        bench.pump.watch()
+        await bench.settle()
+        assert bench.sink.told() == numbers(0, 0)
+        await bench.receive(live(7), live(8))
+        bench.pump.watch()
+        await bench.settle()
+        assert bench.sink.told() == numbers(0, 8), "rather late than lost"
+        assert bench.pump.is_held_back(ONE), "there is room again"
+        await bench.receive(live(9))
+        assert bench.sink.told() == numbers(0, 8)
+
+    assert not play(scene).pump.inbox.dropped()
+
+
+def test_it_goes_on_though_nobody_says_that_it_may() -> None:
+    async def scene(bench: Bench) -> None:
+        await bench.begin(PLAIN)
+        bench.sink.full = {ONE}
+        await bench.receive(live(0))
+        await bench.receive(live(1))
+        bench.sink.full = set()
+        bench.pump.watch()
+        await bench.settle()
+
+    assert play(scene).sink.told() == numbers(0, 1)
+
+
+def test_at_the_end_all_that_was_held_back_is_written() -> None:
+    async def scene(bench: Bench) -> None:
+        await bench.begin(PLAIN)
+        bench.sink.full = {ONE}
+        await bench.receive(live(0))
+        await bench.receive(live(1), live(2))
+        assert bench.running is not None
+        await supervision.cancel(bench.running)
+        async with asyncio.timeout(5):
+            await bench.pump.drain()
+
+    assert play(scene).sink.told() == numbers(0, 2)
+
+
+def test_who_is_forgotten_is_held_back_no_longer() -> None:
+    async def scene(bench: Bench) -> None:
+        await bench.begin(PLAIN)
+        bench.sink.full = {ONE}
+        await bench.receive(live(0))
+        await bench.pump.unfollow(ONE)
+        assert not bench.pump.is_held_back(ONE)
+        bench.pump.let_go_on([ONE])
+
+    assert not play(scene).pump.faults
+
+
+def test_what_is_replayed_waits_too() -> None:
+    async def scene(bench: Bench) -> None:
+        bench.engine.has = {number: live(number, TWO) for number in range(4)}
+        bench.sink.full = {TWO}
+        await bench.begin(REPLAYS)
+        await bench.receive(live(4, TWO))
+        assert bench.sink.told(TWO) == numbers(0, 0)
+        bench.sink.full = set()
+        bench.pump.let_go_on([TWO])
+        await until(lambda: bench.sink.told(TWO) == numbers(0, 4))
+
+    play(scene)
+
+
+@pytest.mark.usefixtures("in_parts")
+def test_a_large_message_that_is_held_back_lets_those_of_others_pass() -> None:
+    async def scene(bench: Bench) -> None:
+        await bench.begin(PLAIN)
+        await bench.begin(REPLAYS)
+        bench.sink.full = {ONE}
+        await bench.receive(large(0), large(1), live(2))
+        await bench.receive(large(0, TWO), live(1, TWO))
+        await until(lambda: bench.sink.told(TWO) == [*events_of(0), *numbers(1, 1)])
+        assert bench.sink.told(ONE) == []
+        bench.sink.full = set()
+        bench.pump.let_go_on([ONE])
+        await until(lambda: len(bench.sink.told(ONE)) == 2 * EVENTS + 1)
+
+    bench = play(scene)
+    assert bench.sink.told(ONE) == [*events_of(0, 1), *numbers(2, 2)]
+    assert not bench.pump.faults
+
+
+@pytest.mark.usefixtures("in_parts")
+def test_no_more_of_them_are_decoded_than_a_bound_while_they_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bulk_pump, "BULK_HELD_BACK_MAX", 2)
+
+    async def scene(bench: Bench) -> None:
+        publishers = [one.publisher for one in OTHERS]
+        for one in OTHERS:
+            await bench.begin(one)
+        bench.sink.full = set(publishers)
+        await bench.receive(*(large(0, of) for of in publishers))
+        await until(lambda: len(bench.pump._bulk_pump.tasks) == 2)
+        await asyncio.sleep(0.05)
+        assert len(bench.pump._bulk_pump.tasks) == 2
+        bench.sink.full = set()
+        await until(lambda: all(bench.sink.told(of) == events_of(0) for of in publishers))
+        await until(lambda: not bench.pump._bulk_pump.tasks)
+
+    play(scene)
+
+
+@pytest.mark.parametrize("held", [[], [ONE]])
+def test_the_window_ends_where_somebody_has_waited_for_longer(held: list[PublisherKey]) -> None:
+    async def run() -> float:
+        bench = Bench()
+        bench.pump = pump = Pump(
+            bench.sink, receiver=bench.receiver, replayer=bench.engine, window_s=0.3
+        )
+        bench.engine.pump = pump
+        bench.start()
+        await bench.begin(PLAIN)
+        bench.sink.full = set(held)
+        pump.inbox.put([live(0)])
+        await until(lambda: bench.sink.told() == numbers(0, 0))
+        pump.inbox.put([live(1)])
+        began = time.monotonic()
+        bench.sink.full = set()
+        pump.let_go_on(held)
+        await until(lambda: bench.sink.told() == numbers(0, 1))
+        took_s = time.monotonic() - began
+        assert bench.running is not None
+        await supervision.cancel(bench.running)
+        await pump.close()
+        return took_s
+
+    took_s = asyncio.run(run())
+    assert took_s >= 0.29 or held, "batches come together"
