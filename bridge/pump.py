@@ -25,12 +25,13 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from bridge.bulk_pump import BulkPump
 from bridge.followed import Ask, Followed, Look
+from bridge.held_back import HeldBack
 from bridge.pace import Pace
 from bridge.paced_append import PacedAppend
 from bridge.ports import Receiver, RecordSink, ReplaySource
@@ -83,6 +84,7 @@ class Pump:
 
     Attributes:
         followed: the publishers.
+        held_back: those that wait because the sink says so.
         watched_at: when all of them were last looked at, monotonic seconds.
     """
 
@@ -108,6 +110,7 @@ class Pump:
             when_ended=self._end_pause,
             on_fault=self._count_fault,
         )
+        self.held_back = HeldBack(sink, self.inbox, when_ended=self._end_pause)
         self._bulk_pump = BulkPump(
             self._bulk,
             self.sequencer,
@@ -126,8 +129,6 @@ class Pump:
         self._pace = Pace(TURN_S, least=TURN_MESSAGES_MIN, most=TURN_MESSAGES_MAX)
         self._loop = asyncio.get_running_loop() if loop is None else loop
         self._arrived = asyncio.Event()
-        self._held_back: dict[PublisherKey, None] = {}  # by the sink; a set, in order
-        self._released = asyncio.Event()
         self.watched_at = time.monotonic()
         self._checks: dict[PublisherKey, None] = {}  # under way
         self._is_idle = False  # the turns wait for an arrival, and for nothing else
@@ -167,7 +168,7 @@ class Pump:
         """
         self._paced.at_once = True
         await asyncio.to_thread(self.subscriber.stop)
-        self.let_go_on(list(self._held_back))
+        self.held_back.end()
         for publisher, followed in self.followed.items():
             is_resuming = self.sequencer.is_resuming(publisher)
             followed.cancel_repair()
@@ -216,7 +217,7 @@ class Pump:
                 await self._sink.ready()
             await self._wait_for_arrival()
             if self._window_s:
-                await self._gather()
+                await self.held_back.gather(self._window_s)
 
     async def _wait_for_arrival(self) -> None:
         self._is_idle = not self._window_s
@@ -224,12 +225,6 @@ class Pump:
             await self._arrived.wait()
         finally:
             self._is_idle = False
-
-    async def _gather(self) -> None:
-        """Lets batches come together for the window; not where some have waited for longer."""
-        self._released.clear()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._released.wait(), self._window_s)
 
     def _arrive(self) -> None:
         """There is something to take: a turn at once, where nothing has to be waited for.
@@ -292,40 +287,9 @@ class Pump:
             not self.sequencer.is_resuming(publisher)
             and publisher not in self._bulk
             and publisher not in self._paced
-            and publisher not in self._held_back
+            and publisher not in self.held_back
         ):
             self.inbox.go_on(publisher)
-
-    def _hold_back(self, publishers: Iterable[PublisherKey]) -> None:
-        """Lets those wait in the inbox whose records the sink would have wait behind others."""
-        for publisher in publishers:
-            if self._sink.holds_back(publisher) and not self._may_overflow(publisher):
-                self._held_back[publisher] = None
-                self.inbox.pause(publisher)
-
-    def _may_overflow(self, publisher: PublisherKey) -> bool:
-        return self._paced.at_once or self.inbox.is_filling(publisher)
-
-    def _end_holding_back(self) -> None:
-        """Lets those go on whose room in the inbox is nearly used up: rather late than lost. And
-        those of whom the sink has not said that they may.
-        """
-        holds_back = self._sink.holds_back
-        self.let_go_on(
-            [one for one in self._held_back if self._may_overflow(one) or not holds_back(one)]
-        )
-
-    def is_held_back(self, publisher: PublisherKey) -> bool:
-        """Whether what the publisher sends waits because the sink says so."""
-        return publisher in self._held_back
-
-    def let_go_on(self, publishers: Iterable[PublisherKey]) -> None:
-        """The sink holds these back no longer."""
-        for publisher in publishers:
-            if publisher in self._held_back:
-                del self._held_back[publisher]
-                self._end_pause(publisher)
-                self._released.set()
 
     def _ask_for_overflow(self) -> None:
         """What the inbox had no room for is asked for, or a gap: the batch that would show it may
@@ -357,7 +321,7 @@ class Pump:
             return
         try:
             self._sink.append(records)
-            self._hold_back({record.publisher: None for record in records})
+            self.held_back.look({record.publisher: None for record in records})
         except Exception:
             self._count_fault()
             _logger.exception(
@@ -412,7 +376,7 @@ class Pump:
         self._checks.pop(publisher, None)
         self._bulk.discard(publisher)
         self._paced.discard(publisher)
-        self._held_back.pop(publisher, None)
+        self.held_back.discard(publisher)
         self.sequencer.remove(publisher)
         await self._call(self.subscriber.unfollow, publisher)
 
@@ -610,7 +574,7 @@ class Pump:
                 followed.distrust(now)
         if self._checks:
             self._end_checks(now)
-        self._end_holding_back()
+        self.held_back.watch()
         for publisher, followed in list(self.followed.items()):
             self._look(publisher, followed, now, wall_now)
             ask = followed.asks(now)

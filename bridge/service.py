@@ -152,7 +152,7 @@ class Bridge:
         self.lag_watch = LagWatch(
             self.writer.lags,
             GroupOffsets(clients, settings.kafka.group("streams"), events),
-            on_released=self.pump.let_go_on,
+            on_released=self.pump.held_back.let_go_on,
         )
         self.heartbeats = Heartbeats(self.pump, self.writer.partition_of)
         self.ownership = Ownership(
@@ -328,7 +328,7 @@ class Bridge:
             state = "dropping"
         elif publisher in self.spool:
             state = "spooling"
-        elif self.pump.is_held_back(publisher):
+        elif publisher in self.pump.held_back:
             state = "waiting for the workers"
         return PublisherStatus(
             registration=followed.registration,

@@ -103,6 +103,7 @@ class Ownership:
         self._owned.clear()
         self._changes.clear()
         await self._stop_running()
+        await self._pump.held_back.write_all(BRIDGE_FLUSH_S)
         for publisher in self._pump.followed:
             self._pump.hold(publisher)
         await self._writer.flush(BRIDGE_FLUSH_S)

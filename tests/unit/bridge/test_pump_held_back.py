@@ -45,15 +45,15 @@ def test_what_comes_of_it_waits_until_it_may_go_on_and_others_do_meanwhile() -> 
         await bench.begin(REPLAYS)
         bench.sink.full = {ONE}
         await bench.receive(live(0))
-        assert bench.pump.is_held_back(ONE)
+        assert ONE in bench.pump.held_back
         await bench.receive(live(1), live(0, TWO), live(2), live(1, TWO))
         assert bench.sink.told(ONE) == numbers(0, 0), "its next ones would be far behind"
         assert bench.sink.told(TWO) == numbers(0, 1)
         assert bench.pump.inbox.waiting_since(ONE) is not None
         bench.sink.full = set()
-        bench.pump.let_go_on([ONE, TWO])
+        bench.pump.held_back.let_go_on([ONE, TWO])
         await bench.settle()
-        assert not bench.pump.is_held_back(ONE)
+        assert ONE not in bench.pump.held_back
 
     bench = play(scene)
     assert bench.sink.told(ONE) == numbers(0, 2)
@@ -74,7 +74,7 @@ def test_it_goes_on_where_its_room_in_the_inbox_is_nearly_used_up() -> None:
         bench.pump.watch()
         await bench.settle()
         assert bench.sink.told() == numbers(0, 8), "rather late than lost"
-        assert bench.pump.is_held_back(ONE), "there is room again"
+        assert ONE in bench.pump.held_back, "there is room again"
         await bench.receive(live(9))
         assert bench.sink.told() == numbers(0, 8)
 
@@ -108,14 +108,44 @@ def test_at_the_end_all_that_was_held_back_is_written() -> None:
     assert play(scene).sink.told() == numbers(0, 2)
 
 
+def test_before_its_publishers_go_elsewhere_what_was_held_back_is_written() -> None:
+    async def scene(bench: Bench) -> None:
+        await bench.begin(PLAIN)
+        bench.sink.full = {ONE}
+        await bench.receive(live(0))
+        await bench.receive(*(live(number) for number in range(1, 9)))
+        assert bench.sink.told() == numbers(0, 0)
+        async with asyncio.timeout(5):
+            await bench.pump.held_back.write_all(60.0)
+        assert bench.sink.told() == numbers(0, 8)
+        await bench.receive(live(9))
+        assert ONE in bench.pump.held_back, "as before"
+
+    play(scene)
+
+
+def test_writing_what_was_held_back_takes_no_longer_than_it_may() -> None:
+    async def scene(bench: Bench) -> None:
+        await bench.begin(PLAIN)
+        bench.sink.full = {ONE}
+        await bench.receive(live(0))
+        await bench.receive(live(1))
+        bench.sink.free.clear()
+        async with asyncio.timeout(5):
+            await bench.pump.held_back.write_all(0.05)
+        bench.sink.free.set()
+
+    play(scene)
+
+
 def test_who_is_forgotten_is_held_back_no_longer() -> None:
     async def scene(bench: Bench) -> None:
         await bench.begin(PLAIN)
         bench.sink.full = {ONE}
         await bench.receive(live(0))
         await bench.pump.unfollow(ONE)
-        assert not bench.pump.is_held_back(ONE)
-        bench.pump.let_go_on([ONE])
+        assert ONE not in bench.pump.held_back
+        bench.pump.held_back.let_go_on([ONE])
 
     assert not play(scene).pump.faults
 
@@ -128,7 +158,7 @@ def test_what_is_replayed_waits_too() -> None:
         await bench.receive(live(4, TWO))
         assert bench.sink.told(TWO) == numbers(0, 0)
         bench.sink.full = set()
-        bench.pump.let_go_on([TWO])
+        bench.pump.held_back.let_go_on([TWO])
         await until(lambda: bench.sink.told(TWO) == numbers(0, 4))
 
     play(scene)
@@ -145,7 +175,7 @@ def test_a_large_message_that_is_held_back_lets_those_of_others_pass() -> None:
         await until(lambda: bench.sink.told(TWO) == [*events_of(0), *numbers(1, 1)])
         assert bench.sink.told(ONE) == []
         bench.sink.full = set()
-        bench.pump.let_go_on([ONE])
+        bench.pump.held_back.let_go_on([ONE])
         await until(lambda: len(bench.sink.told(ONE)) == 2 * EVENTS + 1)
 
     bench = play(scene)
@@ -191,7 +221,7 @@ def test_the_window_ends_where_somebody_has_waited_for_longer(held: list[Publish
         pump.inbox.put([live(1)])
         began = time.monotonic()
         bench.sink.full = set()
-        pump.let_go_on(held)
+        pump.held_back.let_go_on(held)
         await until(lambda: bench.sink.told() == numbers(0, 1))
         took_s = time.monotonic() - began
         assert bench.running is not None
