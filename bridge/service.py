@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 
 import msgspec
@@ -152,7 +152,7 @@ class Bridge:
         self.lag_watch = LagWatch(
             self.writer.lags,
             GroupOffsets(clients, settings.kafka.group("streams"), events),
-            on_released=self.pump.held_back.let_go_on,
+            on_released=self._let_go_on,
         )
         self.heartbeats = Heartbeats(self.pump, self.writer.partition_of)
         self.ownership = Ownership(
@@ -179,6 +179,10 @@ class Bridge:
 
     def _count_fault(self) -> None:
         self._own_faults += 1
+
+    def _let_go_on(self, publishers: Sequence[PublisherKey]) -> None:
+        self.writer.let_go_on(publishers)
+        self.pump.held_back.let_go_on(publishers)
 
     # Start and end
 

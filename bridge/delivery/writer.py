@@ -319,6 +319,15 @@ class Writer:
         for queue in self._queues:
             if queue.waiting and queue.is_late(now):
                 self._spill(queue)
+            if queue.spooled:
+                queue.changed.set()  # who was held back may go on
+
+    def let_go_on(self, publishers: Iterable[PublisherKey]) -> None:
+        """The workers have got on: what these have in the spool can be written."""
+        for publisher in publishers:
+            queue = self._queue_of(publisher)
+            if publisher in queue.spooled:
+                queue.changed.set()
 
     # State
 
@@ -498,7 +507,7 @@ class Writer:
             if publisher not in self.spool:
                 del queue.spooled[publisher]
                 continue
-            if publisher in self._withheld:
+            if publisher in self._withheld or self.holds_back(publisher):
                 continue
             if not self._fill_from_lane(queue, batch, publisher):
                 return True

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
-from bridge.delivery import partition_queue, writer
+from bridge.delivery import partition_lag, partition_queue, writer
 from bridge.delivery.dropped_records import RECORD_TOO_LARGE, SPOOL_FULL, SPOOL_UNREADABLE
 from bridge.delivery.producer import ReplaceableProducer
 from bridge.delivery.spool import Spool
@@ -452,6 +452,12 @@ def test_what_becomes_unreadable_while_it_waits_is_a_gap_in_its_place(tmp_path: 
     assert sequences(records) == [0, 1, 3, 4, 5]
 
 
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not holds():  # noqa: ASYNC110 -- it has no event
+            await asyncio.sleep(0.001)
+
+
 def lag_bytes(run: Run) -> int:
     return sum(lag.size_bytes for lag in run.writer.lags)
 
@@ -509,6 +515,46 @@ def test_what_is_in_the_spool_is_not_before_the_workers_until_it_is_written(
         assert lag_bytes(run) == 0
 
     play(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("how", ["told", "checked"])
+def test_what_is_in_the_spool_waits_for_the_workers_and_that_of_others_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """After an outage one publisher's spool would stand before what all others send."""
+    monkeypatch.setattr(partition_lag, "LAG_BYTES_FIRST", 20_000)
+
+    async def scenario(run: Run) -> None:
+        writer = run.writer
+        others = (registration(instance_id=f"n-{number}").publisher for number in range(99))
+        place = writer.partition_of(ONE.stream)
+        other = next(one for one in others if writer.partition_of(one.stream) == place)
+        run.broker.away.clear()
+        for number in range(40):
+            writer.append([events(number, size=200)])
+            await asyncio.sleep(0)
+        writer.append([events(0, publisher=other)])
+        assert run.spool.records == 41, "the broker is late for both"
+        run.broker.away.set()
+        await until(lambda: sequences(run.broker.records(other)) == [0])
+        await until(lambda: writer.holds_back(ONE))
+        await asyncio.sleep(0.05)
+        before = len(run.broker.records(ONE))
+        assert 0 < before < 40
+        assert writer.holds_back(ONE)
+        writer.append([events(1, publisher=other)])
+        await until(lambda: sequences(run.broker.records(other)) == [0, 1])
+        assert len(run.broker.records(ONE)) == before
+        assert writer.lags[place].folded(writer.ends()[place], time.monotonic()) == [ONE]
+        if how == "told":
+            writer.let_go_on([ONE, other])
+        else:
+            await writer.check()
+        await until(lambda: len(run.broker.records(ONE)) > before)
+
+    run = play(tmp_path, scenario)
+    logged = sequences(run.broker.records(ONE))
+    assert logged == list(range(len(logged)))
 
 
 @pytest.mark.parametrize("withhold", [False, True])
