@@ -281,11 +281,6 @@ class Followed:
         last = self._asked_at if asked_of_last else self._heard_at
         return Ask.CHECK if now - last >= silence_s else Ask.NOTHING
 
-    @property
-    def live_link(self) -> int:
-        """The link that is up, or the next one: what came over an earlier one was sent before."""
-        return self._links if self._connected else self._links + 1
-
     def begin_asking(self, now: float, *, heard: int) -> int:
         """A repair begins, after the link `heard` has brought a message; returns the link that it
         may confirm, 0 for none.

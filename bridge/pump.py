@@ -484,6 +484,7 @@ class Pump:
     async def _repair(self, publisher: PublisherKey, followed: Followed, begins: bool) -> None:
         async def emit(records: Sequence[SequencedRecord]) -> None:
             self._promote(publisher, followed)
+            self._note_link(publisher)  # the next request may be the first that a link is up for
             await self._paced.append_paced(records)
             await asyncio.sleep(0)  # the others have their turn
             await self._sink.room(publisher)
@@ -508,8 +509,6 @@ class Pump:
         await self._sink.ready()
         followed.interrupted, followed.live = False, True
         now = time.monotonic()
-        if doubt is None and link:
-            self.sequencer.adopt_link(publisher, link)
         await self._resume_after(publisher, self._resume_some(publisher))
         followed.repair = None
         followed.answered(now, link, doubt)
@@ -609,7 +608,12 @@ class Pump:
         self, publisher: PublisherKey, followed: Followed, now: float, wall_now: float
     ) -> None:
         followed.look(now, wall_now, self._look_at(publisher))
-        self.sequencer.note_link(publisher, followed.live_link)
+        self._note_link(publisher)
+
+    def _note_link(self, publisher: PublisherKey) -> None:
+        is_up = self.subscriber.connected(publisher)
+        links = self.subscriber.links(publisher)
+        self.sequencer.note_link(publisher, links if is_up else links + 1, is_up=is_up)
 
     def _look_at(self, publisher: PublisherKey) -> Look:
         receiver = self.subscriber

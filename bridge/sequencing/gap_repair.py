@@ -78,6 +78,7 @@ class Repair:
         self._highest = -1  # of their numbers, those passed over included
         self._link = 0  # which brought the last message, when it was asked for
         self._live_link = 0
+        self._up_link = 0  # the one that was up then, or 0
         self._hole: tuple[int, int] | None = None
         self._asked_again = False
         self._ended_short = False  # the reply before this one ended before the log's last batch
@@ -123,6 +124,7 @@ class Repair:
         self._waited = self._sequencer.waiting(self._publisher)
         self._link = self._sequencer.link(self._publisher)
         self._live_link = self._sequencer.live_link(self._publisher)
+        self._up_link = self._sequencer.up_link(self._publisher)
 
     def feed(self, messages: Iterable[RawMessage], now: float) -> Iterator[list[SequencedRecord]]:
         """Takes replies, in order; gives their records, a turn's worth at a time. At the end
@@ -153,7 +155,7 @@ class Repair:
             self._taken += len(taken)
             yield self._sequencer.accept(self._publisher, taken, now, link=self._link)
         if answer is Answer.DONE:
-            self._whole = self._anchored and self._is_joined()
+            self._end_whole(self._anchored and self._is_joined())
         self.answer = answer
 
     def end(self, *, complete: bool) -> Answer:
@@ -161,7 +163,7 @@ class Repair:
         self._answered = self._answered or complete
         if not complete:
             if self._verified and self._is_joined():
-                self._whole = self._anchored
+                self._end_whole(self._anchored)
                 return Answer.DONE
             if not self._verified:
                 self._note_silence()
@@ -177,16 +179,24 @@ class Repair:
             self._ended_short = False
             if self._is_short() or self._is_cut() or (self._taken and not self._is_joined()):
                 return Answer.ASK
-            self._whole = self._anchored
+            self._end_whole(self._anchored)
             return Answer.DONE
         anchor = self._sequencer.anchor(self._publisher)
         # Of a batch that was begun the log has something, which may be of another process.
         is_empty = anchor.cursor.sequence == -1 and anchor.begun is None
-        self._whole = is_empty and not self._is_short()
+        self._end_whole(is_empty and not self._is_short())
         if self._new_incarnation or not (self._is_anchored() or self._has_begun_again()):
             return Answer.DONE
         self._new_incarnation = True  # the engine has not yet sent as much as the log has
         return Answer.ASK
+
+    def _end_whole(self, is_whole: bool) -> None:
+        """The reply has ended. Where it is known to be whole, what comes over the link that was up
+        is of the process that gave it: a flood may leave the engine no batch to prove it later.
+        """
+        self._whole = is_whole
+        if is_whole and self._up_link:
+            self._sequencer.adopt_link(self._publisher, self._up_link, heard=self._link)
 
     def _is_known(self, batch: DecodedBatch) -> bool:
         """Step 1: whether the batch may be of the incarnation asked for; else what to ask for next

@@ -152,9 +152,11 @@ class Lane:
         "counters",
         "degraded",
         "engine_time",
+        "heard",
         "held",
         "held_bytes",
         "is_resuming",
+        "is_up",
         "lateness",
         "link",
         "live_link",
@@ -189,9 +191,11 @@ class Lane:
         self._run_max = RUN_MESSAGES_MAX  # of the next run: what is not plain is seen again
         self.lateness = Lateness()
         self.received_time = 0.0  # the engine's, of the last live batch
+        self.heard = 0  # messages that came live
         self.unplaced = 0  # the last message without a place, where no batch came behind it
         self.link = 0  # the one that brought the last message
         self.live_link = 0  # the one that is up, or the next
+        self.is_up = False
         self._proven_link = _NO_LINK  # what comes over it is known to be of the log's incarnation
         self.proof: Proof | None = None  # what follows it may be of another one
         self._checkpoint = _Checkpoint(self.anchor, False)
@@ -218,12 +222,13 @@ class Lane:
         self.link = link
         self.lateness = Lateness()  # the engine may be another one, with another clock
 
-    def adopt_link(self, link: int) -> None:
-        """What is to come over this link is of the process that the link before was to."""
-        adopted = max(self.link, link)
-        if self._proven_link == self.link:
-            self._proven_link = adopted
-        self.link = adopted
+    def adopt_link(self, link: int, *, heard: int) -> None:
+        """What comes over this link is of the process that the link before was to: it was up when
+        that process was asked, and `heard` had brought the last message by then.
+        """
+        if self._proven_link == heard:
+            self._proven_link = max(heard, link)
+        self.link = max(self.link, link)
 
     def prove(self, link: int) -> None:
         """The engine still has the batch that the log has: all since is of one incarnation.
@@ -367,6 +372,7 @@ class Lane:
         self.received_time = run.engine_time or self.received_time
         self.unplaced = 0
         self.counters.messages += batches
+        self.heard += batches
         self.counters.batches += batches
         self.counters.events += run.event_count
 

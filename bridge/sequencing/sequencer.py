@@ -127,6 +127,7 @@ class Sequencer:
             at += 1
             batch: DecodedBatch | None = None
             try:
+                lane.heard += 1
                 batch = lane.decode(message)
                 if batch is not None:
                     lane.received_time = batch.engine_time or lane.received_time
@@ -244,15 +245,21 @@ class Sequencer:
         if lane.link == link:
             lane.prove(link)
 
-    def adopt_link(self, publisher: PublisherKey, link: int) -> None:
-        """What is to come over this link is of the log's incarnation, too: its engine was asked
-        while it was up.
+    def adopt_link(self, publisher: PublisherKey, link: int, *, heard: int) -> None:
+        """What comes over this link is of the log's incarnation, too: its engine was asked while it
+        was up, and has the log's last batch of then; see `Lane.adopt_link`.
         """
-        self._lanes[publisher].adopt_link(link)
+        self._lanes[publisher].adopt_link(link, heard=heard)
 
-    def note_link(self, publisher: PublisherKey, link: int) -> None:
+    def note_link(self, publisher: PublisherKey, link: int, *, is_up: bool = True) -> None:
         """This link is up, or will be the next one."""
-        self._lanes[publisher].live_link = link
+        lane = self._lanes[publisher]
+        lane.live_link, lane.is_up = link, is_up
+
+    def up_link(self, publisher: PublisherKey) -> int:
+        """The link that is up; 0 for none, or where that is not known."""
+        lane = self._lanes[publisher]
+        return lane.live_link if lane.is_up else 0
 
     def live_link(self, publisher: PublisherKey) -> int:
         """See `note_link`; 0 where that is not known."""
@@ -560,16 +567,17 @@ class Sequencer:
         return self._lanes[publisher].proof is not None
 
     def messages(self, publisher: PublisherKey) -> int:
-        """How many of its messages were decoded, or could not be.
+        """How many of its messages came live, whatever is in them: an answer to a question says
+        nothing of whether it is silent.
 
         Raises:
             KeyError: it is not followed.
         """
-        return self._lanes[publisher].counters.messages
+        return self._lanes[publisher].heard
 
     def unplaced(self, publisher: PublisherKey) -> int:
-        """Which of its messages had no place in the stream, the last one of them, counted as
-        `messages` does; 0 where a batch has come behind it.
+        """Which of its messages, live and replayed, had no place in the stream, the last one of
+        them; 0 where a batch has come behind it.
 
         Raises:
             KeyError: it is not followed.

@@ -293,14 +293,6 @@ def test_an_engine_that_answers_as_it_is_heard_is_confirmed_as_of_then(confirmed
     assert confirmed.followed.as_of == confirmed.now
 
 
-def test_the_live_link_is_the_one_that_is_up_or_the_next(confirmed: Scene) -> None:
-    assert confirmed.followed.live_link == 1
-    confirmed.see(connected=False)
-    assert confirmed.followed.live_link == 2
-    confirmed.see(connected=True, links=2)
-    assert confirmed.followed.live_link == 2
-
-
 def test_records_that_wait_on_the_disk_are_told(confirmed: Scene) -> None:
     assert confirmed.see(has_waiting=True) is Doubt.SPOOLED
 

@@ -387,6 +387,23 @@ def test_what_came_over_a_link_that_was_gone_is_of_the_incarnation_before_and_is
     assert scene.cursor == Cursor(1, 9)
 
 
+@pytest.mark.parametrize("is_up", [True, False])
+def test_what_comes_over_the_link_that_was_up_is_of_the_process_that_answered(is_up: bool) -> None:
+    """A flood that begins with its link leaves the engine no batch by which to prove it later."""
+    scene = Scene()
+    scene.sequencer.note_link(KEY, LINK + 1, is_up=is_up)
+    assert scene.replays(9) is Answer.MORE
+    first = message(10)._replace(link=LINK + 1)
+    assert scene.sequencer.process([first], 1.0) == []
+    assert scene.ends() is Answer.DONE
+    assert scene.repair.doubt is None
+    scene.sequencer.resume(KEY, 1.0)
+    scene.sequencer.process([message(11)._replace(link=LINK + 1)], 1.0)
+    assert scene.cursor == Cursor(1, 11)
+    assert scene.sequencer.is_doubted(KEY) is not is_up
+    assert scene.sequencer.proven_link(KEY) == (LINK + 1 if is_up else 0)
+
+
 def test_what_came_over_the_link_that_is_up_is_of_a_later_incarnation() -> None:
     scene = Scene()
     clock_ahead(scene, 8, 9)

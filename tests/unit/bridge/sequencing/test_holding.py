@@ -98,10 +98,20 @@ def test_another_link_changes_nothing_of_what_waits_already() -> None:
 
 def test_over_a_link_that_its_engine_was_asked_on_a_publisher_is_not_held() -> None:
     sequencer = following()
-    sequencer.adopt_link(KEY, 2)
+    sequencer.adopt_link(KEY, 2, heard=1)
     assert told(sequencer.process([live(10, link=2)], 1.0)) == [removed(10, 10)]
-    sequencer.adopt_link(KEY, 1)
+    sequencer.adopt_link(KEY, 1, heard=2)
     assert sequencer.link(KEY) == 2, "the last one counts"
+
+
+def test_what_is_replayed_says_nothing_of_how_long_it_is_silent() -> None:
+    sequencer = following()
+    before = sequencer.messages(KEY)
+    assert sequencer.decode(live(9, link=0)) is not None
+    sequencer.decode(bad_message(10))
+    assert sequencer.messages(KEY) == before
+    sequencer.process([live(10, link=1)], 1.0)
+    assert sequencer.messages(KEY) == before + 1
 
 
 def test_how_late_batches_come_is_told_by_their_own_times_over_each_link() -> None:

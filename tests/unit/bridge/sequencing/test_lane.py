@@ -91,13 +91,25 @@ def test_another_link_is_to_be_proven_anew(lane: Lane) -> None:
 def test_a_link_that_is_to_the_same_process_is_proven_where_the_one_before_was(
     lane: Lane, adopted: int, link: int
 ) -> None:
-    lane.adopt_link(adopted)
+    lane.adopt_link(adopted, heard=7)
     assert (lane.link, lane.proven_link) == (link, 0)
     proven = new_lane()
     proven.begin_link(7)
     proven.prove(7)
-    proven.adopt_link(adopted)
+    proven.adopt_link(adopted, heard=7)
     assert (proven.link, proven.proven_link) == (link, link)
+
+
+def test_what_came_over_a_link_while_its_engine_was_asked_is_of_that_engine(lane: Lane) -> None:
+    """It was up, but nothing had come over it yet: a flood may begin at any time."""
+    lane.prove(7)
+    lane.begin_link(8)  # its first message, before the answer
+    lane.adopt_link(8, heard=7)
+    assert (lane.link, lane.proven_link) == (8, 8)
+    assert doubted(accept(lane, batch(10))) == [False]
+    lane.begin_link(9)
+    lane.adopt_link(9, heard=7)
+    assert lane.proven_link == 0, "not what the engine was asked about"
 
 
 def test_the_first_link_of_all_is_proven_as_any_other() -> None:
