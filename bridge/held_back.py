@@ -39,13 +39,13 @@ class HeldBack:
     def look(self, publishers: Iterable[PublisherKey]) -> None:
         """The sink was given records of these: lets those wait that it holds back."""
         for publisher in publishers:
-            if self._sink.holds_back(publisher) and not self._may_overflow(publisher):
+            if not self._is_allowed or not self._sink.holds_back(publisher):
+                continue
+            if self._inbox.is_filling(publisher):
+                self._sink.let_overflow(publisher)
+            else:
                 self._publishers[publisher] = None
                 self._inbox.pause(publisher)
-
-    def _may_overflow(self, publisher: PublisherKey) -> bool:
-        """Rather late than lost."""
-        return not self._is_allowed or self._inbox.is_filling(publisher)
 
     def let_go_on(self, publishers: Iterable[PublisherKey]) -> None:
         """The sink holds these back no longer."""
@@ -59,10 +59,12 @@ class HeldBack:
         """Lets those go on whose room in the inbox is nearly used up, and those of whom the sink
         has not said that they may. Cost O(publishers that wait).
         """
-        holds_back = self._sink.holds_back
-        self.let_go_on(
-            [one for one in self._publishers if self._may_overflow(one) or not holds_back(one)]
-        )
+        for publisher in list(self._publishers):
+            is_filling = self._inbox.is_filling(publisher)
+            if is_filling:
+                self._sink.let_overflow(publisher)
+            if is_filling or not self._sink.holds_back(publisher):
+                self.let_go_on([publisher])
 
     def discard(self, publisher: PublisherKey) -> None:
         """Forgets the publisher."""

@@ -42,6 +42,12 @@ class RecordSink(Protocol):
         """
         ...
 
+    def let_overflow(self, publisher: PublisherKey) -> None:
+        """The publisher is held back, and what waits of it is nearly too much: it comes now, and is
+        to wait elsewhere, where there is a place.
+        """
+        ...
+
     async def room(self, publisher: PublisherKey) -> None:
         """Returns once what is kept of the publisher, here or by its engine, may become records."""
         ...

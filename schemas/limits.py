@@ -128,7 +128,7 @@ GROUP_NUMBER_MAX: Final = 2**31 - 1  # reason="bad_group"
 INBOX_MESSAGES_MAX: Final = 262_144  # reason="inbox_full"
 HEAD_BYTES_MAX: Final = 1024  # of a dropped message's topic and number, kept to tell what is lost
 INBOX_BYTES_MAX: Final = 512 * MIB  # reason="inbox_full"
-INBOX_HELD_BACK_RATIO: Final = 0.75  # who is held back goes on from there: rather late than lost
+INBOX_HELD_BACK_RATIO: Final = 0.75  # who is held back goes on from there, into the spool
 INBOX_SHARE_MESSAGES: Final = 64  # taken of one publisher before it is the next one's turn
 INBOX_SHARE_BYTES: Final = 128 * KIB  # the same in bytes; one message is taken whatever its size
 PUBLISHER_FILES_SHARE: Final = 8  # so much of the limit of open files is left to clients and disks

@@ -133,6 +133,9 @@ class LogSink:
         """See `RecordSink`: nobody; `ready` and `turn_bytes` follow the fold."""
         return False
 
+    def let_overflow(self, publisher: PublisherKey) -> None:
+        """See `RecordSink`: nobody is held back."""
+
     async def room(self, publisher: PublisherKey) -> None:
         """See `RecordSink`: until nothing waits."""
         await self._free.wait()

@@ -3,8 +3,8 @@
 A log keeps its order: whatever stands before a record is folded before it. A bridge writes faster
 than a worker folds, so one publisher that sends as fast as it can would delay all others of its
 partition, by seconds. So a bridge keeps no more before the workers than they fold in LAG_S, and
-whoever uses most of that waits in the inbox meanwhile. How far the workers are is what their group
-has committed: see `lag_watch`.
+whoever uses most of that waits in the inbox meanwhile, and in the spool beyond that. How far the
+workers are is what their group has committed: see `lag_watch`.
 
 A publisher may use as much as is free: alone all of it, beside another one that does two thirds,
 and so on; so there is always room for those that send little. Where no worker gets on, nobody

@@ -8,6 +8,9 @@ retries it while the broker is away. A record that is not acknowledged within
 SPOOL_AFTER_S moves the queue, and whatever comes after it, to the spool. A publisher that has
 records in the spool gets its next ones there too, so its order holds.
 
+A publisher of which much is yet to be folded (`partition_lag`), and of which more waits than the
+inbox can keep, is written by way of the spool, too: from there it goes as the workers get on.
+
 Above the spool's bound records are dropped, and remembered as a `Loss`: once there is room again,
 the publisher's owner replays them or reports them in the log, before anything else of it.
 
@@ -99,6 +102,7 @@ class Writer:
         self._queues = [PartitionQueue(number) for number in range(topic.partitions)]
         self._partitions: dict[StreamKey, tuple[bytes, int]] = {}
         self._withheld = dict.fromkeys(spool.publishers())
+        self._overflowing: dict[PublisherKey, None] = {}  # a set, in order
         self._last: dict[PublisherKey, Anchor] = {}
         self._written: dict[PublisherKey, Cursor] = {}
 
@@ -120,6 +124,8 @@ class Writer:
             self._lose(pending, SPOOL_FULL)
             return
         queue = self._queue_of(publisher)
+        if publisher in self._overflowing and self._overflow(queue, pending):
+            return
         fits = self.queue_bytes + len(pending.encoded) <= QUEUE_BYTES_MAX
         if publisher not in self.spool and fits and not queue.is_late(now):
             self._enqueue(queue, pending, now)
@@ -129,6 +135,20 @@ class Writer:
             self._enqueue(queue, pending, now)
         else:
             self._lose(pending, SPOOL_FULL)
+
+    def _overflow(self, queue: PartitionQueue, pending: Pending) -> bool:
+        """Spools the record, behind all of its publisher; False where that has caught up."""
+        publisher = pending.record.publisher
+        if publisher not in self.spool and not self.holds_back(publisher):
+            del self._overflowing[publisher]
+            return False
+        if self._spill(queue, publisher):
+            self._spool(queue, pending)
+        elif is_control(pending.record):
+            return False
+        else:
+            self._lose(pending, SPOOL_FULL)
+        return True
 
     def _enqueue(self, queue: PartitionQueue, pending: Pending, now: float) -> None:
         if queue.is_idle:
@@ -177,11 +197,18 @@ class Writer:
             loss = self.losses[publisher] = Loss.beginning(before, record)
         loss.add(record)
 
-    def _spill(self, queue: PartitionQueue) -> bool:
-        """Moves the queue to the spool, and copies there what is under way; all or nothing."""
-        moved = [pending for pending in queue.in_flight if pending.number < 0]
+    def _spill(self, queue: PartitionQueue, publisher: PublisherKey | None = None) -> bool:
+        """Moves the queue to the spool, and copies there what is under way; all or nothing. Of one
+        publisher where it is given.
+        """
+
+        def is_meant(pending: Pending) -> bool:
+            return publisher is None or pending.record.publisher == publisher
+
+        moved = [one for one in queue.in_flight if one.number < 0 and is_meant(one)]
         copied = len(moved)
-        moved += queue.waiting
+        waiting = [one for one in queue.waiting if is_meant(one)]
+        moved += waiting
         if not self.spool.fits(sum(len(pending.encoded) for pending in moved)):
             return not moved
         numbers: list[int] = []
@@ -194,13 +221,15 @@ class Writer:
             for pending, number in zip(moved, numbers, strict=False):
                 self._unspool(pending.record.publisher, [SpooledRecord(number, pending.encoded)])
             return False
-        self.queue_bytes -= sum(len(pending.encoded) for pending in queue.waiting)
+        self.queue_bytes -= sum(len(pending.encoded) for pending in waiting)
+        kept = [] if publisher is None else [one for one in queue.waiting if not is_meant(one)]
         queue.waiting.clear()
+        queue.waiting += kept
         self._uncount(queue, moved)
         unused = iter(numbers[:copied])
         queue.in_flight = [
-            pending if pending.number >= 0 else pending._replace(number=next(unused))
-            for pending in queue.in_flight
+            one if one.number >= 0 or not is_meant(one) else one._replace(number=next(unused))
+            for one in queue.in_flight
         ]
         return True
 
@@ -306,6 +335,7 @@ class Writer:
     def forget(self, publisher: PublisherKey) -> None:
         """Forgets a publisher that is no longer ours, or no longer registered."""
         self.losses.pop(publisher, None)
+        self._overflowing.pop(publisher, None)
         self._last.pop(publisher, None)
         self._written.pop(publisher, None)
 
@@ -362,6 +392,10 @@ class Writer:
 
     async def ready(self) -> None:
         """See `RecordSink`: at once."""
+
+    def let_overflow(self, publisher: PublisherKey) -> None:
+        """See `RecordSink`: the spool takes what comes of it, until it has caught up."""
+        self._overflowing[publisher] = None
 
     def holds_back(self, publisher: PublisherKey) -> bool:
         """See `RecordSink`: while much of the publisher is yet to be folded."""

@@ -19,6 +19,7 @@ from bridge.delivery import partition_lag, spool, writer
 from bridge.sequencing import sequencer, window
 from bridge.sequencing.sequencer import Sequencer
 from bridge.service import Bridge, BridgeSettings
+from bridge.sockets import inbox
 from bridge.sockets.inbox import Inbox
 from bridge.sockets.reader import MessageReader
 from bridge.wire import batch
@@ -31,7 +32,13 @@ from schemas.answer_states import AnswerState, Standing
 from schemas.codec import decode_log_record, decode_record
 from schemas.errors import RecordError, StorageError
 from schemas.identities import Offset, PublisherKey
-from schemas.limits import HELD_BATCHES_MAX, LAG_BYTES_FIRST, SPOOL_BYTES_MAX, TURN_S
+from schemas.limits import (
+    HELD_BATCHES_MAX,
+    INBOX_HELD_BACK_RATIO,
+    LAG_BYTES_FIRST,
+    SPOOL_BYTES_MAX,
+    TURN_S,
+)
 from schemas.records import EventsRecord, HeartbeatRecord, Record
 from schemas.topics import encode_publisher
 from streams.kernel import open_kernel
@@ -100,6 +107,7 @@ class BridgeWorld:
         self.turn_s = history.source("turns").choice((-1.0, TURN_S))  # a batch at a time, or many
         self.record_bytes = history.source("records").choice(RECORD_BYTES)
         self.lag_bytes = history.source("lag").choice((2048, LAG_BYTES_FIRST))
+        self.overflow_ratio = history.source("overflow").choice((0.0, INBOX_HELD_BACK_RATIO))
         self.workers = Workers(loop, self.broker, history.source("workers"))
         self.registered: set[int] = set()
         self.bridges = 0  # processes that have been, each with a name of its own
@@ -110,7 +118,8 @@ class BridgeWorld:
             f"{len(self.hosts)} bridges, {len(self.engines)} engines,"
             f" covered: {self.crowd.covered}, spool: {self.spool_bytes},"
             f" window: {self.window_ms} ms, held: {self.held_max}, turns: {self.turn_s:g} s,"
-            f" records of {self.record_bytes} bytes, before the workers: {self.lag_bytes}"
+            f" records of {self.record_bytes} bytes, before the workers: {self.lag_bytes},"
+            f" overflow: {self.overflow_ratio}"
         )
 
     def _trace(self, value: bytes) -> None:
@@ -147,6 +156,7 @@ class BridgeWorld:
                 (writer, "TURN_BYTES_MAX", self.record_bytes),
                 (heartbeats, "new_bridge_name", self._bridge_name),
                 (service, "GroupOffsets", lambda *_: self.workers),
+                (inbox, "INBOX_HELD_BACK_RATIO", self.overflow_ratio),
                 (partition_lag, "LAG_BYTES_FIRST", self.lag_bytes),
                 (partition_lag, "LAG_BYTES_MIN", self.lag_bytes),
             ):

@@ -66,6 +66,7 @@ class FakeSink:
         self.steps: asyncio.Semaphore | None = None  # how often it will be idle
         self.breaks = False
         self.full: set[PublisherKey] = set()  # who is held back
+        self.overflowing: set[PublisherKey] = set()
 
     def append(self, records: Iterable[Record]) -> None:
         records = list(records)
@@ -103,6 +104,9 @@ class FakeSink:
 
     def holds_back(self, publisher: PublisherKey) -> bool:
         return publisher in self.full
+
+    def let_overflow(self, publisher: PublisherKey) -> None:
+        self.overflowing.add(publisher)
 
     async def room(self, publisher: PublisherKey) -> None:
         await self.free.wait()

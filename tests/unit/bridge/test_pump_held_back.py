@@ -74,6 +74,7 @@ def test_it_goes_on_where_its_room_in_the_inbox_is_nearly_used_up() -> None:
         bench.pump.watch()
         await bench.settle()
         assert bench.sink.told() == numbers(0, 8), "rather late than lost"
+        assert bench.sink.overflowing == {ONE}, "the sink is told why it comes"
         assert ONE in bench.pump.held_back, "there is room again"
         await bench.receive(live(9))
         assert bench.sink.told() == numbers(0, 8)

@@ -557,6 +557,66 @@ def test_what_is_in_the_spool_waits_for_the_workers_and_that_of_others_does_not(
     assert logged == list(range(len(logged)))
 
 
+@pytest.mark.parametrize("failures", [0, 1])
+def test_what_overflows_of_one_publisher_goes_to_the_spool_and_that_of_others_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    """All of it, so that its order holds: what is queued, and a copy of what is under way."""
+    monkeypatch.setattr(partition_lag, "LAG_BYTES_FIRST", 10_000)
+    monkeypatch.setattr(partition_queue, "SPOOL_AFTER_S", 60.0)
+
+    async def scenario(run: Run) -> None:
+        writer = run.writer
+        place = writer.partition_of(ONE.stream)
+        others = (registration(instance_id=f"n-{number}").publisher for number in range(99))
+        other = next(one for one in others if writer.partition_of(one.stream) == place)
+        run.broker.away.clear()
+        writer.append([events(number, size=200) for number in range(10)])
+        writer.append([events(0, publisher=other)])
+        await asyncio.sleep(0.02)
+        assert writer.holds_back(ONE)
+        writer.let_overflow(ONE)
+        writer.append([events(number, size=200) for number in range(10, 20)])
+        assert run.spool.records == 20
+        assert other not in run.spool
+        assert lag_bytes(run) == len(encode_record(events(0, publisher=other))) + LAG_RECORD_BYTES
+        run.broker.failures = [KafkaError("for a test")] * failures
+        run.broker.away.set()
+        await until(lambda: sequences(run.broker.records(other)) == [0])
+        for _ in range(500):
+            for publisher in writer.lags[place].folded(writer.ends()[place], time.monotonic()):
+                writer.let_go_on([publisher])
+            if not run.spool.records and await writer.flush(1):
+                break
+            await asyncio.sleep(0.001)
+        assert sequences(run.broker.records(ONE)) == list(range(20))
+        writer.append([events(20)])
+        assert not run.spool.records, "it has caught up"
+
+    play(tmp_path, scenario)
+
+
+def test_what_overflows_the_spool_is_a_loss_of_that_publisher_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition_lag, "LAG_BYTES_FIRST", 10_000)
+    monkeypatch.setattr(partition_queue, "SPOOL_AFTER_S", 60.0)
+
+    async def scenario(run: Run) -> None:
+        writer = run.writer
+        run.broker.away.clear()
+        writer.append([events(number, size=200) for number in range(10)])
+        writer.append([events(0, publisher=TWO)])
+        writer.let_overflow(ONE)
+        writer.append([events(number, size=200) for number in range(10, 40)])
+        assert writer.losses.keys() == {ONE}
+        assert writer.dropped.keys() == {(ONE, SPOOL_FULL)}
+        run.broker.away.set()
+        await until(lambda: sequences(run.broker.records(TWO)) == [0])
+
+    play(tmp_path, scenario, spool_bytes=30_000)
+
+
 @pytest.mark.parametrize("withhold", [False, True])
 def test_what_is_taken_back_is_not_before_the_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, withhold: bool
