@@ -7,8 +7,8 @@ whoever uses most of that waits in the inbox meanwhile, and in the spool beyond 
 workers are is what their group has committed: see `lag_watch`.
 
 A publisher may use as much as is free: alone all of it, beside another one that does two thirds,
-and so on; so there is always room for those that send little. Where no worker gets on, nobody
-waits: the log takes everything.
+and so on; and its equal share at any time, so there is always room for those that send little.
+Where no worker gets on, nobody waits: the log takes everything.
 """
 
 from collections import deque
@@ -111,7 +111,12 @@ class PartitionLag:
         return True
 
     def _is_full(self, publisher: PublisherKey) -> bool:
-        return self._size_bytes + self._bytes_of.get(publisher, 0) > 2 * self._pace.amount
+        amount, own_bytes = self._pace.amount, self._bytes_of.get(publisher, 0)
+        if self._size_bytes + own_bytes <= 2 * amount:
+            return False
+        # Where the workers have become slower, or a turn was a large one, there is more than there
+        # should be: who has not caused that need not wait behind what is still to come as well.
+        return own_bytes * len(self._bytes_of) > amount
 
     def _is_silent(self, now: float) -> bool:
         since = self._waiting_since

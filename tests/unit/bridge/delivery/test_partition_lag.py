@@ -54,6 +54,18 @@ def test_a_second_one_that_sends_much_shares_the_room_and_there_is_still_some_fo
     assert not lag.holds_back(THREE, 1.0)
 
 
+def test_who_uses_no_more_than_an_equal_share_goes_on_however_much_there_is() -> None:
+    lag = PartitionLag(0)
+    written(lag, ONE, [QUARTER] * 40, 0)
+    assert not lag.holds_back(TWO, 1.0)
+    lag.add(TWO, 2 * QUARTER)
+    assert not lag.holds_back(TWO, 1.0), "half of what is allowed to both"
+    lag.add(TWO, 1)
+    assert lag.holds_back(TWO, 1.0)
+    assert lag.holds_back(ONE, 1.0)
+    assert not lag.holds_back(THREE, 1.0)
+
+
 def test_what_went_to_the_spool_does_not_count() -> None:
     lag = PartitionLag(0)
     for _ in range(6):
