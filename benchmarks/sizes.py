@@ -24,8 +24,7 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
         query_bodies: different prompts that rotate.
         query_cpu_s: requests go on for about this much CPU of the service.
         rate_s: how long a server is asked for its requests/s.
-        memory_blocks: held by one instance.
-        shared_blocks: held by each of eight instances.
+        memory_pairs: of a block and an instance that holds it.
         growth_blocks: that a table grows to, one after the other.
         recovery_blocks: in table and log.
         resident_blocks: in the kernel before its calls are timed.
@@ -47,8 +46,7 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     query_bodies: int = 20
     query_cpu_s: float = 0.5
     rate_s: float = 2.0
-    memory_blocks: int = 1_000_000
-    shared_blocks: int = 1_000_000
+    memory_pairs: int = 10_000_000
     growth_blocks: tuple[int, ...] = (1_000_000, 3_000_000, 10_000_000, 30_000_000)
     recovery_blocks: int = 1_000_000
     resident_blocks: int = 1_000_000
@@ -75,8 +73,7 @@ FULL: Final[dict[KernelName, Sizes]] = {
     "reference": Sizes(
         wide_blocks=200_000,
         single_blocks=50_000,
-        memory_blocks=200_000,
-        shared_blocks=50_000,
+        memory_pairs=300_000,
         growth_blocks=(300_000,),
         recovery_blocks=200_000,
         resident_blocks=200_000,
@@ -91,8 +88,7 @@ _QUICK: Final = Sizes(
     prompt_tokens=(1024, 8192),
     query_cpu_s=0.1,
     rate_s=1.0,
-    memory_blocks=100_000,
-    shared_blocks=50_000,
+    memory_pairs=500_000,
     growth_blocks=(300_000, 1_000_000),
     recovery_blocks=100_000,
     resident_blocks=100_000,
@@ -113,8 +109,7 @@ QUICK: Final[dict[KernelName, Sizes]] = {
         _QUICK,
         wide_blocks=20_000,
         single_blocks=10_000,
-        memory_blocks=30_000,
-        shared_blocks=10_000,
+        memory_pairs=60_000,
         growth_blocks=(300_000,),
         recovery_blocks=20_000,
         resident_blocks=20_000,

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use crate::changes::{CHANGE_BYTES, Change};
+use crate::entry_table::Place;
 use crate::names::ContextKey;
 use crate::publisher::Publisher;
 use crate::scope::Scope;
@@ -26,9 +27,8 @@ pub struct Dump {
     context: ContextKey,
     /// Those of the context's stream that are yet to be looked at; the present one is the last.
     publishers: Vec<u64>,
-    /// The present one's next shard, and how many it had.
-    shard: usize,
-    shards: usize,
+    /// Where the present one's next entries are; None once there are none.
+    place: Option<Place>,
     /// By the slots they are of, so that the parts of a dump follow the index.
     buckets: BTreeMap<u32, Vec<Found>>,
     /// Sorted, and not taken yet.
@@ -40,14 +40,8 @@ impl Dump {
         let stream = context.stream();
         let known = state.publishers.values().filter(|known| known.stream == stream);
         let publishers = known.map(|known| known.id).collect();
-        Self {
-            context,
-            publishers,
-            shard: 0,
-            shards: 0,
-            buckets: BTreeMap::new(),
-            ready: Vec::new(),
-        }
+        let place = Some(Place::default());
+        Self { context, publishers, place, buckets: BTreeMap::new(), ready: Vec::new() }
     }
 
     /// Looks at so many further entries, or up to a shard more. Returns how many; fewer once all
@@ -63,48 +57,45 @@ impl Dump {
             if seen >= entries {
                 break;
             }
-            let publisher = state.publishers.get(id);
-            let Some(publisher) = publisher.filter(|known| self.has_more_of(known)) else {
+            let (Some(publisher), Some(place)) = (state.publishers.get(id), self.place) else {
                 self.publishers.pop();
-                (self.shard, self.shards) = (0, 0);
+                self.place = Some(Place::default());
                 continue;
             };
-            seen += 1 + self.gather_shard(publisher, scope);
+            seen += 1 + self.gather_part(publisher, scope, place, state);
         }
         seen
     }
 
-    /// A table that was split or joined since has its entries in other shards: begins with it anew.
-    fn has_more_of(&mut self, publisher: &Publisher) -> bool {
-        let shards = publisher.entries.shards();
-        if shards != self.shards {
-            (self.shard, self.shards) = (0, shards);
-        }
-        self.shard < shards
-    }
-
-    fn gather_shard(&mut self, publisher: &Publisher, scope: &Scope) -> usize {
+    fn gather_part(
+        &mut self,
+        publisher: &Publisher,
+        scope: &Scope,
+        place: Place,
+        state: &State,
+    ) -> usize {
         let number = publisher.memberships.number_of(&self.context.scope.lora_name);
         let mut seen = 0;
-        for entry in publisher.entries.shard(self.shard) {
+        let buckets = &mut self.buckets;
+        let next = publisher.entries.part(place, state.index.keys(publisher), |entry| {
             seen += 1;
             if Some(entry.membership()) != number {
-                continue;
+                return;
             }
             for tier in entry.tiers() {
                 let change = Change {
                     key: entry.key,
-                    prefix: scope.slots.prefix(entry.slot),
+                    prefix: scope.slots.prefix(entry.slot()),
                     dp_rank: publisher.dp_rank,
                     tier,
                     clears: false,
-                    count: publisher.counts.of(entry, tier),
+                    count: publisher.counts.of(&entry, tier),
                 };
-                let found = Found { slot: entry.slot, change: change.encode() };
-                self.buckets.entry(entry.slot / BUCKET_SLOTS).or_default().push(found);
+                let found = Found { slot: entry.slot(), change: change.encode() };
+                buckets.entry(entry.slot() / BUCKET_SLOTS).or_default().push(found);
             }
-        }
-        self.shard += 1;
+        });
+        self.place = next;
         seen
     }
 

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use crate::changes::Change;
 use crate::counters::Counter;
+use crate::entry_table::{Entry, Keys};
 use crate::hashing::entry_digest;
 use crate::limits::HOLD_COUNT_MAX;
 use crate::names::SHARED;
-use crate::publisher::{Entry, Membership, Publisher};
+use crate::publisher::{Membership, Publisher};
 use crate::sets::holder_of;
 use crate::state::Index;
 
@@ -18,6 +19,9 @@ pub struct Block {
     pub prefix: u64,
     pub tier: u32,
 }
+
+/// Blocks whose places in the tables are looked at together, so that cache misses overlap.
+pub const AHEAD: usize = 32;
 
 /// A new count of one entry.
 struct Step {
@@ -40,32 +44,32 @@ impl Index {
         }
     }
 
-    /// Brings the places of entries and of their blocks into the cache.
-    pub fn touch_entries(&self, publisher: &Publisher, hashes: &[[u8; 8]], mask: u64) {
-        for &hash in hashes {
-            publisher.touch(u64::from_le_bytes(hash) ^ mask, self.placement);
+    /// The entries of some keys, `AHEAD` at most, whose blocks are brought into the cache.
+    pub fn find_ahead(
+        &self,
+        publisher: &Publisher,
+        hashes: &[[u8; 8]],
+        mask: u64,
+    ) -> [Option<Entry>; AHEAD] {
+        let keys = self.keys(publisher);
+        let mut found = [None; AHEAD];
+        for (place, &hash) in found.iter_mut().zip(hashes) {
+            *place = publisher.entries.find(u64::from_le_bytes(hash) ^ mask, keys);
         }
-        for &hash in hashes {
-            let key = u64::from_le_bytes(hash) ^ mask;
-            if let Some(entry) = publisher.find(key, self.placement) {
-                self.touch_slot(publisher, &entry);
+        for entry in found.iter().flatten() {
+            if let Some(membership) = publisher.memberships.get(entry.membership()) {
+                let scope = &self.scopes[membership.scope as usize];
+                scope.touch(scope.slots.prefix(entry.slot()), self.placement);
             }
         }
-    }
-
-    #[inline]
-    pub fn touch_slot(&self, publisher: &Publisher, entry: &Entry) {
-        if let Some(membership) = publisher.memberships.get(entry.membership()) {
-            let scope = &self.scopes[membership.scope as usize];
-            scope.touch(scope.slots.prefix(entry.slot), self.placement);
-        }
+        found
     }
 
     /// LoRA name and prefix hash of an entry's block.
     #[inline]
     pub fn block_of(&self, publisher: &Publisher, entry: &Entry) -> Option<(Arc<str>, u64)> {
         let membership = publisher.memberships.get(entry.membership())?;
-        let prefix = self.scopes[membership.scope as usize].slots.prefix(entry.slot);
+        let prefix = self.scopes[membership.scope as usize].slots.prefix(entry.slot());
         Some((membership.lora_name.clone(), prefix))
     }
 
@@ -79,46 +83,68 @@ impl Index {
         block: Block,
         after: Option<u32>,
     ) -> Option<u32> {
+        let Publisher { entries, memberships, .. } = &mut *publisher;
         let placement = self.placement;
-        let membership = publisher.memberships.get_mut(number)?;
-        let scope = &mut self.scopes[membership.scope as usize];
-        let (entry, made) = publisher.entries.find_or_insert(
-            placement.of(block.key),
-            |entry| entry.key == block.key,
-            |entry| placement.of(entry.key),
-            || Entry::new(block.key, scope.place(block.prefix, after, placement), number),
-        );
-        if !made && (entry.membership() != number || scope.slots.prefix(entry.slot) != block.prefix)
-        {
+        let scope = memberships.get(number)?.scope as usize;
+        let found =
+            entries.find_or_vacant(block.key, Keys::new(&self.scopes, memberships, placement));
+        let mut entry = match found {
+            Ok(entry) => entry,
+            Err(vacant) => {
+                let scope = &mut self.scopes[scope];
+                let slot = scope.place(block.prefix, block.key, after, placement);
+                vacant.fill(slot, scope.slots.key(slot), number, block.tier);
+                self.count(Counter::Stored, 1);
+                let step = Step { block, slot, dp_rank: publisher.dp_rank, before: 0, after: 1 };
+                self.step(publisher.memberships.get_mut(number)?, &step, true);
+                return Some(slot);
+            }
+        };
+        let slot = entry.slot();
+        if entry.membership() != number || self.scopes[scope].slots.prefix(slot) != block.prefix {
             self.count(Counter::HashConflict, 1);
             return None;
         }
-        let slot = entry.slot;
         self.count(Counter::Stored, 1);
-        let before = publisher.counts.of(entry, block.tier);
+        let before = publisher.counts.of(&entry, block.tier);
         if before == HOLD_COUNT_MAX {
             self.count(Counter::HoldCountOverflow, 1);
             return Some(slot);
         }
         if before == 0 {
             entry.set(block.tier, true);
+            let (entries, keys) = publisher.entries_mut(self);
+            entries.update(entry, keys);
         } else {
             self.count(Counter::Repeated, 1);
             publisher.counts.keep(block.key, block.tier, before + 1);
         }
         let step = Step { block, slot, dp_rank: publisher.dp_rank, before, after: before + 1 };
-        self.step(membership, &step, true);
+        self.step(publisher.memberships.get_mut(number)?, &step, true);
         Some(slot)
     }
 
-    /// One announcement less of an entry that is held on the tier.
+    /// One announcement less of an entry that was held on the tier, as it was found; false where it
+    /// no longer is.
     #[inline]
-    pub fn remove(&mut self, publisher: &mut Publisher, entry: Entry, tier: u32) {
-        let count = publisher.counts.of(&entry, tier).saturating_sub(1);
-        self.set_known(publisher, entry, tier, count, true);
-        if publisher.memberships.get(entry.membership()).is_some_and(|part| part.entries == 0) {
-            self.leave_if_unused(publisher, entry.membership());
+    pub fn remove(&mut self, publisher: &mut Publisher, entry: &Entry, tier: u32) -> bool {
+        if publisher.counts.is_empty() {
+            let (entries, keys) = publisher.entries_mut(self);
+            if !entries.take_tier(entry, tier, keys) {
+                return false;
+            }
+            self.carry(publisher, entry, tier, (1, 0), true);
+        } else {
+            let known = self.find(publisher, entry.key);
+            let Some(known) = known.filter(|known| known.has(tier)) else { return false };
+            let count = publisher.counts.of(&known, tier).saturating_sub(1);
+            self.set_known(publisher, known, tier, count, true);
         }
+        let number = entry.membership();
+        if publisher.memberships.get(number).is_some_and(|part| part.entries == 0) {
+            self.leave_if_unused(publisher, number);
+        }
+        true
     }
 
     /// Brings an entry to the count of a change that was taken before. Returns its slot, if it has
@@ -131,12 +157,12 @@ impl Index {
         after: Option<u32>,
     ) -> Option<u32> {
         let block = Block { key: change.key, prefix: change.prefix, tier: change.tier };
-        if let Some(known) = publisher.find(block.key, self.placement) {
+        if let Some(known) = self.find(publisher, block.key) {
             let scope = publisher.memberships.get(known.membership())?.scope as usize;
-            let prefix = self.scopes[scope].slots.prefix(known.slot);
+            let prefix = self.scopes[scope].slots.prefix(known.slot());
             if (known.membership(), prefix) == (number, block.prefix) {
                 self.set_known(publisher, known, block.tier, change.count, false);
-                return Some(known.slot);
+                return Some(known.slot());
             }
             if change.count == 0 {
                 return None;
@@ -157,27 +183,24 @@ impl Index {
         count: u16,
         after: Option<u32>,
     ) -> Option<u32> {
+        let Publisher { entries, memberships, .. } = &mut *publisher;
         let placement = self.placement;
-        let membership = publisher.memberships.get_mut(number)?;
-        let scope = &mut self.scopes[membership.scope as usize];
-        let slot = scope.place(block.prefix, after, placement);
-        let (entry, _) = publisher.entries.find_or_insert(
-            placement.of(block.key),
-            |entry| entry.key == block.key,
-            |entry| placement.of(entry.key),
-            || Entry::new(block.key, slot, number),
-        );
-        entry.set(block.tier, true);
+        let scope = memberships.get(number)?.scope as usize;
+        let keys = Keys::new(&self.scopes, memberships, placement);
+        let Err(vacant) = entries.find_or_vacant(block.key, keys) else { return None };
+        let scope = &mut self.scopes[scope];
+        let slot = scope.place(block.prefix, block.key, after, placement);
+        vacant.fill(slot, scope.slots.key(slot), number, block.tier);
         publisher.counts.keep(block.key, block.tier, count);
         let step = Step { block, slot, dp_rank: publisher.dp_rank, before: 0, after: count };
-        self.step(membership, &step, false);
+        self.step(publisher.memberships.get_mut(number)?, &step, false);
         Some(slot)
     }
 
     /// Drops an entry on all tiers. `kept` is a membership that stays even if it is left empty.
     fn drop_entry(&mut self, publisher: &mut Publisher, entry: Entry, kept: u32) {
         for tier in entry.tiers() {
-            let Some(now) = publisher.find(entry.key, self.placement) else { return };
+            let Some(now) = self.find(publisher, entry.key) else { return };
             self.set_known(publisher, now, tier, 0, false);
         }
         if entry.membership() != kept {
@@ -199,24 +222,33 @@ impl Index {
         if before == count && !record {
             return;
         }
-        let placement = self.placement;
         if before > 1 || count > 1 {
             publisher.counts.keep(entry.key, tier, count);
         }
         entry.set(tier, count > 0);
-        let (hash, same) = (placement.of(entry.key), |known: &Entry| known.key == entry.key);
-        if entry.is_vacant() {
-            publisher.entries.remove(hash, same, |entry| placement.of(entry.key));
-        } else if let Some(place) = publisher.entries.find_mut(hash, same) {
-            *place = entry;
-        }
+        let (entries, keys) = publisher.entries_mut(self);
+        entries.update(entry, keys);
+        self.carry(publisher, &entry, tier, (before, count), record);
+    }
+
+    /// Carries a count that went from one number to another.
+    #[inline]
+    fn carry(
+        &mut self,
+        publisher: &mut Publisher,
+        entry: &Entry,
+        tier: u32,
+        (before, after): (u16, u16),
+        record: bool,
+    ) {
         let Some(membership) = publisher.memberships.get_mut(entry.membership()) else {
             return;
         };
-        let prefix = self.scopes[membership.scope as usize].slots.prefix(entry.slot);
+        let slot = entry.slot();
+        let prefix = self.scopes[membership.scope as usize].slots.prefix(slot);
         let block = Block { key: entry.key, prefix, tier };
-        let (slot, dp_rank) = (entry.slot, publisher.dp_rank);
-        self.step(membership, &Step { block, slot, dp_rank, before, after: count }, record);
+        let step = Step { block, slot, dp_rank: publisher.dp_rank, before, after };
+        self.step(membership, &step, record);
     }
 
     /// Carries a new count into the index, the digest and the changes.

@@ -6,11 +6,12 @@
 
 use std::collections::VecDeque;
 
-use crate::publisher::{Entry, MemberId};
-use crate::tables::Sharded;
+use crate::entry_table::{Entry, EntryTable};
+use crate::publisher::MemberId;
 
 /// What one clear left: by number of the membership, what its member was called.
 struct Left {
+    /// Of their keys nothing is needed any more.
     entries: Box<dyn Iterator<Item = Entry> + Send + Sync>,
     /// Of these.
     count: usize,
@@ -27,11 +28,11 @@ pub struct Leaving {
 }
 
 impl Leaving {
-    pub fn push(&mut self, entries: Sharded<Entry>, members: Vec<Option<MemberId>>) {
+    pub fn push(&mut self, entries: EntryTable, members: Vec<Option<MemberId>>) {
         let (count, bytes) = (entries.len(), entries.memory_bytes());
         self.entries += count;
         self.members += members.iter().flatten().count();
-        let entries = Box::new(entries.into_values());
+        let entries = Box::new(entries.into_entries());
         self.queue.push_back(Left { entries, count, members, bytes });
     }
 

@@ -27,6 +27,7 @@ pub mod core;
 pub mod counters;
 pub mod dumps;
 mod entries;
+mod entry_table;
 pub mod events;
 pub mod hashing;
 mod leaving;

@@ -4,50 +4,10 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use crate::hashing::Placement;
+use crate::entry_table::{Entry, EntryTable, Keys};
 use crate::memberships::Memberships;
-use crate::names::{StreamKey, TIERS};
-use crate::tables::Sharded;
-
-/// A block under the publisher's own key, on one tier or more.
-#[derive(Clone, Copy)]
-pub struct Entry {
-    pub key: u64,
-    pub slot: u32,
-    /// Number of the membership, above a bit per tier that holds the block.
-    packed: u32,
-}
-
-impl Entry {
-    pub fn new(key: u64, slot: u32, membership: u32) -> Self {
-        Self { key, slot, packed: membership << TIERS }
-    }
-
-    #[inline]
-    pub fn membership(&self) -> u32 {
-        self.packed >> TIERS
-    }
-
-    #[inline]
-    pub fn has(&self, tier: u32) -> bool {
-        self.packed >> tier & 1 == 1
-    }
-
-    #[inline]
-    pub fn set(&mut self, tier: u32, held: bool) {
-        self.packed = self.packed & !(1 << tier) | u32::from(held) << tier;
-    }
-
-    #[inline]
-    pub fn is_vacant(&self) -> bool {
-        self.packed & ((1 << TIERS) - 1) == 0
-    }
-
-    pub fn tiers(&self) -> impl Iterator<Item = u32> + use<> {
-        let entry = *self;
-        (0..TIERS).filter(move |&tier| entry.has(tier))
-    }
-}
+use crate::names::StreamKey;
+use crate::state::Index;
 
 /// A publisher's part in one scope; it lives while there are entries or a registration.
 #[derive(Clone)]
@@ -88,6 +48,11 @@ pub struct Counts(HashMap<(u64, u32), u16>);
 
 impl Counts {
     #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    #[inline]
     pub fn of(&self, entry: &Entry, tier: u32) -> u16 {
         if !entry.has(tier) {
             return 0;
@@ -119,7 +84,7 @@ pub struct Publisher {
     pub id: u64,
     pub stream: StreamKey,
     pub dp_rank: u32,
-    pub entries: Sharded<Entry>,
+    pub entries: EntryTable,
     pub counts: Counts,
     pub memberships: Memberships,
     pub registered_lora: Option<Arc<str>>,
@@ -134,7 +99,7 @@ impl Publisher {
             id,
             stream,
             dp_rank,
-            entries: Sharded::default(),
+            entries: EntryTable::default(),
             counts: Counts::default(),
             memberships: Memberships::default(),
             registered_lora: None,
@@ -143,15 +108,11 @@ impl Publisher {
         }
     }
 
+    /// Its entries to be changed, and where their keys are.
     #[inline]
-    pub fn find(&self, key: u64, placement: Placement) -> Option<Entry> {
-        let same = |entry: &Entry| entry.key == key;
-        self.entries.find(placement.of(key), same).copied()
-    }
-
-    #[inline]
-    pub fn touch(&self, key: u64, placement: Placement) {
-        self.entries.touch(placement.of(key), |entry| entry.key == key);
+    pub fn entries_mut<'a>(&'a mut self, index: &'a Index) -> (&'a mut EntryTable, Keys<'a>) {
+        let Self { entries, memberships, .. } = self;
+        (entries, Keys::new(&index.scopes, memberships, index.placement))
     }
 
     pub fn live_entries(&self) -> u64 {

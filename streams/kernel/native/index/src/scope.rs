@@ -220,28 +220,29 @@ impl Scope {
         self.index.touch(placement.of(prefix), same);
     }
 
-    /// The slot of a block, made where it is new; `after` is the slot of the block before it. A new
-    /// slot must be given a holder.
+    /// The slot of a block, made where it is new; `key` is what its holder calls it, `after` the slot
+    /// of the block before it. A new slot must be given a holder.
     #[inline]
-    pub fn place(&mut self, prefix: u64, after: Option<u32>, placement: Placement) -> u32 {
+    pub fn place(
+        &mut self,
+        prefix: u64,
+        key: u64,
+        after: Option<u32>,
+        placement: Placement,
+    ) -> u32 {
         if let Some(next) = after.and_then(|slot| slot.checked_add(1)) {
             let guess = self.slots.get(next);
             if guess.is_some_and(|(known, set)| known == prefix && set != EMPTY_SET) {
                 return next;
             }
         }
-        // Both closures look at slots while the third makes one, so the steps are apart.
         if let Some(slot) = self.find(prefix, placement) {
             return slot;
         }
-        let slot = self.slots.allocate(prefix, after);
+        let slot = self.slots.allocate(prefix, key, after);
         let slots = &self.slots;
-        self.index.find_or_insert(
-            placement.of(prefix),
-            |_| false,
-            |&slot| placement.of(slots.prefix(slot)),
-            || slot,
-        );
+        let place = |&slot: &u32| placement.of(slots.prefix(slot));
+        self.index.insert(placement.of(prefix), slot, place);
         slot
     }
 

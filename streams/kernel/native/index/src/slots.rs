@@ -1,4 +1,5 @@
-//! The blocks of one scope: prefix hash and holder set of each, in chain order as far as possible.
+//! The blocks of one scope: prefix hash, holder set and key of each, in chain order as far as
+//! possible. The key is what the block's first holder calls it; most of the others do so, too.
 //!
 //! A chain takes the slot after its previous block while that is free, else the start of an extent
 //! that is free altogether. So the blocks of a prompt lie side by side even after much churn, and a
@@ -15,6 +16,7 @@ pub const EMPTY_SET: u32 = 0;
 #[derive(Default)]
 struct Chunk {
     prefixes: Vec<u64>,
+    keys: Vec<u64>,
     sets: Vec<u32>,
 }
 
@@ -53,6 +55,12 @@ impl Slots {
         self.chunks[(slot / CHUNK_SLOTS) as usize].prefixes[(slot % CHUNK_SLOTS) as usize]
     }
 
+    /// What the first holder of the block called it; the same until the slot is free again.
+    #[inline]
+    pub fn key(&self, slot: u32) -> u64 {
+        self.chunks[(slot / CHUNK_SLOTS) as usize].keys[(slot % CHUNK_SLOTS) as usize]
+    }
+
     #[inline]
     pub fn set(&self, slot: u32) -> u32 {
         self.chunks[(slot / CHUNK_SLOTS) as usize].sets[(slot % CHUNK_SLOTS) as usize]
@@ -78,14 +86,16 @@ impl Slots {
     }
 
     /// A slot for a new block, with `EMPTY_SET`; `after` is the slot of the block before it.
-    pub fn allocate(&mut self, prefix: u64, after: Option<u32>) -> u32 {
+    pub fn allocate(&mut self, prefix: u64, key: u64, after: Option<u32>) -> u32 {
         let slot = after
             .and_then(|slot| self.next_slot(slot))
             .or_else(|| self.empty_extent())
             .or_else(|| self.partly_free_slot())
             .unwrap_or_else(|| self.grow());
         self.free[(slot / EXTENT_SLOTS) as usize] &= !(1 << (slot % EXTENT_SLOTS));
-        self.chunks[(slot / CHUNK_SLOTS) as usize].prefixes[(slot % CHUNK_SLOTS) as usize] = prefix;
+        let chunk = &mut self.chunks[(slot / CHUNK_SLOTS) as usize];
+        chunk.prefixes[(slot % CHUNK_SLOTS) as usize] = prefix;
+        chunk.keys[(slot % CHUNK_SLOTS) as usize] = key;
         self.live += 1;
         slot
     }
@@ -107,7 +117,9 @@ impl Slots {
         let chunks: usize = self
             .chunks
             .iter()
-            .map(|chunk| 8 * chunk.prefixes.capacity() + 4 * chunk.sets.capacity())
+            .map(|chunk| {
+                8 * (chunk.prefixes.capacity() + chunk.keys.capacity()) + 4 * chunk.sets.capacity()
+            })
             .sum();
         chunks + 8 * self.free.capacity() + 4 * self.empty.capacity() + self.queued.capacity()
     }
@@ -161,9 +173,11 @@ impl Slots {
         if slots > chunk.prefixes.capacity() {
             let room = (2 * slots).min(CHUNK_SLOTS as usize) - chunk.prefixes.len();
             chunk.prefixes.reserve_exact(room);
+            chunk.keys.reserve_exact(room);
             chunk.sets.reserve_exact(room);
         }
         chunk.prefixes.resize(slots, 0);
+        chunk.keys.resize(slots, 0);
         chunk.sets.resize(slots, EMPTY_SET);
         self.free.push(u64::MAX);
         self.queued.push(false);
@@ -187,7 +201,7 @@ mod tests {
 
     impl Pool {
         fn allocate(&mut self, prefix: u64, set: u32, after: Option<u32>) -> u32 {
-            let slot = self.slots.allocate(prefix, after);
+            let slot = self.slots.allocate(prefix, !prefix, after);
             assert_eq!(self.slots.get(slot), Some((prefix, EMPTY_SET)));
             self.slots.replace_set(slot, set);
             assert!(self.model.insert(slot, (prefix, set)).is_none(), "slot {slot} was not free");
@@ -209,7 +223,10 @@ mod tests {
             for slot in 0..self.slots.capacity() as u32 {
                 let (prefix, set) = self.slots.get(slot).expect("below the capacity");
                 match self.model.get(&slot) {
-                    Some(&known) => assert_eq!((prefix, set), known),
+                    Some(&known) => {
+                        assert_eq!((prefix, set), known);
+                        assert_eq!(self.slots.key(slot), !prefix);
+                    }
                     None => assert_eq!(set, EMPTY_SET),
                 }
             }

@@ -4,11 +4,12 @@ use hashbrown::HashMap;
 
 use crate::changes::ChangeLists;
 use crate::counters::{COUNTER_NAMES, Counter};
+use crate::entry_table::{Entry, Keys};
 use crate::hashing::Placement;
 use crate::leaving::Leaving;
 use crate::limits::{CLEARED_SCOPES_AT_ONCE_MAX, ENDED_ENTRIES, HIDDEN_SETS_MAX};
 use crate::names::{ContextKey, ScopeKey, StreamKey};
-use crate::publisher::{Entry, MemberId, Membership, Publisher};
+use crate::publisher::{MemberId, Membership, Publisher};
 use crate::scope::Scope;
 use crate::sets::holder_of;
 
@@ -104,6 +105,18 @@ impl State {
 }
 
 impl Index {
+    /// Where the keys of a publisher's entries are.
+    #[inline]
+    pub fn keys<'a>(&'a self, publisher: &'a Publisher) -> Keys<'a> {
+        Keys::new(&self.scopes, &publisher.memberships, self.placement)
+    }
+
+    /// What a publisher calls by this key.
+    #[inline]
+    pub fn find(&self, publisher: &Publisher, key: u64) -> Option<Entry> {
+        publisher.entries.find(key, self.keys(publisher))
+    }
+
     pub fn count(&mut self, counter: Counter, blocks: usize) {
         self.counters[counter as usize] += blocks as u64;
     }
@@ -237,14 +250,14 @@ impl Index {
         for entry in entries {
             let Some(member) = place(entry) else { continue };
             let scope = &self.scopes[member.scope as usize];
-            scope.touch(scope.slots.prefix(entry.slot), self.placement);
+            scope.touch(scope.slots.prefix(entry.slot()), self.placement);
         }
         for entry in entries {
             let Some(MemberId { scope, member }) = place(entry) else { continue };
             self.touch(scope);
             for tier in entry.tiers() {
                 let holder = holder_of(member, tier);
-                self.scopes[scope as usize].release(entry.slot, holder, self.placement);
+                self.scopes[scope as usize].release(entry.slot(), holder, self.placement);
             }
         }
     }

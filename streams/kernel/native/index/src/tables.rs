@@ -1,37 +1,75 @@
-//! A hash table in shards, so that growing moves a small part at a time and shrinks again.
+//! A hash table in shards, which split and join one at a time: growing and shrinking move few values
+//! at once, however many there are (extendible hashing).
 
 use hashbrown::HashTable;
-use hashbrown::hash_table::Entry;
+use hashbrown::hash_table::{Entry, VacantEntry};
 
-const SHARDS: usize = 256;
-/// A table this long is split; below an eighth of it, the shards are joined again.
-const SPLIT_LEN: usize = 16_384;
+/// A shard this long is split, while its table is as full as it may be: 7/8 of 16,384.
+const SPLIT_LEN: usize = 14_336;
+/// Two shards that are no longer than this together are joined.
+const JOIN_LEN: usize = SPLIT_LEN / 2;
 const SHRINK_CAPACITY_MIN: usize = 64;
+/// Bits of a hash that choose the shard.
+const POSITION_BITS: u32 = 24;
+/// Values whose hashes are computed together when a shard is split, so that cache misses overlap.
+const AHEAD: usize = 32;
+
+struct Shard<T> {
+    table: HashTable<T>,
+    /// It has the values whose positions begin with the `depth` bits of `prefix`.
+    depth: u32,
+    prefix: u32,
+}
+
+/// Where a value may be put that is not there.
+pub struct Vacancy<'a, T> {
+    place: VacantEntry<'a, T>,
+    len: &'a mut usize,
+}
+
+impl<T> Vacancy<'_, T> {
+    #[inline]
+    pub fn fill(self, value: T) {
+        self.place.insert(value);
+        *self.len += 1;
+    }
+}
 
 pub struct Sharded<T> {
-    shards: Vec<HashTable<T>>,
+    shards: Vec<Shard<T>>,
+    /// The shard of each possible beginning of a position, of `depth` bits; empty for one shard.
+    directory: Vec<u32>,
+    depth: u32,
+    /// Shards with as many bits as the directory.
+    deepest: usize,
     len: usize,
 }
 
 impl<T> Default for Sharded<T> {
     fn default() -> Self {
-        Self { shards: vec![HashTable::new()], len: 0 }
+        let first = Shard { table: HashTable::new(), depth: 0, prefix: 0 };
+        Self { shards: vec![first], directory: Vec::new(), depth: 0, deepest: 1, len: 0 }
     }
 }
 
+/// hashbrown takes buckets from the low bits and tags from the top seven: these are neither.
+///
+/// The shares of the positions are uneven on purpose, up to 1 : 2. With even ones all shards would
+/// be split at the same number of values, and the table would be half empty and its growth a stall.
+#[inline]
+fn position_of(hash: u64) -> u32 {
+    let top = (1 << POSITION_BITS) - 1;
+    let even = hash >> 32 & top;
+    (even + ((even * (top - even)) >> POSITION_BITS) / 3) as u32
+}
+
 impl<T> Sharded<T> {
-    /// hashbrown takes buckets from the low bits and tags from the top seven: these are neither.
-    ///
-    /// The shares of the shards are uneven on purpose, up to 1 : 2. Even ones would all double at
-    /// the same number of values, and the table would be half empty and its growth a stall.
     #[inline]
     fn shard_of(&self, hash: u64) -> usize {
-        if self.shards.len() == 1 {
+        if self.depth == 0 {
             return 0;
         }
-        let even = (hash >> 40) as u32 & 0xffff;
-        let uneven = even + ((even * (0xffff - even)) >> 16) / 3;
-        (uneven >> 8) as usize % SHARDS
+        self.directory[(position_of(hash) >> (POSITION_BITS - self.depth)) as usize] as usize
     }
 
     /// Brings what `find` looks at into the cache. Done for many values first, the misses overlap.
@@ -42,35 +80,39 @@ impl<T> Sharded<T> {
 
     #[inline]
     pub fn find(&self, hash: u64, same: impl FnMut(&T) -> bool) -> Option<&T> {
-        self.shards[self.shard_of(hash)].find(hash, same)
-    }
-
-    /// The value that is there, or the one that was made, and whether it was made.
-    #[inline]
-    pub fn find_or_insert(
-        &mut self,
-        hash: u64,
-        same: impl FnMut(&T) -> bool,
-        place: impl Fn(&T) -> u64,
-        make: impl FnOnce() -> T,
-    ) -> (&mut T, bool) {
-        if self.shards.len() == 1 && self.len >= SPLIT_LEN {
-            self.redistribute(SHARDS, &place);
-        }
-        let shard = self.shard_of(hash);
-        match self.shards[shard].entry(hash, same, place) {
-            Entry::Occupied(found) => (found.into_mut(), false),
-            Entry::Vacant(vacant) => {
-                self.len += 1;
-                (vacant.insert(make()).into_mut(), true)
-            }
-        }
+        self.shards[self.shard_of(hash)].table.find(hash, same)
     }
 
     #[inline]
     pub fn find_mut(&mut self, hash: u64, same: impl FnMut(&T) -> bool) -> Option<&mut T> {
         let shard = self.shard_of(hash);
-        self.shards[shard].find_mut(hash, same)
+        self.shards[shard].table.find_mut(hash, same)
+    }
+
+    /// The value that is there, or where to put it.
+    #[inline]
+    pub fn find_or_vacancy(
+        &mut self,
+        hash: u64,
+        same: impl FnMut(&T) -> bool,
+        place: impl Fn(&T) -> u64,
+    ) -> Result<&mut T, Vacancy<'_, T>> {
+        let mut shard = self.shard_of(hash);
+        while self.shards[shard].table.len() >= SPLIT_LEN && self.split(shard, &place) {
+            shard = self.shard_of(hash);
+        }
+        match self.shards[shard].table.entry(hash, same, place) {
+            Entry::Occupied(known) => Ok(known.into_mut()),
+            Entry::Vacant(place) => Err(Vacancy { place, len: &mut self.len }),
+        }
+    }
+
+    /// Adds a value that is not there. `place` gives the hash of any value.
+    #[inline]
+    pub fn insert(&mut self, hash: u64, value: T, place: impl Fn(&T) -> u64) {
+        if let Err(vacancy) = self.find_or_vacancy(hash, |_| false, place) {
+            vacancy.fill(value);
+        }
     }
 
     #[inline]
@@ -79,18 +121,32 @@ impl<T> Sharded<T> {
         hash: u64,
         same: impl FnMut(&T) -> bool,
         place: impl Fn(&T) -> u64,
-    ) -> Option<T> {
-        let shard = self.shard_of(hash);
-        let table = &mut self.shards[shard];
-        let (value, _) = table.find_entry(hash, same).ok()?.remove();
-        self.len -= 1;
-        if table.len() * 8 < table.capacity() && table.capacity() > SHRINK_CAPACITY_MIN {
-            table.shrink_to(table.len() * 2, &place);
+    ) -> bool {
+        self.remove_if(hash, same, |_| (true, true), place)
+    }
+
+    /// Shows a value to `change`, which says what is returned and whether to remove it; false where
+    /// there is none.
+    #[inline]
+    pub fn remove_if(
+        &mut self,
+        hash: u64,
+        same: impl FnMut(&T) -> bool,
+        change: impl FnOnce(&mut T) -> (bool, bool),
+        place: impl Fn(&T) -> u64,
+    ) -> bool {
+        let number = self.shard_of(hash);
+        let table = &mut self.shards[number].table;
+        let Ok(mut found) = table.find_entry(hash, same) else { return false };
+        let (answer, goes) = change(found.get_mut());
+        if goes {
+            found.remove();
+            self.len -= 1;
+            if table.len() * 8 < table.capacity() && table.capacity() > SHRINK_CAPACITY_MIN {
+                self.shrink(number, &place);
+            }
         }
-        if self.shards.len() > 1 && self.len < SPLIT_LEN / 8 {
-            self.redistribute(1, &place);
-        }
-        Some(value)
+        answer
     }
 
     /// Takes out the values that are `wanted`. Cost O(all values).
@@ -100,15 +156,15 @@ impl<T> Sharded<T> {
         place: impl Fn(&T) -> u64,
     ) -> Vec<T> {
         let mut taken = Vec::new();
-        for table in &mut self.shards {
-            taken.extend(table.extract_if(|value| wanted(value)));
-            if table.len() * 8 < table.capacity() {
-                table.shrink_to(table.len() * 2, &place);
-            }
+        for shard in &mut self.shards {
+            taken.extend(shard.table.extract_if(|value| wanted(value)));
         }
         self.len -= taken.len();
-        if self.shards.len() > 1 && self.len < SPLIT_LEN / 8 {
-            self.redistribute(1, &place);
+        let capacity: usize = self.shards.iter().map(|shard| shard.table.capacity()).sum();
+        if self.len * 8 < capacity {
+            for value in std::mem::take(self).into_values() {
+                self.insert(place(&value), value, &place);
+            }
         }
         taken
     }
@@ -117,34 +173,126 @@ impl<T> Sharded<T> {
         self.len
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &T> {
-        self.shards.iter().flat_map(HashTable::iter)
+    #[cfg(test)]
+    fn iter(&self) -> impl Iterator<Item = &T> {
+        self.shards.iter().flat_map(|shard| shard.table.iter())
     }
 
-    pub fn shards(&self) -> usize {
-        self.shards.len()
-    }
-
-    pub fn shard(&self, number: usize) -> impl Iterator<Item = &T> {
-        self.shards[number].iter()
+    /// The values from a position on, up to the end of the shard that has it, and the position they
+    /// end at: None at the end of the table. To begin with 0.
+    ///
+    /// A value that stays while others come and go between such calls is seen, once or, where
+    /// shards are joined, more often.
+    pub fn part(&self, position: u32) -> (impl Iterator<Item = &T>, Option<u32>) {
+        let number = match self.depth {
+            0 => 0,
+            depth => self.directory[(position >> (POSITION_BITS - depth)) as usize] as usize,
+        };
+        let shard = &self.shards[number];
+        let next = (shard.prefix + 1) << (POSITION_BITS - shard.depth);
+        (shard.table.iter(), (next < 1 << POSITION_BITS).then_some(next))
     }
 
     pub fn into_values(self) -> impl Iterator<Item = T> {
-        self.shards.into_iter().flatten()
+        self.shards.into_iter().flat_map(|shard| shard.table)
     }
 
     pub fn memory_bytes(&self) -> usize {
-        let tables: usize = self.shards.iter().map(HashTable::allocation_size).sum();
-        tables + self.shards.len() * size_of::<HashTable<T>>()
+        let tables: usize = self.shards.iter().map(|shard| shard.table.allocation_size()).sum();
+        let shards = self.shards.capacity() * size_of::<Shard<T>>();
+        tables + shards + self.directory.capacity() * size_of::<u32>()
     }
 
-    fn redistribute(&mut self, shards: usize, place: &impl Fn(&T) -> u64) {
-        let each = self.len / shards + self.len / shards / 4;
-        let fresh = (0..shards).map(|_| HashTable::with_capacity(each)).collect();
-        for value in std::mem::replace(&mut self.shards, fresh).into_iter().flatten() {
-            let hash = place(&value);
-            let shard = self.shard_of(hash);
-            self.shards[shard].insert_unique(hash, value, place);
+    /// Gives the upper half of a shard's positions to a new one; false where it has one position.
+    #[cold]
+    fn split(&mut self, number: usize, place: &impl Fn(&T) -> u64) -> bool {
+        let Shard { depth, prefix, .. } = self.shards[number];
+        if depth == POSITION_BITS {
+            return false;
+        }
+        if depth == self.depth {
+            let known = if depth == 0 { &[0][..] } else { &self.directory };
+            self.directory = known.iter().flat_map(|&shard| [shard, shard]).collect();
+            self.depth += 1;
+            self.deepest = 0;
+        }
+        let mut lower = HashTable::with_capacity(SPLIT_LEN);
+        let mut upper = HashTable::with_capacity(SPLIT_LEN);
+        let bit = 1 << (POSITION_BITS - depth - 1);
+        let table = std::mem::take(&mut self.shards[number].table);
+        let mut values = table.into_iter();
+        let mut ahead = Vec::with_capacity(AHEAD);
+        loop {
+            ahead.extend(values.by_ref().take(AHEAD).map(|value| (place(&value), value)));
+            if ahead.is_empty() {
+                break;
+            }
+            for (hash, value) in ahead.drain(..) {
+                let half = if position_of(hash) & bit == 0 { &mut lower } else { &mut upper };
+                half.insert_unique(hash, value, place);
+            }
+        }
+        let depth = depth + 1;
+        self.shards[number] = Shard { table: lower, depth, prefix: 2 * prefix };
+        self.shards.push(Shard { table: upper, depth, prefix: 2 * prefix + 1 });
+        self.enter(self.shards.len() - 1);
+        if depth == self.depth {
+            self.deepest += 2;
+        }
+        true
+    }
+
+    /// Writes a shard's number wherever the directory is to have it.
+    fn enter(&mut self, number: usize) {
+        if self.depth == 0 {
+            return;
+        }
+        let Shard { depth, prefix, .. } = self.shards[number];
+        let each = 1 << (self.depth - depth);
+        let first = prefix as usize * each;
+        self.directory[first..first + each].fill(number as u32);
+    }
+
+    /// Makes a shard's table smaller, or joins it with the one that it was split from.
+    #[cold]
+    fn shrink(&mut self, number: usize, place: &impl Fn(&T) -> u64) {
+        let Shard { depth, prefix, ref table } = self.shards[number];
+        let (len, bits) = (table.len(), self.depth - depth);
+        let other = (depth > 0).then(|| self.directory[((prefix ^ 1) << bits) as usize] as usize);
+        let other = other.filter(|&other| {
+            let other = &self.shards[other];
+            other.depth == depth && other.table.len() + len <= JOIN_LEN
+        });
+        let Some(other) = other else {
+            return self.shards[number].table.shrink_to(len * 2, place);
+        };
+        let values = std::mem::take(&mut self.shards[number].table);
+        let kept = &mut self.shards[other];
+        values.into_iter().for_each(|value| {
+            kept.table.insert_unique(place(&value), value, place);
+        });
+        (kept.depth, kept.prefix) = (depth - 1, prefix / 2);
+        self.enter(other);
+        self.shards.swap_remove(number);
+        if number < self.shards.len() {
+            self.enter(number);
+        }
+        if depth == self.depth {
+            self.deepest -= 2;
+            self.narrow();
+        }
+    }
+
+    /// Drops the bits of the directory that no shard needs.
+    fn narrow(&mut self) {
+        while self.deepest == 0 && self.depth > 0 {
+            self.depth -= 1;
+            self.directory = self.directory.iter().step_by(2).copied().collect();
+            let depth = self.depth;
+            self.deepest = self.shards.iter().filter(|shard| shard.depth == depth).count();
+        }
+        if self.depth == 0 {
+            self.directory = Vec::new();
         }
     }
 }
@@ -153,7 +301,7 @@ impl<T> Sharded<T> {
 mod tests {
     use std::collections::HashMap;
 
-    use super::{SHARDS, SPLIT_LEN, Sharded};
+    use super::{AHEAD, POSITION_BITS, SPLIT_LEN, Sharded, position_of};
     use crate::random::Random;
 
     type Pair = (u64, u64);
@@ -174,11 +322,13 @@ mod tests {
         }
 
         fn insert(&mut self, key: u64, value: u64) {
-            let same = |pair: &Pair| pair.0 == key;
-            let make = || (key, value);
-            let (pair, made) = self.table.find_or_insert(place(&(key, 0)), same, place, make);
-            assert_eq!(made, !self.model.contains_key(&key));
-            assert_eq!(pair.1, *self.model.entry(key).or_insert(value));
+            let (hash, same) = (place(&(key, 0)), |pair: &Pair| pair.0 == key);
+            let known = self.table.find(hash, same).map(|pair| pair.1);
+            assert_eq!(known, self.model.get(&key).copied());
+            if known.is_none() {
+                self.table.insert(hash, (key, value), place);
+                self.model.insert(key, value);
+            }
         }
 
         fn replace(&mut self, key: u64, value: u64) {
@@ -192,7 +342,7 @@ mod tests {
 
         fn remove(&mut self, key: u64) {
             let removed = self.table.remove(place(&(key, 0)), |pair| pair.0 == key, place);
-            assert_eq!(removed.map(|pair| pair.1), self.model.remove(&key));
+            assert_eq!(removed, self.model.remove(&key).is_some());
         }
 
         fn extract(&mut self, divisor: u64) {
@@ -211,34 +361,130 @@ mod tests {
                 let found = self.table.find(place(&(*key, 0)), |pair| pair.0 == *key);
                 assert_eq!(found, Some(&(*key, *value)));
             }
+            self.check_directory();
+        }
+
+        /// Each beginning of a position leads to the shard that has it, and no bit is needless.
+        fn check_directory(&self) {
+            let Sharded { shards, directory, depth, deepest, .. } = &self.table;
+            assert_eq!(directory.len(), if *depth == 0 { 0 } else { 1 << depth });
+            for (beginning, &number) in directory.iter().enumerate() {
+                let shard = &shards[number as usize];
+                assert_eq!(beginning >> (depth - shard.depth), shard.prefix as usize);
+            }
+            assert_eq!(*deepest, shards.iter().filter(|shard| shard.depth == *depth).count());
+            assert!(*deepest > 0, "the directory has a bit that no shard needs");
+            for shard in shards {
+                let begins = |pair| {
+                    let position = u64::from(position_of(place(pair)));
+                    position >> (POSITION_BITS - shard.depth)
+                };
+                assert!(shard.table.iter().all(|pair| begins(pair) == u64::from(shard.prefix)));
+            }
         }
     }
 
     #[test]
-    fn a_table_is_a_map_while_it_splits_and_joins() {
+    fn a_table_is_a_map_while_its_shards_split_and_join() {
         for seed in 0..3 {
             let mut random = Random(seed);
             let mut tables = Tables::new();
-            let keys = 2 * SPLIT_LEN;
-            for _ in 0..3 * SPLIT_LEN {
+            let keys = 8 * SPLIT_LEN;
+            for _ in 0..12 * SPLIT_LEN {
                 tables.insert(random.below(keys) as u64, random.next());
                 tables.replace(random.below(keys) as u64, 7);
                 if random.below(8) == 0 {
                     tables.remove(random.below(keys) as u64);
                 }
             }
-            assert_eq!(tables.table.shards.len(), SHARDS, "seed {seed}");
+            let shards = tables.table.shards.len();
+            assert!((4..32).contains(&shards), "seed {seed}: {shards} shards");
             tables.check();
             tables.extract(3);
             tables.check();
             let full = tables.table.memory_bytes();
             for key in 0..keys as u64 - 500 {
                 tables.remove(key);
+                if key % 9973 == 0 {
+                    tables.check();
+                }
             }
             assert_eq!(tables.table.shards.len(), 1, "seed {seed}");
             tables.check();
             assert!(tables.table.memory_bytes() < full / 16, "seed {seed}");
         }
+    }
+
+    /// Bounds what one insertion moves, however long the table is.
+    #[test]
+    fn shards_stay_short_and_are_split_one_by_one() {
+        let mut tables = Tables::new();
+        let mut shards = 1;
+        for key in 0..20 * SPLIT_LEN as u64 {
+            tables.insert(key, key);
+            let now = tables.table.shards.len();
+            assert!(now - shards <= 1, "key {key}");
+            shards = now;
+        }
+        assert!(tables.table.shards.iter().all(|shard| shard.table.len() <= SPLIT_LEN));
+        let room: usize = tables.table.shards.iter().map(|shard| shard.table.capacity()).sum();
+        assert!(room < 2 * tables.table.len(), "{room} for {}", tables.table.len());
+    }
+
+    /// As a secret place cannot make it: all values have one position.
+    #[test]
+    fn values_that_no_bit_tells_apart_are_kept() {
+        let same_place = |pair: &Pair| Random(pair.0).next() & 0xffff_ffff;
+        let mut table = Sharded::default();
+        let count = SPLIT_LEN + AHEAD + 1;
+        for key in 0..count as u64 {
+            let pair = (key, key);
+            table.insert(same_place(&pair), pair, same_place);
+        }
+        assert_eq!(table.len(), count);
+        for key in 0..count as u64 {
+            assert_eq!(table.find(same_place(&(key, 0)), |pair| pair.0 == key), Some(&(key, key)));
+        }
+    }
+
+    #[test]
+    fn parts_have_every_value_that_stays() {
+        for seed in 0..4 {
+            let mut random = Random(seed);
+            let mut tables = Tables::new();
+            let kept = 5 * SPLIT_LEN as u64;
+            (0..kept).for_each(|key| tables.insert(key, key));
+            let mut others: Vec<u64> = Vec::new();
+            let (mut seen, mut position) = (HashMap::new(), Some(0));
+            while let Some(from) = position {
+                let (values, next) = tables.table.part(from);
+                values.for_each(|pair| *seen.entry(pair.0).or_insert(0) += 1);
+                position = next;
+                for _ in 0..random.below(SPLIT_LEN) {
+                    let key = kept + random.below(8 * SPLIT_LEN) as u64;
+                    tables.insert(key, 0);
+                    others.push(key);
+                }
+                if random.below(2) == 0 {
+                    others.drain(..).for_each(|key| tables.remove(key));
+                }
+            }
+            assert!((0..kept).all(|key| seen.contains_key(&key)), "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn parts_of_a_table_at_rest_have_each_value_once() {
+        let mut tables = Tables::new();
+        (0..3 * SPLIT_LEN as u64).for_each(|key| tables.insert(key, key));
+        let (mut seen, mut position) = (Vec::new(), Some(0));
+        while let Some(from) = position {
+            let (values, next) = tables.table.part(from);
+            seen.extend(values.map(|pair| pair.0));
+            position = next;
+        }
+        seen.sort_unstable();
+        assert!(seen.into_iter().eq(0..3 * SPLIT_LEN as u64));
     }
 
     #[test]
@@ -254,6 +500,7 @@ mod tests {
     fn extracting_joins_the_shards_too() {
         let mut tables = Tables::new();
         (0..SPLIT_LEN as u64 + 9).for_each(|key| tables.insert(key, key));
+        assert_eq!(tables.table.shards.len(), 2);
         tables.extract(1);
         assert_eq!((tables.table.shards.len(), tables.table.len), (1, 0));
         tables.check();

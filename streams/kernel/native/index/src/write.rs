@@ -8,21 +8,19 @@ use parking_lot::{RwLock, RwLockWriteGuard};
 
 use crate::changes::Change;
 use crate::counters::Counter;
-use crate::entries::Block;
+use crate::entries::{AHEAD, Block};
+use crate::entry_table::Entry;
 use crate::events::{Event, Removed, Stored};
 use crate::hashing::{PrefixHasher, group_mask};
 use crate::limits::{ENDED_ENTRIES, GROUP_MAX, RELEASED_BESIDE_MIN, TURN_BLOCKS};
 use crate::moves::Moves;
 use crate::names::ContextKey;
-use crate::publisher::{Entry, MemberId, Membership, Publisher};
+use crate::publisher::{MemberId, Membership, Publisher};
 use crate::state::{Index, State};
 
 /// The handle is not (or no longer) that of a publisher.
 #[derive(Debug)]
 pub struct UnknownPublisher;
-
-/// Blocks whose places in the tables are looked at together, so that cache misses overlap.
-const AHEAD: usize = 32;
 
 type Result<T> = std::result::Result<T, UnknownPublisher>;
 
@@ -146,7 +144,7 @@ impl<'a> WriteTurn<'a> {
             let (keys, prefixes) = (&mut keys[..len], &mut prefixes[..len]);
             for (i, key) in (start..).zip(&mut *keys) {
                 *key = u64::from_le_bytes(event.hashes[i]) ^ mask;
-                publisher.touch(*key, index.placement);
+                publisher.entries.touch(*key, index.keys(publisher));
             }
             for (i, place) in (start..).zip(&mut *prefixes) {
                 let local =
@@ -179,7 +177,7 @@ impl<'a> WriteTurn<'a> {
             let (publisher, index) = self.publisher(id)?;
             for &hash in hashes {
                 let key = u64::from_le_bytes(hash) ^ mask;
-                let (number, prefix) = if let Some(entry) = publisher.find(key, index.placement) {
+                let (number, prefix) = if let Some(entry) = index.find(publisher, key) {
                     let Some((_, prefix)) = index.block_of(publisher, &entry) else { continue };
                     (entry.membership(), prefix)
                 } else if let Some((lora_name, prefix)) = moves.find(key) {
@@ -205,26 +203,25 @@ impl<'a> WriteTurn<'a> {
             let skipped =
                 event.group <= GROUP_MAX && publisher.skipped_groups >> event.group & 1 == 1;
             let unknown = if skipped { Counter::SkippedGroup } else { Counter::UnknownRemoved };
-            for (i, &hash) in hashes.iter().enumerate() {
-                if i % AHEAD == 0 {
-                    index.touch_entries(publisher, &hashes[i..hashes.len().min(i + AHEAD)], mask);
+            for ahead in hashes.chunks(AHEAD) {
+                let found = index.find_ahead(publisher, ahead, mask);
+                for (&hash, entry) in ahead.iter().zip(found) {
+                    let is_noting = moves.is_noting();
+                    let key = u64::from_le_bytes(hash) ^ mask;
+                    let entry = if is_noting { index.find(publisher, key) } else { entry };
+                    let held = entry.as_ref().filter(|entry| entry.has(event.tier));
+                    let noted = held.filter(|_| is_noting);
+                    let noted = noted.and_then(|entry| index.block_of(publisher, entry));
+                    // One that is named twice is held no more the second time.
+                    if !held.is_some_and(|entry| index.remove(publisher, entry, event.tier)) {
+                        index.count(unknown, 1);
+                        continue;
+                    }
+                    if let Some((lora_name, prefix)) = noted {
+                        moves.note(key, lora_name, prefix);
+                    }
+                    index.count(Counter::Removed, 1);
                 }
-                let key = u64::from_le_bytes(hash) ^ mask;
-                let Some(entry) = publisher.find(key, index.placement) else {
-                    index.count(unknown, 1);
-                    continue;
-                };
-                if !entry.has(event.tier) {
-                    index.count(unknown, 1);
-                    continue;
-                }
-                if moves.is_noting()
-                    && let Some((lora_name, prefix)) = index.block_of(publisher, &entry)
-                {
-                    moves.note(key, lora_name, prefix);
-                }
-                index.remove(publisher, entry, event.tier);
-                index.count(Counter::Removed, 1);
             }
             self.spend(hashes.len());
         }
@@ -266,7 +263,7 @@ impl<'a> WriteTurn<'a> {
         for member in retired {
             self.hide(member);
         }
-        self.release(id, entries.into_values())
+        self.release(id, entries.into_entries())
     }
 
     /// Hides what a retired member still has.
@@ -313,14 +310,12 @@ impl<'a> WriteTurn<'a> {
     /// Drops the entries of a publisher in one scope.
     fn clear_membership(&mut self, id: u64, number: u32) -> Result<()> {
         let (publisher, index) = self.publisher(id)?;
-        let placement = index.placement;
         if publisher.memberships.get(number).is_some_and(|p| p.entries == publisher.live_entries())
         {
             return self.release_all(id, &[number]);
         }
-        let entries = publisher
-            .entries
-            .extract(|entry| entry.membership() == number, |entry| placement.of(entry.key));
+        let (entries, keys) = publisher.entries_mut(index);
+        let entries = entries.extract(number, keys);
         for entry in &entries {
             for tier in entry.tiers() {
                 publisher.counts.keep(entry.key, tier, 0);
@@ -402,13 +397,13 @@ fn start_chain(
         let membership = index.join(publisher, event.lora_name);
         return Some(Chain { membership, prefix: None, slot: None });
     };
-    let parent = publisher.find(parent ^ mask, index.placement)?;
+    let parent = index.find(publisher, parent ^ mask)?;
     let membership = publisher.memberships.get(parent.membership())?;
     if *membership.lora_name != *event.lora_name {
         return None;
     }
-    let prefix = index.scopes[membership.scope as usize].slots.prefix(parent.slot);
-    Some(Chain { membership: parent.membership(), prefix: Some(prefix), slot: Some(parent.slot) })
+    let prefix = index.scopes[membership.scope as usize].slots.prefix(parent.slot());
+    Some(Chain { membership: parent.membership(), prefix: Some(prefix), slot: Some(parent.slot()) })
 }
 
 /// The counter under which a stored event is left out, if it is.
