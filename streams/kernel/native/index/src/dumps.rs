@@ -79,20 +79,20 @@ impl Dump {
         let buckets = &mut self.buckets;
         let next = publisher.entries.part(place, state.index.keys(publisher), |entry| {
             seen += 1;
-            if Some(entry.membership()) != number {
+            if Some(entry.membership) != number {
                 return;
             }
             for tier in entry.tiers() {
                 let change = Change {
                     key: entry.key,
-                    prefix: scope.slots.prefix(entry.slot()),
+                    prefix: scope.slots.prefix(entry.slot),
                     dp_rank: publisher.dp_rank,
                     tier,
                     clears: false,
                     count: publisher.counts.of(&entry, tier),
                 };
-                let found = Found { slot: entry.slot(), change: change.encode() };
-                buckets.entry(entry.slot() / BUCKET_SLOTS).or_default().push(found);
+                let found = Found { slot: entry.slot, change: change.encode() };
+                buckets.entry(entry.slot / BUCKET_SLOTS).or_default().push(found);
             }
         });
         self.place = next;

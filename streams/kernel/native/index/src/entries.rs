@@ -51,15 +51,17 @@ impl Index {
         hashes: &[[u8; 8]],
         mask: u64,
     ) -> [Option<Entry>; AHEAD] {
-        let keys = self.keys(publisher);
-        let mut found = [None; AHEAD];
-        for (place, &hash) in found.iter_mut().zip(hashes) {
-            *place = publisher.entries.find(u64::from_le_bytes(hash) ^ mask, keys);
+        let mut wanted = [0; AHEAD];
+        let wanted = &mut wanted[..hashes.len()];
+        for (key, &hash) in wanted.iter_mut().zip(hashes) {
+            *key = u64::from_le_bytes(hash) ^ mask;
         }
+        let mut found = [None; AHEAD];
+        publisher.entries.find_all(wanted, self.keys(publisher), &mut found);
         for entry in found.iter().flatten() {
-            if let Some(membership) = publisher.memberships.get(entry.membership()) {
+            if let Some(membership) = publisher.memberships.get(entry.membership) {
                 let scope = &self.scopes[membership.scope as usize];
-                scope.touch(scope.slots.prefix(entry.slot()), self.placement);
+                scope.touch(scope.slots.prefix(entry.slot), self.placement);
             }
         }
         found
@@ -68,8 +70,8 @@ impl Index {
     /// LoRA name and prefix hash of an entry's block.
     #[inline]
     pub fn block_of(&self, publisher: &Publisher, entry: &Entry) -> Option<(Arc<str>, u64)> {
-        let membership = publisher.memberships.get(entry.membership())?;
-        let prefix = self.scopes[membership.scope as usize].slots.prefix(entry.slot());
+        let membership = publisher.memberships.get(entry.membership)?;
+        let prefix = self.scopes[membership.scope as usize].slots.prefix(entry.slot);
         Some((membership.lora_name.clone(), prefix))
     }
 
@@ -100,8 +102,8 @@ impl Index {
                 return Some(slot);
             }
         };
-        let slot = entry.slot();
-        if entry.membership() != number || self.scopes[scope].slots.prefix(slot) != block.prefix {
+        let slot = entry.slot;
+        if entry.membership != number || self.scopes[scope].slots.prefix(slot) != block.prefix {
             self.count(Counter::HashConflict, 1);
             return None;
         }
@@ -114,7 +116,7 @@ impl Index {
         if before == 0 {
             entry.set(block.tier, true);
             let (entries, keys) = publisher.entries_mut(self);
-            entries.update(entry, keys);
+            entries.update(&entry, keys);
         } else {
             self.count(Counter::Repeated, 1);
             publisher.counts.keep(block.key, block.tier, before + 1);
@@ -140,7 +142,7 @@ impl Index {
             let count = publisher.counts.of(&known, tier).saturating_sub(1);
             self.set_known(publisher, known, tier, count, true);
         }
-        let number = entry.membership();
+        let number = entry.membership;
         if publisher.memberships.get(number).is_some_and(|part| part.entries == 0) {
             self.leave_if_unused(publisher, number);
         }
@@ -158,11 +160,11 @@ impl Index {
     ) -> Option<u32> {
         let block = Block { key: change.key, prefix: change.prefix, tier: change.tier };
         if let Some(known) = self.find(publisher, block.key) {
-            let scope = publisher.memberships.get(known.membership())?.scope as usize;
-            let prefix = self.scopes[scope].slots.prefix(known.slot());
-            if (known.membership(), prefix) == (number, block.prefix) {
+            let scope = publisher.memberships.get(known.membership)?.scope as usize;
+            let prefix = self.scopes[scope].slots.prefix(known.slot);
+            if (known.membership, prefix) == (number, block.prefix) {
                 self.set_known(publisher, known, block.tier, change.count, false);
-                return Some(known.slot());
+                return Some(known.slot);
             }
             if change.count == 0 {
                 return None;
@@ -203,8 +205,8 @@ impl Index {
             let Some(now) = self.find(publisher, entry.key) else { return };
             self.set_known(publisher, now, tier, 0, false);
         }
-        if entry.membership() != kept {
-            self.leave_if_unused(publisher, entry.membership());
+        if entry.membership != kept {
+            self.leave_if_unused(publisher, entry.membership);
         }
     }
 
@@ -227,7 +229,7 @@ impl Index {
         }
         entry.set(tier, count > 0);
         let (entries, keys) = publisher.entries_mut(self);
-        entries.update(entry, keys);
+        entries.update(&entry, keys);
         self.carry(publisher, &entry, tier, (before, count), record);
     }
 
@@ -241,10 +243,10 @@ impl Index {
         (before, after): (u16, u16),
         record: bool,
     ) {
-        let Some(membership) = publisher.memberships.get_mut(entry.membership()) else {
+        let Some(membership) = publisher.memberships.get_mut(entry.membership) else {
             return;
         };
-        let slot = entry.slot();
+        let slot = entry.slot;
         let prefix = self.scopes[membership.scope as usize].slots.prefix(slot);
         let block = Block { key: entry.key, prefix, tier };
         let step = Step { block, slot, dp_rank: publisher.dp_rank, before, after };

@@ -14,78 +14,92 @@ use crate::tables::{Sharded, Vacancy};
 #[derive(Clone, Copy)]
 pub struct Entry {
     pub key: u64,
-    row: Row,
+    pub slot: u32,
+    pub membership: u32,
+    /// A bit per tier that holds the block.
+    tiers: u32,
     /// Its key is that of the slot.
     is_row: bool,
 }
 
-/// An entry without its key.
+impl Entry {
+    #[inline]
+    pub fn has(&self, tier: u32) -> bool {
+        self.tiers >> tier & 1 == 1
+    }
+
+    #[inline]
+    pub fn set(&mut self, tier: u32, held: bool) {
+        self.tiers = self.tiers & !(1 << tier) | u32::from(held) << tier;
+    }
+
+    pub fn tiers(&self) -> impl Iterator<Item = u32> + use<> {
+        let entry = *self;
+        (0..TIERS).filter(move |&tier| entry.has(tier))
+    }
+}
+
+const TIER_MASK: u32 = (1 << TIERS) - 1;
+/// Bits of a row for its membership; an entry of a later one is among the others.
+const MEMBERSHIP_BITS: u32 = 16;
+const MEMBERSHIP_MASK: u32 = (1 << MEMBERSHIP_BITS) - 1;
+const MARK_SHIFT: u32 = MEMBERSHIP_BITS + TIERS;
+
+/// An entry whose key is that of its slot.
 #[derive(Clone, Copy)]
 struct Row {
     slot: u32,
-    /// Number of the membership, above a bit per tier that holds the block.
+    /// Some bits of the key's hash, the number of the membership, a bit per tier.
     packed: u32,
 }
 
-/// An entry under another key than its slot's.
-#[derive(Clone, Copy)]
-struct Own {
-    key: u64,
-    row: Row,
+/// Bits of a hash that a row keeps, beside the seven of hashbrown's tags. By these alone one find in
+/// twelve is led to another key, and a key is two cache misses away.
+#[inline]
+fn mark_of(hash: u64) -> u32 {
+    // They are between those for the bucket, at most 14, and those for the shard.
+    ((hash >> 20) as u32) << MARK_SHIFT
 }
 
 impl Row {
     #[inline]
     fn membership(self) -> u32 {
-        self.packed >> TIERS
+        self.packed >> TIERS & MEMBERSHIP_MASK
     }
 
     #[inline]
-    fn has(self, tier: u32) -> bool {
-        self.packed >> tier & 1 == 1
+    fn has_mark_of(self, hash: u64) -> bool {
+        self.packed >> MARK_SHIFT == mark_of(hash) >> MARK_SHIFT
+    }
+
+    /// A publisher has one row at most for each slot.
+    #[inline]
+    fn is_of(self, entry: &Entry) -> bool {
+        self.slot == entry.slot && self.membership() == entry.membership
     }
 
     #[inline]
-    fn set(&mut self, tier: u32, held: bool) {
-        self.packed = self.packed & !(1 << tier) | u32::from(held) << tier;
-    }
-
-    #[inline]
-    fn is_vacant(self) -> bool {
-        self.packed & ((1 << TIERS) - 1) == 0
-    }
-
-    /// A publisher has one entry at most for each slot under its key.
-    #[inline]
-    fn is_of(self, other: Row) -> bool {
-        self.slot == other.slot && self.membership() == other.membership()
+    fn entry(self, key: u64) -> Entry {
+        let (slot, membership) = (self.slot, self.membership());
+        Entry { key, slot, membership, tiers: self.packed & TIER_MASK, is_row: true }
     }
 }
 
-impl Entry {
-    #[inline]
-    pub fn slot(&self) -> u32 {
-        self.row.slot
-    }
+/// An entry with a key of its own.
+#[derive(Clone, Copy)]
+struct Own {
+    key: u64,
+    slot: u32,
+    /// The number of the membership, above a bit per tier.
+    packed: u32,
+}
 
+impl Own {
     #[inline]
-    pub fn membership(&self) -> u32 {
-        self.row.membership()
-    }
-
-    #[inline]
-    pub fn has(&self, tier: u32) -> bool {
-        self.row.has(tier)
-    }
-
-    #[inline]
-    pub fn set(&mut self, tier: u32, held: bool) {
-        self.row.set(tier, held);
-    }
-
-    pub fn tiers(&self) -> impl Iterator<Item = u32> + use<> {
-        let row = self.row;
-        (0..TIERS).filter(move |&tier| row.has(tier))
+    fn entry(self) -> Entry {
+        let Self { key, slot, packed } = self;
+        let (membership, tiers) = (packed >> TIERS, packed & TIER_MASK);
+        Entry { key, slot, membership, tiers, is_row: false }
     }
 }
 
@@ -106,8 +120,13 @@ impl<'a> Keys<'a> {
     /// The key of a row's slot. A membership stays while there are entries of it.
     #[inline]
     fn of(self, row: Row) -> u64 {
-        let membership = self.memberships.get(row.membership());
-        membership.map_or(0, |part| self.scopes[part.scope as usize].slots.key(row.slot))
+        self.of_slot(row.membership(), row.slot)
+    }
+
+    #[inline]
+    fn of_slot(self, membership: u32, slot: u32) -> u64 {
+        let membership = self.memberships.get(membership);
+        membership.map_or(0, |part| self.scopes[part.scope as usize].slots.key(slot))
     }
 
     #[inline]
@@ -147,12 +166,13 @@ impl Vacant<'_> {
     /// Makes the entry, held on a tier; `slot_key` is the key of its slot.
     #[inline]
     pub fn fill(self, slot: u32, slot_key: u64, membership: u32, tier: u32) {
-        let row = Row { slot, packed: membership << TIERS | 1 << tier };
-        if slot_key == self.key {
-            return self.place.fill(row);
+        let Self { key, hash, place, own, placement } = self;
+        let packed = membership << TIERS | 1 << tier;
+        if slot_key == key && membership <= MEMBERSHIP_MASK {
+            place.fill(Row { slot, packed: mark_of(hash) | packed });
+        } else {
+            own.insert(hash, Own { key, slot, packed }, |own| placement.of(own.key));
         }
-        let Self { key, hash, own, placement, .. } = self;
-        own.insert(hash, Own { key, row }, |known| placement.of(known.key));
     }
 }
 
@@ -174,8 +194,8 @@ impl EntryTable {
 
     #[inline]
     fn find_row(&self, key: u64, hash: u64, keys: Keys<'_>) -> Option<Entry> {
-        let row = *self.rows.find(hash, |&row| keys.of(row) == key)?;
-        Some(Entry { key, row, is_row: true })
+        let same = |&row: &Row| row.has_mark_of(hash) && keys.of(row) == key;
+        Some(self.rows.find(hash, same)?.entry(key))
     }
 
     #[inline]
@@ -183,14 +203,34 @@ impl EntryTable {
         if self.own.len() == 0 {
             return None;
         }
-        let own = self.own.find(hash, |own| own.key == key)?;
-        Some(Entry { key, row: own.row, is_row: false })
+        Some(self.own.find(hash, |own| own.key == key)?.entry())
     }
 
-    /// Brings what `find` looks at into the cache. Done for many keys first, the misses overlap.
+    /// Brings what `find` looks at first into the cache. Done for many keys first, the misses overlap.
     #[inline]
-    pub fn touch(&self, key: u64, keys: Keys<'_>) {
-        std::hint::black_box(self.find(key, keys).is_some());
+    pub fn touch(&self, key: u64, placement: Placement) {
+        std::hint::black_box(self.row_by_mark(placement.of(key)).is_some());
+    }
+
+    /// A row that has the mark of the hash. It is hardly ever another key's.
+    #[inline]
+    fn row_by_mark(&self, hash: u64) -> Option<&Row> {
+        self.rows.find(hash, |&row| row.has_mark_of(hash))
+    }
+
+    /// `find` for many keys, in steps, so that the misses of each step overlap: a row says where its
+    /// key is.
+    pub fn find_all(&self, wanted: &[u64], keys: Keys<'_>, found: &mut [Option<Entry>]) {
+        for (&key, found) in wanted.iter().zip(&mut *found) {
+            *found = self.row_by_mark(keys.placement.of(key)).map(|row| row.entry(key));
+        }
+        for (&key, found) in wanted.iter().zip(found) {
+            let is_right =
+                found.is_some_and(|entry| keys.of_slot(entry.membership, entry.slot) == key);
+            if !is_right {
+                *found = self.find(key, keys);
+            }
+        }
     }
 
     /// What the key has, or where to make it.
@@ -202,36 +242,33 @@ impl EntryTable {
             return Ok(known);
         }
         let Self { rows, own } = self;
-        let found =
-            rows.find_or_vacancy(hash, |&row| keys.of(row) == key, |row| keys.place_of_row(row));
+        let found = rows.find_or_vacancy(
+            hash,
+            |&row| row.has_mark_of(hash) && keys.of(row) == key,
+            |row| keys.place_of_row(row),
+        );
         match found {
-            Ok(&mut row) => Ok(Entry { key, row, is_row: true }),
+            Ok(row) => Ok(row.entry(key)),
             Err(place) => Err(Vacant { key, hash, place, own, placement }),
         }
     }
 
     /// Writes the tiers of a known entry; one without tiers goes.
     #[inline]
-    pub fn update(&mut self, entry: Entry, keys: Keys<'_>) {
-        let Entry { key, row, is_row } = entry;
-        let hash = keys.placement.of(key);
-        match (is_row, row.is_vacant()) {
-            (true, true) => {
-                self.rows.remove(hash, |known| known.is_of(row), |row| keys.place_of_row(row));
-            }
-            (true, false) => {
-                if let Some(place) = self.rows.find_mut(hash, |known| known.is_of(row)) {
-                    *place = row;
-                }
-            }
-            (false, true) => {
-                self.own.remove(hash, |known| known.key == key, |own| keys.place_of_own(own));
-            }
-            (false, false) => {
-                if let Some(place) = self.own.find_mut(hash, |known| known.key == key) {
-                    place.row = row;
-                }
-            }
+    pub fn update(&mut self, entry: &Entry, keys: Keys<'_>) {
+        let hash = keys.placement.of(entry.key);
+        let write = |packed: &mut u32| {
+            *packed = *packed & !TIER_MASK | entry.tiers;
+            (true, entry.tiers == 0)
+        };
+        if entry.is_row {
+            let (same, change) =
+                (|row: &Row| row.is_of(entry), |row: &mut Row| write(&mut row.packed));
+            self.rows.change(hash, same, change, |row| keys.place_of_row(row));
+        } else {
+            let (same, change) =
+                (|own: &Own| own.key == entry.key, |own: &mut Own| write(&mut own.packed));
+            self.own.change(hash, same, change, |own| keys.place_of_own(own));
         }
     }
 
@@ -239,26 +276,21 @@ impl EntryTable {
     /// more, or is gone.
     #[inline]
     pub fn take_tier(&mut self, entry: &Entry, tier: u32, keys: Keys<'_>) -> bool {
-        let &Entry { key, row, is_row } = entry;
-        let hash = keys.placement.of(key);
-        if !is_row {
-            let Some(mut known) = self.find_own(key, hash).filter(|known| known.has(tier)) else {
-                return false;
-            };
-            known.set(tier, false);
-            self.update(known, keys);
-            return true;
+        let hash = keys.placement.of(entry.key);
+        let take = |packed: &mut u32| {
+            let had = *packed >> tier & 1 == 1;
+            *packed &= !(1 << tier);
+            (had, *packed & TIER_MASK == 0)
+        };
+        if entry.is_row {
+            let (same, change) =
+                (|row: &Row| row.is_of(entry), |row: &mut Row| take(&mut row.packed));
+            self.rows.change(hash, same, change, |row| keys.place_of_row(row))
+        } else {
+            let (same, change) =
+                (|own: &Own| own.key == entry.key, |own: &mut Own| take(&mut own.packed));
+            self.own.change(hash, same, change, |own| keys.place_of_own(own))
         }
-        self.rows.remove_if(
-            hash,
-            |known| known.is_of(row),
-            |known| {
-                let had = known.has(tier);
-                known.set(tier, false);
-                (had, had && known.is_vacant())
-            },
-            |row| keys.place_of_row(row),
-        )
     }
 
     /// Takes out all entries of one membership. Cost O(all entries).
@@ -267,20 +299,19 @@ impl EntryTable {
             .rows
             .extract(|row| row.membership() == membership, |row| keys.place_of_row(row))
             .into_iter()
-            .map(|row| Entry { key: keys.of(row), row, is_row: true });
+            .map(|row| row.entry(keys.of(row)));
         let own = self
             .own
-            .extract(|own| own.row.membership() == membership, |own| keys.place_of_own(own))
+            .extract(|own| own.packed >> TIERS == membership, |own| keys.place_of_own(own))
             .into_iter()
-            .map(|own| Entry { key: own.key, row: own.row, is_row: false });
+            .map(Own::entry);
         rows.chain(own).collect()
     }
 
     /// All of them, in no order. Those under their slot's key come without it, with 0.
     pub fn into_entries(self) -> impl Iterator<Item = Entry> {
-        let rows = self.rows.into_values().map(|row| Entry { key: 0, row, is_row: true });
-        let own = self.own.into_values();
-        rows.chain(own.map(|own| Entry { key: own.key, row: own.row, is_row: false }))
+        let rows = self.rows.into_values().map(|row| row.entry(0));
+        rows.chain(self.own.into_values().map(Own::entry))
     }
 
     /// The next entries of a walk that begins at `Place::default()`, and where it goes on; None
@@ -288,11 +319,11 @@ impl EntryTable {
     pub fn part(&self, place: Place, keys: Keys<'_>, mut see: impl FnMut(Entry)) -> Option<Place> {
         if place.is_own {
             let (all, next) = self.own.part(place.position);
-            all.for_each(|own| see(Entry { key: own.key, row: own.row, is_row: false }));
+            all.for_each(|own| see(own.entry()));
             return Some(Place { is_own: true, position: next? });
         }
         let (rows, next) = self.rows.part(place.position);
-        rows.for_each(|&row| see(Entry { key: keys.of(row), row, is_row: true }));
+        rows.for_each(|&row| see(row.entry(keys.of(row))));
         Some(Place { is_own: next.is_none(), position: next.unwrap_or(0) })
     }
 

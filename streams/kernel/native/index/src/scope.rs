@@ -278,9 +278,10 @@ impl Scope {
         if next == EMPTY_SET {
             let prefix = self.slots.prefix(slot);
             let slots = &self.slots;
-            self.index.remove(
+            self.index.change(
                 placement.of(prefix),
                 |&known| known == slot,
+                |_| (true, true),
                 |&slot| placement.of(slots.prefix(slot)),
             );
             self.slots.release(slot);

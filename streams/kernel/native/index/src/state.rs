@@ -246,18 +246,18 @@ impl Index {
     /// Takes entries out that are no longer their publisher's, which has or had these members, by
     /// number of the membership.
     pub fn release(&mut self, entries: &[Entry], members: &[Option<MemberId>]) {
-        let place = |entry: &Entry| members.get(entry.membership() as usize).copied().flatten();
+        let place = |entry: &Entry| members.get(entry.membership as usize).copied().flatten();
         for entry in entries {
             let Some(member) = place(entry) else { continue };
             let scope = &self.scopes[member.scope as usize];
-            scope.touch(scope.slots.prefix(entry.slot()), self.placement);
+            scope.touch(scope.slots.prefix(entry.slot), self.placement);
         }
         for entry in entries {
             let Some(MemberId { scope, member }) = place(entry) else { continue };
             self.touch(scope);
             for tier in entry.tiers() {
                 let holder = holder_of(member, tier);
-                self.scopes[scope as usize].release(entry.slot(), holder, self.placement);
+                self.scopes[scope as usize].release(entry.slot, holder, self.placement);
             }
         }
     }

@@ -14,9 +14,9 @@ const POSITION_BITS: u32 = 24;
 /// Values whose hashes are computed together when a shard is split, so that cache misses overlap.
 const AHEAD: usize = 32;
 
-struct Shard<T> {
-    table: HashTable<T>,
-    /// It has the values whose positions begin with the `depth` bits of `prefix`.
+/// A shard has the values whose positions begin with the `depth` bits of `prefix`.
+#[derive(Clone, Copy)]
+struct Range {
     depth: u32,
     prefix: u32,
 }
@@ -36,7 +36,9 @@ impl<T> Vacancy<'_, T> {
 }
 
 pub struct Sharded<T> {
-    shards: Vec<Shard<T>>,
+    /// The shards; apart from their ranges, which are needed only to split and join them.
+    shards: Vec<HashTable<T>>,
+    ranges: Vec<Range>,
     /// The shard of each possible beginning of a position, of `depth` bits; empty for one shard.
     directory: Vec<u32>,
     depth: u32,
@@ -47,8 +49,14 @@ pub struct Sharded<T> {
 
 impl<T> Default for Sharded<T> {
     fn default() -> Self {
-        let first = Shard { table: HashTable::new(), depth: 0, prefix: 0 };
-        Self { shards: vec![first], directory: Vec::new(), depth: 0, deepest: 1, len: 0 }
+        Self {
+            shards: vec![HashTable::new()],
+            ranges: vec![Range { depth: 0, prefix: 0 }],
+            directory: Vec::new(),
+            depth: 0,
+            deepest: 1,
+            len: 0,
+        }
     }
 }
 
@@ -84,13 +92,7 @@ impl<T> Sharded<T> {
 
     #[inline]
     pub fn find(&self, hash: u64, same: impl FnMut(&T) -> bool) -> Option<&T> {
-        self.shards[self.shard_of(hash)].table.find(hash, same)
-    }
-
-    #[inline]
-    pub fn find_mut(&mut self, hash: u64, same: impl FnMut(&T) -> bool) -> Option<&mut T> {
-        let shard = self.shard_of(hash);
-        self.shards[shard].table.find_mut(hash, same)
+        self.shards[self.shard_of(hash)].find(hash, same)
     }
 
     /// The value that is there, or where to put it.
@@ -102,10 +104,10 @@ impl<T> Sharded<T> {
         place: impl Fn(&T) -> u64,
     ) -> Result<&mut T, Vacancy<'_, T>> {
         let mut shard = self.shard_of(hash);
-        while self.shards[shard].table.len() >= SPLIT_LEN && self.split(shard, &place) {
+        while self.shards[shard].len() >= SPLIT_LEN && self.split(shard, &place) {
             shard = self.shard_of(hash);
         }
-        match self.shards[shard].table.entry(hash, same, place) {
+        match self.shards[shard].entry(hash, same, place) {
             Entry::Occupied(known) => Ok(known.into_mut()),
             Entry::Vacant(place) => Err(Vacancy { place, len: &mut self.len }),
         }
@@ -119,20 +121,10 @@ impl<T> Sharded<T> {
         }
     }
 
-    #[inline]
-    pub fn remove(
-        &mut self,
-        hash: u64,
-        same: impl FnMut(&T) -> bool,
-        place: impl Fn(&T) -> u64,
-    ) -> bool {
-        self.remove_if(hash, same, |_| (true, true), place)
-    }
-
     /// Shows a value to `change`, which says what is returned and whether to remove it; false where
     /// there is none.
     #[inline]
-    pub fn remove_if(
+    pub fn change(
         &mut self,
         hash: u64,
         same: impl FnMut(&T) -> bool,
@@ -140,7 +132,7 @@ impl<T> Sharded<T> {
         place: impl Fn(&T) -> u64,
     ) -> bool {
         let number = self.shard_of(hash);
-        let table = &mut self.shards[number].table;
+        let table = &mut self.shards[number];
         let Ok(mut found) = table.find_entry(hash, same) else { return false };
         let (answer, goes) = change(found.get_mut());
         if goes {
@@ -161,10 +153,10 @@ impl<T> Sharded<T> {
     ) -> Vec<T> {
         let mut taken = Vec::new();
         for shard in &mut self.shards {
-            taken.extend(shard.table.extract_if(|value| wanted(value)));
+            taken.extend(shard.extract_if(|value| wanted(value)));
         }
         self.len -= taken.len();
-        let capacity: usize = self.shards.iter().map(|shard| shard.table.capacity()).sum();
+        let capacity: usize = self.shards.iter().map(HashTable::capacity).sum();
         if self.len * 8 < capacity {
             for value in std::mem::take(self).into_values() {
                 self.insert(place(&value), value, &place);
@@ -179,7 +171,7 @@ impl<T> Sharded<T> {
 
     #[cfg(test)]
     fn iter(&self) -> impl Iterator<Item = &T> {
-        self.shards.iter().flat_map(|shard| shard.table.iter())
+        self.shards.iter().flatten()
     }
 
     /// The values from a position on, up to the end of the shard that has it, and the position they
@@ -192,25 +184,25 @@ impl<T> Sharded<T> {
             0 => 0,
             depth => self.directory[(position >> (POSITION_BITS - depth)) as usize] as usize,
         };
-        let shard = &self.shards[number];
-        let next = (shard.prefix + 1) << (POSITION_BITS - shard.depth);
-        (shard.table.iter(), (next < 1 << POSITION_BITS).then_some(next))
+        let Range { depth, prefix } = self.ranges[number];
+        let next = (prefix + 1) << (POSITION_BITS - depth);
+        (self.shards[number].iter(), (next < 1 << POSITION_BITS).then_some(next))
     }
 
     pub fn into_values(self) -> impl Iterator<Item = T> {
-        self.shards.into_iter().flat_map(|shard| shard.table)
+        self.shards.into_iter().flatten()
     }
 
     pub fn memory_bytes(&self) -> usize {
-        let tables: usize = self.shards.iter().map(|shard| shard.table.allocation_size()).sum();
-        let shards = self.shards.capacity() * size_of::<Shard<T>>();
+        let tables: usize = self.shards.iter().map(HashTable::allocation_size).sum();
+        let shards = self.shards.capacity() * (size_of::<HashTable<T>>() + size_of::<Range>());
         tables + shards + self.directory.capacity() * size_of::<u32>()
     }
 
     /// Gives the upper half of a shard's positions to a new one; false where it has one position.
     #[cold]
     fn split(&mut self, number: usize, place: &impl Fn(&T) -> u64) -> bool {
-        let Shard { depth, prefix, .. } = self.shards[number];
+        let Range { depth, prefix } = self.ranges[number];
         if depth == POSITION_BITS {
             return false;
         }
@@ -223,22 +215,23 @@ impl<T> Sharded<T> {
         let mut lower = HashTable::with_capacity(SPLIT_LEN);
         let mut upper = HashTable::with_capacity(SPLIT_LEN);
         let bit = 1 << (POSITION_BITS - depth - 1);
-        let table = std::mem::take(&mut self.shards[number].table);
-        let mut values = table.into_iter();
-        let mut ahead = Vec::with_capacity(AHEAD);
-        loop {
-            ahead.extend(values.by_ref().take(AHEAD).map(|value| (place(&value), value)));
-            if ahead.is_empty() {
-                break;
-            }
-            for (hash, value) in ahead.drain(..) {
+        let table = std::mem::take(&mut self.shards[number]);
+        let values: Vec<T> = table.into_iter().collect();
+        let mut hashes = [0; AHEAD];
+        let mut values = values.into_iter();
+        while values.len() > 0 {
+            // In a loop of its own: what places wait for in memory, they wait for together.
+            hashes.iter_mut().zip(values.as_slice()).for_each(|(hash, value)| *hash = place(value));
+            for (&hash, value) in hashes.iter().zip(values.by_ref().take(AHEAD)) {
                 let half = if position_of(hash) & bit == 0 { &mut lower } else { &mut upper };
                 half.insert_unique(hash, value, place);
             }
         }
         let depth = depth + 1;
-        self.shards[number] = Shard { table: lower, depth, prefix: 2 * prefix };
-        self.shards.push(Shard { table: upper, depth, prefix: 2 * prefix + 1 });
+        self.shards[number] = lower;
+        self.ranges[number] = Range { depth, prefix: 2 * prefix };
+        self.shards.push(upper);
+        self.ranges.push(Range { depth, prefix: 2 * prefix + 1 });
         self.enter(self.shards.len() - 1);
         if depth == self.depth {
             self.deepest += 2;
@@ -251,7 +244,7 @@ impl<T> Sharded<T> {
         if self.depth == 0 {
             return;
         }
-        let Shard { depth, prefix, .. } = self.shards[number];
+        let Range { depth, prefix } = self.ranges[number];
         let each = 1 << (self.depth - depth);
         let first = prefix as usize * each;
         self.directory[first..first + each].fill(number as u32);
@@ -260,24 +253,24 @@ impl<T> Sharded<T> {
     /// Makes a shard's table smaller, or joins it with the one that it was split from.
     #[cold]
     fn shrink(&mut self, number: usize, place: &impl Fn(&T) -> u64) {
-        let Shard { depth, prefix, ref table } = self.shards[number];
-        let (len, bits) = (table.len(), self.depth - depth);
+        let Range { depth, prefix } = self.ranges[number];
+        let (len, bits) = (self.shards[number].len(), self.depth - depth);
         let other = (depth > 0).then(|| self.directory[((prefix ^ 1) << bits) as usize] as usize);
         let other = other.filter(|&other| {
-            let other = &self.shards[other];
-            other.depth == depth && other.table.len() + len <= JOIN_LEN
+            self.ranges[other].depth == depth && self.shards[other].len() + len <= JOIN_LEN
         });
         let Some(other) = other else {
-            return self.shards[number].table.shrink_to(len * 2, place);
+            return self.shards[number].shrink_to(len * 2, place);
         };
-        let values = std::mem::take(&mut self.shards[number].table);
+        let values = std::mem::take(&mut self.shards[number]);
         let kept = &mut self.shards[other];
         values.into_iter().for_each(|value| {
-            kept.table.insert_unique(place(&value), value, place);
+            kept.insert_unique(place(&value), value, place);
         });
-        (kept.depth, kept.prefix) = (depth - 1, prefix / 2);
+        self.ranges[other] = Range { depth: depth - 1, prefix: prefix / 2 };
         self.enter(other);
         self.shards.swap_remove(number);
+        self.ranges.swap_remove(number);
         if number < self.shards.len() {
             self.enter(number);
         }
@@ -293,7 +286,7 @@ impl<T> Sharded<T> {
             self.depth -= 1;
             self.directory = self.directory.iter().step_by(2).copied().collect();
             let depth = self.depth;
-            self.deepest = self.shards.iter().filter(|shard| shard.depth == depth).count();
+            self.deepest = self.ranges.iter().filter(|range| range.depth == depth).count();
         }
         if self.depth == 0 {
             self.directory = Vec::new();
@@ -304,6 +297,8 @@ impl<T> Sharded<T> {
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
+
+    use hashbrown::HashTable;
 
     use super::{AHEAD, POSITION_BITS, SPLIT_LEN, Sharded, position_of};
     use crate::random::Random;
@@ -336,16 +331,21 @@ mod tests {
         }
 
         fn replace(&mut self, key: u64, value: u64) {
-            let found = self.table.find_mut(place(&(key, 0)), |pair| pair.0 == key);
-            assert_eq!(found.as_ref().map(|pair| pair.1), self.model.get(&key).copied());
-            if let Some(pair) = found {
+            let write = |pair: &mut Pair| {
                 pair.1 = value;
+                (true, false)
+            };
+            let same = |pair: &Pair| pair.0 == key;
+            let is_there = self.table.change(place(&(key, 0)), same, write, place);
+            assert_eq!(is_there, self.model.contains_key(&key));
+            if is_there {
                 self.model.insert(key, value);
             }
         }
 
         fn remove(&mut self, key: u64) {
-            let removed = self.table.remove(place(&(key, 0)), |pair| pair.0 == key, place);
+            let same = |pair: &Pair| pair.0 == key;
+            let removed = self.table.change(place(&(key, 0)), same, |_| (true, true), place);
             assert_eq!(removed, self.model.remove(&key).is_some());
         }
 
@@ -370,20 +370,20 @@ mod tests {
 
         /// Each beginning of a position leads to the shard that has it, and no bit is needless.
         fn check_directory(&self) {
-            let Sharded { shards, directory, depth, deepest, .. } = &self.table;
+            let Sharded { shards, ranges, directory, depth, deepest, .. } = &self.table;
             assert_eq!(directory.len(), if *depth == 0 { 0 } else { 1 << depth });
             for (beginning, &number) in directory.iter().enumerate() {
-                let shard = &shards[number as usize];
-                assert_eq!(beginning >> (depth - shard.depth), shard.prefix as usize);
+                let range = ranges[number as usize];
+                assert_eq!(beginning >> (depth - range.depth), range.prefix as usize);
             }
-            assert_eq!(*deepest, shards.iter().filter(|shard| shard.depth == *depth).count());
+            assert_eq!(*deepest, ranges.iter().filter(|range| range.depth == *depth).count());
             assert!(*deepest > 0, "the directory has a bit that no shard needs");
-            for shard in shards {
+            for (shard, range) in shards.iter().zip(ranges) {
                 let begins = |pair| {
                     let position = u64::from(position_of(place(pair)));
-                    position >> (POSITION_BITS - shard.depth)
+                    position >> (POSITION_BITS - range.depth)
                 };
-                assert!(shard.table.iter().all(|pair| begins(pair) == u64::from(shard.prefix)));
+                assert!(shard.iter().all(|pair| begins(pair) == u64::from(range.prefix)));
             }
         }
     }
@@ -430,8 +430,8 @@ mod tests {
             assert!(now - shards <= 1, "key {key}");
             shards = now;
         }
-        assert!(tables.table.shards.iter().all(|shard| shard.table.len() <= SPLIT_LEN));
-        let room: usize = tables.table.shards.iter().map(|shard| shard.table.capacity()).sum();
+        assert!(tables.table.shards.iter().all(|shard| shard.len() <= SPLIT_LEN));
+        let room: usize = tables.table.shards.iter().map(HashTable::capacity).sum();
         assert!(room < 2 * tables.table.len(), "{room} for {}", tables.table.len());
     }
 

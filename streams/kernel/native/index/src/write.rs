@@ -144,7 +144,7 @@ impl<'a> WriteTurn<'a> {
             let (keys, prefixes) = (&mut keys[..len], &mut prefixes[..len]);
             for (i, key) in (start..).zip(&mut *keys) {
                 *key = u64::from_le_bytes(event.hashes[i]) ^ mask;
-                publisher.entries.touch(*key, index.keys(publisher));
+                publisher.entries.touch(*key, index.placement);
             }
             for (i, place) in (start..).zip(&mut *prefixes) {
                 let local =
@@ -179,7 +179,7 @@ impl<'a> WriteTurn<'a> {
                 let key = u64::from_le_bytes(hash) ^ mask;
                 let (number, prefix) = if let Some(entry) = index.find(publisher, key) {
                     let Some((_, prefix)) = index.block_of(publisher, &entry) else { continue };
-                    (entry.membership(), prefix)
+                    (entry.membership, prefix)
                 } else if let Some((lora_name, prefix)) = moves.find(key) {
                     (index.join(publisher, &lora_name), prefix)
                 } else {
@@ -398,12 +398,12 @@ fn start_chain(
         return Some(Chain { membership, prefix: None, slot: None });
     };
     let parent = index.find(publisher, parent ^ mask)?;
-    let membership = publisher.memberships.get(parent.membership())?;
+    let membership = publisher.memberships.get(parent.membership)?;
     if *membership.lora_name != *event.lora_name {
         return None;
     }
-    let prefix = index.scopes[membership.scope as usize].slots.prefix(parent.slot());
-    Some(Chain { membership: parent.membership(), prefix: Some(prefix), slot: Some(parent.slot()) })
+    let prefix = index.scopes[membership.scope as usize].slots.prefix(parent.slot);
+    Some(Chain { membership: parent.membership, prefix: Some(prefix), slot: Some(parent.slot) })
 }
 
 /// The counter under which a stored event is left out, if it is.
