@@ -26,7 +26,7 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
         rate_s: how long a server is asked for its requests/s.
         memory_pairs: of a block and an instance that holds it.
         growth_blocks: that a table grows to, one after the other.
-        recovery_blocks: in table and log.
+        recovery_blocks: in table and log, of one service after the other.
         resident_blocks: in the kernel before its calls are timed.
         apply_blocks: stored and removed on top of them, in each timed pass.
         pipeline_shapes: publishers and partitions of each run of the distributed form.
@@ -48,7 +48,7 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     rate_s: float = 2.0
     memory_pairs: int = 10_000_000
     growth_blocks: tuple[int, ...] = (1_000_000, 3_000_000, 10_000_000, 30_000_000)
-    recovery_blocks: int = 1_000_000
+    recovery_blocks: tuple[int, ...] = (1_000_000, 10_000_000)
     resident_blocks: int = 1_000_000
     apply_blocks: int = 262_144
     pipeline_shapes: tuple[tuple[int, int], ...] = (
@@ -75,7 +75,7 @@ FULL: Final[dict[KernelName, Sizes]] = {
         single_blocks=50_000,
         memory_pairs=300_000,
         growth_blocks=(300_000,),
-        recovery_blocks=200_000,
+        recovery_blocks=(200_000,),
         resident_blocks=200_000,
         apply_blocks=65_536,
     ),
@@ -90,7 +90,7 @@ _QUICK: Final = Sizes(
     rate_s=1.0,
     memory_pairs=500_000,
     growth_blocks=(300_000, 1_000_000),
-    recovery_blocks=100_000,
+    recovery_blocks=(100_000,),
     resident_blocks=100_000,
     apply_blocks=65_536,
     pipeline_shapes=((1, 1), (10, 4)),
@@ -111,7 +111,7 @@ QUICK: Final[dict[KernelName, Sizes]] = {
         single_blocks=10_000,
         memory_pairs=60_000,
         growth_blocks=(300_000,),
-        recovery_blocks=20_000,
+        recovery_blocks=(20_000,),
         resident_blocks=20_000,
         apply_blocks=16_384,
     ),
