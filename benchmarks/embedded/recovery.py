@@ -32,9 +32,7 @@ def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
     return figures
 
 
-def _measure_one(
-    kernel: KernelName, blocks: int, runs: int, *, with_empty: bool
-) -> list[Figure]:
+def _measure_one(kernel: KernelName, blocks: int, runs: int, *, with_empty: bool) -> list[Figure]:
     plan = LoadPlan(blocks=blocks, blocks_per_event=EVENT_BLOCKS, block_size=BLOCK_SIZE, seed=SEED)
     with Service(kernel) as service:
         empty = [_restart(service) for _ in range(runs)] if with_empty else []
@@ -48,7 +46,11 @@ def _measure_one(
         rebuilt = [_restart(service, entries=blocks, without_table=True) for _ in range(runs)]
     held = f"{blocks:,} blocks"
     return [
-        *(_figures("empty", empty, "nothing to recover: process start and imports") if empty else ()),
+        *(
+            _figures("empty", empty, "nothing to recover: process start and imports")
+            if empty
+            else ()
+        ),
         *_figures(f"{held}, from the table", resumed, aim=blocks >= LARGE_BLOCKS),
         *_figures(f"{held}, table deleted, whole log folded", rebuilt, aim=blocks >= LARGE_BLOCKS),
         Figure(name=f"{held}: log on disk", unit="B/block", runs=[log_bytes / blocks]),

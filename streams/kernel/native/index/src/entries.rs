@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::changes::Change;
 use crate::counters::Counter;
-use crate::entry_table::{Entry, Keys};
+use crate::entry_table::Entry;
 use crate::hashing::entry_digest;
 use crate::limits::HOLD_COUNT_MAX;
 use crate::names::SHARED;
@@ -85,22 +85,13 @@ impl Index {
         block: Block,
         after: Option<u32>,
     ) -> Option<u32> {
-        let Publisher { entries, memberships, .. } = &mut *publisher;
-        let placement = self.placement;
-        let scope = memberships.get(number)?.scope as usize;
-        let found =
-            entries.find_or_vacant(block.key, Keys::new(&self.scopes, memberships, placement));
-        let mut entry = match found {
-            Ok(entry) => entry,
-            Err(vacant) => {
-                let scope = &mut self.scopes[scope];
-                let slot = scope.place(block.prefix, block.key, after, placement);
-                vacant.fill(slot, scope.slots.key(slot), number, block.tier);
-                self.count(Counter::Stored, 1);
-                let step = Step { block, slot, dp_rank: publisher.dp_rank, before: 0, after: 1 };
-                self.step(publisher.memberships.get_mut(number)?, &step, true);
-                return Some(slot);
-            }
+        let scope = publisher.memberships.get(number)?.scope as usize;
+        let Some(mut entry) = self.find(publisher, block.key) else {
+            let slot = self.add(publisher, number, block, after)?;
+            self.count(Counter::Stored, 1);
+            let step = Step { block, slot, dp_rank: publisher.dp_rank, before: 0, after: 1 };
+            self.step(publisher.memberships.get_mut(number)?, &step, true);
+            return Some(slot);
         };
         let slot = entry.slot;
         if entry.membership != number || self.scopes[scope].slots.prefix(slot) != block.prefix {
@@ -123,6 +114,22 @@ impl Index {
         }
         let step = Step { block, slot, dp_rank: publisher.dp_rank, before, after: before + 1 };
         self.step(publisher.memberships.get_mut(number)?, &step, true);
+        Some(slot)
+    }
+
+    /// Makes the entry of a key that has none. Returns its slot, which is yet to be given the holder.
+    #[inline]
+    fn add(
+        &mut self,
+        publisher: &mut Publisher,
+        number: u32,
+        block: Block,
+        after: Option<u32>,
+    ) -> Option<u32> {
+        let scope = publisher.memberships.get(number)?.scope as usize;
+        let slot = self.scopes[scope].place(block.prefix, block.key, after, self.placement);
+        let (entries, keys) = publisher.entries_mut(self);
+        entries.insert(block.key, slot, number, block.tier, keys);
         Some(slot)
     }
 
@@ -185,14 +192,7 @@ impl Index {
         count: u16,
         after: Option<u32>,
     ) -> Option<u32> {
-        let Publisher { entries, memberships, .. } = &mut *publisher;
-        let placement = self.placement;
-        let scope = memberships.get(number)?.scope as usize;
-        let keys = Keys::new(&self.scopes, memberships, placement);
-        let Err(vacant) = entries.find_or_vacant(block.key, keys) else { return None };
-        let scope = &mut self.scopes[scope];
-        let slot = scope.place(block.prefix, block.key, after, placement);
-        vacant.fill(slot, scope.slots.key(slot), number, block.tier);
+        let slot = self.add(publisher, number, block, after)?;
         publisher.counts.keep(block.key, block.tier, count);
         let step = Step { block, slot, dp_rank: publisher.dp_rank, before: 0, after: count };
         self.step(publisher.memberships.get_mut(number)?, &step, false);

@@ -8,7 +8,7 @@ use crate::hashing::Placement;
 use crate::memberships::Memberships;
 use crate::names::TIERS;
 use crate::scope::Scope;
-use crate::tables::{Sharded, Vacancy};
+use crate::tables::Sharded;
 
 /// A block under the publisher's own key, on one tier or more.
 #[derive(Clone, Copy)]
@@ -40,36 +40,19 @@ impl Entry {
 }
 
 const TIER_MASK: u32 = (1 << TIERS) - 1;
-/// Bits of a row for its membership; an entry of a later one is among the others.
-const MEMBERSHIP_BITS: u32 = 16;
-const MEMBERSHIP_MASK: u32 = (1 << MEMBERSHIP_BITS) - 1;
-const MARK_SHIFT: u32 = MEMBERSHIP_BITS + TIERS;
 
 /// An entry whose key is that of its slot.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Row {
     slot: u32,
-    /// Some bits of the key's hash, the number of the membership, a bit per tier.
+    /// The number of the membership, above a bit per tier.
     packed: u32,
-}
-
-/// Bits of a hash that a row keeps, beside the seven of hashbrown's tags. By these alone one find in
-/// twelve is led to another key, and a key is two cache misses away.
-#[inline]
-fn mark_of(hash: u64) -> u32 {
-    // They are between those for the bucket, at most 14, and those for the shard.
-    ((hash >> 20) as u32) << MARK_SHIFT
 }
 
 impl Row {
     #[inline]
     fn membership(self) -> u32 {
-        self.packed >> TIERS & MEMBERSHIP_MASK
-    }
-
-    #[inline]
-    fn has_mark_of(self, hash: u64) -> bool {
-        self.packed >> MARK_SHIFT == mark_of(hash) >> MARK_SHIFT
+        self.packed >> TIERS
     }
 
     /// A publisher has one row at most for each slot.
@@ -86,7 +69,7 @@ impl Row {
 }
 
 /// An entry with a key of its own.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Own {
     key: u64,
     slot: u32,
@@ -147,33 +130,13 @@ pub struct Place {
     position: u32,
 }
 
+type Rows = Sharded<Row, 7, 8>;
+type Owns = Sharded<Own, 7, 8>;
+
 #[derive(Default)]
 pub struct EntryTable {
-    rows: Sharded<Row>,
-    own: Sharded<Own>,
-}
-
-/// Where a key has no entry: what is needed to make one.
-pub struct Vacant<'a> {
-    key: u64,
-    hash: u64,
-    place: Vacancy<'a, Row>,
-    own: &'a mut Sharded<Own>,
-    placement: Placement,
-}
-
-impl Vacant<'_> {
-    /// Makes the entry, held on a tier; `slot_key` is the key of its slot.
-    #[inline]
-    pub fn fill(self, slot: u32, slot_key: u64, membership: u32, tier: u32) {
-        let Self { key, hash, place, own, placement } = self;
-        let packed = membership << TIERS | 1 << tier;
-        if slot_key == key && membership <= MEMBERSHIP_MASK {
-            place.fill(Row { slot, packed: mark_of(hash) | packed });
-        } else {
-            own.insert(hash, Own { key, slot, packed }, |own| placement.of(own.key));
-        }
-    }
+    rows: Rows,
+    own: Owns,
 }
 
 impl EntryTable {
@@ -194,8 +157,7 @@ impl EntryTable {
 
     #[inline]
     fn find_row(&self, key: u64, hash: u64, keys: Keys<'_>) -> Option<Entry> {
-        let same = |&row: &Row| row.has_mark_of(hash) && keys.of(row) == key;
-        Some(self.rows.find(hash, same)?.entry(key))
+        Some(self.rows.find(hash, |&row| keys.of(row) == key)?.entry(key))
     }
 
     #[inline]
@@ -206,23 +168,32 @@ impl EntryTable {
         Some(self.own.find(hash, |own| own.key == key)?.entry())
     }
 
-    /// Brings what `find` looks at first into the cache. Done for many keys first, the misses overlap.
+    /// Brings what `find` looks at first into the cache. Done for many keys, the misses overlap.
     #[inline]
     pub fn touch(&self, key: u64, placement: Placement) {
-        std::hint::black_box(self.row_by_mark(placement.of(key)).is_some());
+        self.rows.touch(placement.of(key));
+        if self.own.len() > 0 {
+            self.own.touch(placement.of(key));
+        }
     }
 
-    /// A row that has the mark of the hash. It is hardly ever another key's.
+    /// A row that has the tag of the hash: one time in fifty another key's.
     #[inline]
-    fn row_by_mark(&self, hash: u64) -> Option<&Row> {
-        self.rows.find(hash, |&row| row.has_mark_of(hash))
+    fn likely_row(&self, hash: u64) -> Option<&Row> {
+        self.rows.find(hash, |_| true)
     }
 
-    /// `find` for many keys, in steps, so that the misses of each step overlap: a row says where its
-    /// key is.
+    /// `find` for many keys, in steps, so that the misses of each step overlap: lines, then the keys
+    /// that rows have with their slots.
     pub fn find_all(&self, wanted: &[u64], keys: Keys<'_>, found: &mut [Option<Entry>]) {
+        for &key in wanted {
+            self.touch(key, keys.placement);
+        }
         for (&key, found) in wanted.iter().zip(&mut *found) {
-            *found = self.row_by_mark(keys.placement.of(key)).map(|row| row.entry(key));
+            *found = self.likely_row(keys.placement.of(key)).map(|row| row.entry(key));
+        }
+        for entry in found.iter().flatten() {
+            std::hint::black_box(keys.of_slot(entry.membership, entry.slot));
         }
         for (&key, found) in wanted.iter().zip(found) {
             let is_right =
@@ -233,23 +204,15 @@ impl EntryTable {
         }
     }
 
-    /// What the key has, or where to make it.
+    /// Makes an entry, held on a tier, for a key that has none.
     #[inline]
-    pub fn find_or_vacant(&mut self, key: u64, keys: Keys<'_>) -> Result<Entry, Vacant<'_>> {
-        let placement = keys.placement;
-        let hash = placement.of(key);
-        if let Some(known) = self.find_own(key, hash) {
-            return Ok(known);
-        }
-        let Self { rows, own } = self;
-        let found = rows.find_or_vacancy(
-            hash,
-            |&row| row.has_mark_of(hash) && keys.of(row) == key,
-            |row| keys.place_of_row(row),
-        );
-        match found {
-            Ok(row) => Ok(row.entry(key)),
-            Err(place) => Err(Vacant { key, hash, place, own, placement }),
+    pub fn insert(&mut self, key: u64, slot: u32, membership: u32, tier: u32, keys: Keys<'_>) {
+        let hash = keys.placement.of(key);
+        let packed = membership << TIERS | 1 << tier;
+        if keys.of_slot(membership, slot) == key {
+            self.rows.insert(hash, Row { slot, packed }, |row| keys.place_of_row(row));
+        } else {
+            self.own.insert(hash, Own { key, slot, packed }, |own| keys.place_of_own(own));
         }
     }
 

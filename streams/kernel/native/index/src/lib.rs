@@ -10,11 +10,13 @@
 //!     scan, bodies, urls  a query's body in JSON, in msgpack, and as octets with a URL
 //!     state, entries      publishers and scopes; the elementary steps
 //!     scope               blocks of a scope (`slots`), their holders (`sets`, `masks`), its ranks
-//!     publisher, moves    what a publisher calls its blocks; those that change their tier
+//!     publisher, moves    a publisher, and its blocks that change their tier
+//!     entry_table         what a publisher calls its blocks
 //!     leaving             what was cleared and is yet to be released
 //!     changes, counters   what a write leaves to be taken and shown
 //!     dumps               all entries of a context, in slices
-//!     tables, hashing     sharded hash tables; XXH3-64
+//!     tables, lines       hash tables in shards, and a shard
+//!     hashing             XXH3-64
 //!     names, limits       keys, tiers and bounds
 
 #![deny(clippy::all)]
@@ -32,6 +34,7 @@ pub mod events;
 pub mod hashing;
 mod leaving;
 pub mod limits;
+mod lines;
 mod masks;
 mod memberships;
 mod moves;

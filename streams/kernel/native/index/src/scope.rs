@@ -49,7 +49,7 @@ pub struct Scope {
     pub roster: Vec<RosterEntry>,
     /// Where a walk for all of it begins, made when it is first wanted.
     pub everyone: OnceLock<Everyone>,
-    index: Sharded<u32>,
+    index: Sharded<u32, 12, 16>,
     /// (slot, holder) -> further keys of the holder that name the block, beyond the first.
     repeats: HashMap<(u32, u32), u32>,
     members: Vec<Option<Member>>,
@@ -216,8 +216,7 @@ impl Scope {
 
     #[inline]
     pub fn touch(&self, prefix: u64, placement: Placement) {
-        let same = |&slot: &u32| self.slots.prefix(slot) == prefix;
-        self.index.touch(placement.of(prefix), same);
+        self.index.touch(placement.of(prefix));
     }
 
     /// The slot of a block, made where it is new; `key` is what its holder calls it, `after` the slot

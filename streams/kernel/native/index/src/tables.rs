@@ -1,17 +1,13 @@
 //! A hash table in shards, which split and join one at a time: growing and shrinking move few values
 //! at once, however many there are (extendible hashing).
 
-use hashbrown::HashTable;
-use hashbrown::hash_table::{Entry, VacantEntry};
+use crate::lines::{Lines, Spot};
 
-/// A shard this long is split, while its table is as full as it may be: 7/8 of 16,384.
-const SPLIT_LEN: usize = 14_336;
-/// Two shards that are no longer than this together are joined.
-const JOIN_LEN: usize = SPLIT_LEN / 2;
-const SHRINK_CAPACITY_MIN: usize = 64;
+/// A shard with so many lines, of 7 or 12 places, is split once it is full.
+const LINES_MAX: usize = 2048;
 /// Bits of a hash that choose the shard.
 const POSITION_BITS: u32 = 24;
-/// Values whose hashes are computed together when a shard is split, so that cache misses overlap.
+/// Values whose hashes are computed together when a shard grows, so that cache misses overlap.
 const AHEAD: usize = 32;
 
 /// A shard has the values whose positions begin with the `depth` bits of `prefix`.
@@ -21,23 +17,10 @@ struct Range {
     prefix: u32,
 }
 
-/// Where a value may be put that is not there.
-pub struct Vacancy<'a, T> {
-    place: VacantEntry<'a, T>,
-    len: &'a mut usize,
-}
-
-impl<T> Vacancy<'_, T> {
-    #[inline]
-    pub fn fill(self, value: T) {
-        self.place.insert(value);
-        *self.len += 1;
-    }
-}
-
-pub struct Sharded<T> {
+/// Values of `N` to a line, with `W` bytes for their tags.
+pub struct Sharded<T, const N: usize, const W: usize> {
     /// The shards; apart from their ranges, which are needed only to split and join them.
-    shards: Vec<HashTable<T>>,
+    shards: Vec<Lines<T, N, W>>,
     ranges: Vec<Range>,
     /// The shard of each possible beginning of a position, of `depth` bits; empty for one shard.
     directory: Vec<u32>,
@@ -47,10 +30,10 @@ pub struct Sharded<T> {
     len: usize,
 }
 
-impl<T> Default for Sharded<T> {
+impl<T, const N: usize, const W: usize> Default for Sharded<T, N, W> {
     fn default() -> Self {
         Self {
-            shards: vec![HashTable::new()],
+            shards: vec![Lines::default()],
             ranges: vec![Range { depth: 0, prefix: 0 }],
             directory: Vec::new(),
             depth: 0,
@@ -60,7 +43,7 @@ impl<T> Default for Sharded<T> {
     }
 }
 
-/// hashbrown takes buckets from the low bits and tags from the top seven: these are neither.
+/// Lines are chosen by the low bits, tags are the top eight: these are neither.
 ///
 /// The shares of the positions are uneven on purpose, 1 : 2 from one end to the other. With even ones
 /// all shards would be split at the same number of values, and the table would be half empty and its
@@ -75,7 +58,21 @@ fn position_of(hash: u64) -> u32 {
     (even + ((bulge * slope) >> 16)) as u32
 }
 
-impl<T> Sharded<T> {
+/// Each value with its hash; what hashes wait for in memory, they wait for together.
+fn with_hashes<T: Copy>(
+    values: impl Iterator<Item = T>,
+    place: impl Fn(&T) -> u64,
+    mut take: impl FnMut(u64, T),
+) {
+    let values: Vec<T> = values.collect();
+    let mut hashes = [0; AHEAD];
+    for part in values.chunks(AHEAD) {
+        hashes.iter_mut().zip(part).for_each(|(hash, value)| *hash = place(value));
+        hashes.iter().zip(part).for_each(|(&hash, &value)| take(hash, value));
+    }
+}
+
+impl<T: Copy + Default, const N: usize, const W: usize> Sharded<T, N, W> {
     #[inline]
     fn shard_of(&self, hash: u64) -> usize {
         if self.depth == 0 {
@@ -84,10 +81,10 @@ impl<T> Sharded<T> {
         self.directory[(position_of(hash) >> (POSITION_BITS - self.depth)) as usize] as usize
     }
 
-    /// Brings what `find` looks at into the cache. Done for many values first, the misses overlap.
+    /// Brings what `find` looks at first into the cache. Done for many values, the misses overlap.
     #[inline]
-    pub fn touch(&self, hash: u64, same: impl FnMut(&T) -> bool) {
-        std::hint::black_box(self.find(hash, same).is_some());
+    pub fn touch(&self, hash: u64) {
+        self.shards[self.shard_of(hash)].touch(hash);
     }
 
     #[inline]
@@ -95,30 +92,16 @@ impl<T> Sharded<T> {
         self.shards[self.shard_of(hash)].find(hash, same)
     }
 
-    /// The value that is there, or where to put it.
-    #[inline]
-    pub fn find_or_vacancy(
-        &mut self,
-        hash: u64,
-        same: impl FnMut(&T) -> bool,
-        place: impl Fn(&T) -> u64,
-    ) -> Result<&mut T, Vacancy<'_, T>> {
-        let mut shard = self.shard_of(hash);
-        while self.shards[shard].len() >= SPLIT_LEN && self.split(shard, &place) {
-            shard = self.shard_of(hash);
-        }
-        match self.shards[shard].entry(hash, same, place) {
-            Entry::Occupied(known) => Ok(known.into_mut()),
-            Entry::Vacant(place) => Err(Vacancy { place, len: &mut self.len }),
-        }
-    }
-
     /// Adds a value that is not there. `place` gives the hash of any value.
     #[inline]
     pub fn insert(&mut self, hash: u64, value: T, place: impl Fn(&T) -> u64) {
-        if let Err(vacancy) = self.find_or_vacancy(hash, |_| false, place) {
-            vacancy.fill(value);
+        let mut shard = self.shard_of(hash);
+        while self.shards[shard].is_full() {
+            self.grow(shard, &place);
+            shard = self.shard_of(hash);
         }
+        self.shards[shard].insert(hash, value);
+        self.len += 1;
     }
 
     /// Shows a value to `change`, which says what is returned and whether to remove it; false where
@@ -132,17 +115,22 @@ impl<T> Sharded<T> {
         place: impl Fn(&T) -> u64,
     ) -> bool {
         let number = self.shard_of(hash);
-        let table = &mut self.shards[number];
-        let Ok(mut found) = table.find_entry(hash, same) else { return false };
-        let (answer, goes) = change(found.get_mut());
+        let Some(spot) = self.shards[number].seek(hash, same) else { return false };
+        let (answer, goes) = change(self.shards[number].at(spot));
         if goes {
-            found.remove();
-            self.len -= 1;
-            if table.len() * 8 < table.capacity() && table.capacity() > SHRINK_CAPACITY_MIN {
-                self.shrink(number, &place);
-            }
+            self.remove(number, hash, spot, &place);
         }
         answer
+    }
+
+    #[inline]
+    fn remove(&mut self, number: usize, hash: u64, spot: Spot, place: &impl Fn(&T) -> u64) {
+        let shard = &mut self.shards[number];
+        shard.remove(hash, spot);
+        self.len -= 1;
+        if shard.len() * 8 < N * shard.lines() && shard.lines() > 1 {
+            self.shrink(number, place);
+        }
     }
 
     /// Takes out the values that are `wanted`. Cost O(all values).
@@ -152,16 +140,15 @@ impl<T> Sharded<T> {
         place: impl Fn(&T) -> u64,
     ) -> Vec<T> {
         let mut taken = Vec::new();
-        for shard in &mut self.shards {
-            taken.extend(shard.extract_if(|value| wanted(value)));
-        }
-        self.len -= taken.len();
-        let capacity: usize = self.shards.iter().map(HashTable::capacity).sum();
-        if self.len * 8 < capacity {
-            for value in std::mem::take(self).into_values() {
-                self.insert(place(&value), value, &place);
+        let mut kept = Self::default();
+        with_hashes(std::mem::take(self).into_values(), &place, |hash, value| {
+            if wanted(&value) {
+                taken.push(value);
+            } else {
+                kept.insert(hash, value, &place);
             }
-        }
+        });
+        *self = kept;
         taken
     }
 
@@ -171,7 +158,7 @@ impl<T> Sharded<T> {
 
     #[cfg(test)]
     fn iter(&self) -> impl Iterator<Item = &T> {
-        self.shards.iter().flatten()
+        self.shards.iter().flat_map(Lines::iter)
     }
 
     /// The values from a position on, up to the end of the shard that has it, and the position they
@@ -190,21 +177,23 @@ impl<T> Sharded<T> {
     }
 
     pub fn into_values(self) -> impl Iterator<Item = T> {
-        self.shards.into_iter().flatten()
+        self.shards.into_iter().flat_map(Lines::into_values)
     }
 
     pub fn memory_bytes(&self) -> usize {
-        let tables: usize = self.shards.iter().map(HashTable::allocation_size).sum();
-        let shards = self.shards.capacity() * (size_of::<HashTable<T>>() + size_of::<Range>());
+        let tables: usize = self.shards.iter().map(Lines::memory_bytes).sum();
+        let shards = self.shards.capacity() * (size_of::<Lines<T, N, W>>() + size_of::<Range>());
         tables + shards + self.directory.capacity() * size_of::<u32>()
     }
 
-    /// Gives the upper half of a shard's positions to a new one; false where it has one position.
+    /// Makes room in a full shard: with more lines, or where it has all it may have, by giving the
+    /// upper half of its positions to a new one.
     #[cold]
-    fn split(&mut self, number: usize, place: &impl Fn(&T) -> u64) -> bool {
+    fn grow(&mut self, number: usize, place: &impl Fn(&T) -> u64) {
         let Range { depth, prefix } = self.ranges[number];
-        if depth == POSITION_BITS {
-            return false;
+        let lines = self.shards[number].lines();
+        if lines < LINES_MAX || depth == POSITION_BITS {
+            return self.resize(number, (2 * lines).max(1), place);
         }
         if depth == self.depth {
             let known = if depth == 0 { &[0][..] } else { &self.directory };
@@ -212,21 +201,13 @@ impl<T> Sharded<T> {
             self.depth += 1;
             self.deepest = 0;
         }
-        let mut lower = HashTable::with_capacity(SPLIT_LEN);
-        let mut upper = HashTable::with_capacity(SPLIT_LEN);
+        let (mut lower, mut upper) = (Lines::new(LINES_MAX), Lines::new(LINES_MAX));
         let bit = 1 << (POSITION_BITS - depth - 1);
-        let table = std::mem::take(&mut self.shards[number]);
-        let values: Vec<T> = table.into_iter().collect();
-        let mut hashes = [0; AHEAD];
-        let mut values = values.into_iter();
-        while values.len() > 0 {
-            // In a loop of its own: what places wait for in memory, they wait for together.
-            hashes.iter_mut().zip(values.as_slice()).for_each(|(hash, value)| *hash = place(value));
-            for (&hash, value) in hashes.iter().zip(values.by_ref().take(AHEAD)) {
-                let half = if position_of(hash) & bit == 0 { &mut lower } else { &mut upper };
-                half.insert_unique(hash, value, place);
-            }
-        }
+        let values = std::mem::take(&mut self.shards[number]).into_values();
+        with_hashes(values, place, |hash, value| {
+            let half = if position_of(hash) & bit == 0 { &mut lower } else { &mut upper };
+            half.insert(hash, value);
+        });
         let depth = depth + 1;
         self.shards[number] = lower;
         self.ranges[number] = Range { depth, prefix: 2 * prefix };
@@ -236,7 +217,13 @@ impl<T> Sharded<T> {
         if depth == self.depth {
             self.deepest += 2;
         }
-        true
+    }
+
+    fn resize(&mut self, number: usize, lines: usize, place: &impl Fn(&T) -> u64) {
+        let mut resized = Lines::new(lines);
+        let values = std::mem::take(&mut self.shards[number]).into_values();
+        with_hashes(values, place, |hash, value| resized.insert(hash, value));
+        self.shards[number] = resized;
     }
 
     /// Writes a shard's number wherever the directory is to have it.
@@ -257,16 +244,15 @@ impl<T> Sharded<T> {
         let (len, bits) = (self.shards[number].len(), self.depth - depth);
         let other = (depth > 0).then(|| self.directory[((prefix ^ 1) << bits) as usize] as usize);
         let other = other.filter(|&other| {
-            self.ranges[other].depth == depth && self.shards[other].len() + len <= JOIN_LEN
+            let both = self.shards[other].len() + len;
+            self.ranges[other].depth == depth && 2 * both <= N * self.shards[other].lines()
         });
         let Some(other) = other else {
-            return self.shards[number].shrink_to(len * 2, place);
+            return self.resize(number, Lines::<T, N, W>::lines_for(len), place);
         };
-        let values = std::mem::take(&mut self.shards[number]);
+        let values = std::mem::take(&mut self.shards[number]).into_values();
         let kept = &mut self.shards[other];
-        values.into_iter().for_each(|value| {
-            kept.insert_unique(place(&value), value, place);
-        });
+        with_hashes(values, place, |hash, value| kept.insert(hash, value));
         self.ranges[other] = Range { depth: depth - 1, prefix: prefix / 2 };
         self.enter(other);
         self.shards.swap_remove(number);
@@ -298,12 +284,14 @@ impl<T> Sharded<T> {
 mod tests {
     use std::collections::HashMap;
 
-    use hashbrown::HashTable;
-
-    use super::{AHEAD, POSITION_BITS, SPLIT_LEN, Sharded, position_of};
+    use super::{LINES_MAX, POSITION_BITS, Sharded, position_of};
     use crate::random::Random;
 
     type Pair = (u64, u64);
+    type Table = Sharded<Pair, 7, 8>;
+
+    /// A shard is split before it has so many.
+    const SPLIT_LEN: usize = 7 * LINES_MAX;
 
     /// Spread well, as the index's places are; the same for the same key.
     fn place(pair: &Pair) -> u64 {
@@ -311,7 +299,7 @@ mod tests {
     }
 
     struct Tables {
-        table: Sharded<Pair>,
+        table: Table,
         model: HashMap<u64, u64>,
     }
 
@@ -370,7 +358,7 @@ mod tests {
 
         /// Each beginning of a position leads to the shard that has it, and no bit is needless.
         fn check_directory(&self) {
-            let Sharded { shards, ranges, directory, depth, deepest, .. } = &self.table;
+            let Table { shards, ranges, directory, depth, deepest, .. } = &self.table;
             assert_eq!(directory.len(), if *depth == 0 { 0 } else { 1 << depth });
             for (beginning, &number) in directory.iter().enumerate() {
                 let range = ranges[number as usize];
@@ -431,7 +419,7 @@ mod tests {
             shards = now;
         }
         assert!(tables.table.shards.iter().all(|shard| shard.len() <= SPLIT_LEN));
-        let room: usize = tables.table.shards.iter().map(HashTable::capacity).sum();
+        let room: usize = tables.table.shards.iter().map(|shard| 7 * shard.lines()).sum();
         assert!(room < 2 * tables.table.len(), "{room} for {}", tables.table.len());
     }
 
@@ -439,8 +427,8 @@ mod tests {
     #[test]
     fn values_that_no_bit_tells_apart_are_kept() {
         let same_place = |pair: &Pair| Random(pair.0).next() & 0xffff_ffff;
-        let mut table = Sharded::default();
-        let count = SPLIT_LEN + AHEAD + 1;
+        let mut table = Table::default();
+        let count = 3 * SPLIT_LEN;
         for key in 0..count as u64 {
             let pair = (key, key);
             table.insert(same_place(&pair), pair, same_place);
