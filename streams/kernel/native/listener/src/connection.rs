@@ -76,6 +76,11 @@ impl Connection {
         Self { stream, buffer, filled: 0, whole: 0, held: 0, since: now, served }
     }
 
+    /// Whether nothing has come that is yet to be read; an end is nothing.
+    pub fn is_silent(&self) -> bool {
+        !matches!(self.stream.peek(&mut [0]), Ok(1..))
+    }
+
     /// Whether no byte of a request has come.
     pub fn is_idle(&self) -> bool {
         self.filled == 0

@@ -188,10 +188,19 @@ impl<S: Service> Thread<S> {
     }
 
     /// Closes the one that has been silent for longest, first of those that never sent a whole
-    /// request. Cost O(connections).
+    /// request. What it has sent may not have been read yet. Cost O(connections log connections).
     fn make_room(&mut self) -> bool {
-        let idle = self.connections.iter().filter(|(_, one)| one.is_idle());
-        let Some((number, _)) = idle.min_by_key(|(_, one)| (one.served, one.since)) else {
+        let mut idle: Vec<_> = self
+            .connections
+            .iter()
+            .filter(|(_, one)| one.is_idle())
+            .map(|(number, _)| number)
+            .collect();
+        idle.sort_unstable_by_key(|&number| {
+            (self.connections[number].served, self.connections[number].since)
+        });
+        let Some(number) = idle.into_iter().find(|&number| self.connections[number].is_silent())
+        else {
             return false;
         };
         drop(self.remove(number));
