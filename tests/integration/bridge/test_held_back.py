@@ -88,7 +88,10 @@ def test_a_flood_waits_for_the_workers_and_its_neighbour_does_not(
         quiet.publish(3)
         deployment.until_logged(quiet)
         written = logged_bytes(deployment, flood)
-        assert bridge.states() == {"flood": WAITING, "quiet": "live"}
+        states = bridge.states()
+        # Its engine may be asked for its last batch just now: that is not waiting either.
+        assert states["flood"] == WAITING
+        assert states["quiet"] in ("live", "repairing")
         assert written < LAG_BYTES_FIRST + 2 * TURN_BYTES_MAX
     # From now on they stand still: nobody waits for workers that may be gone.
     deployment.until_logged(flood, quiet)
