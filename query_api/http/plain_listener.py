@@ -31,6 +31,7 @@ from streams.kernel import native_listener
 from streams.kernel.interface import Kernel
 
 PATHS: Final = ("/query", "/query_by_hash")
+THREADS: Final = min(cpu_count() or 1, LISTENER_THREADS_MAX)
 _STATES: Final = tuple(AnswerState)
 _NUMBERS: Final = {state: number for number, state in enumerate(_STATES)}
 
@@ -135,7 +136,12 @@ class PlainAnswers:
         metrics.when_collected = self.count
 
     def listen(
-        self, descriptor: int, *, connections_max: int, descriptor_max: int
+        self,
+        descriptor: int,
+        *,
+        connections_max: int,
+        descriptor_max: int,
+        threads: int = THREADS,
     ) -> PlainListener:
         """Starts a listener.
 
@@ -143,13 +149,14 @@ class PlainAnswers:
             descriptor: of a socket that listens; it is given up.
             connections_max: that may be open at once, those of the server included.
             descriptor_max: the highest that a connection may have.
+            threads: that answer.
         """
         assert native_listener is not None, "there is none without the Rust kernel"
         queries = QueryMetrics()
         listener: PlainListener = native_listener(
             descriptor,
             self,
-            threads=min(cpu_count() or 1, LISTENER_THREADS_MAX),
+            threads=threads,
             states=[state.value for state in _STATES],
             seconds=queries.seconds.bounds,
             tokens=queries.tokens.bounds,
