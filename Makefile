@@ -16,9 +16,10 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 NATIVE := streams/kernel/native
 NATIVE_SOURCES := $(wildcard $(NATIVE)/Cargo.toml $(NATIVE)/src/*.rs $(NATIVE)/*/Cargo.toml $(NATIVE)/*/src/*.rs)
 ARGS ?=
+DYNAMO ?= ai-dynamo-runtime==1.6.1
 JOBS ?= 3
 
-.PHONY: help run install test fuzz check fmt bench bench-check plots mutants kafka clean
+.PHONY: help run install test fuzz check fmt bench bench-check peers plots mutants kafka clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -57,10 +58,25 @@ endif
 bench-check: .make/dev ## compare the CPU of each operation with what was written down; some ten seconds
 	$(BIN)/python -m benchmarks.guard $(ARGS)
 
-bench: .make/dev ## measure throughput, query cost, memory and recovery, for both kernels
+# What cannot be installed is left out by name.
+bench: .make/dev ## measure everything beside the peers, and print the table of aims; some forty minutes
+	@$(MAKE) --no-print-directory peers || echo "==> going on without $(DYNAMO)"
 	$(BIN)/python -m benchmarks $(ARGS)
 
+peers: .make/peers ## install what we are measured beside, in an environment of its own
+
+.make/peers:
+	@[ -n "$(PYTHON)" ] || { echo "Expected Python 3.11 to 3.13 on the PATH, found none: install one, or name it with PYTHON=..."; exit 1; }
+	@mkdir -p .make
+	@echo "==> installing $(DYNAMO), which is measured beside us"
+	@rm -rf .make/dynamo .make/dynamo.new
+	@"$(PYTHON)" -m venv .make/dynamo.new
+	@.make/dynamo.new/bin/pip install --quiet --disable-pip-version-check "$(DYNAMO)"
+	@mv .make/dynamo.new .make/dynamo
+	@touch .make/peers
+
 plots: .make/dev ## measure queries, and draw the pictures of docs/performance.md
+	@$(MAKE) --no-print-directory peers || echo "==> going on without $(DYNAMO)"
 	$(PIP) --no-build-isolation --editable ".[plots]"
 	$(BIN)/python -m benchmarks --kernel rust --only peers,growth --json .make/queries.json
 	$(BIN)/python -m benchmarks.report.plots .make/queries.json docs/plots

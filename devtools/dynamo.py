@@ -4,19 +4,27 @@ import os
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Final
 
 VARIABLE: Final = "REPRISE_DYNAMO_PYTHON"
 PACKAGE: Final = "ai-dynamo-runtime"
+INSTALLED: Final = Path(__file__).parents[1] / ".make" / "dynamo" / "bin" / "python"
+"""What `make peers` makes."""
+
 _VERSION: Final = f"import importlib.metadata as m; print(m.version({PACKAGE!r}))"
 
 
 def interpreter() -> str:
-    """The interpreter that has the package: the one that the variable names, or this one; or ""."""
+    """The interpreter that has the package, or "": the one that the variable names, this one, or
+    that of `make peers`.
+    """
     named = os.environ.get(VARIABLE, "")
     if named:
         return named
-    return sys.executable if find_spec("dynamo") and find_spec("dynamo.indexer") else ""
+    if find_spec("dynamo") and find_spec("dynamo.indexer"):
+        return sys.executable
+    return str(INSTALLED) if INSTALLED.exists() else ""
 
 
 def version() -> str:
