@@ -1,9 +1,12 @@
 """`python -m benchmarks`: runs the measurements one after the other and prints the report."""
 
+import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Final
@@ -11,11 +14,14 @@ from typing import Final
 import click
 import msgspec
 
-from benchmarks.peers.queries import missing as missing_peers
+from benchmarks.peers.dynamo import missing as missing_dynamo
+from benchmarks.report.aims import DYNAMO
 from benchmarks.report.document import Report, Result, head_lines, section_lines
 from benchmarks.report.figures import Figure
 from benchmarks.report.machine import describe_machine
+from benchmarks.report.table import rows_of, table_lines, unknown_of
 from benchmarks.sizes import KERNELS, KernelName
+from devtools import dynamo
 from devtools.kafka_jars import (
     BrokerUnavailableError,
     find_java,
@@ -26,32 +32,45 @@ from streams.kernel import native_available
 
 MODULES: Final = {
     "ingest": "embedded.ingest",
-    "stages": "embedded.stages",
     "query": "embedded.query",
+    "peers": "peers.queries",
+    "beside": "peers.beside",
+    "removing": "peers.removing",
+    "cores": "index.cores",
+    "memory": "index.memory",
+    "peers-memory": "peers.memory",
+    "growth": "index.growth",
+    "tree": "peers.guesses",
     "instances": "embedded.instances",
+    "recovery": "embedded.recovery",
     "fairness": "embedded.fairness",
     "large": "embedded.large",
-    "beside": "peers.beside",
-    "peers": "peers.queries",
-    "memory": "index.memory",
-    "recovery": "embedded.recovery",
-    "kernel": "index.kernels",
-    "growth": "index.growth",
-    "codec": "distributed.codecs",
     "pipeline": "distributed.pipeline",
     "latency": "distributed.latency",
-    "partition": "distributed.fairness",
     "cold": "distributed.cold",
     "table-topic": "distributed.table_topic",
+    "partition": "distributed.fairness",
+    "kernel": "index.kernels",
+    "stages": "embedded.stages",
+    "codec": "distributed.codecs",
 }
+"""In the order in which they are made: what has aims comes before what explains it."""
+
 DISTRIBUTED: Final = ("pipeline", "latency", "partition", "cold", "table-topic")
 """Those that need a Kafka broker; `distributed` names all of them."""
 
-PEERS: Final = "peers"
+BOTH_KERNELS: Final = ("ingest", "query", "memory", "recovery", "kernel")
+"""Those whose reference column says something; the others are made with one kernel."""
 
-MEASUREMENT_S: Final = 300.0
+NEED_DYNAMO: Final = ("peers", "peers-memory")
+"""Those that are nothing without it; others leave out its figures."""
+
+NEED_RUST: Final = ("cores",)
+
+MEASUREMENT_S: Final = 420.0
 DISTRIBUTED_S: Final = 1200.0
 END_S: Final = 20.0
+MINUTES: Final = 40.0
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -65,49 +84,64 @@ END_S: Final = 20.0
 @click.option(
     "--only",
     metavar="NAME[,..]",
-    help=f"Only these measurements, of {', '.join(MODULES)}; `distributed` for the last four.",
+    help=f"Only these measurements, of {', '.join(MODULES)}; `distributed` for those with Kafka.",
 )
 @click.option("--quick", is_flag=True, help="Small sizes, one run each: whether it works at all.")
+@click.option(
+    "--minutes",
+    type=float,
+    default=MINUTES,
+    show_default=True,
+    help="What has not begun by then is left out, where --only names nothing.",
+)
 @click.option(
     "--json",
     "json_path",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Also write all runs of all figures to this file.",
+    help="Also write all runs of all figures to this file, after each measurement.",
 )
-def main(kernel: str, only: str | None, quick: bool, json_path: Path | None) -> None:
-    """Measures ingest, queries, memory and recovery of the service, the kernel alone, and the
-    distributed form where a Kafka broker can be run.
+def main(
+    kernel: str, only: str | None, quick: bool, minutes: float, json_path: Path | None
+) -> None:
+    """Measures the service, the kernel alone and the distributed form, beside the peers that are
+    installed, and says which aims are reached.
     """
     names = _chosen(only)
-    missing = _missing_broker() if only is None else ""
-    if missing:
-        names = [name for name in names if name not in DISTRIBUTED]
-    peers = missing_peers()
-    if peers:
-        names = [name for name in names if name != PEERS]
-    kernels = [one for one in KERNELS if kernel in (one, "both")]
-    if "rust" in kernels and not native_available():
-        if kernel == "rust":
-            raise click.ClickException("Expected the Rust kernel, but it is not built: make run")
-        kernels.remove("rust")
-    machine = describe_machine()
-    _say(head_lines(machine, quick=quick))
-    results: list[Result] = []
+    report = Report(machine=describe_machine(), quick=quick, results=[])
+    _look_for_peers(report)
+    kernels = _kernels(kernel)
+    report.skipped.update(_skipped(names, kernels, report, everything=only is None))
+    _say(head_lines(report))
+    end = time.monotonic() + 60 * minutes
     for name in names:
-        columns = kernels[:1] if name in (*DISTRIBUTED, PEERS) else kernels
+        if name in report.skipped:
+            continue
+        if only is None and time.monotonic() > end:
+            report.skipped[name] = f"left out, the {minutes:g} minutes of --minutes were over"
+            continue
+        columns = kernels if name in BOTH_KERNELS else kernels[:1]
         measured = [run_worker(name, one, quick=quick) for one in columns]
         _say(section_lines(import_module(f"benchmarks.{MODULES[name]}"), measured))
-        results += measured
-    if missing:
-        click.echo(f"\n== {', '.join(DISTRIBUTED)}: skipped. {missing}")
-    if peers:
-        click.echo(f"\n== {PEERS}: skipped. {peers}")
-    click.echo(f"\n{sum(result.seconds for result in results):.0f} s in all")
-    if json_path is not None:
-        report = Report(machine=machine, quick=quick, results=results)
-        json_path.write_bytes(msgspec.json.format(msgspec.json.encode(report)) + b"\n")
-    if any(result.error for result in results):
+        report.results.extend(measured)
+        _write(report, json_path)
+    for name, why in report.skipped.items():
+        click.echo(f"\n== {name}: skipped. {why}")
+    _say(table_lines(report))
+    _say(_time_lines(report.results))
+    _write(report, json_path)
+    unknown = unknown_of(rows_of(report))
+    if unknown or any(result.error for result in report.results):
         sys.exit(1)
+
+
+def _time_lines(results: list[Result]) -> Iterable[str]:
+    seconds: dict[str, float] = {}
+    for result in results:
+        seconds[result.measurement] = seconds.get(result.measurement, 0.0) + result.seconds
+    yield ""
+    yield f"{sum(seconds.values()):.0f} s in all"
+    if len(seconds) > 1:
+        yield "  " + ", ".join(f"{name} {took:.0f}" for name, took in seconds.items())
 
 
 def _chosen(only: str | None) -> list[str]:
@@ -122,6 +156,40 @@ def _chosen(only: str | None) -> list[str]:
             f"Expected some of {', '.join(MODULES)}, distributed, got: {unknown[0]}"
         )
     return names
+
+
+def _kernels(wanted: str) -> list[KernelName]:
+    kernels = [one for one in KERNELS if wanted in (one, "both")]
+    if "rust" in kernels and not native_available():
+        if wanted == "rust":
+            raise click.ClickException("Expected the Rust kernel, but it is not built: make run")
+        kernels.remove("rust")
+    return kernels
+
+
+def _look_for_peers(report: Report) -> None:
+    missing = missing_dynamo()
+    if missing:
+        report.missing_peers[DYNAMO] = missing
+    else:
+        report.peers[DYNAMO] = f"{dynamo.PACKAGE} {dynamo.version()}"
+
+
+def _skipped(
+    names: list[str], kernels: list[KernelName], report: Report, *, everything: bool
+) -> dict[str, str]:
+    """Why some of the measurements cannot be made here, by name."""
+    skipped: dict[str, str] = {}
+    # Who asks for those that need a broker by name has it fetched.
+    broker = _missing_broker() if everything else ""
+    for name in names:
+        if name in DISTRIBUTED and broker:
+            skipped[name] = broker
+        elif name in NEED_DYNAMO and DYNAMO in report.missing_peers:
+            skipped[name] = report.missing_peers[DYNAMO]
+        elif name in NEED_RUST and "rust" not in kernels:
+            skipped[name] = "it is a part of the Rust kernel, which is not built or not asked for"
+    return skipped
 
 
 def _missing_broker() -> str:
@@ -139,7 +207,9 @@ def _missing_broker() -> str:
 
 
 def run_worker(name: str, kernel: KernelName, *, quick: bool) -> Result:
-    """One measurement in its own process, which is ended if it takes too long."""
+    """One measurement in its own process, which is ended if it takes too long. Whatever becomes of
+    it, there is a result.
+    """
     command = [sys.executable, "-m", "benchmarks.worker", name, kernel]
     limit_s = DISTRIBUTED_S if name in DISTRIBUTED else MEASUREMENT_S
     started = time.monotonic()
@@ -148,29 +218,48 @@ def run_worker(name: str, kernel: KernelName, *, quick: bool) -> Result:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,  # so that what it leaves behind can be ended with it
     ) as process:
         try:
             output, errors = process.communicate(timeout=limit_s)
-            problem = errors.strip().splitlines()[-1:] if process.returncode else []
+            figures, problem = _figures_of(output, errors, process.returncode)
         except subprocess.TimeoutExpired:
+            figures, problem = [], f"took longer than {limit_s:.0f} s"
             process.terminate()
-            output, _ = process.communicate(timeout=END_S)
-            problem = [f"took longer than {limit_s:.0f} s"]
+            with suppress(subprocess.TimeoutExpired):
+                process.communicate(timeout=END_S)
         except BaseException:
             process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(END_S)
             raise
-    return Result(
-        measurement=name,
-        kernel=kernel,
-        seconds=time.monotonic() - started,
-        figures=[] if problem else msgspec.json.decode(output, type=list[Figure]),
-        error="".join(problem),
-    )
+        finally:
+            with suppress(ProcessLookupError, PermissionError):  # there is none left
+                os.killpg(process.pid, signal.SIGKILL)
+    seconds = time.monotonic() - started
+    return Result(measurement=name, kernel=kernel, seconds=seconds, figures=figures, error=problem)
+
+
+def _figures_of(output: str, errors: str, status: int) -> tuple[list[Figure], str]:
+    """What a worker printed, and why it printed nothing of use, or ""."""
+    if status:
+        said = errors.strip().splitlines()[-1:]
+        return [], said[0] if said else f"ended with status {status}, and said nothing"
+    try:
+        return msgspec.json.decode(output, type=list[Figure]), ""
+    except msgspec.DecodeError as error:
+        return [], f"Expected its figures, got {output[-200:]!r}: {error}"
+
+
+def _write(report: Report, path: Path | None) -> None:
+    if path is not None:
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(report)) + b"\n")
 
 
 def _say(lines: Iterable[str]) -> None:
     for line in lines:
         click.echo(line)
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

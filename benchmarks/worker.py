@@ -14,11 +14,14 @@ import msgspec
 from benchmarks.distributed import codecs, cold, latency, pipeline, table_topic
 from benchmarks.distributed import fairness as partition
 from benchmarks.embedded import fairness, ingest, instances, large, query, recovery, stages
-from benchmarks.index import growth, kernels, memory
-from benchmarks.peers import beside
+from benchmarks.index import cores, growth, kernels, memory
+from benchmarks.peers import beside, guesses, removing
+from benchmarks.peers import memory as peer_memory
 from benchmarks.peers import queries as peer_queries
+from benchmarks.peers.network import enter_own_network
 from benchmarks.report.figures import Figure
 from benchmarks.sizes import KERNELS, KernelName, Sizes, sizes_of
+from devtools.dynamo import interpreter
 
 Measurement = Callable[[KernelName, Sizes], list[Figure]]
 
@@ -26,11 +29,15 @@ MEASUREMENTS: Final[dict[str, Measurement]] = {
     "ingest": ingest.measure,
     "stages": stages.measure,
     "query": query.measure,
+    "cores": cores.measure,
     "instances": instances.measure,
     "fairness": fairness.measure,
     "large": large.measure,
     "beside": beside.measure,
+    "removing": removing.measure,
     "peers": peer_queries.measure,
+    "peers-memory": peer_memory.measure,
+    "tree": guesses.measure,
     "memory": memory.measure,
     "recovery": recovery.measure,
     "kernel": kernels.measure,
@@ -44,10 +51,18 @@ MEASUREMENTS: Final[dict[str, Measurement]] = {
 }
 
 
+BESIDE_DYNAMO: Final = ("ingest", "beside", "removing", "peers", "peers-memory")
+"""Those that start Dynamo's indexer, which binds all addresses. All that they do is on loopback."""
+
+
 def main(name: str, kernel: str, *options: str) -> None:
     # A killed worker would leave the processes behind that it started.
     signal.signal(signal.SIGTERM, _exit)
     assert kernel in KERNELS
+    if name in BESIDE_DYNAMO and interpreter():
+        problem = enter_own_network()
+        if problem:
+            print(f"No network of its own for {name}: {problem}", file=sys.stderr)
     figures = MEASUREMENTS[name](kernel, sizes_of(kernel, quick="quick" in options))
     print(msgspec.json.encode(figures).decode(), flush=True)
 

@@ -17,7 +17,7 @@ from benchmarks.distributed.cluster import Cluster, Role
 from benchmarks.distributed.table_rows import TableRows, fill_events, opened_topic
 from benchmarks.embedded.service import until
 from benchmarks.index.blocks import chains, stored_events
-from benchmarks.report.figures import Aim, Figure
+from benchmarks.report.figures import Figure
 from benchmarks.sizes import SEED, KernelName, Sizes
 
 PARTITIONS: Final = 4
@@ -25,8 +25,6 @@ EVENT_BLOCKS: Final = 64
 FLUSH_BLOCKS: Final = 4_096
 POLL_S: Final = 0.02
 START_S: Final = 240.0
-AIM_BLOCKS: Final = 10_000_000
-AIM: Final = Aim(at_most=20)
 FILL_S_MAX: Final = 400.0
 BYTES_PER_BLOCK: Final = 600
 """What a machine must have free for each block: log, page cache, and two copies in memory."""
@@ -49,12 +47,11 @@ def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
             note = f"{PARTITIONS} partitions, {size / 1e6:,.0f} MB, written in {filled_s:.0f} s"
             replicas = [_start_replica(cluster, blocks) for _ in range(sizes.runs)]
             workers = [_start_worker(cluster, blocks) for _ in range(sizes.runs)]
-            aim = AIM if blocks >= AIM_BLOCKS else None
             name = f"{blocks:,} blocks" if blocks else "empty"
             figures += [
-                _figure(f"replica, {name}: until ready", [one[0] for one in replicas], note, aim),
+                _figure(f"replica, {name}: until ready", [one[0] for one in replicas], note),
                 _figure(f"replica, {name}: CPU", [one[1] for one in replicas]),
-                _figure(f"worker, {name}: until open", [one[0] for one in workers], "", aim),
+                _figure(f"worker, {name}: until open", [one[0] for one in workers]),
                 _figure(f"worker, {name}: CPU", [one[1] for one in workers]),
             ]
     return figures
@@ -71,8 +68,8 @@ def _obstacle(blocks: int, fill_s_per_block: float) -> str:
     return ""
 
 
-def _figure(name: str, runs: list[float], note: str = "", aim: Aim | None = None) -> Figure:
-    return Figure(name=name, unit="s", runs=runs, note=note, aim=aim)
+def _figure(name: str, runs: list[float], note: str = "") -> Figure:
+    return Figure(name=name, unit="s", runs=runs, note=note)
 
 
 async def _fill(cluster: Cluster, kernel: KernelName, blocks: int) -> float:

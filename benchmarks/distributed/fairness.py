@@ -9,7 +9,15 @@ from typing import Final
 
 from benchmarks.distributed.cluster import Cluster, Role
 from benchmarks.distributed.pipeline import start_roles
-from benchmarks.embedded.fairness import ALONE_S, Flood, figures_of, floods, watch, watch_beside
+from benchmarks.embedded.fairness import (
+    ALONE_S,
+    Flood,
+    added,
+    figures_of,
+    floods,
+    watch,
+    watch_beside,
+)
 from benchmarks.embedded.publisher import Publisher
 from benchmarks.report.figures import Figure
 from benchmarks.sizes import KernelName, Sizes
@@ -19,13 +27,19 @@ PARTITIONS: Final = 1
 
 def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
     figures: list[Figure] = []
+    alone_ms = 0.0
     with Cluster(kernel) as cluster:
         for name, flood in floods(sizes).items():
             if flood is not None and flood.plan.pattern != "stored":
                 continue
             cluster.deploy(partitions=PARTITIONS)
             roles = start_roles(cluster)
-            figures += figures_of(name, [run_once(roles["replica"], flood)])
+            passes = [run_once(roles["replica"], flood)]
+            figures += figures_of(name, passes)
+            if flood is None:
+                alone_ms = figures[-1].value
+            else:
+                figures.append(added(name, passes, alone_ms))
     return figures
 
 

@@ -21,6 +21,7 @@ BOUND_SHARE: Final = 0.9
 """Where sending took at least this share of the time, the publishers set the rate."""
 
 _MILLION: Final = 1e6
+BROKER: Final = "broker"
 
 
 class Shape(NamedTuple):
@@ -124,7 +125,7 @@ def run_once(
 
 def _cpu(cluster: Cluster, roles: dict[str, Role]) -> dict[str, float]:
     return {name: role.cpu_s() for name, role in roles.items()} | {
-        "broker": cpu_seconds(cluster.broker.pid)
+        BROKER: cpu_seconds(cluster.broker.pid)
     }
 
 
@@ -134,14 +135,23 @@ def _records(roles: dict[str, Role]) -> float:
 
 def _figures(name: str, run: _Run) -> list[Figure]:
     note = f"{run.blocks:,} blocks in {run.messages:,} messages, {run.records:,.0f} records"
-    if run.publisher_bound:
-        note += "; the publishers set the rate"
     millions = run.blocks / _MILLION
     rates = [
-        Figure(name=name, unit="M blocks/s", runs=[millions / run.seconds], note=note),
+        Figure(
+            name=name,
+            unit="M blocks/s",
+            runs=[millions / run.seconds],
+            note=note,
+            limited=int(run.publisher_bound),
+        ),
         Figure(name=f"{name}: records", unit="/s", runs=[run.records / run.seconds]),
     ]
-    return rates + [
-        Figure(name=f"{name}: {role}", unit="CPU s/M", runs=[used / millions])
-        for role, used in run.cpu_s.items()
+    ours = sum(used for role, used in run.cpu_s.items() if role != BROKER)
+    return [
+        *rates,
+        Figure(name=f"{name}: bridge, worker and replica", unit="CPU s/M", runs=[ours / millions]),
+        *(
+            Figure(name=f"{name}: {role}", unit="CPU s/M", runs=[used / millions])
+            for role, used in run.cpu_s.items()
+        ),
     ]

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from benchmarks.distributed.cluster import Cluster
 from benchmarks.distributed.table_rows import TableRows, opened_topic
 from benchmarks.index.blocks import Chain, chains, removed_events, stored_events
-from benchmarks.report.figures import Aim, Figure
+from benchmarks.report.figures import Figure
 from benchmarks.sizes import SEED, KernelName, Sizes
 from streams.kernel.changes import CHANGE_BYTES
 
@@ -22,7 +22,6 @@ EVENT_BLOCKS: Final = 64
 SETTLED_TURNS: Final = 2
 QUIET_S: Final = 5.0
 COMPACT_S: Final = 60.0
-AIM: Final = Aim(at_most=3)
 
 
 class _Churned(NamedTuple):
@@ -48,7 +47,7 @@ def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
     )
 
     def figure(name: str, size: float, note: str = "") -> Figure:
-        return Figure(name=name, unit="x live", runs=[size / state], note=note, aim=AIM)
+        return Figure(name=name, unit="x live", runs=[size / state], note=note)
 
     rows, disk = churned.rows, churned.disk
     return [

@@ -2,6 +2,9 @@
 
 Wall time runs from the first publish until `/services` shows the last batch as folded; it is looked
 at every 20 ms. CPU time is all of the service's process, until the table has been flushed too.
+
+The same goes to Dynamo's indexer in turn, where that is installed; what it is sent is visible when
+its own `/query` shows the last prompt.
 """
 
 import time
@@ -9,7 +12,9 @@ from typing import Final
 
 from benchmarks.embedded.publisher import Publisher
 from benchmarks.embedded.service import Service, until
-from benchmarks.report.figures import Aim, Figure
+from benchmarks.peers import ingest as peer_ingest
+from benchmarks.peers.dynamo import describe, missing
+from benchmarks.report.figures import Figure
 from benchmarks.sizes import BLOCK_SIZE, SEED, KernelName, Sizes
 from simulation.traffic.load import LoadPlan
 
@@ -17,7 +22,6 @@ POLL_S: Final = 0.02
 BOUND_SHARE: Final = 0.9
 """Where sending took at least this share of the time, the publisher set the rate."""
 
-STORED_AIM: Final = Aim(at_least=0.8)
 PHASES: Final = ("stored", "removed")
 
 
@@ -45,32 +49,48 @@ def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
     figures = []
     for blocks, per_event in ((sizes.wide_blocks, 64), (sizes.single_blocks, 1)):
         plan = plan_of(blocks - blocks % per_event, per_event)
-        runs = [run_once(kernel, plan) for _ in range(sizes.runs)]
+        with_peer = kernel == "rust" and not missing()
+        prompts = peer_ingest.checked_prompts(plan) if with_peer else []
+        runs, their_runs = [], []
+        for _ in range(sizes.runs):
+            runs.append(run_once(kernel, plan))
+            if with_peer:
+                their_runs.append(_run_peer(plan, prompts))
         for phase in PHASES:
             figures += _figures(runs, phase, plan)
+            if with_peer:
+                figures += _figures(their_runs, phase, plan, peer="Dynamo, ")
     return figures
 
 
-def _figures(runs: list[Run], phase: str, plan: LoadPlan) -> list[Figure]:
-    shape = f"{phase}, {plan.blocks_per_event}-block events"
-    bound = sum(phase in run.publisher_bound for run in runs)
+def _run_peer(plan: LoadPlan, prompts: list[list[int]]) -> Run:
+    run = Run()
+    found = peer_ingest.run_once(plan, prompts, PHASES)
+    for phase, one in zip(PHASES, found, strict=True):
+        run.wall[phase] = one.blocks / one.seconds / 1e6
+        run.cpu[phase] = one.blocks / one.cpu_s / 1e6
+        if one.sending_s >= BOUND_SHARE * one.seconds:
+            run.publisher_bound.add(phase)
+    return run
+
+
+def _figures(runs: list[Run], phase: str, plan: LoadPlan, *, peer: str = "") -> list[Figure]:
+    shape = f"{peer}{phase}, {plan.blocks_per_event}-block events"
     note = f"{plan.blocks:,} blocks, one event a message" if phase == "stored" else ""
-    if bound:
-        note += f"{'; ' if note else ''}the publisher set the rate in {bound} of {len(runs)} runs"
-    aim = STORED_AIM if phase == "stored" and plan.blocks_per_event > 1 else None
+    if note and peer:
+        note = describe()
     return [
         Figure(
             name=f"{shape}: wall",
             unit="M blocks/s",
             runs=[run.wall[phase] for run in runs],
             note=note,
-            aim=aim,
+            limited=sum(phase in run.publisher_bound for run in runs),
         ),
         Figure(
             name=f"{shape}: per CPU-second",
             unit="M blocks",
             runs=[run.cpu[phase] for run in runs],
-            aim=aim,
         ),
     ]
 

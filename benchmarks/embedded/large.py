@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from benchmarks.embedded.fairness import AIM, MARK_S, MARKER, POLL_S
+from benchmarks.embedded.fairness import MARK_S, MARKER, POLL_S
 from benchmarks.embedded.marker import Marker
 from benchmarks.embedded.service import Service
 from benchmarks.report.figures import Figure
@@ -67,7 +67,7 @@ def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
         passes = [run_once(kernel, held, step) for _ in range(sizes.runs)]
         name = step.name.format(step.blocks(held))
         worst = [max(one) for one in passes]
-        figures.append(Figure(name=f"{name}: worst", unit="ms", runs=worst, aim=AIM))
+        figures.append(Figure(name=f"{name}: worst", unit="ms", runs=worst))
     return figures
 
 

@@ -22,7 +22,7 @@ import msgspec
 
 from benchmarks.embedded.publisher import Publisher
 from benchmarks.embedded.service import MODEL, Service, thread_cpu_seconds, until
-from benchmarks.report.figures import Aim, Figure, percentile
+from benchmarks.report.figures import Figure, percentile
 from benchmarks.sizes import BLOCK_SIZE, CHAIN_BLOCKS, SEED, KernelName, Sizes
 from simulation.engines.wire import BlockStored
 from simulation.traffic.load import LoadPlan, plan_events
@@ -30,7 +30,6 @@ from simulation.traffic.load import LoadPlan, plan_events
 INSTANCES: Final = 8
 CONNECTIONS: Final = 8
 EVENT_BLOCKS: Final = 64
-AIMS: Final = {("JSON", 8192): Aim(at_most=150.0)}
 REQUESTS_MIN: Final = 20
 FLOOR_REQUESTS_MIN: Final = 400
 FORMS: Final = {
@@ -269,7 +268,6 @@ def _figures(form: str, tokens: int, passes: list[Timing], bodies: int) -> list[
             unit="us",
             runs=runs,
             note=f"{bodies} bodies rotate, {INSTANCES} instances hold each" if row == first else "",
-            aim=AIMS.get((form, tokens)) if row == first else None,
         )
         for row, runs in rows.items()
     ]

@@ -10,7 +10,7 @@ from typing import Final
 from benchmarks.embedded.ingest import POLL_S
 from benchmarks.embedded.publisher import Publisher
 from benchmarks.embedded.service import Service, until
-from benchmarks.report.figures import Aim, Figure
+from benchmarks.report.figures import Figure
 from benchmarks.sizes import BLOCK_SIZE, SEED, KernelName, Sizes
 from simulation.traffic.load import LoadPlan
 
@@ -20,9 +20,6 @@ _PARTS: Final = ("until ready", "CPU until ready", "recovery itself")
 
 RATE: Final = 600_000
 """Blocks published a second. Faster than the service takes them, what waits would be bounded."""
-
-LARGE_BLOCKS: Final = 10_000_000
-LARGE_AIM: Final = Aim(at_most=8.0)
 
 
 def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
@@ -51,23 +48,20 @@ def _measure_one(kernel: KernelName, blocks: int, runs: int, *, with_empty: bool
             if empty
             else ()
         ),
-        *_figures(f"{held}, from the table", resumed, aim=blocks >= LARGE_BLOCKS),
-        *_figures(f"{held}, table deleted, whole log folded", rebuilt, aim=blocks >= LARGE_BLOCKS),
+        *_figures(f"{held}, from the table", resumed),
+        *_figures(f"{held}, table deleted, whole log folded", rebuilt),
         Figure(name=f"{held}: log on disk", unit="B/block", runs=[log_bytes / blocks]),
         Figure(name=f"{held}: table on disk", unit="B/block", runs=[table_bytes / blocks]),
     ]
 
 
-def _figures(
-    name: str, runs: list[tuple[float, float, float]], note: str = "", *, aim: bool = False
-) -> list[Figure]:
+def _figures(name: str, runs: list[tuple[float, float, float]], note: str = "") -> list[Figure]:
     return [
         Figure(
             name=f"{name}: {part}",
             unit="s",
             runs=list(values),
             note=note if not place else "",
-            aim=LARGE_AIM if aim and not place else None,
         )
         for place, (part, values) in enumerate(zip(_PARTS, zip(*runs, strict=True), strict=True))
     ]

@@ -13,7 +13,7 @@ from random import Random
 from typing import Final, NamedTuple
 
 from benchmarks.index.blocks import Chain, chains, encoded_calls, stored_events, stream_of
-from benchmarks.report.figures import Aim, Figure
+from benchmarks.report.figures import Figure
 from benchmarks.sizes import SEED, KernelName, Sizes
 from streams.kernel import Kernel, open_kernel
 
@@ -27,20 +27,18 @@ class Case(NamedTuple):
         name: of the row.
         instances: that hold each block.
         own_keys: each calls the blocks by hashes of its own, as engines do whose seeds differ.
-        aim: for resident memory.
     """
 
     name: str
     instances: int
     own_keys: bool = False
-    aim: Aim | None = None
 
 
 CASES: Final = (
-    Case("one instance", 1, aim=Aim(at_most=45.0)),
-    Case("8 instances share the blocks", 8, aim=Aim(at_most=25.0)),
+    Case("one instance", 1),
+    Case("8 instances share the blocks", 8),
     Case("the same, each with hashes of its own", 8, own_keys=True),
-    Case("256 instances share the blocks", 256, aim=Aim(at_most=15.0)),
+    Case("256 instances share the blocks", 256),
 )
 
 
@@ -57,7 +55,6 @@ def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
                 unit="B/pair",
                 runs=[resident],
                 note=note,
-                aim=case.aim,
             ),
             Figure(name=f"{case.name}: told by the kernel", unit="B/pair", runs=[told]),
         ]

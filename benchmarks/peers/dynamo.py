@@ -4,14 +4,31 @@ import http.client
 import json
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Self
 
-from benchmarks.embedded.service import until
+from benchmarks.embedded.service import cpu_seconds, until
+from benchmarks.peers.network import exposure
 from devtools import dynamo
 from devtools.broker import free_ports
 
 THREADS: Final = 4
+
+
+def missing() -> str:
+    """Why it cannot be measured here, and how to have it; or ""."""
+    if dynamo.interpreter():
+        return ""
+    return (
+        f"no {dynamo.PACKAGE}: `make peers` installs it, or {dynamo.VARIABLE} may name a Python"
+        " that has it"
+    )
+
+
+def describe() -> str:
+    """Which one it is, and who could reach it."""
+    return f"{dynamo.PACKAGE} {dynamo.version()}, {THREADS} threads, {exposure()}"
 
 
 class DynamoIndexer:
@@ -43,6 +60,17 @@ class DynamoIndexer:
     def pid(self) -> int:
         """Of the process."""
         return self._process.pid
+
+    def cpu_s(self) -> float:
+        """See `cpu_seconds`."""
+        return cpu_seconds(self.pid)
+
+    def follow_all(
+        self, model: str, endpoints: Sequence[str], block_size: int, *, first: int = 0
+    ) -> None:
+        """Subscribes to several, as workers with numbers from the first one on."""
+        for number, endpoint in enumerate(endpoints, first):
+            self.follow(model, number, endpoint, block_size)
 
     def follow(self, model: str, worker: int, endpoint: str, block_size: int) -> None:
         """Subscribes to one publisher."""

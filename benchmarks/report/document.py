@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from benchmarks.report.aims import BY_FIGURE, Of
 from benchmarks.report.figures import Figure
 from benchmarks.report.machine import Machine
 from benchmarks.sizes import KernelName
@@ -28,20 +29,36 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole run, as it stands in the JSON file."""
+    """A whole run, as it stands in the JSON file.
+
+    Attributes:
+        quick: whether the sizes were small.
+        results: of each measurement and kernel.
+        skipped: why a measurement is not among them, by its name.
+        peers: which release, by name.
+        missing_peers: why it is not there, by name.
+    """
 
     machine: Machine
     quick: bool
     results: list[Result]
+    skipped: dict[str, str] = {}
+    peers: dict[str, str] = {}
+    missing_peers: dict[str, str] = {}
 
 
-def head_lines(machine: Machine, *, quick: bool) -> Iterator[str]:
+def head_lines(report: Report) -> Iterator[str]:
     """The report's head."""
+    machine, quick = report.machine, report.quick
     packages = ", ".join(f"{name} {number}" for name, number in machine.packages.items())
     yield f"Reprise benchmarks, {machine.date}{', QUICK: rough figures' if quick else ''}"
     yield f"  {machine.processors} x {machine.processor}, {machine.memory_gib} GiB"
     yield f"  {machine.system}"
     yield f"  {machine.python}; {packages}"
+    for name, said in report.peers.items():
+        yield f"  peer {name}: {said}"
+    for name, why in report.missing_peers.items():
+        yield f"  peer {name}: left out, {why}"
     yield f"  seed {machine.seed}; load average before the run: {machine.load}"
     yield "  Each value is the median of its runs; ~ marks runs that differ by more than a quarter,"
     yield "  so something else used the machine: trust CPU times and ratios, and run it again."
@@ -70,25 +87,33 @@ def _row_lines(
     values = "".join(f"{_text(figure):>{_VALUE_WIDTH}}" for figure in figures)
     line = f"{row:{_NAME_WIDTH}}{values} {known[0].unit:{_UNIT_WIDTH}}"
     for figure, result in zip(figures, results, strict=True):
-        if figure is not None and figure.aim is not None and result.kernel == "rust":
-            line += _aim_text(figure)
+        aim = BY_FIGURE.get(Of(result.measurement, row))
+        if figure is not None and aim is not None and result.kernel == "rust":
+            line += f"aim {aim.bound}: {'met' if aim.is_met(figure.value) else 'MISSED'}"
     yield line.rstrip()
-    notes = {figure.note for figure in known}
+    notes = {note_of(figure) for figure in known}
     for figure, result in zip(figures, results, strict=True):
-        if figure is not None and figure.note and (len(notes) > 1 or result is results[0]):
-            yield f"    {result.kernel + ': ' if len(notes) > 1 else ''}{figure.note}"
+        note = note_of(figure) if figure is not None else ""
+        if note and (len(notes) > 1 or result is results[0]):
+            yield f"    {result.kernel + ': ' if len(notes) > 1 else ''}{note}"
+
+
+def note_of(figure: Figure) -> str:
+    """What a reader must know of it."""
+    if not figure.limited:
+        return figure.note
+    limit = f"the load generator was the limit in {figure.limited} of {len(figure.runs)} runs"
+    return f"{figure.note}; {limit}" if figure.note else limit
+
+
+def number_text(value: float) -> str:
+    """With three digits or so."""
+    size = abs(value)
+    digits = 0 if size >= 100 else 1 if size >= 10 else 2 if size >= 1 else 3
+    return f"{value:,.{digits}f}"
 
 
 def _text(figure: Figure | None) -> str:
     if figure is None:
         return "-"
-    value = figure.value
-    digits = 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3
-    return f"{'~' if figure.is_disturbed else ''}{value:,.{digits}f}"
-
-
-def _aim_text(figure: Figure) -> str:
-    aim = figure.aim
-    assert aim is not None
-    bound = f">= {aim.at_least:g}" if aim.at_least is not None else f"<= {aim.at_most:g}"
-    return f"aim {bound}: {'met' if aim.is_met(figure.value) else 'MISSED'}"
+    return f"{'~' if figure.is_disturbed else ''}{number_text(figure.value)}"

@@ -11,34 +11,23 @@ DISTURBED_SPREAD: Final = 1.25
 """Slowest over fastest run from which a figure is marked as disturbed."""
 
 
-class Aim(msgspec.Struct, frozen=True, kw_only=True):
-    """What the figure should reach on the Rust kernel, in its own unit."""
-
-    at_least: float | None = None
-    at_most: float | None = None
-
-    def is_met(self, value: float) -> bool:
-        """Whether the value reaches it."""
-        low = self.at_least is None or value >= self.at_least
-        return low and (self.at_most is None or value <= self.at_most)
-
-
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
-    """A quantity, with the value of each run.
+    """A quantity, with the value of each run. What it should reach, `report.aims` says.
 
     Attributes:
-        name: of the row; equal over kernels.
+        name: of the row; equal over kernels, and the aims know it by this.
         unit: as printed.
         runs: one value a run, from 1 run.
         note: what a reader must know to use the figure, or "".
-        aim: None where there is none.
+        limited: in how many of the runs the load generator was the limit, or did not keep its
+            rate: what is measured could do more, or was asked for less than is said.
     """
 
     name: str
     unit: str
     runs: list[float]
     note: str = ""
-    aim: Aim | None = None
+    limited: int = 0
 
     @property
     def value(self) -> float:

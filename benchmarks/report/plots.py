@@ -16,6 +16,7 @@ from benchmarks.report.figures import Figure
 
 _COLOURS: Final = ("#1b6ca8", "#d1495b", "#66a182", "#8d6a9f", "#edae49", "#2e4057")
 _PEERS: Final = re.compile(r"(?P<line>.+), (?P<x>\d+)K tokens: CPU")
+_RATES: Final = re.compile(r"(?P<line>.+), (?P<x>\d+)K tokens: rate")
 _GROWTH: Final = re.compile(r"query of (?P<line>\d+K tokens), (?P<x>[\d,]+) blocks held: CPU")
 _LENGTH: Final = re.compile(r"query of (?P<x>\d+)K tokens: CPU of a token")
 
@@ -45,6 +46,14 @@ PLOTS: Final = (
         "tokens of the prompt",
         "CPU of the server, us",
         _PEERS,
+        1024.0,
+    ),
+    Plot(
+        "query-rate.svg",
+        "Requests/s of queries, eight holders, eight connections",
+        "tokens of the prompt",
+        "requests/s",
+        _RATES,
         1024.0,
     ),
     Plot(

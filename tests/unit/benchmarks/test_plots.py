@@ -15,7 +15,7 @@ from benchmarks.report.plots import PLOTS, lines_of
 from benchmarks.sizes import QUICK
 from streams.kernel import native_available
 
-QUERY, TABLE, LENGTH = PLOTS
+QUERY, RATE, TABLE, LENGTH = PLOTS
 
 
 def figure(name: str, value: float) -> Figure:
@@ -37,6 +37,9 @@ def test_each_line_has_its_points_in_order() -> None:
     assert lines_of(QUERY, FIGURES) == {
         "JSON": [(1024.0, 20.0), (8192.0, 60.0)],
         "Dynamo, JSON": [(1024.0, 120.0)],
+    }
+    assert lines_of(RATE, [*FIGURES, figure("JSON, 1K tokens: rate", 9.0)]) == {
+        "JSON": [(1024.0, 9.0)]
     }
     assert lines_of(TABLE, FIGURES) == {"8K tokens": [(1_000_000.0, 11.0)]}
     assert lines_of(LENGTH, FIGURES) == {"": [(4096.0, 1.4)]}
