@@ -26,6 +26,7 @@ from schemas.limits import (
     CHECK_RETRY_S,
     CHECK_SILENCE_S,
     LINK_SETTLE_S,
+    LOOK_REST_S,
     PAUSE_SETTLE_S,
     RECEIVED_LATE_S,
     WATCH_LATE_S,
@@ -88,6 +89,8 @@ class Followed:
         held_since: when the first batch came that waits for a check.
         interrupted: whether a repair was ended before its engine had said all.
         said: what was last written of it into the log.
+        rests_until: until then a look at it changes nothing but `as_of`, unless its link changes or
+            something comes of it; 0 where it is to be looked at.
         as_of: where it is confirmed: the log, or what waits for it, has all that it had published
             by then. What its engine's socket drops when it is full comes behind what is heard: so
             from then on, until its engine is asked, this stands still.
@@ -121,6 +124,7 @@ class Followed:
         "live",
         "registration",
         "repair",
+        "rests_until",
         "said",
     )
 
@@ -132,6 +136,7 @@ class Followed:
         self.held_since: float | None = None
         self.interrupted = False
         self.said: Doubted | None = None
+        self.rests_until = 0.0
         self.as_of = 0.0
         self._connected = self._is_doubted = self._is_behind = False
         self._links = self._messages = 0
@@ -155,10 +160,12 @@ class Followed:
             self.repair.cancel()
             self.repair = None
             self.interrupted = True
+            self.rests_until = 0.0
 
     def hold(self, wall_now: float) -> None:
         """Its place in the log is no longer known: what waits of it may be dropped from here on."""
         self.live = False
+        self.rests_until = 0.0
         self.cancel_repair()
         if self.doubted.doubt is None:  # at once: a heartbeat may be made before the next look
             self._doubted = Doubted(Doubt.CATCHING_UP, wall_now)
@@ -183,6 +190,25 @@ class Followed:
         doubt = self._doubt_of(now, look)
         if self._doubted is None or self._doubted.doubt is not doubt:
             self._doubted = Doubted(doubt, wall_now)
+        self.rests_until = self._rest(now, look)
+
+    def _rest(self, now: float, look: Look) -> float:
+        """See `rests_until`; bounded, for whatever may have been forgotten here."""
+        if (
+            not self.live
+            or self.repair is not None
+            or self._is_behind
+            or look.has_waiting
+            or self._is_heard(now)
+            or now < self._settled_at
+        ):
+            return 0.0
+        rests_until = now + LOOK_REST_S
+        if self._connected and self.can_replay:
+            if self._asked_at < self._heard_at:  # as of then is all that is known
+                return 0.0
+            rests_until = min(rests_until, self._asks_at())
+        return rests_until
 
     def _doubt_of(self, now: float, look: Look) -> Doubt | None:
         if not self.live:
@@ -233,12 +259,14 @@ class Followed:
         """The log has something else of it than what was known: nothing is known any more."""
         self._confirmed_link = self._asked_link = 0
         self._doubt = self._first_doubt
+        self.rests_until = 0.0
 
     def distrust(self, now: float) -> None:
         """This process was paused for long: an engine that can be asked is to be asked again, and
         what the system has kept of the others has to be received first.
         """
         self._settled_at = now + PAUSE_SETTLE_S
+        self.rests_until = 0.0
         if self.can_replay:
             self.begin_again()
 
@@ -269,22 +297,31 @@ class Followed:
             or self._is_behind  # a replay must not overtake what has arrived
             or not self._links
             or self.repair is not None
-            or now < max(self._up_at + LINK_SETTLE_S, self._ask_at)
+            or now < self._asks_at()
         ):
             return Ask.NOTHING
         if self._asked_link != self._links:
             return Ask.REPAIR
-        if self._confirmed_link != self._links or self._is_doubted:
-            return Ask.CHECK
+        return Ask.CHECK
+
+    def _asks_at(self) -> float:
+        """When its engine is to be asked, as far as that is a matter of time."""
+        from_then = max(self._up_at + LINK_SETTLE_S, self._ask_at)
+        if (
+            self._asked_link != self._links
+            or self._confirmed_link != self._links
+            or self._is_doubted
+        ):
+            return from_then
         asked_of_last = self._asked_at >= self._heard_at
-        silence_s = CHECK_AGAIN_S if asked_of_last else CHECK_SILENCE_S
         last = self._asked_at if asked_of_last else self._heard_at
-        return Ask.CHECK if now - last >= silence_s else Ask.NOTHING
+        return max(from_then, last + (CHECK_AGAIN_S if asked_of_last else CHECK_SILENCE_S))
 
     def begin_asking(self, now: float, *, heard: int) -> int:
         """A repair begins, after the link `heard` has brought a message; returns the link that it
         may confirm, 0 for none.
         """
+        self.rests_until = 0.0
         settled = now >= self._up_at + LINK_SETTLE_S or heard == self._links
         self._asked_link = self._links if settled and self._connected else 0
         self._asked_unplaced = self._unplaced
@@ -292,6 +329,7 @@ class Followed:
 
     def answered(self, now: float, link: int, doubt: Doubt | None) -> None:
         """A repair that began on this link has ended, and confirms the publisher or not."""
+        self.rests_until = 0.0
         if doubt is None:
             self._failures, self._ask_at = 0, now
             if link and link == self._links and self._connected:

@@ -88,6 +88,15 @@ class Receiver(Protocol):
         """All that had arrived of it by then is in the inbox; monotonic seconds."""
         ...
 
+    def changed(self) -> tuple[float, Iterable[PublisherKey]]:
+        """Whose link has gone up or down, or of whom something has arrived, since the last call.
+
+        Returns:
+            As of when all that had arrived of everybody else is in the inbox, monotonic seconds;
+            and those publishers. Cost O(of them).
+        """
+        ...
+
     def stop(self) -> None:
         """Ends receiving; may be called again."""
         ...

@@ -60,6 +60,7 @@ from schemas.limits import (
     TURN_MESSAGES_MAX,
     TURN_MESSAGES_MIN,
     TURN_S,
+    WATCH_LATE_S,
     WATCH_PAUSED_S,
 )
 from schemas.positions import NO_CURSOR, Cursor
@@ -564,8 +565,9 @@ class Pump:
             self.watch()
 
     def watch(self) -> None:
-        """Looks at every publisher, and asks the engines that are to be asked now: where a link has
-        come up, what was sent meanwhile may show no gap. Cost O(publishers).
+        """Looks at every publisher that does not rest, and asks the engines that are to be asked now:
+        where a link has come up, what was sent meanwhile may show no gap. Cost O(publishers), some
+        0.1 us for one that rests.
         """
         now, wall_now = time.monotonic(), time.time()
         if now - self.watched_at > WATCH_PAUSED_S:
@@ -574,7 +576,16 @@ class Pump:
         if self._checks:
             self._end_checks(now)
         self.held_back.watch()
+        received_until, changed = self.subscriber.changed()
+        for publisher in changed:
+            if publisher in self.followed:
+                self.followed[publisher].rests_until = 0.0
+        may_rest = now - received_until < WATCH_LATE_S
+        as_of = min(received_until, self.watched_at)
         for publisher, followed in list(self.followed.items()):
+            if may_rest and now < followed.rests_until and followed.repair is None:
+                followed.as_of = as_of
+                continue
             self._look(publisher, followed, now, wall_now)
             ask = followed.asks(now)
             if ask is Ask.REPAIR:

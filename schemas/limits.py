@@ -147,7 +147,11 @@ LINK_MESSAGE_BYTES: Final = 192  # of memory, that libzmq takes for a message be
 MESSAGE_HEADERS_BYTES: Final = 36  # of ZMTP: 9 for each of four frames, at most
 LOOKUPS_AT_ONCE_MAX: Final = 8  # of host names; a silent name server holds a place each
 LINK_BREACH_S: Final = 5.0  # a link that was dropped for what it sent is down for this long
-LINK_REPLACE_S: Final = 5.0  # a link that has been down for this long is replaced
+LINK_REPLACE_S: Final = 5.0  # a link that has been down for this long is given up by libzmq, and
+LINK_PROBE_S: Final = 3.0  # so often it is asked then whether somebody listens: 20 us each time
+LINK_AWAY_S: Final = 60.0  # a link that has been down for this long is asked for
+LINK_PROBE_AWAY_S: Final = 5.0  # so often
+LINK_PROBE_WAIT_S: Final = 3.0  # for the answer of a host
 LINK_RETRY_FIRST_MS: Final = 100  # libzmq's own attempts, each twice the one before
 LINK_RETRY_MAX_MS: Final = 3_000
 LINK_QUIET_S: Final = 0.05  # a link is not replaced when libzmq's next attempt is closer than this
@@ -187,6 +191,7 @@ REPLAYS_AT_ONCE_MAX: Final = 64  # whose replies are read; the others wait
 PROBES_AT_ONCE_MAX: Final = 192  # engines that are asked whether they answer; three files each
 
 # confirmation: by the replay socket that nothing is missing; see schemas/answer_states.py.
+LOOK_REST_S: Final = 4.0  # who is silent, or away, is looked at so often if nothing happens
 CHECK_SILENCE_S: Final = 2.0  # after its last message an engine is asked whether there is more
 CHECK_AGAIN_S: Final = 30.0  # and again this often while it is silent
 CHECK_LATE_S: Final = 3.0  # since what was heard last, and its engine has not answered since
@@ -449,6 +454,7 @@ assert PUBLISHERS_MAX <= REGISTRY_ENTRIES_MAX <= CURSOR_NOTES_MAX, "all publishe
 # links
 assert LINK_RETRY_FIRST_MS <= LINK_RETRY_MAX_MS, "the pauses grow"
 assert LINK_RETRY_MAX_MS < 1000 * LINK_REPLACE_S, "libzmq's own attempts come first"
+assert LINK_PROBE_WAIT_S <= LINK_PROBE_S <= LINK_PROBE_AWAY_S, "one probe of a publisher at a time"
 assert 1000 * LINK_QUIET_S < LINK_RETRY_FIRST_MS, "there must be a time in which nothing is tried"
 
 # sessions

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import random
 import time
 from concurrent.futures import Future
 from contextlib import suppress
@@ -12,11 +13,13 @@ from zmq.utils.monitor import parse_monitor_message
 
 from bridge.sockets.endpoints import check_endpoint, names_host
 from bridge.sockets.lookup import LOOKUPS, Addresses
+from bridge.sockets.probing import Address, Probing, address_of
 from bridge.sockets.raw_message import RawMessage
 from bridge.sockets.reader import MessageReader, PlainReader
 from bridge.sockets.received_bytes import ReceivedBytes
 from schemas.errors import EndpointError
 from schemas.limits import (
+    LINK_AWAY_S,
     LINK_BREACH_S,
     LINK_BUFFER_BYTES,
     LINK_CONNECT_MS,
@@ -26,12 +29,15 @@ from schemas.limits import (
     LINK_KEEPALIVE_INTERVAL_S,
     LINK_KEEPALIVE_PROBES_MAX,
     LINK_MESSAGE_BYTES,
+    LINK_PROBE_AWAY_S,
+    LINK_PROBE_S,
     LINK_QUEUE_BYTES,
     LINK_QUIET_S,
     LINK_REPLACE_S,
     LINK_RETRY_FIRST_MS,
     LINK_RETRY_MAX_MS,
     LINK_WARN_S,
+    LINK_WATCH_S,
     MESSAGE_BYTES_MAX,
     MESSAGE_FRAMES_MAX,
     MESSAGE_HEADERS_BYTES,
@@ -51,10 +57,13 @@ class Connection:
 
     libzmq reconnects by itself, except after a breach of protocol, such as a message above the
     bound or another kind of server on the port: then it silently gives up the endpoint. And a name
-    may stand for several addresses, and for others later. So a link that stays down is replaced
-    every LINK_REPLACE_S, one by name with the next address, looked up anew after the last one.
+    may stand for several addresses, and for others later; and each of its attempts costs a lot. So
+    a link that has been down for LINK_REPLACE_S is taken from it. From then on it is asked every
+    LINK_PROBE_S, and after LINK_AWAY_S every LINK_PROBE_AWAY_S, whether somebody listens at the
+    address, of a name at each one, looked up anew after the last one; where somebody does, libzmq
+    has the link again (`bridge.sockets.probing`).
 
-    Replacing drops what the link has brought. It may have come up since the thread last looked, and
+    Taking it drops what the link has brought. It may have come up since the thread last looked, and
     the engine may have sent: so it is done only while libzmq waits before its next attempt, or once
     it has given up, and not before everything has been received.
 
@@ -68,13 +77,16 @@ class Connection:
         registration: the publisher and its endpoint.
         wait_s: before it is connected to.
         reader: of its messages; pyzmq's where none is given.
+        probing: of the thread; one of its own where none is given.
 
     A peer that does not answer ZMTP's heartbeats is disconnected by libzmq: a link over which
     nothing comes is known to be alive.
 
     Attributes:
         broken: whether such a message is under way.
+        closed: whether it has been.
         links: how often the link has come up.
+        look_number: its place in the queue of those that are to be looked at; the owner's.
         behind_since: since when more has arrived than was taken, monotonic seconds; None where all
             was taken at the last look.
         pending: whether there may be something to receive that the socket's descriptor no longer
@@ -92,29 +104,38 @@ class Connection:
         *,
         wait_s: float = 0.0,
         reader: MessageReader | None = None,
+        probing: "Probing[Connection] | None" = None,
     ) -> None:
         check_endpoint(registration.endpoint)
         self.publisher = registration.publisher
         self._context = context
         self._reader = PlainReader() if reader is None else reader
+        self._probing: Probing[Connection] = Probing() if probing is None else probing
         self._registration = registration
         self._name = f"{registration.service_key} ({registration.model_name})"
         self.endpoint = registration.endpoint
         self.connected = False
         self.broken = False
+        self.closed = False
         self.pending = True
         self._breach = ""
         self._received = ReceivedBytes()
         self._delivered_bytes = self._delivered = 0  # of the link; messages
         self._paid_at = 0.0  # when it may be received from again, monotonic seconds
         self._counted = False
-        self.links = 0
+        self.links = self.look_number = 0
         self.behind_since: float | None = None
         self._sent_over = 0  # the link over which all that is still to come was sent, or 0
         self._by_name = names_host(self.endpoint)
         self._lookup: Future[Addresses] | None = None
         self._addresses: Addresses = []  # of the name, not tried yet
+        self._named: Addresses = []  # all of them
+        self._look_up_at = 0.0  # not before
         self._address: str | None = None  # what the socket connects to
+        self._asked: str | None = None  # where it is being asked whether somebody listens
+        self._asked_at = 0.0
+        self._place: tuple[str, Address | None] = ("", None)  # of the last one
+        self._is_away = False  # it is asked first
         self._trouble = ""
         self.socket = context.socket(zmq.SUB)
         self._monitor: zmq.Socket[bytes] | None = None
@@ -128,6 +149,8 @@ class Connection:
                 | zmq.EVENT_CONNECT_RETRIED,
                 f"inproc://monitor-{next(_monitor_numbers)}",
             )
+            with suppress(zmq.Again):  # its descriptor tells of nothing that nobody has looked for
+                self._monitor.recv_multipart(zmq.NOBLOCK)
             if not wait_s:
                 self._connect()
         except BaseException:
@@ -192,10 +215,32 @@ class Connection:
         )
         self.watch()  # it may have come up since the last look
         connection = Connection(
-            self._context, self._registration, wait_s=LINK_BREACH_S, reader=self._reader
+            self._context,
+            self._registration,
+            wait_s=LINK_BREACH_S,
+            reader=self._reader,
+            probing=self._probing,
         )
         connection.links = self.links
         return connection
+
+    def look(self) -> None:
+        """The same as `watch`, which costs more, where time alone may have changed something."""
+        if self._address is None and not self.connected:
+            self._wait(time.monotonic())
+        else:
+            self.watch()
+
+    @property
+    def look_at(self) -> float | None:
+        """When it is to be looked at again, monotonic seconds; None where the next thing that
+        happens is an answer of `Probing`.
+        """
+        if self._asked is not None:
+            return None
+        if self.connected or self._address is not None or self._lookup is not None:
+            return time.monotonic() + LINK_WATCH_S
+        return self._retry_at if math.isinf(self._connect_at) else self._connect_at
 
     def watch(self) -> None:
         """Follows the link's state; logs once when it changes or stays down; never waits."""
@@ -253,6 +298,8 @@ class Connection:
 
     def close(self) -> None:
         """Drops the socket with whatever has not been received."""
+        self.closed = True
+        self._probing.give_up(self)
         self._received.close()
         self.socket.disable_monitor()
         if self._monitor is not None:
@@ -260,13 +307,47 @@ class Connection:
         self.socket.close(linger=0)
 
     def _connect(self) -> None:
-        """Connects to the next address that the endpoint's name has, or begins to look them up."""
+        """Connects to the next address that the endpoint's name has, or begins to look them up;
+        asks first whether somebody listens there, where nobody has for a while.
+        """
         if not self._by_name:
-            self._connect_to(self.endpoint)
-        elif self._addresses:
-            self._connect_to(self._addresses.pop(0))
+            self._try(self.endpoint)
+            return
+        now = time.monotonic()
+        if not self._addresses and now < self._look_up_at:
+            self._addresses = list(self._named)
+        if self._addresses:
+            self._try(self._addresses.pop(0))
         elif self._lookup is None:
             self._lookup = LOOKUPS.look_up(self.endpoint)
+
+    def _try(self, address: str) -> None:
+        if not self._is_away:
+            self._connect_to(address)
+            return
+        if self._place[0] != address:
+            self._place = (address, address_of(address))
+        place = self._place[1]
+        self._asked, self._asked_at = address, time.monotonic()
+        answers = True if place is None else self._probing.begin(self, place)
+        if answers is not None:
+            self.note_answer(answers=answers)
+
+    def note_answer(self, *, answers: bool) -> None:
+        """Somebody listens at the address that was asked, or nobody."""
+        address, self._asked = self._asked, None
+        if address is None:
+            return
+        now = time.monotonic()
+        if answers:
+            self._retry_at = now + LINK_REPLACE_S
+            self._connect_to(address)
+        elif self._addresses:
+            self._retry_at = now
+        else:
+            self._retry_at = self._asked_at + self._pause_s
+            for_long = now >= self._away_from + LINK_AWAY_S
+            self._pause_s = LINK_PROBE_AWAY_S if for_long else LINK_PROBE_S
 
     def _connect_to(self, address: str) -> None:
         self.pending = True
@@ -290,8 +371,12 @@ class Connection:
             self._start_waiting(time.monotonic())
 
     def _start_waiting(self, now: float) -> None:
+        self._away_from = now
         self._warn_at: float | None = now + LINK_WARN_S
         self._retry_at = now + LINK_REPLACE_S
+        self._is_away = False
+        # Who were registered, or lost, together are not asked together for good.
+        self._pause_s = random.random() * LINK_PROBE_S  # noqa: S311 -- nothing to guess
 
     def _wait(self, now: float) -> None:
         if now >= self._connect_at:
@@ -308,13 +393,14 @@ class Connection:
             )
         if self._lookup is not None:
             self._take_addresses(self._lookup, now)
-        elif now >= self._retry_at and self._is_idle(now):
+        elif self._asked is None and now >= self._retry_at and self._is_idle(now):
             self._retry_at = now + LINK_REPLACE_S
             self._quiet_from = math.inf
             if self._address is not None:
                 with suppress(zmq.ZMQError):  # libzmq has given it up already
                     self.socket.disconnect(self._address)
                 self._address = None
+            self._is_away = True
             self._connect()
 
     def _take_addresses(self, lookup: "Future[Addresses]", now: float) -> None:
@@ -323,11 +409,13 @@ class Connection:
         self._lookup = None
         error = lookup.exception()
         if error is None:
-            self._trouble, self._addresses = "", list(lookup.result())
+            self._trouble, self._named = "", lookup.result()
+            self._addresses = list(self._named)
+            self._retry_at = self._look_up_at = now + LINK_REPLACE_S
             self._connect()
         else:
             self._trouble = f" ({error})"
-        self._retry_at = now + LINK_REPLACE_S
+            self._retry_at = now + LINK_REPLACE_S
 
     def _is_idle(self, now: float) -> bool:
         """Whether no attempt is under way or about to be, and nothing is left to receive."""

@@ -47,3 +47,8 @@ def split_endpoint(endpoint: str) -> tuple[str, str]:
         return "", ""
     host, _, port = endpoint[len(_TCP) :].rpartition(":")
     return host, port
+
+
+def path_of(endpoint: str) -> str:
+    """The path of an `ipc://` address, "" for every other one; `@` begins a name in no directory."""
+    return endpoint[len(_IPC) :] if endpoint.startswith(_IPC) else ""

@@ -5,25 +5,28 @@ inproc pair; each waits for its answer.
 
 A turn costs what has happened, not what is followed: the system tells which descriptors have
 something to say, where libzmq's own poll asks every socket. A descriptor tells of a change only
-once (`Connection.pending`), and each link is looked at now and then all the same.
+once (`Connection.pending`), and each link is looked at when that is due (`Connection.look_at`): one
+that is up every LINK_WATCH_S, one whose engine is away as often as that is asked for.
 """
 
+import heapq
 import logging
 import queue
 import resource
 import selectors
 import threading
 import time
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
+from itertools import count
 from typing import Final
 
 import zmq
 
 from bridge.sockets.connection import Connection, descriptor_of
 from bridge.sockets.inbox import Inbox
+from bridge.sockets.probing import Probing
 from bridge.sockets.reader import MessageReader, PlainReader
 from schemas.errors import OpenFilesError, RegistrationConflictError
 from schemas.identities import PublisherKey
@@ -65,7 +68,11 @@ class Subscriber:
         self._by_socket: dict[int, Connection] = {}  # by descriptor
         self._by_monitor: dict[int, Connection] = {}
         self._pending: dict[PublisherKey, Connection] = {}
-        self._to_watch: deque[Connection] = deque()
+        self._probing: Probing[Connection] = Probing()
+        self._due: list[tuple[float, int, Connection]] = []  # a heap: when each is looked at again
+        self._looks = count()
+        self._changed: dict[PublisherKey, None] = {}
+        self._changed_lock = threading.Lock()
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._stopping = False
         self._watch_at = 0.0
@@ -116,6 +123,13 @@ class Subscriber:
         connection = self._connections.get(publisher)
         behind_since = None if connection is None else connection.behind_since
         return self._turned_at if behind_since is None else min(behind_since, self._turned_at)
+
+    def changed(self) -> tuple[float, Iterable[PublisherKey]]:
+        """See `Receiver`."""
+        turned_at = self._turned_at  # what was received before that is marked
+        with self._changed_lock:
+            changed, self._changed = self._changed, {}
+        return turned_at, changed
 
     def stop(self) -> None:
         """Closes all sockets and ends the thread, within SHUTDOWN_S; may be called again."""
@@ -194,31 +208,58 @@ class Subscriber:
             self._run_commands()
         if started >= self._watch_at:
             self._watch_at = started + LINK_WATCH_S
-            self._watch_some()
+            self._look_at_due(started)
         self._turned_at = started
         if longest < RECEIVE_BURST_MAX and (longest or self._pending):
             time.sleep(max(0.0, started + SUBSCRIBER_TURN_S - time.monotonic()))
 
     def _receive(self, connection: Connection) -> int:
         """How many messages the connection had."""
-        if self._connections.get(connection.publisher) is not connection:
+        if connection.closed:
             return 0  # renewed, or gone
         messages = connection.receive()
         self._inbox.put(messages)
+        if messages or connection.behind_since is not None:
+            self._mark(connection.publisher)
         self._note(connection)
         return len(messages)
 
-    def _watch(self, connection: Connection) -> None:
-        if self._connections.get(connection.publisher) is connection:
-            connection.watch()
-            self._note(connection)
+    def _mark(self, publisher: PublisherKey) -> None:
+        with self._changed_lock:
+            self._changed[publisher] = None
 
-    def _watch_some(self) -> None:
-        """The next ones of all, in turn."""
-        if not self._to_watch:
-            self._to_watch.extend(self._connections.values())
-        for _ in range(min(len(self._to_watch), LINKS_WATCHED_MAX)):
-            self._watch(self._to_watch.popleft())
+    def _watch(self, connection: Connection) -> None:
+        if not connection.closed:
+            self._look(connection, connection.watch)
+
+    def _look(self, connection: Connection, look: Callable[[], None]) -> None:
+        before = (connection.connected, connection.links)
+        look()
+        if (connection.connected, connection.links) != before:
+            self._mark(connection.publisher)
+        self._note(connection)
+
+    def _look_at_due(self, now: float) -> None:
+        """LINKS_WATCHED_MAX of those that are due, whoever has waited longest first."""
+        for connection, answers in self._probing.ended():
+            connection.note_answer(answers=answers)
+            self._look_later(connection)
+        for _ in range(LINKS_WATCHED_MAX):
+            if not self._due or self._due[0][0] > now:
+                break
+            _, number, connection = heapq.heappop(self._due)
+            if connection.closed or connection.look_number != number:
+                continue
+            try:
+                self._look(connection, connection.look)
+            finally:
+                self._look_later(connection)
+
+    def _look_later(self, connection: Connection) -> None:
+        at = connection.look_at
+        connection.look_number = next(self._looks)  # the only one that counts
+        if at is not None and not connection.closed:
+            heapq.heappush(self._due, (at, connection.look_number, connection))
 
     def _note(self, connection: Connection) -> None:
         if connection.broken:
@@ -239,7 +280,9 @@ class Subscriber:
         if publisher in self._connections:
             raise RegistrationConflictError(f"Expected a new publisher, got: {publisher}")
         try:
-            connection = Connection(self._context, registration, reader=self._reader)
+            connection = Connection(
+                self._context, registration, reader=self._reader, probing=self._probing
+            )
         except zmq.ZMQError as error:
             raise OpenFilesError(str(error.strerror)) from error
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -260,10 +303,12 @@ class Subscriber:
         renewed = connection.renewed()
         self._remove(connection)
         self._add(renewed)
+        self._mark(connection.publisher)
 
     def _add(self, connection: Connection) -> None:
         self._connections[connection.publisher] = connection
         self._pending[connection.publisher] = connection
+        self._look_later(connection)
         of_socket, of_monitor = connection.descriptors()
         self._by_socket[of_socket] = self._by_monitor[of_monitor] = connection
         for descriptor in (of_socket, of_monitor):
@@ -286,6 +331,7 @@ class Subscriber:
         self._run_commands()  # so that no caller is left waiting
         while self._connections:
             self._connections.popitem()[1].close()
+        self._probing.close()
         self._selector.close()
         self._wake_receiver.close(linger=0)
         self._context.term()

@@ -221,6 +221,7 @@ class Link:
         self.engine = engine
         self.up = False
         self.times_up = 0
+        self.arrived = 0
         self.loss = 0.0
         self._epoch = 0
         engine.links.append(self)
@@ -263,6 +264,7 @@ class Link:
         self.engine.note_heard(int.from_bytes(frames[1], "big"))
         message = RawMessage(self.engine.publisher, frames, self._loop.now, self.times_up)
         self._inbox.put([message])
+        self.arrived += 1
 
     def close(self) -> None:
         """Never delivers again."""
@@ -287,6 +289,7 @@ class SimulatedSubscriber:
         self._rng = rng
         self._engines = {engine.publisher: engine for engine in engines}
         self._links: dict[PublisherKey, Link] = {}
+        self._told: dict[PublisherKey, tuple[int, bool, int, int]] = {}
 
     def start(self) -> None:
         """Nothing: there is no thread."""
@@ -318,6 +321,15 @@ class SimulatedSubscriber:
     def received_until(self, publisher: PublisherKey) -> float:
         """Now: nothing waits in a socket."""
         return self._loop.now
+
+    def changed(self) -> tuple[float, list[PublisherKey]]:
+        """Whose link is another, has come up or gone down, or has brought something."""
+        seen = {
+            publisher: (id(link), link.up, link.times_up, link.arrived)
+            for publisher, link in self._links.items()
+        }
+        told, self._told = self._told, seen
+        return self._loop.now, [one for one in seen if seen[one] != told.get(one)]
 
     def links(self, publisher: PublisherKey) -> int:
         """How often it came up."""

@@ -153,6 +153,9 @@ class FakeReceiver:
     def received_until(self, publisher: PublisherKey) -> float:
         return time.monotonic()
 
+    def changed(self) -> tuple[float, Iterable[PublisherKey]]:
+        return time.monotonic(), tuple(self.followed)
+
     def stop(self) -> None:
         self.stopped = True
 
