@@ -28,6 +28,8 @@ from schemas.limits import (
     LINK_KEEPALIVE_IDLE_S,
     LINK_KEEPALIVE_INTERVAL_S,
     LINK_KEEPALIVE_PROBES_MAX,
+    LINK_LOOK_BYTES,
+    LINK_LOOK_S,
     LINK_MESSAGE_BYTES,
     LINK_PROBE_AWAY_S,
     LINK_PROBE_S,
@@ -121,6 +123,7 @@ class Connection:
         self._breach = ""
         self._received = ReceivedBytes()
         self._delivered_bytes = self._delivered = 0  # of the link; messages
+        self._total_bytes = 0  # that had come of the link at the last look
         self._paid_at = 0.0  # when it may be received from again, monotonic seconds
         self._counted = False
         self.links = self.look_number = 0
@@ -231,6 +234,14 @@ class Connection:
         else:
             self.watch()
 
+    def brings_much(self) -> bool:
+        """Whether more has come since the last call than heartbeats and a few messages: then it is
+        to be watched. Costs a tenth of that.
+        """
+        total = self._received.total_bytes()
+        before, self._total_bytes = self._total_bytes, total
+        return total - before >= LINK_LOOK_BYTES
+
     @property
     def look_at(self) -> float | None:
         """When it is to be looked at again, monotonic seconds; None where the next thing that
@@ -238,7 +249,9 @@ class Connection:
         """
         if self._asked is not None:
             return None
-        if self.connected or self._address is not None or self._lookup is not None:
+        if self.connected:
+            return time.monotonic() + LINK_LOOK_S
+        if self._address is not None or self._lookup is not None:
             return time.monotonic() + LINK_WATCH_S
         return self._retry_at if math.isinf(self._connect_at) else self._connect_at
 
@@ -247,11 +260,12 @@ class Connection:
         assert self._monitor is not None
         looked_at = time.monotonic()
         with suppress(zmq.Again):
-            while True:
+            while _has_message(self._monitor):
                 event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))
                 if event["event"] == zmq.EVENT_CONNECTED:
                     self._received.follow(event["value"])
                     self._counted, self._delivered_bytes, self._delivered = False, 0, 0
+                    self._total_bytes = 0
                     continue
                 if event["event"] != zmq.EVENT_HANDSHAKE_SUCCEEDED:
                     self._received.close()
@@ -425,7 +439,7 @@ class Connection:
         return quiet and not self._has_arrived()
 
     def _has_arrived(self) -> bool:
-        self.pending = bool(self.socket.poll(0)) or self.pending
+        self.pending = _has_message(self.socket) or self.pending
         return self.pending
 
 
@@ -434,6 +448,11 @@ def descriptor_of(socket: "zmq.Socket[bytes]") -> int:
     descriptor = socket.getsockopt(zmq.FD)
     assert isinstance(descriptor, int)
     return descriptor
+
+
+def _has_message(socket: "zmq.Socket[bytes]") -> bool:
+    """The same as `poll(0)` and as a `recv` that raises, which cost several times this."""
+    return bool(int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
 
 
 def _set_options(socket: "zmq.Socket[bytes]") -> None:

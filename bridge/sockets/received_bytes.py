@@ -31,20 +31,27 @@ class ReceivedBytes:
         with suppress(OSError):  # it is closed already
             self._socket = socket.socket(fileno=os.dup(descriptor))
 
+    def total_bytes(self) -> int:
+        """What has come of it since it was made, taken or not; 1 us."""
+        if self._socket is None or _TCP_INFO is None:
+            return 0
+        try:
+            info = self._socket.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _RECEIVED.size)
+        except OSError:  # no link of TCP, or closed
+            return 0
+        return int(_RECEIVED.unpack(info)[0]) if len(info) == _RECEIVED.size else 0
+
     def taken_bytes(self) -> int:
         """What libzmq has taken of it since it was made, ZMTP's own included."""
-        if self._socket is None or _TCP_INFO is None:
+        if self._socket is None:
             return 0
         waiting = array("i", [0])
         try:
             fcntl.ioctl(self._socket, termios.FIONREAD, waiting)  # still the system's
-            info = self._socket.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _RECEIVED.size)
-        except OSError:  # no link of TCP, or closed
+        except OSError:  # closed
             return 0
-        if len(info) < _RECEIVED.size:
-            return 0
-        received: int = _RECEIVED.unpack(info)[0]
-        return received - waiting[0]
+        total = self.total_bytes()
+        return total - waiting[0] if total else 0
 
     def close(self) -> None:
         """Forgets the link."""

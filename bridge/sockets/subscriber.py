@@ -6,7 +6,8 @@ inproc pair; each waits for its answer.
 A turn costs what has happened, not what is followed: the system tells which descriptors have
 something to say, where libzmq's own poll asks every socket. A descriptor tells of a change only
 once (`Connection.pending`), and each link is looked at when that is due (`Connection.look_at`): one
-that is up every LINK_WATCH_S, one whose engine is away as often as that is asked for.
+that is up every LINK_LOOK_S, or as soon as it has brought much, one whose engine is away as often as
+that is asked for.
 """
 
 import heapq
@@ -71,6 +72,7 @@ class Subscriber:
         self._probing: Probing[Connection] = Probing()
         self._due: list[tuple[float, int, Connection]] = []  # a heap: when each is looked at again
         self._looks = count()
+        self._to_check: list[Connection] = []  # in this round
         self._changed: dict[PublisherKey, None] = {}
         self._changed_lock = threading.Lock()
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -237,6 +239,7 @@ class Subscriber:
         look()
         if (connection.connected, connection.links) != before:
             self._mark(connection.publisher)
+            self._look_later(connection)
         self._note(connection)
 
     def _look_at_due(self, now: float) -> None:
@@ -254,6 +257,14 @@ class Subscriber:
                 self._look(connection, connection.look)
             finally:
                 self._look_later(connection)
+
+        if not self._to_check:
+            self._to_check = [one for one in self._connections.values() if one.connected]
+        checked = self._to_check[-LINKS_WATCHED_MAX:]
+        del self._to_check[-LINKS_WATCHED_MAX:]
+        for connection in checked:
+            if connection.brings_much():
+                self._watch(connection)
 
     def _look_later(self, connection: Connection) -> None:
         at = connection.look_at
