@@ -565,9 +565,9 @@ class Pump:
             self.watch()
 
     def watch(self) -> None:
-        """Looks at every publisher that does not rest, and asks the engines that are to be asked now:
-        where a link has come up, what was sent meanwhile may show no gap. Cost O(publishers), some
-        0.1 us for one that rests.
+        """Looks at every publisher that does not rest, and asks the engines that are to be asked
+        now: where a link has come up, what was sent meanwhile may show no gap. Cost O(publishers),
+        some 0.1 us for one that rests.
         """
         now, wall_now = time.monotonic(), time.time()
         if now - self.watched_at > WATCH_PAUSED_S:

@@ -139,6 +139,7 @@ class Connection:
         self._asked_at = 0.0
         self._place: tuple[str, Address | None] = ("", None)  # of the last one
         self._is_away = False  # it is asked first
+        self._pause_s = 0.0  # until the next time
         self._trouble = ""
         self.socket = context.socket(zmq.SUB)
         self._monitor: zmq.Socket[bytes] | None = None
@@ -390,7 +391,7 @@ class Connection:
         self._retry_at = now + LINK_REPLACE_S
         self._is_away = False
         # Who were registered, or lost, together are not asked together for good.
-        self._pause_s = random.random() * LINK_PROBE_S  # noqa: S311 -- nothing to guess
+        self._pause_s = random.random() * LINK_PROBE_S
 
     def _wait(self, now: float) -> None:
         if now >= self._connect_at:

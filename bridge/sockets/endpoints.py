@@ -50,5 +50,5 @@ def split_endpoint(endpoint: str) -> tuple[str, str]:
 
 
 def path_of(endpoint: str) -> str:
-    """The path of an `ipc://` address, "" for every other one; `@` begins a name in no directory."""
+    """The path of an `ipc://` address, "" for every other one; one with `@` is in no directory."""
     return endpoint[len(_IPC) :] if endpoint.startswith(_IPC) else ""

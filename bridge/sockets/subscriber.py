@@ -5,9 +5,9 @@ inproc pair; each waits for its answer.
 
 A turn costs what has happened, not what is followed: the system tells which descriptors have
 something to say, where libzmq's own poll asks every socket. A descriptor tells of a change only
-once (`Connection.pending`), and each link is looked at when that is due (`Connection.look_at`): one
-that is up every LINK_LOOK_S, or as soon as it has brought much, one whose engine is away as often as
-that is asked for.
+once (`Connection.pending`), and each link is looked at when that is due (`Connection.look_at`):
+one that is up every LINK_LOOK_S, or as soon as it has brought much, one whose engine is away as
+often as that is asked for.
 """
 
 import heapq

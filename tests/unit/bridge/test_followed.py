@@ -19,6 +19,7 @@ from schemas.limits import (
     CHECK_RETRY_S,
     CHECK_SILENCE_S,
     LINK_SETTLE_S,
+    LOOK_REST_S,
     PAUSE_SETTLE_S,
     RECEIVED_LATE_S,
     WATCH_LATE_S,
@@ -489,3 +490,63 @@ def test_since_is_when_the_doubt_began(confirmed: Scene) -> None:
     since = confirmed.followed.doubted.since
     confirmed.see(5.0)
     assert confirmed.followed.doubted.since == since == 1e9 + confirmed.now - 5.0
+
+
+# When it rests
+
+
+def test_who_is_away_rests_for_a_bounded_time() -> None:
+    scene = Scene()
+    assert scene.see(connected=False) is Doubt.LINK_DOWN
+    assert scene.followed.rests_until == scene.now + LOOK_REST_S
+
+
+def test_who_was_heard_just_now_does_not_rest_and_who_is_silent_and_confirmed_does(
+    confirmed: Scene,
+) -> None:
+    assert confirmed.see(0.1, messages=1) is None
+    assert confirmed.followed.rests_until == 0.0
+    confirmed.see(CHECK_SILENCE_S)
+    assert confirmed.followed.rests_until == 0.0, "its engine is to be asked first"
+    confirmed.ask(None)
+    assert confirmed.followed.rests_until == confirmed.now + LOOK_REST_S
+
+
+def test_it_rests_no_longer_than_until_its_engine_is_to_be_asked(confirmed: Scene) -> None:
+    confirmed.see(CHECK_AGAIN_S - 1)
+    assert confirmed.asks() is Ask.NOTHING
+    assert confirmed.followed.rests_until == pytest.approx(confirmed.now + 1)
+    confirmed.see(1)
+    assert confirmed.asks() is Ask.CHECK
+
+
+def test_an_engine_that_does_not_answer_is_asked_again_in_time(confirmed: Scene) -> None:
+    confirmed.see(CHECK_SILENCE_S)
+    for _ in range(CHECK_FAILURES_MAX):
+        confirmed.ask(Doubt.REPLAY_SILENT)
+    assert confirmed.asks() is Ask.NOTHING
+    confirmed.see(confirmed.followed.rests_until - confirmed.now)
+    assert confirmed.asks() is Ask.CHECK
+    assert confirmed.followed.rests_until <= confirmed.now, "until it has a place it does not rest"
+
+
+def test_what_is_done_with_it_or_waits_of_it_ends_its_rest(confirmed: Scene) -> None:
+    def rested() -> Followed:
+        confirmed.see(3.0)
+        assert confirmed.followed.rests_until > confirmed.now
+        return confirmed.followed
+
+    confirmed.ask(None)
+    rested().hold(0.0)
+    assert confirmed.followed.rests_until == 0.0
+    confirmed.followed.live = True
+    rested().begin_again()
+    assert confirmed.followed.rests_until == 0.0
+    confirmed.ask(None)
+    rested().distrust(confirmed.now)
+    assert confirmed.followed.rests_until == 0.0
+    confirmed.ask(None)
+    confirmed.see(is_waiting=True)
+    assert confirmed.followed.rests_until == 0.0
+    confirmed.see(has_waiting=True)
+    assert confirmed.followed.rests_until == 0.0

@@ -1,15 +1,21 @@
 """The pump follows and repairs publishers: see `pump_bench`."""
 
 import asyncio
+import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from bridge import pump as pumps
 from bridge import supervision
+from bridge.followed import Followed
 from bridge.pace import Pace
 from bridge.sequencing.lane import NO_ANCHOR, Anchor
 from schemas.errors import EndpointError
-from schemas.limits import TURN_S
+from schemas.identities import PublisherKey
+from schemas.limits import LOOK_REST_S, TURN_S
 from schemas.positions import Cursor
 from tests.unit.bridge.messages import registration
 from tests.unit.bridge.pump_bench import (
@@ -287,3 +293,50 @@ def test_what_waits_of_a_publisher_that_cannot_replay_is_written_at_the_end() ->
         await bench.pump.drain()
 
     assert play(scene).sink.told() == numbers(0, 0)
+
+
+def test_who_rests_is_not_looked_at_until_something_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked: list[PublisherKey] = []
+    changed: list[PublisherKey] = []
+    clock = [time.monotonic() + 100.0]
+    look = Followed.look
+
+    def counted(followed: Followed, *seen: Any) -> None:
+        looked.append(followed.registration.publisher)
+        look(followed, *seen)
+
+    def watched(bench: Bench) -> list[PublisherKey]:
+        looked.clear()
+        bench.pump.watch()
+        return list(looked)
+
+    async def scene(bench: Bench) -> None:
+        await bench.begin(PLAIN)
+        await bench.begin(REPLAYS)
+        bench.receiver.followed.clear()  # both links go down
+        monkeypatch.setattr(bench.receiver, "changed", lambda: (clock[0], tuple(changed)))
+        monkeypatch.setattr(bench.receiver, "received_until", lambda _: clock[0])
+        faked = SimpleNamespace(monotonic=lambda: clock[0], time=time.time)
+        monkeypatch.setattr(pumps, "time", faked)
+        bench.pump.watched_at = clock[0]
+        changed.extend([ONE, TWO])
+        assert watched(bench) == [ONE, TWO]
+        changed.clear()
+        clock[0] += 0.25
+        assert watched(bench) == []
+        assert bench.pump.followed[ONE].as_of == clock[0] - 0.25, "of the last look"
+        changed.append(TWO)
+        assert watched(bench) == [TWO]
+        changed.clear()
+        clock[0] += LOOK_REST_S
+        assert watched(bench) == [ONE, TWO], "whatever was forgotten is seen then"
+        received = clock[0]
+        monkeypatch.setattr(bench.receiver, "changed", lambda: (received, ()))
+        clock[0] += 2.0
+        assert watched(bench) == [ONE, TWO], "nothing is received"
+        monkeypatch.undo()
+
+    monkeypatch.setattr(Followed, "look", counted)
+    play(scene)
