@@ -250,9 +250,9 @@ class Connection:
         """
         if self._asked is not None:
             return None
-        if self.connected:
+        if self.connected and self._sent_over:  # until that is known, nothing proves anything
             return time.monotonic() + LINK_LOOK_S
-        if self._address is not None or self._lookup is not None:
+        if self.connected or self._address is not None or self._lookup is not None:
             return time.monotonic() + LINK_WATCH_S
         return self._retry_at if math.isinf(self._connect_at) else self._connect_at
 

@@ -246,6 +246,7 @@ class Subscriber:
         """LINKS_WATCHED_MAX of those that are due, whoever has waited longest first."""
         for connection, answers in self._probing.ended():
             connection.note_answer(answers=answers)
+            self._note(connection)
             self._look_later(connection)
         for _ in range(LINKS_WATCHED_MAX):
             if not self._due or self._due[0][0] > now:

@@ -12,7 +12,14 @@ from bridge.sockets.connection import Connection
 from bridge.sockets.inbox import Inbox
 from bridge.sockets.probing import Address, Probing, address_of
 from bridge.sockets.subscriber import Subscriber
-from schemas.limits import LINK_AWAY_S, LINK_PROBE_AWAY_S, LINK_PROBE_S, LINK_REPLACE_S
+from schemas.limits import (
+    LINK_AWAY_S,
+    LINK_LOOK_S,
+    LINK_PROBE_AWAY_S,
+    LINK_PROBE_S,
+    LINK_REPLACE_S,
+    LINK_WATCH_S,
+)
 from tests.unit.bridge.messages import registration
 from tests.unit.bridge.sockets.test_subscriber import Engine, free_endpoint, take, wait_until
 
@@ -162,3 +169,28 @@ def test_an_engine_that_comes_and_goes_is_found_each_time(monkeypatch: pytest.Mo
     assert publisher not in subscriber.changed()[1], "to be away changes nothing"
     subscriber.stop()
     assert subscriber.unexpected_errors == 0
+
+
+def test_until_it_is_known_over_which_link_messages_come_it_is_looked_at_often() -> None:
+    """Of a link whose messages may be of the one before, the first batch proves nothing."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    engine = Engine()
+    connection = Connection(context, registration(endpoint=engine.endpoint))
+
+    def connected() -> bool:
+        connection.watch()
+        return connection.connected
+
+    wait_until(connected)
+    at = connection.look_at
+    assert at is not None
+    assert at <= time.monotonic() + LINK_WATCH_S, "nobody has looked for what it has brought"
+    assert connection.receive() == []
+    connection.watch()
+    before = time.monotonic()
+    at = connection.look_at
+    assert at is not None
+    assert at >= before + LINK_LOOK_S
+    connection.close()
+    engine.close()
+    context.destroy(linger=0)
