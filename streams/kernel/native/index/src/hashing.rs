@@ -124,22 +124,32 @@ pub fn entry_digest(change: &[u8; CHANGE_BYTES]) -> u64 {
     xxh3_64(change)
 }
 
-/// Places a 64-bit key in a table. XXH3 with a public seed resists no adversary, so the place
-/// depends on a secret of this process; no answer does.
+/// Places a 64-bit key in a table. XXH3 with a public seed resists no adversary, and engines name
+/// their blocks as they like, so the place depends on secrets of this process; no answer does.
 #[derive(Clone, Copy)]
-pub struct Placement(u64);
+pub struct Placement {
+    mask: u64,
+    factor: u64,
+}
 
 impl Placement {
     pub fn random() -> Self {
         use std::hash::{BuildHasher, Hasher};
-        let secret = std::collections::hash_map::RandomState::new().build_hasher().finish();
-        Self(secret | 1)
+        let secret = || std::collections::hash_map::RandomState::new().build_hasher().finish();
+        Self::of_secrets(secret(), secret())
+    }
+
+    fn of_secrets(mask: u64, factor: u64) -> Self {
+        Self { mask, factor: factor | 1 }
     }
 
     #[inline]
     pub fn of(self, key: u64) -> u64 {
-        // Folded, each bit of the place depends on each bit of the key.
-        fold_product(key, self.0)
+        // One product, folded, is not enough: of multiples of a divisor of 2^64 - 1, as of a number
+        // that is written four times, both halves are alike, whatever they are multiplied with.
+        let mixed = (key ^ self.mask).wrapping_mul(self.factor);
+        // Folded, each bit of the place depends on each bit of what is mixed.
+        fold_product(mixed ^ mixed >> 32, self.mask | 1)
     }
 }
 
@@ -203,10 +213,51 @@ mod tests {
     fn consecutive_keys_are_placed_apart() {
         let placement = Placement::random();
         for shift in [0, 8, 32, 56] {
-            // The low bits choose the bucket, the top seven the tag.
+            // The low bits choose the line, the top eight are the tag.
             let places: HashSet<u64> =
                 (0..256_u64).map(|key| placement.of(key << shift) & 0xffff).collect();
             assert!(places.len() > 128, "shift {shift}: {} places of 256 keys", places.len());
+        }
+    }
+
+    /// How unevenly keys are placed in the lines of eight shards: 1 as by chance.
+    fn unevenness(placement: Placement, keys: impl Iterator<Item = u64>) -> f64 {
+        let (mut found, mut count) = (vec![0_u32; 1 << 14], 0_u32);
+        for key in keys {
+            let place = placement.of(key);
+            found[(place & 0x7ff | place >> 42 & 0x3800) as usize] += 1;
+            count += 1;
+        }
+        let mean = f64::from(count) / found.len() as f64;
+        let squares: f64 = found.iter().map(|&found| (f64::from(found) - mean).powi(2)).sum();
+        squares / f64::from(count)
+    }
+
+    /// Engines choose their keys, and so can make a table slow where it shows in the places.
+    #[test]
+    fn no_form_of_keys_is_placed_less_evenly_than_by_chance() {
+        let bits_of = |bits: [u32; 16]| {
+            move |n: u64| (0..16).map(|i| (n >> i & 1) << bits[i as usize]).sum::<u64>()
+        };
+        let forms: [(&str, Box<dyn Fn(u64) -> u64>); 7] = [
+            ("by chance", Box::new(|n| Random(n).next())),
+            ("a number four times", Box::new(|n| n * 0x1000_1000_1000_1)),
+            ("a multiple of (2^64 - 1) / 65537", Box::new(|n| n * (u64::MAX / 65_537))),
+            ("all but for two numbers", Box::new(|n| !n.wrapping_mul(0x1000_0000_0000_1))),
+            ("one after the other", Box::new(|n| n)),
+            ("high numbers", Box::new(|n| n << 47)),
+            (
+                "some bits",
+                Box::new(bits_of([45, 16, 60, 47, 4, 46, 20, 48, 0, 2, 43, 59, 24, 26, 49, 37])),
+            ),
+        ];
+        let mut random = Random(3);
+        for _ in 0..6 {
+            let placement = Placement::of_secrets(random.next(), random.next());
+            for (name, key_of) in &forms {
+                let uneven = unevenness(placement, (1..60_000).map(key_of));
+                assert!(uneven < 1.5, "{name}: {uneven} times as uneven");
+            }
         }
     }
 }
