@@ -42,7 +42,7 @@ impl Entry {
 const TIER_MASK: u32 = (1 << TIERS) - 1;
 
 /// An entry whose key is that of its slot.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, PartialEq)]
 struct Row {
     slot: u32,
     /// The number of the membership, above a bit per tier.
@@ -69,7 +69,7 @@ impl Row {
 }
 
 /// An entry with a key of its own.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, PartialEq)]
 struct Own {
     key: u64,
     slot: u32,
@@ -256,7 +256,7 @@ impl EntryTable {
         }
     }
 
-    /// Takes out all entries of one membership. Cost O(all entries).
+    /// Takes out all entries of one membership. Looks at all that there are.
     pub fn extract(&mut self, membership: u32, keys: Keys<'_>) -> Vec<Entry> {
         let rows = self
             .rows
