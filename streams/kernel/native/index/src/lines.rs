@@ -274,6 +274,20 @@ mod tests {
     }
 
     #[test]
+    fn more_than_a_line_can_count_may_go_past_it() {
+        let mut lines = Pairs::new(64);
+        (0..300).for_each(|key| lines.insert(3, (key, 0)));
+        for key in 0..299 {
+            let spot = lines.seek(3, |pair| pair.0 == key).expect("it is there");
+            lines.remove(3, spot);
+            assert!(
+                lines.find(3, |pair| pair.0 == 299).is_some(),
+                "{key} is gone, and 299 with it"
+            );
+        }
+    }
+
+    #[test]
     fn places_are_those_with_the_tag() {
         let mut random = Random(5);
         for _ in 0..2000 {
