@@ -239,11 +239,12 @@ mod tests {
         let bits_of = |bits: [u32; 16]| {
             move |n: u64| (0..16).map(|i| (n >> i & 1) << bits[i as usize]).sum::<u64>()
         };
-        let forms: [(&str, Box<dyn Fn(u64) -> u64>); 7] = [
+        type Form = Box<dyn Fn(u64) -> u64>;
+        let forms: [(&str, Form); 7] = [
             ("by chance", Box::new(|n| Random(n).next())),
-            ("a number four times", Box::new(|n| n * 0x1000_1000_1000_1)),
+            ("a number four times", Box::new(|n| n * 0x0001_0001_0001_0001)),
             ("a multiple of (2^64 - 1) / 65537", Box::new(|n| n * (u64::MAX / 65_537))),
-            ("all but for two numbers", Box::new(|n| !n.wrapping_mul(0x1000_0000_0000_1))),
+            ("all but for two numbers", Box::new(|n| !n.wrapping_mul(0x0001_0000_0000_0001))),
             ("one after the other", Box::new(|n| n)),
             ("high numbers", Box::new(|n| n << 47)),
             (

@@ -288,6 +288,31 @@ mod tests {
     }
 
     #[test]
+    fn little_is_looked_at_in_lines_that_are_just_full() {
+        let mut random = Random(6);
+        let mut lines = Pairs::new(64);
+        while !lines.is_full() {
+            lines.insert(random.next(), (0, 0));
+        }
+        assert_eq!((lines.len(), lines.lines()), (7 * 64 * 9 / 10, 64));
+        let mut looked = 0;
+        for _ in 0..1000 {
+            let found = lines.find(random.next(), |_| {
+                looked += 1;
+                false
+            });
+            assert!(found.is_none());
+        }
+        assert!((1..150).contains(&looked), "{looked} values of 1000 that are not there");
+    }
+
+    #[test]
+    fn half_of_the_places_of_new_lines_stay_vacant() {
+        let lines = [0, 1, 3, 4, 7, 100, 7 * 1024].map(Pairs::lines_for);
+        assert_eq!(lines, [1, 1, 1, 2, 2, 32, 2048]);
+    }
+
+    #[test]
     fn places_are_those_with_the_tag() {
         let mut random = Random(5);
         for _ in 0..2000 {
