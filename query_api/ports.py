@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry
 
 from schemas.answer_states import AnswerState, Standing, Verdict
 from schemas.conditions import Condition, is_ready, problem
-from schemas.identities import PrefixScope, PublisherKey
+from schemas.identities import PrefixScope, PublisherKey, StreamKey
 from schemas.positions import Position, PublisherState
 from schemas.registration import PublisherKind, Registration
 from streams.kernel.interface import ReadOnlyKernel
@@ -132,6 +132,64 @@ class View(Protocol):
 
     def services(self) -> list[ServiceView]:
         """All registered publishers, sorted by service key."""
+        ...
+
+
+class AsOf(NamedTuple):
+    """A past moment: one of these.
+
+    Attributes:
+        positions: of each partition; of those that are not named, nothing.
+        seconds: Unix seconds.
+    """
+
+    positions: Positions | None = None
+    seconds: float | None = None
+
+
+class Asked(NamedTuple):
+    """What a past table is asked about: the streams that queries in these scopes depend on."""
+
+    tenant_id: str
+    model_name: str
+    block_size: int
+
+    def includes(self, stream: StreamKey) -> bool:
+        """Whether the stream is one of them."""
+        return self == (stream.tenant_id, stream.model_name, stream.block_size)
+
+
+class PastView(Protocol):
+    """As `View`, of a table that no longer changes, as far as queries need it."""
+
+    @property
+    def kernel(self) -> ReadOnlyKernel:
+        """The index as it was, of the streams that were asked for."""
+        ...
+
+    def positions(self) -> Positions:
+        """See `View`."""
+        ...
+
+    def state(self, scope: PrefixScope) -> AnswerState:
+        """What an answer then could have said: all that is known of it stands in the log."""
+        ...
+
+    def instance_standings(self, scope: PrefixScope) -> dict[str, Standing]:
+        """See `View`."""
+        ...
+
+
+class History(Protocol):
+    """What a service knows of its past."""
+
+    async def view_as_of(self, as_of: AsOf, asked: Asked) -> PastView:
+        """The table as of then. Waits for others that ask, within a bound.
+
+        Raises:
+            PastError: it cannot be had; its text says what can.
+            StorageError: what was kept cannot be read.
+        """
         ...
 
 

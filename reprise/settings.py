@@ -35,6 +35,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         log_sync_s: an acknowledged event is lost to a power cut only if it is younger than this.
         table_flush_s: how often the table's changes are written.
         log_retention_bytes, log_retention_s: how much of the log is kept.
+        history_bytes: how much of the past is kept for `as_of`; 0 for none.
         only_exact: whether queries leave out instances that are not `exact`.
     """
 
@@ -49,6 +50,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     table_flush_s: float = limits.TABLE_FLUSH_S
     log_retention_bytes: int = limits.LOG_RETENTION_BYTES
     log_retention_s: float = limits.LOG_RETENTION_S
+    history_bytes: int = limits.HISTORY_BYTES
     only_exact: bool = False
 
     def __post_init__(self) -> None:

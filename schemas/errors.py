@@ -25,6 +25,7 @@
     |   +-- DiskFullError         there is no room to start
     |   +-- TableTooLargeError    rows that count together do not fit one transaction
     +-- TableLostError            a worker cannot write its table
+    +-- PastError                 the past that was asked for cannot be had
 
 Errors that one room raises and handles itself stand there. Messages about input say what was
 expected, what came, and where; those about failures say what failed, where, and why. Wire, record
@@ -274,3 +275,18 @@ class TableLostError(RepriseError):
 
     Operator action: none; the worker reopens it if it still owns the partition.
     """
+
+
+class PastError(RepriseError):
+    """What was asked of a past position cannot be answered. Operator action: ask for a position
+    that the error names, or keep more (`--history-gib`, `--log-retention-gib`).
+
+    Attributes:
+        reason: one word, as clients get it.
+        status: of HTTP: whether it is the request's fault, or may be tried again.
+    """
+
+    def __init__(self, reason: str, text: str, *, status: int = 400) -> None:
+        self.reason = reason
+        self.status = status
+        super().__init__(text)

@@ -329,6 +329,16 @@ WORKER_STALL_S: Final = 60.0  # a table that stands still for so long, with more
 WORKER_APP_STOP_S: Final = 30.0  # for Faust's services to end after a failure
 WORKER_CLEAN_S: Final = 5.0  # for the tasks that a crash of Faust left; then the process ends
 
+# history: what `as_of` is answered from.
+HISTORY_BATCH_BYTES: Final = 512 * KIB  # of rows, written at once
+HISTORY_FLUSH_S: Final = 1.0  # how often a flush is marked: what lies behind is folded from the log
+HISTORY_RETRY_S: Final = 10.0  # after it could not be written: reprise_history_problem
+HISTORY_BYTES: Final = 4 * GIB  # the oldest goes first
+HISTORY_TAIL_RECORDS_MAX: Final = 1_000_000  # folded for one answer: reason="as_of_takes_too_long"
+HISTORY_ANSWER_S: Final = 30.0  # for one answer: the same
+HISTORY_ANSWERS_MAX: Final = 8  # that wait for their turn: reason="as_of_busy"
+HISTORY_FOLDS_KEPT: Final = 2  # of the last answers: each may take the memory of its scope
+
 # ====================================================================================== query_api
 
 # http: `POST` bodies. 1M tokens are about 7 MB of JSON.
@@ -351,6 +361,7 @@ BODIES_LARGE_BYTES_MAX: Final = 192 * MIB
 BODY_SMALL_BYTES: Final = 64 * KIB
 BODY_RETRY_AFTER_S: Final = 1  # what a client is told whose body had no room
 QUERY_TOKENS_MAX: Final = 4 * MIB  # status="413"
+AS_OF_CHARS_MAX: Final = 32_768  # of a position: some 20 for each partition
 URL_PARAMETERS_MAX: Final = 16  # of a query: status="400"
 QUERY_COUNTS_MAX: Final = 1024  # queries that are not in the histograms yet: memory
 

@@ -6,6 +6,7 @@
                                             trying costs a third of what writing them does
     TABLE      rows, overwritten in place   opens as it was before what is damaged
     SPOOL      records, soon deleted        a smaller write buffer: mostly it is empty
+    HISTORY    past rows of a table         opens as it was before what is damaged
 
 Keys and values are raw bytes. The write-ahead log is on, so a write that has returned survives
 `kill -9`, and a power cut once a later `sync` has returned.
@@ -46,6 +47,7 @@ from storage.log_format import zeroed_logs
 from storage.manifest import check_manifest
 
 __all__ = [
+    "HISTORY",
     "LOG",
     "SPOOL",
     "TABLE",
@@ -83,6 +85,9 @@ class Preset(NamedTuple):
 
 LOG: Final = Preset("the log", DATABASE_WRITE_BUFFER_BYTES, compressed=False)
 TABLE: Final = Preset("the table", DATABASE_WRITE_BUFFER_BYTES, compressed=True, made_again=True)
+HISTORY: Final = Preset(
+    "the history", DATABASE_WRITE_BUFFER_BYTES, compressed=True, made_again=True
+)
 SPOOL: Final = Preset("the spool", SPOOL_WRITE_BUFFER_BYTES, compressed=True)
 
 
@@ -258,6 +263,11 @@ class Database:
             yield key, cursor.value()
             cursor.next()
         cursor.status()
+
+    def live_bytes(self) -> int:
+        """About how much its data files hold, and what is to become one; without what is gone."""
+        names = ("rocksdb.estimate-live-data-size", "rocksdb.cur-size-active-mem-table")
+        return sum(int(self._rdict.property_int_value(name) or 0) for name in names)
 
     def last_key_before(self, end: bytes) -> bytes | None:
         """The last key at or before `end`, or None."""

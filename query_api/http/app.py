@@ -24,7 +24,7 @@ from query_api.http.query_endpoint import CLIENT_GONE, HotRoutes
 from query_api.http.requests.bodies import Bodies
 from query_api.http.routes import metrics_route, query_routes, registration_routes, view_routes
 from query_api.http.wire import Headers, Wire, encode, encode_error, reply_wire
-from query_api.ports import PublisherRegistry, View
+from query_api.ports import History, PublisherRegistry, View
 from schemas.errors import RepriseError
 
 _OTHER_ROUTE: Final = "other"
@@ -38,6 +38,7 @@ def create_app(
     *,
     default_wire: Wire = Wire.JSON,
     only_exact: bool = False,
+    history: History | None = None,
 ) -> ASGIApp:
     """The ASGI application over one table and one set of publishers.
 
@@ -48,6 +49,7 @@ def create_app(
             its answers to unknown paths and methods.
         only_exact: whether queries leave out instances that are not `exact`, unless they ask for
             all (`?only=all`).
+        history: answers `?as_of=...`; None where no past is kept.
 
     It keeps its metrics in `view.metrics`, so a registry serves one app; a second one raises
     ValueError.
@@ -63,7 +65,7 @@ def create_app(
     )
     bodies = Bodies()
     metrics = HttpMetrics(view.metrics, bodies)
-    hot = HotRoutes(view, metrics, bodies, default_wire, only_exact=only_exact)
+    hot = HotRoutes(view, metrics, bodies, default_wire, only_exact=only_exact, history=history)
     app.include_router(query_routes(hot))
     app.include_router(registration_routes(registry, bodies, default_wire))
     app.include_router(view_routes(view, app.version, default_wire))

@@ -7,6 +7,7 @@ request.
     RegistrationError          400  invalid_registration       conflicts included; Conductor's texts
     OpenFilesError             503  open_files
     EndpointError              500  (no reason)                `Failed to subscribe: ...`
+    PastError                  400, or 503 where it may be tried again  with reason
     NotRegisteredError         404  (no reason)                `service not found: a|default|0`
     StorageError               503  storage
     any other error            500  (no reason)                `Internal server error`
@@ -27,6 +28,7 @@ from schemas.errors import (
     EndpointError,
     NotRegisteredError,
     OpenFilesError,
+    PastError,
     RegistrationError,
     RepriseError,
     StorageError,
@@ -107,6 +109,12 @@ def recovering(problem: str) -> RequestError:
     return RequestError("recovering", problem or "the table is being recovered", status=503)
 
 
+def no_history() -> RequestError:
+    """`as_of`, of a service that keeps no past."""
+    text = "This service keeps no history: start it with --history-gib above 0"
+    return RequestError("no_history", text)
+
+
 def unsupported_content_type() -> RequestError:
     """Neither of the two wire forms."""
     text = "Content-Type must be application/json or application/msgpack"
@@ -127,6 +135,8 @@ def describe(error: RepriseError) -> tuple[int, ErrorEnvelope]:
         return 400, ErrorEnvelope(text, "invalid_registration")
     if isinstance(error, NotRegisteredError):
         return 404, ErrorEnvelope(text)
+    if isinstance(error, PastError):
+        return error.status, ErrorEnvelope(text, error.reason)
     if isinstance(error, StorageError):
         return 503, ErrorEnvelope(text, "storage")
     return 500, INTERNAL

@@ -53,6 +53,14 @@ _ANSWER_OPTIONS: Final = [
         "description": "1: instances that hold nothing of the prompt are left out.",
         "schema": {"type": "string", "enum": ["1", "true", "0", "false", ""], "default": "0"},
     },
+    {
+        "name": "as_of",
+        "in": "query",
+        "description": "What the table held then: a position as the header `Reprise-Position` has"
+        " it, Unix seconds, or a time in ISO 8601. Of a service that keeps a history.",
+        "schema": {"type": "string"},
+        "example": "0:592",
+    },
 ]
 _OCTETS: Final = "application/octet-stream"
 _ANSWER_HEADERS: Final = {

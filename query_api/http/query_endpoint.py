@@ -23,6 +23,7 @@ from query_api.http.errors import (
     INTERNAL,
     ClientGoneError,
     RequestError,
+    no_history,
     recovering,
     unsupported_content_type,
 )
@@ -39,8 +40,8 @@ from query_api.http.requests.queries import (
     scan_query,
 )
 from query_api.http.wire import Wire, body_wire, content_type_of, encode, encode_error
-from query_api.ports import Positions, View, positions_text
-from schemas.answer_states import AnswerState
+from query_api.ports import Asked, History, PastView, Positions, View, positions_text
+from schemas.answer_states import AnswerState, Standing
 from schemas.errors import RepriseError
 from schemas.identities import PrefixScope
 from streams.kernel.interface import BodyForm, InstanceMatch, PlainAnswer, ReadOnlyKernel
@@ -91,9 +92,14 @@ class HotRoutes:
         default_wire: Wire,
         *,
         only_exact: bool = False,
+        history: History | None = None,
     ) -> None:
-        """`only_exact`: what a request that does not say otherwise gets; see `AnswerOptions`."""
+        """Args:
+        only_exact: what a request that does not say otherwise gets; see `AnswerOptions`.
+        history: answers what is asked of the past.
+        """
         self._view = view
+        self._history = history
         self._bodies = bodies
         self._default_wire = default_wire
         self._default = _PLAIN._replace(only_exact=True) if only_exact else _PLAIN
@@ -134,11 +140,11 @@ class HotRoutes:
             else:
                 body = await self._bodies.complete(message, receive, scope["headers"])
             status = 200
-            options = self._default
-            if url_query:
-                options = read_options(url_query, options)
+            options = read_options(url_query, self._default) if url_query else self._default
             request = _Request(wire, form, body, url_query, options)
-            headers, answer = self._answer(route, request)
+            headers, answer = self._answer(route, request) or await self._answer_past(
+                route, request
+            )
         except ClientGoneError:
             self._metrics.count_request(route.path, CLIENT_GONE)
             return
@@ -160,7 +166,10 @@ class HotRoutes:
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": answer})
 
-    def _answer(self, route: _Route, request: _Request) -> tuple[HttpHeaders, bytes]:
+    def _answer(self, route: _Route, request: _Request) -> tuple[HttpHeaders, bytes] | None:
+        """Of now; None where the past is asked for."""
+        if request.options.as_of is not None:
+            return None
         started = perf_counter()
         view = self._view
         if not view.ready:
@@ -173,12 +182,32 @@ class HotRoutes:
             if options is _PLAIN and form is not BodyForm.OCTETS:
                 url_query = b""  # it says nothing
             plain = kernel.answer(body, form, route.by_hash, url_query)
-        scope, tokens, hit_tokens, answer = plain or self._take_steps(route, kernel, request)
+        scope, tokens, hit_tokens, answer = plain or self._take_steps(route, view, kernel, request)
         headers = [_TYPE_HEADERS[wire], position, _STATE_HEADERS[view.state(scope)]]
         route.metrics.count((perf_counter() - started, tokens, hit_tokens))
         return headers, answer
 
-    def _take_steps(self, route: _Route, kernel: ReadOnlyKernel, request: _Request) -> PlainAnswer:
+    async def _answer_past(self, route: _Route, request: _Request) -> tuple[HttpHeaders, bytes]:
+        """Of the past. Cost: of the flush before it, and the records since; see
+        `streams.history.past`.
+        """
+        view, as_of = self._view, request.options.as_of
+        assert as_of is not None
+        if self._history is None:
+            raise no_history()
+        if not view.ready:
+            raise recovering(view.health().problem)
+        query = self._read(route, view.kernel, request)
+        asked = Asked(query.tenant_id, query.model, query.block_size)
+        past = await self._history.view_as_of(as_of, asked)
+        scope, _, _, answer = self._take_steps(route, past, past.kernel, request)
+        position = (b"reprise-position", positions_text(past.positions()).encode())
+        headers = [_TYPE_HEADERS[request.wire], position, _STATE_HEADERS[past.state(scope)]]
+        return headers, answer
+
+    def _take_steps(
+        self, route: _Route, view: View | PastView, kernel: ReadOnlyKernel, request: _Request
+    ) -> PlainAnswer:
         """What the kernel's `answer` does by one call where all is plain."""
         wire, options = request.wire, request.options
         query = self._read(route, kernel, request)
@@ -186,7 +215,8 @@ class HotRoutes:
         if options.hits_only:
             matches = [match for match in matches if match.longest]
         if options.detail or options.only_exact:
-            matches, answer = self._encode(query, scope, matches, wire, options)
+            standings = view.instance_standings(scope)
+            matches, answer = self._encode(query, standings, matches, request)
         else:
             answer = encode_matches(query.tenant_id, matches, wire)
         tokens = len(query.content) // 4
@@ -194,16 +224,15 @@ class HotRoutes:
             tokens = len(query.content) // 8 * query.block_size
         return PlainAnswer(scope, tokens, max(map(_longest, matches), default=0), answer)
 
+    @staticmethod
     def _encode(
-        self,
         query: Query,
-        scope: PrefixScope,
+        standings: dict[str, Standing],
         matches: list[InstanceMatch],
-        wire: Wire,
-        options: AnswerOptions,
+        request: _Request,
     ) -> tuple[list[InstanceMatch], bytes]:
         """The matches that are wanted, and the answer. Cost O(publishers of the scope) more."""
-        standings = self._view.instance_standings(scope)
+        wire, options = request.wire, request.options
         if options.hits_only:
             held = {match[0] for match in matches}
             standings = {name: one for name, one in standings.items() if name in held}

@@ -50,6 +50,13 @@ from schemas.errors import RepriseError
     show_default=True,
     help="How long to keep the log, in hours.",
 )
+@click.option(
+    "--history-gib",
+    type=Amount(0, limits.OPTION_GIB_MAX),
+    default=limits.HISTORY_BYTES / limits.GIB,
+    show_default=True,
+    help="How much of the table's past to keep for queries with `as_of`, in GiB; 0 for none.",
+)
 @query_options()
 def up(
     demo: bool,
@@ -59,6 +66,7 @@ def up(
     port: int | None,
     log_retention_gib: float,
     log_retention_hours: float,
+    history_gib: float,
     default_wire: Wire,
     kernel: str | None,
     only_exact: bool,
@@ -91,6 +99,7 @@ def up(
             default_wire=default_wire,
             log_retention_bytes=int(log_retention_gib * limits.GIB),
             log_retention_s=log_retention_hours * 3600,
+            history_bytes=int(history_gib * limits.GIB),
             only_exact=only_exact,
         )
         begin_service(settings.log_level)

@@ -2,6 +2,7 @@
 
     DATA/log/     the records, `streams.log.embedded`
     DATA/table/   the table's rows, `streams.table.table`
+    DATA/history/  rows of the table, past ones too: `streams.history.store`
     DATA/loss.json  while it is not known yet what the log has lost, `streams.log.losses`
 
 Threads: `reprise-subscriber` receives from the engines, `write` decodes, packs and appends, `fold`
@@ -22,6 +23,7 @@ from bridge.sockets.reader import open_reader
 from bridge.wire import KINDS
 from query_api.ports import Health, Positions
 from query_api.table_view import TableView
+from reprise.embedded.history import EmbeddedHistory
 from reprise.embedded.write_thread import WriteThread
 from reprise.metrics.process import process_registry
 from reprise.settings import Settings
@@ -31,6 +33,7 @@ from schemas.limits import EMBEDDED_COMMAND_S
 from schemas.positions import Position
 from schemas.registration import Registration, service_key
 from streams.kernel import array_packer, open_kernel, socket_reader
+from streams.kernel.interface import Kernel
 from streams.log.embedded import EmbeddedLog
 from streams.table.fold import Fold
 from streams.table.table import Table
@@ -61,15 +64,31 @@ class EmbeddedService(TableView):
         """
         self._settings = settings
         log = EmbeddedLog(settings.data / "log")
+        self.history: EmbeddedHistory | None = None
         try:
-            table = Table(settings.data / "table", self._make_fold, log=log)
+            if settings.history_bytes:
+                self.history = EmbeddedHistory(
+                    settings.data / "history",
+                    lambda: self.write.log,
+                    self._make_kernel,
+                    bytes_max=settings.history_bytes,
+                )
+            table = Table(
+                settings.data / "table",
+                self._make_fold,
+                log=log,
+                history=None if self.history is None else self.history.recorder,
+            )
         except StorageError:
+            if self.history is not None:
+                self.history.close()
             log.close()
             raise
         self.write = WriteThread(
             settings=settings,
             log=log,
             table=table,
+            history=self.history,
             packer=array_packer(),
             reader=open_reader(socket_reader),
             on_damage=on_damage,
@@ -89,8 +108,11 @@ class EmbeddedService(TableView):
 
         self.write.conditions.on_change = self.changed
 
+    def _make_kernel(self) -> Kernel:
+        return open_kernel(self._settings.seed, name=self._settings.kernel)
+
     def _make_fold(self) -> Fold:
-        kernel = open_kernel(self._settings.seed, name=self._settings.kernel)
+        kernel = self._make_kernel()
         fold = Fold(kernel, when_folded=partial(kernel.note_position, 0))
         fold.states.on_change = self.changed
         return fold

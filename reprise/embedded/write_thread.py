@@ -35,6 +35,7 @@ from bridge.sockets.reader import MessageReader
 from bridge.supervision import cancel, keep
 from reprise.embedded.data_watch import DataWatch
 from reprise.embedded.fold_thread import FoldThread
+from reprise.embedded.history import EmbeddedHistory
 from reprise.embedded.loss_watch import LossWatch
 from reprise.settings import Settings
 from schemas.arrays import ArrayPacker
@@ -73,6 +74,7 @@ class WriteThread:
         log: EmbeddedLog,
         table: Table,
         packer: ArrayPacker,
+        history: EmbeddedHistory | None = None,
         reader: MessageReader | None = None,
         on_damage: Callable[[], None] = lambda: None,
     ) -> None:
@@ -80,6 +82,7 @@ class WriteThread:
         settings: of the service.
         log, table: open.
         packer: of hashes and tokens.
+        history: of the table; it is closed with it.
         reader: of sockets; pyzmq's where none is given.
         on_damage: called where the log turns out to be damaged during recovery; then `damage`
             has the error, and nothing goes on.
@@ -87,6 +90,7 @@ class WriteThread:
         self.log = log
         self.table = table
         self.damage: DamagedError | None = None
+        self._history = history
         self._on_damage = on_damage
         self.conditions = Conditions(time.time, logger)
         self.conditions.set(
@@ -217,6 +221,8 @@ class WriteThread:
         try:
             self.folding.stop()
             self.table.close()
+            if self._history is not None:
+                self._history.close()
             self.log.close()
         except StorageError as error:
             logger.error(
@@ -370,6 +376,8 @@ class WriteThread:
                 floor=Offset(self.folding.durable_offset + 1),
                 exempt=exempt,
             )
+            if self._history is not None:
+                self._history.retain()
         except DiskError as error:
             self._note_disk(Part.RETENTION, error)
         else:

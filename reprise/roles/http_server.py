@@ -202,6 +202,7 @@ def serve(
             service,
             default_wire=settings.default_wire,
             only_exact=settings.only_exact,
+            history=service.history,
         ),
         service,
         when_serving=when_serving,

@@ -46,6 +46,7 @@ from schemas.limits import (
 from schemas.positions import LogBounds
 from streams.log.interface import LogEntry, WritableLog
 from streams.table.fold import NO_OFFSET, Fold, SkippedRecord, TableChanges
+from streams.table.history_interface import RowHistory
 from streams.table.recovery import Action, Plan, plan_recovery
 from streams.table.rows import format as rows
 from streams.table.rows.format import RowKind, RowWrite
@@ -104,6 +105,7 @@ class Table:
         log: WritableLog | None = None,
         make_name: Callable[[], bytes] = lambda: os.urandom(8),
         generation_min_bytes: int | None = None,
+        history: RowHistory | None = None,
     ) -> None:
         """Opens the rows on this disk; damaged files are set aside, and the rows made again.
 
@@ -114,6 +116,7 @@ class Table:
             log: what is folded, where that is a log of our own.
             make_name: a name that no table had before; for a table with a topic.
             generation_min_bytes: see `RowWriter`.
+            history: keeps past rows; it raises nothing.
 
         Raises:
             DataDirectoryInUseError: another process has it open.
@@ -124,6 +127,7 @@ class Table:
         self._log = log
         self._make_fold = make_fold
         self._make_name = make_name
+        self._history = history
         if generation_min_bytes is None:
             alone = topic is None
             generation_min_bytes = (
@@ -194,6 +198,11 @@ class Table:
             case Action.ADOPT:
                 assert self._log is not None, "only a log of our own is adopted"
                 self._log.advance_to(plan.start)
+        if self._history is not None:
+            if plan.action is Action.REBUILD:
+                self._history.begin(self._store)
+            else:
+                self._history.resume(self._store)
         reasons = (plan.reason, self._store.damage, why_copied, corrupt)
         return plan._replace(reason="; ".join(filter(None, reasons)))
 
@@ -436,6 +445,8 @@ class Table:
         self._failed = True
         self._store.write(map(self._count, written))
         self._failed = False
+        if self._history is not None:
+            self._history.add(written)
 
     def sync(self) -> None:
         """Makes what was flushed survive a power cut; only then may a log of our own drop it.
@@ -469,6 +480,8 @@ class Table:
             self._store.write(map(self._count, ahead))
         self._store.commit(map(self._count, written), local)
         self._failed = False
+        if self._history is not None:
+            self._history.add([*ahead, *written])
         return self.written_rows - before
 
     def _count(self, row: RowWrite) -> RowWrite:
@@ -490,4 +503,6 @@ class Table:
 
     def close(self) -> None:
         """Closes this disk's rows; what was flushed stays."""
+        if self._history is not None:
+            self._history.flush()
         self._store.close()

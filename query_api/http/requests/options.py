@@ -3,30 +3,39 @@
     ?detail=1      each instance of the scope with its state, reason and since
     ?only=exact    instances whose state is not `exact` are left out
     ?hits_only=1   instances that hold nothing of the prompt are left out
+    ?as_of=...     what the table held at a past position, or at a past time
 
 Other parameters mean nothing, as in Conductor; where the body is octets, they are the query's
 fields.
 """
 
+import math
+import re
+from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Final, NamedTuple
 from urllib.parse import parse_qsl
 
 from query_api.http.errors import RequestError
-from schemas.limits import URL_PARAMETERS_MAX
+from query_api.ports import AsOf
+from schemas.limits import AS_OF_CHARS_MAX, URL_PARAMETERS_MAX
+from schemas.positions import Position
 
 _YES = ("1", "true")
 _NO = ("0", "false", "")
 
 
 class AnswerOptions(NamedTuple):
-    """How an answer is to be given."""
+    """How an answer is to be given; `as_of` is None for now."""
 
     detail: bool = False
     only_exact: bool = False
     hits_only: bool = False
+    as_of: AsOf | None = None
 
 
-OPTION_NAMES: Final = frozenset({"detail", "only", "hits_only"})
+OPTION_NAMES: Final = frozenset({"detail", "only", "hits_only", "as_of"})
+_POSITION: Final = re.compile(r"\d{1,10}:(?:-1|\d{1,19})")
 
 
 def read_parameters(url_query: bytes, *, errors: str = "replace") -> list[tuple[str, str]]:
@@ -69,11 +78,43 @@ def read_options(query_string: bytes, default: AnswerOptions) -> AnswerOptions:
         if name in ("detail", "hits_only"):
             if value not in _YES + _NO:
                 raise RequestError("invalid_parameter", f"{name} must be 1 or 0, got: {value[:64]}")
-            options = options._replace(**{name: value in _YES})
+            if name == "detail":
+                options = options._replace(detail=value in _YES)
+            else:
+                options = options._replace(hits_only=value in _YES)
         elif name == "only":
             if value not in ("exact", "all"):
                 raise RequestError(
                     "invalid_parameter", f"only must be exact or all, got: {value[:64]}"
                 )
             options = options._replace(only_exact=value == "exact")
+        elif name == "as_of":
+            options = options._replace(as_of=read_as_of(value))
     return options
+
+
+def read_as_of(text: str) -> AsOf:
+    """A position as the header `Reprise-Position` has it, Unix seconds, or a time in ISO 8601, in
+    UTC where it names no zone.
+
+    Raises:
+        RequestError: it is none of them.
+    """
+    parts = text.split(",") if len(text) <= AS_OF_CHARS_MAX else []
+    if parts and all(map(_POSITION.fullmatch, parts)):
+        numbers = sorted(tuple(map(int, part.split(":"))) for part in parts)
+        if len({partition for partition, _ in numbers}) == len(numbers):
+            return AsOf(positions=tuple(Position(*pair) for pair in numbers))
+    with suppress(ValueError, OverflowError):
+        seconds = float(text)
+        if math.isfinite(seconds):
+            return AsOf(seconds=seconds)
+    with suppress(ValueError, OverflowError):
+        # A `+` that was not percent-encoded is a blank by now.
+        time = datetime.fromisoformat(text.replace(" ", "+") if "T" in text else text)
+        return AsOf(seconds=(time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp())
+    raise RequestError(
+        "invalid_parameter",
+        "as_of must be a position (0:592), Unix seconds or a time (2026-11-24T21:00:00Z),"
+        f" got: {text[:64]}",
+    )

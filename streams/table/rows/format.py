@@ -213,6 +213,11 @@ def encode_row(kind: RowKind, covers: int, body: bytes) -> bytes:
     return _HEADER.pack(ROW_FORMAT, kind, 0, crc, covers) + body
 
 
+def covers_of(value: bytes) -> int:
+    """What a value says that it covers; it is not checked."""
+    return int.from_bytes(value[_COVERS_AT : _HEADER.size], "little", signed=True)
+
+
 def with_expected_offset(value: bytes, offset: int) -> bytes:
     """The `covered` row with the offset at which it is expected to stand in its topic."""
     expected = (1 + offset % _EXPECTED_MODULUS).to_bytes(2, "little")

@@ -1,0 +1,175 @@
+"""A table as of a past position: the rows of the last flush that the history has at or before it,
+and the records of the log from there to the position, folded.
+
+It is what a fold of the whole log up to the position gives, for the streams that are wanted: rows
+are exact at a flush, and the fold is the same one.
+"""
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Final, NamedTuple
+
+from schemas.codec import decode_log_record
+from schemas.errors import PastError, RecordError
+from schemas.identities import Offset
+from schemas.limits import HISTORY_ANSWER_S, HISTORY_FOLDS_KEPT, HISTORY_TAIL_RECORDS_MAX
+from schemas.records import HeartbeatRecord
+from streams.history.rows_as_of import RowsAsOf, Wanted
+from streams.history.store import HistoryStore, Run
+from streams.kernel.interface import Kernel
+from streams.log.interface import ReadableLog
+from streams.table.fold import NO_OFFSET, Fold
+from streams.table.rows.reader import RowReader
+
+_CHECK_EVERY: Final = 256
+
+
+class Flushed(NamedTuple):
+    """Where a fold begins: a flush of a run; no run: nothing, before the log's first record."""
+
+    run: Run | None
+    covers: int
+
+
+class Past:
+    """Folds as of past positions of one partition. Any thread; one fold is made at a time.
+
+    Args:
+        store: what was recorded.
+        log: the partition's.
+        make_kernel: an empty kernel, of the seed that the rows were made with.
+    """
+
+    def __init__(
+        self,
+        store: HistoryStore,
+        log: Callable[[], ReadableLog],
+        make_kernel: Callable[[], Kernel],
+        *,
+        partition: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._log = log
+        self._make_kernel = make_kernel
+        self._partition = partition
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[tuple[int, Hashable], Fold] = OrderedDict()
+
+    def oldest(self) -> int:
+        """The first position that can be asked, or the log's end where there is none: the oldest
+        flush from which the log has everything. Cost O(runs).
+
+        Raises:
+            StorageError: it cannot be read.
+        """
+        log = self._log()
+        if log.complete_from == 0:
+            return -1
+        start = int(log.complete_from) - 1
+        runs = self._store.runs(self._partition)
+        reach = [next(self._store.flushes(bounds.run, start), None) for bounds in runs]
+        return min((one for one in reach if one is not None), default=int(log.end_offset))
+
+    def fold_as_of(self, position: Offset, wanted: Wanted, *, name: Hashable) -> Fold:
+        """The fold of the log up to and including a position, of the streams that are wanted; it is
+        not to be changed.
+
+        Cost O(entries of these streams + records since the flush before).
+
+        Args:
+            position: an offset; -1 for nothing.
+            wanted: of which streams.
+            name: equal for equal `wanted`.
+
+        Raises:
+            PastError: it is beyond what is kept, or takes too long.
+            StorageError: rows or records cannot be read.
+        """
+        with self._lock:
+            kept = self._kept.pop((position, name), None)
+            fold = kept or self._fold(position, wanted)
+            self._kept[position, name] = fold
+            while len(self._kept) > HISTORY_FOLDS_KEPT:
+                self._kept.popitem(last=False)
+            return fold
+
+    def _fold(self, position: Offset, wanted: Wanted) -> Fold:
+        deadline = self._clock() + HISTORY_ANSWER_S
+        log = self._log()
+        if position >= log.end_offset:
+            raise PastError(
+                "as_of_in_future",
+                f"Expected a position of this log, which ends at {log.end_offset - 1},"
+                f" got: {position}",
+            )
+        flushed = self.flush_before(position)
+        fold = Fold(self._make_kernel())
+        if flushed.run is not None:
+            self._load(fold, flushed.run, flushed.covers, wanted)
+        for count, entry in enumerate(log.read(Offset(flushed.covers + 1))):
+            if entry.offset > position:
+                break
+            if is_wanted(entry.value, wanted):
+                fold.apply(entry.offset, entry.value)
+            if count % _CHECK_EVERY == 0:
+                fold.kernel.take_changes()
+                if self._clock() > deadline or count > HISTORY_TAIL_RECORDS_MAX:
+                    raise PastError(
+                        "as_of_takes_too_long",
+                        f"Expected position {position} to be folded within {HISTORY_ANSWER_S:g} s"
+                        f" from the flush before, at {flushed.covers}; got {count} records far",
+                        status=503,
+                    )
+        fold.kernel.take_changes()
+        return fold
+
+    def flush_before(self, position: int) -> Flushed:
+        """The flush from which the position is folded.
+
+        Raises:
+            PastError: it is older than all that is kept.
+        """
+        log = self._log()
+        seed = self._make_kernel().seed
+        best = Flushed(None, NO_OFFSET)
+        for bounds in self._store.runs(self._partition):
+            if bounds.seed == seed and bounds.first <= position:
+                covers = self._store.flush_before(bounds.run, position)
+                if covers is not None and covers >= best.covers:
+                    best = Flushed(bounds.run, covers)
+        if best.covers + 1 < log.complete_from:
+            raise PastError(
+                "as_of_too_old",
+                f"Expected a position from {self._partition}:{self.oldest()} on, the oldest that"
+                f" the log and its history reach, got: {self._partition}:{position}",
+            )
+        return best
+
+    def _load(self, fold: Fold, run: Run, covers: int, wanted: Wanted) -> None:
+        reader = RowReader(fold.kernel, strict=True)
+        reader.load(RowsAsOf(self._store, run, covers, wanted))
+        fold.restore(
+            Offset(covers),
+            reader.publishers,
+            reader.registrations,
+            reader.unproven(0),
+            reader.bridges(0),
+        )
+
+    def forget(self) -> None:
+        """Gives back what was kept of earlier folds."""
+        with self._lock:
+            self._kept.clear()
+
+
+def is_wanted(encoded: bytes, wanted: Wanted) -> bool:
+    """Whether a record changes what is asked for; what cannot be decoded does not."""
+    try:
+        record = decode_log_record(encoded)
+    except RecordError:
+        return False
+    return isinstance(record, HeartbeatRecord) or wanted(record.stream)

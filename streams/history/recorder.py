@@ -1,0 +1,219 @@
+"""Puts a table's rows into a history as the table writes them.
+
+    rows of contexts     at once, in batches: under keys of their own they count for nothing until a
+                         flush that covers them is marked
+    all other rows       once in HISTORY_FLUSH_S at the most, the last of each key, with the mark of
+                         the flush that they are as of
+
+So a history has fewer flushes than its table: what lies between is folded from the log
+(`streams.history.past`). A crash may cost its end; `resume` copies that from the table's own rows,
+which still have it.
+
+A history that cannot be written costs the past, and nothing else: its table goes on, and it begins
+a run of its own once it can be written again.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from schemas.errors import StorageError
+from schemas.limits import HISTORY_BATCH_BYTES, HISTORY_FLUSH_S, HISTORY_RETRY_S
+from storage.rocksdb import new_batch
+from streams.history.store import HistoryStore, Run, context_key, flush_key, plain_key
+from streams.table.rows import format as rows
+from streams.table.rows.format import RowWrite
+
+_logger = logging.getLogger(__name__)
+
+
+class StoredTable(Protocol):
+    """What a recorder needs of a table's own rows."""
+
+    def all_rows(self) -> Iterable[RowWrite]:
+        """Every row; `covered` is the last."""
+        ...
+
+
+class HistoryRecorder:
+    """Of one partition's table. One thread; see the module.
+
+    Attributes:
+        problem: why the past is not recorded now, or "".
+    """
+
+    def __init__(
+        self,
+        store: HistoryStore,
+        *,
+        seed: int,
+        partition: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Args:
+        store: where to.
+        seed: of the prefix hash.
+        partition: of the log.
+        clock: monotonic seconds.
+        """
+        self.problem = ""
+        self._store = store
+        self._seed = seed
+        self._partition = partition
+        self._clock = clock
+        self._run: Run | None = None
+        self._table: StoredTable | None = None
+        self._forget_waiting()
+        self._due_at = clock() + HISTORY_FLUSH_S
+        self._retry_at = 0.0
+
+    def _forget_waiting(self) -> None:
+        self._batch = new_batch()
+        self._plain: dict[bytes, bytes] = {}
+        self._covered: bytes | None = None
+
+    # What the table tells
+
+    def begin(self, table: StoredTable) -> None:
+        """The table begins anew, empty; `table` has its rows from now on."""
+        self._table = table
+        self._attempt(self._begin)
+
+    def resume(self, table: StoredTable) -> None:
+        """The table goes on with these rows: what is missing of them is copied, or all of them into
+        another run, where they do not follow on what is here. Cost O(rows) where some are missing.
+        """
+        self._table = table
+        self._attempt(self._resume)
+
+    def add(self, written: Sequence[RowWrite]) -> None:
+        """The table has written these; those of a flush end in its `covered` row."""
+        if self._run is None:
+            self._try_again()
+        else:
+            self._attempt(lambda: self._add(written))
+
+    def flush(self) -> None:
+        """Writes what waits."""
+        if self._run is not None:
+            self._attempt(self._write_flush)
+
+    # Writing
+
+    def _attempt(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except StorageError as error:
+            self._run = None
+            self._forget_waiting()
+            self._retry_at = self._clock() + HISTORY_RETRY_S
+            if not self.problem:
+                _logger.warning(
+                    "The past is no longer recorded: %s. Queries with `as_of` are answered up to"
+                    " here; it is tried again every %.0f s",
+                    error,
+                    HISTORY_RETRY_S,
+                )
+            self.problem = str(error)
+        else:
+            if self.problem and self._run is not None:
+                _logger.info("The past is recorded again")
+                self.problem = ""
+
+    def _try_again(self) -> None:
+        if self._table is not None and self._clock() >= self._retry_at:
+            self._attempt(self._resume)
+
+    def _begin(self) -> None:
+        self._forget_waiting()
+        self._run = None
+        self._run = self._store.begin_run(self._partition, self._seed)
+
+    def _resume(self) -> None:
+        table = self._table
+        assert table is not None
+        self._forget_waiting()
+        self._run = None
+        covered = self._covered_of(table)
+        if covered is None:
+            self._begin()
+            return
+        known = self._store.runs(self._partition)
+        last = known[-1] if known else None
+        if last is None or last.seed != self._seed or last.last > covered:
+            self._begin()
+            self._copy(table, newer_than=None)
+        else:
+            self._run = last.run
+            if last.last < covered:
+                self._copy(table, newer_than=last.last)
+
+    @staticmethod
+    def _covered_of(table: StoredTable) -> int | None:
+        covered = None
+        for row in table.all_rows():
+            if row.key == rows.COVERED_KEY and row.value is not None:
+                covered = rows.covers_of(row.value)
+        return covered
+
+    def _copy(self, table: StoredTable, *, newer_than: int | None) -> None:
+        """The table's rows; or of those that the run has up to a flush, what came after it."""
+        run = self._run
+        assert run is not None
+        dumped: set[bytes] = set()
+        gone: set[bytes] = set()
+        if newer_than is not None:
+            dumped = {
+                rows.context_prefix(rows.parse_mark_key(row.key))
+                for row in table.all_rows()
+                if row.key[:1] == rows.MARK
+                and row.value is not None
+                and rows.covers_of(row.value) >= newer_than
+            }
+            kinds = (rows.PUBLISHER, rows.REGISTRATION, rows.FACT)
+            gone = {key for key, _ in self._store.plain_rows(run, newer_than, kinds)}
+        for row in table.all_rows():
+            gone.discard(row.key)
+            if row.value is None:
+                continue
+            is_old = newer_than is not None and rows.covers_of(row.value) <= newer_than
+            if is_old and not (row.key[:1] == rows.CONTEXT and rows.prefix_of(row.key) in dumped):
+                continue
+            if row.key == rows.COVERED_KEY:
+                self._plain |= dict.fromkeys(gone, b"")
+            self._add([row])
+        self._write_flush()
+
+    def _add(self, written: Sequence[RowWrite]) -> None:
+        run = self._run
+        assert run is not None
+        for key, value in written:
+            if key == rows.COVERED_KEY:
+                self._covered = value
+            elif key[:1] != rows.CONTEXT:
+                self._plain[key] = value or b""
+            elif value is not None:
+                self._batch.put(context_key(run, key), value)
+        if self._batch.size_in_bytes() > HISTORY_BATCH_BYTES:
+            self._write_contexts()
+        is_flush = bool(written) and written[-1].key == rows.COVERED_KEY
+        if is_flush and self._clock() >= self._due_at:
+            self._write_flush()
+
+    def _write_contexts(self) -> None:
+        batch, self._batch = self._batch, new_batch()
+        self._store.write(batch)
+
+    def _write_flush(self) -> None:
+        """All or nothing: the mark comes with the rows that count by it."""
+        run, covered = self._run, self._covered
+        self._due_at = self._clock() + HISTORY_FLUSH_S
+        if run is None or covered is None:
+            return
+        covers = rows.covers_of(covered)
+        for key, value in self._plain.items():
+            self._batch.put(plain_key(run, key, covers), value)
+        self._batch.put(flush_key(run, covers), covered)
+        self._plain, self._covered = {}, None
+        self._write_contexts()

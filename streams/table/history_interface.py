@@ -1,0 +1,29 @@
+"""What a table needs of whoever keeps its past rows."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from streams.table.rows.format import RowWrite
+from streams.table.store import TableStore
+
+
+class RowHistory(Protocol):
+    """Keeps what a table has written, past rows included; `streams.history.recorder` has the rules.
+    Its own failures are its own.
+    """
+
+    def begin(self, table: TableStore, /) -> None:
+        """The table begins anew, empty."""
+        ...
+
+    def resume(self, table: TableStore, /) -> None:
+        """The table goes on with the rows that it has."""
+        ...
+
+    def add(self, written: Sequence[RowWrite], /) -> None:
+        """These rows have been written, in this order."""
+        ...
+
+    def flush(self) -> None:
+        """Writes what waits: the table is closed."""
+        ...
