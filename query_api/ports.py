@@ -10,6 +10,7 @@ from schemas.conditions import Condition, is_ready, problem
 from schemas.identities import PrefixScope, PublisherKey, StreamKey
 from schemas.positions import Position, PublisherState
 from schemas.registration import PublisherKind, Registration
+from streams.history.explain import Explanation, Question
 from streams.kernel.interface import ReadOnlyKernel
 
 Positions = tuple[Position, ...]
@@ -190,6 +191,10 @@ class History(Protocol):
             PastError: it cannot be had; its text says what can.
             StorageError: what was kept cannot be read.
         """
+        ...
+
+    async def explain(self, as_of: AsOf, question: Question) -> Explanation:
+        """What an instance held of a prompt then, and why no more. Raises as `view_as_of`."""
         ...
 
 

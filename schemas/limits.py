@@ -337,6 +337,7 @@ HISTORY_BYTES: Final = 4 * GIB  # the oldest goes first
 HISTORY_TAIL_RECORDS_MAX: Final = 1_000_000  # folded for one answer: reason="as_of_takes_too_long"
 HISTORY_ANSWER_S: Final = 30.0  # for one answer: the same
 HISTORY_ANSWERS_MAX: Final = 8  # that wait for their turn: reason="as_of_busy"
+EXPLAINED_CHANGES_MAX: Final = 16  # of one block; each takes a fold of one flush
 HISTORY_FOLDS_KEPT: Final = 2  # of the last answers: each may take the memory of its scope
 
 # ====================================================================================== query_api
@@ -439,6 +440,8 @@ REGISTER_RETRY_S: Final = 1.0  # between attempts to register what the configura
 MONITOR_REQUEST_S: Final = 5.0  # a connection lasts no longer, answered or not
 MONITOR_CONNECTIONS_MAX: Final = 64  # at once; the oldest idle one makes room for the next
 MONITOR_STOP_S: Final = 2.0  # for it to end with its role
+
+EXPLAIN_S: Final = 60.0  # that `reprise explain` waits for an answer
 
 # ====================================================================================== relations
 

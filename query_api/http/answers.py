@@ -19,9 +19,12 @@ from typing import Any
 import msgspec
 
 from query_api.http.models import (
+    BlockChangeDocument,
     ConductorMatches,
     DetailedMatch,
     DetailedWalk,
+    EndedByDocument,
+    ExplanationDocument,
     InstanceWalk,
     PublishedMatch,
     RankWalk,
@@ -31,9 +34,46 @@ from query_api.ports import ServiceView
 from schemas.answer_states import AnswerState, Doubt, Standing
 from schemas.identities import PrefixScope
 from schemas.registration import HashProfile
+from streams.history.explain import BlockChange, EndedBy, Explanation, Question
 from streams.kernel.interface import InstanceMatch, ScopeView
 
 Document = dict[str, object]
+
+
+def explanation_document(explained: Explanation, question: Question) -> ExplanationDocument:
+    """The answer of `/explain`."""
+    block_size, ended = question.scope.block_size, explained.ended_by
+    match = explained.match
+    return ExplanationDocument(
+        instance_id=question.instance_id,
+        position=f"0:{explained.offset}",
+        prompt_tokens=explained.blocks * block_size,
+        longest_matched=match.longest if match else 0,
+        match=_published(match) if match else None,
+        ended_by=None
+        if ended is None
+        else EndedByDocument(
+            block=ended.block,
+            tokens=[ended.block * block_size, (ended.block + 1) * block_size],
+            prefix_hash=str(ended.prefix),
+            reason=_reason(ended),
+            changes=[_change(change) for change in ended.changes],
+            later=ended.later and _change(ended.later),
+        ),
+    )
+
+
+def _reason(ended: EndedBy) -> str:
+    """What ended it, of all holders: the last thing that became of it."""
+    if not ended.changes:
+        return "not_stored"
+    last = ended.changes[-1].what
+    return "behind_a_missing_block" if last == "stored" else last
+
+
+def _change(change: BlockChange) -> BlockChangeDocument:
+    fields = change._asdict()
+    return BlockChangeDocument(position=f"0:{fields.pop('offset')}", **fields)
 
 
 def encode_detailed(

@@ -19,6 +19,7 @@ from query_api.http.errors import (
 from query_api.http.health import package_version
 from query_api.http.metrics import HttpMetrics
 from query_api.http.origins import check_origin
+from query_api.http.past import past_routes
 from query_api.http.plain_listener import PlainAnswers, plain_answers
 from query_api.http.query_endpoint import CLIENT_GONE, HotRoutes
 from query_api.http.requests.bodies import Bodies
@@ -69,6 +70,7 @@ def create_app(
     app.include_router(query_routes(hot))
     app.include_router(registration_routes(registry, bodies, default_wire))
     app.include_router(view_routes(view, app.version, default_wire))
+    app.include_router(past_routes(view, history, bodies, default_wire))
     app.include_router(metrics_route(view))
     # FastAPI's own handler of last resort would answer in text, and re-raise, which logs it twice.
     refusals = _Refusals(default_wire)

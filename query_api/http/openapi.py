@@ -62,6 +62,7 @@ _ANSWER_OPTIONS: Final = [
         "example": "0:592",
     },
 ]
+_EXPLAIN_FIELDS: Final = ("model", "block_size", "instance_id", "token_ids")
 _OCTETS: Final = "application/octet-stream"
 _ANSWER_HEADERS: Final = {
     "Reprise-Position": {
@@ -189,6 +190,25 @@ def query_operation(model: type[msgspec.Struct], example: Fragment) -> Fragment:
         " little-endian), and the other fields stand in the URL: `?model=m&block_size=16`."
     )
     return {"parameters": _ANSWER_OPTIONS, "requestBody": request, "responses": responses}
+
+
+def explain_operation(
+    model: type[msgspec.Struct] | None = None, example: Fragment | None = None
+) -> Fragment:
+    """Request and answer of `/explain`: with a body, or with all of it in the URL."""
+    names = [("as_of", False), *((name, True) for name in _EXPLAIN_FIELDS if model is None)]
+    parameters: list[Fragment] = [
+        {"name": name, "in": "query", "required": required, "schema": {"type": "string"}}
+        for name, required in names
+    ]
+    answer = view_operation(models.ExplanationDocument, *Wire)["responses"]
+    operation: Fragment = {
+        "parameters": parameters,
+        "responses": answer | errors(400, 413, 500, 503),
+    }
+    if model is not None:
+        operation["requestBody"] = body_of(model, example or {})
+    return operation
 
 
 def command_operation(

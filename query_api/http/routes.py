@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+import msgspec
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
@@ -22,7 +23,7 @@ from query_api.ports import PublisherRegistry, View, positions_text
 BOTH_WIRES: Final = (Wire.JSON, Wire.MSGPACK)
 
 
-def respond(document: Document, wire: Wire, status: int = 200) -> Response:
+def respond(document: Document | msgspec.Struct, wire: Wire, status: int = 200) -> Response:
     """One document as a response."""
     return Response(encode(document, wire), status_code=status, media_type=wire.value)
 

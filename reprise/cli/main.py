@@ -4,6 +4,7 @@ import click
 
 from reprise import __version__
 from reprise.cli.bridge import bridge
+from reprise.cli.explain import explain
 from reprise.cli.interruption import Commands
 from reprise.cli.repair import repair
 from reprise.cli.serve import serve
@@ -28,9 +29,10 @@ def main() -> None:
     reprise serve --kafka HOST:PORT    answer queries from the tables in Kafka
     reprise verify --data DIR          prove the table by folding its whole log
     reprise tail --data DIR            print the log as JSON lines
+    reprise explain --instance NAME    say what ended the prefix that an instance held, and when
     reprise repair --data DIR          say what is damaged in DIR, and repair it
     """  # noqa: D301 -- click's \\b keeps the lines apart
 
 
-for command in (up, verify, tail, repair, bridge, streams, serve):
+for command in (up, verify, tail, explain, repair, bridge, streams, serve):
     main.add_command(command)

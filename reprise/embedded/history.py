@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from query_api.past_view import past_view
 from query_api.ports import Asked, AsOf
@@ -16,6 +17,7 @@ from schemas.errors import PastError
 from schemas.identities import Offset
 from schemas.limits import HISTORY_ANSWERS_MAX
 from schemas.positions import Position
+from streams.history.explain import Explanation, Question, explain
 from streams.history.log_times import offset_at
 from streams.history.past import Past
 from streams.history.recorder import HistoryRecorder
@@ -23,6 +25,7 @@ from streams.history.store import HistoryStore
 from streams.kernel.interface import Kernel
 from streams.log.interface import ReadableLog
 
+T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 
@@ -64,6 +67,14 @@ class EmbeddedHistory:
 
     async def view_as_of(self, as_of: AsOf, asked: Asked) -> TableView:
         """See `History`."""
+        return await self._in_turn(lambda: self._view(as_of, asked))
+
+    async def explain(self, as_of: AsOf, question: Question) -> Explanation:
+        """See `History`."""
+        return await self._in_turn(lambda: explain(self._past, question, self._offset(as_of)))
+
+    async def _in_turn(self, answer: Callable[[], T]) -> T:
+        """Calls it in a thread, once those before it are done."""
         if self._waiting >= HISTORY_ANSWERS_MAX:
             raise PastError(
                 "as_of_busy",
@@ -73,7 +84,7 @@ class EmbeddedHistory:
         self._waiting += 1
         try:
             async with self._turn:
-                return await asyncio.to_thread(self._view, as_of, asked)
+                return await asyncio.to_thread(answer)
         finally:
             self._waiting -= 1
 

@@ -8,19 +8,21 @@ are exact at a flush, and the fold is the same one.
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from itertools import islice, takewhile
 from typing import Final, NamedTuple
 
 from schemas.codec import decode_log_record
 from schemas.errors import PastError, RecordError
-from schemas.identities import Offset
+from schemas.identities import ModelContext, Offset
 from schemas.limits import HISTORY_ANSWER_S, HISTORY_FOLDS_KEPT, HISTORY_TAIL_RECORDS_MAX
 from schemas.records import HeartbeatRecord
 from streams.history.rows_as_of import RowsAsOf, Wanted
 from streams.history.store import HistoryStore, Run
 from streams.kernel.interface import Kernel
-from streams.log.interface import ReadableLog
+from streams.log.interface import LogEntry, ReadableLog
 from streams.table.fold import NO_OFFSET, Fold
+from streams.table.rows.format import RowKind, decode_row
 from streams.table.rows.reader import RowReader
 
 _CHECK_EVERY: Final = 256
@@ -127,6 +129,51 @@ class Past:
         fold.kernel.take_changes()
         return fold
 
+    def fold_through(self, position: Offset, wanted: Wanted) -> tuple[Fold, Iterator[LogEntry]]:
+        """A fold as of the flush before a position, and the records from there up to it, of the
+        streams that are wanted, for the caller to fold.
+
+        Raises:
+            PastError: it is older than all that is kept.
+            StorageError: rows or records cannot be read.
+        """
+        flushed = self.flush_before(position - 1)
+        fold = Fold(self._make_kernel())
+        if flushed.run is not None:
+            self._load(fold, flushed.run, flushed.covers, wanted)
+        entries = islice(
+            takewhile(
+                lambda entry: entry.offset <= position,
+                self._log().read(Offset(flushed.covers + 1)),
+            ),
+            HISTORY_TAIL_RECORDS_MAX,
+        )
+        return fold, (entry for entry in entries if is_wanted(entry.value, wanted))
+
+    def end(self) -> Offset:
+        """The next offset of the log."""
+        return self._log().end_offset
+
+    def changes_of(self, context: ModelContext) -> Iterator[tuple[int, bytes]]:
+        """All changes of a context that are kept, as of which flush each, a row at a time. Cost
+        O(rows).
+        """
+        for bounds in self._store.runs(self._partition):
+            for value in self._store.all_rows_of(bounds.run, context):
+                row = decode_row(b"", value)
+                if row.kind == RowKind.DELTA:
+                    yield row.covers, row.body
+
+    def flush_after(self, position: int) -> int:
+        """What the first flush at or after a position covers; the end of the log where there is
+        none. Cost O(runs).
+        """
+        found = (
+            next(self._store.flushes(bounds.run, position), None)
+            for bounds in self._store.runs(self._partition)
+        )
+        return min((covers for covers in found if covers is not None), default=self.end() - 1)
+
     def flush_before(self, position: int) -> Flushed:
         """The flush from which the position is folded.
 
@@ -135,19 +182,25 @@ class Past:
         """
         log = self._log()
         seed = self._make_kernel().seed
-        best = Flushed(None, NO_OFFSET)
-        for bounds in self._store.runs(self._partition):
-            if bounds.seed == seed and bounds.first <= position:
-                covers = self._store.flush_before(bounds.run, position)
-                if covers is not None and covers >= best.covers:
-                    best = Flushed(bounds.run, covers)
-        if best.covers + 1 < log.complete_from:
+        runs = [
+            bounds
+            for bounds in self._store.runs(self._partition)
+            if bounds.seed == seed and bounds.first <= position
+        ]
+        # The table that folded the position as it came; else one that folded it again.
+        live = [bounds for bounds in runs if bounds.begun_at <= position + 1]
+        again = [bounds for bounds in runs if bounds.begun_at > position + 1]
+        for bounds in [*reversed(live), *again]:
+            covers = self._store.flush_before(bounds.run, position)
+            if covers is not None and covers + 1 >= log.complete_from:
+                return Flushed(bounds.run, covers)
+        if log.complete_from > 0:
             raise PastError(
                 "as_of_too_old",
                 f"Expected a position from {self._partition}:{self.oldest()} on, the oldest that"
                 f" the log and its history reach, got: {self._partition}:{position}",
             )
-        return best
+        return Flushed(None, NO_OFFSET)
 
     def _load(self, fold: Fold, run: Run, covers: int, wanted: Wanted) -> None:
         reader = RowReader(fold.kernel, strict=True)

@@ -75,10 +75,12 @@ class HistoryRecorder:
 
     # What the table tells
 
-    def begin(self, table: StoredTable) -> None:
-        """The table begins anew, empty; `table` has its rows from now on."""
+    def begin(self, table: StoredTable, log_end: int) -> None:
+        """The table begins anew, empty, to be folded from a log that ends so far; `table` has its
+        rows from now on.
+        """
         self._table = table
-        self._attempt(self._begin)
+        self._attempt(lambda: self._begin(log_end))
 
     def resume(self, table: StoredTable) -> None:
         """The table goes on with these rows: what is missing of them is copied, or all of them into
@@ -125,10 +127,10 @@ class HistoryRecorder:
         if self._table is not None and self._clock() >= self._retry_at:
             self._attempt(self._resume)
 
-    def _begin(self) -> None:
+    def _begin(self, begun_at: int) -> None:
         self._forget_waiting()
         self._run = None
-        self._run = self._store.begin_run(self._partition, self._seed)
+        self._run = self._store.begin_run(self._partition, self._seed, begun_at)
 
     def _resume(self) -> None:
         table = self._table
@@ -137,12 +139,12 @@ class HistoryRecorder:
         self._run = None
         covered = self._covered_of(table)
         if covered is None:
-            self._begin()
+            self._begin(0)
             return
         known = self._store.runs(self._partition)
         last = known[-1] if known else None
         if last is None or last.seed != self._seed or last.last > covered:
-            self._begin()
+            self._begin(covered + 1)
             self._copy(table, newer_than=None)
         else:
             self._run = last.run

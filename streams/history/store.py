@@ -6,15 +6,16 @@ is built anew, or whose rows were written while nobody recorded them, begins ano
 
     key                                             value
     b"f"                                            the format version (u32 LE)
-    b"E" + run                                      the seed of the prefix hash (u64 LE)
+    b"E" + run                                      the seed of the prefix hash (u64 LE), and the
+                                                    log's next offset when it began (u64 LE)
     b"F" + run + offset                             a flush covers the log up to this offset: the
                                                     `covered` row
     b"C" + run + a context row's key without "C"    the row
     b"K" + run + key length (u16 BE) + key + offset any other row, as of that flush; b"" where
                                                     it was removed
 
-`run` is the partition (u32 BE) and the run's number in it (u32 BE); `offset` is 1 + the log's offset
-(u64 BE), so that -1, of nothing, sorts first. Rows and their keys are those of
+`run` is the partition (u32 BE) and the number of the run in it (u32 BE); `offset` is 1 + the offset
+of the log (u64 BE), so that -1, of nothing, sorts first. Rows and their keys are those of
 `streams.table.rows.format`.
 """
 
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from schemas.errors import DamagedError, StorageError
+from schemas.identities import ModelContext
 from storage.rocksdb import HISTORY, Database, WriteBatch, disk_errors, new_batch
 from storage.salvage import move_aside
 from streams.table.rows import format as rows
@@ -34,7 +36,7 @@ _RUN, _FLUSH, _ROW, _PLAIN = b"E", b"F", b"C", b"K"
 _NUMBERS: Final = struct.Struct(">II")
 _LENGTH: Final = struct.Struct(">H")
 _OFFSET: Final = struct.Struct(">Q")
-_SEED: Final = struct.Struct("<Q")
+_BEGUN: Final = struct.Struct("<QQ")
 _U32: Final = struct.Struct("<I")
 
 
@@ -51,10 +53,17 @@ class Run(NamedTuple):
 
 
 class RunBounds(NamedTuple):
-    """The first and the last flush of a run, by what they cover."""
+    """What is kept of a run.
+
+    Attributes:
+        seed: of the prefix hash.
+        begun_at: the log's next offset when it began: what came before, others folded as it came.
+        first, last: flushes, by what they cover.
+    """
 
     run: Run
     seed: int
+    begun_at: int
     first: int
     last: int
 
@@ -111,8 +120,8 @@ class HistoryStore:
 
     # Writing
 
-    def begin_run(self, partition: int, seed: int) -> Run:
-        """A new run of a partition, behind all others.
+    def begin_run(self, partition: int, seed: int, begun_at: int) -> Run:
+        """A new run of a partition, behind all others; see `RunBounds`.
 
         Raises:
             DiskError: it was not begun.
@@ -120,7 +129,7 @@ class HistoryStore:
         numbers = [found.run.number for found in self._runs(partition)]
         run = Run(partition, max(numbers, default=0) + 1)
         batch = new_batch()
-        batch.put(_RUN + run.prefix, _SEED.pack(seed))
+        batch.put(_RUN + run.prefix, _BEGUN.pack(seed, begun_at))
         self.write(batch)
         return run
 
@@ -215,10 +224,11 @@ class HistoryStore:
             marks = _FLUSH + run.prefix
             first = next((_offset_of(mark) for mark, _ in self._db.scan(marks, marks)), None)
             last = self._db.last_key_before(rows.end_of(marks))
+            seed, begun_at = _BEGUN.unpack(value)
             if first is None or last is None or not last.startswith(marks):
-                found.append(RunBounds(run, _SEED.unpack(value)[0], 0, -1))
+                found.append(RunBounds(run, seed, begun_at, 0, -1))
             else:
-                found.append(RunBounds(run, _SEED.unpack(value)[0], first, _offset_of(last)))
+                found.append(RunBounds(run, seed, begun_at, first, _offset_of(last)))
         return found
 
     def flush_before(self, run: Run, offset: int) -> int | None:
@@ -266,6 +276,13 @@ class HistoryStore:
                 if key >= end or rows.covers_of(value) > covers:
                     return
                 yield rows.CONTEXT + key[1 + _NUMBERS.size :], value
+
+    def all_rows_of(self, run: Run, context: ModelContext) -> Iterator[bytes]:
+        """All rows of a context that are kept, of every generation."""
+        start = context_key(run, rows.context_prefix(context))
+        with disk_errors("read the history", self.path):
+            for _, value in self._db.scan(start, start):
+                yield value
 
     def _generation(self, run: Run, prefix: bytes, covers: int) -> int:
         key = rows.mark_key(rows.parse_context_prefix(prefix))

@@ -26,6 +26,7 @@ from streams.kernel.changes import (
     tier_of,
 )
 from streams.kernel.events import read_events
+from streams.kernel.hashing import chained, prefix_hashes
 from streams.kernel.interface import (
     COUNTERS,
     BodyForm,
@@ -260,7 +261,7 @@ class ReferenceKernel:
             content = event.tokens[i * block_bytes : (i + 1) * block_bytes]
             if event.extra_keys:
                 content += event.extra_keys[i]
-            previous = self._chain(previous, self._hash(content))
+            previous = chained(previous, self._hash(content), self.seed)
             self._hold(publisher, owner, key, scope, previous, tier)
 
     def _store_placeholders(
@@ -427,23 +428,15 @@ class ReferenceKernel:
         instance_id: str | None,
         /,
     ) -> list[InstanceMatch]:
-        return self._match(scope, self._prefixes(scope, tokens, first_key), instance_id)
+        block_size = PrefixScope(*scope).block_size
+        prefixes = prefix_hashes(tokens, block_size, seed=self.seed, first_key=first_key)
+        return self._match(scope, prefixes, instance_id)
 
     @_locked
     def query_by_hash(
         self, scope: PrefixScope, hashes: bytes, instance_id: str | None, /
     ) -> list[InstanceMatch]:
         return self._match(scope, iter(_u64s(hashes)), instance_id)
-
-    def _prefixes(self, scope: PrefixScope, tokens: bytes, first_key: bytes) -> Iterator[int]:
-        block_bytes = 4 * PrefixScope(*scope).block_size
-        previous = None
-        for start in range(0, len(tokens) - block_bytes + 1, block_bytes):
-            content = tokens[start : start + block_bytes]
-            if start == 0:
-                content += first_key
-            previous = self._chain(previous, self._hash(content))
-            yield previous
 
     def _match(
         self, scope: PrefixScope, prefixes: Iterator[int], instance_id: str | None
@@ -546,12 +539,6 @@ class ReferenceKernel:
 
     def _hash(self, content: bytes) -> int:
         return xxhash.xxh3_64_intdigest(content, self.seed)
-
-    def _chain(self, previous: int | None, local: int) -> int:
-        """prefix[0] = local[0]; prefix[i] = XXH3(prefix[i-1] LE || local[i] LE)."""
-        if previous is None:
-            return local
-        return self._hash(previous.to_bytes(8, "little") + local.to_bytes(8, "little"))
 
 
 def _u64s(encoded: bytes) -> list[int]:

@@ -12,8 +12,8 @@ class RowHistory(Protocol):
     Its own failures are its own.
     """
 
-    def begin(self, table: TableStore, /) -> None:
-        """The table begins anew, empty."""
+    def begin(self, table: TableStore, log_end: int, /) -> None:
+        """The table begins anew, empty, to be folded from a log that ends so far."""
         ...
 
     def resume(self, table: TableStore, /) -> None:

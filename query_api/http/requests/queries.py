@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from typing import Final, NamedTuple
+from urllib.parse import urlencode
 
 from query_api.http.errors import RequestError
 from query_api.http.requests.fields import (
@@ -156,6 +157,21 @@ def read_octets_query(body: bytes, url_query: bytes, *, by_hash: bool) -> Query:
     return _query(texts["model"], block_size, content, texts, lora_id)
 
 
+def url_query(texts: dict[str, str]) -> Query:
+    """A query whose fields all stand in the URL, `token_ids` as numbers with commas between.
+
+    Raises:
+        RequestError: the first thing that is wrong.
+    """
+    numbers = texts.pop("token_ids", None)
+    if numbers is None:
+        raise missing("token_ids")
+    body = b'{"model":"-","block_size":1,"token_ids":[' + numbers.encode() + b"]}"
+    content = read_query(body, Wire.JSON).content
+    parameters = urlencode(texts).encode()
+    return read_octets_query(content, parameters, by_hash=False)
+
+
 def _query(
     model: str, block_size: int, content: bytes, texts: dict[str, str], lora_id: int | None
 ) -> Query:
@@ -245,9 +261,7 @@ def answer_query(kernel: ReadOnlyKernel, query: Query) -> tuple[PrefixScope, lis
     it. Everywhere else it is the request's own salt, which engines hash into the first block. A
     request that names its namespace itself (`additional_salt`) means the latter.
     """
-    scope, salted = query.scope, False
-    if query.cache_salt:
-        scope, salted = _namespace(kernel, query)
+    scope, salted = named_scope(kernel, query)
     if query.block_size > BLOCK_SIZE_MAX:
         return scope, []
     first_key = extra_key([query.cache_salt]) if salted else b""
@@ -264,6 +278,11 @@ def answer_hash_query(
     if query.block_size > BLOCK_SIZE_MAX:
         return scope, []
     return scope, kernel.query_by_hash(scope, query.content, query.instance_id)
+
+
+def named_scope(kernel: ReadOnlyKernel, query: Query) -> tuple[PrefixScope, bool]:
+    """The scope that a query is about, and whether its cache salt is the request's own."""
+    return _namespace(kernel, query) if query.cache_salt else (query.scope, False)
 
 
 def _namespace(kernel: ReadOnlyKernel, query: Query) -> tuple[PrefixScope, bool]:

@@ -1,0 +1,71 @@
+"""`/explain`: what an instance held of a prompt at a past moment, and what ended the prefix."""
+
+from fastapi import APIRouter, Request, Response
+
+from query_api.http import models, openapi
+from query_api.http.answers import explanation_document
+from query_api.http.errors import RequestError, no_history, recovering
+from query_api.http.requests.bodies import Bodies
+from query_api.http.requests.options import read_as_of, read_parameters
+from query_api.http.requests.queries import Query, missing, named_scope, read_query, url_query
+from query_api.http.routes import read_request, respond
+from query_api.http.wire import Wire, reply_wire
+from query_api.ports import AsOf, History, View
+from schemas.events import extra_key
+from streams.history.explain import Question
+from streams.kernel.hashing import prefix_hashes
+
+
+def past_routes(
+    view: View, history: History | None, bodies: Bodies, default_wire: Wire
+) -> APIRouter:
+    """The routes that only ask of the past; `history` is None where none is kept."""
+    router = APIRouter(tags=["past"])
+
+    async def explained(query: Query, as_of: str, wire: Wire) -> Response:
+        if history is None:
+            raise no_history()
+        if not view.ready:
+            raise recovering(view.health().problem)
+        question = _question(query, view)
+        moment = read_as_of(as_of) if as_of else AsOf(positions=view.positions())
+        explanation = await history.explain(moment, question)
+        return respond(explanation_document(explanation, question), wire)
+
+    @router.get(
+        "/explain",
+        summary="What an instance held of a prompt then, and what ended it",
+        openapi_extra=openapi.explain_operation(),
+    )
+    async def explain_from_url(request: Request) -> Response:
+        wire = reply_wire(request.headers.raw, default_wire)
+        texts = dict(read_parameters(request.scope["query_string"], errors="strict"))
+        as_of = texts.pop("as_of", "")
+        return await explained(url_query(texts), as_of, wire)
+
+    @router.post(
+        "/explain",
+        summary="The same of a longer prompt: the body is that of /query, with its instance_id",
+        openapi_extra=openapi.explain_operation(models.QueryRequest, openapi.QUERY_EXAMPLE),
+    )
+    async def explain_from_body(request: Request) -> Response:
+        body, wire = await read_request(request, bodies, default_wire)
+        texts = dict(read_parameters(request.scope["query_string"]))
+        return await explained(read_query(body, wire), texts.get("as_of", ""), wire)
+
+    return router
+
+
+def _question(query: Query, view: View) -> Question:
+    if not query.instance_id:
+        raise missing("instance_id")
+    scope, salted = named_scope(view.kernel, query)
+    first_key = extra_key([query.cache_salt]) if salted else b""
+    hashes = prefix_hashes(
+        query.content, query.block_size, seed=view.kernel.seed, first_key=first_key
+    )
+    prefixes = tuple(hashes)
+    if not prefixes:
+        text = f"Expected at least one whole block of `{query.block_size}` tokens"
+        raise RequestError("invalid_value", text, field="token_ids")
+    return Question(scope, prefixes, query.instance_id)

@@ -1,0 +1,230 @@
+"""Why an answer was what it was: which block ended the prefix that an instance held, when and by
+which record that block was stored and removed.
+
+A flush says between which records an entry changed (the rows of the history); the record itself is
+found by folding those one by one.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from schemas.codec import decode_log_record, decode_record_events
+from schemas.errors import PastError
+from schemas.events import Removed, Stored
+from schemas.identities import MEDIA, ModelContext, Offset, PrefixScope, StreamKey
+from schemas.limits import DUMP_CHUNK_ENTRIES_MAX, EXPLAINED_CHANGES_MAX
+from schemas.records import EventsRecord, HeartbeatRecord
+from streams.history.past import Past
+from streams.kernel.changes import CHANGE_BYTES, SHARED, Change, Op, decode_changes
+from streams.kernel.interface import InstanceMatch
+
+_CLEARED: Final = bytes(16)
+
+
+class BlockChange(NamedTuple):
+    """What one record did to a block.
+
+    Attributes:
+        offset: of the record.
+        time: when its bridge wrote it, Unix seconds.
+        kind: of the record.
+        what: `stored`, `removed`, or what else ended it: `cleared`, and the record's kind.
+        incarnation, sequence: of the batch; -1 where the record has none.
+        engine_time: of the record's last batch, Unix seconds; 0.0 where it has none.
+        dp_rank, medium, shared: of the holder.
+    """
+
+    offset: int
+    time: float
+    kind: str
+    what: str
+    incarnation: int
+    sequence: int
+    engine_time: float
+    dp_rank: int
+    medium: str
+    shared: bool
+
+
+class EndedBy(NamedTuple):
+    """The first block of a prompt that the instance did not hold.
+
+    Attributes:
+        block: which, from 0.
+        prefix: its prefix hash.
+        changes: what became of it up to the position, in order, the latest of them.
+        later: the first thing that became of it after the position, or None.
+    """
+
+    block: int
+    prefix: int
+    changes: list[BlockChange]
+    later: BlockChange | None
+
+
+class Explanation(NamedTuple):
+    """What an instance held of a prompt at a position.
+
+    Attributes:
+        match: None where the instance took no part in answers then.
+        blocks: of the prompt.
+        ended_by: None where it held all of them.
+    """
+
+    offset: int
+    match: InstanceMatch | None
+    blocks: int
+    ended_by: EndedBy | None
+
+
+class Question(NamedTuple):
+    """What is to be explained.
+
+    Attributes:
+        scope: of the query.
+        prefixes: prefix hash of each block of the prompt.
+        instance_id: whose answer.
+    """
+
+    scope: PrefixScope
+    prefixes: Sequence[int]
+    instance_id: str
+
+    @property
+    def context(self) -> ModelContext:
+        """Where the instance's blocks stand."""
+        tenant_id, model_name, lora_name, block_size, additional_salt = self.scope
+        return ModelContext(
+            tenant_id, model_name, lora_name, block_size, additional_salt, self.instance_id
+        )
+
+    def includes(self, stream: StreamKey) -> bool:
+        """Whether the stream is the instance's."""
+        return stream == self.context.stream
+
+
+def explain(past: Past, question: Question, offset: Offset) -> Explanation:
+    """See the module. Cost O(rows that are kept of the instance), and a few folds of one flush.
+
+    Raises:
+        PastError: as `Past.fold_as_of`.
+        StorageError: rows or records cannot be read.
+    """
+    scope, prefixes, instance_id = question
+    fold = past.fold_as_of(offset, question.includes, name=(scope, instance_id))
+    hashes = b"".join(prefix.to_bytes(8, "little") for prefix in prefixes)
+    found = fold.kernel.query_by_hash(scope, hashes, instance_id)
+    match = found[0] if found else None
+    held = match.longest // scope.block_size if match else 0
+    if held == len(prefixes):
+        return Explanation(offset, match, len(prefixes), None)
+    changes = _Changes(past, question, prefixes[held])
+    before, later = changes.around(offset)
+    return Explanation(offset, match, len(prefixes), EndedBy(held, prefixes[held], before, later))
+
+
+class _Changes:
+    """All that became of one block at one instance."""
+
+    def __init__(self, past: Past, question: Question, prefix: int) -> None:
+        self._past = past
+        self._question = question
+        self._prefix = prefix
+        self._context = question.context
+
+    def around(self, offset: int) -> tuple[list[BlockChange], BlockChange | None]:
+        """The latest ones up to the offset, and the first one after it."""
+        flushes = self._flushes()
+        earlier = [covers for covers in flushes if covers <= offset]
+        following = [covers for covers in flushes if covers > offset]
+        # Between two flushes a block may come and go, and behind the last one nothing is flushed.
+        near = {self._past.flush_after(offset), *following[:1], self._past.end() - 1}
+        changes: list[BlockChange] = []
+        for covers in [*earlier[-EXPLAINED_CHANGES_MAX:], *sorted(near - set(earlier))]:
+            with suppress(PastError):  # what came before it is no longer kept
+                changes += self._records(Offset(covers))
+        before = [change for change in changes if change.offset <= offset]
+        later = next((change for change in changes if change.offset > offset), None)
+        return before[-EXPLAINED_CHANGES_MAX:], later
+
+    def _flushes(self) -> list[int]:
+        """What those flushes cover that have a change of the block, rising."""
+        wanted = self._prefix.to_bytes(8, "little")
+        found: set[int] = set()
+        for covers, body in self._past.changes_of(self._context):
+            for needle, place in ((wanted, 8), (_CLEARED, 0)):
+                start = body.find(needle)
+                while start >= 0:
+                    if start % CHANGE_BYTES == place:
+                        found.add(covers)
+                        break
+                    start = body.find(needle, start + 1)
+        return sorted(found)
+
+    def _records(self, covers: Offset) -> Iterator[BlockChange]:
+        """Which records up to the flush, and after the one before it, changed the block."""
+        past, question = self._past, self._question
+        fold, entries = past.fold_through(covers, question.includes)
+        held: dict[tuple[int, int], int] = {}  # rank and tier: engine key
+        for body in fold.kernel.dump(self._context, DUMP_CHUNK_ENTRIES_MAX):
+            for change in decode_changes(body):
+                if change.prefix == self._prefix:
+                    held[change.dp_rank, change.tier] = change.engine_key
+        fold.kernel.take_changes()
+        for entry in entries:
+            fold.apply(entry.offset, entry.value)
+            for context, body in fold.kernel.take_changes():
+                if context != self._context:
+                    continue
+                for change in decode_changes(body):
+                    yield from self._told(entry.offset, entry.value, change, held)
+
+    def _told(
+        self, offset: int, encoded: bytes, change: Change, held: dict[tuple[int, int], int]
+    ) -> Iterator[BlockChange]:
+        if change.op == Op.CLEAR:
+            for rank, tier in [place for place in held if place[0] == change.dp_rank]:
+                del held[rank, tier]
+                yield _change(offset, encoded, "cleared", rank, tier, None)
+        elif change.prefix == self._prefix:
+            place = change.dp_rank, change.tier
+            if change.holds and place not in held:
+                held[place] = change.engine_key
+                yield _change(offset, encoded, "stored", *place, change.engine_key)
+            elif not change.holds and held.pop(place, None) is not None:
+                yield _change(offset, encoded, "removed", *place, change.engine_key)
+
+
+def _change(
+    offset: int, encoded: bytes, what: str, dp_rank: int, tier: int, key: int | None
+) -> BlockChange:
+    record = decode_log_record(encoded)
+    assert not isinstance(record, HeartbeatRecord), "a heartbeat changes no block"
+    kind = str(type(record).__struct_config__.tag)
+    incarnation = getattr(record, "incarnation", -1)
+    sequence = getattr(record, "last_sequence", -1)
+    engine_time = 0.0
+    if isinstance(record, EventsRecord):
+        engine_time = record.engine_time
+        kinds = Stored if what == "stored" else Removed
+        if key is not None:
+            needle = key.to_bytes(8, "little")
+            for event in decode_record_events(record):
+                if isinstance(event, kinds) and needle in event.hashes:
+                    sequence = event.sequence
+    elif what == "cleared":
+        what = kind
+    medium = MEDIA[tier % SHARED].value
+    return BlockChange(
+        offset,
+        record.bridge_time,
+        kind,
+        what,
+        incarnation,
+        sequence,
+        engine_time,
+        dp_rank,
+        medium,
+        tier >= SHARED,
+    )

@@ -1,0 +1,39 @@
+"""Prefix hashes, the published standard of Mooncake and Dynamo: XXH3-64 with a seed.
+
+local[i]  = XXH3(tokens of block i, u32 LE)
+prefix[0] = local[0]
+prefix[i] = XXH3(prefix[i-1] LE || local[i] LE)
+"""
+
+from collections.abc import Iterator
+
+import xxhash
+
+
+def prefix_hashes(
+    tokens: bytes, block_size: int, *, seed: int, first_key: bytes = b""
+) -> Iterator[int]:
+    """Of each whole block of a prompt. Cost O(tokens), some us a block.
+
+    Args:
+        tokens: (n,) u32 LE; a trailing partial block does not count.
+        block_size: tokens of a block.
+        seed: u64.
+        first_key: `schemas.events.extra_key` of the first block.
+    """
+    block_bytes = 4 * block_size
+    previous = None
+    for start in range(0, len(tokens) - block_bytes + 1, block_bytes):
+        content = tokens[start : start + block_bytes]
+        if start == 0:
+            content += first_key
+        previous = chained(previous, xxhash.xxh3_64_intdigest(content, seed), seed)
+        yield previous
+
+
+def chained(previous: int | None, local: int, seed: int) -> int:
+    """The prefix hash of a block behind another one; None for the first."""
+    if previous is None:
+        return local
+    pair = previous.to_bytes(8, "little") + local.to_bytes(8, "little")
+    return xxhash.xxh3_64_intdigest(pair, seed)
