@@ -144,6 +144,8 @@ class _Changes:
         for covers in [*earlier[-EXPLAINED_CHANGES_MAX:], *sorted(near - set(earlier))]:
             with suppress(PastError):  # what came before it is no longer kept
                 changes += self._records(Offset(covers))
+        # Two tables may have folded the same records.
+        changes = sorted(dict.fromkeys(changes), key=lambda change: change.offset)
         before = [change for change in changes if change.offset <= offset]
         later = next((change for change in changes if change.offset > offset), None)
         return before[-EXPLAINED_CHANGES_MAX:], later

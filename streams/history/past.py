@@ -18,7 +18,7 @@ from schemas.identities import ModelContext, Offset
 from schemas.limits import HISTORY_ANSWER_S, HISTORY_FOLDS_KEPT, HISTORY_TAIL_RECORDS_MAX
 from schemas.records import HeartbeatRecord
 from streams.history.rows_as_of import RowsAsOf, Wanted
-from streams.history.store import HistoryStore, Run
+from streams.history.store import HistoryStore, Run, RunBounds
 from streams.kernel.interface import Kernel
 from streams.log.interface import LogEntry, ReadableLog
 from streams.table.fold import NO_OFFSET, Fold
@@ -61,20 +61,23 @@ class Past:
         self._lock = threading.Lock()
         self._kept: OrderedDict[tuple[int, Hashable], Fold] = OrderedDict()
 
-    def oldest(self) -> int:
-        """The first position that can be asked, or the log's end where there is none: the oldest
-        flush from which the log has everything. Cost O(runs).
+    def oldest(self, after: int = -1) -> int:
+        """The first position behind another one that can be asked; the log's next offset where
+        there is none. Cost O(runs).
 
         Raises:
             StorageError: it cannot be read.
         """
         log = self._log()
         if log.complete_from == 0:
-            return -1
-        start = int(log.complete_from) - 1
-        runs = self._store.runs(self._partition)
-        reach = [next(self._store.flushes(bounds.run, start), None) for bounds in runs]
-        return min((one for one in reach if one is not None), default=int(log.end_offset))
+            return after
+        found = [int(log.end_offset)]
+        for bounds in self._runs():
+            # The oldest flush from which the log has everything.
+            reach = next(self._store.flushes(bounds.run, int(log.complete_from) - 1), None)
+            if reach is not None:
+                found.append(max(reach, bounds.since - 1))
+        return min(one for one in found if one > after)
 
     def fold_as_of(self, position: Offset, wanted: Wanted, *, name: Hashable) -> Fold:
         """The fold of the log up to and including a position, of the streams that are wanted; it is
@@ -181,11 +184,10 @@ class Past:
             PastError: it is older than all that is kept.
         """
         log = self._log()
-        seed = self._make_kernel().seed
         runs = [
             bounds
-            for bounds in self._store.runs(self._partition)
-            if bounds.seed == seed and bounds.first <= position
+            for bounds in self._runs()
+            if bounds.first <= position and bounds.since <= position + 1
         ]
         # The table that folded the position as it came; else one that folded it again.
         live = [bounds for bounds in runs if bounds.begun_at <= position + 1]
@@ -197,10 +199,14 @@ class Past:
         if log.complete_from > 0:
             raise PastError(
                 "as_of_too_old",
-                f"Expected a position from {self._partition}:{self.oldest()} on, the oldest that"
-                f" the log and its history reach, got: {self._partition}:{position}",
+                f"Expected a position that the log and its history reach, the next of which is"
+                f" {self._partition}:{self.oldest(position)}, got: {self._partition}:{position}",
             )
         return Flushed(None, NO_OFFSET)
+
+    def _runs(self) -> list[RunBounds]:
+        seed = self._make_kernel().seed
+        return [one for one in self._store.runs(self._partition) if one.seed == seed]
 
     def _load(self, fold: Fold, run: Run, covers: int, wanted: Wanted) -> None:
         reader = RowReader(fold.kernel, strict=True)

@@ -20,6 +20,7 @@ from typing import Protocol
 
 from schemas.errors import StorageError
 from schemas.limits import HISTORY_BATCH_BYTES, HISTORY_FLUSH_S, HISTORY_RETRY_S
+from schemas.positions import LogBounds
 from storage.rocksdb import new_batch
 from streams.history.store import HistoryStore, Run, context_key, flush_key, plain_key
 from streams.table.rows import format as rows
@@ -30,6 +31,14 @@ _logger = logging.getLogger(__name__)
 
 class StoredTable(Protocol):
     """What a recorder needs of a table's own rows."""
+
+    def covered(self) -> int | None:
+        """What the rows cover, or None."""
+        ...
+
+    def read(self, prefix: bytes, /) -> Iterable[tuple[bytes, bytes]]:
+        """The rows whose keys begin so."""
+        ...
 
     def all_rows(self) -> Iterable[RowWrite]:
         """Every row; `covered` is the last."""
@@ -75,12 +84,14 @@ class HistoryRecorder:
 
     # What the table tells
 
-    def begin(self, table: StoredTable, log_end: int) -> None:
-        """The table begins anew, empty, to be folded from a log that ends so far; `table` has its
-        rows from now on.
+    def begin(self, table: StoredTable, log: LogBounds) -> None:
+        """The table begins anew, empty, to be folded from what the log has; `table` has its rows
+        from now on.
         """
         self._table = table
-        self._attempt(lambda: self._begin(log_end))
+        # Of a log that has lost its beginning a fold is not what was known as it came.
+        since = 0 if log.start == 0 else log.end
+        self._attempt(lambda: self._begin(since=since, begun_at=log.end))
 
     def resume(self, table: StoredTable) -> None:
         """The table goes on with these rows: what is missing of them is copied, or all of them into
@@ -127,37 +138,43 @@ class HistoryRecorder:
         if self._table is not None and self._clock() >= self._retry_at:
             self._attempt(self._resume)
 
-    def _begin(self, begun_at: int) -> None:
+    def _begin(self, *, since: int, begun_at: int) -> None:
         self._forget_waiting()
         self._run = None
-        self._run = self._store.begin_run(self._partition, self._seed, begun_at)
+        self._run = self._store.begin_run(
+            self._partition, self._seed, since=since, begun_at=begun_at
+        )
 
     def _resume(self) -> None:
         table = self._table
         assert table is not None
         self._forget_waiting()
         self._run = None
-        covered = self._covered_of(table)
+        covered = table.covered()
         if covered is None:
-            self._begin(0)
+            self._begin(since=0, begun_at=0)
             return
         known = self._store.runs(self._partition)
         last = known[-1] if known else None
         if last is None or last.seed != self._seed or last.last > covered:
-            self._begin(covered + 1)
+            self._begin(since=covered + 1, begun_at=covered + 1)
             self._copy(table, newer_than=None)
         else:
             self._run = last.run
-            if last.last < covered:
+            # A generation may have become the current one without a flush.
+            if last.last < covered or self._rewritten(table, last.run, last.last):
                 self._copy(table, newer_than=last.last)
 
-    @staticmethod
-    def _covered_of(table: StoredTable) -> int | None:
-        covered = None
-        for row in table.all_rows():
-            if row.key == rows.COVERED_KEY and row.value is not None:
-                covered = rows.covers_of(row.value)
-        return covered
+    def _rewritten(self, table: StoredTable, run: Run, covers: int) -> set[bytes]:
+        """What the keys of those contexts begin with whose rows are of another generation than
+        those that the run has as of a flush.
+        """
+        known = dict(self._store.plain_rows(run, covers, (rows.MARK,)))
+        return {
+            rows.context_prefix(rows.parse_mark_key(key))
+            for key, value in table.read(rows.MARK)
+            if known.get(key) != value
+        }
 
     def _copy(self, table: StoredTable, *, newer_than: int | None) -> None:
         """The table's rows; or of those that the run has up to a flush, what came after it."""
@@ -166,13 +183,7 @@ class HistoryRecorder:
         dumped: set[bytes] = set()
         gone: set[bytes] = set()
         if newer_than is not None:
-            dumped = {
-                rows.context_prefix(rows.parse_mark_key(row.key))
-                for row in table.all_rows()
-                if row.key[:1] == rows.MARK
-                and row.value is not None
-                and rows.covers_of(row.value) >= newer_than
-            }
+            dumped = self._rewritten(table, run, newer_than)
             kinds = (rows.PUBLISHER, rows.REGISTRATION, rows.FACT)
             gone = {key for key, _ in self._store.plain_rows(run, newer_than, kinds)}
         for row in table.all_rows():
@@ -180,12 +191,21 @@ class HistoryRecorder:
             if row.value is None:
                 continue
             is_old = newer_than is not None and rows.covers_of(row.value) <= newer_than
-            if is_old and not (row.key[:1] == rows.CONTEXT and rows.prefix_of(row.key) in dumped):
+            if is_old and not self._is_of(row.key, dumped):
                 continue
             if row.key == rows.COVERED_KEY:
                 self._plain |= dict.fromkeys(gone, b"")
             self._add([row])
         self._write_flush()
+
+    @staticmethod
+    def _is_of(key: bytes, contexts: set[bytes]) -> bool:
+        """Whether it is the key of a row or of the mark of one of these, or of `covered`."""
+        if key[:1] == rows.CONTEXT:
+            return rows.prefix_of(key) in contexts
+        if key[:1] == rows.MARK:
+            return rows.context_prefix(rows.parse_mark_key(key)) in contexts
+        return key == rows.COVERED_KEY
 
     def _add(self, written: Sequence[RowWrite]) -> None:
         run = self._run

@@ -6,8 +6,8 @@ is built anew, or whose rows were written while nobody recorded them, begins ano
 
     key                                             value
     b"f"                                            the format version (u32 LE)
-    b"E" + run                                      the seed of the prefix hash (u64 LE), and the
-                                                    log's next offset when it began (u64 LE)
+    b"E" + run                                      the seed of the prefix hash, the offsets of
+                                                    `RunBounds.since` and `begun_at` (u64 LE each)
     b"F" + run + offset                             a flush covers the log up to this offset: the
                                                     `covered` row
     b"C" + run + a context row's key without "C"    the row
@@ -36,7 +36,7 @@ _RUN, _FLUSH, _ROW, _PLAIN = b"E", b"F", b"C", b"K"
 _NUMBERS: Final = struct.Struct(">II")
 _LENGTH: Final = struct.Struct(">H")
 _OFFSET: Final = struct.Struct(">Q")
-_BEGUN: Final = struct.Struct("<QQ")
+_BEGUN: Final = struct.Struct("<QQQ")
 _U32: Final = struct.Struct("<I")
 
 
@@ -57,12 +57,15 @@ class RunBounds(NamedTuple):
 
     Attributes:
         seed: of the prefix hash.
-        begun_at: the log's next offset when it began: what came before, others folded as it came.
+        since: from which position on it says what a fold of the log gives: 0 where the whole log
+            was folded, else where it began.
+        begun_at: the log's next offset when it began: what came before was folded again.
         first, last: flushes, by what they cover.
     """
 
     run: Run
     seed: int
+    since: int
     begun_at: int
     first: int
     last: int
@@ -120,7 +123,7 @@ class HistoryStore:
 
     # Writing
 
-    def begin_run(self, partition: int, seed: int, begun_at: int) -> Run:
+    def begin_run(self, partition: int, seed: int, *, since: int, begun_at: int) -> Run:
         """A new run of a partition, behind all others; see `RunBounds`.
 
         Raises:
@@ -129,7 +132,7 @@ class HistoryStore:
         numbers = [found.run.number for found in self._runs(partition)]
         run = Run(partition, max(numbers, default=0) + 1)
         batch = new_batch()
-        batch.put(_RUN + run.prefix, _BEGUN.pack(seed, begun_at))
+        batch.put(_RUN + run.prefix, _BEGUN.pack(seed, since, begun_at))
         self.write(batch)
         return run
 
@@ -224,11 +227,11 @@ class HistoryStore:
             marks = _FLUSH + run.prefix
             first = next((_offset_of(mark) for mark, _ in self._db.scan(marks, marks)), None)
             last = self._db.last_key_before(rows.end_of(marks))
-            seed, begun_at = _BEGUN.unpack(value)
+            seed, since, begun_at = _BEGUN.unpack(value)
             if first is None or last is None or not last.startswith(marks):
-                found.append(RunBounds(run, seed, begun_at, 0, -1))
+                found.append(RunBounds(run, seed, since, begun_at, 0, -1))
             else:
-                found.append(RunBounds(run, seed, begun_at, first, _offset_of(last)))
+                found.append(RunBounds(run, seed, since, begun_at, first, _offset_of(last)))
         return found
 
     def flush_before(self, run: Run, offset: int) -> int | None:

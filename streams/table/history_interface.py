@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from schemas.positions import LogBounds
 from streams.table.rows.format import RowWrite
 from streams.table.store import TableStore
 
@@ -12,8 +13,8 @@ class RowHistory(Protocol):
     Its own failures are its own.
     """
 
-    def begin(self, table: TableStore, log_end: int, /) -> None:
-        """The table begins anew, empty, to be folded from a log that ends so far."""
+    def begin(self, table: TableStore, log: LogBounds, /) -> None:
+        """The table begins anew, empty, to be folded from what the log has."""
         ...
 
     def resume(self, table: TableStore, /) -> None:

@@ -200,7 +200,7 @@ class Table:
                 self._log.advance_to(plan.start)
         if self._history is not None:
             if plan.action is Action.REBUILD:
-                self._history.begin(self._store, log.end)
+                self._history.begin(self._store, log)
             else:
                 self._history.resume(self._store)
         reasons = (plan.reason, self._store.damage, why_copied, corrupt)

@@ -13,14 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.errors import PastError
-from schemas.identities import Offset, StreamKey
+from schemas.identities import MEDIA, ModelContext, Offset, StreamKey
+from schemas.limits import EXPLAINED_CHANGES_MAX
+from streams.history.explain import Question, explain
 from streams.history.past import Past
 from streams.history.recorder import HistoryRecorder
 from streams.history.store import HistoryStore
+from streams.kernel.changes import SHARED, decode_changes
 from streams.log.embedded import EmbeddedLog
 from streams.table.driver import recover
 from streams.table.fold import Fold
 from streams.table.table import Table
+from tests.building import SCOPE, prefix_hashes, registration
 from tests.kills import Kill, kills
 from tests.property.test_recovery_equals_never_crashing import (
     HARSH,
@@ -31,6 +35,7 @@ from tests.property.test_recovery_equals_never_crashing import (
     records_of,
     state,
     straight,
+    tokens_of,
 )
 
 pytestmark = pytest.mark.timeout(600)
@@ -120,15 +125,19 @@ def test_every_position_is_as_it_was_live_or_too_old(
 ) -> None:
     live: dict[int, object] = {}
     with recorded(history, make_fold, marked, live) as service:
-        past = service.past()
-        oldest = past.oldest()
-        assert oldest <= service.log.end_offset
+        past, refused = service.past(), []
         for offset, known in live.items():
-            if offset < oldest:
-                with pytest.raises(PastError, match=f"from 0:{oldest} on"):
-                    past.fold_as_of(Offset(offset), everything, name="all")
+            try:
+                fold = past.fold_as_of(Offset(offset), everything, name="all")
+            except PastError as error:
+                refused.append((offset, str(error)))
                 continue
-            assert state(past.fold_as_of(Offset(offset), everything, name="all")) == known, offset
+            assert state(fold) == known, offset
+        for offset, text in refused:
+            assert f"the next of which is 0:{past.oldest(offset)}, got: 0:{offset}" in text
+            assert offset < past.oldest(offset) <= service.log.end_offset
+            if (following := past.oldest(offset)) < service.log.end_offset:
+                past.fold_as_of(Offset(following), everything, name="all")
 
 
 @settings(max_examples=60)
@@ -144,3 +153,59 @@ def test_what_is_left_after_retention(
         for offset in range(floor, len(records)):
             fold = past.fold_as_of(Offset(offset), everything, name="all")
             assert state(fold) == state(straight(records[: offset + 1], make_fold)), offset
+
+
+def held_at(fold: Fold, context: ModelContext, prefix: int) -> set[tuple[int, str]]:
+    """The ranks and tiers that hold a block."""
+    return {
+        (change.dp_rank, MEDIA[change.tier % SHARED].value)
+        for body in fold.kernel.dump(context, 4096)
+        for change in decode_changes(body)
+        if change.prefix == prefix
+    }
+
+
+@settings(max_examples=60)
+@given(histories(HARSH), st.integers(1, 6), st.integers(1, 6), st.data())
+def test_what_became_of_a_block(
+    make_fold: Callable[[], Fold],
+    history: list[Item],
+    marked: int,
+    block: int,
+    data: st.DataObject,
+) -> None:
+    records = records_of(history)
+    (prefix,) = prefix_hashes(tokens_of(block))
+    question = Question(SCOPE, [prefix], registration("a").instance_id)
+    truth, fold = [], make_fold()
+    before: set[tuple[int, str]] = set()
+    for offset, record in enumerate(records):
+        fold.apply(Offset(offset), record)
+        now = held_at(fold, question.context, prefix)
+        truth += [(offset, "stored", *place) for place in sorted(now - before)]
+        truth += [(offset, "gone", *place) for place in sorted(before - now)]
+        before = now
+    position = data.draw(st.integers(0, len(records) - 1))
+    with recorded(history, make_fold, marked) as service:
+        explained = explain(service.past(), question, Offset(position))
+    then = straight(records[: position + 1], make_fold)
+    if held_at(then, question.context, prefix):
+        assert explained.ended_by is None
+        return
+    assert explained.ended_by is not None
+    told = [
+        (change.offset, "stored" if change.what == "stored" else "gone", *change[-3:-1])
+        for change in explained.ended_by.changes
+    ]
+    expected = [change for change in truth if change[0] <= position]
+    # What one record stores and removes again, nobody else sees.
+    passing = {(offset, *place) for offset, what, *place in told if what == "stored"}
+    passing &= {(offset, *place) for offset, what, *place in told if what == "gone"}
+    seen = {one for one in told if (one[0], *one[2:]) not in passing or one in expected}
+    assert seen <= set(expected)
+    assert len(told) >= EXPLAINED_CHANGES_MAX or seen == set(expected)
+    later = explained.ended_by.later
+    following = [change for change in truth if change[0] > position]
+    if following:
+        assert later is not None
+        assert position < later.offset <= following[0][0]
