@@ -25,6 +25,7 @@ PATHS = {
     "/health": "get",
     "/ready": "get",
     "/digest": "get",
+    "/explain": "get",
     "/metrics": "get",
 }
 
@@ -89,7 +90,7 @@ def test_hot_routes_document_what_a_url_may_ask(document: dict[str, Any]) -> Non
         parameters = document["paths"][path]["post"]["parameters"]
         assert {found["name"] for found in parameters} == set(OPTION_NAMES)
         for found in parameters:
-            for value in found["schema"]["enum"]:
+            for value in found["schema"].get("enum", [found.get("example")]):
                 read_options(f"{found['name']}={value}".encode(), AnswerOptions())
 
 

@@ -1,0 +1,141 @@
+"""What a recorder does where it cannot write, and after."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from schemas.errors import DiskError
+from schemas.identities import Offset
+from schemas.limits import HISTORY_RETRY_S
+from storage.rocksdb import WriteBatch, new_batch
+from streams.history.past import Past
+from streams.history.recorder import HistoryRecorder
+from streams.history.store import HistoryStore
+from streams.kernel import open_kernel
+from streams.log.embedded import EmbeddedLog
+from streams.log.interface import LogEntry
+from streams.table.driver import recover
+from streams.table.fold import Fold
+from streams.table.table import Table, run_without_loop
+from tests.building import events_record, registered_record, registration, stored
+
+FULL = DiskError(action="write the history", path="history", detail="No space left on device")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 1.1
+        return self.now
+
+
+def make_fold() -> Fold:
+    return Fold(open_kernel(1337, name="reference"))
+
+
+class Recorded:
+    """A table with a history, fed record by record, each with a flush."""
+
+    def __init__(self, path: Path, log: EmbeddedLog) -> None:
+        self.log = log
+        self.clock = Clock()
+        self.store = HistoryStore(path / "history")
+        self.recorder = HistoryRecorder(self.store, seed=1337, clock=self.clock)
+        self.table = Table(path / "table", make_fold, log=log, history=self.recorder)
+        recover(self.table, log)
+        self.fold(registered_record(registration("a")))
+
+    def fold(self, record: bytes) -> int:
+        offset = self.log.append([record])
+        self.table.apply([LogEntry(offset, record)])
+        run_without_loop(self.table.flush(now=0.0))
+        return offset
+
+    def batch(self, number: int) -> int:
+        tokens = list(range(4 * number, 4 * number + 4))
+        return self.fold(events_record(number, number, [stored(number, [number + 1], tokens)]))
+
+    def entries_at(self, offset: int) -> int:
+        past = Past(self.store, lambda: self.log, lambda: make_fold().kernel)
+        fold = past.fold_as_of(Offset(offset), lambda stream: True, name="all")
+        return sum(view.entries for view in fold.kernel.contexts())
+
+    def close(self) -> None:
+        self.table.close()
+        self.store.close()
+
+
+@pytest.fixture
+def make_recorded(tmp_path: Path, log: EmbeddedLog) -> Callable[[], Recorded]:
+    return lambda: Recorded(tmp_path, log)
+
+
+def test_a_full_disk_costs_the_table_nothing_and_is_told_once(
+    make_recorded: Callable[[], Recorded],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, logger="streams.history")
+    recorded = make_recorded()
+    recorded.batch(0)
+
+    def fails(store: HistoryStore, batch: WriteBatch) -> None:
+        raise FULL
+
+    with monkeypatch.context() as patched:
+        patched.setattr(HistoryStore, "write", fails)
+        offsets = [recorded.batch(number) for number in range(1, 30)]
+    assert "No space left" in recorded.recorder.problem
+    told = [line for line in caplog.messages if "no longer recorded" in line]
+    assert len(told) == 1
+    assert recorded.table.flushed == offsets[-1]
+    recorded.clock.now += HISTORY_RETRY_S
+    last = recorded.batch(30)
+    assert recorded.recorder.problem == ""
+    assert caplog.messages[-1] == "The past is recorded again"
+    # What was not recorded is folded from the log.
+    assert [recorded.entries_at(offset) for offset in (offsets[0], offsets[-1], last)] == [
+        2,
+        30,
+        31,
+    ]
+    recorded.close()
+
+
+def test_without_its_log_a_flush_can_still_be_asked_and_what_is_between_cannot(
+    make_recorded: Callable[[], Recorded],
+) -> None:
+    recorded = make_recorded()
+    offsets = [recorded.batch(number) for number in range(10)]
+    recorded.table.sync()
+    runs = recorded.store.runs()
+    assert [run.run.number for run in runs] == [1]
+    assert list(recorded.store.flushes(runs[0].run, 0))[-1] == offsets[-1]
+    recorded.close()
+
+
+def test_a_table_that_lost_its_rows_begins_another_run(
+    tmp_path: Path, make_recorded: Callable[[], Recorded]
+) -> None:
+    recorded = make_recorded()
+    recorded.batch(0)
+    recorded.close()
+    (tmp_path / "table").rename(tmp_path / "lost")
+    again = make_recorded()
+    assert [run.run.number for run in again.store.runs()] == [1, 2]
+    assert again.entries_at(1) == 1
+    again.close()
+
+
+def test_a_store_of_a_newer_format_is_refused(tmp_path: Path) -> None:
+    store = HistoryStore(tmp_path / "history")
+    batch = new_batch()
+    batch.put(b"f", (2).to_bytes(4, "little"))
+    store.write(batch)
+    store.close()
+    with pytest.raises(Exception, match="Expected a history of format `1` or older"):
+        HistoryStore(tmp_path / "history")
