@@ -36,6 +36,7 @@ from streams.kernel import array_packer, open_kernel, socket_reader
 from streams.kernel.interface import Kernel
 from streams.log.embedded import EmbeddedLog
 from streams.table.fold import Fold
+from streams.table.history_interface import NO_HISTORY
 from streams.table.table import Table
 
 logger = logging.getLogger(__name__)
@@ -77,7 +78,7 @@ class EmbeddedService(TableView):
                 settings.data / "table",
                 self._make_fold,
                 log=log,
-                history=None if self.history is None else self.history.recorder,
+                history=NO_HISTORY if self.history is None else self.history.recorder,
             )
         except StorageError:
             if self.history is not None:

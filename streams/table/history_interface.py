@@ -1,7 +1,7 @@
 """What a table needs of whoever keeps its past rows."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from schemas.positions import LogBounds
 from streams.table.rows.format import RowWrite
@@ -28,3 +28,22 @@ class RowHistory(Protocol):
     def flush(self) -> None:
         """Writes what waits: the table is closed."""
         ...
+
+
+class _NoHistory:
+    """Keeps nothing."""
+
+    def begin(self, table: TableStore, log: LogBounds, /) -> None:
+        pass
+
+    def resume(self, table: TableStore, /) -> None:
+        pass
+
+    def add(self, written: Sequence[RowWrite], /) -> None:
+        pass
+
+    def flush(self) -> None:
+        pass
+
+
+NO_HISTORY: Final[RowHistory] = _NoHistory()

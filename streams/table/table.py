@@ -46,7 +46,7 @@ from schemas.limits import (
 from schemas.positions import LogBounds
 from streams.log.interface import LogEntry, WritableLog
 from streams.table.fold import NO_OFFSET, Fold, SkippedRecord, TableChanges
-from streams.table.history_interface import RowHistory
+from streams.table.history_interface import NO_HISTORY, RowHistory
 from streams.table.recovery import Action, Plan, plan_recovery
 from streams.table.rows import format as rows
 from streams.table.rows.format import RowKind, RowWrite
@@ -62,11 +62,8 @@ T = TypeVar("T")
 
 
 def run_without_loop(coroutine: Coroutine[object, None, T]) -> T:
-    """Runs a coroutine to its end where it is known to wait for nothing: of a table without a
-    topic.
-
-    Raises:
-        AssertionError: it waits for something after all.
+    """Runs a coroutine to its end; raises AssertionError where it waits for anything, which that of
+    a table without a topic never does.
     """
     try:
         coroutine.send(None)
@@ -105,7 +102,7 @@ class Table:
         log: WritableLog | None = None,
         make_name: Callable[[], bytes] = lambda: os.urandom(8),
         generation_min_bytes: int | None = None,
-        history: RowHistory | None = None,
+        history: RowHistory = NO_HISTORY,
     ) -> None:
         """Opens the rows on this disk; damaged files are set aside, and the rows made again.
 
@@ -198,11 +195,10 @@ class Table:
             case Action.ADOPT:
                 assert self._log is not None, "only a log of our own is adopted"
                 self._log.advance_to(plan.start)
-        if self._history is not None:
-            if plan.action is Action.REBUILD:
-                self._history.begin(self._store, log)
-            else:
-                self._history.resume(self._store)
+        if plan.action is Action.REBUILD:
+            self._history.begin(self._store, log)
+        else:
+            self._history.resume(self._store)
         reasons = (plan.reason, self._store.damage, why_copied, corrupt)
         return plan._replace(reason="; ".join(filter(None, reasons)))
 
@@ -445,8 +441,7 @@ class Table:
         self._failed = True
         self._store.write(map(self._count, written))
         self._failed = False
-        if self._history is not None:
-            self._history.add(written)
+        self._history.add(written)
 
     def sync(self) -> None:
         """Makes what was flushed survive a power cut; only then may a log of our own drop it.
@@ -480,8 +475,7 @@ class Table:
             self._store.write(map(self._count, ahead))
         self._store.commit(map(self._count, written), local)
         self._failed = False
-        if self._history is not None:
-            self._history.add([*ahead, *written])
+        self._history.add([*ahead, *written])
         return self.written_rows - before
 
     def _count(self, row: RowWrite) -> RowWrite:
@@ -494,15 +488,12 @@ class Table:
         return self._topic is None or await self._topic.take()
 
     def reopen(self) -> None:
-        """Reopens this disk's rows after an error; call `open` next.
-
-        Raises:
-            StorageError: they cannot be opened now; retry later.
+        """Reopens this disk's rows after an error; call `open` next. Raises StorageError where they
+        cannot be opened now; retry later.
         """
         self._store.reopen()
 
     def close(self) -> None:
         """Closes this disk's rows; what was flushed stays."""
-        if self._history is not None:
-            self._history.flush()
+        self._history.flush()
         self._store.close()
