@@ -45,6 +45,7 @@ MODULES: Final = {
     "recovery": "embedded.recovery",
     "fairness": "embedded.fairness",
     "large": "embedded.large",
+    "as-of": "embedded.as_of",
     "pipeline": "distributed.pipeline",
     "latency": "distributed.latency",
     "cold": "distributed.cold",

@@ -29,6 +29,8 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
         recovery_blocks: in table and log, of one service after the other.
         resident_blocks: in the kernel before its calls are timed.
         apply_blocks: stored and removed on top of them, in each timed pass.
+        past_blocks: live ones while a past is made.
+        past_s: how long it is, at 20,000 blocks a second.
         pipeline_shapes: publishers and partitions of each run of the distributed form.
         pipeline_blocks: published in 64-block events by all publishers together.
         pipeline_single_blocks: published one a message.
@@ -51,6 +53,8 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     recovery_blocks: tuple[int, ...] = (1_000_000, 10_000_000)
     resident_blocks: int = 1_000_000
     apply_blocks: int = 262_144
+    past_blocks: int = 1_000_000
+    past_s: int = 660
     pipeline_shapes: tuple[tuple[int, int], ...] = (
         (1, 4),
         (10, 4),
@@ -93,6 +97,8 @@ _QUICK: Final = Sizes(
     recovery_blocks=(100_000,),
     resident_blocks=100_000,
     apply_blocks=65_536,
+    past_blocks=200_000,
+    past_s=65,
     pipeline_shapes=((1, 1), (10, 4)),
     pipeline_blocks=128_000,
     pipeline_single_blocks=10_000,

@@ -13,7 +13,7 @@ import msgspec
 
 from benchmarks.distributed import codecs, cold, latency, pipeline, table_topic
 from benchmarks.distributed import fairness as partition
-from benchmarks.embedded import fairness, ingest, instances, large, query, recovery, stages
+from benchmarks.embedded import as_of, fairness, ingest, instances, large, query, recovery, stages
 from benchmarks.index import cores, growth, kernels, memory
 from benchmarks.peers import beside, guesses, removing
 from benchmarks.peers import memory as peer_memory
@@ -33,6 +33,7 @@ MEASUREMENTS: Final[dict[str, Measurement]] = {
     "instances": instances.measure,
     "fairness": fairness.measure,
     "large": large.measure,
+    "as-of": as_of.measure,
     "beside": beside.measure,
     "removing": removing.measure,
     "peers": peer_queries.measure,
