@@ -31,6 +31,7 @@ class Part(StrEnum):
     LOG_SYNC = "log_sync"  # making appended records durable
     RETENTION = "retention"  # dropping old records of the embedded log
     TABLE = "table"  # writing the table's rows, or reading them
+    HISTORY = "history"  # recording the table's past, or dropping what is old of it
     DATA = "data"  # the data directory itself
     LOSS = "loss"  # records that the embedded log has lost
     KAFKA = "kafka"  # the brokers and the topics

@@ -332,7 +332,7 @@ WORKER_CLEAN_S: Final = 5.0  # for the tasks that a crash of Faust left; then th
 # history: what `as_of` is answered from.
 HISTORY_BATCH_BYTES: Final = 512 * KIB  # of rows, written at once
 HISTORY_FLUSH_S: Final = 1.0  # how often a flush is marked: what lies behind is folded from the log
-HISTORY_RETRY_S: Final = 10.0  # after it could not be written: reprise_history_problem
+HISTORY_RETRY_S: Final = 10.0  # after it could not be written: reprise_history_recording
 HISTORY_BYTES: Final = 4 * GIB  # the oldest goes first
 HISTORY_TAIL_RECORDS_MAX: Final = 1_000_000  # folded for one answer: reason="as_of_takes_too_long"
 HISTORY_ANSWER_S: Final = 30.0  # for one answer: the same

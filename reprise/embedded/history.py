@@ -7,13 +7,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
 from query_api.past_view import past_view
 from query_api.ports import Asked, AsOf
 from query_api.table_view import TableView
-from schemas.errors import PastError
+from schemas.errors import PastError, StorageError
 from schemas.identities import Offset
 from schemas.limits import HISTORY_ANSWERS_MAX
 from schemas.positions import Position
@@ -121,6 +122,12 @@ class EmbeddedHistory:
         if floor > self._dropped_to:
             self._store.drop_before(floor)
             self._dropped_to = floor
+
+    def size_bytes(self) -> int:
+        """About how much of it is on the disk; 0 where that cannot be read."""
+        with suppress(StorageError):
+            return self._store.live_bytes()
+        return 0
 
     def close(self) -> None:
         """Closes what is on the disk."""

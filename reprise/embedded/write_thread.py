@@ -376,12 +376,24 @@ class WriteThread:
                 floor=Offset(self.folding.durable_offset + 1),
                 exempt=exempt,
             )
-            if self._history is not None:
-                self._history.retain()
         except DiskError as error:
             self._note_disk(Part.RETENTION, error)
         else:
             self.conditions.clear(Part.RETENTION)
+        if self._history is not None:
+            self._retain_past(self._history)
+
+    def _retain_past(self, history: EmbeddedHistory) -> None:
+        try:
+            history.retain()
+        except StorageError as error:
+            self._note_disk(Part.HISTORY, error)
+        else:
+            problem = history.recorder.problem
+            if problem:
+                self.conditions.set(Part.HISTORY, "disk", problem, logged=False)
+            else:
+                self.conditions.clear(Part.HISTORY)
 
     def _sync_often(self) -> None:
         while not self._stopping.wait(self._settings.log_sync_s):

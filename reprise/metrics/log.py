@@ -3,6 +3,7 @@
 from typing import Final
 
 from bridge.delivery.log_sink import LogSink
+from reprise.embedded.history import EmbeddedHistory
 from reprise.metrics.family import Family, counter, gauge
 from schemas.conditions import DISK_PARTS, Conditions
 from streams.log.embedded import EmbeddedLog
@@ -22,6 +23,19 @@ LOG: Final[tuple[Family[EmbeddedLog], ...]] = (
         "reprise_log_size_bytes",
         "Bytes of the records that the log keeps.",
         lambda log: log.size_bytes,
+    ),
+)
+
+HISTORY: Final[tuple[Family[EmbeddedHistory], ...]] = (
+    gauge(
+        "reprise_history_bytes",
+        "About how many bytes of the table's past are kept.",
+        lambda history: history.size_bytes(),
+    ),
+    gauge(
+        "reprise_history_recording",
+        "1 while the table's past is recorded, 0 while that fails.",
+        lambda history: not history.recorder.problem,
     ),
 )
 

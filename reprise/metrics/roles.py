@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry
 from reprise.metrics.delivery import DELIVERY, MEMBERSHIP, REACHABLE
 from reprise.metrics.family import RoleCollector
 from reprise.metrics.http import HTTP
-from reprise.metrics.log import COMMANDS, DISK, LOG, WAITING
+from reprise.metrics.log import COMMANDS, DISK, HISTORY, LOG, WAITING
 from reprise.metrics.process import PROCESS, Role, process_registry
 from reprise.metrics.publishers import FOLDED, RECEIVED, REPLAY, STANDINGS, Received, received
 from reprise.metrics.replica import LAG, REPLICA
@@ -48,6 +48,9 @@ def embedded_collector(service: "EmbeddedService") -> RoleCollector:
     )
     collector.add(REPLAY, lambda: pump.replayer)
     collector.add(LOG, lambda: loop.log)
+    if service.history is not None:
+        history = service.history
+        collector.add(HISTORY, lambda: history)
     collector.add(WAITING, lambda: loop.sink)
     collector.add(COMMANDS, lambda: loop.commands.refused)
     collector.add(DISK, lambda: loop.conditions)
