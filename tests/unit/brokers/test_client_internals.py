@@ -6,6 +6,7 @@ version before the pin in pyproject.toml is moved.
 
 import asyncio
 import inspect
+import random
 import tomllib
 from functools import partial
 from importlib.metadata import version
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import aiokafka.client  # type: ignore[import-untyped]
+import cramjam
 import pytest
 from aiokafka.client import AIOKafkaClient
 from aiokafka.conn import (  # type: ignore[import-untyped]
@@ -21,9 +23,13 @@ from aiokafka.conn import (  # type: ignore[import-untyped]
     collect_hosts,
     create_conn,
 )
+from aiokafka.producer.message_accumulator import (  # type: ignore[import-untyped]
+    BatchBuilder,
+)
 from aiokafka.producer.sender import Sender  # type: ignore[import-untyped]
 from aiokafka.producer.transaction_manager import TransactionManager  # type: ignore[import-untyped]
 from aiokafka.protocol.metadata import MetadataRequest, MetadataRequest_v5  # type: ignore[import-untyped]
+from aiokafka.record.memory_records import MemoryRecords  # type: ignore[import-untyped]
 
 from brokers import client_internals
 from brokers.client_internals import adopt_epoch, epoch_of, start_client
@@ -200,3 +206,17 @@ def test_a_connection_that_its_client_forgot_is_closed(answered: bool) -> None:
         server.close()
 
     asyncio.run(scenario())
+
+
+def test_what_is_written_is_compressed_with_zstd_at_level_1() -> None:
+    value = random.Random(0).choices(b"abcdefgh", k=20_000)
+    batch: Any = BatchBuilder(2**20, 4)
+    batch.append(key=None, value=bytes(value), timestamp=1)
+    written = bytes(batch._build())
+    records = MemoryRecords(written).next_batch()
+    assert [record.value for record in records] == [bytes(value)]
+    plain: Any = BatchBuilder(2**20, 0)
+    plain.append(key=None, value=bytes(value), timestamp=1)
+    payload = bytes(plain._build())[61:]
+    assert written[61:] == bytes(cramjam.zstd.compress(payload, level=1))
+    assert written[61:] != bytes(cramjam.zstd.compress(payload, level=3))
