@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+import uvloop
 
 from bridge.service import Bridge, BridgeSettings
 from bridge.sockets.reader import open_reader
@@ -57,7 +58,7 @@ def run_bridge(options: BridgeOptions) -> None:
     """
     raise_open_files_limit()
     quiet_client()
-    asyncio.run(_run(options))
+    uvloop.run(_run(options))
 
 
 async def _run(options: BridgeOptions) -> None:
