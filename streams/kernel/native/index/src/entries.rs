@@ -44,6 +44,21 @@ impl Index {
         }
     }
 
+    /// The same for changes of one publisher, `AHEAD` at most: of their keys, too. What is not its
+    /// own of them is only looked at in vain.
+    pub fn touch_changes(&self, publisher: &Publisher, lora_name: &str, changes: &[Change]) {
+        for change in changes {
+            publisher.entries.touch(change.key, self.placement);
+        }
+        if let Some(number) = publisher.memberships.number_of(lora_name) {
+            let mut prefixes = [0; AHEAD];
+            for (prefix, change) in prefixes.iter_mut().zip(changes) {
+                *prefix = change.prefix;
+            }
+            self.touch_blocks(publisher, number, &prefixes[..changes.len()]);
+        }
+    }
+
     /// The entries of some keys, `AHEAD` at most, whose blocks are brought into the cache.
     pub fn find_ahead(
         &self,

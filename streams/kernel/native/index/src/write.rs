@@ -347,13 +347,17 @@ impl<'a> WriteTurn<'a> {
         let lora_name = &context.scope.lora_name;
         let mut slot = None;
         let mut last: Option<(u32, u64)> = None;
-        for change in changes {
+        for (place, change) in changes.iter().enumerate() {
             let id = match last {
                 Some((dp_rank, id)) if dp_rank == change.dp_rank => id,
                 _ => self.state.open_publisher(stream.clone(), change.dp_rank),
             };
             last = Some((change.dp_rank, id));
             let (publisher, index) = self.publisher(id)?;
+            if place % AHEAD == 0 {
+                let next = &changes[place..changes.len().min(place + AHEAD)];
+                index.touch_changes(publisher, lora_name, next);
+            }
             if change.clears {
                 if let Some(number) = publisher.memberships.number_of(lora_name) {
                     self.clear_membership(id, number)?;
