@@ -86,6 +86,27 @@ def test_every_consumer_of_the_process_has_it() -> None:
     assert aiokafka.consumer.consumer.Fetcher is _CheckedFetcher
 
 
+@pytest.mark.parametrize(("small_bytes", "is_asked_again"), [(1, True), (2**20, False)])
+def test_after_a_small_answer_the_next_fetch_waits_for_more_to_come(
+    monkeypatch: pytest.MonkeyPatch, small_bytes: int, *, is_asked_again: bool
+) -> None:
+    monkeypatch.setattr(client_internals, "FETCH_GATHER_BYTES", small_bytes)
+    monkeypatch.setattr(client_internals, "FETCH_GATHER_S", 3600.0)
+
+    def answer(_: Partition, offset: int) -> tuple[int, bytes]:
+        return 0, b"" if offset == LOG.end else LOG.bytes
+
+    async def scenario() -> None:
+        async with fetching(answer) as (fetcher, _, client):
+            taken = await fetcher.fetched_records([FIRST, SECOND], timeout=1)
+            assert offsets(taken) == {FIRST: [*range(12)], SECOND: [*range(12)]}
+            for _ in range(50):
+                await asyncio.sleep(0.001)
+            assert (client.asked > 1) == is_asked_again
+
+    asyncio.run(scenario())
+
+
 def test_damage_in_one_partition_loses_nothing_of_the_others() -> None:
     """As aiokafka has it, what was taken of the others is dropped when a checksum fails."""
 
