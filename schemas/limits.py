@@ -234,6 +234,7 @@ LAG_BYTES_MAX: Final = 64 * MIB  # of it, however fast
 LAG_RECORD_BYTES: Final = 512  # that a record counts beside its bytes: a gap takes time, too
 LAG_RECORDS_MAX: Final = 65_536  # of a partition that are remembered until they are folded
 LAG_LOOK_S: Final = 0.01  # how often it is looked how far the workers are, while some may wait
+LAG_LOOK_MAX_S: Final = 0.08  # the same where they have not got on; a look is 0.5 ms of CPU
 LAG_SILENT_S: Final = 1.0  # workers that stand still for longer hold nobody back
 BRIDGE_FLUSH_S: Final = 3.0  # for the queue to be acknowledged, on a rebalance and at the end
 

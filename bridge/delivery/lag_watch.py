@@ -1,7 +1,8 @@
 """Looks how far the workers are, while publishers wait for that or may soon; see `partition_lag`.
 
-What the workers' group has committed is asked for, up to fifty times a second, and not at all while
-little is under way. Where it cannot be asked for, or does not move, nobody waits.
+What the workers' group has committed is asked for, up to a hundred times a second while it moves,
+less and less often while it does not, and not at all while little is under way. Where it cannot be
+asked for, or does not move, nobody waits.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from typing import Protocol
 from bridge.delivery.partition_lag import PartitionLag
 from brokers.errors import AWAY
 from schemas.identities import PublisherKey
-from schemas.limits import LAG_LOOK_S, LAG_SILENT_S
+from schemas.limits import LAG_LOOK_MAX_S, LAG_LOOK_S, LAG_SILENT_S
 
 _logger = logging.getLogger(__name__)
 
@@ -50,20 +51,25 @@ class LagWatch:
         self._offsets = offsets
         self._on_released = on_released
         self._is_failing = False  # logged already
+        self._seen: dict[int, int] = {}  # what was committed, by partition
 
     async def run(self) -> None:
         """Looks until it is cancelled."""
         try:
+            pause_s = LAG_LOOK_S
             while True:
                 now = time.monotonic()
                 asking = [lag for lag in self._lags if lag.asks(now)]
-                if asking:
-                    await self._look(asking)
-                await asyncio.sleep(LAG_SILENT_S if self._is_failing else LAG_LOOK_S)
+                if asking and not await self._look(asking):
+                    pause_s = min(2 * pause_s, LAG_LOOK_MAX_S)
+                else:
+                    pause_s = LAG_LOOK_S
+                await asyncio.sleep(LAG_SILENT_S if self._is_failing else pause_s)
         finally:
             await self._offsets.close()
 
-    async def _look(self, asking: Sequence[PartitionLag]) -> None:
+    async def _look(self, asking: Sequence[PartitionLag]) -> bool:
+        """Whether the workers have got on anywhere since it was last looked there."""
         offsets: Mapping[int, int] = {}
         try:
             offsets = await self._offsets.fetch([lag.partition for lag in asking])
@@ -80,3 +86,6 @@ class LagWatch:
             released = lag.folded(offsets.get(lag.partition), now)
             if released:
                 self._on_released(released)
+        has_moved = any(self._seen.get(place) != offset for place, offset in offsets.items())
+        self._seen.update(offsets)
+        return has_moved

@@ -78,6 +78,32 @@ def play(scenario: Callable[[Bench], "asyncio.Future[None] | object"]) -> Bench:
     return asyncio.run(run())
 
 
+def test_it_is_looked_less_often_while_workers_do_not_get_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses: list[float] = []
+    sleep = asyncio.sleep
+
+    async def note(seconds: float) -> None:
+        pauses.append(seconds)
+        await sleep(0)
+
+    async def scenario(bench: Bench) -> None:
+        bench.offsets.committed = {0: 0}
+        bench.hold(0, ONE)
+        monkeypatch.setattr(asyncio, "sleep", note)
+        await bench.until(lambda: len(bench.offsets.asked) == 5)
+        bench.offsets.committed = {0: 1}
+        await bench.until(lambda: len(bench.offsets.asked) == 6)
+        monkeypatch.setattr(asyncio, "sleep", sleep)
+
+    monkeypatch.setattr(lag_watch, "LAG_LOOK_S", 0.003)
+    monkeypatch.setattr(lag_watch, "LAG_LOOK_MAX_S", 0.01)
+    monkeypatch.setattr(partition_lag, "LAG_SILENT_S", 3600.0)
+    play(scenario)
+    assert [one for one in pauses if one > 0.001][:6] == [0.003, 0.006, 0.01, 0.01, 0.01, 0.003]
+
+
 def test_only_partitions_in_which_somebody_waits_are_asked_for_until_that_ends() -> None:
     async def scenario(bench: Bench) -> None:
         await asyncio.sleep(0.02)
