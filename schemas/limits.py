@@ -308,13 +308,14 @@ SKIPPED_ROWS_NAMED_MAX: Final = 100  # waiting to be logged; the latest ones are
 HOLD_COUNT_MAX: Final = 65_535  # kernel counter `hold_count_overflow`
 GROUP_MAX: Final = 63  # cache groups above it are not remembered as skipped
 
-# worker: between its consumer and its fold, in records, since Faust counts no bytes. Above them it
-# fetches no more. It has a poll, a buffer and a batch in memory at once: 32 MiB of records of
-# 44 KiB, which is a busy engine's, and 6 GiB if each were as large as a message may be. Fetched and
+# worker: between its consumer and its fold, in messages, since Faust counts no bytes. Above them it
+# fetches no more. It has a poll, a buffer and a batch in memory at once: some 40 MiB while it
+# catches up with busy engines, and 3 GiB if each record were as large as one may be. Fetched and
 # not polled there are 32 MiB more, compressed.
 WORKER_POLL_RECORDS_MAX: Final = 256
-WORKER_BUFFER_RECORDS_MAX: Final = 256
-WORKER_BATCH_RECORDS_MAX: Final = 256  # folded and written at once
+WORKER_MESSAGE_BYTES: Final = 256 * KIB  # of records that are one message, or a single record
+WORKER_BUFFER_MESSAGES_MAX: Final = 64
+WORKER_BATCH_MESSAGES_MAX: Final = 64  # folded and written at once
 
 # worker: the Faust app, its end and its restart.
 WORKER_FLUSH_S: Final = 0.02  # batches begin no more often: latency, for larger flushes
@@ -528,8 +529,8 @@ assert TABLE_BATCH_BYTES_MAX < TABLE_TRANSACTION_BYTES_MAX, "a larger flush need
 assert KAFKA_REQUEST_MS < TABLE_TRANSACTION_MS, "one slow request must not end a transaction"
 assert (
     KAFKA_MESSAGE_MAX_BYTES
-    * (WORKER_POLL_RECORDS_MAX + WORKER_BUFFER_RECORDS_MAX + WORKER_BATCH_RECORDS_MAX)
-    <= 6 * GIB
+    * (WORKER_POLL_RECORDS_MAX + WORKER_BUFFER_MESSAGES_MAX + WORKER_BATCH_MESSAGES_MAX)
+    <= 3 * GIB
 ), "a worker that catches up must fit a machine, however large its records are"
 
 # queries

@@ -33,8 +33,9 @@ parameters with the pinned versions):
     signal `on_partitions_revoked`
         the group waits for it; so the flush under way ends before others have the partitions.
     `_getmany`
-        a batch that is damaged is read past; any other error of the client ends the app in order,
-        where Faust would crash.
+        records that came together become one message, for Faust's work on each takes several times
+        as long as to fold it; a batch that is damaged is read past; any other error of the client
+        ends the app in order, where Faust would crash.
     `commit`, `_commit`
         what the tables cover, after each batch, too; a commit that fails, or takes long, is left to
         the next one, where Faust would crash, or wait for a thread that has crashed.
@@ -95,10 +96,11 @@ from schemas.identities import Offset
 from schemas.limits import (
     CLIENT_LEAVE_S,
     WORKER_APP_STOP_S,
-    WORKER_BATCH_RECORDS_MAX,
-    WORKER_BUFFER_RECORDS_MAX,
+    WORKER_BATCH_MESSAGES_MAX,
+    WORKER_BUFFER_MESSAGES_MAX,
     WORKER_COMMIT_S,
     WORKER_DAMAGE_PAUSE_S,
+    WORKER_MESSAGE_BYTES,
     WORKER_POLL_RECORDS_MAX,
     WORKER_POLL_S,
     WORKER_STALL_CHECK_S,
@@ -234,7 +236,8 @@ class _Consumer(driver.Consumer):
                 if reading is not None and reading.entries.done():
                     return await self._take_read(tp)
             try:
-                return await super()._getmany(active_partitions, timeout)
+                found = await super()._getmany(active_partitions, timeout)
+                return {tp: _together(tp, map(_entry, records)) for tp, records in found.items()}
             except DamagedError as error:
                 await self._read_past(TP(*error.partition), error.offset)
                 return {}
@@ -261,7 +264,7 @@ class _Consumer(driver.Consumer):
             return {}
         await self.seek_wait({tp: found[-1].offset + 1})
         self._read_offset[tp] = start  # which the seek has set beyond what comes now
-        return {tp: [_record(tp, entry) for entry in found]}
+        return {tp: _together(tp, found)}
 
     def on_buffer_full(self, tp: TP) -> None:
         """The next record waits for room."""
@@ -361,7 +364,7 @@ class WorkerApp(faust.App):
             broker_commit_interval=WORKER_COMMIT_S,
             broker_commit_every=_NEVER,  # the fetch would wait for it
             broker_session_timeout=session_timeout_s,
-            stream_buffer_maxsize=WORKER_BUFFER_RECORDS_MAX,
+            stream_buffer_maxsize=WORKER_BUFFER_MESSAGES_MAX,
             stream_wait_empty=False,
             table_standby_replicas=0,
             topic_allow_declare=False,
@@ -381,7 +384,7 @@ class WorkerApp(faust.App):
         async def fold(stream: StreamT[bytes]) -> None:
             taking = cast("Stream[bytes]", stream)
             taking.add_processor(self.gathering.note)
-            async for batch in taking.take_events(WORKER_BATCH_RECORDS_MAX, within=flush_s):
+            async for batch in taking.take_events(WORKER_BATCH_MESSAGES_MAX, within=flush_s):
                 await self._fold(event.message for event in batch)
 
         async def release(*_: object, **__: object) -> None:
@@ -415,8 +418,7 @@ class WorkerApp(faust.App):
         records: defaultdict[int, list[LogEntry]] = defaultdict(list)
         for message in messages:
             if message.generation_id == self.consumer_generation_id:
-                entry = LogEntry(Offset(message.offset), message.value or b"")
-                records[message.partition].append(entry)
+                records[message.partition] += message.value
         try:
             await self.owner.fold(records)
         except Exception as error:  # noqa: BLE001 -- none may leave the agent
@@ -515,20 +517,40 @@ class WorkerApp(faust.App):
         """None: in a container the working directory may be read-only."""
 
 
-def _record(tp: TP, entry: LogEntry) -> SimpleNamespace:
-    """A record as the client would have given it."""
+def _entry(record: Any) -> LogEntry:
+    return LogEntry(Offset(record.offset), record.value or b"")
+
+
+def _together(tp: TP, entries: Iterable[LogEntry]) -> list[SimpleNamespace]:
+    """Records that came together as few messages, each with those of up to WORKER_MESSAGE_BYTES."""
+    messages: list[SimpleNamespace] = []
+    taken: list[LogEntry] = []
+    size_bytes = 0
+    for entry in entries:
+        if taken and size_bytes + len(entry.value) > WORKER_MESSAGE_BYTES:
+            messages.append(_message(tp, taken, size_bytes))
+            taken, size_bytes = [], 0
+        taken.append(entry)
+        size_bytes += len(entry.value)
+    if taken:
+        messages.append(_message(tp, taken, size_bytes))
+    return messages
+
+
+def _message(tp: TP, entries: list[LogEntry], size_bytes: int) -> SimpleNamespace:
+    """Records as the client would give one that stands where the first of them does."""
     return SimpleNamespace(
         topic=tp.topic,
         partition=tp.partition,
-        offset=entry.offset,
+        offset=entries[0].offset,
         timestamp=None,
         timestamp_type=None,
         headers=(),
         key=None,
-        value=entry.value,
+        value=entries,
         checksum=None,
         serialized_key_size=0,
-        serialized_value_size=len(entry.value),
+        serialized_value_size=size_bytes,
     )
 
 

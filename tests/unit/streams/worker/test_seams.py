@@ -227,7 +227,7 @@ class Damaged:
         self.told += 1
         if FIRST in active and self.told % 2:
             raise DamagedError(Partition(*FIRST), self.place, None)
-        return {SECOND: [self.told]}
+        return {SECOND: [SimpleNamespace(offset=self.told, value=b"")]}
 
     async def position(self, tp: TP) -> int:
         return self.place
@@ -250,8 +250,8 @@ def test_the_others_go_on_while_damage_is_read_past(monkeypatch: pytest.MonkeyPa
         given = [await seen.consumer._getmany({SECOND}, 1.0) for _ in range(2)]
         assert [list(one) for one in given] == [[SECOND]] * 2, "what is given of others is lost"
         assert seen.sought == []
-        (records,) = (await seen.consumer._getmany({FIRST, SECOND}, 1.0)).values()
-        assert [(one.offset, one.value) for one in records] == [(3, b""), (4, b""), (5, b"x")]
+        ((message,),) = (await seen.consumer._getmany({FIRST, SECOND}, 1.0)).values()
+        assert (message.offset, message.value) == (3, BEHIND)
         assert seen.sought == [{FIRST: 6}]
         assert seen.consumer._read_offset == {FIRST: 3}
 
@@ -271,3 +271,22 @@ def test_what_was_read_where_the_partition_stood_before_is_dropped(
         assert (seen.sought, seen.consumer._reading) == ([], {})
 
     asyncio.run(scenario())
+
+
+def test_records_that_came_together_are_few_messages_in_their_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(app, "WORKER_MESSAGE_BYTES", 10)
+    sizes = [4, 6, 1, 30, 0, 10, 1]
+    entries = [LogEntry(Offset(3 + place), b"x" * size) for place, size in enumerate(sizes)]
+    messages = app._together(FIRST, entries)
+    assert [[len(entry.value) for entry in message.value] for message in messages] == [
+        [4, 6],
+        [1],
+        [30],
+        [0, 10],
+        [1],
+    ]
+    assert [entry for message in messages for entry in message.value] == entries
+    assert [message.offset for message in messages] == [3, 5, 6, 7, 9]
+    assert app._together(FIRST, []) == []
