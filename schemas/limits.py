@@ -41,7 +41,7 @@ ENTRIES_NAMED_MAX: Final = 100  # unusable ones logged, for each reason; all are
 EVENTS_RETENTION_MS: Final = 7 * 24 * 3600 * 1000
 TOMBSTONE_RETENTION_MS: Final = 24 * 3600 * 1000
 COMPACTED_SEGMENT_MS: Final = 10 * 60 * 1000  # only closed segments are compacted
-COMPACTED_SEGMENT_BYTES: Final = 16 * MIB
+COMPACTED_SEGMENT_BYTES: Final = 8 * MIB  # what is being written is never compacted
 
 # Health: how soon after one line about a condition another, with another reason, is logged.
 CONDITION_REPEAT_S: Final = 10.0
@@ -275,6 +275,10 @@ TABLE_SYNC_S: Final = 5.0  # of the embedded table; its log may drop only what i
 TABLE_FLUSH_CHANGES_MAX: Final = 131_072  # and no longer than it takes to write them
 STORE_GENERATION_MIN_BYTES: Final = 1 * MIB  # deltas of a context before it is rewritten: its own
 TOPIC_GENERATION_MIN_BYTES: Final = 64 * KIB  # the same in a topic, which many small contexts share
+STORE_GENERATION_DELTAS: Final = 2.0  # times the live state, of deltas before it is rewritten
+TOPIC_GENERATION_DELTAS: Final = (
+    1.25  # in a topic; above 1: a context that only grows is left alone
+)
 DUMP_CHUNK_ENTRIES_MAX: Final = 32_768
 MAINTAINED_ENTRIES: Final = 4096  # released or rewritten at a time where nothing waits: 1 ms
 RELEASED_AT_ONCE: Final = 2048  # of them, before the time is looked at
@@ -517,6 +521,7 @@ assert HTTP_BACKLOG < OPEN_FILES_MAX, "every connection that waits takes a descr
 assert 1000 * REPLICA_AWAY_S < TOMBSTONE_RETENTION_MS, "a replica must not miss a tombstone"
 assert 2000 * TABLE_COPY_AGE_MAX_S <= TOMBSTONE_RETENTION_MS, "nor may a worker's copy"
 assert TABLE_RETAKE_S <= 12 * 3600, "brokers fence an older owner for a day after it last wrote"
+assert KAFKA_MESSAGE_MAX_BYTES <= COMPACTED_SEGMENT_BYTES, "brokers refuse what no segment holds"
 assert COMPACTED_SEGMENT_MS < TOMBSTONE_RETENTION_MS, "a segment is closed before it is cleaned"
 assert 2000 * REGISTERED_AGAIN_S < EVENTS_RETENTION_MS, "the log always says who is registered"
 

@@ -113,9 +113,10 @@ def topics_of(prefix: str, *, events_partitions: int, registry_partitions: int) 
         return f"{prefix}.{suffix}"
 
     # A tombstone may go only after every reader that was reading when it came has seen it.
-    # Only closed segments are compacted: so they are closed early, by size and by time.
+    # Only closed segments are compacted: so they are closed early, by size and by time, and cleaned
+    # when a seventh of a partition is new.
     compacted = {
-        "min.cleanable.dirty.ratio": "0.3",
+        "min.cleanable.dirty.ratio": "0.15",
         "delete.retention.ms": str(TOMBSTONE_RETENTION_MS),
         "segment.ms": str(COMPACTED_SEGMENT_MS),
         "segment.bytes": str(COMPACTED_SEGMENT_BYTES),

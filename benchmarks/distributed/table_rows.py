@@ -13,7 +13,11 @@ from brokers.options import client_options
 from brokers.settings import KafkaSettings
 from schemas.events import Removed, Stored, encode_events
 from schemas.identities import Offset
-from schemas.limits import MAINTAINED_ENTRIES, TOPIC_GENERATION_MIN_BYTES
+from schemas.limits import (
+    MAINTAINED_ENTRIES,
+    TOPIC_GENERATION_DELTAS,
+    TOPIC_GENERATION_MIN_BYTES,
+)
 from schemas.records import EventsRecord, RegisteredRecord, encode_record
 from schemas.registration import PublisherKind, Registration
 from streams.kernel import open_kernel
@@ -33,7 +37,9 @@ class TableRows:
         self.fold = Fold(open_kernel(SEED_OF_HASHES, name=kernel))
         self.rewritten = 0
         self._writer = RowWriter(
-            generation_min_bytes=TOPIC_GENERATION_MIN_BYTES, table=b"bench%03d" % partition
+            generation_min_bytes=TOPIC_GENERATION_MIN_BYTES,
+            generation_deltas=TOPIC_GENERATION_DELTAS,
+            table=b"bench%03d" % partition,
         )
         self._sequence = -1
         self._registration = Registration(

@@ -59,7 +59,7 @@ def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
             "on disk, once compacted",
             compacted,
             f"{(compacted - closed) / 1e6:.1f} MB of it in the active segment, which Kafka never"
-            " compacts; segments of 16 MiB",
+            " compacts; segments of 8 MiB",
         ),
         figure("on disk, once compacted, closed segments", closed),
     ]

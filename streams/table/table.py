@@ -32,6 +32,7 @@ The embedded service has no table topic. Then nothing here ever waits: see `run_
 import os
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -40,7 +41,9 @@ from schemas.identities import Offset
 from schemas.limits import (
     FLUSH_STEP_BYTES,
     MAINTAINED_ENTRIES,
+    STORE_GENERATION_DELTAS,
     STORE_GENERATION_MIN_BYTES,
+    TOPIC_GENERATION_DELTAS,
     TOPIC_GENERATION_MIN_BYTES,
 )
 from schemas.positions import LogBounds
@@ -130,7 +133,11 @@ class Table:
             generation_min_bytes = (
                 STORE_GENERATION_MIN_BYTES if alone else TOPIC_GENERATION_MIN_BYTES
             )
-        self._generation_min_bytes = generation_min_bytes
+        self._new_writer = partial(
+            RowWriter,
+            generation_min_bytes=generation_min_bytes,
+            generation_deltas=STORE_GENERATION_DELTAS if topic is None else TOPIC_GENERATION_DELTAS,
+        )
         self._store = TableStore(path)
         try:
             with suppress(RowCorruptError):  # `open` handles it
@@ -148,7 +155,7 @@ class Table:
         self.fold = fold
         self.flushed = self.durable = NO_OFFSET
         self._start = 0
-        self._writer = RowWriter(generation_min_bytes=self._generation_min_bytes)
+        self._writer = self._new_writer()
         self._unflushed: TableChanges | None = None
         self._flushing: Flush | None = None
         self._switching: _Switch | None = None
@@ -249,8 +256,7 @@ class Table:
             reader.unproven(0),
             reader.bridges(0),
         )
-        self._writer = RowWriter(
-            generation_min_bytes=self._generation_min_bytes,
+        self._writer = self._new_writer(
             table=self._store.table(),
             strays=stored.strays,
             contexts=reader.contexts(0).states,

@@ -22,7 +22,11 @@ from typing import NamedTuple
 import msgspec
 
 from schemas.identities import ModelContext, PublisherKey
-from schemas.limits import DUMP_CHUNK_ENTRIES_MAX, ROWS_AT_ONCE_MAX
+from schemas.limits import (
+    DUMP_CHUNK_ENTRIES_MAX,
+    ROWS_AT_ONCE_MAX,
+    STORE_GENERATION_DELTAS,
+)
 from schemas.positions import PublisherState
 from schemas.registration import Registered
 from streams.kernel.changes import CHANGE_BYTES
@@ -95,12 +99,16 @@ class RowWriter:
         self,
         *,
         generation_min_bytes: int,
+        generation_deltas: float = STORE_GENERATION_DELTAS,
         table: bytes = b"",
         strays: Iterable[bytes] = (),
         contexts: Mapping[ModelContext, ContextRows] | None = None,
         seed_written: bool = False,
     ) -> None:
-        """`generation_min_bytes`: a context with fewer bytes of deltas is not rewritten."""
+        """Args:
+        generation_min_bytes: a context with fewer bytes of deltas is not rewritten.
+        generation_deltas: nor is one with deltas of less than so many times its live entries.
+        """
         self.table = table
         self.strays = list(strays)
         self.contexts: dict[ModelContext, ContextRows] = dict(contexts or {})
@@ -108,6 +116,7 @@ class RowWriter:
         self._due: dict[ModelContext, None] = {}  # a set in the order in which they got heavy
         self._seed_written = seed_written
         self._generation_min_bytes = generation_min_bytes
+        self._generation_deltas = generation_deltas
 
     def flush(self, fold: Fold, changes: TableChanges) -> Flush:
         """The rows of a flush; until `note` is called, the same changes give the same rows."""
@@ -172,7 +181,8 @@ class RowWriter:
             return
         live = {view.context: view.entries for view in fold.kernel.contexts()}
         for context in heavy:
-            if flush.grown[context].delta_bytes > 2 * CHANGE_BYTES * live.get(context, 0):
+            live_bytes = CHANGE_BYTES * live.get(context, 0)
+            if flush.grown[context].delta_bytes > self._generation_deltas * live_bytes:
                 self._due[context] = None
 
     @property

@@ -136,6 +136,18 @@ def test_a_context_is_rewritten_where_its_rows_outweigh_twice_what_it_holds_and_
     assert (writer.begin_rewriting(fold) is not None) is is_rewritten
 
 
+@pytest.mark.parametrize(("deltas", "is_rewritten"), [(2.0, True), (2.1, False)])
+def test_how_many_times_what_it_holds_they_must_outweigh_is_a_setting(
+    fold: Fold, deltas: float, is_rewritten: bool
+) -> None:
+    writer = RowWriter(generation_min_bytes=0, generation_deltas=deltas)
+    for sequence, count in enumerate([5, 5, 5]):
+        apply(fold, blocks(sequence, count))
+        flush = flushed(writer, fold).flush
+    writer.find_heavy(fold, flush)
+    assert writer.has_heavy is is_rewritten
+
+
 def begun(writer: RowWriter, fold: Fold, *records: bytes) -> Rewriting:
     """A flush of records, after which the context is rewritten."""
     apply(fold, *records)
