@@ -84,11 +84,8 @@ def test_a_flood_waits_for_the_workers_and_its_neighbour_does_not(
         flood.publish(BATCHES)
         until_waiting(bridge, flood)
         assert bridge.metric("reprise_bridge_held_back_publishers") == 1
-        # The workers fold meanwhile, and the flood goes on as they do.
-        until(
-            lambda: bridge.metric("reprise_bridge_unfolded_bytes") > LAG_BYTES_FIRST,
-            what="more waits for the workers than they fold in 50 ms",
-        )
+        # How much may stand before the workers follows how fast they are: less than at first.
+        assert bridge.metric("reprise_bridge_unfolded_bytes") > 0
         quiet.publish(3)
         deployment.until_logged(quiet)
         written = logged_bytes(deployment, flood)
