@@ -4,8 +4,6 @@
 //! was begun, in order, has the entries as of the last of these: a change says what an entry is, not
 //! by how much it differs.
 
-use std::collections::BTreeMap;
-
 use crate::changes::{CHANGE_BYTES, Change};
 use crate::entry_table::Place;
 use crate::names::ContextKey;
@@ -13,8 +11,9 @@ use crate::publisher::Publisher;
 use crate::scope::Scope;
 use crate::state::State;
 
-/// Slots whose entries are sorted together.
-const BUCKET_SLOTS: u32 = 64;
+/// Slots whose entries are sorted together: few enough for a slice, and so many that what is added to
+/// in turn stays in the cache.
+const BUCKET_SLOTS: u32 = 4096;
 /// With more of them, as where a block goes by many keys, they stay as they were found.
 const SORTED_MAX: usize = 16_384;
 
@@ -30,7 +29,9 @@ pub struct Dump {
     /// Where the present one's next entries are; None once there are none.
     place: Option<Place>,
     /// By the slots they are of, so that the parts of a dump follow the index.
-    buckets: BTreeMap<u32, Vec<Found>>,
+    buckets: Vec<Vec<Found>>,
+    /// How many of the buckets were taken.
+    taken: usize,
     /// Sorted, and not taken yet.
     ready: Vec<u8>,
 }
@@ -41,7 +42,7 @@ impl Dump {
         let known = state.publishers.values().filter(|known| known.stream == stream);
         let publishers = known.map(|known| known.id).collect();
         let place = Some(Place::default());
-        Self { context, publishers, place, buckets: BTreeMap::new(), ready: Vec::new() }
+        Self { context, publishers, place, buckets: Vec::new(), taken: 0, ready: Vec::new() }
     }
 
     /// Looks at so many further entries, or up to a shard more. Returns how many; fewer once all
@@ -92,7 +93,11 @@ impl Dump {
                     count: publisher.counts.of(&entry, tier),
                 };
                 let found = Found { slot: entry.slot, change: change.encode() };
-                buckets.entry(entry.slot / BUCKET_SLOTS).or_default().push(found);
+                let bucket = (entry.slot / BUCKET_SLOTS) as usize;
+                if bucket >= buckets.len() {
+                    buckets.resize_with(bucket + 1, Vec::new);
+                }
+                buckets[bucket].push(found);
             }
         });
         self.place = next;
@@ -104,8 +109,10 @@ impl Dump {
     pub fn take(&mut self, entries_max: usize) -> Vec<u8> {
         let bytes_max = CHANGE_BYTES.saturating_mul(entries_max);
         while self.ready.len() < bytes_max
-            && let Some((_, mut bucket)) = self.buckets.pop_first()
+            && let Some(bucket) = self.buckets.get_mut(self.taken)
         {
+            let mut bucket = std::mem::take(bucket);
+            self.taken += 1;
             if bucket.len() <= SORTED_MAX {
                 // By slot; then by the rest, so that the same entries give the same bytes.
                 bucket.sort_unstable_by_key(|found| (found.slot, found.change));

@@ -77,6 +77,7 @@ impl Index {
             if let Some(membership) = publisher.memberships.get(entry.membership) {
                 let scope = &self.scopes[membership.scope as usize];
                 scope.touch(scope.slots.prefix(entry.slot), self.placement);
+                scope.slots.touch_set(entry.slot);
             }
         }
         found

@@ -8,7 +8,8 @@ use crate::hashing::Placement;
 use crate::memberships::Memberships;
 use crate::names::TIERS;
 use crate::scope::Scope;
-use crate::tables::Sharded;
+use crate::slots::Slots;
+use crate::tables::{Places, Sharded};
 
 /// A block under the publisher's own key, on one tier or more.
 #[derive(Clone, Copy)]
@@ -38,6 +39,9 @@ impl Entry {
         (0..TIERS).filter(move |&tier| entry.has(tier))
     }
 }
+
+/// How many entries ahead a walk asks for what it will show.
+const AHEAD: usize = 32;
 
 const TIER_MASK: u32 = (1 << TIERS) - 1;
 
@@ -102,23 +106,47 @@ impl<'a> Keys<'a> {
 
     /// The key of a row's slot. A membership stays while there are entries of it.
     #[inline]
-    fn of(self, row: Row) -> u64 {
+    fn of_row(self, row: Row) -> u64 {
         self.of_slot(row.membership(), row.slot)
     }
 
     #[inline]
     fn of_slot(self, membership: u32, slot: u32) -> u64 {
-        let membership = self.memberships.get(membership);
-        membership.map_or(0, |part| self.scopes[part.scope as usize].slots.key(slot))
+        self.slots_of(membership).map_or(0, |slots| slots.key(slot))
     }
 
     #[inline]
-    fn place_of_row(self, row: &Row) -> u64 {
-        self.placement.of(self.of(*row))
+    fn slots_of(self, membership: u32) -> Option<&'a Slots> {
+        Some(&self.scopes[self.memberships.get(membership)?.scope as usize].slots)
+    }
+
+    /// Has key and prefix hash of an entry's block brought into the cache.
+    #[inline]
+    fn touch_block(self, membership: u32, slot: u32) {
+        if let Some(slots) = self.slots_of(membership) {
+            slots.touch_key(slot);
+            slots.touch_prefix(slot);
+        }
+    }
+}
+
+impl Places<Row> for Keys<'_> {
+    #[inline]
+    fn of(&self, row: &Row) -> u64 {
+        self.placement.of(self.of_row(*row))
     }
 
     #[inline]
-    fn place_of_own(self, own: &Own) -> u64 {
+    fn touch(&self, row: &Row) {
+        if let Some(slots) = self.slots_of(row.membership()) {
+            slots.touch_key(row.slot);
+        }
+    }
+}
+
+impl Places<Own> for Keys<'_> {
+    #[inline]
+    fn of(&self, own: &Own) -> u64 {
         self.placement.of(own.key)
     }
 }
@@ -157,7 +185,7 @@ impl EntryTable {
 
     #[inline]
     fn find_row(&self, key: u64, hash: u64, keys: Keys<'_>) -> Option<Entry> {
-        Some(self.rows.find(hash, |&row| keys.of(row) == key)?.entry(key))
+        Some(self.rows.find(hash, |&row| keys.of_row(row) == key)?.entry(key))
     }
 
     #[inline]
@@ -193,7 +221,7 @@ impl EntryTable {
             *found = self.likely_row(keys.placement.of(key)).map(|row| row.entry(key));
         }
         for entry in found.iter().flatten() {
-            std::hint::black_box(keys.of_slot(entry.membership, entry.slot));
+            keys.touch_block(entry.membership, entry.slot);
         }
         for (&key, found) in wanted.iter().zip(found) {
             let is_right =
@@ -210,9 +238,9 @@ impl EntryTable {
         let hash = keys.placement.of(key);
         let packed = membership << TIERS | 1 << tier;
         if keys.of_slot(membership, slot) == key {
-            self.rows.insert(hash, Row { slot, packed }, |row| keys.place_of_row(row));
+            self.rows.insert(hash, Row { slot, packed }, keys);
         } else {
-            self.own.insert(hash, Own { key, slot, packed }, |own| keys.place_of_own(own));
+            self.own.insert(hash, Own { key, slot, packed }, keys);
         }
     }
 
@@ -227,11 +255,11 @@ impl EntryTable {
         if entry.is_row {
             let (same, change) =
                 (|row: &Row| row.is_of(entry), |row: &mut Row| write(&mut row.packed));
-            self.rows.change(hash, same, change, |row| keys.place_of_row(row));
+            self.rows.change(hash, same, change, keys);
         } else {
             let (same, change) =
                 (|own: &Own| own.key == entry.key, |own: &mut Own| write(&mut own.packed));
-            self.own.change(hash, same, change, |own| keys.place_of_own(own));
+            self.own.change(hash, same, change, keys);
         }
     }
 
@@ -248,11 +276,11 @@ impl EntryTable {
         if entry.is_row {
             let (same, change) =
                 (|row: &Row| row.is_of(entry), |row: &mut Row| take(&mut row.packed));
-            self.rows.change(hash, same, change, |row| keys.place_of_row(row))
+            self.rows.change(hash, same, change, keys)
         } else {
             let (same, change) =
                 (|own: &Own| own.key == entry.key, |own: &mut Own| take(&mut own.packed));
-            self.own.change(hash, same, change, |own| keys.place_of_own(own))
+            self.own.change(hash, same, change, keys)
         }
     }
 
@@ -260,12 +288,12 @@ impl EntryTable {
     pub fn extract(&mut self, membership: u32, keys: Keys<'_>) -> Vec<Entry> {
         let rows = self
             .rows
-            .extract(|row| row.membership() == membership, |row| keys.place_of_row(row))
+            .extract(|row| row.membership() == membership, keys)
             .into_iter()
-            .map(|row| row.entry(keys.of(row)));
+            .map(|row| row.entry(keys.of_row(row)));
         let own = self
             .own
-            .extract(|own| own.packed >> TIERS == membership, |own| keys.place_of_own(own))
+            .extract(|own| own.packed >> TIERS == membership, keys)
             .into_iter()
             .map(Own::entry);
         rows.chain(own).collect()
@@ -278,7 +306,7 @@ impl EntryTable {
     }
 
     /// The next entries of a walk that begins at `Place::default()`, and where it goes on; None
-    /// where it ends. What stays while others come and go is seen, once or more often.
+    /// where it ends. Key and prefix hash of each are in the cache as it is shown. What stays while others come and go is seen, once or more often.
     pub fn part(&self, place: Place, keys: Keys<'_>, mut see: impl FnMut(Entry)) -> Option<Place> {
         if place.is_own {
             let (all, next) = self.own.part(place.position);
@@ -286,7 +314,13 @@ impl EntryTable {
             return Some(Place { is_own: true, position: next? });
         }
         let (rows, next) = self.rows.part(place.position);
-        rows.for_each(|&row| see(row.entry(keys.of(row))));
+        let rows: Vec<Row> = rows.copied().collect();
+        let touch = |row: &Row| keys.touch_block(row.membership(), row.slot);
+        rows.iter().take(AHEAD).for_each(touch);
+        for (at, &row) in rows.iter().enumerate() {
+            rows.get(at + AHEAD).into_iter().for_each(touch);
+            see(row.entry(keys.of_row(row)));
+        }
         Some(Place { is_own: next.is_none(), position: next.unwrap_or(0) })
     }
 

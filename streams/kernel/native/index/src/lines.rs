@@ -4,6 +4,8 @@
 //! What finds its line full goes to the next one that is not, and is counted in the lines that it
 //! went past: a line with such values is where a search that has found nothing goes on.
 
+use cache::prefetch;
+
 /// A line; `W` is 8 or 16, above `N`. Of the tags the last one counts what went past, at most 255, for
 /// good then; 0 is that of a vacant place.
 #[derive(Clone, Copy)]
@@ -105,12 +107,11 @@ impl<T: Copy + Default, const N: usize, const W: usize> Lines<T, N, W> {
         (line + 1) & (self.lines.len() - 1)
     }
 
-    /// Brings the line that `find` looks at first into the cache. Nothing depends on what is in it, so
-    /// that the processor goes on to what is touched next.
+    /// Has the line brought into the cache that `find` looks at first.
     #[inline]
     pub fn touch(&self, hash: u64) {
         if !self.lines.is_empty() {
-            std::hint::black_box(self.lines[self.home(hash)].passed());
+            prefetch(&self.lines[self.home(hash)]);
         }
     }
 

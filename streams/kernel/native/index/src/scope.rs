@@ -8,7 +8,7 @@ use crate::hashing::Placement;
 use crate::names::ScopeKey;
 use crate::sets::HolderSets;
 use crate::slots::{EMPTY_SET, Slots};
-use crate::tables::Sharded;
+use crate::tables::{Places, Sharded};
 use crate::walk::Everyone;
 
 /// A publisher that is registered in the scope or holds blocks there.
@@ -239,9 +239,8 @@ impl Scope {
             return slot;
         }
         let slot = self.slots.allocate(prefix, key, after);
-        let slots = &self.slots;
-        let place = |&slot: &u32| placement.of(slots.prefix(slot));
-        self.index.insert(placement.of(prefix), slot, place);
+        let places = SlotPlaces { slots: &self.slots, placement };
+        self.index.insert(placement.of(prefix), slot, places);
         slot
     }
 
@@ -276,12 +275,12 @@ impl Scope {
         self.slots.replace_set(slot, next);
         if next == EMPTY_SET {
             let prefix = self.slots.prefix(slot);
-            let slots = &self.slots;
+            let places = SlotPlaces { slots: &self.slots, placement };
             self.index.change(
                 placement.of(prefix),
                 |&known| known == slot,
                 |_| (true, true),
-                |&slot| placement.of(slots.prefix(slot)),
+                places,
             );
             self.slots.release(slot);
         }
@@ -295,6 +294,24 @@ impl Scope {
             + self.members.capacity() * size_of::<Option<Member>>()
             + self.instances.capacity() * size_of::<Option<Instance>>()
             + size_of::<Self>()
+    }
+}
+
+/// Where the slots are in the index.
+struct SlotPlaces<'a> {
+    slots: &'a Slots,
+    placement: Placement,
+}
+
+impl Places<u32> for SlotPlaces<'_> {
+    #[inline]
+    fn of(&self, &slot: &u32) -> u64 {
+        self.placement.of(self.slots.prefix(slot))
+    }
+
+    #[inline]
+    fn touch(&self, &slot: &u32) {
+        self.slots.touch_prefix(slot);
     }
 }
 

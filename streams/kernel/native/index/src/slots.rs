@@ -5,6 +5,8 @@
 //! that is free altogether. So the blocks of a prompt lie side by side even after much churn, and a
 //! query finds the next block by looking at the next slot.
 
+use cache::prefetch;
+
 /// Slots of one free mask.
 const EXTENT_SLOTS: u32 = 64;
 /// The pool grows by chunks of this many slots, which are never copied once full.
@@ -64,6 +66,23 @@ impl Slots {
     #[inline]
     pub fn set(&self, slot: u32) -> u32 {
         self.chunks[(slot / CHUNK_SLOTS) as usize].sets[(slot % CHUNK_SLOTS) as usize]
+    }
+
+    /// Has the key of a slot brought into the cache; likewise the others.
+    #[inline]
+    pub fn touch_key(&self, slot: u32) {
+        prefetch(&self.chunks[(slot / CHUNK_SLOTS) as usize].keys[(slot % CHUNK_SLOTS) as usize]);
+    }
+
+    #[inline]
+    pub fn touch_prefix(&self, slot: u32) {
+        let chunk = &self.chunks[(slot / CHUNK_SLOTS) as usize];
+        prefetch(&chunk.prefixes[(slot % CHUNK_SLOTS) as usize]);
+    }
+
+    #[inline]
+    pub fn touch_set(&self, slot: u32) {
+        prefetch(&self.chunks[(slot / CHUNK_SLOTS) as usize].sets[(slot % CHUNK_SLOTS) as usize]);
     }
 
     #[inline]

@@ -249,6 +249,12 @@ impl Index {
         let place = |entry: &Entry| members.get(entry.membership as usize).copied().flatten();
         for entry in entries {
             let Some(member) = place(entry) else { continue };
+            let slots = &self.scopes[member.scope as usize].slots;
+            slots.touch_prefix(entry.slot);
+            slots.touch_set(entry.slot);
+        }
+        for entry in entries {
+            let Some(member) = place(entry) else { continue };
             let scope = &self.scopes[member.scope as usize];
             scope.touch(scope.slots.prefix(entry.slot), self.placement);
         }

@@ -7,8 +7,25 @@ use crate::lines::{Lines, Spot};
 const LINES_MAX: usize = 2048;
 /// Bits of a hash that choose the shard.
 const POSITION_BITS: u32 = 24;
-/// Values whose hashes are computed together when a shard grows, so that cache misses overlap.
+/// How many values ahead a shard that grows asks for what their hashes are computed from.
 const AHEAD: usize = 32;
+
+/// Where values are: a closure, or something that can also ask for what it will read.
+pub trait Places<T> {
+    /// The hash of a value.
+    fn of(&self, value: &T) -> u64;
+
+    /// Has what `of` will read brought into the cache.
+    #[inline]
+    fn touch(&self, _value: &T) {}
+}
+
+impl<T, F: Fn(&T) -> u64> Places<T> for F {
+    #[inline]
+    fn of(&self, value: &T) -> u64 {
+        self(value)
+    }
+}
 
 /// A shard has the values whose positions begin with the `depth` bits of `prefix`.
 #[derive(Clone, Copy)]
@@ -58,17 +75,19 @@ fn position_of(hash: u64) -> u32 {
     (even + ((bulge * slope) >> 16)) as u32
 }
 
-/// Each value with its hash; what hashes wait for in memory, they wait for together.
+/// Each value with its hash.
 fn with_hashes<T: Copy>(
     values: impl Iterator<Item = T>,
-    place: impl Fn(&T) -> u64,
+    places: &impl Places<T>,
     mut take: impl FnMut(u64, T),
 ) {
     let values: Vec<T> = values.collect();
-    let mut hashes = [0; AHEAD];
-    for part in values.chunks(AHEAD) {
-        hashes.iter_mut().zip(part).for_each(|(hash, value)| *hash = place(value));
-        hashes.iter().zip(part).for_each(|(&hash, &value)| take(hash, value));
+    values.iter().take(AHEAD).for_each(|value| places.touch(value));
+    for (at, &value) in values.iter().enumerate() {
+        if let Some(further) = values.get(at + AHEAD) {
+            places.touch(further);
+        }
+        take(places.of(&value), value);
     }
 }
 
@@ -92,12 +111,12 @@ impl<T: Copy + Default, const N: usize, const W: usize> Sharded<T, N, W> {
         self.shards[self.shard_of(hash)].find(hash, same)
     }
 
-    /// Adds a value that is not there. `place` gives the hash of any value.
+    /// Adds a value that is not there. `places` has the hash of any value.
     #[inline]
-    pub fn insert(&mut self, hash: u64, value: T, place: impl Fn(&T) -> u64) {
+    pub fn insert(&mut self, hash: u64, value: T, places: impl Places<T>) {
         let mut shard = self.shard_of(hash);
         while self.shards[shard].is_full() {
-            self.grow(shard, &place);
+            self.grow(shard, &places);
             shard = self.shard_of(hash);
         }
         self.shards[shard].insert(hash, value);
@@ -112,40 +131,47 @@ impl<T: Copy + Default, const N: usize, const W: usize> Sharded<T, N, W> {
         hash: u64,
         same: impl FnMut(&T) -> bool,
         change: impl FnOnce(&mut T) -> (bool, bool),
-        place: impl Fn(&T) -> u64,
+        places: impl Places<T>,
+    ) -> bool {
+        self.change_at(hash, same, change, &places)
+    }
+
+    #[inline]
+    fn change_at(
+        &mut self,
+        hash: u64,
+        same: impl FnMut(&T) -> bool,
+        change: impl FnOnce(&mut T) -> (bool, bool),
+        places: &impl Places<T>,
     ) -> bool {
         let number = self.shard_of(hash);
         let Some(spot) = self.shards[number].seek(hash, same) else { return false };
         let (answer, goes) = change(self.shards[number].at(spot));
         if goes {
-            self.remove(number, hash, spot, &place);
+            self.remove(number, hash, spot, places);
         }
         answer
     }
 
     #[inline]
-    fn remove(&mut self, number: usize, hash: u64, spot: Spot, place: &impl Fn(&T) -> u64) {
+    fn remove(&mut self, number: usize, hash: u64, spot: Spot, places: &impl Places<T>) {
         let shard = &mut self.shards[number];
         shard.remove(hash, spot);
         self.len -= 1;
         if shard.len() * 8 < N * shard.lines() && shard.lines() > 1 {
-            self.shrink(number, place);
+            self.shrink(number, places);
         }
     }
 
     /// Takes out the values that are `wanted`. Looks at all, which takes some 2 ns each, and asks for
     /// the places of those that it takes, not of the others.
-    pub fn extract(
-        &mut self,
-        mut wanted: impl FnMut(&T) -> bool,
-        place: impl Fn(&T) -> u64,
-    ) -> Vec<T>
+    pub fn extract(&mut self, mut wanted: impl FnMut(&T) -> bool, places: impl Places<T>) -> Vec<T>
     where
         T: PartialEq,
     {
         let taken: Vec<T> = self.iter().filter(|value| wanted(value)).copied().collect();
-        with_hashes(taken.iter().copied(), &place, |hash, value| {
-            self.change(hash, |known| *known == value, |_| (true, true), &place);
+        with_hashes(taken.iter().copied(), &places, |hash, value| {
+            self.change_at(hash, |known| *known == value, |_| (true, true), &places);
         });
         taken
     }
@@ -186,11 +212,11 @@ impl<T: Copy + Default, const N: usize, const W: usize> Sharded<T, N, W> {
     /// Makes room in a full shard: with more lines, or where it has all it may have, by giving the
     /// upper half of its positions to a new one.
     #[cold]
-    fn grow(&mut self, number: usize, place: &impl Fn(&T) -> u64) {
+    fn grow(&mut self, number: usize, places: &impl Places<T>) {
         let Range { depth, prefix } = self.ranges[number];
         let lines = self.shards[number].lines();
         if lines < LINES_MAX || depth == POSITION_BITS {
-            return self.resize(number, (2 * lines).max(1), place);
+            return self.resize(number, (2 * lines).max(1), places);
         }
         if depth == self.depth {
             let known = if depth == 0 { &[0][..] } else { &self.directory };
@@ -201,7 +227,7 @@ impl<T: Copy + Default, const N: usize, const W: usize> Sharded<T, N, W> {
         let (mut lower, mut upper) = (Lines::new(LINES_MAX), Lines::new(LINES_MAX));
         let bit = 1 << (POSITION_BITS - depth - 1);
         let values = std::mem::take(&mut self.shards[number]).into_values();
-        with_hashes(values, place, |hash, value| {
+        with_hashes(values, places, |hash, value| {
             let half = if position_of(hash) & bit == 0 { &mut lower } else { &mut upper };
             half.insert(hash, value);
         });
@@ -216,10 +242,10 @@ impl<T: Copy + Default, const N: usize, const W: usize> Sharded<T, N, W> {
         }
     }
 
-    fn resize(&mut self, number: usize, lines: usize, place: &impl Fn(&T) -> u64) {
+    fn resize(&mut self, number: usize, lines: usize, places: &impl Places<T>) {
         let mut resized = Lines::new(lines);
         let values = std::mem::take(&mut self.shards[number]).into_values();
-        with_hashes(values, place, |hash, value| resized.insert(hash, value));
+        with_hashes(values, places, |hash, value| resized.insert(hash, value));
         self.shards[number] = resized;
     }
 
@@ -236,7 +262,7 @@ impl<T: Copy + Default, const N: usize, const W: usize> Sharded<T, N, W> {
 
     /// Makes a shard's table smaller, or joins it with the one that it was split from.
     #[cold]
-    fn shrink(&mut self, number: usize, place: &impl Fn(&T) -> u64) {
+    fn shrink(&mut self, number: usize, places: &impl Places<T>) {
         let Range { depth, prefix } = self.ranges[number];
         let (len, bits) = (self.shards[number].len(), self.depth - depth);
         let other = (depth > 0).then(|| self.directory[((prefix ^ 1) << bits) as usize] as usize);
@@ -245,11 +271,11 @@ impl<T: Copy + Default, const N: usize, const W: usize> Sharded<T, N, W> {
             self.ranges[other].depth == depth && 2 * both <= N * self.shards[other].lines()
         });
         let Some(other) = other else {
-            return self.resize(number, Lines::<T, N, W>::lines_for(len), place);
+            return self.resize(number, Lines::<T, N, W>::lines_for(len), places);
         };
         let values = std::mem::take(&mut self.shards[number]).into_values();
         let kept = &mut self.shards[other];
-        with_hashes(values, place, |hash, value| kept.insert(hash, value));
+        with_hashes(values, places, |hash, value| kept.insert(hash, value));
         self.ranges[other] = Range { depth: depth - 1, prefix: prefix / 2 };
         self.enter(other);
         self.shards.swap_remove(number);
