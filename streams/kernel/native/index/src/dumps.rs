@@ -148,6 +148,26 @@ mod tests {
         changes
     }
 
+    /// So that whoever loads it finds each block behind the one before.
+    #[test]
+    fn a_dump_follows_the_slots() {
+        let hasher = PrefixHasher::new(7);
+        let state = RwLock::new(State::new(1000));
+        let changes: Vec<Change> = (0..30_000).map(|key| change(key, 0, 1)).collect();
+        WriteTurn::new(&state, &hasher).load(&test_context("i"), &changes).expect("loaded");
+        let mut dump = Dump::new(&state.read(), test_context("i"));
+        dump.gather(&state.read(), usize::MAX);
+        let mut slots = Vec::new();
+        while let Some(part) = Some(dump.take(1000)).filter(|part| !part.is_empty()) {
+            let state = state.read();
+            slots.extend(decode(&part).expect("changes").iter().map(|change| {
+                state.index.scopes[0].find(change.prefix, state.index.placement).expect("held")
+            }));
+        }
+        assert_eq!(slots.len(), 30_000);
+        assert!(slots.is_sorted());
+    }
+
     /// Through splits and joins of the tables, clears, and publishers that come and go.
     #[test]
     fn a_dump_and_the_changes_since_are_what_there_is() {

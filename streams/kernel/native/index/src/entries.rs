@@ -20,8 +20,8 @@ pub struct Block {
     pub tier: u32,
 }
 
-/// Blocks whose places in the tables are looked at together, so that cache misses overlap.
-pub const AHEAD: usize = 32;
+/// Blocks whose places in the tables are asked for together, so that cache misses overlap.
+pub const AHEAD: usize = 64;
 
 /// A new count of one entry.
 struct Step {

@@ -22,6 +22,10 @@ use crate::state::{Index, State};
 #[derive(Debug)]
 pub struct UnknownPublisher;
 
+/// Blocks of an event that are asked for before its turn, and how many events before it.
+const TOUCHED_MAX: usize = 4;
+const EVENTS_AHEAD: usize = 8;
+
 type Result<T> = std::result::Result<T, UnknownPublisher>;
 
 /// A write in progress, which holds the state's lock for one turn at a time.
@@ -78,7 +82,13 @@ impl<'a> WriteTurn<'a> {
         self.publisher(id)?;
         let mut cleared = None;
         let mut moves = Moves::new(events);
-        for event in events.iter().filter(|event| event.sequence() > after) {
+        for (at, event) in events.iter().enumerate() {
+            if let Some(further) = events.get(at + EVENTS_AHEAD) {
+                self.touch(id, further)?;
+            }
+            if event.sequence() <= after {
+                continue;
+            }
             moves.begin(event.sequence());
             match event {
                 Event::Stored(stored) => self.store(id, stored, &moves)?,
@@ -91,6 +101,22 @@ impl<'a> WriteTurn<'a> {
         }
         self.release_left_beside(events.iter().map(Event::blocks).sum());
         Ok(cleared)
+    }
+
+    /// Has what an event of few blocks looks at first brought into the cache: it has too few of them
+    /// to wait for all at once.
+    fn touch(&mut self, id: u64, event: &Event) -> Result<()> {
+        let (publisher, index) = self.publisher(id)?;
+        let (hashes, group) = match event {
+            Event::Stored(event) => (event.hashes, event.group),
+            Event::Removed(event) => (event.hashes, event.group),
+            Event::Cleared { .. } => return Ok(()),
+        };
+        let mask = group_mask(group);
+        for &hash in hashes.iter().take(TOUCHED_MAX) {
+            publisher.entries.touch(u64::from_le_bytes(hash) ^ mask, index.placement);
+        }
+        Ok(())
     }
 
     fn store(&mut self, id: u64, event: &Stored, moves: &Moves) -> Result<()> {
@@ -133,27 +159,27 @@ impl<'a> WriteTurn<'a> {
     ) -> Result<()> {
         let State { publishers, index, .. } = &mut *self.state;
         let publisher = publishers.get_mut(&id).ok_or(UnknownPublisher)?;
-        if let Some(membership) = publisher.memberships.get(chain.membership) {
-            index.touch(membership.scope);
-        }
+        let Some(membership) = publisher.memberships.get(chain.membership) else { return Ok(()) };
+        let number = membership.scope as usize;
+        index.touch(membership.scope);
         let mut keys = [0; AHEAD];
         let mut prefixes = [0; AHEAD];
         let mut start = blocks.start;
         while start < blocks.end {
             let len = AHEAD.min(blocks.end - start);
             let (keys, prefixes) = (&mut keys[..len], &mut prefixes[..len]);
-            for (i, key) in (start..).zip(&mut *keys) {
+            // What the first ones wait for comes while the others are hashed.
+            let (scope, placement) = (&index.scopes[number], index.placement);
+            for (i, (key, place)) in (start..).zip(keys.iter_mut().zip(&mut *prefixes)) {
                 *key = u64::from_le_bytes(event.hashes[i]) ^ mask;
-                publisher.entries.touch(*key, index.placement);
-            }
-            for (i, place) in (start..).zip(&mut *prefixes) {
+                publisher.entries.touch(*key, placement);
                 let local =
                     self.hasher.block(event.block_tokens(i), event.extra_key(i), &mut self.scratch);
                 let prefix = self.hasher.chain(chain.prefix, local);
+                scope.touch(prefix, placement);
                 chain.prefix = Some(prefix);
                 *place = prefix;
             }
-            index.touch_blocks(publisher, chain.membership, prefixes);
             for (&key, &prefix) in keys.iter().zip(&*prefixes) {
                 let block = Block { key, prefix, tier: event.tier };
                 let slot = index.hold(publisher, chain.membership, block, chain.slot);
