@@ -56,27 +56,78 @@ pub fn append_tokens(reader: &mut Reader, packed: &mut Vec<u8>) -> Result<()> {
         }
         return Ok(());
     }
+    let mut tokens = [[0; 4]; TOKENS_AT_ONCE];
+    while packed.len() < end {
+        let tokens = &mut tokens[..TOKENS_AT_ONCE.min((end - packed.len()) / 4)];
+        read_tokens(reader, tokens)?;
+        packed.extend_from_slice(tokens.as_flattened());
+    }
+    Ok(())
+}
+
+const TOKENS_AT_ONCE: usize = 64;
+
+/// Takes so many integers.
+///
+/// Where one begins is known once the one before has been looked at, and that wait is what takes the
+/// time. So each look finds the end of two, and a width is computed from its tag: to look it up in a
+/// table would be one more wait.
+fn read_tokens(reader: &mut Reader, tokens: &mut [[u8; 4]]) -> Result<()> {
     let bytes = reader.rest();
     let begin = reader.at();
-    let mut at = 0;
-    while packed.len() < end {
-        // Eight bytes hold any usual form, so one look at a table does for all widths.
-        if let Some(window) = bytes[at..].first_chunk() {
-            let window = u64::from_be_bytes(*window);
-            let Form { len, shift, mask } = FORMS[(window >> 56) as usize];
-            if len > 0 {
-                let token = (window >> shift) as u32 & mask;
-                packed.extend_from_slice(&token.to_le_bytes());
-                at += usize::from(len);
-                continue;
+    let (mut done, mut at) = (0, 0);
+    while done < tokens.len() {
+        if let Some(window) = window(bytes, at)
+            && let Some(width) = width_of(window >> 56)
+        {
+            tokens[done] = usual(window, width).to_le_bytes();
+            done += 1;
+            at += width;
+            let next_tag = window << (8 * width) >> 56;
+            if done < tokens.len()
+                && let Some(width) = width_of(next_tag)
+                && let Some(window) = self::window(bytes, at)
+            {
+                tokens[done] = usual(window, width).to_le_bytes();
+                done += 1;
+                at += width;
             }
+            continue;
         }
         reader.seek(begin + at);
-        packed.extend_from_slice(&token(reader)?.to_le_bytes());
+        tokens[done] = token(reader)?.to_le_bytes();
+        done += 1;
         at = reader.at() - begin;
     }
     reader.seek(begin + at);
     Ok(())
+}
+
+/// Eight bytes hold any usual form, and the tag of what follows.
+#[inline(always)]
+fn window(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_be_bytes(*bytes[at..].first_chunk()?))
+}
+
+/// The bytes of a number with this tag, where it is of a usual form: a positive fixint, or an
+/// unsigned number of 1, 2 or 4 bytes behind 0xcc, 0xcd or 0xce.
+#[inline(always)]
+fn width_of(tag: u64) -> Option<usize> {
+    if (0xcc..=0xce).contains(&tag) {
+        Some(1 + (1 << (tag & 3)))
+    } else if tag < 0x80 {
+        Some(1)
+    } else {
+        None
+    }
+}
+
+/// The number of so many bytes, tag included, that the window begins with.
+#[inline(always)]
+fn usual(window: u64, width: usize) -> u32 {
+    // A fixint is its own tag, whose top bit is not set.
+    let skipped = if width == 1 { 0 } else { 8 };
+    (window << skipped >> (64 - 8 * width + skipped)) as u32
 }
 
 fn pair(reader: &mut Reader) -> Result<u32> {
@@ -96,27 +147,4 @@ fn token(reader: &mut Reader) -> Result<u32> {
     }
     // Two's complement: i32 and u32 keep their bits.
     Ok(value as u32)
-}
-
-/// How to take a number from eight big-endian bytes that start with its tag; `len` 0: not this way.
-#[derive(Clone, Copy)]
-struct Form {
-    len: u8,
-    shift: u8,
-    mask: u32,
-}
-
-static FORMS: [Form; 256] = forms();
-
-const fn forms() -> [Form; 256] {
-    let mut forms = [Form { len: 0, shift: 0, mask: 0 }; 256];
-    let mut tag = 0;
-    while tag < 0x80 {
-        forms[tag] = Form { len: 1, shift: 56, mask: 0x7f };
-        tag += 1;
-    }
-    forms[0xcc] = Form { len: 2, shift: 48, mask: 0xff };
-    forms[0xcd] = Form { len: 3, shift: 40, mask: 0xffff };
-    forms[0xce] = Form { len: 5, shift: 24, mask: u32::MAX };
-    forms
 }
