@@ -121,10 +121,11 @@ class SequenceTracker:
 
     def advance(self, payload_digests: Iterable[int]) -> None:
         """As `observe` of batches each of which is the next one."""
+        sequence, fingerprints = self.sequence, self._fingerprints
         for digest in payload_digests:
-            self.sequence += 1
-            slot = self.sequence % DUPLICATE_WINDOW
-            self._fingerprints[slot] = hash((self.sequence, digest))
+            sequence += 1
+            fingerprints[sequence % DUPLICATE_WINDOW] = hash((sequence, digest))
+        self.sequence = sequence
 
     def _restart(self, sequence: int) -> Verdict:
         self.begin_incarnation()

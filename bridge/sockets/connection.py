@@ -51,6 +51,7 @@ from schemas.limits import (
 from schemas.registration import Registration
 
 _logger = logging.getLogger(__name__)
+new_message = tuple.__new__
 _monitor_numbers = count()
 
 
@@ -192,7 +193,11 @@ class Connection:
         if taken.is_broken:
             self._break(f"a message of more than {MESSAGE_FRAMES_MAX} frames")
         publisher = self.publisher
-        messages = [RawMessage(publisher, frames, received_at, link) for frames in taken.messages]
+        # Not by the named tuple's own constructor, which takes twice as long.
+        messages = [
+            new_message(RawMessage, (publisher, frames, received_at, link, None, size_bytes))
+            for frames, size_bytes in zip(taken.messages, taken.sizes, strict=True)
+        ]
         self._delivered += len(messages)
         self._delivered_bytes += taken.size_bytes + MESSAGE_HEADERS_BYTES * len(messages)
         if messages:

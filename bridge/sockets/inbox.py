@@ -72,18 +72,20 @@ class Inbox:
         """Appends the messages, as many as fit; never waits. Cost O(messages)."""
         publisher: PublisherKey | None = None
         queue: deque[RawMessage] = deque()
+        used_bytes = 0
         has_dropped = False
         with self._lock:
             was_empty = not self._queues
+            count, all_bytes = self._messages, self._size_bytes
             for message in messages:
                 size_bytes = message.size_bytes
                 if message.publisher is not publisher:  # almost always all are of one
                     publisher = message.publisher
                     queue = self._queues.get(publisher) or self._paused.get(publisher, deque())
-                used_bytes = self._bytes_of.get(publisher, 0)
+                    used_bytes = self._bytes_of.get(publisher, 0)
                 if (
-                    self._messages + len(queue) >= self._messages_max
-                    or self._size_bytes + used_bytes + size_bytes > self._bytes_max
+                    count + len(queue) >= self._messages_max
+                    or all_bytes + used_bytes + size_bytes > self._bytes_max
                 ):
                     self._drop(message)
                     has_dropped = True
@@ -91,11 +93,13 @@ class Inbox:
                 if not queue and publisher not in self._paused:
                     self._queues[publisher] = queue
                 queue.append(message)
-                self._bytes_of[publisher] = used_bytes + size_bytes
+                used_bytes += size_bytes
+                self._bytes_of[publisher] = used_bytes
                 if size_bytes > BULK_BYTES:
                     self.bulk += 1
-                self._messages += 1
-                self._size_bytes += size_bytes
+                count += 1
+                all_bytes += size_bytes
+            self._messages, self._size_bytes = count, all_bytes
             filled = was_empty and (bool(self._queues) or has_dropped)
         if filled:
             self._when_filled()
@@ -161,17 +165,19 @@ class Inbox:
         self, queue: deque[RawMessage], taken: list[RawMessage], room: int, room_bytes: int
     ) -> int:
         """Takes one publisher's share; returns its bytes, 0 where the next message does not fit."""
-        used_bytes = 0
+        before, used_bytes, all_bytes = len(taken), 0, 0
         while queue and room and used_bytes < INBOX_SHARE_BYTES:
             size_bytes = queue[0].size_bytes
             if taken and used_bytes + size_bytes > room_bytes:
                 break
             taken.append(queue.popleft())
             room -= 1
-            self._messages -= 1
-            self._size_bytes -= size_bytes
-            self._bytes_of[taken[-1].publisher] -= size_bytes
-            used_bytes += max(size_bytes, 1)
+            all_bytes += size_bytes
+            used_bytes += size_bytes or 1
+        if len(taken) > before:
+            self._messages -= len(taken) - before
+            self._size_bytes -= all_bytes
+            self._bytes_of[taken[-1].publisher] -= all_bytes
         return used_bytes
 
     def give_back(self, messages: Sequence[RawMessage]) -> None:

@@ -15,6 +15,7 @@ class RawMessage(NamedTuple):
         link: how often the publisher's link had come up when the message was sent over it; 0 where
             that is not known.
         batch: what the frames were decoded to, where that has been done ahead; else None.
+        counted_bytes: of all frames, where they were counted as they came; else 0.
     """
 
     publisher: PublisherKey
@@ -22,8 +23,9 @@ class RawMessage(NamedTuple):
     received_at: float
     link: int = 0
     batch: object = None
+    counted_bytes: int = 0
 
     @property
     def size_bytes(self) -> int:
         """The bytes of all frames."""
-        return sum(map(len, self.frames))
+        return self.counted_bytes or sum(map(len, self.frames))

@@ -32,6 +32,7 @@ class Taken(NamedTuple):
 
     Attributes:
         messages: the frames of each.
+        sizes: the bytes of each.
         size_bytes: of all of them.
         is_all: whether nothing more had arrived.
         is_broken: whether the last one has more than MESSAGE_FRAMES_MAX frames; the others are
@@ -39,6 +40,7 @@ class Taken(NamedTuple):
     """
 
     messages: list[list[bytes]]
+    sizes: list[int]
     size_bytes: int
     is_all: bool
     is_broken: bool
@@ -83,18 +85,20 @@ class PlainReader:
     ) -> Taken:
         """See `MessageReader`."""
         messages: list[list[bytes]] = []
+        sizes: list[int] = []
         until = time.monotonic() + seconds
         size_bytes, is_broken = 0, False
         while len(messages) < messages_max and size_bytes < bytes_max and not is_broken:
             try:
                 frames, is_broken = _receive(socket)
             except zmq.Again:
-                return Taken(messages, size_bytes, is_all=True, is_broken=False)
+                return Taken(messages, sizes, size_bytes, is_all=True, is_broken=False)
             messages.append(frames)
-            size_bytes += sum(map(len, frames))
+            sizes.append(sum(map(len, frames)))
+            size_bytes += sizes[-1]
             if time.monotonic() >= until:
                 break
-        return Taken(messages, size_bytes, is_all=False, is_broken=is_broken)
+        return Taken(messages, sizes, size_bytes, is_all=False, is_broken=is_broken)
 
 
 def _receive(socket: "zmq.Socket[bytes]") -> tuple[list[bytes], bool]:

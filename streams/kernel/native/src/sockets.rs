@@ -31,6 +31,10 @@ type More = unsafe extern "C" fn(*const Message) -> c_int;
 type Close = unsafe extern "C" fn(*mut Message) -> c_int;
 type Errno = unsafe extern "C" fn() -> c_int;
 
+/// The frames of each message, the bytes of each and of all, whether nothing more has arrived, whether
+/// the last message has too many frames, and the errno that ended it, or 0.
+type Taken<'py> = (Bound<'py, PyList>, Vec<usize>, usize, bool, bool, c_int);
+
 #[pyclass(frozen, module = "streams.kernel._native")]
 pub struct SocketReader {
     init: Init,
@@ -101,9 +105,6 @@ impl SocketReader {
     }
 
     /// `socket`: the address of an open libzmq socket that no other thread uses.
-    ///
-    /// Returns the frames of each message, the bytes of all, whether nothing more has arrived,
-    /// whether the last message has too many frames, and the errno that ended it, or 0.
     fn read<'py>(
         &self,
         py: Python<'py>,
@@ -111,17 +112,18 @@ impl SocketReader {
         messages_max: usize,
         bytes_max: usize,
         seconds: f64,
-    ) -> PyResult<(Bound<'py, PyList>, usize, bool, bool, c_int)> {
+    ) -> PyResult<Taken<'py>> {
         let messages = PyList::empty(py);
+        let mut sizes = Vec::new();
         let until = Instant::now() + Duration::from_secs_f64(seconds.clamp(0.0, 60.0));
         let mut size_bytes = 0;
         while messages.len() < messages_max && size_bytes < bytes_max {
-            let frames = PyList::empty(py);
+            let (frames, bytes_before) = (PyList::empty(py), size_bytes);
             loop {
                 let mut frame = match self.frame(socket) {
                     Ok(frame) => frame,
-                    Err(EAGAIN) => return Ok((messages, size_bytes, true, false, 0)),
-                    Err(errno) => return Ok((messages, size_bytes, false, false, errno)),
+                    Err(EAGAIN) => return Ok((messages, sizes, size_bytes, true, false, 0)),
+                    Err(errno) => return Ok((messages, sizes, size_bytes, false, false, errno)),
                 };
                 let bytes = frame.bytes();
                 size_bytes += bytes.len();
@@ -131,15 +133,17 @@ impl SocketReader {
                 }
                 if frames.len() > self.frames_max {
                     messages.append(frames)?;
-                    return Ok((messages, size_bytes, false, true, 0));
+                    sizes.push(size_bytes - bytes_before);
+                    return Ok((messages, sizes, size_bytes, false, true, 0));
                 }
             }
             messages.append(frames)?;
+            sizes.push(size_bytes - bytes_before);
             if Instant::now() >= until {
                 break;
             }
         }
-        Ok((messages, size_bytes, false, false, 0))
+        Ok((messages, sizes, size_bytes, false, false, 0))
     }
 }
 

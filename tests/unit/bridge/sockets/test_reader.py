@@ -72,16 +72,17 @@ def test_all_that_has_arrived_is_taken_in_order(reader: MessageReader, pair: Pai
     sent = [[b"", n.to_bytes(8, "big"), b"x" * n] for n in range(50)] + [[b""], [b"a", b"\0" * 5]]
     for frames in sent:
         pair.send(*frames)
-    size = sum(len(frame) for frames in sent for frame in frames)
-    assert pair.read(reader) == Taken(sent, size, is_all=True, is_broken=False)
-    assert pair.read(reader) == Taken([], 0, is_all=True, is_broken=False)
+    sizes = [sum(map(len, frames)) for frames in sent]
+    assert pair.read(reader) == Taken(sent, sizes, sum(sizes), is_all=True, is_broken=False)
+    assert pair.read(reader) == Taken([], [], 0, is_all=True, is_broken=False)
 
 
 def test_a_large_message_is_taken_whole(reader: MessageReader, pair: Pair) -> None:
     payload = bytes(range(256)) * 20_000
     pair.send(b"topic", bytes(8), payload)
     taken = pair.read(reader, bytes_max=1)
-    assert taken == Taken([[b"topic", bytes(8), payload]], len(payload) + 13, False, False)
+    size = len(payload) + 13
+    assert taken == Taken([[b"topic", bytes(8), payload]], [size], size, False, False)
 
 
 @pytest.mark.parametrize(
@@ -102,6 +103,7 @@ def test_no_more_is_taken_than_the_bounds_allow(
         pair.send(b"", bytes(8), b"%02d" % n)
     taken = pair.read(reader, **bounds)
     assert [frames[2] for frames in taken.messages] == [b"%02d" % n for n in range(expected)]
+    assert taken.sizes == [10] * expected
     assert (taken.size_bytes, taken.is_all) == (10 * expected, False)
     rest = pair.read(reader)
     assert len(rest.messages) == 9 - expected
