@@ -149,15 +149,23 @@ class AsOf(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What a past table is asked about: the streams that queries in these scopes depend on."""
+    """What a past table is asked about, and nothing else.
+
+    Attributes:
+        tenant_id, model_name, block_size: of the streams that such queries depend on.
+        lora_name: of the scope.
+        prefixes: prefix hashes of the prompt's blocks, (n,) u64 LE, in any order.
+    """
 
     tenant_id: str
     model_name: str
     block_size: int
+    lora_name: str = ""
+    prefixes: bytes = b""
 
     def includes(self, stream: StreamKey) -> bool:
         """Whether the stream is one of them."""
-        return self == (stream.tenant_id, stream.model_name, stream.block_size)
+        return self[:3] == (stream.tenant_id, stream.model_name, stream.block_size)
 
 
 class PastView(Protocol):

@@ -342,7 +342,8 @@ HISTORY_BATCH_BYTES: Final = 512 * KIB  # of rows, written at once
 HISTORY_FLUSH_S: Final = 1.0  # how often a flush is marked: what lies behind is folded from the log
 HISTORY_RETRY_S: Final = 10.0  # after it could not be written: reprise_history_recording
 HISTORY_BYTES: Final = 4 * GIB  # the oldest goes first
-HISTORY_TAIL_RECORDS_MAX: Final = 1_000_000  # folded for one answer: reason="as_of_takes_too_long"
+HISTORY_TAIL_BYTES_MAX: Final = GIB  # of records for one answer: reason="as_of_takes_too_long"
+HISTORY_RECORDS_MAX: Final = 1_000_000  # folded to find the one that changed a block
 HISTORY_ANSWER_S: Final = 30.0  # for one answer: the same
 HISTORY_ANSWERS_MAX: Final = 8  # that wait for their turn: reason="as_of_busy"
 EXPLAINED_CHANGES_MAX: Final = 16  # of one block; each takes a fold of one flush

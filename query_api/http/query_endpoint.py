@@ -34,6 +34,7 @@ from query_api.http.requests.queries import (
     Query,
     answer_hash_query,
     answer_query,
+    prefixes_of,
     read_hash_query,
     read_octets_query,
     read_query,
@@ -198,7 +199,13 @@ class HotRoutes:
         if not view.ready:
             raise recovering(view.health().problem)
         query = self._read(route, view.kernel, request)
-        asked = Asked(query.tenant_id, query.model, query.block_size)
+        asked = Asked(
+            query.tenant_id,
+            query.model,
+            query.block_size,
+            query.lora_name,
+            prefixes_of(query, view.kernel.seed, by_hash=route.by_hash),
+        )
         past = await self._history.view_as_of(as_of, asked)
         scope, _, _, answer = self._take_steps(route, past, past.kernel, request)
         position = (b"reprise-position", positions_text(past.positions()).encode())

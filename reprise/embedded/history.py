@@ -20,7 +20,7 @@ from schemas.limits import HISTORY_ANSWERS_MAX
 from schemas.positions import Position
 from streams.history.explain import Explanation, Question, explain
 from streams.history.log_times import offset_at
-from streams.history.past import Past
+from streams.history.past import Blocks, Past
 from streams.history.recorder import HistoryRecorder
 from streams.history.store import HistoryStore
 from streams.kernel.interface import Kernel
@@ -91,7 +91,8 @@ class EmbeddedHistory:
 
     def _view(self, as_of: AsOf, asked: Asked) -> TableView:
         offset = self._offset(as_of)
-        fold = self._past.fold_as_of(offset, asked.includes, name=asked)
+        blocks = Blocks(asked.prefixes, asked.lora_name)
+        fold = self._past.fold_as_of(offset, asked.includes, name=asked[:3], blocks=blocks)
         return past_view(fold, (Position(0, offset),))
 
     def _offset(self, as_of: AsOf) -> Offset:

@@ -4,7 +4,9 @@ from collections.abc import Callable, Iterator
 
 from schemas.identities import StreamKey
 from streams.history.store import HistoryStore, Run
+from streams.kernel.selection import ChangeSelection
 from streams.table.rows import format as rows
+from streams.table.rows.format import RowKind
 
 Wanted = Callable[[StreamKey], bool]
 """Of which streams the rows are wanted."""
@@ -17,13 +19,22 @@ class RowsAsOf:
         store: has them.
         run, covers: which flush.
         wanted: rows of other streams are left out.
+        selection: of the changes in the rows of contexts; None for all.
     """
 
-    def __init__(self, store: HistoryStore, run: Run, covers: int, wanted: Wanted) -> None:
+    def __init__(
+        self,
+        store: HistoryStore,
+        run: Run,
+        covers: int,
+        wanted: Wanted,
+        selection: ChangeSelection | None = None,
+    ) -> None:
         self._store = store
         self._run = run
         self._covers = covers
         self._wanted = wanted
+        self._selection = selection
 
     def covered(self) -> bytes | None:
         """See `RowSource`."""
@@ -44,7 +55,13 @@ class RowsAsOf:
 
     def context_rows(self, prefix: bytes) -> Iterator[tuple[bytes, bytes | None]]:
         """See `RowSource`."""
-        yield from self._store.context_rows(self._run, prefix, self._covers)
+        for key, value in self._store.context_rows(self._run, prefix, self._covers):
+            if self._selection is None:
+                yield key, value
+            else:
+                row = rows.decode_row(key, value)
+                body = self._selection.of(row.body)
+                yield key, rows.encode_row(RowKind(row.kind), row.covers, body)
 
     def keep(self, key: bytes, value: bytes) -> None:
         """See `RowSource`: nothing will follow that it could wait for."""

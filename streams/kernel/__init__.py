@@ -8,6 +8,7 @@ from typing import Any
 from schemas.arrays import ArrayPacker, PythonArrayPacker
 from streams.kernel.interface import Kernel
 from streams.kernel.reference import ReferenceKernel
+from streams.kernel.selection import ChangeSelection, PythonChangeSelection
 
 _native: ModuleType | None
 try:
@@ -18,6 +19,7 @@ except ImportError:
 __all__ = [
     "Kernel",
     "array_packer",
+    "change_selection",
     "native_available",
     "native_listener",
     "open_kernel",
@@ -29,6 +31,12 @@ native_listener: Callable[..., Any] | None = None if _native is None else _nativ
 
 socket_reader: Callable[..., Any] | None = None if _native is None else _native.SocketReader
 """Reads for `bridge.sockets.reader.NativeReader`; None without the Rust kernel."""
+
+
+change_selection: Callable[[bytes, bytes], ChangeSelection] = (
+    PythonChangeSelection if _native is None else _native.ChangeSelection
+)
+"""Makes the selection of prefix hashes and of keys, both as (n,) u64 LE."""
 
 
 def native_available() -> bool:

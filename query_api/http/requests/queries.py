@@ -22,6 +22,7 @@ from query_api.http.wire import Field, Wire, split_fields
 from schemas.events import extra_key
 from schemas.identities import DEFAULT_TENANT, PrefixScope
 from schemas.limits import BLOCK_SIZE_MAX, NAME_BYTES_MAX
+from streams.kernel.hashing import prefix_hashes
 from streams.kernel.interface import InstanceMatch, ReadOnlyKernel
 
 _URL_FIELDS: Final = frozenset(
@@ -278,6 +279,22 @@ def answer_hash_query(
     if query.block_size > BLOCK_SIZE_MAX:
         return scope, []
     return scope, kernel.query_by_hash(scope, query.content, query.instance_id)
+
+
+def prefixes_of(query: Query, seed: int, *, by_hash: bool) -> bytes:
+    """The prefix hashes that `answer_query` or `answer_hash_query` may look for, (n,) u64 LE: with
+    the request's salt and without it, since what it means is up to the table that is asked.
+    """
+    if by_hash:
+        return query.content
+    if query.block_size > BLOCK_SIZE_MAX:
+        return b""
+    keys = {b"", extra_key([query.cache_salt]) if query.cache_salt else b""}
+    return b"".join(
+        prefix.to_bytes(8, "little")
+        for key in sorted(keys)
+        for prefix in prefix_hashes(query.content, query.block_size, seed=seed, first_key=key)
+    )
 
 
 def named_scope(kernel: ReadOnlyKernel, query: Query) -> tuple[PrefixScope, bool]:

@@ -26,7 +26,7 @@ mod _native {
     #[pymodule_export]
     use crate::packers::{ArrayPacker, BatchPacker};
     #[pymodule_export]
-    use crate::python::{ContextDump, Kernel};
+    use crate::python::{ChangeSelection, ContextDump, Kernel};
     #[pymodule_export]
     use crate::sockets::SocketReader;
 }

@@ -15,6 +15,7 @@ use prefix_index::events::{Event, read_events};
 use prefix_index::limits::CLEARED_AT_ONCE_MAX;
 use prefix_index::names::TIERS;
 use prefix_index::scan::scan_query;
+use prefix_index::selection::Selection;
 use prefix_index::walk::Prompt;
 use prefix_index::write::{UnknownPublisher, WriteTurn};
 use prefix_index::{changes, views, walk};
@@ -33,6 +34,31 @@ const DETACHED_ENTRIES: u64 = 512;
 
 /// As `streams/kernel/interface.py` numbers them.
 const FORMS: [Form; 3] = [Form::Json, Form::Msgpack, Form::Octets];
+
+/// As `streams/kernel/selection.py` documents it.
+#[pyclass(frozen, module = "streams.kernel._native")]
+pub struct ChangeSelection(Selection);
+
+#[pymethods]
+impl ChangeSelection {
+    #[new]
+    #[pyo3(signature = (prefixes, keys, /))]
+    fn new(prefixes: &[u8], keys: &[u8]) -> Self {
+        Self(Selection::new(prefixes, keys))
+    }
+
+    #[pyo3(signature = (changes, /))]
+    fn of<'py>(&self, changes: &[u8], py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let is_long = (changes.len() / CHANGE_BYTES) as u64 > DETACHED_ENTRIES;
+        match detached_if(is_long, py, || self.0.of(changes)) {
+            Some(selected) => Ok(PyBytes::new(py, &selected)),
+            None => Err(PyValueError::new_err(format!(
+                "Expected a multiple of {CHANGE_BYTES} bytes, got {}",
+                changes.len()
+            ))),
+        }
+    }
+}
 
 #[pyclass(frozen, module = "streams.kernel._native")]
 pub struct Kernel {

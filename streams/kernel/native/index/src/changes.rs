@@ -35,6 +35,12 @@ impl Change {
     }
 }
 
+/// Whether an encoded change is a clear.
+#[inline]
+pub fn clears(change: &[u8; CHANGE_BYTES]) -> bool {
+    change[21] == OP_CLEAR
+}
+
 /// Decodes changes; None if one of them is none, or the length is no multiple of 24.
 pub fn decode(encoded: &[u8]) -> Option<Vec<Change>> {
     let (changes, rest) = encoded.as_chunks::<CHANGE_BYTES>();

@@ -14,6 +14,7 @@
 //!     entry_table         what a publisher calls its blocks
 //!     leaving             what was cleared and is yet to be released
 //!     changes, counters   what a write leaves to be taken and shown
+//!     selection           of changes those that are of some blocks
 //!     dumps               all entries of a context, in slices
 //!     tables, lines       hash tables in shards, and a shard
 //!     hashing             XXH3-64
@@ -45,6 +46,7 @@ mod query_fields;
 mod random;
 pub mod scan;
 mod scope;
+pub mod selection;
 mod sets;
 mod slots;
 pub mod state;
