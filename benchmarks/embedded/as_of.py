@@ -23,7 +23,8 @@ from benchmarks.sizes import SEED, KernelName, Sizes
 from query_api.ports import Asked
 from schemas.events import BlockEvent, encode_events
 from schemas.identities import Offset
-from schemas.records import EventsRecord, encode_record
+from schemas.records import EventsRecord, RegisteredRecord, encode_record
+from schemas.registration import PublisherKind, Registration
 from streams.history.past import Blocks, Past
 from streams.history.recorder import HistoryRecorder
 from streams.history.store import HistoryStore
@@ -141,6 +142,9 @@ def _live(path: Path, kernel: KernelName, sizes: Sizes, *, with_history: bool) -
     )
     recover(table, log)
     driver = FoldDriver(table, flush_s=0.05, clock=clock)
+    for instance in range(INSTANCES):
+        record = registered(f"instance-{instance}")
+        run_without_loop(driver.fold([LogEntry(log.append([record]), record)]))
     positions: list[tuple[int, Chain]] = []
     blocks = 0
     began = time.process_time()
@@ -168,6 +172,22 @@ def _live(path: Path, kernel: KernelName, sizes: Sizes, *, with_history: bool) -
 def _sequenced(events: list[BlockEvent], sequence: int) -> msgspec.Raw:
     numbered = [msgspec.structs.replace(event, sequence=sequence) for event in events]
     return msgspec.Raw(encode_events(numbered))
+
+
+def registered(instance_id: str) -> bytes:
+    """The record of its registration."""
+    registration = Registration(
+        endpoint=f"tcp://127.0.0.1:{5000 + int(instance_id.rpartition('-')[2])}",
+        kind=PublisherKind("vLLM"),
+        model_name=SCOPE.model_name,
+        instance_id=instance_id,
+        block_size=SCOPE.block_size,
+    )
+    return encode_record(
+        RegisteredRecord(
+            stream=registration.stream, dp_rank=0, bridge_time=0.0, registration=registration
+        )
+    )
 
 
 def _records(

@@ -30,11 +30,11 @@ The embedded service has no table topic. Then nothing here ever waits: see `run_
 """
 
 import os
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from schemas.errors import RowCorruptError, RowVersionError
 from schemas.identities import Offset
@@ -58,23 +58,9 @@ from streams.table.rows.rewriting import Rewriting
 from streams.table.rows.writer import Flush, RowWriter
 from streams.table.store import Local, StoredRows, TableStore
 from streams.table.threads import in_thread
+from streams.table.threads import run_without_loop as run_without_loop
 from streams.table.topic_copy import TopicCopy
 from streams.table.topic_interface import TableTopic
-
-T = TypeVar("T")
-
-
-def run_without_loop(coroutine: Coroutine[object, None, T]) -> T:
-    """Runs a coroutine to its end; raises AssertionError where it waits for anything, which that of
-    a table without a topic never does.
-    """
-    try:
-        coroutine.send(None)
-    except StopIteration as done:
-        result: T = done.value
-        return result
-    coroutine.close()
-    raise AssertionError("Expected a coroutine that waits for nothing, but it waits")
 
 
 class _Switch(NamedTuple):

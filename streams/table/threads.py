@@ -1,7 +1,7 @@
-"""Long work on a table, beside the event loop."""
+"""Work on a table beside the event loop where it is long, and without one where nothing waits."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -19,3 +19,19 @@ async def in_thread(call: Callable[..., T], *args: object) -> T:
         await asyncio.wait((running,))
         running.exception()  # the cancellation stands for it
         raise
+
+
+def run_without_loop(coroutine: Coroutine[object, None, T]) -> T:
+    """Runs a coroutine to its end where it is known to wait for nothing: of a table without a
+    topic.
+
+    Raises:
+        AssertionError: it waits for something after all.
+    """
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    coroutine.close()
+    raise AssertionError("Expected a coroutine that waits for nothing, but it waits")

@@ -5,6 +5,7 @@ the log up to there gives.
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,7 +17,7 @@ from schemas.errors import PastError
 from schemas.identities import MEDIA, ModelContext, Offset, StreamKey
 from schemas.limits import EXPLAINED_CHANGES_MAX
 from streams.history.explain import Question, explain
-from streams.history.past import Past
+from streams.history.past import Blocks, Past
 from streams.history.recorder import HistoryRecorder
 from streams.history.store import HistoryStore
 from streams.kernel.changes import SHARED, decode_changes
@@ -92,7 +93,7 @@ def recorded(
     history: list[Item],
     make_fold: Callable[[], Fold],
     marked: int,
-    live: dict[int, object] | None = None,
+    live: dict[int, list[object]] | None = None,
 ) -> Iterator[RecordedService]:
     place = MEMORY if MEMORY.is_dir() else None
     with TemporaryDirectory(dir=place) as directory, kills() as kill:
@@ -100,7 +101,8 @@ def recorded(
         for item in history:
             service.live_through(item)
             if live is not None:
-                live[service.table.fold.offset] = copied(state(service.table.fold))
+                known = copied(state(service.table.fold))
+                live.setdefault(service.table.fold.offset, []).append(known)
         yield service
         service.close()
 
@@ -123,7 +125,7 @@ def test_every_position_of_a_whole_log(
 def test_every_position_is_as_it_was_live_or_too_old(
     make_fold: Callable[[], Fold], history: list[Item], marked: int
 ) -> None:
-    live: dict[int, object] = {}
+    live: dict[int, list[object]] = {}
     with recorded(history, make_fold, marked, live) as service:
         past, refused = service.past(), []
         for offset, known in live.items():
@@ -132,7 +134,8 @@ def test_every_position_is_as_it_was_live_or_too_old(
             except PastError as error:
                 refused.append((offset, str(error)))
                 continue
-            assert state(fold) == known, offset
+            # A table that was lost is built again, at one position, from what the log still has.
+            assert state(fold) in known, offset
         for offset, text in refused:
             assert f"the next of which is 0:{past.oldest(offset)}, got: 0:{offset}" in text
             assert offset < past.oldest(offset) <= service.log.end_offset
@@ -153,6 +156,33 @@ def test_what_is_left_after_retention(
         for offset in range(floor, len(records)):
             fold = past.fold_as_of(Offset(offset), everything, name="all")
             assert state(fold) == state(straight(records[: offset + 1], make_fold)), offset
+
+
+PROMPTS = [
+    prefix_hashes([token for block in chain for token in tokens_of(block)])
+    for chain in ((1, 2, 3), (2, 3), (4,), (5, 6), (6,))
+]
+SCOPES = [SCOPE, SCOPE._replace(lora_name="adapter")]
+
+
+@settings(max_examples=60)
+@given(histories(HARSH), st.integers(1, 6))
+def test_answers_about_a_prompt(
+    make_fold: Callable[[], Fold], history: list[Item], marked: int
+) -> None:
+    records = records_of(history)
+    with recorded(history, make_fold, marked) as service:
+        past = service.past()
+        for offset in range(-1, len(records)):
+            truth = straight(records[: offset + 1], make_fold)
+            for prompt, scope in product(PROMPTS, SCOPES):
+                hashes = b"".join(prefix.to_bytes(8, "little") for prefix in prompt)
+                fold = past.fold_as_of(
+                    Offset(offset), everything, name="all", blocks=Blocks(hashes, scope.lora_name)
+                )
+                expected = truth.kernel.query_by_hash(scope, hashes, None)
+                assert fold.kernel.query_by_hash(scope, hashes, None) == expected, offset
+            assert fold.publishers == truth.publishers
 
 
 def held_at(fold: Fold, context: ModelContext, prefix: int) -> set[tuple[int, str]]:
