@@ -104,7 +104,7 @@ ifeq ($(CARGO),)
 else
 	@echo "==> building the Rust kernel (about a minute the first time)"
 endif
-	@$(PIP) --no-build-isolation --editable .
+	@$(PIP) --no-build-isolation --editable ".[analysis]"
 ifneq ($(CARGO),)
 	@$(BIN)/python -c 'import streams.kernel as k, sys; sys.exit(not k.native_available())' || \
 	echo "==> the Rust kernel could not be built: going on with the reference kernel. To see why: cargo build --manifest-path $(NATIVE)/Cargo.toml"
@@ -113,5 +113,5 @@ endif
 
 .make/dev: .make/run
 	@echo "==> installing the tools for tests and checks"
-	@$(PIP) --no-build-isolation --editable ".[test,check]"
+	@$(PIP) --no-build-isolation --editable ".[analysis,test,check]"
 	@touch .make/dev

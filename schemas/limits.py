@@ -392,6 +392,23 @@ REPLICA_STALL_S: Final = 30.0  # behind for this long without one row: the consu
 REPLICA_AWAY_S: Final = 12 * 3600.0  # after so long a deletion may be gone: the table is reread
 REGISTRY_WRITE_S: Final = 10.0  # a registration waits this long for Kafka: status="503"
 
+# ======================================================================================= replay
+
+# traces: what a line may hold, and a file. What is above ends the reading with the line's number.
+TRACE_LINE_BYTES_MAX: Final = 16 * MIB
+TRACE_REQUESTS_MAX: Final = 16_000_000  # some 200 bytes each, and 30 for each block
+TRACE_BLOCKS_MAX: Final = 1_048_576  # of one prompt
+TRACE_TOKENS_MAX: Final = 2**31 - 1  # of one prompt, and of one answer
+TRACE_MS_MAX: Final = 1e13  # three hundred years
+TRACE_LOOK_LINES: Final = 1024  # between two steps of the progress bar
+
+# ================================================================================== simulation
+
+# whatif: what one run may be.
+WHATIF_NODES_MAX: Final = 4096
+WHATIF_RUNS_MAX: Final = 10_000  # of one command
+WHATIF_CHANGES_MAX: Final = 65_536  # of the index that wait to be dropped: nobody writes them
+
 # ====================================================================================== reprise
 
 # cli: what options take.

@@ -1,0 +1,33 @@
+"""The fields of a line of a trace."""
+
+from typing import Annotated
+
+import msgspec
+
+from schemas.limits import TRACE_BLOCKS_MAX, TRACE_MS_MAX, TRACE_TOKENS_MAX
+
+Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=TRACE_MS_MAX)]
+TokenCount = Annotated[int, msgspec.Meta(ge=0, le=TRACE_TOKENS_MAX)]
+BlockId = int
+"""Opaque."""
+
+
+class TraceRequest(msgspec.Struct, frozen=True):
+    """One request, as `{"timestamp":0,"input_length":6758,"output_length":500,"hash_ids":[0,1]}`.
+
+    Attributes:
+        timestamp: when it arrives, in ms from the trace's beginning.
+        input_length: tokens of the prompt.
+        output_length: tokens of the answer.
+        hash_ids: one id for each block of the prompt, the last one perhaps partial. Equal ids mean
+            equal prefixes: a block's id stands for all that comes before it, too.
+    """
+
+    timestamp: Milliseconds
+    input_length: TokenCount
+    output_length: TokenCount
+    hash_ids: Annotated[list[BlockId], msgspec.Meta(max_length=TRACE_BLOCKS_MAX)]
+
+
+class StrictTraceRequest(TraceRequest, frozen=True, forbid_unknown_fields=True):
+    """The same, where a field that is not one of these is an error."""

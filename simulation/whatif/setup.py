@@ -1,0 +1,105 @@
+"""What one run is, but for its workload."""
+
+import math
+import re
+from enum import StrEnum
+from typing import Annotated, Final
+
+import msgspec
+
+from schemas.errors import ConfigurationError
+from schemas.limits import WHATIF_NODES_MAX
+from streams.routing.costs import Costs
+
+UNBOUNDED: Final = None
+"""Capacity of a cache that never evicts."""
+
+Capacity = Annotated[int, msgspec.Meta(ge=0)] | None
+"""In blocks."""
+
+_CAPACITY: Final = re.compile(r"(?P<number>\d+(\.\d+)?)(?P<scale>[kKmMgG]?)(?P<blocks>blocks?)?")
+_SCALES: Final = {"": 1, "K": 1_000, "M": 1_000_000, "G": 1_000_000_000}
+
+
+class Announce(StrEnum):
+    """When a node tells what a request has changed in its caches."""
+
+    ARRIVAL = "arrival"
+    """At once, as if it could be computed in no time: the next request may use it."""
+    FINISH = "finish"
+    """When the request has been computed, as engines do."""
+
+
+class Leases(msgspec.Struct, frozen=True, kw_only=True):
+    """How Mooncake's store evicts.
+
+    Reading a block gives it a lease, within which it is not evicted; the lease never removes it.
+    Beyond the watermark a share of the blocks goes, those whose leases ended first. Soft pins are
+    evicted only where nothing else can be.
+
+    Attributes:
+        lease_s: how long a read protects a block; writing one gives no lease.
+        soft_pin_blocks: so many blocks at the head of each prompt are softly pinned; 0 for none.
+        soft_pin_s: how long, from the last time the block was written or read.
+        watermark: of the capacity; eviction starts above it.
+        share: of the blocks, which one eviction removes.
+    """
+
+    lease_s: Annotated[float, msgspec.Meta(ge=0)] = 10.0
+    soft_pin_blocks: Annotated[int, msgspec.Meta(ge=0)] = 0
+    soft_pin_s: Annotated[float, msgspec.Meta(ge=0)] = 1800.0
+    watermark: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.9
+    share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.05
+
+
+class Setup(msgspec.Struct, frozen=True, kw_only=True):
+    """One run.
+
+    Attributes:
+        policy: as `streams.routing.table.parse_policy` reads it.
+        nodes: how many there are; each computes one prompt after the other.
+        gpu_blocks: capacity of each node's GPU; 0 for nodes that keep nothing.
+        cpu_blocks: of each node's CPU tier, which takes what the GPU evicts; 0 for none.
+        pool_blocks: of one pool that all nodes read and write; 0 for none.
+        leases: how the slowest tier that there is evicts (the pool, else the CPU, else the GPU);
+            None: the least recently used block goes, as in all other tiers.
+        costs: what takes how long.
+        index_delay_s: from a node's announcement until the router's index has it.
+        index_loss: share of the batches of events that never come; the index is told of the gap.
+        announce: when nodes publish.
+        rate: how many times as fast as in the trace requests arrive.
+        slo_ttft_s: a request that nobody can begin to answer within this is refused; None: never.
+        seed: of the prefix hash, of what is lost, and of ties.
+    """
+
+    policy: str = "weighted"
+    nodes: Annotated[int, msgspec.Meta(ge=1, le=WHATIF_NODES_MAX)] = 10
+    gpu_blocks: Capacity = 5859
+    cpu_blocks: Capacity = 0
+    pool_blocks: Capacity = 0
+    leases: Leases | None = None
+    costs: Costs = Costs()
+    index_delay_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    index_loss: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
+    announce: Announce = Announce.ARRIVAL
+    rate: Annotated[float, msgspec.Meta(gt=0)] = 1.0
+    slo_ttft_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    seed: Annotated[int, msgspec.Meta(ge=0, lt=2**64)] = 1337
+
+
+def parse_capacity(text: str, block_size: int) -> int | None:
+    """Blocks of a capacity: tokens as `3M` or `3000000`, or blocks as `5859blocks`; `unbounded`.
+
+    Raises:
+        ConfigurationError: it is none of these.
+    """
+    if text == "unbounded":
+        return UNBOUNDED
+    match = _CAPACITY.fullmatch(text.replace("_", "").replace(",", "").strip())
+    if match is None:
+        raise ConfigurationError(
+            "Expected a capacity in tokens as `3M`, in blocks as `5859blocks`, or `unbounded`,"
+            f" got: {text}"
+        )
+    number = float(match["number"]) * _SCALES[match["scale"].upper()]
+    return math.floor(number if match["blocks"] else number / block_size)

@@ -1,0 +1,13 @@
+"""Routing policies: which instance gets a request, from what the index and the loads say.
+
+    interface.py   what a policy is asked, and what it answers
+    costs.py       how long a prefill, a load from a slower tier and a fetch take
+    ranking.py     order, ties, and who is overloaded
+    load.py        policies that look at load alone, or at nothing
+    prefix.py      policies that look at the cached prefix: longest-prefix, weighted
+    ttft.py        policies that estimate the time to the first token: algorithm-1, wait-and-work
+    table.py       all of them by name, with their parameters
+
+All are pure functions: no clock, no I/O, no randomness. The same request, candidates and parameters
+give the same order on every machine.
+"""

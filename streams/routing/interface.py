@@ -1,0 +1,80 @@
+"""What a policy is asked, and what it answers."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from streams.routing.costs import Costs
+
+
+class Request(NamedTuple):
+    """A request to be routed.
+
+    Attributes:
+        decision: its number among all decisions, from 0; what `round-robin` goes by.
+        prompt_tokens: of the prompt.
+        tie: u64 that names the decision; candidates with equal keys are put in an order that
+            follows from it (`ranking.ordered`).
+    """
+
+    decision: int
+    prompt_tokens: int
+    tie: int = 0
+
+
+class Candidate(NamedTuple):
+    """An instance that may be chosen, with what is known of it.
+
+    Attributes:
+        instance_id: its name.
+        cached: tokens of the prompt that it holds as a continuous prefix, on any tier.
+        gpu: of these, the first ones, which are on its GPU; the others must be loaded.
+        wait_s: seconds until it would begin with this request.
+    """
+
+    instance_id: str
+    cached: int = 0
+    gpu: int = 0
+    wait_s: float = 0.0
+
+
+class Choice(NamedTuple):
+    """A candidate with its key and the terms that the key was made of.
+
+    Attributes:
+        key: the lowest wins.
+        candidate: whom it is about.
+        prefix: tokens that it would not have to compute, those that it would fetch included.
+        fetch_from: instance that it would fetch the rest of the prefix from, "" for none.
+        queue_s, load_s, transfer_s, prefill_s: seconds that it would wait, load from a slower tier,
+            fetch, and compute. Policies that do not estimate them leave 0.
+    """
+
+    key: float
+    candidate: Candidate
+    prefix: int
+    fetch_from: str = ""
+    queue_s: float = 0.0
+    load_s: float = 0.0
+    transfer_s: float = 0.0
+    prefill_s: float = 0.0
+
+
+class Parameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of a policy that has none; those of the others derive from it."""
+
+
+class Rank(Protocol):
+    """A policy: all candidates, the best first. Cost O(candidates)."""
+
+    def __call__(
+        self, request: Request, candidates: Sequence[Candidate], costs: Costs, parameters: Any, /
+    ) -> list[Choice]:
+        """Args:
+        request: to be routed.
+        candidates: at least one, sorted by name.
+        costs: what things take.
+        parameters: of the policy's own type.
+        """
+        ...

@@ -1,0 +1,37 @@
+"""Order, ties, and who is overloaded: what the policies share."""
+
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+import xxhash
+
+from streams.routing.interface import Candidate, Choice, Request
+
+_DECISION: Final = struct.Struct("<Q")
+
+
+def tie_break(tie: int, instance_id: str) -> int:
+    """Where an instance stands among equals, u64. Other for each decision, so that equals take
+    turns, and the same wherever it is computed.
+    """
+    return xxhash.xxh3_64_intdigest(_DECISION.pack(tie) + instance_id.encode())
+
+
+def ordered(request: Request, choices: list[Choice]) -> list[Choice]:
+    """The choices by key, equal ones by `tie_break`. Sorts in place."""
+    choices.sort(key=_key_of)
+    if any(one.key == next_one.key for one, next_one in zip(choices, choices[1:], strict=False)):
+        choices.sort(
+            key=lambda choice: (choice.key, tie_break(request.tie, choice.candidate.instance_id))
+        )
+    return choices
+
+
+def _key_of(choice: Choice) -> float:
+    return choice.key
+
+
+def not_overloaded(candidates: Sequence[Candidate], wait_s: float) -> Sequence[Candidate]:
+    """Those who would begin within so many seconds; all of them where nobody would."""
+    return [one for one in candidates if one.wait_s <= wait_s] or candidates

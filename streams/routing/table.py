@@ -1,0 +1,86 @@
+"""The policies by name. One entry adds a policy everywhere: the simulator, and whoever routes."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from schemas.errors import ConfigurationError
+from streams.routing.assignments import parse_assignments
+from streams.routing.interface import Parameters, Rank
+from streams.routing.load import least_loaded, random, round_robin
+from streams.routing.prefix import (
+    LongestPrefixParameters,
+    WeightedParameters,
+    longest_prefix,
+    weighted,
+)
+from streams.routing.ttft import (
+    Algorithm1Parameters,
+    WaitAndWorkParameters,
+    algorithm_1,
+    wait_and_work,
+)
+
+__all__ = ["POLICIES", "Policy", "PolicyError", "find_policy", "parse_policy"]
+
+
+class PolicyError(ConfigurationError):
+    """Operator action: name one of the policies that are listed, and parameters that it has."""
+
+
+class Policy(msgspec.Struct, frozen=True):
+    """An entry of the table.
+
+    Attributes:
+        rank: the policy itself.
+        parameters: their type; its defaults are the policy's.
+        summary: one line for people.
+    """
+
+    rank: Rank
+    parameters: type[Parameters]
+    summary: str
+
+
+POLICIES: Final[Mapping[str, Policy]] = {
+    "round-robin": Policy(round_robin, Parameters, "one after the other"),
+    "random": Policy(random, Parameters, "any"),
+    "least-loaded": Policy(least_loaded, Parameters, "who would begin first"),
+    "longest-prefix": Policy(
+        longest_prefix, LongestPrefixParameters, "who holds most of the prompt, whatever its load"
+    ),
+    "weighted": Policy(weighted, WeightedParameters, "alpha * cached share + beta * (1 - load)"),
+    "algorithm-1": Policy(
+        algorithm_1, Algorithm1Parameters, "Algorithm 1 of the Mooncake paper: lowest TTFT"
+    ),
+    "wait-and-work": Policy(
+        wait_and_work, WaitAndWorkParameters, "lowest wait + (1 + work) * prefill"
+    ),
+}
+
+
+def find_policy(name: str) -> Policy:
+    """The policy of that name.
+
+    Raises:
+        PolicyError: there is none.
+    """
+    policy = POLICIES.get(name)
+    if policy is None:
+        raise PolicyError(f"Expected a policy of {', '.join(POLICIES)}, got: {name}")
+    return policy
+
+
+def parse_policy(text: str) -> tuple[str, Parameters]:
+    """`NAME` or `NAME:PARAMETER=VALUE,...`, as in `weighted:alpha=0.5,beta=1`.
+
+    Raises:
+        PolicyError: no such policy or parameter, or a value that the parameter may not have.
+    """
+    name, _, rest = text.partition(":")
+    policy = find_policy(name)
+    try:
+        return name, parse_assignments(rest, policy.parameters)
+    except ValueError as error:
+        raise PolicyError(f"Policy {name}: {error}") from error

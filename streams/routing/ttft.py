@@ -1,0 +1,107 @@
+"""Policies that estimate the time to the first token of each candidate."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+
+from streams.routing.costs import Costs
+from streams.routing.interface import Candidate, Choice, Parameters, Request
+from streams.routing.ranking import ordered
+
+Ratio = Annotated[float, msgspec.Meta(ge=1)]
+Weight = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class Algorithm1Parameters(Parameters):
+    """Attributes:
+    kvcache_balancing_threshold: how many times as long as its own the best prefix must be before a
+        candidate would fetch it.
+    fetch: whether candidates fetch at all.
+    """
+
+    kvcache_balancing_threshold: Ratio = 1.5
+    fetch: bool = True
+
+
+def algorithm_1(
+    request: Request,
+    candidates: Sequence[Candidate],
+    costs: Costs,
+    parameters: Algorithm1Parameters,
+) -> list[Choice]:
+    """Algorithm 1 of the Mooncake paper (FAST'25): the lowest `T_transfer + T_queue + T_prefill`.
+
+    A candidate whose own prefix is much shorter than the best one would fetch the difference from
+    whoever holds it: the threshold is a ratio, and a candidate that holds nothing is always below
+    it. One that would not fetch computes what it lacks.
+    """
+    total = request.prompt_tokens
+    best = max(candidates, key=_cached)
+    threshold = parameters.kvcache_balancing_threshold
+    choices = []
+    for one in candidates:
+        own = one.cached
+        if parameters.fetch and best.cached > threshold * own:
+            choices.append(_fetching(one, best, total, costs))
+        else:
+            choices.append(_computing(one, total, costs))
+    return ordered(request, choices)
+
+
+class WaitAndWorkParameters(Parameters):
+    """Attributes:
+    work: what a second of computing counts besides the time of this request: it is a second that
+        others wait for, too.
+    fetch: whether a candidate would fetch a longer prefix where that is cheaper than computing it.
+    """
+
+    work: Weight = 1.0
+    fetch: bool = False
+
+
+def wait_and_work(
+    request: Request,
+    candidates: Sequence[Candidate],
+    costs: Costs,
+    parameters: WaitAndWorkParameters,
+) -> list[Choice]:
+    """The lowest `T_queue + T_load + T_transfer + (1 + work) * T_prefill`."""
+    total = request.prompt_tokens
+    best = max(candidates, key=_cached)
+    work = parameters.work
+    choices = []
+    for one in candidates:
+        choice = _weigh(_computing(one, total, costs), work)
+        if parameters.fetch and best.cached > one.cached:
+            choice = min(choice, _weigh(_fetching(one, best, total, costs), work), key=_key)
+        choices.append(choice)
+    return ordered(request, choices)
+
+
+def _computing(one: Candidate, total: int, costs: Costs) -> Choice:
+    load = costs.load_s(one.cached - one.gpu)
+    prefill = costs.prefill_s(total, one.cached)
+    key = one.wait_s + load + prefill
+    return Choice(key, one, one.cached, "", one.wait_s, load, 0.0, prefill)
+
+
+def _fetching(one: Candidate, best: Candidate, total: int, costs: Costs) -> Choice:
+    load = costs.load_s(one.cached - one.gpu)
+    transfer = costs.fetch_s(best.cached - one.cached)
+    prefill = costs.prefill_s(total, best.cached)
+    key = transfer + one.wait_s + load + prefill
+    source = best.instance_id
+    return Choice(key, one, best.cached, source, one.wait_s, load, transfer, prefill)
+
+
+def _weigh(choice: Choice, work: float) -> Choice:
+    return choice._replace(key=choice.key + work * choice.prefill_s) if work else choice
+
+
+def _cached(one: Candidate) -> int:
+    return one.cached
+
+
+def _key(choice: Choice) -> float:
+    return choice.key
