@@ -1,7 +1,7 @@
 """A node: its tiers, and the events that tell what a request has changed in them."""
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Final, NamedTuple
 
 from schemas.arrays import to_little_endian
@@ -56,26 +56,36 @@ class Node:
         self.sequence = 0
         self._gpu = gpu
         self._cpu = cpu
-        self._pool = pool
+        nothing: Container[int] = ()
+        self._on_gpu = nothing if gpu is None else gpu.held
+        self._on_cpu = nothing if cpu is None else cpu.held
+        self._has_slower = cpu is not None or pool is not None
+        self._in_pool = nothing if pool is None else pool.held
 
     def held(self, chain: Sequence[int]) -> Held:
         """The prefix that it can read without computing. Cost O(blocks held)."""
-        gpu = cpu = pool = 0
-        on_gpu, on_cpu, in_pool = self._gpu or (), self._cpu or (), self._pool or ()
+        gpu = 0
+        on_gpu = self._on_gpu
         for block in chain:
-            if block in on_gpu:
-                gpu += 1
-            elif block in on_cpu:
-                cpu += 1
-            elif block in in_pool:
-                pool += 1
-            else:
+            if block not in on_gpu:
                 break
+            gpu += 1
+        cpu = pool = 0
+        if gpu < len(chain) and self._has_slower:
+            for block in chain[gpu:]:
+                if block in on_gpu:
+                    gpu += 1
+                elif block in self._on_cpu:
+                    cpu += 1
+                elif block in self._in_pool:
+                    pool += 1
+                else:
+                    break
         return Held(gpu, cpu, pool)
 
     def own(self, chain: Sequence[int]) -> int:
         """Blocks of the prefix that others can fetch from it: those of a pool are everybody's."""
-        on_gpu, on_cpu = self._gpu or (), self._cpu or ()
+        on_gpu, on_cpu = self._on_gpu, self._on_cpu
         count = 0
         for block in chain:
             if block not in on_gpu and block not in on_cpu:
@@ -115,9 +125,9 @@ class Node:
 
     def _loaded(self, chain: Sequence[int], held: Held) -> list[int]:
         """The blocks that are read from the CPU tier."""
-        if self._gpu is None or not held.cpu or self._cpu is None:
+        if not held.cpu:
             return []
-        on_gpu, on_cpu = self._gpu, self._cpu
+        on_gpu, on_cpu = self._on_gpu, self._on_cpu
         prefix = chain[: held.blocks]
         return [block for block in prefix if block not in on_gpu and block in on_cpu]
 
@@ -130,11 +140,10 @@ class Pool:
         self.sequence = 0
         self._cache = cache
 
-    def __contains__(self, block: int, /) -> bool:
-        return block in self._cache
-
-    def __bool__(self) -> bool:
-        return True
+    @property
+    def held(self) -> Container[int]:
+        """The blocks that it has."""
+        return self._cache.held
 
     def keep(self, chain: Sequence[int], now: float) -> Changed:
         """As `Node.keep`."""
@@ -160,6 +169,9 @@ def stored_events(
     events: list[BlockEvent] = []
     if not stored:
         return events
+    first = len(chain) - len(stored)
+    if chain[first] == stored[0]:  # the end of the prompt, as it is but for holes
+        return [_run_event(sequence, chain, first, len(chain), medium, shared)]
     new = set(stored)
     start, end = 0, 0
     while end < len(chain):
@@ -170,19 +182,23 @@ def stored_events(
         while end < len(chain) and chain[end] in new:
             end += 1
         if start < end:
-            run = chain[start:end]
-            events.append(
-                Stored(
-                    sequence=sequence,
-                    hashes=packed(run),
-                    tokens=to_little_endian(array("I", run)),
-                    parent=chain[start - 1] if start else None,
-                    block_size=KERNEL_BLOCK_SIZE,
-                    medium=medium,
-                    shared=shared,
-                )
-            )
+            events.append(_run_event(sequence, chain, start, end, medium, shared))
     return events
+
+
+def _run_event(
+    sequence: int, chain: Sequence[int], start: int, end: int, medium: Medium, shared: bool
+) -> Stored:
+    run = chain[start:end]
+    return Stored(
+        sequence=sequence,
+        hashes=packed(run),
+        tokens=to_little_endian(array("I", run)),
+        parent=chain[start - 1] if start else None,
+        block_size=KERNEL_BLOCK_SIZE,
+        medium=medium,
+        shared=shared,
+    )
 
 
 def packed(blocks: Sequence[int]) -> bytes:

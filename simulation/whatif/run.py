@@ -145,9 +145,12 @@ class Run:
         size = self._workload.block_size
         candidates = []
         for node, match in zip(self._nodes, matches, strict=True):
-            cached = min(match.longest * size, prompt)
-            on_gpu = min(match.ranks[0].gpu_walk * size, cached)
-            candidates.append(Candidate(node.name, cached, on_gpu, max(node.free_at - now, 0.0)))
+            cached = on_gpu = 0
+            if match.longest:
+                cached = min(match.longest * size, prompt)
+                on_gpu = min(match.ranks[0].gpu_walk * size, cached)
+            wait = node.free_at - now
+            candidates.append(Candidate(node.name, cached, on_gpu, wait if wait > 0.0 else 0.0))
         return candidates
 
     def _estimate(self, choice: Choice, prompt: int) -> float:

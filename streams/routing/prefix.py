@@ -13,7 +13,7 @@ Weight = Annotated[float, msgspec.Meta(ge=0)]
 Duration = Annotated[float, msgspec.Meta(gt=0)]
 
 
-class LongestPrefixParameters(Parameters):
+class LongestPrefixParameters(Parameters, frozen=True):
     """Attributes:
     overload_s: who would begin later than that is left out.
     """
@@ -36,7 +36,7 @@ def longest_prefix(
     return ordered(request, [Choice(-float(one.cached), one, one.cached) for one in kept])
 
 
-class WeightedParameters(Parameters):
+class WeightedParameters(Parameters, frozen=True):
     """Attributes:
     alpha: weight of the cached share of the prompt.
     beta: weight of being idle.

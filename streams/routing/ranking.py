@@ -2,6 +2,8 @@
 
 import struct
 from collections.abc import Sequence
+from itertools import pairwise
+from operator import attrgetter
 from typing import Final
 
 import xxhash
@@ -9,6 +11,7 @@ import xxhash
 from streams.routing.interface import Candidate, Choice, Request
 
 _DECISION: Final = struct.Struct("<Q")
+_KEY: Final = attrgetter("key")
 
 
 def tie_break(tie: int, instance_id: str) -> int:
@@ -20,16 +23,12 @@ def tie_break(tie: int, instance_id: str) -> int:
 
 def ordered(request: Request, choices: list[Choice]) -> list[Choice]:
     """The choices by key, equal ones by `tie_break`. Sorts in place."""
-    choices.sort(key=_key_of)
-    if any(one.key == next_one.key for one, next_one in zip(choices, choices[1:], strict=False)):
+    choices.sort(key=_KEY)
+    if any(one.key == next_one.key for one, next_one in pairwise(choices)):
         choices.sort(
             key=lambda choice: (choice.key, tie_break(request.tie, choice.candidate.instance_id))
         )
     return choices
-
-
-def _key_of(choice: Choice) -> float:
-    return choice.key
 
 
 def not_overloaded(candidates: Sequence[Candidate], wait_s: float) -> Sequence[Candidate]:

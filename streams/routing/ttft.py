@@ -1,7 +1,8 @@
 """Policies that estimate the time to the first token of each candidate."""
 
 from collections.abc import Sequence
-from typing import Annotated
+from operator import attrgetter
+from typing import Annotated, Final
 
 import msgspec
 
@@ -10,10 +11,13 @@ from streams.routing.interface import Candidate, Choice, Parameters, Request
 from streams.routing.ranking import ordered
 
 Ratio = Annotated[float, msgspec.Meta(ge=1)]
+_CACHED: Final = attrgetter("cached")
+_KEY: Final = attrgetter("key")
+
 Weight = Annotated[float, msgspec.Meta(ge=0)]
 
 
-class Algorithm1Parameters(Parameters):
+class Algorithm1Parameters(Parameters, frozen=True):
     """Attributes:
     kvcache_balancing_threshold: how many times as long as its own the best prefix must be before a
         candidate would fetch it.
@@ -37,7 +41,7 @@ def algorithm_1(
     it. One that would not fetch computes what it lacks.
     """
     total = request.prompt_tokens
-    best = max(candidates, key=_cached)
+    best = max(candidates, key=_CACHED)
     threshold = parameters.kvcache_balancing_threshold
     choices = []
     for one in candidates:
@@ -49,7 +53,7 @@ def algorithm_1(
     return ordered(request, choices)
 
 
-class WaitAndWorkParameters(Parameters):
+class WaitAndWorkParameters(Parameters, frozen=True):
     """Attributes:
     work: what a second of computing counts besides the time of this request: it is a second that
         others wait for, too.
@@ -68,13 +72,13 @@ def wait_and_work(
 ) -> list[Choice]:
     """The lowest `T_queue + T_load + T_transfer + (1 + work) * T_prefill`."""
     total = request.prompt_tokens
-    best = max(candidates, key=_cached)
+    best = max(candidates, key=_CACHED)
     work = parameters.work
     choices = []
     for one in candidates:
         choice = _weigh(_computing(one, total, costs), work)
         if parameters.fetch and best.cached > one.cached:
-            choice = min(choice, _weigh(_fetching(one, best, total, costs), work), key=_key)
+            choice = min(choice, _weigh(_fetching(one, best, total, costs), work), key=_KEY)
         choices.append(choice)
     return ordered(request, choices)
 
@@ -97,11 +101,3 @@ def _fetching(one: Candidate, best: Candidate, total: int, costs: Costs) -> Choi
 
 def _weigh(choice: Choice, work: float) -> Choice:
     return choice._replace(key=choice.key + work * choice.prefill_s) if work else choice
-
-
-def _cached(one: Candidate) -> int:
-    return one.cached
-
-
-def _key(choice: Choice) -> float:
-    return choice.key

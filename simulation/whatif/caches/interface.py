@@ -1,6 +1,6 @@
 """What a node needs of a cache."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import NamedTuple, Protocol
 
 
@@ -22,9 +22,10 @@ class Use(NamedTuple):
 class BlockCache(Protocol):
     """One tier."""
 
-    def __contains__(self, block: int, /) -> bool: ...
-
-    def __len__(self) -> int: ...
+    @property
+    def held(self) -> Container[int]:
+        """The blocks that it has, now and later: the same object for the cache's whole life."""
+        ...
 
     def use(self, blocks: Sequence[int], now: float, /) -> Use:
         """Reads the blocks that it has and stores those that it has not; none is given twice. The

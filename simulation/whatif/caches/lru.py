@@ -14,21 +14,16 @@ class LruCache:
         capacity: in blocks; None for one that never evicts.
         """
         self._capacity = capacity
-        self._blocks: OrderedDict[int, None] = OrderedDict()
-
-    def __contains__(self, block: int, /) -> bool:
-        return block in self._blocks
-
-    def __len__(self) -> int:
-        return len(self._blocks)
+        self.held: OrderedDict[int, None] = OrderedDict()
 
     def use(self, blocks: Sequence[int], now: float, /) -> Use:
         """See `interface.BlockCache`."""
-        held = self._blocks
+        held = self.held
         stored = [block for block in blocks if block not in held]
+        most_recent = held.move_to_end
         for block in reversed(blocks):
             held[block] = None
-            held.move_to_end(block)
+            most_recent(block)
         evicted: list[int] = []
         if self._capacity is not None and len(held) > self._capacity:
             evicted = [held.popitem(last=False)[0] for _ in range(len(held) - self._capacity)]

@@ -15,7 +15,7 @@ in which they began; so two queues have all of them in order.
 import math
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from heapq import merge
 from itertools import islice
 
@@ -42,11 +42,16 @@ class StoreCache:
         self._read: OrderedDict[int, float] = OrderedDict()
         self._pinned: dict[int, float] = {}
 
-    def __contains__(self, block: int, /) -> bool:
+    def __contains__(self, block: object, /) -> bool:
         return block in self._read or block in self._written
 
     def __len__(self) -> int:
         return len(self._read) + len(self._written)
+
+    @property
+    def held(self) -> Container[int]:
+        """See `interface.BlockCache`."""
+        return self
 
     def use(self, blocks: Sequence[int], now: float, /) -> Use:
         """See `interface.BlockCache`."""
