@@ -47,6 +47,22 @@ class Trace(NamedTuple):
     unordered: int = 0
     mismatched: int = 0
 
+    @property
+    def notes(self) -> list[str]:
+        """What a reader should know of it, as lines."""
+        notes = []
+        if self.problem is not None:
+            count = len(self.requests)
+            notes.append(f"{self.problem}. The {count:,} requests before it are used")
+        if self.unordered:
+            notes.append(f"{self.unordered:,} lines come after one of a later time: put in order")
+        if self.mismatched:
+            notes.append(
+                f"{self.mismatched:,} requests have more or fewer hash_ids than their input_length"
+                " needs: is --block-size that of the trace?"
+            )
+        return notes
+
 
 def read_trace(
     path: Path,

@@ -8,6 +8,7 @@ from reprise.cli.explain import explain
 from reprise.cli.interruption import Commands
 from reprise.cli.repair import repair
 from reprise.cli.serve import serve
+from reprise.cli.simulate import simulate
 from reprise.cli.streams import streams
 from reprise.cli.tail import tail
 from reprise.cli.up import up
@@ -31,8 +32,9 @@ def main() -> None:
     reprise tail --data DIR            print the log as JSON lines
     reprise explain --instance NAME    say what ended the prefix that an instance held, and when
     reprise repair --data DIR          say what is damaged in DIR, and repair it
+    reprise simulate TRACE             run a trace of requests under other policies
     """  # noqa: D301 -- click's \\b keeps the lines apart
 
 
-for command in (up, verify, tail, explain, repair, bridge, streams, serve):
+for command in (up, verify, tail, explain, repair, bridge, streams, serve, simulate):
     main.add_command(command)

@@ -33,16 +33,12 @@ def parse_assignments(text: str, kind: type[StructT]) -> StructT:
         raise ValueError(f"{error}, in: {text}") from error
 
 
-def format_assignments(values: msgspec.Struct) -> str:
-    """The inverse of `parse_assignments`, of what differs from the defaults."""
-    return ",".join(
-        f"{field.name}={_value_text(getattr(values, field.name))}"
-        for field in msgspec.structs.fields(type(values))
-        if getattr(values, field.name) != field.default
-    )
+def describe_fields(kind: type[msgspec.Struct]) -> list[str]:
+    """The fields with their defaults, as they are written."""
+    return [f"{field.name}={_text(field.default)}" for field in msgspec.structs.fields(kind)]
 
 
-def _value_text(value: object) -> str:
+def _text(value: object) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     return f"{value:g}" if isinstance(value, float) else str(value)

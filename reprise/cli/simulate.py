@@ -1,0 +1,336 @@
+"""`reprise simulate`."""
+
+import functools
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+import msgspec
+
+from reprise.cli.param_types import Amount
+from reprise.cli.terminal import printable
+from schemas.errors import ConfigurationError, RepriseError
+from schemas.limits import BLOCK_SIZE_MAX, WHATIF_NODES_MAX
+
+if TYPE_CHECKING:
+    from replay.traces.reader import Trace
+    from simulation.whatif.report.document import Document, TraceFacts
+    from simulation.whatif.setup import Setup
+    from simulation.whatif.sweep import Job
+    from simulation.whatif.workload import Workload
+
+_OUTPUT: Final = click.Path(path_type=Path, dir_okay=False)
+
+
+def _list_policies(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if not value:
+        return
+    from streams.routing.assignments import describe_fields
+    from streams.routing.table import POLICIES
+
+    for name, policy in POLICIES.items():
+        click.echo(f"{name:16} {policy.summary}")
+        for line in describe_fields(policy.parameters):
+            click.echo(f"{'':16}   {line}")
+    ctx.exit()
+
+
+@click.command()
+@click.argument(
+    "traces",
+    nargs=-1,
+    required=True,
+    metavar="TRACE...",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+)
+@click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    metavar="NAME[:P=V,..]",
+    help="As `weighted:alpha=0.5`; several times to compare. All of them where none is named.",
+)
+@click.option(
+    "--list-policies",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_list_policies,
+    help="Print the policies with their parameters, and end.",
+)
+@click.option("--nodes", type=click.IntRange(1, WHATIF_NODES_MAX), default=10, show_default=True)
+@click.option(
+    "--capacity",
+    default="3M",
+    show_default=True,
+    help="Of each node: tokens (`3M`), blocks (`5859blocks`), or `unbounded`.",
+)
+@click.option("--cpu-capacity", default="0", help="Of a CPU tier that takes what the GPU evicts.")
+@click.option("--pool-capacity", default="0", help="Of one pool that all nodes read and write.")
+@click.option(
+    "--leases",
+    metavar="P=V,..",
+    help="The slowest tier evicts as Mooncake's store, as `lease_s=10,soft_pin_blocks=4`;"
+    " `default` for its defaults.",
+)
+@click.option("--index-delay", type=Amount(min=0), default=0.0, help="Seconds; default 0.")
+@click.option(
+    "--index-loss",
+    type=Amount(min=0, max=1),
+    default=0.0,
+    help="Share of event batches; default 0.",
+)
+@click.option(
+    "--announce",
+    type=click.Choice(["arrival", "finish"]),
+    default="arrival",
+    show_default=True,
+    help="When a node publishes the blocks of a request.",
+)
+@click.option(
+    "--rate", type=Amount(min=0, min_open=True), default=1.0, help="Times the trace's; default 1."
+)
+@click.option(
+    "--slo-ttft",
+    type=Amount(min=0, min_open=True),
+    help="Seconds; a request that no node would answer within it is refused.",
+)
+@click.option("--costs", default="", metavar="P=V,..", help="As `prefill_tokens_per_s=8000`.")
+@click.option(
+    "--sweep",
+    "sweeps",
+    multiple=True,
+    metavar="AXIS=V,V..",
+    help="Run these too: capacity, cpu-capacity, pool-capacity, one-cache, nodes, rate, delay,"
+    " loss, slo-ttft, or POLICY.PARAMETER.",
+)
+@click.option(
+    "--block-size",
+    type=click.IntRange(1, BLOCK_SIZE_MAX),
+    default=512,
+    show_default=True,
+    help="Tokens for each id of the trace.",
+)
+@click.option("--ignore-unknown-fields", is_flag=True, help="Pass over fields that are not known.")
+@click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=1337, show_default=True)
+@click.option("--processes", type=click.IntRange(1), help="At most; default one for each core.")
+@click.option(
+    "--report",
+    type=_OUTPUT,
+    help="Write one HTML page with all tables and plots; where no --sweep is given, with sweeps of"
+    " capacity, index delay and loss, and of the weights.",
+)
+@click.option("--json", "json_path", type=_OUTPUT, help="Write all results as JSON.")
+@click.option("--csv", "csv_path", type=_OUTPUT, help="Write a line for each run.")
+@click.option(
+    "--plots",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Write each plot as PNG into this directory.",
+)
+def simulate(
+    traces: tuple[Path, ...],
+    policies: tuple[str, ...],
+    sweeps: tuple[str, ...],
+    block_size: int,
+    ignore_unknown_fields: bool,
+    processes: int | None,
+    report: Path | None,
+    json_path: Path | None,
+    csv_path: Path | None,
+    plots: Path | None,
+    **options: Any,
+) -> None:
+    """Run traces of requests on simulated nodes, under routing policies, and compare.
+
+    TRACE has a request on each line, as Mooncake publishes them: {"timestamp": ms,
+    "input_length": tokens, "output_length": tokens, "hash_ids": [an id for each block]}.
+
+    The nodes' events go through the index as an engine's do. Where a trace has a line that cannot
+    be used, what stands before it is run, and the exit code is 1.
+    """
+    from simulation.whatif.plan import REPORT_SWEEPS, parse_sweep, plan
+    from simulation.whatif.report.document import document_of
+    from simulation.whatif.report.table import text_lines
+
+    try:
+        _check_outputs(report, plots)
+        wanted = [parse_sweep(sweep) for sweep in sweeps]
+        if report is not None and not wanted:
+            wanted = list(REPORT_SWEEPS)
+        base = _setup_of(block_size=block_size, **options)
+        jobs = plan(
+            base,
+            block_size=block_size,
+            workloads=len(traces),
+            policies=policies,
+            sweeps=wanted,
+        )
+        read = _read_all(traces, block_size, ignore_unknown_fields)
+        workloads, facts = _workloads_of(traces, read, block_size)
+        document = document_of(jobs, _run_all(jobs, workloads, processes), facts)
+        for line in text_lines(document):
+            click.echo(printable(line))
+        _write(document, report, json_path, csv_path, plots)
+    except RepriseError as error:
+        raise click.ClickException(str(error)) from error
+    except OSError as error:
+        if error.filename is None:
+            raise  # of standard output
+        raise click.ClickException(f"Cannot write {error.filename}: {error.strerror}") from error
+    if any(trace.problem for trace in read):
+        sys.exit(1)
+
+
+def _check_outputs(report: Path | None, plots: Path | None) -> None:
+    """Before minutes of work: that what is to be written can be."""
+    if report is not None or plots is not None:
+        from schemas.extras import need
+
+        need("matplotlib")
+
+
+def _setup_of(
+    *,
+    block_size: int,
+    capacity: str,
+    cpu_capacity: str,
+    pool_capacity: str,
+    leases: str | None,
+    costs: str,
+    **options: Any,
+) -> "Setup":
+    from simulation.whatif.setup import Leases, Setup, parse_capacity
+    from streams.routing.assignments import parse_assignments
+    from streams.routing.costs import Costs
+
+    if options["slo_ttft"] is None:
+        del options["slo_ttft"]
+    names = {
+        "index_delay": "index_delay_s",
+        "slo_ttft": "slo_ttft_s",
+    }
+    try:
+        return msgspec.convert(
+            {
+                **{names.get(name, name): value for name, value in options.items()},
+                "gpu_blocks": parse_capacity(capacity, block_size),
+                "cpu_blocks": parse_capacity(cpu_capacity, block_size),
+                "pool_blocks": parse_capacity(pool_capacity, block_size),
+                "costs": parse_assignments(costs, Costs),
+                "leases": None
+                if leases is None
+                else parse_assignments("" if leases == "default" else leases, Leases),
+            },
+            Setup,
+            from_attributes=True,
+        )
+    except ValueError as error:  # msgspec's are
+        raise ConfigurationError(f"{error}") from error
+
+
+def _read_all(paths: Sequence[Path], block_size: int, ignore_unknown: bool) -> "list[Trace]":
+    from replay.traces.reader import read_trace
+
+    traces = []
+    with _progress("reading", sum(path.stat().st_size for path in paths)) as advance:
+        for path in paths:
+            done = 0
+
+            def when_read(read_bytes: int) -> None:
+                nonlocal done
+                advance(read_bytes - done)
+                done = read_bytes
+
+            traces.append(
+                read_trace(
+                    path,
+                    block_size=block_size,
+                    ignore_unknown=ignore_unknown,
+                    when_read=when_read,
+                )
+            )
+    return traces
+
+
+def _workloads_of(
+    paths: Sequence[Path], traces: "Sequence[Trace]", block_size: int
+) -> "tuple[list[Workload], list[TraceFacts]]":
+    from simulation.whatif.report.document import facts_of
+    from simulation.whatif.workload import Workload
+
+    names = Counter(trace.name for trace in traces)
+    workloads, facts = [], []
+    for number, (path, trace) in enumerate(zip(paths, traces, strict=True)):
+        name = trace.name if names[trace.name] == 1 else f"{number + 1}: {path}"
+        workload = Workload(name, block_size, trace.requests)
+        notes = list(trace.notes)
+        if workload.reused_ids:
+            notes.append(
+                f"{workload.reused_ids:,} blocks have an id that stands for another prefix, too;"
+                " they are told apart by what comes before them"
+            )
+        for note in notes:
+            click.echo(f"Note: {printable(name)}: {printable(note)}", err=True)
+        workloads.append(workload)
+        facts.append(facts_of(workload, notes))
+    return workloads, facts
+
+
+def _run_all(jobs: "Sequence[Job]", workloads: "Sequence[Workload]", processes: int | None) -> Any:
+    from simulation.whatif.sweep import run_all
+
+    with _progress("running", len(jobs)) as advance:
+        return run_all(
+            jobs, workloads, processes=processes, when_done=functools.partial(advance, 1)
+        )
+
+
+def _write(
+    document: "Document",
+    report: Path | None,
+    json_path: Path | None,
+    csv_path: Path | None,
+    plots: Path | None,
+) -> None:
+    from simulation.whatif.report.document import to_json
+    from simulation.whatif.report.table import to_csv
+
+    if json_path is not None:
+        json_path.write_bytes(to_json(document))
+    if csv_path is not None:
+        csv_path.write_text(to_csv(document))
+    if report is None and plots is None:
+        return
+    from simulation.whatif.report.page import page_of
+    from simulation.whatif.report.plots import pictures_of
+
+    pictures = list(pictures_of(document))
+    if plots is not None:
+        plots.mkdir(parents=True, exist_ok=True)
+        for picture in pictures:
+            (plots / f"{picture.name}.png").write_bytes(picture.png)
+    if report is not None:
+        report.write_text(page_of(document, pictures), encoding="utf-8")
+
+
+@contextmanager
+def _progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on standard error where that is a terminal; without rich, none."""
+    try:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+    except ImportError:
+        yield lambda steps: None
+        return
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda steps: None
+        return
+    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda steps: progress.advance(task, steps)
