@@ -63,7 +63,10 @@ class Feed:
         )
 
     def publish(self, publisher: Node | Pool, events: list[BlockEvent], at: float) -> None:
-        """Sends one batch, which the index has after the delay."""
+        """Sends one batch, which the index has after the delay. A publisher's batches come in
+        their order: one that a pool tells of a request that ends sooner waits for those before it.
+        """
+        at = publisher.told_at = max(publisher.told_at, at)
         sequence = publisher.sequence
         publisher.sequence += 1
         stream = StreamKey(DEFAULT_TENANT, _MODEL, KERNEL_BLOCK_SIZE, "", publisher.name)

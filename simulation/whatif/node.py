@@ -44,6 +44,7 @@ class Node:
         free_at: when it has computed all that it was given.
         busy_s: how long it has computed, loaded and fetched.
         requests: how many it was given.
+        sequence: of its next batch of events; `told_at`: when it sent the last one.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Node:
         self.busy_s = 0.0
         self.requests = 0
         self.sequence = 0
+        self.told_at = 0.0
         self._gpu = gpu
         self._cpu = cpu
         nothing: Container[int] = ()
@@ -138,6 +140,7 @@ class Pool:
     def __init__(self, name: str, cache: BlockCache) -> None:
         self.name = name
         self.sequence = 0
+        self.told_at = 0.0
         self._cache = cache
 
     @property

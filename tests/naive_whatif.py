@@ -1,0 +1,393 @@
+"""A second simulator, in plain dicts: what `simulation.whatif` must agree with, exactly.
+
+It has no kernel, no records and no numbered blocks: a block is the tuple of all ids up to it, an
+index is a dict of counts, a cache a dict of when each block was used, and policies are written out
+once more. It is slow, and short enough to be read.
+"""
+
+import heapq
+import math
+import random
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import xxhash
+
+from replay.traces.request import TraceRequest
+from simulation.whatif.setup import Leases, Setup
+from streams.routing.costs import Costs
+from streams.routing.prefix import LongestPrefixParameters, WeightedParameters
+from streams.routing.table import parse_policy
+from streams.routing.ttft import Algorithm1Parameters, WaitAndWorkParameters
+
+Block = tuple[int, ...]
+Event = tuple[str, str, list[Block]]  # what, tier, blocks
+
+
+class NaiveCache:
+    """LRU, or Mooncake's store."""
+
+    def __init__(self, capacity: int | None, leases: Leases | None) -> None:
+        self.capacity = math.inf if capacity is None else capacity
+        self.leases = leases if capacity is not None else None
+        self.used: dict[Block, int] = {}
+        self.lease_ends: dict[Block, float] = {}
+        self.pin_ends: dict[Block, float] = {}
+        self.read: set[Block] = set()
+        self.step = 0
+
+    def use(self, blocks: list[Block], now: float) -> tuple[list[Block], list[Block], int]:
+        """Stored, evicted, refused."""
+        before = set(self.used)
+        gone: list[Block] = []
+        missing = [block for block in blocks if block not in before]
+        if self.leases is None:
+            for block in blocks[::-1]:
+                self.touch(block)
+            while len(self.used) > self.capacity:
+                oldest = min(self.used, key=lambda block: self.used[block])
+                del self.used[oldest]
+                gone.append(oldest)
+            kept = missing
+        else:
+            for block in blocks[::-1]:
+                if block in self.used:
+                    self.touch(block)
+                    self.read.add(block)
+                    self.lease_ends[block] = now + self.leases.lease_s
+                    self.pin(block, now)
+            if len(self.used) + len(missing) > self.capacity:
+                gone += self.evict(now)
+            room = max(int(self.capacity) - len(self.used), 0)
+            kept = missing[:room]
+            for block in kept[::-1]:
+                self.touch(block)
+                self.lease_ends[block] = now
+                self.pin(block, now)
+            if len(self.used) > self.leases.watermark * self.capacity:
+                gone += self.evict(now)
+        stored = [block for block in missing if block in self.used]
+        evicted = [block for block in gone if block in before]
+        return stored, evicted, len(missing) - len(kept)
+
+    def touch(self, block: Block) -> None:
+        self.step += 1
+        self.used[block] = self.step
+
+    def pin(self, block: Block, now: float) -> None:
+        assert self.leases is not None
+        if len(block) <= self.leases.soft_pin_blocks:
+            self.pin_ends[block] = now + self.leases.soft_pin_s
+
+    def evict(self, now: float) -> list[Block]:
+        assert self.leases is not None
+        if not self.used:
+            return []
+        rules, count = self.leases, len(self.used)
+        over = count / self.capacity - rules.watermark
+        most = math.ceil(count * max(rules.share, over + rules.share))
+        least = math.ceil(count * max(rules.share / 2, over))
+        expired = sorted(
+            (block for block in self.used if self.lease_ends[block] <= now),
+            # Of those that end together, the ones that were only written go first.
+            key=lambda block: (self.lease_ends[block], block in self.read, self.used[block]),
+        )
+        plain = [block for block in expired if self.pin_ends.get(block, now) <= now]
+        pinned = [block for block in expired if self.pin_ends.get(block, now) > now]
+        gone = plain[:most]
+        if len(gone) < least:
+            gone += pinned[: least - len(gone)]
+        for block in gone:
+            del self.used[block], self.lease_ends[block]
+            self.pin_ends.pop(block, None)
+            self.read.discard(block)
+        return gone
+
+
+class NaiveIndex:
+    """What the router knows: how often each publisher has announced each block on each tier."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, dict[tuple[Block, str], int]] = {}
+
+    def fold(self, publisher: str, events: list[Event]) -> None:
+        counts = self.counts.setdefault(publisher, {})
+        removed: set[Block] = set()
+        for what, tier, blocks in events:
+            if what == "removed":
+                for block in blocks:
+                    if (block, tier) in counts:
+                        counts[block, tier] -= 1
+                        if not counts[block, tier]:
+                            del counts[block, tier]
+                        removed.add(block)
+            elif what == "offloaded":
+                for block in blocks:
+                    if self.holds(publisher, block) or block in removed:
+                        counts[block, tier] = counts.get((block, tier), 0) + 1
+            else:
+                parent = blocks[0][:-1]
+                if parent and not self.holds(publisher, parent):
+                    continue
+                for block in blocks:
+                    counts[block, tier] = counts.get((block, tier), 0) + 1
+
+    def holds(self, publisher: str, block: Block) -> bool:
+        counts = self.counts.get(publisher, {})
+        return any((block, tier) in counts for tier in ("GPU", "CPU"))
+
+    def match(self, node: str, chain: list[Block]) -> tuple[int, int]:
+        """Blocks of the prefix on any tier, and those on the GPU."""
+        longest = gpu = 0
+        for block in chain:
+            if not self.holds(node, block) and not self.holds("pool", block):
+                break
+            longest += 1
+        for block in chain:
+            if (block, "GPU") not in self.counts.get(node, {}):
+                break
+            gpu += 1
+        return longest, gpu
+
+
+class NaiveNode:
+    def __init__(self, name: str, gpu: NaiveCache | None, cpu: NaiveCache | None) -> None:
+        self.name = name
+        self.gpu = gpu
+        self.cpu = cpu
+        self.free_at = 0.0
+        self.busy = 0.0
+        self.requests = 0
+
+    def has(self, block: Block) -> str:
+        if self.gpu is not None and block in self.gpu.used:
+            return "gpu"
+        if self.cpu is not None and block in self.cpu.used:
+            return "cpu"
+        return ""
+
+
+class Ranked(NamedTuple):
+    key: float
+    node: int
+    prefix: int
+    source: str
+
+
+def hash_of(tie: int, name: str) -> int:
+    return xxhash.xxh3_64_intdigest(struct.pack("<Q", tie) + name.encode())
+
+
+def prefill(costs: Costs, prompt: int, cached: int) -> float:
+    return (
+        costs.fixed_s
+        + (prompt - cached) / costs.prefill_tokens_per_s
+        + costs.token_squared_s * (prompt * prompt - cached * cached)
+    )
+
+
+class NaiveRun:
+    """`outcome` has what `simulation.whatif.outcome.Outcome` has under the same names."""
+
+    def __init__(self, setup: Setup, requests: Sequence[TraceRequest], block_size: int) -> None:
+        self.setup = setup
+        self.requests = requests
+        self.size = block_size
+        digits = len(str(setup.nodes - 1))
+        pooled, tiered = setup.pool_blocks != 0, setup.cpu_blocks != 0
+        self.pool = NaiveCache(setup.pool_blocks, setup.leases) if pooled else None
+        self.nodes = [
+            NaiveNode(
+                f"node-{number:0{digits}}",
+                NaiveCache(setup.gpu_blocks, None if pooled or tiered else setup.leases)
+                if setup.gpu_blocks != 0
+                else None,
+                NaiveCache(setup.cpu_blocks, None if pooled else setup.leases) if tiered else None,
+            )
+            for number in range(setup.nodes)
+        ]
+        self.index = NaiveIndex()
+        self.waiting: list[tuple[float, int, str, list[Event]]] = []
+        self.sent = 0
+        self.told: dict[str, float] = {}
+        self.random = random.Random(setup.seed)
+        self.total: dict[str, int] = {}
+        self.ttfts: list[float] = []
+
+    def add(self, **counts: int) -> None:
+        for name, count in counts.items():
+            self.total[name] = self.total.get(name, 0) + count
+
+    def run(self) -> None:
+        for number, request in enumerate(self.requests):
+            now = request.timestamp / 1000.0 / self.setup.rate
+            while self.waiting and self.waiting[0][0] <= now:
+                _, _, publisher, events = heapq.heappop(self.waiting)
+                self.index.fold(publisher, events)
+            ids = request.hash_ids
+            self.take(number, [tuple(ids[: end + 1]) for end in range(len(ids))], request, now)
+
+    def take(self, number: int, chain: list[Block], request: TraceRequest, now: float) -> None:
+        prompt, setup = request.input_length, self.setup
+        matches = [self.index.match(node.name, chain) for node in self.nodes]
+        cached = [min(longest * self.size, prompt) for longest, _ in matches]
+        on_gpu = [min(gpu * self.size, cached[at]) for at, (_, gpu) in enumerate(matches)]
+        waits = [max(node.free_at - now, 0.0) for node in self.nodes]
+        ranked = self.rank(number, prompt, cached, on_gpu, waits)
+        if setup.slo_ttft_s is not None:
+            ranked = [
+                one
+                for one in ranked
+                if waits[one.node]
+                + (cached[one.node] - on_gpu[one.node]) / self.slower
+                + (one.prefix - cached[one.node]) / setup.costs.fetch_tokens_per_s
+                + prefill(setup.costs, prompt, one.prefix)
+                <= setup.slo_ttft_s
+            ]
+        if not ranked:
+            self.add(refused=1)
+            return
+        self.serve(ranked[0], chain, prompt, now)
+
+    @property
+    def slower(self) -> float:
+        costs = self.setup.costs
+        return costs.load_tokens_per_s if self.pool is None else costs.pool_tokens_per_s
+
+    def serve(self, chosen: Ranked, chain: list[Block], prompt: int, now: float) -> None:
+        node, costs = self.nodes[chosen.node], self.setup.costs
+        tiers: list[str] = []
+        for block in chain:
+            tier = node.has(block)
+            if not tier and self.pool is not None and block in self.pool.used:
+                tier = "pool"
+            if not tier:
+                break
+            tiers.append(tier)
+        fetched = 0
+        if chosen.source:
+            source = next(one for one in self.nodes if one.name == chosen.source)
+            there = 0
+            while there < len(chain) and source.has(chain[there]):
+                there += 1
+            fetched = max(min(math.ceil(chosen.prefix / self.size), there) - len(tiers), 0)
+        got = min((len(tiers) + fetched) * self.size, prompt)
+        duration = (
+            min(tiers.count("cpu") * self.size, got) / costs.load_tokens_per_s
+            + min(tiers.count("pool") * self.size, got) / costs.pool_tokens_per_s
+            + min(fetched * self.size, got) / costs.fetch_tokens_per_s
+            + prefill(costs, prompt, got)
+        )
+        node.free_at = max(now, node.free_at) + duration
+        node.busy += duration
+        node.requests += 1
+        self.ttfts.append(node.free_at - now)
+        self.add(
+            requests=1,
+            blocks=len(chain),
+            hit_blocks=len(tiers) + fetched,
+            tokens=prompt,
+            hit_tokens=got,
+            gpu_blocks=tiers.count("gpu"),
+            cpu_blocks=tiers.count("cpu"),
+            pool_blocks=tiers.count("pool"),
+            fetched_blocks=fetched,
+            promised_tokens=chosen.prefix,
+            over_promised_tokens=max(chosen.prefix - got, 0),
+        )
+        self.keep(node, chain, tiers, now)
+
+    def keep(self, node: NaiveNode, chain: list[Block], tiers: list[str], now: float) -> None:
+        at = now if self.setup.announce == "arrival" else node.free_at
+        if node.gpu is not None:
+            loaded = [block for block, tier in zip(chain, tiers, strict=False) if tier == "cpu"]
+            stored, evicted, refused = node.gpu.use(chain, now)
+            events: list[Event] = [("removed", "GPU", evicted)] if evicted else []
+            self.add(stored=len(stored), evicted=len(evicted), unstored=refused)
+            if node.cpu is not None and (loaded or evicted):
+                kept, dropped, refused = node.cpu.use([*loaded, *evicted[::-1]], now)
+                events += [("offloaded", "CPU", kept)] if kept else []
+                events += [("removed", "CPU", dropped)] if dropped else []
+                self.add(evicted=len(dropped), unstored=refused)
+            self.publish(node.name, [*events, *runs_of(chain, stored, "GPU")], at)
+        if self.pool is not None:
+            stored, evicted, refused = self.pool.use(chain, now)
+            events = [("removed", "CPU", evicted)] if evicted else []
+            self.add(stored=len(stored), evicted=len(evicted), unstored=refused)
+            self.publish("pool", [*events, *runs_of(chain, stored, "CPU")], at)
+
+    def publish(self, publisher: str, events: list[Event], at: float) -> None:
+        if not events:
+            return
+        self.sent += 1
+        at = self.told[publisher] = max(self.told.get(publisher, 0.0), at)
+        if self.setup.index_loss and self.random.random() < self.setup.index_loss:
+            self.add(lost_batches=1)
+        else:
+            due = at + self.setup.index_delay_s
+            heapq.heappush(self.waiting, (due, self.sent, publisher, events))
+
+    def rank(
+        self,
+        number: int,
+        prompt: int,
+        cached: list[int],
+        on_gpu: list[int],
+        waits: list[float],
+    ) -> list[Ranked]:
+        name, parameters = parse_policy(self.setup.policy)
+        costs, count = self.setup.costs, len(self.nodes)
+        best = max(range(count), key=lambda at: cached[at])
+        ranked = []
+        for at in range(count):
+            load = (cached[at] - on_gpu[at]) / self.slower
+            compute = prefill(costs, prompt, cached[at])
+            transfer = (cached[best] - cached[at]) / costs.fetch_tokens_per_s
+            rest = prefill(costs, prompt, cached[best])
+            here = Ranked(waits[at] + load + compute, at, cached[at], "")
+            there = Ranked(
+                transfer + waits[at] + load + rest, at, cached[best], self.nodes[best].name
+            )
+            match parameters:
+                case LongestPrefixParameters():
+                    if waits[at] > parameters.overload_s and min(waits) <= parameters.overload_s:
+                        continue
+                    here = here._replace(key=-float(cached[at]))
+                case WeightedParameters():
+                    if waits[at] > parameters.overload_s and min(waits) <= parameters.overload_s:
+                        continue
+                    share = cached[at] / prompt if prompt else 0.0
+                    idle = 1.0 - min(waits[at] / parameters.full_load_s, 1.0)
+                    here = here._replace(key=-(parameters.alpha * share + parameters.beta * idle))
+                case Algorithm1Parameters():
+                    over = cached[best] > parameters.kvcache_balancing_threshold * cached[at]
+                    here = there if parameters.fetch and over else here
+                case WaitAndWorkParameters():
+                    here = here._replace(key=here.key + parameters.work * compute)
+                    there = there._replace(key=there.key + parameters.work * rest)
+                    if parameters.fetch and cached[best] > cached[at] and there.key < here.key:
+                        here = there
+                case _ if name == "round-robin":
+                    here = here._replace(key=(at - number) % count)
+                case _ if name == "random":
+                    here = here._replace(key=0.0)
+                case _ if name == "least-loaded":
+                    here = here._replace(key=waits[at])
+                case _:
+                    raise AssertionError(f"Expected a policy that is written out here: {name}")
+            ranked.append(here)
+        tie = hash_of(self.setup.seed, str(number))
+        return sorted(ranked, key=lambda one: (one.key, hash_of(tie, self.nodes[one.node].name)))
+
+
+def runs_of(chain: list[Block], stored: list[Block], tier: str) -> list[Event]:
+    """Blocks that follow one another are announced together."""
+    events: list[Event] = []
+    for at, block in enumerate(chain):
+        if block in stored:
+            if at and chain[at - 1] in stored:
+                events[-1][2].append(block)
+            else:
+                events.append(("stored", tier, [block]))
+    return events
