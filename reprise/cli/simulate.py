@@ -157,7 +157,7 @@ def simulate(
     from simulation.whatif.report.table import text_lines
 
     try:
-        _check_outputs(report, plots)
+        _check_outputs(report, json_path, csv_path, plots)
         wanted = [parse_sweep(sweep) for sweep in sweeps]
         if report is not None and not wanted:
             wanted = list(REPORT_SWEEPS)
@@ -185,12 +185,18 @@ def simulate(
         sys.exit(1)
 
 
-def _check_outputs(report: Path | None, plots: Path | None) -> None:
+def _check_outputs(*outputs: Path | None) -> None:
     """Before minutes of work: that what is to be written can be."""
+    report, _, _, plots = outputs
     if report is not None or plots is not None:
         from schemas.extras import need
 
         need("matplotlib")
+    for output in outputs:
+        if output is not None and output is not plots and not output.parent.is_dir():
+            raise ConfigurationError(
+                f"Cannot write {output}: expected a directory, found none: {output.parent}"
+            )
 
 
 def _setup_of(

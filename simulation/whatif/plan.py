@@ -24,7 +24,7 @@ COMPARED: Final = (
 """Policies of a comparison that names none: every one in the table, `algorithm-1` twice."""
 
 SWEPT: Final = ("round-robin", "weighted", "algorithm-1:fetch=off", "algorithm-1")
-"""Policies of a sweep where none is named."""
+"""Policies of a sweep where none is named; the first one does not ask the index."""
 
 POOL: Final = "shared pool"
 IDEAL: Final = "ideal"
@@ -89,7 +89,7 @@ def plan(
     for workload in range(workloads):
         jobs += _comparison(base, workload, policies or _compared())
         for sweep in sweeps:
-            jobs += _swept(base, workload, sweep, policies or SWEPT, block_size)
+            jobs += _swept(base, workload, sweep, policies, block_size)
     if len(jobs) > WHATIF_RUNS_MAX:
         raise ConfigurationError(f"Expected at most {WHATIF_RUNS_MAX:,} runs, got: {len(jobs):,}")
     return jobs
@@ -121,6 +121,7 @@ def _swept(
 ) -> Iterator[Job]:
     axis = sweep.axis
     set_value = _setter_of(axis)
+    policies = policies or (SWEPT if axis not in _OF_THE_INDEX else SWEPT[1:])
     if axis == "one-cache":
         policies = ("round-robin",)  # there is no choice
     elif "." in axis:
@@ -184,6 +185,7 @@ AXES: Final[Mapping[str, Setter]] = {
 }
 """What can be swept besides the parameters of policies, by name."""
 
+_OF_THE_INDEX: Final = ("delay", "loss")
 _CAPACITIES: Final = ("capacity", "cpu-capacity", "pool-capacity", "one-cache")
 
 

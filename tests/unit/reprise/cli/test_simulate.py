@@ -1,0 +1,154 @@
+"""`reprise simulate`: one command from a trace to a report."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from reprise.cli.main import main
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    path = tmp_path / "small.jsonl"
+    lines = [
+        {
+            "timestamp": 100 * at,
+            "input_length": 1500,
+            "output_length": 3,
+            "hash_ids": [0, 1 + at % 3, 100 + at],
+        }
+        for at in range(30)
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def simulate(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["simulate", "--processes", "1", *map(str, arguments)])
+
+
+def test_a_trace_alone_is_enough(trace: Path) -> None:
+    result = simulate(trace)
+    assert result.exit_code == 0
+    assert "small.jsonl: 30 requests in 3 s" in result.output
+    for label in ("round-robin", "weighted", "algorithm-1:fetch=off", "shared pool", "ideal"):
+        assert f"\n{label} " in result.output
+    assert "Cost model: " in result.output
+
+
+def test_all_files_are_written(trace: Path, tmp_path: Path) -> None:
+    result = simulate(
+        *(trace, "--policy", "weighted", "--sweep", "delay=0,1", "--report", tmp_path / "r.html"),
+        *("--json", tmp_path / "r.json", "--csv", tmp_path / "r.csv", "--plots", tmp_path / "p"),
+    )
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "r.html").read_text().count("<img ") == 2
+    assert len(json.loads((tmp_path / "r.json").read_text())["runs"]) == 5
+    assert len((tmp_path / "r.csv").read_text().splitlines()) == 6
+    assert sorted(path.name for path in (tmp_path / "p").iterdir()) == ["delay.png", "policies.png"]
+
+
+def test_a_report_sweeps_by_itself(trace: Path, tmp_path: Path) -> None:
+    result = simulate(trace, "--report", tmp_path / "r.html")
+    assert result.exit_code == 0, result.output
+    page = (tmp_path / "r.html").read_text()
+    for group in ("policies", "capacity", "delay", "loss", "weighted.alpha", "one-cache"):
+        assert f"<h3>{group}</h3>" in page
+
+
+def test_options_reach_the_runs(trace: Path, tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    result = simulate(
+        *(trace, "--policy", "algorithm-1", "--nodes", 4, "--capacity", "20blocks"),
+        *("--cpu-capacity", "10k", "--leases", "lease_s=3", "--index-delay", 2, "--rate", 1.5),
+        *("--index-loss", 0.25, "--announce", "finish", "--slo-ttft", 60, "--seed", 9),
+        *("--costs", "prefill_tokens_per_s=500", "--json", path),
+    )
+    assert result.exit_code == 0, result.output
+    setup = json.loads(path.read_text())["runs"][0]["outcome"]["setup"]
+    assert setup["leases"]["lease_s"] == 3
+    assert setup["costs"]["prefill_tokens_per_s"] == 500
+    assert {name: setup[name] for name in setup if name not in ("leases", "costs")} == {
+        "policy": "algorithm-1",
+        "nodes": 4,
+        "gpu_blocks": 20,
+        "cpu_blocks": 19,
+        "pool_blocks": 0,
+        "index_delay_s": 2,
+        "index_loss": 0.25,
+        "announce": "finish",
+        "rate": 1.5,
+        "slo_ttft_s": 60,
+        "seed": 9,
+    }
+
+
+def test_traces_stand_side_by_side_also_where_their_names_are_equal(
+    trace: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other" / trace.name
+    other.parent.mkdir()
+    other.write_text(trace.read_text())
+    result = simulate(trace, other, "--policy", "random")
+    assert result.exit_code == 0
+    assert f"\n2: {other}: 30 requests" in result.output
+
+
+def test_what_stands_before_a_broken_line_is_run(trace: Path) -> None:
+    trace.write_text(trace.read_text() + '{"timestamp": -5}\n')
+    result = simulate(trace, "--policy", "weighted")
+    assert result.exit_code == 1
+    assert "small.jsonl:31: expected an object with timestamp" in result.stderr
+    assert "The 30 requests before it are used" in result.output
+    assert "\nweighted " in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--policy", "fastest"], "Expected a policy of round-robin, random,"),
+        (["--policy", "weighted:gamma=1"], "expected parameters of alpha, beta"),
+        (["--capacity", "much"], "Expected a capacity in tokens"),
+        (["--leases", "lease_s=-1"], "Expected `float` >= 0"),
+        (["--leases", "time=1"], "expected parameters of lease_s"),
+        (["--costs", "speed=1"], "expected parameters of fixed_s, prefill_tokens_per_s"),
+        (["--costs", "prefill_tokens_per_s=0"], "Expected `float` > 0"),
+        (["--sweep", "delay"], "Expected a sweep as"),
+        (["--index-delay", "nan"], "nan"),
+        (["--report", "none/r.html"], "Cannot write none/r.html: expected a directory"),
+    ],
+)
+def test_what_cannot_be_is_named(trace: Path, arguments: list[str], message: str) -> None:
+    result = simulate(trace, *arguments)
+    assert result.exit_code in (1, 2)
+    assert message in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_a_file_without_requests_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").write_text("")
+    result = simulate(tmp_path / "empty.jsonl")
+    assert result.exit_code == 1
+    assert "expected a request a line, got an empty file" in result.stderr
+
+
+def test_the_policies_are_listed() -> None:
+    result = simulate("--list-policies")
+    assert result.exit_code == 0
+    assert "weighted         alpha * cached share" in result.output
+    assert "kvcache_balancing_threshold=1.5" in result.output
+
+
+def test_without_matplotlib_a_report_says_what_to_install(
+    trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    result = simulate(trace, "--report", tmp_path / "r.html")
+    assert result.exit_code == 1
+    assert "Expected matplotlib, which is not installed: pip install 'reprise[analysis]'" in (
+        result.stderr
+    )
+    assert simulate(trace, "--policy", "random").exit_code == 0

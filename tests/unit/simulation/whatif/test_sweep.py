@@ -1,0 +1,207 @@
+"""Plans, sweeps, and what is told of them: the same bytes each time, however many processes."""
+
+import csv
+import io
+import json
+import random
+import re
+import struct
+from functools import partial
+
+import msgspec
+import pytest
+
+from replay.traces.request import TraceRequest
+from schemas.errors import ConfigurationError
+from simulation.whatif.plan import AXES, COMPARED, IDEAL, POOL, Sweep, parse_sweep, plan
+from simulation.whatif.report.document import Document, document_of, facts_of, to_json
+from simulation.whatif.report.page import page_of
+from simulation.whatif.report.plots import pictures_of
+from simulation.whatif.report.table import text_lines, to_csv
+from simulation.whatif.setup import Setup, parse_capacity
+from simulation.whatif.sweep import run_all
+from simulation.whatif.workload import Workload
+from streams.routing.table import POLICIES
+
+SIZE = 512
+BASE = Setup(nodes=3, gpu_blocks=40)
+SWEEPS = (
+    Sweep("capacity", ("4000", "3M", "unbounded")),
+    Sweep("delay", ("0", "1")),
+    Sweep("weighted.alpha", ("0", "1")),
+    Sweep("one-cache", ("20blocks", "unbounded")),
+)
+
+
+def workload(name: str = "small", seed: int = 5) -> Workload:
+    chance = random.Random(seed)
+    requests = []
+    for at in range(80):
+        head = chance.randrange(6)
+        ids = [head, *range(100 * head, 100 * head + chance.randrange(12)), 10_000 + at]
+        requests.append(TraceRequest(at * 500.0, len(ids) * SIZE - 7, 1, ids))
+    return Workload(name, SIZE, requests)
+
+
+def document(processes: int, *, policies: tuple[str, ...] = ()) -> Document:
+    workloads = [workload(), workload("<other> & one", 6)]
+    jobs = plan(BASE, block_size=SIZE, workloads=2, policies=policies, sweeps=SWEEPS)
+    outcomes = run_all(jobs, workloads, processes=processes)
+    return document_of(jobs, outcomes, [facts_of(one, ["a <note>"]) for one in workloads])
+
+
+@pytest.fixture(scope="module")
+def reported() -> Document:
+    return document(1)
+
+
+def test_the_same_runs_give_the_same_bytes_with_any_number_of_processes(
+    reported: Document,
+) -> None:
+    once = to_json(reported)
+    assert to_json(document(1)) == once
+    assert to_json(document(2)) == once
+    assert to_csv(document(1)) == to_csv(reported)
+
+
+def test_another_seed_gives_other_ties() -> None:
+    def spread(base: Setup) -> list[int]:
+        jobs = plan(base, block_size=SIZE, workloads=1, policies=["random"])
+        first, *_ = run_all(jobs, [workload()], processes=1)
+        return [node.requests for node in first.nodes]
+
+    assert spread(BASE) != spread(Setup(nodes=3, gpu_blocks=40, seed=4))
+
+
+def test_progress_is_told_of_each_run() -> None:
+    for processes in (1, 2):
+        done: list[None] = []
+        jobs = plan(BASE, block_size=SIZE, workloads=1, policies=["random", "weighted"])
+        run_all(jobs, [workload()], processes=processes, when_done=partial(done.append, None))
+        assert len(done) == len(jobs) == 4
+
+
+def test_a_comparison_has_every_policy_of_the_table() -> None:
+    jobs = plan(BASE, block_size=SIZE, workloads=1, policies=())
+    labels = [job.label for job in jobs]
+    assert labels == [*COMPARED, POOL, IDEAL]
+    assert {label.partition(":")[0] for label in COMPARED} == set(POLICIES)
+    pool, ideal = jobs[-2].setup, jobs[-1].setup
+    assert (pool.gpu_blocks, pool.pool_blocks) == (0, 120)
+    assert (ideal.gpu_blocks, ideal.pool_blocks) == (0, None)
+
+
+def test_sweeps_run_the_policies_that_are_named() -> None:
+    jobs = plan(
+        BASE,
+        block_size=SIZE,
+        workloads=1,
+        policies=("weighted:beta=2", "random"),
+        sweeps=[Sweep("delay", ("0", "5")), Sweep("weighted.alpha", ("3",))],
+    )
+    swept = [(job.group, job.value, job.x, job.setup.policy) for job in jobs[4:]]
+    assert swept == [
+        ("delay", "0", 0.0, "weighted:beta=2"),
+        ("delay", "5", 5.0, "weighted:beta=2"),
+        ("delay", "0", 0.0, "random"),
+        ("delay", "5", 5.0, "random"),
+        ("weighted.alpha", "3", 3.0, "weighted:beta=2,alpha=3"),
+    ]
+    assert [job.setup.index_delay_s for job in jobs[4:]] == [0.0, 5.0, 0.0, 5.0, 0.0]
+
+
+@pytest.mark.parametrize("axis", AXES)
+def test_every_axis_changes_what_is_run(axis: str) -> None:
+    sweep = parse_sweep(f"{axis}=0.5,1" if axis in ("rate", "loss", "slo-ttft") else f"{axis}=1,2")
+    jobs = plan(BASE, block_size=1, workloads=1, policies=["random"], sweeps=[sweep])[3:]
+    assert len(jobs) == 2
+    assert jobs[0].setup != jobs[1].setup
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("delay", "Expected a sweep as `delay=0,1,120`, got: delay"),
+        ("delay=", "Expected a sweep as"),
+        ("speed=1", "Expected a sweep of capacity, .* or POLICY.PARAMETER, got: speed"),
+        ("weighted.gamma=1", "Expected a parameter of weighted of alpha, .*, got: gamma"),
+        ("random.alpha=1", "Expected a parameter of random of none, got: alpha"),
+    ],
+)
+def test_a_wrong_sweep_is_named(text: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        parse_sweep(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["delay=-1", "delay=soon", "capacity=much", "nodes=0", "nodes=1.5", "loss=2", "rate=0"],
+)
+def test_a_value_that_cannot_be_is_named(text: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"Expected a "):
+        plan(BASE, block_size=SIZE, workloads=1, policies=(), sweeps=[parse_sweep(text)])
+
+
+def test_a_plan_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("simulation.whatif.plan.WHATIF_RUNS_MAX", 5)
+    with pytest.raises(ConfigurationError, match="Expected at most 5 runs, got: 10"):
+        plan(BASE, block_size=SIZE, workloads=1, policies=())
+
+
+@pytest.mark.parametrize(
+    ("text", "blocks"),
+    [
+        *(("3M", 5859), ("3000000", 5859), ("3,000,000", 5859), ("1.5k", 2), ("511", 0)),
+        *(("5859blocks", 5859), ("1block", 1), ("2Kblocks", 2000), ("unbounded", None)),
+    ],
+)
+def test_capacities(text: str, blocks: int | None) -> None:
+    assert parse_capacity(text, 512) == blocks
+
+
+@pytest.mark.parametrize("text", ["", "much", "-3", "3T", "3Mtokens", "1e6"])
+def test_what_is_no_capacity_is_named(text: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"Expected a capacity in tokens as `3M`"):
+        parse_capacity(text, 512)
+
+
+def test_the_table_has_each_run_with_its_cost_model(reported: Document) -> None:
+    text = "\n".join(text_lines(reported))
+    assert text.count("\nround-robin  ") == 2
+    assert "L - C) / 8000 + 6e-10 * (L^2 - C^2) s" in text
+    assert "small: 80 requests in 40 s" in text
+    assert text.count("  note: a <note>") == 2
+    run = next(run for run in reported.runs if run.outcome.label == IDEAL)
+    assert re.search(rf"\nideal +{run.block_hit_rate:.1%} +{run.token_hit_rate:.1%} +100%", text)
+
+
+def test_json_and_csv_have_every_run(reported: Document) -> None:
+    decoded = json.loads(to_json(reported))
+    assert (decoded["version"], len(decoded["runs"])) == (1, len(reported.runs))
+    rows = list(csv.DictReader(io.StringIO(to_csv(reported))))
+    assert [row["label"] for row in rows] == [run.outcome.label for run in reported.runs]
+    for row, run in zip(rows, reported.runs, strict=True):
+        assert float(row["block_hit_rate"]) == run.block_hit_rate
+        assert float(row["ttft_p99_s"]) == run.outcome.ttft.p99
+
+
+def test_the_page_has_all_pictures_and_loads_nothing(reported: Document) -> None:
+    kept = [run for run in reported.runs if run.group in ("policies", "capacity")]
+    shown = msgspec.structs.replace(reported, runs=kept)
+    pictures = list(pictures_of(shown))
+    assert [picture.name for picture in pictures] == [
+        *("1-policies", "1-capacity", "2-policies", "2-capacity")
+    ]
+    for picture in pictures:
+        assert picture.png.startswith(b"\x89PNG\r\n\x1a\n")
+        width, height = struct.unpack(">II", picture.png[16:24])
+        assert width > 1000
+        assert height > 300
+    page = page_of(shown, pictures)
+    assert page.count("<img ") == 4
+    assert "http" not in page
+    assert "<script" not in page
+    assert "&lt;other&gt; &amp; one" in page
+    assert "<other>" not in page
+    assert "<note>" not in page
+    assert next(pictures_of(shown)).png == pictures[0].png
