@@ -46,6 +46,7 @@ MODULES: Final = {
     "fairness": "embedded.fairness",
     "large": "embedded.large",
     "as-of": "embedded.as_of",
+    "simulate": "index.simulate",
     "pipeline": "distributed.pipeline",
     "latency": "distributed.latency",
     "cold": "distributed.cold",

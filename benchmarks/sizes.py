@@ -39,6 +39,7 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
         cold_blocks: tables that a replica and a worker start on.
         churn_live_blocks: that stay live while others come and go.
         churn_turns: how often all of them are replaced.
+        simulated_requests: of the trace that what-if runs.
     """
 
     runs: int = 3
@@ -70,6 +71,7 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     cold_blocks: tuple[int, ...] = (1_000_000, 10_000_000)
     churn_live_blocks: int = 1_000_000
     churn_turns: int = 6
+    simulated_requests: int = 12_000
 
 
 FULL: Final[dict[KernelName, Sizes]] = {
@@ -82,6 +84,7 @@ FULL: Final[dict[KernelName, Sizes]] = {
         recovery_blocks=(200_000,),
         resident_blocks=200_000,
         apply_blocks=65_536,
+        simulated_requests=4_000,
     ),
 }
 
@@ -107,6 +110,7 @@ _QUICK: Final = Sizes(
     cold_blocks=(200_000,),
     churn_live_blocks=200_000,
     churn_turns=4,
+    simulated_requests=2_000,
 )
 
 QUICK: Final[dict[KernelName, Sizes]] = {

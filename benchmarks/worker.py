@@ -14,7 +14,7 @@ import msgspec
 from benchmarks.distributed import codecs, cold, latency, pipeline, table_topic
 from benchmarks.distributed import fairness as partition
 from benchmarks.embedded import as_of, fairness, ingest, instances, large, query, recovery, stages
-from benchmarks.index import cores, growth, kernels, memory
+from benchmarks.index import cores, growth, kernels, memory, simulate
 from benchmarks.peers import beside, guesses, removing
 from benchmarks.peers import memory as peer_memory
 from benchmarks.peers import queries as peer_queries
@@ -43,6 +43,7 @@ MEASUREMENTS: Final[dict[str, Measurement]] = {
     "recovery": recovery.measure,
     "kernel": kernels.measure,
     "growth": growth.measure,
+    "simulate": simulate.measure,
     "codec": codecs.measure,
     "pipeline": pipeline.measure,
     "latency": latency.measure,

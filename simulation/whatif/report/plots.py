@@ -72,17 +72,17 @@ def _bars(runs: Sequence[ReportedRun]) -> Any:
     left.set_xlabel("hit rate, % of blocks")
     left.set_yticks(places, labels)
     means = [run.outcome.ttft.mean for run in runs]
-    bars = right.barh(places, means, color=_COLOURS[1], label="mean")
-    right.bar_label(bars, fmt="%.2f", padding=3)
-    right.plot([run.outcome.ttft.p90 for run in runs], places, "|", color="black", label="p90")
-    right.set_xlabel("TTFT, s")
+    bars = right.barh(places, means, color=_COLOURS[1])
+    p90s = [run.outcome.ttft.p90 for run in runs]
+    texts = [f"{mean:.2f}, p90 {p90:.2f}" for mean, p90 in zip(means, p90s, strict=True)]
+    right.bar_label(bars, texts, padding=3)
+    right.set_xlabel("mean TTFT, s")
     right.set_yticks(places, [])
-    right.legend(loc="lower right")
     if min(means) > 0 and max(means) > _WIDE * min(means):
         right.set_xscale("log")
-    for axes in (left, right):
+    for axes, room in ((left, 0.15), (right, 0.5)):
         axes.invert_yaxis()
-        axes.margins(x=0.15)
+        axes.margins(x=room)
     return figure
 
 
@@ -108,7 +108,7 @@ def _lines(group: str, runs: Sequence[ReportedRun]) -> Any:
     ticks = dict(sorted((min(run.x, last), run.value) for run in runs))
     for axes in (left, right):
         axes.set_xlabel(_AXES.get(group, group))
-        _scale(axes, finite)
+        _scale(axes, list(ticks))
         axes.set_xticks(list(ticks), list(ticks.values()), rotation=35)
         axes.minorticks_off()
         axes.grid(alpha=0.3)
@@ -123,6 +123,7 @@ def _scale(axes: Any, xs: Sequence[float]) -> None:
             axes.set_xscale("log")
         else:
             axes.set_xscale("symlog", linthresh=min(positive))
+            axes.set_xlim(min(xs) - 0.1 * min(positive), 1.3 * max(positive))
 
 
 def _panels(height: float) -> Any:

@@ -9,7 +9,7 @@ import schemas
 ROOT = Path(schemas.__file__).parents[1]
 ROOMS = (
     *("schemas", "storage", "brokers", "bridge", "streams", "query_api", "reprise"),
-    *("simulation", "benchmarks", "devtools"),
+    *("replay", "simulation", "benchmarks", "devtools"),
 )
 LINES_MAX = 500
 
