@@ -177,10 +177,6 @@ def simulate(
         _write(document, report, json_path, csv_path, plots)
     except RepriseError as error:
         raise click.ClickException(str(error)) from error
-    except OSError as error:
-        if error.filename is None:
-            raise  # of standard output
-        raise click.ClickException(f"Cannot write {error.filename}: {error.strerror}") from error
     if any(trace.problem for trace in read):
         sys.exit(1)
 
@@ -306,9 +302,9 @@ def _write(
     from simulation.whatif.report.table import to_csv
 
     if json_path is not None:
-        json_path.write_bytes(to_json(document))
+        _write_file(json_path, to_json(document))
     if csv_path is not None:
-        csv_path.write_text(to_csv(document))
+        _write_file(csv_path, to_csv(document).encode())
     if report is None and plots is None:
         return
     from simulation.whatif.report.page import page_of
@@ -316,11 +312,21 @@ def _write(
 
     pictures = list(pictures_of(document))
     if plots is not None:
-        plots.mkdir(parents=True, exist_ok=True)
         for picture in pictures:
-            (plots / f"{picture.name}.png").write_bytes(picture.png)
+            _write_file(plots / f"{picture.name}.png", picture.png)
     if report is not None:
-        report.write_text(page_of(document, pictures), encoding="utf-8")
+        _write_file(report, page_of(document, pictures).encode())
+
+
+def _write_file(path: Path, content: bytes) -> None:
+    """Raises:
+    click.ClickException: names the file; a write that fails in mid-file does not.
+    """
+    try:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
+    except OSError as error:
+        raise click.ClickException(f"Cannot write {path}: {error.strerror}") from error
 
 
 @contextmanager

@@ -67,6 +67,7 @@ def run_all(
             outcomes.append(_outcome_of(job, workloads))
             when_done()
         return outcomes
+    others = set(multiprocessing.active_children())
     # Spawned: the caller may have threads, which a fork would leave without their locks.
     with ProcessPoolExecutor(
         count, multiprocessing.get_context("spawn"), _begin, (workloads,)
@@ -80,6 +81,8 @@ def run_all(
             raise SweepError(f"A process of the sweep has died: {error}") from error
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
+            for child in set(multiprocessing.active_children()) - others:
+                child.terminate()  # a run may take minutes yet
             raise
         return [future.result() for future in futures]
 

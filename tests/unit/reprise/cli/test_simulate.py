@@ -128,6 +128,15 @@ def test_what_cannot_be_is_named(trace: Path, arguments: list[str], message: str
     assert "Traceback" not in result.output
 
 
+def test_a_disk_that_is_full_is_told_with_the_file(trace: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("needs /dev/full")
+    result = simulate(trace, "--policy", "random", "--json", "/dev/full")
+    assert result.exit_code == 1
+    assert "Cannot write /dev/full: No space left on device" in result.stderr
+    assert "\nrandom " in result.output  # what was computed is told all the same
+
+
 def test_a_file_without_requests_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").write_text("")
     result = simulate(tmp_path / "empty.jsonl")

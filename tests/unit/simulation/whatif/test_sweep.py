@@ -3,10 +3,13 @@
 import csv
 import io
 import json
+import multiprocessing
+import os
 import random
 import re
 import struct
 from functools import partial
+from typing import NoReturn
 
 import msgspec
 import pytest
@@ -19,7 +22,7 @@ from simulation.whatif.report.page import page_of
 from simulation.whatif.report.plots import pictures_of
 from simulation.whatif.report.table import text_lines, to_csv
 from simulation.whatif.setup import Setup, parse_capacity
-from simulation.whatif.sweep import run_all
+from simulation.whatif.sweep import Job, SweepError, run_all
 from simulation.whatif.workload import Workload
 from streams.routing.table import POLICIES
 
@@ -79,6 +82,27 @@ def test_progress_is_told_of_each_run() -> None:
         jobs = plan(BASE, block_size=SIZE, workloads=1, policies=["random", "weighted"])
         run_all(jobs, [workload()], processes=processes, when_done=partial(done.append, None))
         assert len(done) == len(jobs) == 4
+
+
+def test_an_interruption_leaves_no_process_behind() -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    jobs = plan(BASE, block_size=SIZE, workloads=1, policies=["random", "weighted"])
+    with pytest.raises(KeyboardInterrupt):
+        run_all(jobs, [workload()], processes=2, when_done=interrupt)
+    assert multiprocessing.active_children() == []
+
+
+def die(job: Job) -> NoReturn:
+    os._exit(9)
+
+
+def test_a_process_that_dies_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("simulation.whatif.sweep._run", die)
+    jobs = plan(BASE, block_size=SIZE, workloads=1, policies=["random", "weighted"])
+    with pytest.raises(SweepError, match="A process of the sweep has died"):
+        run_all(jobs, [workload()], processes=2)
 
 
 def test_a_comparison_has_every_policy_of_the_table() -> None:
