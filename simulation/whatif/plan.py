@@ -105,8 +105,8 @@ def _comparison(base: Setup, workload: int, policies: Sequence[str]) -> Iterator
     for policy in policies:
         yield Job(workload, policy, _with(base, policy=policy))
     if base.pool_blocks == 0:
-        total = None if base.gpu_blocks is None else base.gpu_blocks * base.nodes
-        if total:
+        if base.gpu_blocks and base.cpu_blocks is not UNBOUNDED:
+            total = base.nodes * (base.gpu_blocks + base.cpu_blocks)
             yield Job(workload, POOL, _pooled(base, total))
         yield Job(workload, IDEAL, _pooled(base, UNBOUNDED))
 

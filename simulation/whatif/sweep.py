@@ -81,8 +81,11 @@ def run_all(
             raise SweepError(f"A process of the sweep has died: {error}") from error
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
-            for child in set(multiprocessing.active_children()) - others:
+            children = set(multiprocessing.active_children()) - others
+            for child in children:
                 child.terminate()  # a run may take minutes yet
+            for child in children:
+                child.join()
             raise
         return [future.result() for future in futures]
 

@@ -115,6 +115,18 @@ def test_a_comparison_has_every_policy_of_the_table() -> None:
     assert (ideal.gpu_blocks, ideal.pool_blocks) == (0, None)
 
 
+@pytest.mark.parametrize(
+    ("gpu", "cpu", "total"), [(40, 0, 120), (40, 5, 135), (None, 0, None), (40, None, None)]
+)
+def test_the_pool_is_as_large_as_all_nodes_together(
+    gpu: int | None, cpu: int | None, total: int | None
+) -> None:
+    base = Setup(nodes=3, gpu_blocks=gpu, cpu_blocks=cpu)
+    jobs = plan(base, block_size=SIZE, workloads=1, policies=["random"])
+    pools = [job.setup.pool_blocks for job in jobs if job.label == POOL]
+    assert pools == ([] if total is None else [total])  # where it is unbounded it is the ideal
+
+
 def test_sweeps_run_the_policies_that_are_named() -> None:
     jobs = plan(
         BASE,
