@@ -11,7 +11,7 @@ from pathlib import Path
 from time import process_time
 from typing import Final
 
-from benchmarks.report.figures import Aim, Figure
+from benchmarks.report.figures import Figure
 from benchmarks.sizes import SEED, KernelName, Sizes
 from replay.traces.reader import DEFAULT_BLOCK_SIZE, read_trace
 from replay.traces.request import TraceRequest
@@ -24,8 +24,6 @@ ACTIVE: Final = 400
 """Conversations that go on beside one another."""
 
 REQUESTS_PER_S: Final = 3.4
-AIM: Final = 6_000.0
-"""Of requests/s: the 12,031 of the conversation trace in 2 s."""
 
 
 def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
@@ -52,7 +50,6 @@ def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
                 unit="requests/s",
                 runs=runs,
                 note=f"of CPU; {blocks:.0f} blocks a request, {hit_rate:.1%} of them hits",
-                aim=Aim(at_least=AIM),
             )
         )
     what = "make the trace" if path is None else "read the trace"

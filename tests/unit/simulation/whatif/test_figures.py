@@ -1,0 +1,66 @@
+"""The figures of docs/simulation.md, of the conversation trace, where `REPRISE_TRACE` names it:
+
+REPRISE_TRACE=conversation_trace.jsonl python -m pytest tests/unit/simulation/whatif
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from replay.traces.reader import DEFAULT_BLOCK_SIZE, read_trace
+from simulation.whatif.outcome import Outcome
+from simulation.whatif.run import Run
+from simulation.whatif.setup import Setup
+from simulation.whatif.workload import Workload
+
+PATH = os.environ.get("REPRISE_TRACE")
+
+pytestmark = pytest.mark.skipif(PATH is None, reason="REPRISE_TRACE names no trace")
+
+
+@pytest.fixture(scope="module")
+def workload() -> Workload:
+    assert PATH is not None
+    trace = read_trace(Path(PATH))
+    workload = Workload(trace.name, DEFAULT_BLOCK_SIZE, trace.requests)
+    counts = (len(workload), workload.block_count, workload.distinct, trace.notes)
+    assert counts == (12_031, 288_500, 182_790, []), "the conversation trace of the paper"
+    return workload
+
+
+def run(workload: Workload, **setup: object) -> Outcome:
+    return Run(Setup(**setup), workload).outcome()  # type: ignore[arg-type]
+
+
+POOLED = {"policy": "least-loaded", "gpu_blocks": 0}
+
+
+@pytest.mark.parametrize(
+    ("setup", "percent", "ttft_s"),
+    [
+        ({**POOLED, "pool_blocks": None}, 36.6, 1.24),
+        ({**POOLED, "pool_blocks": 58_590}, 35.9, 1.25),
+        ({"policy": "round-robin"}, 10.4, 3.87),
+        ({"policy": "weighted"}, 34.6, 1.40),
+        ({"policy": "algorithm-1:fetch=off"}, 31.7, 1.29),
+        ({"policy": "algorithm-1"}, 35.5, 1.20),
+        ({"policy": "wait-and-work"}, 33.3, 1.30),
+        ({"policy": "weighted", "index_delay_s": 1.0}, 34.5, 1.40),
+        ({"policy": "weighted", "index_delay_s": 120.0}, 28.4, 1.46),
+        ({"policy": "algorithm-1", "index_delay_s": 120.0}, 28.7, 1.34),
+        ({"nodes": 1, "gpu_blocks": 5_859}, 13.6, 7656),
+        ({"nodes": 1, "gpu_blocks": 97_656}, 36.4, 5334),
+    ],
+)
+def test_a_figure_is_reproduced(
+    workload: Workload, setup: dict[str, object], percent: float, ttft_s: float
+) -> None:
+    outcome = run(workload, **setup)
+    assert 100 * outcome.block_hit_rate == pytest.approx(percent, abs=0.3)  # by ties
+    assert outcome.ttft.mean == pytest.approx(ttft_s, rel=0.02)
+
+
+def test_the_ideal_in_tokens(workload: Workload) -> None:
+    outcome = run(workload, **POOLED, pool_blocks=None)
+    assert 100 * outcome.token_hit_rate == pytest.approx(37.4, abs=0.05)
