@@ -32,7 +32,7 @@ def main() -> None:
     reprise tail --data DIR            print the log as JSON lines
     reprise explain --instance NAME    say what ended the prefix that an instance held, and when
     reprise repair --data DIR          say what is damaged in DIR, and repair it
-    reprise simulate TRACE             run a trace of requests under other policies
+    reprise simulate --report F TRACE  run a trace of requests under other policies
     """  # noqa: D301 -- click's \\b keeps the lines apart
 
 

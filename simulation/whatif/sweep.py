@@ -80,12 +80,9 @@ def run_all(
         except BrokenProcessPool as error:
             raise SweepError(f"A process of the sweep has died: {error}") from error
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            children = set(multiprocessing.active_children()) - others
-            for child in children:
+            for child in set(multiprocessing.active_children()) - others:
                 child.terminate()  # a run may take minutes yet
-            for child in children:
-                child.join()
+            pool.shutdown(cancel_futures=True)  # whose thread alone waits for them
             raise
         return [future.result() for future in futures]
 
