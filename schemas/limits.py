@@ -391,6 +391,17 @@ REPLICA_STALL_S: Final = 30.0  # behind for this long without one row: the consu
 REPLICA_AWAY_S: Final = 12 * 3600.0  # after so long a deletion may be gone: the table is reread
 REGISTRY_WRITE_S: Final = 10.0  # a registration waits this long for Kafka: status="503"
 
+# ====================================================================================== replay
+
+# capture: the file. A block is what an interruption may cost, and what is compressed at once.
+CAPTURE_BLOCK_BYTES: Final = 1 * MIB  # of entries, before it is compressed
+CAPTURE_BLOCK_ENTRIES_MAX: Final = 16_384
+CAPTURE_WAITING_BYTES_MAX: Final = 64 * MIB  # of all lanes' blocks that are not full yet: memory
+CAPTURE_ENTRY_BYTES_MAX: Final = 64 * MIB  # above every message and every record
+CAPTURE_BLOCK_RAW_BYTES_MAX: Final = 80 * MIB  # of a block that is read: memory
+CAPTURE_HEADER_BYTES_MAX: Final = 16 * MIB
+CAPTURE_LANES_MAX: Final = 65_536  # partitions, or publishers
+
 # ====================================================================================== reprise
 
 # cli: what options take.
@@ -537,6 +548,14 @@ assert (
     * (WORKER_POLL_RECORDS_MAX + WORKER_BUFFER_MESSAGES_MAX + WORKER_BATCH_MESSAGES_MAX)
     <= 3 * GIB
 ), "a worker that catches up must fit a machine, however large its records are"
+
+# captures
+assert MESSAGE_BYTES_MAX + KIB <= CAPTURE_ENTRY_BYTES_MAX, "the largest message fits an entry"
+assert PACKED_BATCH_BYTES_MAX + KIB <= CAPTURE_ENTRY_BYTES_MAX, "the largest record fits an entry"
+assert (
+    CAPTURE_BLOCK_BYTES + CAPTURE_ENTRY_BYTES_MAX + 21 * CAPTURE_BLOCK_ENTRIES_MAX
+    <= CAPTURE_BLOCK_RAW_BYTES_MAX
+), "what is written can be read"
 
 # queries
 assert BODY_BYTES_MAX >= 6 * QUERY_TOKENS_MAX, "the largest query must fit a body"

@@ -11,7 +11,7 @@ import pytest
 from schemas import limits
 
 ROOT = Path(limits.__file__).parents[1]
-ROOMS = ("schemas", "storage", "brokers", "bridge", "streams", "query_api", "reprise")
+ROOMS = ("schemas", "storage", "brokers", "bridge", "streams", "query_api", "replay", "reprise")
 LIMITS = ROOT / "schemas" / "limits.py"
 
 BOUNDING = re.compile(

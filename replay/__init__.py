@@ -1,0 +1,1 @@
+"""Captures of the log, and what they are replayed into; traces of requests."""
