@@ -401,6 +401,16 @@ CAPTURE_ENTRY_BYTES_MAX: Final = 64 * MIB  # above every message and every recor
 CAPTURE_BLOCK_RAW_BYTES_MAX: Final = 80 * MIB  # of a block that is read: memory
 CAPTURE_HEADER_BYTES_MAX: Final = 16 * MIB
 CAPTURE_LANES_MAX: Final = 65_536  # partitions, or publishers
+CAPTURE_TOLD_RECORDS: Final = 256  # between two looks whether it is to end
+CAPTURE_LOOK_S: Final = 0.25  # the same in time, while nothing comes
+CAPTURE_STALLED_S: Final = 60.0  # without a record of Kafka, though there are more: it ends
+CAPTURE_TAKEN_MAX: Final = 1024  # messages between two looks at everything else
+CAPTURE_FLUSH_S: Final = 1.0  # of live frames: what a kill may cost
+
+# replay: what captures are folded into, or sent out as.
+REPLAY_WAIT_S: Final = 0.25  # between two looks whether a paced replay is to end
+REPLAY_SPEED_MAX: Final = 1e6  # of --speed; faster is as fast as it goes
+REPLAYED_FAULTS_NAMED_MAX: Final = 5  # records that were skipped and are printed; all are counted
 
 # ====================================================================================== reprise
 
@@ -408,6 +418,7 @@ CAPTURE_LANES_MAX: Final = 65_536  # partitions, or publishers
 OPTION_GIB_MAX: Final = 2.0**33  # a file system has no more bytes than 64 bits can count
 OPTION_HOURS_MAX: Final = 24.0 * 365 * 10_000
 GATHER_MS_MAX: Final = 10_000  # --window-ms and --flush-ms: the latency that each adds
+PROGRESS_LINE_S: Final = 2.0  # between two lines of progress on a terminal without a bar
 SESSION_S_MAX: Final = 300.0  # a dead role's publishers or partitions wait as long as its session
 SETTING_SHOWN_CHARS_MAX: Final = 40  # of a wrong environment variable, in the error
 

@@ -76,6 +76,10 @@ class EntryFlag(IntFlag):
     REPLAYED = 1
     """A message that the publisher's replay socket sent, not its live one."""
 
+    NEW_LINK = 2
+    """The first message that came over a link, but for the capture's first: the engine may have
+    restarted while it was down."""
+
 
 class BlockFlag(IntFlag):
     """What is particular about all entries of a block."""

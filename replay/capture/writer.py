@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import TracebackType
 from typing import Final
 
 from replay.capture.errors import CaptureError
@@ -20,6 +21,7 @@ from replay.capture.format import (
     encode_end,
     encode_header,
 )
+from schemas.errors import RepriseError
 from schemas.limits import (
     CAPTURE_BLOCK_BYTES,
     CAPTURE_BLOCK_ENTRIES_MAX,
@@ -33,6 +35,7 @@ COMPLETE: Final = "complete"
 INTERRUPTED: Final = "interrupted"
 
 _LEVEL: Final = 3  # of zstd; higher ones take several times as long for a few percent
+_ENDED_CHARS: Final = 500
 _COLUMNS_SIZE: Final = 21  # of columns, beside the value
 
 
@@ -50,7 +53,7 @@ class CaptureWriter:
     """One capture that is being written; one owner.
 
     Blocks are written whole or not at all: where the disk is full, the file ends with the last
-    whole one. `finish` writes the index behind what is there, after an error, too.
+    whole one. At the end of its body as a context manager the file is finished, after errors, too.
 
     Args:
         path: of the file.
@@ -61,6 +64,7 @@ class CaptureWriter:
 
     Attributes:
         path: as given.
+        ended: why it ends, once it does; COMPLETE unless its owner says otherwise.
         entries: how many were written, or wait in a block that is not full.
         size_bytes: of the file so far.
         left_out: what was read and is not in the capture, by reason; the owner counts.
@@ -80,7 +84,9 @@ class CaptureWriter:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.path = path
+        self.ended = COMPLETE
         self.entries = 0
+        self._summary: Summary | None = None
         self.left_out: Counter[str] = Counter()
         self._block_bytes = block_bytes
         self._clock = clock
@@ -105,6 +111,27 @@ class CaptureWriter:
         except BaseException:
             os.close(self._file)
             raise
+
+    def __enter__(self) -> "CaptureWriter":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.finish(self.ended)
+            return
+        with suppress(RepriseError, OSError):  # what went wrong before is what counts
+            self.finish(str(error) or kind.__name__ if kind else "")
+
+    @property
+    def summary(self) -> Summary:
+        """Of the finished file."""
+        assert self._summary is not None, "it is not finished"
+        return self._summary
 
     @property
     def size_bytes(self) -> int:
@@ -168,16 +195,17 @@ class CaptureWriter:
                 self.flush()
             finally:
                 summary = Summary(
-                    ended=ended,
+                    ended=ended[:_ENDED_CHARS],
                     finished_at=self._clock(),
                     entries=sum(block.entries for block in self._blocks),
-                    left_out=dict(self.left_out),
+                    left_out={reason: count for reason, count in self.left_out.items() if count},
                 )
                 self._write(encode_end(self._blocks, summary, offset=self._end))
                 with disk_errors("sync a capture", self.path):
                     os.fsync(self._file)
         finally:
             os.close(self._file)
+        self._summary = summary
         return summary
 
     def _write_block(self, lane: int, *, spared: bool) -> None:
