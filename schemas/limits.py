@@ -409,6 +409,7 @@ CAPTURE_FLUSH_S: Final = 1.0  # of live frames: what a kill may cost
 
 # replay: what captures are folded into, or sent out as.
 REPLAY_WAIT_S: Final = 0.25  # between two looks whether a paced replay is to end
+LOAD_RECORDS: Final = 256  # appended to an embedded log in one write
 REPLAY_SPEED_MAX: Final = 1e6  # of --speed; faster is as fast as it goes
 REPLAYED_FAULTS_NAMED_MAX: Final = 5  # records that were skipped and are printed; all are counted
 

@@ -5,7 +5,6 @@ Blocking, for the thread that captures: what comes live meanwhile waits in the i
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Final
 
 import zmq
 
@@ -13,14 +12,13 @@ from bridge.sequencing.replay_client import END_SEQUENCE
 from bridge.sockets.endpoints import check_endpoint
 from schemas.errors import EndpointError
 from schemas.limits import (
+    CAPTURE_LOOK_S,
     MESSAGE_BYTES_MAX,
     REPLAY_BARREN_S,
     REPLAY_IDLE_S,
     REPLAY_MESSAGES_MAX,
     REPLAY_TOTAL_S,
 )
-
-_LOOK_MS: Final = 100
 
 
 class NoAnswerError(Exception):
@@ -64,7 +62,7 @@ def ask_for(
             now = time.monotonic()
             if now >= min(silent_at, end_at, barren_at):
                 raise NoAnswerError
-            if not socket.poll(_LOOK_MS):
+            if not socket.poll(int(1000 * CAPTURE_LOOK_S)):
                 continue
             frames = socket.recv_multipart()
             silent_at = now + REPLAY_IDLE_S

@@ -7,6 +7,7 @@ from reprise.cli.bridge import bridge
 from reprise.cli.capture import capture
 from reprise.cli.explain import explain
 from reprise.cli.interruption import Commands
+from reprise.cli.load import load
 from reprise.cli.repair import repair
 from reprise.cli.replay import replay
 from reprise.cli.serve import serve
@@ -35,8 +36,9 @@ def main() -> None:
     reprise repair --data DIR          say what is damaged in DIR, and repair it
     reprise capture --out FILE         take a range of the log, or what engines send, into a file
     reprise replay FILE                fold a capture: digest, compare, serve, or publish it
+    reprise load FILE --data DIR       append a capture to a log, or to Kafka
     """  # noqa: D301 -- click's \\b keeps the lines apart
 
 
-for command in (up, verify, tail, explain, repair, capture, replay, bridge, streams, serve):
+for command in (up, verify, tail, explain, repair, load, capture, replay, bridge, streams, serve):
     main.add_command(command)
