@@ -10,8 +10,9 @@ from brokers.settings import KafkaSettings
 from reprise.cli.interruption import asked_to_stop
 from reprise.cli.kafka_options import kafka_options
 from reprise.cli.progress import progress_shown
+from reprise.cli.publishing import say_notes
 from reprise.cli.registration_options import registration_options
-from reprise.cli.replay import records_of, say_notes
+from reprise.cli.replay import records_of
 from schemas.errors import RepriseError
 
 if TYPE_CHECKING:
