@@ -146,7 +146,11 @@ def test_an_event_of_another_kind_of_group_is_left_out_there_too(tmp_path: Path)
 
 
 def test_a_record_of_several_batches_becomes_each_of_them(tmp_path: Path) -> None:
-    events = [stored(3, [1], range(4)), stored(5, [2], range(4)), removed(5, [1])]
+    events: list[BlockEvent] = [
+        stored(3, [1], range(4)),
+        stored(5, [2], range(4)),
+        removed(5, [1]),
+    ]
     messages = outgoing(tmp_path, [events_record(3, 6, events)])
     assert [message.sequence for message in messages] == [3, 4, 5, 6]
     decoded = [msgspec.msgpack.decode(message.frames[2]) for message in messages]
