@@ -6,7 +6,7 @@ so that a capture always gives the same records.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
@@ -19,7 +19,9 @@ from schemas.limits import MESSAGE_FRAMES_MAX, RECORD_WINDOW_MS, TURN_BYTES_MAX,
 from schemas.records import RegisteredRecord, SequencedRecord, encode_record
 from schemas.registration import Registration
 
-PARTITION = 0
+_NEW_LINK: Final = int(EntryFlag.NEW_LINK)
+
+PARTITION: Final = 0
 """Of the records that frames become."""
 
 
@@ -69,6 +71,8 @@ class CaptureRecords:
             self._registrations = [
                 self._registration(lane, given.get(lane)) for lane in capture.lanes
             ]
+        # The same objects each time, by which the sequencer tells messages that follow on.
+        self._publishers = [one.publisher for one in self._registrations]
 
     def _registration(self, lane: int, given: Registration | None) -> Registration:
         publishers = self._capture.header.publishers
@@ -145,7 +149,7 @@ class CaptureRecords:
             if entry.lane not in seen:
                 seen.add(entry.lane)
                 yield entry.time, [self._registered(entry.lane, entry.time)]
-            if entry.flags & EntryFlag.NEW_LINK:
+            if entry.flags & _NEW_LINK:
                 links[entry.lane] += 1
             window.append(self._message(entry, links[entry.lane]))
             size_bytes += len(entry.value)
@@ -170,4 +174,4 @@ class CaptureRecords:
         self._messages += 1
         # One of more frames cannot come, and one of fewer is counted by the decoder.
         frames = frames[: MESSAGE_FRAMES_MAX + 1]
-        return RawMessage(self._registrations[entry.lane].publisher, frames, entry.time, link)
+        return RawMessage(self._publishers[entry.lane], frames, entry.time, link)

@@ -112,6 +112,11 @@ class Capture:
             notes.append(f"The capture was not finished: {self.summary.ended}: {self.path}")
         return notes
 
+    @property
+    def is_partial(self) -> bool:
+        """Whether its range does not begin where the log did."""
+        return any(not source.complete for source in self.header.partitions)
+
     def unproven_before(self, lane: int) -> Offset:
         """Registrations of a partition below this offset prove nothing of what their publishers
         hold, for the range does not begin where the log does; 0 where it does. See `Fold.distrust`.

@@ -38,6 +38,12 @@ def say_notes(capture: "Capture") -> None:
     """Says what is not whole about it."""
     for note in capture.notes:
         click.echo(printable(f"note: {note}"), err=True)
+    if capture.is_partial:
+        click.echo(
+            "note: the range begins after its log did: blocks that were stored before are not in"
+            " it, and who may hold some is degraded",
+            err=True,
+        )
 
 
 def publish(file: Path, sending: Sending) -> tuple[bool, bool]:

@@ -252,6 +252,9 @@ def _say_folded(table: "ReplayedTable", records: "CaptureRecords") -> None:
         )
     skipped = sum(table.skipped.values())
     click.echo(f"folded {table.records - skipped}{_counts('skipped', table.skipped.items())}")
+    blocks = _counts("", table.kernel.counters().items()).strip(" :")
+    if blocks:
+        click.echo(f"blocks {blocks}")
     for partition, record in table.named:
         place = f"{partition}:{record.offset}"
         click.echo(printable(f"note: record {place} is skipped: {record.detail}"), err=True)
