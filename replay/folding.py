@@ -1,8 +1,8 @@
 """A capture folded into a table: by the fold of the service, one for each partition."""
 
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections import ChainMap, Counter
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -89,13 +89,9 @@ class ReplayedTable:
         )
 
     @property
-    def publishers(self) -> dict[PublisherKey, PublisherState]:
-        """What is folded of each publisher."""
-        return {
-            publisher: state
-            for fold in self._folds.values()
-            for publisher, state in list(fold.publishers.items())
-        }
+    def publishers(self) -> Mapping[PublisherKey, PublisherState]:
+        """What is folded of each publisher; live, so read it only."""
+        return ChainMap(*(fold.publishers for fold in self._folds.values()))
 
     @property
     def registrations(self) -> list[Registration]:

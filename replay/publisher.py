@@ -9,7 +9,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
 
 import zmq
 
@@ -25,11 +24,10 @@ from schemas.limits import (
     PORT_MAX,
     PUBLISHED_BUFFER_BATCHES,
     PUBLISHED_BUFFER_BYTES,
+    PUBLISHED_LINGER_MS,
     PUBLISHED_QUEUE_MESSAGES,
     PUBLISHED_REPLIES_MAX,
 )
-
-_LINGER_MS: Final = 2_000
 
 _logger = logging.getLogger(__name__)
 
@@ -77,7 +75,7 @@ class CapturePublisher:
         self._live.set(zmq.XPUB_VERBOSER, 1)
         self._live.set(zmq.XPUB_NODROP, 1)
         self._live.set_hwm(PUBLISHED_QUEUE_MESSAGES)
-        self._live.linger = _LINGER_MS
+        self._live.linger = PUBLISHED_LINGER_MS
         self._router: zmq.Socket[bytes] | None = None
         self.replay_endpoint = ""
         try:
@@ -86,7 +84,7 @@ class CapturePublisher:
                 self._router = context.socket(zmq.ROUTER)
                 # A whole replay fits, so that none is cut short silently.
                 self._router.set(zmq.SNDHWM, 2 * (PUBLISHED_BUFFER_BATCHES + 1))
-                self._router.linger = _LINGER_MS
+                self._router.linger = PUBLISHED_LINGER_MS
                 self.replay_endpoint = _bind(self._router, replay_endpoint)
         except BaseException:
             self.close()

@@ -412,6 +412,7 @@ REPLAY_WAIT_S: Final = 0.25  # between two looks whether a paced replay is to en
 PUBLISHED_BUFFER_BATCHES: Final = 10_000  # that can be replayed, as vLLM's `buffer_steps`
 PUBLISHED_BUFFER_BYTES: Final = 256 * MIB  # of them
 PUBLISHED_QUEUE_MESSAGES: Final = 10_000  # that a subscriber has not taken; then it is waited for
+PUBLISHED_LINGER_MS: Final = 2_000  # for what is queued to leave, at the end
 PUBLISHED_REPLIES_MAX: Final = 64  # replay requests that are answered before what is live goes on
 LOAD_RECORDS: Final = 256  # appended to an embedded log in one write
 REPLAY_SPEED_MAX: Final = 1e6  # of --speed; faster is as fast as it goes
