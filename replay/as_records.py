@@ -134,27 +134,29 @@ class CaptureRecords:
 
     def _windows(self) -> Iterator[tuple[float, list[RegisteredRecord] | list[SequencedRecord]]]:
         links = [1] * len(self._registrations)
-        seen: set[int] = set()
+        publishers, seen = self._publishers, set[int]()
         window: list[RawMessage] = []
-        begun_at, size_bytes = 0.0, 0
+        ends_at, begun_at, left_bytes = 0.0, 0.0, 0
         for entry in self._capture.merged():
-            is_over = entry.time - begun_at >= RECORD_WINDOW_MS / 1000
-            if window and (
-                is_over or len(window) >= TURN_MESSAGES_MAX or size_bytes >= TURN_BYTES_MAX
-            ):
+            lane, position, time, value, flags = entry
+            if window and (time >= ends_at or left_bytes <= 0 or len(window) >= TURN_MESSAGES_MAX):
                 yield begun_at, self._sequencer.process(window, begun_at)
-                window, size_bytes = [], 0
+                self._messages += len(window)
+                window = []
             if not window:
-                begun_at = entry.time
-            if entry.lane not in seen:
-                seen.add(entry.lane)
-                yield entry.time, [self._registered(entry.lane, entry.time)]
-            if entry.flags & _NEW_LINK:
-                links[entry.lane] += 1
-            window.append(self._message(entry, links[entry.lane]))
-            size_bytes += len(entry.value)
+                begun_at, ends_at = time, time + RECORD_WINDOW_MS / 1000
+                left_bytes = TURN_BYTES_MAX
+            if lane not in seen:
+                seen.add(lane)
+                yield time, [self._registered(lane, time)]
+            if flags & _NEW_LINK:
+                links[lane] += 1
+            frames = self._frames_of(lane, position, value)
+            window.append(RawMessage(publishers[lane], frames, time, links[lane]))
+            left_bytes -= len(value)
         if window:
             yield begun_at, self._sequencer.process(window, begun_at)
+            self._messages += len(window)
 
     def _registered(self, lane: int, time: float) -> RegisteredRecord:
         registration = self._registrations[lane]
@@ -165,13 +167,11 @@ class CaptureRecords:
             registration=registration,
         )
 
-    def _message(self, entry: Entry, link: int) -> RawMessage:
+    def _frames_of(self, lane: int, position: int, value: bytes) -> list[bytes]:
         try:
-            frames = decode_frames(entry.value)
+            frames = decode_frames(value)
         except MalformedError as error:
-            detail = f"{error}, number {entry.position} of publisher {entry.lane}"
+            detail = f"{error}, number {position} of publisher {lane}"
             raise CaptureDamagedError(str(self._capture.path), 0, detail) from error
-        self._messages += 1
         # One of more frames cannot come, and one of fewer is counted by the decoder.
-        frames = frames[: MESSAGE_FRAMES_MAX + 1]
-        return RawMessage(self._publishers[entry.lane], frames, entry.time, link)
+        return frames if len(frames) <= MESSAGE_FRAMES_MAX else frames[: MESSAGE_FRAMES_MAX + 1]

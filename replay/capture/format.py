@@ -34,7 +34,7 @@ has beside these are passed over.
 import struct
 from collections.abc import Sequence
 from enum import IntFlag, StrEnum
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, repeat
 from typing import Annotated, Final, NamedTuple
 
 import cramjam
@@ -341,11 +341,10 @@ def decode_block(block: Block, body: bytes) -> list[Entry]:
     ends = list(accumulate(sizes, initial=columns.size))
     if ends[-1] != block.raw_size:
         raise MalformedError("got a block whose values have other sizes")
-    view = memoryview(raw)
-    values = [bytes(view[begin:end]) for begin, end in pairwise(ends)]
-    return [
-        Entry(block.lane, *fields) for fields in zip(positions, times, values, flags, strict=True)
-    ]
+    content = bytes(raw)
+    values = [content[begin:end] for begin, end in pairwise(ends)]
+    columns_of = zip(repeat(block.lane), positions, times, values, flags)
+    return list(map(Entry._make, columns_of))
 
 
 def check_body(block: Block, body: bytes) -> None:

@@ -168,7 +168,11 @@ class Capture:
                 continue
             if until is not None and block.earliest >= until:
                 continue
-            for entry in self._entries(block):
+            entries = self._entries(block)
+            if first is since is until is None:
+                yield from entries
+                continue
+            for entry in entries:
                 if (
                     (first is None or entry.position >= first)
                     and (since is None or entry.time >= since)
