@@ -313,8 +313,8 @@ def decode_head(offset: int, head: bytes) -> Block:
     if checked != checksum(head[:-_CHECKSUM_SIZE], offset):
         raise MalformedError("got a block whose head has another checksum")
     block = Block(offset, *fields)
-    if block.entries < 1 or block.raw_size > CAPTURE_BLOCK_RAW_BYTES_MAX:
-        detail = f"{block.entries} entries in {block.raw_size} bytes"
+    if block.entries < 1 or max(block.raw_size, block.size) > CAPTURE_BLOCK_RAW_BYTES_MAX:
+        detail = f"{block.entries} entries in {block.raw_size} bytes, compressed {block.size}"
         raise MalformedError(f"got a block of {detail}")
     return block
 

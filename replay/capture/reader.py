@@ -2,7 +2,7 @@
 
 import heapq
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -97,10 +97,13 @@ class Capture:
 
     @property
     def lanes(self) -> list[int]:
-        """Those that have entries, and those that the header names."""
-        named = [source.partition for source in self.header.partitions]
-        numbered = range(len(self.header.publishers))
-        return sorted({block.lane for block in self.blocks} | {*named, *numbered})
+        """Those that the header names; no block is of another one."""
+        return sorted(self._named_lanes())
+
+    def _named_lanes(self) -> Iterable[int]:
+        if self.header.kind is Kind.FRAMES:
+            return range(len(self.header.publishers))
+        return {source.partition for source in self.header.partitions}
 
     @property
     def notes(self) -> list[str]:
@@ -310,12 +313,15 @@ class Capture:
     def _check(self, blocks: list[Block]) -> tuple[Block, ...]:
         """Those before the first one whose body is damaged."""
         reached: dict[int, int] = {}
+        named = set(self._named_lanes())
         for number, block in enumerate(blocks):
             content = self._read_at(block.offset, block.end - block.offset)
             try:
                 if content[:HEAD_SIZE] != encode_head(block):
                     raise MalformedError("got a block whose head is not the one in the index")
                 check_body(block, content[HEAD_SIZE:])
+                if block.lane not in named:
+                    raise MalformedError(f"got a block of lane {block.lane}, which has no name")
                 if not reached.get(block.lane, -1) < block.first <= block.last:
                     raise MalformedError("got positions that do not rise")
             except MalformedError as error:

@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from replay.as_records import CaptureRecords
 from replay.capture.errors import CaptureError
@@ -13,11 +15,13 @@ from schemas.codec import decode_log_record
 from schemas.errors import DataDirectoryInUseError
 from schemas.records import HeartbeatRecord
 from streams.log.embedded import EmbeddedLog, ReadOnlyLog
+from streams.table.verification import context_digests
 from tests.building import events_record, registered_record, registration, stored
 from tests.unit.replay.histories import (
     captured,
     digests_of,
     fold_of,
+    fold_of_records,
     history,
     replayed,
     write_log,
@@ -77,6 +81,22 @@ def test_two_ranges_one_after_the_other_are_the_whole(tmp_path: Path, data: Path
     assert {name: state.degraded_since for name, state in mine.publishers.items()} == {
         name: state.degraded_since for name, state in theirs.publishers.items()
     }
+
+
+@given(seed=st.integers(0, 2**16), cut=st.integers(0, 79))
+@settings(max_examples=15)
+def test_any_history_cut_anywhere_is_the_whole_again(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, cut: int
+) -> None:
+    place, records = tmp_path_factory.mktemp("cut"), history(80, seed)
+    data = write_log(place / "data", records)
+    first = captured(data, place / "1", Asked(last={0: cut}))
+    assert replayed(first).digests == context_digests(fold_of_records(records[: cut + 1]).kernel)
+    load(first, place / "copy")
+    if cut + 1 < len(records):
+        load(captured(data, place / "2", Asked(first={0: cut + 1})), place / "copy")
+    assert digests_of(place / "copy") == digests_of(data)
+    assert replayed(captured(place / "copy", place / "3")).digests == digests_of(data)
 
 
 def test_what_the_log_has_already_is_refused_and_changes_nothing(

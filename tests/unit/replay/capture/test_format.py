@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import cramjam
 import msgspec
 import pytest
 from hypothesis import given
@@ -25,6 +26,7 @@ from replay.capture.format import (
     START,
     VERSION,
     Asked,
+    Block,
     Entry,
     EntryFlag,
     Header,
@@ -33,6 +35,7 @@ from replay.capture.format import (
     checksum,
     decode_frames,
     encode_frames,
+    encode_head,
     encode_header,
 )
 from replay.capture.reader import Capture
@@ -47,7 +50,7 @@ HEADER = Header(
     asked=Asked(since=1.0, tenant="default", first={0: 3}),
     partitions=tuple(
         PartitionSource(partition=n, begin=0, end=9, complete=True, keeps_registrations=True)
-        for n in range(2)
+        for n in range(3)
     ),
 )
 ENTRIES = [
@@ -357,6 +360,49 @@ def test_a_file_that_is_changed_while_it_is_read_gives_an_error(path: Path, whol
         path.write_bytes(changed)
         with pytest.raises(CaptureDamagedError, match=f"at byte {capture.blocks[1].offset} of"):
             list(capture.read())
+
+
+def written(path: Path, block: Block, body: bytes) -> Path:
+    """A file with one block, whose head and checksums are right, whatever it says."""
+    content = encode_header(HEADER)
+    block = block._replace(offset=len(content), body_checksum=checksum(body, len(content)))
+    path.write_bytes(content + encode_head(block) + body)
+    return path
+
+
+def test_a_block_that_lies_about_itself_is_damaged(path: Path) -> None:
+    """Its checksums are right: somebody made it so."""
+    raw = struct.pack("<qdBI", 3, 1.0, 0, 2) + b"ab"
+    body = bytes(cramjam.zstd.compress(raw))
+    good = Block(0, 0, 0, 1, len(raw), len(body), 3, 3, 1.0, 1.0, 0)
+    assert read(written(path, good, body)) == [Entry(0, 3, 1.0, b"ab")]
+    for lie in (
+        good._replace(entries=2),
+        good._replace(entries=2**32 - 1),
+        good._replace(raw_size=len(raw) - 1),
+        good._replace(raw_size=len(raw) + 1),
+    ):
+        with Capture(written(path, lie, body)) as capture, pytest.raises(CaptureDamagedError):
+            list(capture.read())
+    for lie in (
+        good._replace(entries=0),
+        good._replace(raw_size=2**32 - 1),
+        good._replace(size=2**32 - 1),
+        good._replace(lane=3),
+        good._replace(first=4),
+        good._replace(first=-5, last=-5),
+    ):
+        with Capture(written(path, lie, body)) as capture:
+            assert (capture.blocks, capture.entries) == ((), 0)
+            assert capture.damage is not None
+
+
+def test_a_block_that_is_no_zstd_is_damaged(path: Path) -> None:
+    body = b"\0" * 50
+    block = Block(0, 0, 0, 1, 40, len(body), 3, 3, 1.0, 1.0, 0)
+    damaged = pytest.raises(CaptureDamagedError, match=f"cannot be decompressed.*of {path}")
+    with Capture(written(path, block, body)) as capture, damaged:
+        list(capture.read())
 
 
 # Other files
