@@ -13,8 +13,17 @@ import msgspec
 
 from benchmarks.distributed import codecs, cold, latency, pipeline, table_topic
 from benchmarks.distributed import fairness as partition
-from benchmarks.embedded import as_of, fairness, ingest, instances, large, query, recovery, stages
-from benchmarks.embedded import fairness, ingest, instances, large, query, recovery, replay, stages
+from benchmarks.embedded import (
+    as_of,
+    fairness,
+    ingest,
+    instances,
+    large,
+    query,
+    recovery,
+    replay,
+    stages,
+)
 from benchmarks.index import cores, growth, kernels, memory
 from benchmarks.peers import beside, guesses, removing
 from benchmarks.peers import memory as peer_memory

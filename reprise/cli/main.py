@@ -40,5 +40,5 @@ def main() -> None:
     """  # noqa: D301 -- click's \\b keeps the lines apart
 
 
-for command in (up, verify, tail, explain, repair, load, capture, replay, bridge, streams, serve):
+for command in (up, verify, tail, explain, repair, capture, replay, load, bridge, streams, serve):
     main.add_command(command)
