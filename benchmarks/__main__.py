@@ -43,6 +43,7 @@ MODULES: Final = {
     "tree": "peers.guesses",
     "instances": "embedded.instances",
     "recovery": "embedded.recovery",
+    "replay": "embedded.replay",
     "fairness": "embedded.fairness",
     "large": "embedded.large",
     "as-of": "embedded.as_of",

@@ -13,7 +13,17 @@ import msgspec
 
 from benchmarks.distributed import codecs, cold, latency, pipeline, table_topic
 from benchmarks.distributed import fairness as partition
-from benchmarks.embedded import as_of, fairness, ingest, instances, large, query, recovery, stages
+from benchmarks.embedded import (
+    as_of,
+    fairness,
+    ingest,
+    instances,
+    large,
+    query,
+    recovery,
+    replay,
+    stages,
+)
 from benchmarks.index import cores, growth, kernels, memory, simulate
 from benchmarks.peers import beside, guesses, removing
 from benchmarks.peers import memory as peer_memory
@@ -41,6 +51,7 @@ MEASUREMENTS: Final[dict[str, Measurement]] = {
     "tree": guesses.measure,
     "memory": memory.measure,
     "recovery": recovery.measure,
+    "replay": replay.measure,
     "kernel": kernels.measure,
     "growth": growth.measure,
     "simulate": simulate.measure,

@@ -1,4 +1,1 @@
-"""The past on demand: what was captured, and what it is replayed into.
-
-traces/    request traces in Mooncake's JSONL format
-"""
+"""Captures of the log, and what they are replayed into; traces of requests."""

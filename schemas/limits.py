@@ -392,7 +392,7 @@ REPLICA_STALL_S: Final = 30.0  # behind for this long without one row: the consu
 REPLICA_AWAY_S: Final = 12 * 3600.0  # after so long a deletion may be gone: the table is reread
 REGISTRY_WRITE_S: Final = 10.0  # a registration waits this long for Kafka: status="503"
 
-# ======================================================================================= replay
+# ====================================================================================== replay
 
 # traces: what a line may hold, and a file. What is above ends the reading with the line's number.
 TRACE_LINE_BYTES_MAX: Final = 16 * MIB
@@ -401,6 +401,31 @@ TRACE_BLOCKS_MAX: Final = 1_048_576  # of one prompt
 TRACE_TOKENS_MAX: Final = 2**31 - 1  # of one prompt, and of one answer
 TRACE_MS_MAX: Final = 1e13  # three hundred years
 TRACE_LOOK_LINES: Final = 1024  # between two steps of the progress bar
+
+# capture: the file. A block is what an interruption may cost, and what is compressed at once.
+CAPTURE_BLOCK_BYTES: Final = 1 * MIB  # of entries, before it is compressed
+CAPTURE_BLOCK_ENTRIES_MAX: Final = 16_384
+CAPTURE_WAITING_BYTES_MAX: Final = 64 * MIB  # of all lanes' blocks that are not full yet: memory
+CAPTURE_ENTRY_BYTES_MAX: Final = 64 * MIB  # above every message and every record
+CAPTURE_BLOCK_RAW_BYTES_MAX: Final = 80 * MIB  # of a block that is read: memory
+CAPTURE_HEADER_BYTES_MAX: Final = 16 * MIB
+CAPTURE_LANES_MAX: Final = 65_536  # partitions, or publishers
+CAPTURE_TOLD_RECORDS: Final = 256  # between two looks whether it is to end
+CAPTURE_LOOK_S: Final = 0.25  # the same in time, while nothing comes
+CAPTURE_STALLED_S: Final = 60.0  # without a record of Kafka, though there are more: it ends
+CAPTURE_TAKEN_MAX: Final = 1024  # messages between two looks at everything else
+CAPTURE_FLUSH_S: Final = 1.0  # of live frames: what a kill may cost
+
+# replay: what captures are folded into, or sent out as.
+REPLAY_WAIT_S: Final = 0.25  # between two looks whether a paced replay is to end
+PUBLISHED_BUFFER_BATCHES: Final = 10_000  # that can be replayed, as vLLM's `buffer_steps`
+PUBLISHED_BUFFER_BYTES: Final = 256 * MIB  # of them
+PUBLISHED_QUEUE_MESSAGES: Final = 10_000  # that a subscriber has not taken; then it is waited for
+PUBLISHED_LINGER_MS: Final = 2_000  # for what is queued to leave, at the end
+PUBLISHED_REPLIES_MAX: Final = 64  # replay requests that are answered before what is live goes on
+LOAD_RECORDS: Final = 256  # appended to an embedded log in one write
+REPLAY_SPEED_MAX: Final = 1e6  # of --speed; faster is as fast as it goes
+REPLAYED_FAULTS_NAMED_MAX: Final = 5  # records that were skipped and are printed; all are counted
 
 # ================================================================================== simulation
 
@@ -415,6 +440,7 @@ WHATIF_CHANGES_MAX: Final = 65_536  # of the index that wait to be dropped: nobo
 OPTION_GIB_MAX: Final = 2.0**33  # a file system has no more bytes than 64 bits can count
 OPTION_HOURS_MAX: Final = 24.0 * 365 * 10_000
 GATHER_MS_MAX: Final = 10_000  # --window-ms and --flush-ms: the latency that each adds
+PROGRESS_LINE_S: Final = 2.0  # between two lines of progress on a terminal without a bar
 SESSION_S_MAX: Final = 300.0  # a dead role's publishers or partitions wait as long as its session
 SETTING_SHOWN_CHARS_MAX: Final = 40  # of a wrong environment variable, in the error
 
@@ -555,6 +581,14 @@ assert (
     * (WORKER_POLL_RECORDS_MAX + WORKER_BUFFER_MESSAGES_MAX + WORKER_BATCH_MESSAGES_MAX)
     <= 3 * GIB
 ), "a worker that catches up must fit a machine, however large its records are"
+
+# captures
+assert MESSAGE_BYTES_MAX + KIB <= CAPTURE_ENTRY_BYTES_MAX, "the largest message fits an entry"
+assert PACKED_BATCH_BYTES_MAX + KIB <= CAPTURE_ENTRY_BYTES_MAX, "the largest record fits an entry"
+assert (
+    CAPTURE_BLOCK_BYTES + CAPTURE_ENTRY_BYTES_MAX + 21 * CAPTURE_BLOCK_ENTRIES_MAX
+    <= CAPTURE_BLOCK_RAW_BYTES_MAX
+), "what is written can be read"
 
 # queries
 assert BODY_BYTES_MAX >= 6 * QUERY_TOKENS_MAX, "the largest query must fit a body"

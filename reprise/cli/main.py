@@ -4,9 +4,12 @@ import click
 
 from reprise import __version__
 from reprise.cli.bridge import bridge
+from reprise.cli.capture import capture
 from reprise.cli.explain import explain
 from reprise.cli.interruption import Commands
+from reprise.cli.load import load
 from reprise.cli.repair import repair
+from reprise.cli.replay import replay
 from reprise.cli.serve import serve
 from reprise.cli.simulate import simulate
 from reprise.cli.streams import streams
@@ -32,9 +35,15 @@ def main() -> None:
     reprise tail --data DIR            print the log as JSON lines
     reprise explain --instance NAME    say what ended the prefix that an instance held, and when
     reprise repair --data DIR          say what is damaged in DIR, and repair it
+    reprise capture --out FILE         take a range of the log, or what engines send, into a file
+    reprise replay FILE                fold a capture: digest, compare, serve, or publish it
+    reprise load FILE --data DIR       append a capture to a log, or to Kafka
     reprise simulate --report F TRACE  run a trace of requests under other policies
     """  # noqa: D301 -- click's \\b keeps the lines apart
 
 
-for command in (up, verify, tail, explain, repair, bridge, streams, serve, simulate):
+for command in (
+    *(up, verify, tail, explain, repair, capture, replay, load, simulate),
+    *(bridge, streams, serve),
+):
     main.add_command(command)

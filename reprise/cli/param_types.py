@@ -1,9 +1,12 @@
-"""Numbers with a unit, as flags of the command line have them."""
+"""Numbers with a unit, times and positions, as flags of the command line have them."""
 
 import math
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import click
+
+from schemas.limits import OFFSET_MAX, SETTING_SHOWN_CHARS_MAX
 
 if TYPE_CHECKING:
     from click import Context, Parameter
@@ -22,3 +25,69 @@ class Amount(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"expected a finite number, got: {value}", param, ctx)
         return number
+
+
+class Moment(click.ParamType):
+    """A time: ISO 8601 with an offset, or Unix seconds."""
+
+    name = "time"
+
+    def convert(self, value: object, param: "Parameter | None", ctx: "Context | None") -> float:
+        """See `click.ParamType`."""
+        text = str(value)
+        try:
+            seconds = float(text)
+        except ValueError:
+            seconds = self._iso(text, param, ctx)
+        if not math.isfinite(seconds) or seconds < 0:
+            self.fail(f"expected a time since 1970, got: {text}", param, ctx)
+        return seconds
+
+    def _iso(self, text: str, param: "Parameter | None", ctx: "Context | None") -> float:
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            self.fail(
+                "expected a time such as `2026-11-24T10:00:00Z` or Unix seconds,"
+                f" got: {text[:SETTING_SHOWN_CHARS_MAX]}",
+                param,
+                ctx,
+            )
+        if moment.tzinfo is None:
+            self.fail(f"expected a time with its offset, as `{text}Z`, got: {text}", param, ctx)
+        return moment.timestamp()
+
+
+class PositionsType(click.ParamType):
+    """Positions of a log, as `Reprise-Position` spells them: `0:592`, or `0:12,1:40`."""
+
+    name = "position"
+
+    def convert(
+        self, value: object, param: "Parameter | None", ctx: "Context | None"
+    ) -> dict[int, int]:
+        """See `click.ParamType`."""
+        text = str(value)
+        positions: dict[int, int] = {}
+        for one in text.split(","):
+            partition, colon, offset = one.partition(":")
+            if not colon or not _is_number(partition) or not _is_number(offset):
+                self.fail(
+                    "expected a position such as `0:592`, as the header Reprise-Position has it,"
+                    f" got: {text[:SETTING_SHOWN_CHARS_MAX]}",
+                    param,
+                    ctx,
+                )
+            if int(partition) in positions:
+                self.fail(f"expected each partition once, got: {text}", param, ctx)
+            positions[int(partition)] = int(offset)
+        return positions
+
+
+def _is_number(text: str) -> bool:
+    return (
+        text.isascii()
+        and text.isdigit()
+        and len(text) < len(str(OFFSET_MAX)) + 1
+        and (int(text) <= OFFSET_MAX)
+    )

@@ -6,6 +6,7 @@ from pathlib import Path
 from schemas.identities import Offset
 from schemas.limits import TABLE_FLUSH_CHANGES_MAX
 from streams.kernel import open_kernel
+from streams.kernel.interface import ReadOnlyKernel
 from streams.log.embedded import ReadOnlyLog
 from streams.log.interface import ReadableLog
 from streams.table.fold import NO_OFFSET, Fold
@@ -32,6 +33,22 @@ def fresh_fold(fold: Fold, log: ReadableLog) -> int:
     return records
 
 
+def digest_lines(kernel: ReadOnlyKernel) -> Iterator[str]:
+    """The digest of each context, for people and for comparing."""
+    for view in kernel.contexts():
+        context = " / ".join(map(str, view.context))
+        yield f"{view.digest:016x}  {view.entries:>10} entries  {context}"
+
+
+def context_digests(kernel: ReadOnlyKernel) -> dict[str, str]:
+    """By context, its digest and how many entries it has, in words; empty ones left out."""
+    return {
+        " / ".join(map(str, view.context)): f"{view.digest:016x} ({view.entries} entries)"
+        for view in kernel.contexts()
+        if view.entries
+    }
+
+
 def verify_log(data: Path, seed: int) -> Iterator[str]:
     """Folds the log in the data directory, beside a running service, and yields lines to print.
 
@@ -48,8 +65,6 @@ def verify_log(data: Path, seed: int) -> Iterator[str]:
                 " blocks stored before it are not in this fold."
             )
         yield f"position 0:{fold.offset}  records {records}  seed {seed}"
-        for view in fold.kernel.contexts():
-            context = " / ".join(map(str, view.context))
-            yield f"{view.digest:016x}  {view.entries:>10} entries  {context}"
+        yield from digest_lines(fold.kernel)
     finally:
         log.close()

@@ -8,8 +8,8 @@ import schemas
 
 ROOT = Path(schemas.__file__).parents[1]
 ROOMS = (
-    *("schemas", "storage", "brokers", "bridge", "streams", "query_api", "reprise"),
-    *("replay", "simulation", "benchmarks", "devtools"),
+    *("schemas", "storage", "brokers", "bridge", "streams", "query_api", "replay", "reprise"),
+    *("simulation", "benchmarks", "devtools"),
 )
 LINES_MAX = 500
 

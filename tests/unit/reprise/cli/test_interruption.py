@@ -12,7 +12,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from reprise.cli.interruption import Commands, ended_by_signals
+from reprise.cli.interruption import Commands, asked_to_stop, ended_by_signals
 from reprise.cli.main import main
 from streams.log.embedded import EmbeddedLog
 from streams.table import verification
@@ -96,3 +96,42 @@ def test_output_that_takes_no_more_is_told_in_a_line(tmp_path: Path) -> None:
         )
     assert ended.returncode == 1
     assert ended.stderr == "Error: Cannot write to standard output: No space left on device\n"
+
+
+@pytest.mark.usefixtures("inherited")
+@pytest.mark.parametrize(("number", "code"), BOTH)
+def test_a_command_that_asks_ends_in_order_at_the_first_signal(
+    number: signal.Signals, code: int
+) -> None:
+    asked: list[bool] = []
+
+    @click.group(cls=Commands)
+    def group() -> None: ...
+
+    @group.command()
+    def record() -> None:
+        with asked_to_stop() as stopped:
+            asked.append(stopped())
+            signal.raise_signal(number)
+            asked.append(stopped())
+        click.echo("finished")
+
+    result = CliRunner().invoke(group, ["record"])
+    assert (result.exit_code, result.output, asked) == (0, "finished\n", [False, True])
+
+
+@pytest.mark.usefixtures("inherited")
+@pytest.mark.parametrize(("number", "code"), BOTH)
+def test_a_second_signal_ends_it_at_once(number: signal.Signals, code: int) -> None:
+    @click.group(cls=Commands)
+    def group() -> None: ...
+
+    @group.command()
+    def record() -> None:
+        with asked_to_stop():
+            signal.raise_signal(number)
+            signal.raise_signal(number)
+            click.echo("went on")
+
+    result = CliRunner().invoke(group, ["record"])
+    assert (result.exit_code, result.output) == (code, "")

@@ -1,0 +1,75 @@
+"""Asks an engine's replay socket for what it has sent, as `bridge.sequencing.replay_client` does.
+
+Blocking, for the thread that captures: what comes live meanwhile waits in the inbox.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+
+import zmq
+
+from bridge.sequencing.replay_client import END_SEQUENCE
+from bridge.sockets.endpoints import check_endpoint
+from schemas.errors import EndpointError
+from schemas.limits import (
+    CAPTURE_LOOK_S,
+    MESSAGE_BYTES_MAX,
+    REPLAY_BARREN_S,
+    REPLAY_IDLE_S,
+    REPLAY_MESSAGES_MAX,
+    REPLAY_TOTAL_S,
+)
+
+
+class NoAnswerError(Exception):
+    """The engine did not answer to its end; what came before was given."""
+
+
+def ask_for(
+    context: "zmq.Context[zmq.Socket[bytes]]",
+    endpoint: str,
+    first: int,
+    stopped: Callable[[], bool],
+) -> Iterator[list[bytes]]:
+    """The messages that the engine still has from this number on, as three frames each.
+
+    Args:
+        context: of the socket.
+        endpoint: of the replay socket.
+        first: sequence number.
+        stopped: whether to give up.
+
+    Raises:
+        NoAnswerError: it fell silent, or did not come to an end within REPLAY_TOTAL_S.
+        EndpointError: libzmq can make no connection to such an address.
+    """
+    check_endpoint(endpoint)
+    with context.socket(zmq.DEALER) as socket:
+        socket.linger = 0
+        socket.maxmsgsize = MESSAGE_BYTES_MAX
+        socket.rcvhwm = REPLAY_MESSAGES_MAX
+        socket.ipv6 = True
+        try:
+            socket.connect(endpoint)
+        except zmq.ZMQError as error:
+            detail = f"Expected a ZMQ address, got `{endpoint[:200]}`: {error.strerror}"
+            raise EndpointError(detail) from error
+        socket.send_multipart([b"", first.to_bytes(8, "big")])
+        end_at = time.monotonic() + REPLAY_TOTAL_S
+        silent_at = time.monotonic() + REPLAY_IDLE_S
+        barren_at = time.monotonic() + REPLAY_BARREN_S
+        while not stopped():
+            now = time.monotonic()
+            if now >= min(silent_at, end_at, barren_at):
+                raise NoAnswerError
+            if not socket.poll(int(1000 * CAPTURE_LOOK_S)):
+                continue
+            frames = socket.recv_multipart()
+            silent_at = now + REPLAY_IDLE_S
+            if len(frames) not in (3, 4) or frames[0] != b"":
+                continue
+            sequence, payload = frames[-2:]
+            if sequence == END_SEQUENCE and payload == b"":
+                return
+            barren_at = now + REPLAY_BARREN_S
+            yield [frames[1] if len(frames) == 4 else b"", sequence, payload]

@@ -1,0 +1,162 @@
+"""A capture of the events topic: all its partitions, in no consumer group, so no role notices."""
+
+import asyncio
+import time
+from pathlib import Path
+
+from brokers.availability import check_access, until_reached
+from brokers.errors import KafkaError
+from brokers.interface import Message
+from brokers.options import ClientOptions, client_options
+from brokers.reading import offset_bounds, opened_reader, read_to_end
+from brokers.settings import KafkaSettings
+from brokers.topics import count_partitions
+from replay.capture.errors import CaptureError
+from replay.capture.format import Asked, Header, Kind, Summary
+from replay.capture.progress import Progress, Stopped, Tell, never, silent
+from replay.capture.sieve import UNREADABLE, Sieve, check_bounds, partition_source
+from replay.capture.writer import INTERRUPTED, CaptureWriter
+from schemas.limits import CAPTURE_LOOK_S, CAPTURE_STALLED_S, TAIL_REACH_S
+from schemas.positions import LogBounds
+
+
+def capture_kafka(
+    settings: KafkaSettings,
+    path: Path,
+    asked: Asked,
+    *,
+    created_by: str,
+    replace: bool = False,
+    tell: Tell = silent,
+    stopped: Stopped = never,
+) -> Summary:
+    """As `from_log.capture_log`, of what the events topic has now. Messages whose checksum fails
+    are left out, and counted.
+
+    Raises:
+        ConfigurationError: no broker answers or lets us in, or there is no such topic.
+        CaptureError: the file is there, a position is not one of this log, or Kafka went away.
+        DiskError: the file cannot be written; what was written before can be read.
+    """
+    return asyncio.run(_capture(settings, path, asked, created_by, replace, tell, stopped))
+
+
+async def _capture(
+    settings: KafkaSettings,
+    path: Path,
+    asked: Asked,
+    created_by: str,
+    replace: bool,
+    tell: Tell,
+    stopped: Stopped,
+) -> Summary:
+    clients = client_options(settings)
+    topic = settings.topics.events.name
+
+    async def look() -> dict[int, LogBounds]:
+        await check_access(clients)
+        partitions = range(await count_partitions(clients, topic))
+        found = await offset_bounds(clients, topic, partitions)
+        return {partition: LogBounds(*bounds) for partition, bounds in found.items()}
+
+    partitions = await until_reached(look, servers=settings.bootstrap, patience_s=TAIL_REACH_S)
+    check_bounds(asked, partitions)
+    header = Header(
+        kind=Kind.RECORDS,
+        created_at=time.time(),
+        created_by=created_by,
+        source=f"the Kafka topic {topic}",
+        asked=asked,
+        partitions=tuple(
+            partition_source(asked, partition, bounds, keeps_registrations=False)
+            for partition, bounds in sorted(partitions.items())
+        ),
+    )
+    with CaptureWriter(path, header, replace=replace) as writer:
+        filling = _Filling(writer, asked, partitions)
+        reading = asyncio.create_task(_read(clients, topic, filling))
+        try:
+            await _watch(reading, filling, tell, stopped)
+        except KafkaError as error:
+            raise CaptureError(f"Kafka at {settings.bootstrap} went away: {error}") from error
+        finally:
+            reading.cancel()
+            await asyncio.wait([reading])
+    return writer.summary
+
+
+class _Filling:
+    """Takes messages of all partitions into a capture."""
+
+    def __init__(
+        self, writer: CaptureWriter, asked: Asked, partitions: dict[int, LogBounds]
+    ) -> None:
+        self.starts: dict[int, int | None] = {}
+        self._writer = writer
+        self._sieves: dict[int, Sieve] = {}
+        self._reached: dict[int, int] = {}
+        self._total = 0
+        for partition, bounds in partitions.items():
+            sieve = Sieve(asked, partition, bounds, writer.left_out)
+            start = (asked.first or {}).get(partition, bounds.start)
+            if start < sieve.end:
+                self.starts[partition], self._sieves[partition] = start, sieve
+                self._reached[partition] = start
+                self._total += sieve.end - start
+        self._begun_at = sum(self._reached.values())
+
+    def take(self, message: Message) -> None:
+        """The next one of its partition."""
+        sieve = self._sieves[message.partition]
+        self._reached[message.partition] = min(message.offset + 1, sieve.end)
+        if message.offset >= sieve.end:
+            return
+        for entry, is_spared in sieve.take(message.offset, message.value or b""):
+            self._writer.add(entry, spared=is_spared)
+
+    def corrupt(self, partition: int, offset: int) -> None:
+        """A message that cannot be read."""
+        self._reached[partition] = offset + 1
+        self._writer.left_out[UNREADABLE] += 1
+
+    @property
+    def progress(self) -> Progress:
+        """How far it is."""
+        done = sum(self._reached.values()) - self._begun_at
+        return Progress(done, self._total, self._writer.entries, self._writer.size_bytes)
+
+    def interrupt(self) -> None:
+        """It ends before its end."""
+        self._writer.ended = INTERRUPTED
+
+
+async def _read(clients: ClientOptions, topic: str, filling: _Filling) -> None:
+    if not filling.starts:
+        return
+    async with opened_reader(clients, committed=False) as reader:
+        await read_to_end(reader, topic, filling.starts, filling.take, filling.corrupt)
+
+
+async def _watch(
+    reading: "asyncio.Task[None]", filling: _Filling, tell: Tell, stopped: Stopped
+) -> None:
+    """Returns when all was read, or it is to end.
+
+    Raises:
+        CaptureError: nothing comes any more.
+    """
+    done, moved_at = -1, time.monotonic()
+    while True:
+        ended, _ = await asyncio.wait([reading], timeout=CAPTURE_LOOK_S)
+        progress, now = filling.progress, time.monotonic()
+        tell(progress)
+        if ended:
+            return reading.result()
+        if stopped():
+            return filling.interrupt()
+        if progress.done != done:
+            done, moved_at = progress.done, now
+        elif now - moved_at > CAPTURE_STALLED_S:
+            raise CaptureError(
+                f"Kafka sent nothing for {CAPTURE_STALLED_S:g} s, though it has more"
+            )

@@ -1,0 +1,234 @@
+"""`reprise capture`."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from brokers.settings import KafkaSettings
+from reprise import __version__
+from reprise.cli.interruption import asked_to_stop
+from reprise.cli.kafka_options import kafka_options
+from reprise.cli.param_types import Amount, Moment, PositionsType
+from reprise.cli.progress import progress_shown
+from reprise.cli.registration_options import registration_options, registrations_of
+from schemas.errors import RepriseError
+from schemas.limits import MIB, OPTION_HOURS_MAX
+
+if TYPE_CHECKING:
+    from replay.capture.format import Asked, PublisherSource, Summary
+
+R = TypeVar("R")
+
+_INTERRUPTED = 130
+"""Exit code where Ctrl-C ended it before its end, as of a shell."""
+
+
+def _range_options(command: Callable[..., R]) -> Callable[..., R]:
+    options = (
+        click.option("--since", type=Moment(), help="Records from this time on: ISO 8601 or Unix."),
+        click.option("--until", type=Moment(), help="Records from before this time."),
+        click.option(
+            "--from",
+            "first",
+            type=PositionsType(),
+            help="Records from this position on, as Reprise-Position has it.",
+        ),
+        click.option("--to", "last", type=PositionsType(), help="Records up to and with this one."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@click.command()
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    help="The file to write.",
+)
+@click.option("--force", is_flag=True, help="Write over a file that is there.")
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Take it from the log of a data directory of `reprise up`, which may be running.",
+)
+@kafka_options(required=False, makes_topics=False)
+@click.option(
+    "--from-zmq",
+    "endpoints",
+    multiple=True,
+    metavar="ADDRESS",
+    help="Record what the engine at this PUB socket sends, as it comes; may be given again.",
+)
+@click.option(
+    "--replay",
+    "replay_endpoints",
+    multiple=True,
+    metavar="ADDRESS",
+    help="The replay socket of the engine of the --from-zmq in the same place.",
+)
+@_range_options
+@registration_options
+@click.option(
+    "--for",
+    "seconds",
+    type=Amount(min=0.0, min_open=True, max=3600 * OPTION_HOURS_MAX),
+    help="With --from-zmq: end after so many seconds.",
+)
+@click.option(
+    "--limit", type=click.IntRange(min=1), help="With --from-zmq: after so many messages."
+)
+@click.pass_context
+def capture(
+    context: click.Context,
+    /,
+    out: Path,
+    force: bool,
+    data: Path | None,
+    kafka: KafkaSettings | None,
+    endpoints: tuple[str, ...],
+    replay_endpoints: tuple[str, ...],
+    since: float | None,
+    until: float | None,
+    first: dict[int, int] | None,
+    last: dict[int, int] | None,
+    seconds: float | None,
+    limit: int | None,
+    **of_publishers: object,
+) -> None:
+    """Take a range of the log, or what engines send, into one file.
+
+    --tenant, --model and --instance choose the streams of a log. With --from-zmq they say, with
+    --type, --block-size and --dp-rank, what the engine is, so that `reprise replay` can fold what
+    it sent. Ctrl-C ends the capture; the file is whole then, too.
+
+    \b
+    reprise capture --data DIR --since 2026-11-24T10:00:00Z --out hour.capture
+    reprise capture --kafka HOST:PORT --model deepseek --out deepseek.capture
+    reprise capture --from-zmq tcp://10.0.0.7:5557 --model m --block-size 16 --out engine.capture
+    """  # noqa: D301
+    kafka_by_flag = context.get_parameter_source("kafka") is ParameterSource.COMMANDLINE
+    sources = [data is not None, kafka_by_flag, bool(endpoints)]
+    if sum(sources) > 1 or not (any(sources) or kafka):
+        raise click.UsageError("Expected one of --data, --kafka and --from-zmq")
+    of_log = {"--since": since, "--until": until, "--from": first, "--to": last}
+    of_zmq = {"--for": seconds, "--limit": limit, "--replay": replay_endpoints or None}
+    for option, value in (of_log if endpoints else of_zmq).items():
+        if value is not None:
+            other = "a log" if endpoints else "--from-zmq"
+            raise click.UsageError(f"Expected {option} with {other} only")
+    try:
+        if endpoints:
+            publishers = _publishers(endpoints, replay_endpoints, of_publishers)
+            summary = _capture_frames(publishers, out, force, seconds, limit)
+        else:
+            asked = _asked(since, until, first, last, of_publishers)
+            summary = _capture_records(data, kafka, asked, out, force)
+    except RepriseError as error:
+        raise click.ClickException(str(error)) from error
+    _say(summary, out)
+    if summary.ended != "complete":
+        context.exit(_INTERRUPTED)
+
+
+def _asked(
+    since: float | None,
+    until: float | None,
+    first: dict[int, int] | None,
+    last: dict[int, int] | None,
+    of_publishers: dict[str, object],
+) -> "Asked":
+    from replay.capture.format import Asked
+
+    if since is not None and until is not None and since >= until:
+        raise click.UsageError(f"Expected --since before --until, got {since:f} and {until:f}")
+    for option in ("kind", "block_size", "dp_rank", "lora_name", "additional_salt"):
+        if of_publishers[option] is not None:
+            flag = option.replace("_", "-").replace("kind", "type")
+            raise click.UsageError(f"Expected --{flag} with --from-zmq only")
+    instances = of_publishers["instances"]
+    assert isinstance(instances, tuple)
+    if len(instances) > 1:
+        raise click.UsageError("Expected one --instance to choose by, got several")
+    return Asked(
+        since=since,
+        until=until,
+        first=first,
+        last=last,
+        tenant=_text(of_publishers["tenant_id"]),
+        model=_text(of_publishers["model_name"]),
+        instance=instances[0] if instances else None,
+    )
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def _publishers(
+    endpoints: tuple[str, ...], replay_endpoints: tuple[str, ...], of_publishers: dict[str, object]
+) -> "list[PublisherSource]":
+    from replay.capture.format import PublisherSource
+
+    if len(replay_endpoints) > len(endpoints):
+        raise click.UsageError("Expected no more --replay than --from-zmq")
+    replays = [*replay_endpoints, *[""] * (len(endpoints) - len(replay_endpoints))]
+    named = registrations_of(of_publishers, list(zip(endpoints, replays, strict=True)))
+    return [
+        PublisherSource(endpoint=endpoint, replay_endpoint=replay, registration=registration)
+        for endpoint, replay, registration in zip(endpoints, replays, named, strict=True)
+    ]
+
+
+def _capture_records(
+    data: Path | None, kafka: KafkaSettings | None, asked: "Asked", out: Path, force: bool
+) -> "Summary":
+    from replay.capture.from_kafka import capture_kafka
+    from replay.capture.from_log import capture_log
+
+    with progress_shown("Capturing", "records") as tell, asked_to_stop() as stopped:
+        if data is not None:
+            return capture_log(
+                *(data, out, asked),
+                created_by=__version__,
+                replace=force,
+                tell=tell,
+                stopped=stopped,
+            )
+        assert kafka is not None
+        return capture_kafka(
+            *(kafka, out, asked), created_by=__version__, replace=force, tell=tell, stopped=stopped
+        )
+
+
+def _capture_frames(
+    publishers: "list[PublisherSource]",
+    out: Path,
+    force: bool,
+    seconds: float | None,
+    limit: int | None,
+) -> "Summary":
+    from replay.capture.from_zmq import capture_frames
+
+    with progress_shown("Recording", "messages") as tell, asked_to_stop() as stopped:
+        return capture_frames(
+            *(publishers, out),
+            created_by=__version__,
+            replace=force,
+            seconds=seconds,
+            limit=limit,
+            tell=tell,
+            stopped=stopped,
+        )
+
+
+def _say(summary: "Summary", out: Path) -> None:
+    left_out = ", ".join(f"{name} {count}" for name, count in sorted(summary.left_out.items()))
+    click.echo(
+        f"{summary.ended}: {summary.entries} entries, {out.stat().st_size / MIB:.2f} MiB in {out}"
+        + (f"; left out: {left_out}" if left_out else "")
+    )

@@ -1,0 +1,201 @@
+"""`reprise replay --serve`: answers HTTP queries from a capture.
+
+The answers are of the past. Nobody follows the engines that are named in it, so none of them is
+`exact`: they say `stale` while the capture is still being folded, and then `unconfirmed`, or
+`degraded` where the log had lost something by then.
+
+Threads: `replay` folds, the main thread answers HTTP from the kernel that it writes.
+"""
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from bridge.wire import KINDS
+from query_api.http.app import create_app
+from query_api.http.wire import Wire
+from query_api.ports import Health
+from query_api.table_view import TableView
+from replay.as_records import CaptureRecords
+from replay.folding import Pace, ReplayedTable, fold_capture
+from reprise.metrics.process import process_registry
+from reprise.metrics.roles import http_collector
+from reprise.roles.http_server import Server
+from schemas.answer_states import AnswerState, Doubt, Standing, Verdict
+from schemas.conditions import Conditions, Level, Part
+from schemas.errors import RegistrationError, RepriseError
+from schemas.identities import PrefixScope, PublisherKey
+from schemas.limits import SHUTDOWN_S
+from schemas.registration import Registration
+
+logger = logging.getLogger(__name__)
+
+ROLE: Final = "replay"
+
+
+class ReplayedService(TableView):
+    """Implements `query_api.ports.View` and `PublisherRegistry` over a table that is replayed.
+
+    Args:
+        table: empty.
+        records: that are folded into it.
+        total: how many there are, where that is known.
+        speed: see `Pace`.
+        when_folded: called, on the folding thread, once all were folded.
+    """
+
+    kinds = KINDS
+
+    def __init__(
+        self,
+        table: ReplayedTable,
+        records: CaptureRecords,
+        *,
+        total: int | None,
+        speed: float | None,
+        when_folded: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._table = table
+        self._records = records
+        self._total = total
+        self._speed = speed
+        self._when_folded = when_folded
+        self._stopping = threading.Event()
+        self._is_folded = False
+        self.conditions = Conditions(time.time, logger)
+        self.conditions.set(Part.RECOVERY, "replaying", "The capture is being folded", logged=False)
+        super().__init__(
+            kernel=lambda: table.kernel,
+            publishers=lambda: table.publishers,
+            registrations=lambda: table.registrations,
+            positions=lambda: table.positions,
+            states=lambda: table.states,
+            fresh_until=lambda: {},
+            stale_at=lambda: math.inf if self._is_folded else -math.inf,
+        )
+        self.metrics = process_registry()
+        self.conditions.on_change = self.changed
+        table.states.on_change = self.changed
+        self._thread = threading.Thread(target=self._fold, name="replay", daemon=True)
+
+    # Service
+
+    def start(self) -> None:
+        """Starts folding; returns at once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends folding."""
+        self._stopping.set()
+        self._thread.join(SHUTDOWN_S)
+
+    def _fold(self) -> None:
+        stopped = self._stopping.is_set
+        pace = None
+        if self._speed is not None:
+            pace = Pace(self._speed, stopped=stopped, sleep=self._stopping.wait)
+        try:
+            fold_capture(self._records, self._table, total=self._total, pace=pace, stopped=stopped)
+        except RepriseError as error:
+            self.conditions.set(Part.RECOVERY, "unreadable", str(error), Level.DEGRADED)
+            return
+        except Exception:
+            logger.exception("Unexpected error in the replay")
+            self.conditions.set(Part.INTERNAL, "replay", "The replay failed", Level.UNAVAILABLE)
+            return
+        self._is_folded = True
+        self.conditions.clear(Part.RECOVERY)
+        self.conditions.set(
+            Part.TABLE,
+            "replayed",
+            "The table is that of a capture; it follows no engine",
+            logged=False,
+        )
+        self._when_folded()
+
+    # View
+
+    @property
+    def ready(self) -> bool:
+        """See `View`."""
+        return self.conditions.ready
+
+    def health(self) -> Health:
+        """See `View`."""
+        return Health(ROLE, self.conditions.all(), self.kernel.name, self.positions())
+
+    def verdict(self, scope: PrefixScope) -> Verdict:
+        """See `View`: never `exact`, of a scope without publishers neither."""
+        verdict = super().verdict(scope)
+        if verdict.state is AnswerState.EXACT:
+            return Verdict(AnswerState.UNCONFIRMED)
+        return verdict
+
+    def standing(self, publisher: PublisherKey) -> Standing:
+        """See `View`."""
+        standing = super().standing(publisher)
+        if standing.state is AnswerState.EXACT:
+            return Standing(AnswerState.UNCONFIRMED, Doubt.NOT_FOLLOWED, 0.0)
+        return standing
+
+    # PublisherRegistry
+
+    async def register(self, registration: Registration) -> None:
+        """See `PublisherRegistry`: a capture follows nobody.
+
+        Raises:
+            RegistrationError: always.
+        """
+        raise RegistrationError(
+            "Expected a service that follows engines, but this one answers from a capture"
+        )
+
+    async def unregister(
+        self,
+        *,
+        tenant_id: str,
+        instance_id: str,
+        dp_rank: int,
+        model_name: str | None,
+        block_size: int | None,
+    ) -> list[Registration]:
+        """See `register`."""
+        raise RegistrationError(
+            "Expected a service that follows engines, but this one answers from a capture"
+        )
+
+
+def serve_capture(
+    make_service: Callable[[], ReplayedService],
+    *,
+    host: str,
+    port: int,
+    only_exact: bool = False,
+    default_wire: Wire = Wire.JSON,
+    when_serving: Callable[[str], None] = lambda base_url: None,
+) -> None:
+    """Serves until SIGINT or SIGTERM.
+
+    Args:
+        make_service: over the capture, which stays open.
+        host: address to listen on.
+        port: 0 for any.
+        only_exact: see `create_app`.
+        default_wire: see `create_app`.
+        when_serving: called with the base URL once requests are accepted.
+
+    Raises:
+        ConfigurationError: the address cannot be bound.
+    """
+    server = Server(host, port)
+    try:
+        service = make_service()
+        service.metrics.register(http_collector(server.connections))
+    except BaseException:
+        server.close()
+        raise
+    app = create_app(service, service, default_wire=default_wire, only_exact=only_exact)
+    server.run(app, service, when_serving=when_serving)
