@@ -28,9 +28,12 @@ def interpreter() -> str:
 
 
 def version() -> str:
-    """The installed release."""
+    """The installed release; "none" where there is none."""
+    python = interpreter()
+    if not python:
+        return "none"
     said = subprocess.run(
-        [interpreter(), "-c", _VERSION], capture_output=True, text=True, timeout=30, check=True
+        [python, "-c", _VERSION], capture_output=True, text=True, timeout=30, check=True
     )
     return said.stdout.strip()
 
