@@ -55,6 +55,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "streams/table/rows/loader.py": (*TABLE, *REPLICA, *SIMULATION),
     "streams/log/embedded.py": (*LOG, *SIMULATION),
     "streams/kernel/reference.py": KERNEL,
+    "streams/kernel/hashing.py": KERNEL,
     "query_api/replica/lag.py": (*REPLICA, *SIMULATION),
     "query_api/replica/heartbeat_watch.py": (*REPLICA, *SIMULATION),
     "query_api/replica/snapshot.py": (*REPLICA, *SIMULATION),
