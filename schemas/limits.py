@@ -427,6 +427,18 @@ LOAD_RECORDS: Final = 256  # appended to an embedded log in one write
 REPLAY_SPEED_MAX: Final = 1e6  # of --speed; faster is as fast as it goes
 REPLAYED_FAULTS_NAMED_MAX: Final = 5  # records that were skipped and are printed; all are counted
 
+# analysis and exports: what one pass over a capture or a trace holds in memory.
+CHAINED_BLOCKS_MAX: Final = 2_097_152  # engine hashes that are known; the oldest go: `forgotten`
+CURVE_BLOCKS_MAX: Final = 2_097_152  # blocks of all curves; above, half of them are sampled
+CURVE_GROUPS_MAX: Final = 1024  # tenants and models of one command; further ones: `other_groups`
+CURVE_POINTS: Final = 121  # of a curve in a file, at most; sizes in equal ratios
+CURVE_SIZES_MAX: Final = 1024  # that one command names
+REGRET_BLOCKS_MAX: Final = 2_097_152  # removed and waited for; the oldest go: `forgotten`
+REGRET_WINDOWS_MAX: Final = 16
+EXPORT_ROWS: Final = 65_536  # of a row group, and of what is held
+EXPORT_TOKEN_BYTES: Final = 32 * MIB  # the same in tokens
+EXPORT_REQUESTS_OPEN_MAX: Final = 65_536  # that wait for their end, or for their turn
+
 # ================================================================================== simulation
 
 # whatif: what one run may be.
