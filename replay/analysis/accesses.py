@@ -14,11 +14,13 @@ from xxhash import xxh3_64_intdigest
 
 from replay.analysis.miss_ratio import MissRatios, Scope
 from replay.analysis.regret import Regrets
-from replay.block_events import BlockEvents, Step
+from replay.block_events import BlockEvents
+from replay.capture.progress import Progress, Tell, silent
 from replay.chains import Chains
 from replay.traces.request import TraceRequest
-from schemas.events import Stored
-from schemas.identities import Medium
+from schemas.events import Cleared, Stored
+from schemas.identities import Medium, PublisherKey
+from schemas.limits import TRACE_LOOK_LINES
 
 _U64: Final = 8
 _U64_MASK: Final = 2**64 - 1
@@ -45,57 +47,61 @@ def tokens_of(request: TraceRequest, block_size: int) -> list[int]:
 
 
 def use_trace(
-    ratios: MissRatios, source: str, block_size: int, requests: Sequence[TraceRequest]
+    ratios: MissRatios,
+    source: str,
+    block_size: int,
+    requests: Sequence[TraceRequest],
+    *,
+    tell: Tell = silent,
 ) -> None:
     """Every block of every request, in the order of time."""
     scope = Scope(source, "", "", block_size)
-    for request in requests:
+    for number, request in enumerate(requests):
+        if not number % TRACE_LOOK_LINES:
+            tell(Progress(number, len(requests), number))
         ratios.use(scope, chain_of(request), tokens_of(request, block_size))
 
 
-class CaptureAccesses:
-    """What the events of a capture show.
+def use_capture(
+    ratios: MissRatios, regrets: Regrets, source: str, steps: BlockEvents, chains: Chains
+) -> None:
+    """Every block that an engine stored on its GPU, and every removal.
 
     Args:
-        source: the name of the file.
         ratios, regrets: which are told.
-        chains: of the capture's publishers.
+        source: the name of the file.
+        steps: of the capture.
+        chains: of its publishers.
+
+    Raises:
+        CaptureDamagedError, DiskError: the capture cannot be read further; what stands before that
+            is taken.
     """
-
-    def __init__(self, source: str, ratios: MissRatios, regrets: Regrets, chains: Chains) -> None:
-        self._source = source
-        self._ratios = ratios
-        self._regrets = regrets
-        self._chains = chains
-
-    def take(self, steps: BlockEvents) -> None:
-        """All of them.
-
-        Raises:
-            CaptureDamagedError, DiskError: the capture cannot be read further; what stands before
-                that is taken.
-        """
-        for step in steps:
-            self._take(step)
-
-    def _take(self, step: Step) -> None:
+    for step in steps:
         publisher = step.record.publisher
         if step.forgets:
-            self._chains.forget(publisher)
-            self._regrets.forget(publisher)
+            chains.forget(publisher)
+            regrets.forget(publisher)
         stream = publisher.stream
-        scope = Scope(self._source, stream.tenant_id, stream.model_name, stream.block_size)
+        scope = Scope(source, stream.tenant_id, stream.model_name, stream.block_size)
         time = step.engine_time
         for _, event in step.events:
-            self._regrets.take(publisher, event, time)
-            if not isinstance(event, Stored):
-                continue
-            links = self._chains.stored(publisher, event)
-            if event.medium is not Medium.GPU or event.shared:
-                continue  # a copy of what a GPU has or had: nobody asked for it
-            kind = f"{event.lora_name}\0{event.group}\0{stream.additional_salt}"
-            mixed = xxh3_64_intdigest(kind.encode())
-            # Of two equal ones, which only a placeholder may name, one is an access.
-            blocks = list(dict.fromkeys(link.prefix ^ mixed for link in links if link is not None))
-            if blocks:
-                self._ratios.use(scope, blocks, [stream.block_size] * len(blocks))
+            regrets.take(publisher, event, time)
+            if isinstance(event, Cleared):
+                chains.forget(publisher)
+            elif isinstance(event, Stored):
+                blocks = _accessed(publisher, event, chains)
+                ratios.use(scope, blocks, [stream.block_size] * len(blocks))
+
+
+def _accessed(publisher: PublisherKey, event: Stored, chains: Chains) -> list[int]:
+    """The blocks of the event that somebody asked for: on another medium than a GPU stands a copy
+    of what a GPU has or had.
+    """
+    links = chains.stored(publisher, event)
+    if event.medium is not Medium.GPU or event.shared:
+        return []
+    kind = f"{event.lora_name}\0{event.group}\0{publisher.stream.additional_salt}"
+    mixed = xxh3_64_intdigest(kind.encode())
+    # Of two equal ones, which only a placeholder may name, one is an access.
+    return list(dict.fromkeys(link.prefix ^ mixed for link in links if link is not None))

@@ -17,8 +17,7 @@ A block is a 64-bit hash that is evenly distributed.
 """
 
 import math
-from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -133,6 +132,7 @@ class MissRatios:
 
     Attributes:
         other_groups: accesses of scopes for which there was no room.
+        was_full: whether there were more blocks than are followed, so that fewer were.
     """
 
     def __init__(self, *, sample: float = 1.0, blocks_max: int = CURVE_BLOCKS_MAX) -> None:
@@ -141,6 +141,7 @@ class MissRatios:
         self._count = 0
         self._scopes: dict[Scope, _Scope] = {}
         self.other_groups = 0
+        self.was_full = False
 
     @property
     def rate(self) -> float:
@@ -181,23 +182,28 @@ class MissRatios:
         while self._count > self._blocks_max and self._threshold > 1:
             self._halve()
 
-    def curves(self, sizes: Sequence[int] = ()) -> list[Curve]:
+    def curves(self, sizes: Callable[[int], Sequence[int]] | None = None) -> list[Curve]:
         """The curves so far. Cost O(sizes + ranks that there were).
 
         Args:
-            sizes: in blocks; none for sizes in equal ratios up to where no curve rises any more.
+            sizes: in blocks, of a block size; None for sizes in equal ratios up to where the curve
+                rises no more.
         """
-        return [self._curve(scope, found, sizes) for scope, found in self._scopes.items()]
+        return [
+            self._curve(scope, found, None if sizes is None else sizes(scope.block_size))
+            for scope, found in self._scopes.items()
+        ]
 
     def _halve(self) -> None:
         self._threshold //= 2
+        self.was_full = True
         for found in self._scopes.values():
             found.order.keep(self._threshold)
         self._count = sum(len(found.order) for found in self._scopes.values())
 
-    def _curve(self, scope: Scope, found: _Scope, sizes: Sequence[int]) -> Curve:
+    def _curve(self, scope: Scope, found: _Scope, sizes: Sequence[int] | None) -> Curve:
         full = max((size for group in found.groups for size in group.blocks), default=0)
-        wanted = sorted(set(sizes)) if sizes else sizes_up_to(full)
+        wanted = sizes_up_to(full) if sizes is None else sorted(set(sizes))
         rows = [_missed(group, wanted) for group in found.groups]
         points = []
         for number, size in enumerate(wanted):
@@ -260,8 +266,3 @@ def _missed(group: _Misses, sizes: Sequence[int]) -> list[tuple[float, float]]:
 
 def _hit_rate(missed: Iterable[float], total: int) -> float:
     return min(1.0, max(0.0, 1 - sum(missed) / total)) if total else 0.0
-
-
-def is_rising(points: Sequence[Point]) -> bool:
-    """Whether no larger cache hits less: true of every LRU."""
-    return all(one.block_hit_rate <= other.block_hit_rate for one, other in pairwise(points))

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from replay.chains import numbers_of
 from schemas.events import BlockEvent, Cleared, Removed
 from schemas.identities import Medium, PublisherKey
 from schemas.limits import REGRET_BLOCKS_MAX
-from replay.chains import numbers_of
 
 
 class RegretScope(NamedTuple):

@@ -6,8 +6,10 @@ from reprise import __version__
 from reprise.cli.bridge import bridge
 from reprise.cli.capture import capture
 from reprise.cli.explain import explain
+from reprise.cli.export import export
 from reprise.cli.interruption import Commands
 from reprise.cli.load import load
+from reprise.cli.miss_ratio import miss_ratio
 from reprise.cli.repair import repair
 from reprise.cli.replay import replay
 from reprise.cli.serve import serve
@@ -39,11 +41,13 @@ def main() -> None:
     reprise replay FILE                fold a capture: digest, compare, serve, or publish it
     reprise load FILE --data DIR       append a capture to a log, or to Kafka
     reprise simulate --report F TRACE  run a trace of requests under other policies
+    reprise miss-ratio FILE            hit rate against cache size, of a trace or a capture
+    reprise export FILE                a capture as Parquet, or as a trace of requests
     """  # noqa: D301 -- click's \\b keeps the lines apart
 
 
 for command in (
-    *(up, verify, tail, explain, repair, capture, replay, load, simulate),
+    *(up, verify, tail, explain, repair, capture, replay, load, simulate, miss_ratio, export),
     *(bridge, streams, serve),
 ):
     main.add_command(command)

@@ -27,6 +27,25 @@ class Amount(click.FloatRange):
         return number
 
 
+class Amounts(click.ParamType):
+    """Finite numbers above 0, with commas between them; at most so many."""
+
+    name = "amounts"
+
+    def __init__(self, count_max: int) -> None:
+        self._count_max = count_max
+
+    def convert(
+        self, value: object, param: "Parameter | None", ctx: "Context | None"
+    ) -> tuple[float, ...]:
+        """See `click.ParamType`."""
+        one = Amount(min=0, min_open=True)
+        parts = [part.strip() for part in str(value).split(",")]
+        if len(parts) > self._count_max:
+            self.fail(f"expected at most {self._count_max} numbers, got {len(parts)}", param, ctx)
+        return tuple(one.convert(part, param, ctx) for part in parts)
+
+
 class Moment(click.ParamType):
     """A time: ISO 8601 with an offset, or Unix seconds."""
 
