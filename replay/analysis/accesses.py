@@ -68,7 +68,8 @@ def use_capture(
     """Every block that an engine stored on its GPU, and every removal.
 
     Args:
-        ratios, regrets: which are told.
+        ratios: which are told of accesses.
+        regrets: which are told of all events.
         source: the name of the file.
         steps: of the capture.
         chains: of its publishers.

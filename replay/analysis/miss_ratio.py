@@ -18,7 +18,7 @@ A block is a 64-bit hash that is evenly distributed.
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -30,7 +30,7 @@ _GROUPS: Final = 16
 """Of the sampled blocks, by which the error is measured."""
 
 
-class Scope(NamedTuple):
+class Scope(msgspec.Struct, frozen=True):
     """Whose cache it is.
 
     Attributes:

@@ -1,12 +1,11 @@
 """Eviction regret: how often a block that an engine removed was stored again within a given time.
 
-A removal waits for its block to be stored again by the same publisher on the same medium. What is
-cleared or lost with a restart would have gone anyway: nothing is waited for any more. A removal so
-late that the time was not over when the capture ended is `open`: its share may be anything.
+A removal waits for its block to be stored again by the same publisher on the same medium. Where the
+publisher clears its cache, restarts or is unregistered, the block would have gone anyway: nothing is
+waited for any more. A removal whose time was not over then, or when the capture ended, is `open`.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import msgspec
 
@@ -16,7 +15,7 @@ from schemas.identities import Medium, PublisherKey
 from schemas.limits import REGRET_BLOCKS_MAX
 
 
-class RegretScope(NamedTuple):
+class RegretScope(msgspec.Struct, frozen=True):
     """Whose removals."""
 
     source: str
@@ -31,7 +30,7 @@ class Within(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         seconds: within which.
         stored_again: removals whose block was stored again within it.
-        open: removals that the end of the capture left open.
+        open: removals of which nobody can tell, see the module.
         share: `stored_again` of all removals; at the least, where some are open.
     """
 
@@ -128,41 +127,53 @@ class Regrets:
     def forget(self, publisher: PublisherKey) -> None:
         """All that it held is gone: nothing is waited for."""
         for tier in [tier for tier in self._waiting if tier[0] == publisher]:
+            left = self._open_of(tier)
+            counts = self._counts_of(publisher, tier[1])
+            counts.open = [sum(both) for both in zip(counts.open, left, strict=True)]
             self._count -= len(self._waiting.pop(tier))
 
     def results(self) -> list[Regret]:
         """Of each scope, in the order in which they came."""
-        for counts in self._counts.values():
-            counts.open = [0] * len(self._windows)
-        for (publisher, medium, _, _), waiting in self._waiting.items():
-            counts = self._counts_of(publisher, medium)
-            ends_at = self._ends_at[publisher]
-            for removed_at in waiting.values():
-                for number, seconds in enumerate(self._windows):
-                    counts.open[number] += ends_at - removed_at < seconds
-        return [self._result(scope, counts) for scope, counts in self._counts.items()]
+        left: dict[RegretScope, list[int]] = {}
+        for tier in self._waiting:
+            scope = self._scope_of(tier[0], tier[1])
+            before = left.get(scope, self._counts[scope].open)
+            left[scope] = [sum(both) for both in zip(before, self._open_of(tier), strict=True)]
+        return [
+            self._result(scope, counts, left.get(scope, counts.open))
+            for scope, counts in self._counts.items()
+        ]
 
-    def _result(self, scope: RegretScope, counts: _Counts) -> Regret:
+    def _open_of(self, tier: _Tier) -> list[int]:
+        """Of each time, how many that wait have waited for less, as far as the publisher came."""
+        ends_at = self._ends_at[tier[0]]
+        ages = [ends_at - removed_at for removed_at in self._waiting[tier].values()]
+        return [sum(age < seconds for age in ages) for seconds in self._windows]
+
+    def _result(self, scope: RegretScope, counts: _Counts, left: list[int]) -> Regret:
         within = (
             Within(
                 seconds=seconds,
                 stored_again=again,
-                open=left,
+                open=still_open,
                 share=again / counts.removed if counts.removed else 0.0,
             )
-            for seconds, again, left in zip(self._windows, counts.again, counts.open, strict=True)
+            for seconds, again, still_open in zip(self._windows, counts.again, left, strict=True)
         )
         return Regret(
             scope=scope, stored=counts.stored, removed=counts.removed, within=tuple(within)
         )
 
     def _counts_of(self, publisher: PublisherKey, medium: Medium) -> _Counts:
-        stream = publisher.stream
-        scope = RegretScope(self._source, stream.tenant_id, stream.model_name, medium)
+        scope = self._scope_of(publisher, medium)
         counts = self._counts.get(scope)
         if counts is None:
             counts = self._counts[scope] = _Counts(len(self._windows))
         return counts
+
+    def _scope_of(self, publisher: PublisherKey, medium: Medium) -> RegretScope:
+        stream = publisher.stream
+        return RegretScope(self._source, stream.tenant_id, stream.model_name, medium)
 
     def _expire(self, waiting: dict[int, float], time: float) -> None:
         """Whoever waits for longer than the longest time is not regretted."""

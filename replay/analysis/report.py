@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import asdict
 
 from replay.analysis.miss_ratio import Curve, Point
 from replay.analysis.regret import Regret
@@ -13,6 +14,9 @@ from schemas.extras import need
 
 _ROWS: Final = 16
 """Of a table, where no sizes are named."""
+
+_RATIO: Final = 1000
+"""Of the largest size of such a table to its least."""
 
 _DPI: Final = 110
 
@@ -49,14 +53,14 @@ def to_csv(analysis: Analysis) -> str:
     writer.writeheader()
     for curve in analysis.curves:
         for point in curve.points:
-            row = {"what": "hit_rate", **curve.scope._asdict()}
+            row = {"what": "hit_rate", **asdict(curve.scope)}
             row |= {"cache_blocks": point.blocks, "cache_tokens": point.tokens}
             row |= {"block_hit_rate": f"{point.block_hit_rate:.6f}"}
             row |= {"token_hit_rate": f"{point.token_hit_rate:.6f}"}
             writer.writerow(row | {"standard_error": f"{point.error:.6f}"})
     for regret in analysis.regrets:
         for one in regret.within:
-            row = {"what": "regret", **regret.scope._asdict(), "medium": regret.scope.medium.value}
+            row = {"what": "regret", **asdict(regret.scope), "medium": regret.scope.medium.value}
             row |= {"seconds": f"{one.seconds:g}", "removed": regret.removed}
             row |= {"stored_again": one.stored_again, "open": one.open}
             writer.writerow(row | {"share": f"{one.share:.6f}"})
@@ -113,7 +117,8 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _chosen(points: Sequence[Point]) -> list[Point]:
-    """So many of them, evenly, with the first and the last."""
+    """So many of them, evenly, of the last three powers of ten: below, curves are flat."""
+    points = [point for point in points if point.blocks * _RATIO >= points[-1].blocks]
     if len(points) <= _ROWS:
         return list(points)
     last = len(points) - 1
@@ -127,10 +132,10 @@ def title_of(curve: Curve) -> str:
 
 
 def _regret_lines(regret: Regret) -> Iterator[str]:
-    source, tenant, model, medium = regret.scope
+    scope = regret.scope
     yield (
-        f"{source} / {tenant} / {model} / {medium.value}: {regret.removed:,} blocks removed,"
-        f" {regret.stored:,} stored"
+        f"{scope.source} / {scope.tenant} / {scope.model} / {scope.medium.value}:"
+        f" {regret.removed:,} blocks removed, {regret.stored:,} stored"
     )
     yield _row(("within s", "stored again", "% of removed", "open"))
     for one in regret.within:
