@@ -400,6 +400,7 @@ TRACE_REQUESTS_MAX: Final = 16_000_000  # some 200 bytes each, and 30 for each b
 TRACE_BLOCKS_MAX: Final = 1_048_576  # of one prompt
 TRACE_TOKENS_MAX: Final = 2**31 - 1  # of one prompt, and of one answer
 TRACE_MS_MAX: Final = 1e13  # three hundred years
+TRACE_WRITE_BYTES: Final = 65_536  # of lines between two writes
 TRACE_LOOK_LINES: Final = 1024  # between two steps of the progress bar
 
 # capture: the file. A block is what an interruption may cost, and what is compressed at once.
@@ -431,12 +432,14 @@ REPLAYED_FAULTS_NAMED_MAX: Final = 5  # records that were skipped and are printe
 CHAINED_BLOCKS_MAX: Final = 2_097_152  # engine hashes that are known; the oldest go: `forgotten`
 CURVE_BLOCKS_MAX: Final = 2_097_152  # blocks of all curves; above, half of them are sampled
 CURVE_GROUPS_MAX: Final = 1024  # tenants and models of one command; further ones: `other_groups`
+ORDER_SLOTS_MIN: Final = 1024  # of the order of uses; renumbered when all are taken
 CURVE_POINTS: Final = 121  # of a curve in a file, at most; sizes in equal ratios
 CURVE_SIZES_MAX: Final = 1024  # that one command names
 REGRET_BLOCKS_MAX: Final = 2_097_152  # removed and waited for; the oldest go: `forgotten`
 REGRET_WINDOWS_MAX: Final = 16
 EXPORT_ROWS: Final = 65_536  # of a row group, and of what is held
 EXPORT_TOKEN_BYTES: Final = 32 * MIB  # the same in tokens
+EXPORT_JOIN_S: Final = 10.0  # --join: what goes on so soon is of the same request
 EXPORT_REQUESTS_OPEN_MAX: Final = 65_536  # that wait for their end, or for their turn
 
 # ================================================================================== simulation

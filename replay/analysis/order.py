@@ -6,9 +6,8 @@ least as many uses as there are blocks.
 """
 
 from array import array
-from typing import Final
 
-_SLOTS_MIN: Final = 1024
+from schemas.limits import ORDER_SLOTS_MIN
 
 
 class RecencyOrder:
@@ -17,7 +16,7 @@ class RecencyOrder:
     def __init__(self) -> None:
         # In the order of their slots, since each use deletes and puts again.
         self._slots: dict[int, int] = {}
-        self._size = _SLOTS_MIN
+        self._size = ORDER_SLOTS_MIN
         self._tree = array("I", bytes(4 * (self._size + 1)))
         self._used = 0
 
@@ -64,7 +63,7 @@ class RecencyOrder:
         count = len(self._slots)
         self._slots = dict(zip(self._slots, range(1, count + 1), strict=True))
         self._used = count
-        self._size = max(_SLOTS_MIN, 2 * count)
+        self._size = max(ORDER_SLOTS_MIN, 2 * count)
         tree = self._tree = array("I", bytes(4 * (self._size + 1)))
         for slot in range(1, self._size + 1):
             tree[slot] += slot <= count

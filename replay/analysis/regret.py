@@ -1,8 +1,9 @@
 """Eviction regret: how often a block that an engine removed was stored again within a given time.
 
 A removal waits for its block to be stored again by the same publisher on the same medium. Where the
-publisher clears its cache, restarts or is unregistered, the block would have gone anyway: nothing is
-waited for any more. A removal whose time was not over then, or when the capture ended, is `open`.
+publisher clears its cache, restarts or is unregistered, the block would have gone anyway: nothing
+is waited for any more. A removal whose time was not over then, or when the capture ended, is
+`open`.
 """
 
 from collections.abc import Sequence

@@ -15,7 +15,7 @@ from schemas.extras import need
 _ROWS: Final = 16
 """Of a table, where no sizes are named."""
 
-_RATIO: Final = 1000
+_SPAN: Final = 1000
 """Of the largest size of such a table to its least."""
 
 _DPI: Final = 110
@@ -118,7 +118,7 @@ def _row(cells: Sequence[str]) -> str:
 
 def _chosen(points: Sequence[Point]) -> list[Point]:
     """So many of them, evenly, of the last three powers of ten: below, curves are flat."""
-    points = [point for point in points if point.blocks * _RATIO >= points[-1].blocks]
+    points = [point for point in points if point.blocks * _SPAN >= points[-1].blocks]
     if len(points) <= _ROWS:
         return list(points)
     last = len(points) - 1

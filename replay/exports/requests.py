@@ -16,7 +16,6 @@ import heapq
 import math
 from collections import Counter
 from collections.abc import Iterator
-from typing import Final
 
 from xxhash import xxh3_64_intdigest
 
@@ -26,9 +25,6 @@ from replay.traces.request import TraceRequest
 from schemas.events import Cleared, Stored
 from schemas.identities import Medium, PublisherKey
 from schemas.limits import EXPORT_REQUESTS_OPEN_MAX, TRACE_BLOCKS_MAX, TRACE_TOKENS_MAX
-
-_MS: Final = 1000.0
-
 
 _Tail = tuple[PublisherKey, int, int]
 """Publisher, what tells its blocks from those of other models, and the prefix of the last block."""
@@ -205,7 +201,7 @@ class Requests:
                 hash_ids.append((link.prefix ^ mixed) >> 1)
             link = link.before
         return TraceRequest(
-            timestamp=round(at_s * _MS),
+            timestamp=round(at_s * 1000),
             input_length=tokens,
             output_length=min(request.answer_blocks * request.block_size, TRACE_TOKENS_MAX),
             hash_ids=hash_ids[::-1],

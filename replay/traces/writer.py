@@ -1,14 +1,11 @@
 """Writes a trace, line by line."""
 
 from collections.abc import Callable, Iterable
-from typing import Final
 
 import msgspec
 
 from replay.traces.request import TraceRequest
-
-_WAITING_BYTES: Final = 65_536
-"""Of lines between two writes."""
+from schemas.limits import TRACE_WRITE_BYTES
 
 
 def write_requests(requests: Iterable[TraceRequest], write: Callable[[bytes], object]) -> int:
@@ -25,7 +22,7 @@ def write_requests(requests: Iterable[TraceRequest], write: Callable[[bytes], ob
         encoder.encode_into(request, lines, len(lines))
         lines += b"\n"
         count += 1
-        if len(lines) >= _WAITING_BYTES:
+        if len(lines) >= TRACE_WRITE_BYTES:
             write(bytes(lines))
             lines.clear()
     write(bytes(lines))

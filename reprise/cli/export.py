@@ -14,7 +14,7 @@ from reprise.cli.registration_options import registration_options
 from reprise.cli.terminal import printable
 from reprise.settings import seed_from
 from schemas.errors import ConfigurationError, RepriseError
-from schemas.limits import BLOCK_SIZE_MAX, OPTION_HOURS_MAX
+from schemas.limits import BLOCK_SIZE_MAX, EXPORT_JOIN_S, OPTION_HOURS_MAX
 
 if TYPE_CHECKING:
     from replay.block_events import BlockEvents
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 _OUTPUT: Final = click.Path(path_type=Path, dir_okay=False)
 _DAMAGED: Final = 1
 _INTERRUPTED: Final = 130
-_JOIN_S: Final = 10.0
 
 
 @click.command()
@@ -41,7 +40,7 @@ _JOIN_S: Final = 10.0
     "join_s",
     type=Amount(min=0, max=3600 * OPTION_HOURS_MAX),
     help="With --mooncake: what goes on where a request ended, within so many seconds, is part of"
-    f" it.  [default: {_JOIN_S:g}]",
+    f" it.  [default: {EXPORT_JOIN_S:g}]",
 )
 @click.option("--force", is_flag=True, help="Replace a file that is there.")
 @registration_options
@@ -88,7 +87,7 @@ def export(
                     said = _write_parquet(capture, steps, chains, parquet, force)
                 else:
                     assert mooncake is not None
-                    join = _JOIN_S if join_s is None else join_s
+                    join = EXPORT_JOIN_S if join_s is None else join_s
                     said = _write_trace(steps, chains, mooncake, force, trace_block_size, join)
             for note in notes_of(capture, steps, chains):
                 click.echo(printable(f"note: {note}"), err=True)

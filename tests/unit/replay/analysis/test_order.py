@@ -10,7 +10,7 @@ from replay.analysis.order import RecencyOrder
 
 @pytest.mark.parametrize("slots", [1, 4, 1024])
 def test_ranks_are_places_in_a_list(slots: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(order, "_SLOTS_MIN", slots)
+    monkeypatch.setattr(order, "ORDER_SLOTS_MIN", slots)
     source = random.Random(slots)
     recency, naive = RecencyOrder(), list[int]()
     for turn in range(3000):

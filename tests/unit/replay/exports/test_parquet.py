@@ -93,7 +93,7 @@ def _event(first: Row, blocks: list[Row]) -> BlockEvent:
     )
 
 
-UNUSUAL = [
+UNUSUAL: list[BlockEvent] = [
     Stored(
         sequence=0,
         hashes=u64s([2**64 - 1, 7]),
@@ -158,7 +158,7 @@ def test_records_without_events_are_a_row(tmp_path: Path) -> None:
 
 def test_each_block_has_its_prefix_and_its_parent(tmp_path: Path) -> None:
     tokens = list(range(3 * BLOCK))
-    events = [
+    events: list[BlockEvent] = [
         stored(0, [1, 2], tokens[: 2 * BLOCK]),
         stored(0, [3], tokens[2 * BLOCK :], parent=2),
         stored(0, [5], tokens[:BLOCK], parent=4),

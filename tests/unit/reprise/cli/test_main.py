@@ -16,7 +16,7 @@ def test_the_help_names_every_command_with_an_example() -> None:
 def test_every_command_has_a_module_of_its_name(name: str) -> None:
     callback = main.commands[name].callback
     assert callback is not None
-    assert callback.__module__ == f"reprise.cli.{name}"
+    assert callback.__module__ == f"reprise.cli.{name.replace('-', '_')}"
 
 
 def test_a_replica_takes_a_data_directory_and_does_not_mention_it() -> None:
