@@ -15,7 +15,7 @@ from xxhash import xxh3_64_intdigest
 from replay.analysis.miss_ratio import MissRatios, Scope
 from replay.analysis.regret import Regrets
 from replay.block_events import BlockEvents
-from replay.capture.progress import Progress, Tell, silent
+from replay.capture.progress import Progress, Stopped, Tell, never, silent
 from replay.chains import Chains
 from replay.traces.request import TraceRequest
 from schemas.events import Cleared, Stored
@@ -53,12 +53,15 @@ def use_trace(
     requests: Sequence[TraceRequest],
     *,
     tell: Tell = silent,
+    stopped: Stopped = never,
 ) -> None:
-    """Every block of every request, in the order of time."""
+    """Every block of every request, in the order of time, until it is to end."""
     scope = Scope(source, "", "", block_size)
     for number, request in enumerate(requests):
         if not number % TRACE_LOOK_LINES:
             tell(Progress(number, len(requests), number))
+            if stopped():
+                return
         ratios.use(scope, chain_of(request), tokens_of(request, block_size))
 
 

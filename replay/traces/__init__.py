@@ -2,4 +2,5 @@
 
 request.py   the fields of a line
 reader.py    a file, line by line, up to the first line that cannot be used
+writer.py    lines of requests
 """

@@ -112,7 +112,7 @@ def miss_ratio(
                     if regret is not None:
                         _note(analysis, name, "a trace says nothing of removals: no regret")
                     is_whole &= _read_trace(
-                        *(analysis, file, name, sample, sizes),
+                        *(analysis, file, name, sample, sizes, stopped),
                         block_size=of_publishers["block_size"],
                         ignore_unknown=ignore_unknown_fields,
                     )
@@ -196,6 +196,7 @@ def _read_trace(
     name: str,
     sample: float,
     sizes: "Sizes",
+    stopped: "Stopped",
     *,
     block_size: object,
     ignore_unknown: bool,
@@ -219,7 +220,7 @@ def _read_trace(
         _note(analysis, name, note)
     ratios = MissRatios(sample=sample)
     with progress_shown("Analysing", "requests") as tell:
-        use_trace(ratios, name, tokens, trace.requests, tell=tell)
+        use_trace(ratios, name, tokens, trace.requests, tell=tell, stopped=stopped)
     _add_curves(analysis, ratios, name, sizes)
     return trace.problem is None
 

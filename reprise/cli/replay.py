@@ -237,7 +237,7 @@ def records_of(capture: "Capture", of_publishers: dict[str, object]) -> "Capture
     publishers = capture.header.publishers
     endpoints = [(one.endpoint, one.replay_endpoint) for one in publishers]
     given = registrations_of(of_publishers, endpoints)
-    if any(given) and not publishers:
+    if not publishers and any(value not in (None, ()) for value in of_publishers.values()):
         raise click.UsageError("Expected --model and the like for a capture of frames only")
     named = {lane: one for lane, one in enumerate(given) if one is not None}
     return CaptureRecords(capture, array_packer(), named)

@@ -179,6 +179,15 @@ def test_more_blocks_than_there_is_room_for_are_sampled() -> None:
         assert abs(one.block_hit_rate - right.block_hit_rate) < 3 * one.error + 0.01
 
 
+def test_a_trace_is_left_where_it_is_asked_to() -> None:
+    requests = [TraceRequest(at, 512, 1, [at]) for at in range(3000)]
+    looks = iter([False, True])
+    ratios = MissRatios()
+    use_trace(ratios, "t", 512, requests, stopped=lambda: next(looks))
+    [curve] = ratios.curves()
+    assert curve.accesses == 1024
+
+
 def test_a_trace_is_used_request_by_request() -> None:
     requests = [TraceRequest(at, 1200, 1, [0, 1, 2 + at % 2]) for at in range(4)]
     ratios = MissRatios()

@@ -189,6 +189,18 @@ def test_the_file_says_what_it_is(tmp_path: Path) -> None:
     assert [str(field.type) for field in schema_of()] == [column.type for column in COLUMNS]
 
 
+def test_what_was_read_before_an_interruption_is_a_whole_file(tmp_path: Path) -> None:
+    capture, path = capture_of(tmp_path / "a.capture", history(600)), tmp_path / "a.parquet"
+    looks = iter([False, True])
+    with Capture(capture) as opened, whole_file(path, replace=False) as output:
+        steps = BlockEvents(CaptureRecords(opened), stopped=lambda: next(looks))
+        written = write_parquet(steps, Chains(1337), opened.header, output, [])
+    metadata = parquet.read_metadata(path)
+    assert 100 < written.rows == metadata.num_rows
+    assert max(row["position"] for row in rows_of(path)) < 256
+    assert json.loads(metadata.metadata[b"reprise.summary"])["ended"] == "interrupted"
+
+
 def test_row_groups_are_bounded_by_tokens_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -135,6 +135,7 @@ def test_a_trace_is_no_capture(tmp_path: Path) -> None:
         ([], "Expected one of --parquet and --mooncake"),
         (["--parquet", "a", "--mooncake", "b"], "Expected one of --parquet and --mooncake"),
         (["--parquet", "a", "--join", "3"], "Expected --join with --mooncake only"),
+        (["--mooncake", "a", "--model", "m", "--block-size", "4"], "a capture of frames only"),
         (["--mooncake", "none/a"], "Cannot write none/a: expected a directory"),
     ],
 )
