@@ -12,7 +12,7 @@ import msgspec
 
 from replay.as_records import CaptureRecords
 from replay.capture.progress import Progress, Stopped, Tell, never, silent
-from schemas.codec import decode_log_record, decode_record_events
+from schemas.codec import decode_log_record
 from schemas.errors import RecordError
 from schemas.events import BlockEvent
 from schemas.identities import PublisherKey
@@ -25,6 +25,7 @@ from schemas.records import (
     SequencedRecord,
     UnregisteredRecord,
 )
+from streams.kernel.events import read_events
 
 
 class Step(NamedTuple):
@@ -138,7 +139,7 @@ class BlockEvents:
         place = self._places.get(publisher)
         decoded: list[BlockEvent] = []
         if isinstance(record, EventsRecord):
-            decoded = decode_record_events(record)
+            decoded = read_events(bytes(record.events))
         if place is None:
             place = self._places[publisher] = _Place()
         forgets = record.incarnation > place.incarnation

@@ -58,11 +58,11 @@ COLUMNS: Final = (
         True,
     ),
     Column("tokens", "list<item: uint32>", "of the block; null of a placeholder or removal", True),
-    Column("tokens_per_block", "int32", "as the event says it; 0 of a placeholder; else null"),
+    Column("tokens_per_block", "uint32", "as the event says it; 0 of a placeholder; else null"),
     Column("medium", "string", "GPU, CPU or DISK; null where no block is named"),
     Column("shared", "bool", "whether the medium is a pool that all instances read"),
     Column("lora", "string", "adapter; empty for the base model; null of what is not stored"),
-    Column("cache_group", "int32", "the engine's cache group"),
+    Column("cache_group", "uint32", "the engine's cache group"),
     Column("spec_kind", "string", "the group's kind of attention; empty where it was not said"),
     Column("extra_key", "binary", "what enters the hash besides tokens, in msgpack", True),
 )

@@ -38,6 +38,7 @@ def schema_of() -> Any:
     types = {
         "int32": arrow.int32(),
         "int64": arrow.int64(),
+        "uint32": arrow.uint32(),
         "uint64": arrow.uint64(),
         "bool": arrow.bool_(),
         "string": arrow.string(),

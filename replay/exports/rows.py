@@ -13,6 +13,7 @@ from schemas.extras import need
 from schemas.records import EventsRecord, GapRecord, RegisteredRecord, ResetRecord
 
 _U64: Final = struct.Struct("<Q")
+_I64_MAX: Final = 2**63 - 1
 _MICROSECONDS: Final = 1_000_000
 _TIME_MAX: Final = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
 
@@ -83,7 +84,7 @@ class Rows:
             "kind": type(event).__struct_config__.tag,
             "engine_time": _microseconds(record.engine_time),
             "incarnation": record.incarnation,
-            "sequence": event.sequence,
+            "sequence": event.sequence if event.sequence <= _I64_MAX else None,
         }
         if isinstance(event, Cleared):
             self._chains.forget(record.publisher)

@@ -211,6 +211,26 @@ def test_row_groups_are_bounded_by_tokens_too(
     assert struct.calcsize("<4I") == 4 * BLOCK
 
 
+def test_the_widest_numbers_have_room_and_wider_ones_are_no_events(tmp_path: Path) -> None:
+    wide = Stored(
+        sequence=2**64 - 1,
+        hashes=u64s([2**64 - 1]),
+        tokens=u32s([1]),
+        parent=2**64 - 1,
+        block_size=2**32 - 1,
+        group=2**32 - 1,
+        extra_keys=(b"a", b"b"),
+    )
+    refused = Stored(sequence=1, hashes=u64s([1]), parent=-1)
+    records = [events_record(0, 0, [wide]), events_record(1, 1, [refused])]
+    capture = capture_of(tmp_path / "a.capture", records)
+    [row] = rows_of(exported(capture, tmp_path / "a.parquet"))
+    assert (row["parent"], row["cache_group"]) == (2**64 - 1, 2**32 - 1)
+    assert (row["sequence"], row["tokens"], row["tokens_per_block"]) == (None, [1], 2**32 - 1)
+    _, read = steps_of(capture)
+    assert read.skipped == {"malformed_events": 1}
+
+
 def test_a_time_that_no_calendar_has_is_null(tmp_path: Path) -> None:
     import msgspec
 
