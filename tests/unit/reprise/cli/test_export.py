@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from replay.capture.format import Entry, Header, Kind, PublisherSource, encode_frames
+from replay.capture.reader import Capture
+from replay.capture.writer import CaptureWriter
 from replay.traces.reader import read_trace
+from replay.wire_batches import Outgoing
 from reprise.cli.main import main
 from tests.building import BLOCK, events_record, stored
 from tests.unit.replay.exports.test_output import files_of_at_most
@@ -60,6 +64,33 @@ def test_a_trace_is_read_by_what_reads_traces(conversations: Path, tmp_path: Pat
     curve = run("miss-ratio", path, "--block-size", BLOCK)
     assert curve.exit_code == 0
     assert "40 different ones" in curve.output
+
+
+def test_frames_are_exported_as_the_records_that_they_become(
+    conversations: Path, tmp_path: Path
+) -> None:
+    frames, as_records, as_frames = (tmp_path / name for name in ("f.capture", "r", "f"))
+    header = Header(
+        kind=Kind.FRAMES,
+        created_at=1.0,
+        created_by="test",
+        source="test",
+        publishers=(PublisherSource(endpoint="tcp://127.0.0.1:5557"),),
+    )
+    with Capture(conversations) as capture, CaptureWriter(frames, header) as writer:
+        for number, message in enumerate(Outgoing(capture)):
+            writer.add(Entry(0, number, message.time, encode_frames(message.frames)))
+    refused = export(frames, "--mooncake", as_frames)
+    assert refused.exit_code == 1
+    assert "Give --model and --block-size" in refused.stderr
+    engine = ("--model", "m", "--block-size", BLOCK, "--instance", "a")
+    assert export(frames, "--mooncake", as_frames, "--join", 0, *engine).exit_code == 0
+    assert export(conversations, "--mooncake", as_records, "--join", 0).exit_code == 0
+    assert as_frames.read_text() == as_records.read_text()
+    curves = [run("miss-ratio", conversations), run("miss-ratio", frames, *engine)]
+    tables = [curve.output.replace("f.capture", "c.capture") for curve in curves]
+    assert tables[0] == tables[1]
+    assert "40 blocks of 4 tokens accessed" in tables[0]
 
 
 def test_parquet_is_written(capture: Path, tmp_path: Path) -> None:
