@@ -25,7 +25,9 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
+from typing import Final
 
+from bridge.delivery.complaints import Complaints
 from bridge.delivery.dropped_records import DISK_ERROR, RECORD_TOO_LARGE, SPOOL_FULL, Loss, gap_of
 from bridge.delivery.partition_lag import PartitionLag
 from bridge.delivery.partition_queue import PartitionQueue, Pending, is_control
@@ -58,6 +60,7 @@ from schemas.records import (
 )
 from schemas.topics import TopicSpec, encode_stream
 
+_DISK: Final = "the disk of the spool"  # what is complained of
 _logger = logging.getLogger(__name__)
 
 
@@ -105,6 +108,7 @@ class Writer:
         self._overflowing: dict[PublisherKey, None] = {}  # a set, in order
         self._last: dict[PublisherKey, Anchor] = {}
         self._written: dict[PublisherKey, Cursor] = {}
+        self._complaints = Complaints()
 
     # Appending
 
@@ -173,7 +177,7 @@ class Writer:
         try:
             self.spool.append(publisher, [pending.encoded])
         except StorageError as error:
-            _logger.error("%s; dropping a record of %s", error, publisher)
+            self._complain(error, f"dropping records, now of {publisher}")
             self._lose(pending, DISK_ERROR)
             return
         queue.spooled[publisher] = None
@@ -188,14 +192,20 @@ class Writer:
             return
         loss = self.losses.get(publisher)
         if loss is None:
-            _logger.warning(
-                "Dropping records of %s (%s), until a replay or a gap can replace them",
-                publisher,
-                reason,
-            )
+            if self._complaints.is_news(publisher, reason, time.monotonic()):
+                _logger.warning(
+                    "Dropping records of %s (%s), until a replay or a gap can replace them",
+                    publisher,
+                    reason,
+                )
             before = self._last.get(publisher, NO_ANCHOR)
             loss = self.losses[publisher] = Loss.beginning(before, record)
         loss.add(record)
+
+    def _complain(self, error: StorageError, what_now: str) -> None:
+        """The spool's disk fails: what is tried again with each record is not said each time."""
+        if self._complaints.is_news(_DISK, str(error), time.monotonic()):
+            _logger.error("%s; %s", error, what_now)
 
     def _spill(self, queue: PartitionQueue, publisher: PublisherKey | None = None) -> bool:
         """Moves the queue to the spool, and copies there what is under way; all or nothing. Of one
@@ -217,7 +227,7 @@ class Writer:
                 numbers += self.spool.append(pending.record.publisher, [pending.encoded])
                 queue.spooled[pending.record.publisher] = None
         except StorageError as error:
-            _logger.error("%s; keeping the queue of partition %d", error, queue.partition)
+            self._complain(error, f"keeping queues, now that of partition {queue.partition}")
             for pending, number in zip(moved, numbers, strict=False):
                 self._unspool(pending.record.publisher, [SpooledRecord(number, pending.encoded)])
             return False
@@ -346,6 +356,15 @@ class Writer:
         if not self._may_write():
             await self.withdraw(withhold=False)
         now = time.monotonic()
+        ended = self._complaints.ended(now).get(_DISK)
+        if ended is not None:
+            _logger.info(
+                "The disk of the spool has not failed for %.0f s; before that it failed %d times"
+                " in %.1f s",
+                now - ended.last_at,
+                ended.times,
+                ended.last_at - ended.since,
+            )
         for queue in self._queues:
             if queue.waiting and queue.is_late(now):
                 self._spill(queue)
@@ -481,7 +500,7 @@ class Writer:
                     await self._producer.replace(producer)
                 await asyncio.sleep(BRIDGE_RETRY_S)
             except StorageError as error:
-                _logger.error("%s; retrying in %g s", error, BRIDGE_RETRY_S)
+                self._complain(error, f"retrying in {BRIDGE_RETRY_S:g} s")
                 await asyncio.sleep(BRIDGE_RETRY_S)
             else:
                 self._finish(queue, offset)

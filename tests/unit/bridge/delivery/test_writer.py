@@ -1,6 +1,7 @@
 """The writer against a producer in memory that can be slow, away, or broken."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
-from bridge.delivery import partition_lag, partition_queue, writer
+from bridge.delivery import complaints, partition_lag, partition_queue, writer
 from bridge.delivery.dropped_records import RECORD_TOO_LARGE, SPOOL_FULL, SPOOL_UNREADABLE
 from bridge.delivery.producer import ReplaceableProducer
 from bridge.delivery.spool import Spool
@@ -18,6 +19,7 @@ from bridge.sequencing.lane import Anchor
 from brokers.errors import KafkaError, MessageSizeTooLargeError
 from brokers.interface import Batch, SentBatch
 from schemas.codec import decode_record
+from schemas.errors import DiskError
 from schemas.events import Removed, encode_events
 from schemas.identities import PublisherKey
 from schemas.limits import (
@@ -283,6 +285,35 @@ def test_above_the_bound_records_are_lost_and_the_loss_is_known_exactly(tmp_path
     (gap,) = (record for record in records if isinstance(record, GapRecord))
     assert gap.last_sequence == 199
     assert sequences(records) == [*range(gap.first_sequence), 199, 200]
+
+
+def test_a_full_disk_is_said_once_and_not_with_each_record(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(publisher: PublisherKey, encoded: object) -> list[int]:
+        raise DiskError(action="write the spool", path="spool", detail="no space left on it")
+
+    async def scenario(run: Run) -> None:
+        run.broker.away.clear()
+        with monkeypatch.context() as patched:
+            patched.setattr(run.spool, "append", full)
+            for number in range(50):
+                run.writer.append([events(number)])
+                await run.writer.check()
+                await asyncio.sleep(0)
+                if run.writer.losses_to_end():  # there seems to be room: it begins anew
+                    run.writer.append(run.writer.end_loss(ONE).records(ONE, 1.0))
+        run.broker.away.set()
+        await run.drained()
+        monkeypatch.setattr(complaints, "CONDITION_REPEAT_S", 0.0)
+        await run.writer.check()
+
+    with caplog.at_level(logging.INFO):
+        play(tmp_path, scenario)
+    told = [record for record in caplog.records if record.name == writer.__name__]
+    assert [record.levelname for record in told] == ["ERROR", "WARNING", "INFO"], told
+    assert "no space left" in told[0].getMessage()
+    assert "has not failed" in told[2].getMessage()
 
 
 def test_a_reset_that_is_lost_is_said_before_the_gap(tmp_path: Path) -> None:
