@@ -533,12 +533,16 @@ class Pump:
 
     def _end_checks(self, now: float) -> None:
         """Lets what waits for a check go on: what follows on over a live link is as good an answer.
+        Where it does not, the check is the repair of that gap.
 
         The engine of a publisher that is not confirmed has CHECK_HOLD_S for its answer.
         """
         for publisher in list(self._checks):
             followed = self.followed[publisher]
             if not self.sequencer.waiting(publisher):
+                continue
+            if self.sequencer.misses(publisher):
+                self._promote(publisher, followed)
                 continue
             if followed.held_since is None:
                 followed.held_since = now

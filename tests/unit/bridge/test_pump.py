@@ -15,7 +15,7 @@ from bridge.pace import Pace
 from bridge.sequencing.lane import NO_ANCHOR, Anchor
 from schemas.errors import EndpointError
 from schemas.identities import PublisherKey
-from schemas.limits import LOOK_REST_S, TURN_S
+from schemas.limits import CHECK_HOLD_MAX_S, LOOK_REST_S, TURN_S
 from schemas.positions import Cursor
 from tests.unit.bridge.messages import registration
 from tests.unit.bridge.pump_bench import (
@@ -170,6 +170,25 @@ def test_the_engine_is_asked_when_the_link_comes_up_though_no_gap_shows() -> Non
         bench.receiver.ups[TWO] += 1
         await bench.settle()
         assert len(bench.engine.asked) == asked + 1
+
+    assert play(scene).sink.told(TWO) == numbers(0, 3)
+
+
+def test_a_gap_that_shows_while_the_engine_is_checked_is_asked_for() -> None:
+    """What comes live ends a check only where it follows on."""
+
+    async def scene(bench: Bench) -> None:
+        await bench.begin(REPLAYS)
+        await bench.receive(live(0, TWO))
+        bench.engine.has = {number: live(number, TWO) for number in range(4)}
+        bench.engine.answers.clear()
+        bench.pump.repair(TWO, is_check=True)
+        await bench.receive(live(3, TWO))
+        bench.pump._end_checks(time.monotonic() + CHECK_HOLD_MAX_S)
+        bench.pump._end_checks(time.monotonic() + 2 * CHECK_HOLD_MAX_S)
+        await bench.settle()
+        bench.engine.answers.set()
+        await bench.settle()
 
     assert play(scene).sink.told(TWO) == numbers(0, 3)
 
