@@ -311,14 +311,20 @@ class Repair:
         if waiting is not None and _is_same(batch, waiting):
             return Answer.DONE if batch.sequence == last + 1 else self._miss(last, batch)
         if waiting is not None and last < waiting.sequence < batch.sequence:
-            return Answer.DONE  # what the engine no longer has, waits here
+            # What the engine no longer has, waits here; but for what is missing before it.
+            return Answer.DONE if waiting.sequence == last + 1 else self._miss(last, waiting)
         if batch.sequence > last + 1 and self._miss(last, batch) is Answer.ASK:
             return Answer.ASK
         taken.append(batch)
         return Answer.MORE
 
     def _miss(self, last: int, batch: DecodedBatch) -> Answer:
-        """A hole that shows twice is the engine's own: what was there is lost."""
+        """A hole that shows twice is the engine's own: what was there is lost.
+
+        Args:
+            last: the batch before it.
+            batch: the next one that is there, replayed or live.
+        """
         hole = (last, batch.sequence)
         if hole == self._hole:
             return Answer.DONE

@@ -10,7 +10,7 @@ from bridge.sockets.raw_message import RawMessage
 from schemas.answer_states import Doubt
 from schemas.limits import REPLAY_BARREN_MAX, REPLAY_OVERLAP_BATCHES, REPLAY_REQUESTS_MAX
 from schemas.positions import NO_CURSOR, Cursor
-from schemas.records import ResetRecord, SequencedRecord
+from schemas.records import GapRecord, ResetRecord, SequencedRecord
 from tests.unit.bridge.messages import registration
 
 ONE = registration()
@@ -152,6 +152,25 @@ def test_a_hole_before_what_waits_is_never_confirmed() -> None:
     assert scene.replays(9, 10, 12) is Answer.ASK
     assert scene.replays(10, 12) is Answer.DONE
     assert scene.repair.doubt is Doubt.NOTHING_REPLAYED
+
+
+def test_a_hole_that_reaches_beyond_what_waits_is_asked_for_again() -> None:
+    scene = Scene(14)
+    assert scene.replays(9, 10, 16) is Answer.ASK
+    assert scene.repair.start == 10
+    assert scene.replays(10, 11, 12, 13, 16) is Answer.DONE
+    assert scene.cursor == Cursor(1, 13)
+    assert scene.repair.doubt is None
+
+
+def test_where_it_stays_only_what_is_missing_before_what_waits_is_a_gap() -> None:
+    scene = Scene(14)
+    assert scene.replays(9, 10, 16) is Answer.ASK
+    assert scene.replays(10, 16) is Answer.DONE
+    assert scene.repair.doubt is Doubt.NOTHING_REPLAYED
+    gap = scene.sequencer.resume(KEY, 1.0)[0]
+    assert isinstance(gap, GapRecord)
+    assert (gap.first_sequence, gap.last_sequence) == (11, 13)
 
 
 # How often
