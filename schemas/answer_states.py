@@ -41,6 +41,7 @@ class Doubt(StrEnum):
     REPLAY_SILENT = "replay_silent"  # its replay socket does not answer, or not to the end
     NO_REPLAY = "no_replay"  # its link was down, and it has no replay socket to ask
     NOTHING_REPLAYED = "nothing_replayed"  # its engine has none of the batches that the log has
+    REPLAY_BROKEN = "replay_broken"  # its replay breaks off, as at a message above the bound
     RECEIVED_LATE = "received_late"  # received messages have waited for too long
     UNREADABLE = "unreadable"  # a message without a place in the stream: a batch may be missing
     SPOOLED = "spooled"  # its records wait on the bridge's disk

@@ -191,6 +191,9 @@ REPLAY_CHUNK_BYTES: Final = 4 * MIB
 REPLAY_OVERLAP_BATCHES: Final = 16  # before the log's last, where a reply may have lost that one
 REPLAY_BARREN_MAX: Final = 4  # requests in a row that bring nothing new
 REPLAY_REQUESTS_MAX: Final = 256  # of one repair
+REPLAY_SKIPS_MAX: Final = 64  # batches of one repair at which replies break off; each is a gap
+REPLAY_SKIPS_BARREN_MAX: Final = 8  # of them, one behind the other
+REPLAY_BREAK_LOOK_S: Final = 0.25  # how often it is looked whether a reply has broken off
 REPLAYS_AT_ONCE_MAX: Final = 64  # whose replies are read; the others wait
 PROBES_AT_ONCE_MAX: Final = 192  # engines that are asked whether they answer; three files each
 
@@ -527,6 +530,7 @@ assert QUEUE_BYTES_MAX < SPOOL_BYTES_MAX, "the spool takes the whole queue when 
 assert REPLAYS_AT_ONCE_MAX * REPLAY_CHUNK_BYTES <= LOG_WAITING_BYTES_MAX, (
     "every replay under way may have a chunk behind a failed append"
 )
+assert REPLAY_BREAK_LOOK_S < REPLAY_IDLE_S, "a reply that has broken off is not taken for silence"
 assert CHECK_SILENCE_S < CHECK_LATE_S, "an engine that has fallen silent has time to answer"
 assert max(CHECK_LATE_S, RECEIVED_LATE_S) + HEARTBEAT_S < STALE_S, (
     "who is late is doubted before all publishers of its partition are"

@@ -13,6 +13,8 @@ marker, and come from another incarnation of the engine, whose numbers look the 
    before it, and once again where that reply ends before it, too.
 2. After a hole, or without an end, what is missing is asked for again from there. A hole that shows
    twice is the engine's own; the repair ends when several requests in a row bring nothing new.
+   Where a reply breaks off twice at the same batch, that one is larger than what is read: it alone
+   becomes a gap, and what is behind it is asked for.
 3. Replayed batches are taken up to the first one that waits; if both have that number but not the
    same time, the one that waits is of another incarnation. It is of an earlier one, and dropped, if
    it came over a link that was gone when the engine was asked; else of a later one, and all that
@@ -35,9 +37,18 @@ from enum import Enum
 from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import DecodedBatch
+from bridge.wire.drop_reasons import DropReason
 from schemas.answer_states import Doubt
+from schemas.errors import BatchError
 from schemas.identities import PublisherKey
-from schemas.limits import REPLAY_BARREN_MAX, REPLAY_OVERLAP_BATCHES, REPLAY_REQUESTS_MAX
+from schemas.limits import (
+    MESSAGE_BYTES_MAX,
+    REPLAY_BARREN_MAX,
+    REPLAY_OVERLAP_BATCHES,
+    REPLAY_REQUESTS_MAX,
+    REPLAY_SKIPS_BARREN_MAX,
+    REPLAY_SKIPS_MAX,
+)
 from schemas.records import SequencedRecord
 
 
@@ -53,7 +64,8 @@ class Repair:
     """Follows one repair; one owner, who reads the socket. The publisher is held, and stays so.
 
     While `begin` allows it, ask from `start`, give the replies to `feed` as long as `answer` is
-    MORE, and the reply's end to `end`; on DONE, or when `begin` refuses, call `Sequencer.resume`.
+    MORE, and the reply's end to `end` or `break_off`; on DONE, or when `begin` refuses, call
+    `Sequencer.resume`.
 
     Args:
         sequencer: knows the publisher.
@@ -61,18 +73,21 @@ class Repair:
 
     Attributes:
         answer: of what was fed last.
+        is_sending: whether the engine may still be at the reply before, of which no more is read:
+            it begins with the next one only after that.
+        is_answered: whether the engine has answered anything.
     """
 
     def __init__(self, sequencer: Sequencer, publisher: PublisherKey) -> None:
         self.answer = Answer.MORE
         self.requests = 0
         self.replayed = 0
+        self.is_sending = self.is_answered = False
         self._sequencer = sequencer
         self._publisher = publisher
         self._new_incarnation = False  # what is asked for is not in the log yet
         self._verified = False  # the reply under way is of the incarnation asked for
         self._anchored = False  # and that is proven by its first batch
-        self._answered = False
         self._whole = False
         self._taken = 0  # batches of the reply under way
         self._highest = -1  # of their numbers, those passed over included
@@ -80,6 +95,9 @@ class Repair:
         self._live_link = 0
         self._up_link = 0  # the one that was up then, or 0
         self._hole: tuple[int, int] | None = None
+        self._broke_at: int | None = None  # the batch at which the reply before broke off
+        self._behind = 0  # from where on what is behind such batches is asked for
+        self._skips = self._barren_skips = 0
         self._asked_again = False
         self._ended_short = False  # the reply before this one ended before the log's last batch
         self._waited = 0  # how many live batches waited when the request under way was sent
@@ -90,6 +108,10 @@ class Repair:
     @property
     def start(self) -> int:
         """The first sequence to ask for."""
+        return max(self._start, self._behind)
+
+    @property
+    def _start(self) -> int:
         if self._new_incarnation:
             return 0
         sequence, engine_time = self._sequencer.proven(self._publisher)
@@ -102,7 +124,9 @@ class Repair:
         """Why it does not confirm the publisher; None where it does."""
         if self._whole:
             return None
-        return Doubt.NOTHING_REPLAYED if self._answered else Doubt.REPLAY_SILENT
+        if self._broke_at is not None or self._skips:
+            return Doubt.REPLAY_BROKEN
+        return Doubt.NOTHING_REPLAYED if self.is_answered else Doubt.REPLAY_SILENT
 
     def begin(self) -> bool:
         """Whether one more request may be sent; counts it."""
@@ -134,7 +158,7 @@ class Repair:
         answer = Answer.MORE
         for message in messages:
             batch = self._sequencer.decode(message)
-            self._answered = True
+            self.is_answered = True
             if batch is None:
                 continue
             if not self._is_known(batch):
@@ -151,16 +175,74 @@ class Repair:
                 break
         if taken:
             self._progress = True
+            self._barren_skips = 0
             self.replayed += len(taken)
             self._taken += len(taken)
             yield self._sequencer.accept(self._publisher, taken, now, link=self._link)
         if answer is Answer.DONE:
             self._end_whole(self._anchored and self._is_joined())
+        self.is_sending = answer is Answer.ASK
         self.answer = answer
+
+    def break_off(self, now: float) -> list[SequencedRecord]:
+        """The link has broken at a message that is larger than what is read, or is none. `answer`
+        says what to do next; returns the gap for that message, where it is known for the cause.
+        """
+        self.is_answered = self.is_sending = True
+        self.answer = Answer.ASK
+        if self._verified and self._is_joined():
+            self._end_whole(self._anchored)
+            self.answer = Answer.DONE
+            return []
+        broke_at = max(self._highest + 1, self.start)
+        if not self._new_incarnation:
+            last = self._sequencer.cursor(self._publisher).sequence
+            if self._verified and broke_at <= last:  # the log has it, or a gap for it
+                self._behind = last + 1
+                return []
+            broke_at = max(broke_at, last + 1)
+        is_again, self._broke_at = broke_at == self._broke_at, broke_at
+        return self._skip(broke_at, now) if is_again else []
+
+    def _skip(self, sequence: int, now: float) -> list[SequencedRecord]:
+        """Goes on behind this batch."""
+        self._skips += 1
+        self._barren_skips += 1
+        waiting = self._sequencer.first_waiting(self._publisher)
+        if (
+            self._skips > REPLAY_SKIPS_MAX
+            or self._barren_skips > REPLAY_SKIPS_BARREN_MAX
+            or (waiting is not None and not self._new_incarnation and waiting.sequence <= sequence)
+        ):
+            self.answer = Answer.DONE
+            return []
+        self._behind = sequence + 1
+        self._progress = True
+        if self._new_incarnation:
+            return []  # it is told behind the reset
+        anchored = self._anchored
+        records = self._lose(sequence, now)
+        if self._verified and self._is_joined():
+            self._end_whole(anchored)
+            self.answer = Answer.DONE
+        return records
+
+    def _lose(self, sequence: int, now: float) -> list[SequencedRecord]:
+        detail = f"expected at most {MESSAGE_BYTES_MAX} bytes in batch {sequence} of a replay"
+        error = BatchError(DropReason.MESSAGE_TOO_LARGE, f"{detail}, got more, or no message")
+        return self._sequencer.lose(self._publisher, sequence, error, now, link=self._link)
+
+    def _ask_for_incarnation(self, *, new: bool) -> None:
+        """Asks for another incarnation than before; what was found out of that one's numbers says
+        nothing of this one's.
+        """
+        self._new_incarnation = new
+        self._broke_at, self._behind = None, 0
 
     def end(self, *, complete: bool) -> Answer:
         """The reply has ended: by its marker, or by silence where it is not `complete`."""
-        self._answered = self._answered or complete
+        self.is_answered = self.is_answered or complete
+        self.is_sending = self._verified and not complete
         if not complete:
             if self._verified and self._is_joined():
                 self._end_whole(self._anchored)
@@ -173,7 +255,8 @@ class Repair:
                 if not self._sequencer.drop_earlier(self._publisher, self._live_link):
                     break
             if self._is_without_anchor():
-                self._new_incarnation = self._ended_short  # a reply may have lost its end, once
+                # A reply may have lost its end, once.
+                self._ask_for_incarnation(new=self._ended_short)
                 self._ended_short = not self._new_incarnation
                 return Answer.ASK
             self._ended_short = False
@@ -187,7 +270,7 @@ class Repair:
         self._end_whole(is_empty and not self._is_short())
         if self._new_incarnation or not (self._is_anchored() or self._has_begun_again()):
             return Answer.DONE
-        self._new_incarnation = True  # the engine has not yet sent as much as the log has
+        self._ask_for_incarnation(new=True)  # the engine has not yet sent as much as the log has
         return Answer.ASK
 
     def _end_whole(self, is_whole: bool) -> None:
@@ -203,14 +286,15 @@ class Repair:
         is noted.
         """
         if not self._verified and self._may_be_the_one_before(batch):
-            self._new_incarnation, self._asked_again = False, True
+            self._ask_for_incarnation(new=False)
+            self._asked_again = True
             self._progress = True  # one more round
             return False
         sequence, engine_time = self._sequencer.proven(self._publisher)
         is_at_anchor = engine_time > 0 and batch.sequence == sequence
         if not self._verified or (is_at_anchor and not self._anchored):
             if not self._is_of_this_incarnation(batch):
-                self._new_incarnation = True
+                self._ask_for_incarnation(new=True)
                 return False
             if not self._new_incarnation and self._is_anchor(batch):
                 self._anchored = True
@@ -294,6 +378,8 @@ class Repair:
         if batch.engine_time is not None:
             yield from self._sequencer.release(self._publisher, batch.engine_time, now)
         yield self._sequencer.begin_incarnation(self._publisher, now, link=self._link)
+        if 0 < self._behind <= batch.sequence:
+            yield self._lose(self._behind - 1, now)
 
     def _place(self, batch: DecodedBatch, taken: list[DecodedBatch]) -> Answer:
         """Takes the batch if it is the next one; steps 2 and 3."""

@@ -17,6 +17,7 @@ marker alone, and many may be asked for that at once.
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -40,6 +41,7 @@ from schemas.limits import (
     PROBES_AT_ONCE_MAX,
     PUBLISHERS_MAX,
     REPLAY_BARREN_S,
+    REPLAY_BREAK_LOOK_S,
     REPLAY_CHUNK_BATCHES,
     REPLAY_CHUNK_BYTES,
     REPLAY_IDLE_S,
@@ -57,13 +59,20 @@ Emit = Callable[[Sequence[SequencedRecord]], Awaitable[None]]
 """Takes records, in order; returns when there is room for more."""
 
 
+class ReplyBrokenError(Exception):
+    """libzmq has given up the engine's socket, and will not connect to it again: it does so where a
+    message is larger than the bound, or is none. A connection that is lost is made again.
+    """
+
+
 class Replayer:
     """Repairs publishers; reads REPLAYS_AT_ONCE_MAX replies at a time.
 
     Args:
         sequencer: of the same loop.
         idle_s: how long to wait for a reply.
-        barren_s: how long to take replies that bring nothing new.
+        barren_s: how long to take replies that bring nothing new; and how long to wait for one of
+            an engine that may still be at the reply before.
 
     Attributes:
         abandoned: repairs that did not end within REPLAY_TOTAL_S.
@@ -153,7 +162,7 @@ class Replayer:
         try:
             async for _ in replies:
                 break
-        except TimeoutError:
+        except (TimeoutError, ReplyBrokenError):  # the latter: it is another kind of socket
             return False
         finally:
             await replies.aclose()
@@ -165,8 +174,11 @@ class Replayer:
         """A request for what is missing, and its replies. A socket that goes on sending what brings
         nothing is as good as silent.
         """
-        barren_at = time.monotonic() + self._barren_s
-        replies = self._replies(publisher, endpoint, repair.start, turn=repair.requests - 1)
+        patience_s = self._barren_s if repair.is_sending else 0.0
+        barren_at = time.monotonic() + patience_s + self._barren_s
+        replies = self._replies(
+            publisher, endpoint, repair.start, turn=repair.requests - 1, patience_s=patience_s
+        )
         try:
             async for chunk in replies:
                 before = repair.replayed
@@ -183,6 +195,13 @@ class Replayer:
                     return repair.end(complete=False)
         except TimeoutError:
             return repair.end(complete=False)
+        except ReplyBrokenError:
+            turn = repair.requests - 1
+            if not repair.is_answered and not await self._answers(publisher, endpoint, turn=turn):
+                return repair.end(complete=False)
+            if records := repair.break_off(time.time()):
+                await emit(records)
+            return repair.answer
         finally:
             await replies.aclose()
         return repair.end(complete=True)
@@ -220,12 +239,20 @@ class Replayer:
         return addresses[turn % len(addresses)]
 
     async def _replies(
-        self, publisher: PublisherKey, endpoint: str, start: int, *, turn: int
+        self,
+        publisher: PublisherKey,
+        endpoint: str,
+        start: int,
+        *,
+        turn: int,
+        patience_s: float = 0.0,
     ) -> AsyncGenerator[list[RawMessage], None]:
         """The replies to one request, in chunks, up to the end marker.
 
         Raises:
-            TimeoutError: nothing came for `idle_s`.
+            TimeoutError: nothing came for `idle_s`; for `patience_s` where it is more, of the
+                first one.
+            ReplyBrokenError: no more will come.
             EndpointError: libzmq can make no connection to such an address.
         """
         socket = await self._socket()
@@ -244,9 +271,11 @@ class Replayer:
             async with asyncio.timeout(self._idle_s):
                 await socket.send_multipart([b"", start.to_bytes(8, "big")])
             ended = False
+            wait_s = max(patience_s, self._idle_s)
             while not ended:
-                async with asyncio.timeout(self._idle_s):
-                    frames = await socket.recv_multipart()
+                async with asyncio.timeout(wait_s):
+                    frames = await _next_reply(socket)
+                wait_s = self._idle_s
                 chunk, ended = await _read_ready(socket, publisher, frames)
                 yield chunk  # an empty one, too: whoever reads looks at the time
         finally:
@@ -269,6 +298,22 @@ class Replayer:
         """Ends; replays under way must have been cancelled."""
         self._decoder.shutdown(wait=False, cancel_futures=True)
         self._context.destroy(linger=0)
+
+
+async def _next_reply(socket: zmq.asyncio.Socket) -> Sequence[bytes]:
+    """The next message.
+
+    Raises:
+        ReplyBrokenError: none will come. Nothing tells when that happens; but a socket to which
+            nobody belongs any more takes nothing, either.
+    """
+    while True:
+        with contextlib.suppress(zmq.Again):
+            return await socket.recv_multipart(zmq.NOBLOCK)
+        if await socket.poll(round(1000 * REPLAY_BREAK_LOOK_S)):
+            continue
+        if not int(socket.getsockopt(zmq.EVENTS)) & (zmq.POLLIN | zmq.POLLOUT):
+            raise ReplyBrokenError
 
 
 async def _read_ready(

@@ -389,6 +389,26 @@ class Sequencer:
         window.add_reset(incarnation=lane.tracker.incarnation, reason=reason)
         return window.close()
 
+    def lose(
+        self, publisher: PublisherKey, sequence: int, error: BatchError, now: float, *, link: int
+    ) -> list[SequencedRecord]:
+        """The gap for all up to this batch, where the log does not have it; it counts as dropped.
+
+        Args:
+            publisher: held.
+            sequence: of a batch that its engine has, and that cannot be received.
+            error: why not; its reason is the gap's.
+            now: Unix seconds; the record's bridge_time.
+            link: that had brought its last message when it was asked for them.
+        """
+        lane = self._lanes[publisher]
+        lane.counters.count_drop(error)
+        if lane.tracker.sequence == -1:
+            lane.prove(link)  # the log has nothing else of this incarnation
+        window = lane.open(now)
+        lane.lose(window, Missing(Cursor(lane.tracker.incarnation, sequence), error.reason))
+        return self._close(lane, window, now)
+
     def expect(self, publisher: PublisherKey, cursor: Cursor, reason: str) -> None:
         """Everything up to `cursor` has been sent: what is missing at `resume` is a gap.
 

@@ -391,7 +391,13 @@ class SimulatedReplayer(Replayer):
         self._replays = replays
 
     async def _replies(
-        self, publisher: PublisherKey, endpoint: str, start: int, *, turn: int
+        self,
+        publisher: PublisherKey,
+        endpoint: str,
+        start: int,
+        *,
+        turn: int,
+        patience_s: float = 0.0,
     ) -> AsyncGenerator[list[RawMessage], None]:
         async for chunk in self._replays.ask(publisher, endpoint, start):
             yield chunk

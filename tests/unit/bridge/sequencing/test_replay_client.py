@@ -49,6 +49,8 @@ def live(sequence: int, ts: float) -> RawMessage:
 class Engine:
     """A ROUTER that answers each request as `answer` says; None: no end marker."""
 
+    QUEUE = 1000  # messages for one who does not read; libzmq's default
+
     def __init__(self, answer: Callable[[int], Sequence[Reply | None]], *, topic: bool) -> None:
         self.asked: list[int] = []
         self._answer = answer
@@ -56,6 +58,7 @@ class Engine:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.linger = 0
+        self._socket.sndhwm = self.QUEUE
         port = self._socket.bind_to_random_port("tcp://127.0.0.1")
         self.endpoint = f"tcp://127.0.0.1:{port}"
         self._stopping = False
