@@ -4,6 +4,7 @@ What is decoded here was written by any version of Reprise, by something else, o
 So a decoder raises one of a closed set and nothing else, whatever the bytes are:
 
     a record of the log, and its events                        RecordError
+    a record of the log of answers                             RecordError
     an entry of `registry` or `cursors`, a lane of a spool     EntryError
     a row of a table: its key's name, its body                 RowCorruptError
 
@@ -19,6 +20,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
+from schemas.answer_records import ANSWERS_VERSION, AnswersRecord, GivenAnswer
 from schemas.errors import (
     EntryError,
     EventsFormatError,
@@ -61,6 +63,8 @@ class _Version(msgspec.Struct):
 
 _record: msgspec.msgpack.Decoder[LogRecord] = msgspec.msgpack.Decoder(LogRecord)
 _version = msgspec.msgpack.Decoder(_Version)
+_answers_record = msgspec.msgpack.Decoder(AnswersRecord)
+_answers: msgspec.msgpack.Decoder[list[GivenAnswer]] = msgspec.msgpack.Decoder(list[GivenAnswer])
 _publisher = msgspec.msgpack.Decoder(PublisherKey)
 _context = msgspec.msgpack.Decoder(ModelContext)
 _registration = msgspec.msgpack.Decoder(Registration)
@@ -104,6 +108,25 @@ def decode_log_record(encoded: bytes) -> LogRecord:
         raise RecordVersionError(version=record.version, supported=NEWEST_VERSION)
     _check_record(record)
     return record
+
+
+def decode_answers(encoded: bytes) -> tuple[AnswersRecord, list[GivenAnswer]]:
+    """A record of the log of answers, and its answers. Cost O(bytes).
+
+    Raises:
+        RecordVersionError: written by a newer Reprise.
+        RecordFormatError: not such a record.
+    """
+    try:
+        record = _answers_record.decode(encoded)
+        if record.version <= ANSWERS_VERSION:
+            return record, _answers.decode(record.answers)
+    except UNUSABLE as error:
+        version = _version_of(encoded)
+        if version is None or version <= ANSWERS_VERSION:
+            raise RecordFormatError(detail=detail_of(error)) from error
+        raise RecordVersionError(version=version, supported=ANSWERS_VERSION) from error
+    raise RecordVersionError(version=record.version, supported=ANSWERS_VERSION)
 
 
 def decode_record(encoded: bytes) -> Record:

@@ -34,6 +34,7 @@ class Part(StrEnum):
     HISTORY = "history"  # recording the table's past, or dropping what is old of it
     DATA = "data"  # the data directory itself
     LOSS = "loss"  # records that the embedded log has lost
+    AUDIT = "audit"  # writing the log of answers
     KAFKA = "kafka"  # the brokers and the topics
     REGISTRY = "registry"  # who is registered, as a bridge follows it
     SPOOL = "spool"  # records that wait on a bridge's disk
@@ -41,7 +42,7 @@ class Part(StrEnum):
     INTERNAL = "internal"  # an unexpected error; see the log
 
 
-DISK_PARTS: Final = (Part.LOG, Part.LOG_SYNC, Part.RETENTION, Part.TABLE)
+DISK_PARTS: Final = (Part.LOG, Part.LOG_SYNC, Part.RETENTION, Part.TABLE, Part.AUDIT)
 """Of the embedded form: each failure of theirs is a failed read, write or sync."""
 
 

@@ -352,6 +352,16 @@ HISTORY_ANSWERS_MAX: Final = 8  # that wait for their turn: reason="as_of_busy"
 EXPLAINED_CHANGES_MAX: Final = 16  # of one block; each takes a fold of one flush
 HISTORY_FOLDS_KEPT: Final = 2  # of the last answers: each may take the memory of its scope
 
+# audit: the log of answers.
+AUDIT_QUEUE_BYTES: Final = 16 * MIB  # of answers not written yet: reprise_audit_dropped_total
+AUDIT_RECORD_BYTES: Final = 256 * KIB  # of answers in one record, and the last of them
+AUDIT_WINDOW_S: Final = 0.05  # of answers, written as one record or a few; what a kill may cost
+AUDIT_SYNC_S: Final = 1.0  # what a power cut may cost of it
+AUDIT_RETRY_S: Final = 10.0  # after it could not be written; what is given meanwhile is dropped
+AUDIT_BYTES: Final = 4 * GIB  # the oldest goes first; an answer of 4,096 tokens has 2 KiB of hashes
+AUDIT_FILES_BYTES: Final = 5 * GIB  # on the disk: what was dropped goes a file at a time
+AUDIT_SHOWN_MAX: Final = 100  # answers that disagree and are named; all are counted
+
 # ====================================================================================== query_api
 
 # http: `POST` bodies. 1M tokens are about 7 MB of JSON.
@@ -587,6 +597,9 @@ assert TABLE_RETAKE_S <= 12 * 3600, "brokers fence an older owner for a day afte
 assert KAFKA_MESSAGE_MAX_BYTES <= COMPACTED_SEGMENT_BYTES, "brokers refuse what no segment holds"
 assert COMPACTED_SEGMENT_MS < TOMBSTONE_RETENTION_MS, "a segment is closed before it is cleaned"
 assert 2000 * REGISTERED_AGAIN_S < EVENTS_RETENTION_MS, "the log always says who is registered"
+
+assert AUDIT_BYTES + GIB <= AUDIT_FILES_BYTES, "no file goes before its records were dropped"
+assert AUDIT_QUEUE_BYTES < AUDIT_BYTES, "a window of answers is a small part of their log"
 
 # table
 assert LOG_SYNC_S <= TABLE_FLUSH_S, "a table row may not cover a record that is not yet durable"
