@@ -20,6 +20,7 @@ __all__ = [
     "Kernel",
     "array_packer",
     "change_selection",
+    "native_audit_queue",
     "native_available",
     "native_listener",
     "open_kernel",
@@ -28,6 +29,9 @@ __all__ = [
 
 native_listener: Callable[..., Any] | None = None if _native is None else _native.Listener
 """Makes a `query_api.http.plain_listener.PlainListener`; None without the Rust kernel."""
+
+native_audit_queue: Callable[..., Any] | None = None if _native is None else _native.AuditQueue
+"""Makes a `streams.kernel.interface.AuditQueue`; None without the Rust kernel."""
 
 socket_reader: Callable[..., Any] | None = None if _native is None else _native.SocketReader
 """Reads for `bridge.sockets.reader.NativeReader`; None without the Rust kernel."""

@@ -111,12 +111,44 @@ class PlainAnswer(NamedTuple):
         tokens: of the prompt.
         hit_tokens: the most that one instance holds of it.
         text: the body, in the form of the request's.
+        audited: for `AuditQueue.push`, where it is one of the answers that are kept.
     """
 
     scope: PrefixScope
     tokens: int
     hit_tokens: int
     text: bytes
+    audited: bytes | None = None
+
+
+class AuditQueue(Protocol):
+    """Answers that are kept, to be derived again from the log later; bounded. Any thread may call
+    it, and none waits.
+    """
+
+    def draw(self) -> bool:
+        """Whether the next answer is one of those that are kept: by a hash of its number."""
+        ...
+
+    def push(self, answer: bytes, time: float, state: str, /) -> None:
+        """Keeps an answer (`schemas.answer_records.encode_answer`), given at that Unix time in that
+        state, or counts it where there is no room.
+        """
+        ...
+
+    def note_unsettled(self) -> None:
+        """Counts one that was given while a record was half folded."""
+        ...
+
+    def take(self) -> list[tuple[int, bytes]]:
+        """What was kept since the last call: in chunks for one record each, how many answers, and
+        these encoded, one behind the other.
+        """
+        ...
+
+    def counts(self) -> tuple[int, int, int]:
+        """How many found room, how many found none, and how many were unsettled."""
+        ...
 
 
 class ContextDump(Protocol):
@@ -216,6 +248,23 @@ class ReadOnlyKernel(Protocol):
         """
         ...
 
+    def prefix_hashes(
+        self, tokens: bytes, block_size: int, first_key: bytes, most: int, /
+    ) -> bytes:
+        """The prefix hashes of a prompt's first blocks, at most so many; (n,) u64 LE. See `query`.
+        Cost O(tokens).
+        """
+        ...
+
+    def settled(self) -> tuple[int, list[tuple[int, int]]] | None:
+        """How many writes have begun that may change answers, and the position behind them, as
+        partition and offset; None while a record is half folded.
+
+        What is asked between two calls that tell the same number of writes is answered as of
+        exactly that position.
+        """
+        ...
+
     def scopes(self) -> list[ScopeView]:
         """All scopes with participants or blocks, sorted. Cost O(scopes + publishers)."""
         ...
@@ -297,6 +346,12 @@ class Kernel(ReadOnlyKernel, Protocol):
     def note_position(self, partition: int, offset: int, /) -> None:
         """All records of a partition of the log up to this one are in the kernel. What it answers
         without Python says so (`query_api.http.plain_answers`).
+        """
+        ...
+
+    def audit_into(self, queue: AuditQueue, /) -> None:
+        """What `answer` and the listener answer from now on is kept there, as often as `draw` says;
+        once. A kernel that has no `answer` has nothing to keep.
         """
         ...
 

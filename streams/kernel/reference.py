@@ -7,6 +7,7 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial, wraps
+from itertools import islice
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
 import xxhash
@@ -29,6 +30,7 @@ from streams.kernel.events import read_events
 from streams.kernel.hashing import chained, prefix_hashes
 from streams.kernel.interface import (
     COUNTERS,
+    AuditQueue,
     BodyForm,
     ContextView,
     InstanceMatch,
@@ -53,6 +55,20 @@ def _locked(
     @wraps(method)
     def run(self: SelfT, /, *args: ArgumentsT.args, **kwargs: ArgumentsT.kwargs) -> ReturnT:
         with self._lock:
+            return method(self, *args, **kwargs)
+
+    return run
+
+
+def _changing(
+    method: Callable[Concatenate[SelfT, ArgumentsT], ReturnT],
+) -> Callable[Concatenate[SelfT, ArgumentsT], ReturnT]:
+    """The same, of one that may change answers."""
+
+    @wraps(method)
+    def run(self: SelfT, /, *args: ArgumentsT.args, **kwargs: ArgumentsT.kwargs) -> ReturnT:
+        with self._lock:
+            self._writes += 1
             return method(self, *args, **kwargs)
 
     return run
@@ -160,6 +176,9 @@ class ReferenceKernel:
         self._scopes: dict[PrefixScope, _Scope] = {}
         self._changes: dict[ModelContext, bytearray] = {}
         self._counters = dict.fromkeys(COUNTERS, 0)
+        self._positions: dict[int, int] = {}
+        self._writes = 0  # that may change answers
+        self._writes_noted = 0  # as the position was noted
         # One call at a time, readers included; methods call each other, so it is reentrant.
         self._lock = threading.RLock()
 
@@ -176,19 +195,19 @@ class ReferenceKernel:
         self._publishers[publisher] = _Publisher(StreamKey(*stream), dp_rank)
         return publisher
 
-    @_locked
+    @_changing
     def register(self, publisher: PublisherId, lora_name: str, routable: bool, /) -> None:
         self._publishers[publisher].registered_lora = lora_name
         self._publishers[publisher].routable = routable
 
-    @_locked
+    @_changing
     def unregister(self, publisher: PublisherId, /) -> int:
         removed = self.clear(publisher)
         gone = self._publishers.pop(publisher)
         del self._ids[gone.stream, gone.dp_rank]
         return removed
 
-    @_locked
+    @_changing
     def clear(self, publisher: PublisherId, /) -> int:
         owner = self._publishers[publisher]
         removed = 0
@@ -211,7 +230,7 @@ class ReferenceKernel:
 
     # Events
 
-    @_locked
+    @_changing
     def apply(self, publisher: PublisherId, events: bytes, after: int, /) -> int | None:
         owner = self._publishers[publisher]
         cleared: int | None = None
@@ -350,8 +369,19 @@ class ReferenceKernel:
     def _record(self, context: ModelContext, change: Change) -> None:
         self._changes.setdefault(context, bytearray()).extend(change.encode())
 
+    @_locked
     def note_position(self, partition: int, offset: int, /) -> None:
-        """See `Kernel`; nothing is answered from here without Python."""
+        self._positions[partition] = offset
+        self._writes_noted = self._writes
+
+    @_locked
+    def settled(self) -> tuple[int, list[tuple[int, int]]] | None:
+        if self._writes_noted != self._writes or not self._positions:
+            return None
+        return self._writes, sorted(self._positions.items())
+
+    def audit_into(self, queue: AuditQueue, /) -> None:
+        """See `Kernel`; nothing is answered by one call."""
 
     @_locked
     def take_changes(self) -> list[tuple[ModelContext, bytes]]:
@@ -367,7 +397,7 @@ class ReferenceKernel:
     def pending_contexts(self) -> int:
         return len(self._changes)
 
-    @_locked
+    @_changing
     def load(self, context: ModelContext, changes: bytes, /) -> None:
         context = ModelContext(*context)
         for change in list(decode_changes(changes)):
@@ -486,6 +516,12 @@ class ReferenceKernel:
         /,
     ) -> None:
         """See `Kernel`: each step has a call of its own."""
+
+    def prefix_hashes(
+        self, tokens: bytes, block_size: int, first_key: bytes, most: int, /
+    ) -> bytes:
+        hashes = prefix_hashes(tokens, block_size, seed=self.seed, first_key=first_key)
+        return b"".join(prefix.to_bytes(8, "little") for prefix in islice(hashes, most))
 
     # Views
 

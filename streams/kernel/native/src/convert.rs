@@ -146,6 +146,10 @@ impl Classes {
             number(py, answered.tokens as u64),
             number(py, answered.hit_tokens),
             PyBytes::new(py, &answered.text).into_any(),
+            match &answered.audited {
+                Some(audited) => PyBytes::new(py, audited).into_any(),
+                None => py.None().into_bound(py),
+            },
         ];
         self.plain_answer.make(py, fields)
     }

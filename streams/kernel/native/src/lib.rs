@@ -2,6 +2,7 @@
 //! engines publish (`wire/`) for Python.
 //!
 //!     python              the class `Kernel`
+//!     audits              the class `AuditQueue`, of answers that are kept
 //!     listeners           the class `Listener`, of what listens for HTTP (`listener/`, `heads/`)
 //!     packers             the classes `ArrayPacker` and `BatchPacker`
 //!     sockets             the class `SocketReader`, of what arrives by ZeroMQ
@@ -11,6 +12,7 @@
 #![deny(clippy::all)]
 #![deny(unsafe_code)]
 
+mod audits;
 mod convert;
 mod gil;
 mod listeners;
@@ -21,6 +23,8 @@ mod tuples;
 
 #[pyo3::pymodule]
 mod _native {
+    #[pymodule_export]
+    use crate::audits::AuditQueue;
     #[pymodule_export]
     use crate::listeners::Listener;
     #[pymodule_export]

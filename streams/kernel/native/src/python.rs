@@ -23,6 +23,7 @@ use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 
+use crate::audits::AuditQueue;
 use crate::convert::{Classes, bytes_of, context_key, stream_key, with_scope};
 use crate::gil::detached_if;
 
@@ -70,6 +71,13 @@ pub struct Kernel {
 impl Kernel {
     fn write<T>(&self, work: impl FnOnce(&mut WriteTurn) -> T) -> T {
         let _writing = self.writing.lock();
+        work(&mut WriteTurn::new(&self.core.state, &self.core.hasher))
+    }
+
+    /// Of a write that may change answers.
+    fn change<T>(&self, work: impl FnOnce(&mut WriteTurn) -> T) -> T {
+        let _writing = self.writing.lock();
+        self.core.begin_write();
         work(&mut WriteTurn::new(&self.core.state, &self.core.hasher))
     }
 
@@ -133,21 +141,21 @@ impl Kernel {
 
     #[pyo3(signature = (publisher, lora_name, routable, /))]
     fn register(&self, publisher: u64, lora_name: &str, routable: bool) -> PyResult<()> {
-        let known = self.write(|turn| turn.state().register(publisher, lora_name, routable));
+        let known = self.change(|turn| turn.state().register(publisher, lora_name, routable));
         if known { Ok(()) } else { Err(PyKeyError::new_err(publisher)) }
     }
 
     #[pyo3(signature = (publisher, /))]
     fn unregister(&self, publisher: u64, py: Python<'_>) -> PyResult<u64> {
         let is_long = self.publisher_entries(publisher) > DETACHED_ENTRIES;
-        detached_if(is_long, py, || self.write(|turn| turn.unregister(publisher)))
+        detached_if(is_long, py, || self.change(|turn| turn.unregister(publisher)))
             .map_err(unknown(publisher))
     }
 
     #[pyo3(signature = (publisher, /))]
     fn clear(&self, publisher: u64, py: Python<'_>) -> PyResult<u64> {
         let is_long = self.publisher_entries(publisher) > DETACHED_ENTRIES;
-        detached_if(is_long, py, || self.write(|turn| turn.clear(publisher)))
+        detached_if(is_long, py, || self.change(|turn| turn.clear(publisher)))
             .map_err(unknown(publisher))
     }
 
@@ -172,7 +180,7 @@ impl Kernel {
             return Err(PyKeyError::new_err(publisher));
         }
         let apply =
-            |events: &[Event]| Ok(self.write(|turn| turn.apply(publisher, events, after.into())));
+            |events: &[Event]| Ok(self.change(|turn| turn.apply(publisher, events, after.into())));
         let folded = if bytes.len() > DETACHED_EVENT_BYTES {
             py.detach(|| read_events(bytes).and_then(|events| apply(&events)))
         } else {
@@ -227,7 +235,7 @@ impl Kernel {
         let is_long = bytes.len() > DETACHED_EVENT_BYTES;
         let loaded = detached_if(is_long, context.py(), || {
             let changes = changes::decode(bytes)?;
-            Some(self.write(|turn| turn.load(&key, &changes)))
+            Some(self.change(|turn| turn.load(&key, &changes)))
         });
         let tier = TIERS - 1;
         let text =
@@ -340,7 +348,36 @@ impl Kernel {
 
     #[pyo3(signature = (partition, offset, /))]
     fn note_position(&self, partition: u32, offset: i64) {
-        self.core.positions.note(partition, offset);
+        self.core.note_position(partition, offset);
+    }
+
+    fn settled(&self) -> Option<(u64, Vec<(u32, i64)>)> {
+        let _reading = self.core.state.read();
+        self.core.settled()
+    }
+
+    #[pyo3(signature = (queue, /))]
+    fn audit_into(&self, queue: &AuditQueue) {
+        let _ = self.core.audit.set(queue.0.clone()); // the first one stays
+    }
+
+    #[pyo3(signature = (tokens, block_size, first_key, most, /))]
+    fn prefix_hashes<'py>(
+        &self,
+        tokens: &Bound<'py, PyAny>,
+        block_size: usize,
+        first_key: &Bound<'py, PyAny>,
+        most: usize,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        if block_size == 0 {
+            return Err(PyValueError::new_err("Expected a block_size above 0"));
+        }
+        let py = tokens.py();
+        let (tokens, first_key) = (bytes_of(tokens)?, bytes_of(first_key)?);
+        let (tokens, first_key) = (tokens.as_bytes(), first_key.as_bytes());
+        let hasher = &self.core.hasher;
+        let packed = walk::prefix_hashes(hasher, tokens, first_key, block_size, most);
+        Ok(PyBytes::new(py, &packed))
     }
 
     fn scopes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {

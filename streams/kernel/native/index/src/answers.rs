@@ -6,17 +6,16 @@
 //! None, and the caller then takes each step by itself.
 
 use std::borrow::Cow;
-use std::ops::Deref;
 
 use msgpack::write;
 
+use crate::audit::{self, Told};
 use crate::bodies::read_query;
-use crate::hashing::PrefixHasher;
+use crate::core::Core;
 use crate::names::ScopeRef;
 use crate::query_fields::PackedQuery;
 use crate::scan::scan_query;
 use crate::scope::RosterEntry;
-use crate::state::State;
 use crate::urls::{read_octets, read_option};
 use crate::walk::{self, InstanceDepths, Prompt, Walked};
 
@@ -47,6 +46,8 @@ pub struct Answered<'a> {
     pub tokens: usize,
     pub hit_tokens: u64,
     pub text: Vec<u8>,
+    /// What is to be kept of it, if it is one of those that are.
+    pub audited: Option<Vec<u8>>,
 }
 
 struct Query<'a> {
@@ -58,19 +59,13 @@ struct Query<'a> {
     hits_only: bool,
 }
 
-/// The answer; `state` is asked for its lock after the body has been read.
-pub fn answer<'a, Held>(
-    body: &'a [u8],
-    kind: Kind<'a>,
-    hasher: &PrefixHasher,
-    state: impl FnOnce() -> Held,
-) -> Option<Answered<'a>>
-where
-    Held: Deref<Target = State>,
-{
+/// The answer; the lock is taken after the body has been read.
+pub fn answer<'a>(body: &'a [u8], kind: Kind<'a>, core: &Core) -> Option<Answered<'a>> {
     let Query { mut scope, instance_id, cache_salt, content, hits_only } = read(body, kind)?;
     let mut first_key = Vec::new();
-    let state = state();
+    let audit = core.audit.get().filter(|queue| queue.draw());
+    let mut seen = audit.map(|_| Vec::new());
+    let state = core.state.read();
     let index = &state.index;
     let find =
         |scope: &ScopeRef| index.scope_ids.get(scope).map(|&number| &index.scopes[number as usize]);
@@ -90,7 +85,7 @@ where
         } else {
             Prompt::Tokens(&content, &first_key)
         };
-        walk::walk(scope, index.placement, hasher, &prompt, instance_id)
+        walk::walk(scope, index.placement, &core.hasher, &prompt, instance_id, seen.as_mut())
     });
     let depths = walked.iter().flat_map(|walked| walked.roster.iter().map(|e| walked.longest(e)));
     let hit_tokens = depths.max().unwrap_or(0);
@@ -104,7 +99,16 @@ where
     } else {
         content.len() / 4
     };
-    Some(Answered { scope, tokens, hit_tokens, text })
+    let audited = audit.and_then(|queue| {
+        let Some((_, positions)) = core.settled() else {
+            queue.note_unsettled();
+            return None;
+        };
+        let (positions, hashes) = (&positions[..], seen.as_deref().unwrap_or_default());
+        let told = Told { positions, scope, instance_id, hits_only, tokens, hashes };
+        Some(audit::encode(&told, walked.as_ref()))
+    });
+    Some(Answered { scope, tokens, hit_tokens, text, audited })
 }
 
 fn read<'a>(body: &'a [u8], kind: Kind<'a>) -> Option<Query<'a>> {

@@ -6,6 +6,7 @@
 //!     write, walk, views  writes in turns, queries, and what is shown
 //!     core                all of it, for threads to share, and where its fold is
 //!     answers             a query's answer as text
+//!     audit               answers that are kept, to be derived again later
 //!     events              canonical block events, borrowed from their bytes
 //!     scan, bodies, urls  a query's body in JSON, in msgpack, and as octets with a URL
 //!     state, entries      publishers and scopes; the elementary steps
@@ -24,6 +25,7 @@
 #![forbid(unsafe_code)]
 
 pub mod answers;
+pub mod audit;
 mod bodies;
 pub mod changes;
 pub mod core;

@@ -39,6 +39,7 @@ pub struct RosterEntry {
 pub struct Misses {
     pub json: OnceLock<Option<Box<[u8]>>>,
     pub msgpack: OnceLock<Box<[u8]>>,
+    pub audited: OnceLock<Box<[u8]>>,
 }
 
 pub struct Scope {

@@ -1,7 +1,7 @@
 //! One connection: the bytes of one request, its answer, the bytes of the next.
 
 use std::io::{ErrorKind, Read, Write};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use heads::Head;
 use mio::net::TcpStream;
@@ -47,8 +47,8 @@ impl Scratch {
 
     /// As HTTP writes it, to the second.
     fn date(&mut self) -> &str {
-        let now = std::time::SystemTime::now();
-        let seconds = now.duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let now = SystemTime::now();
+        let seconds = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         if self.date.0 != seconds {
             self.date = (seconds, httpdate::fmt_http_date(now));
         }
@@ -231,6 +231,10 @@ fn answer<S: Service>(
     let kind = Kind { form, by_hash: head.by_hash, url_query: head.url_query };
     let answered = core.answer(&received[head.body_at..], kind)?;
     let state = shared.states.get(shared.shown.state(&answered.scope)?)?;
+    if let (Some(audited), Some(queue)) = (&answered.audited, core.audit.get()) {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        queue.push(audited, since.map_or(0.0, |since| since.as_secs_f64()), state);
+    }
     let mut text = Vec::with_capacity(320 + answered.text.len());
     for part in [
         "HTTP/1.1 200 OK\r\ndate: ",
