@@ -8,7 +8,9 @@
                                             make writing them cost half as much again; opens as it
                                             was before what is damaged
     SPOOL      records, soon deleted        a smaller write buffer: mostly it is empty
-    HISTORY    past rows of a table         the same
+    HISTORY    past rows of a table         as TABLE
+    ANSWERS    records under rising keys    data files are never merged: the oldest goes where they
+                                            are too much, and merging cost a quarter of writing
 
 Keys and values are raw bytes. The write-ahead log is on, so a write that has returned survives
 `kill -9`, and a power cut once a later `sync` has returned.
@@ -28,8 +30,10 @@ from typing import Final, NamedTuple
 
 from rocksdict import (
     AccessType,
+    DBCompactionStyle,
     DBCompressionType,
     DBRecoveryMode,
+    FifoCompactOptions,
     Options,
     Rdict,
     RdictIter,
@@ -38,6 +42,7 @@ from rocksdict import (
 
 from schemas.errors import DamagedError, StorageError
 from schemas.limits import (
+    AUDIT_FILES_BYTES,
     DATABASE_WRITE_BUFFER_BYTES,
     ROCKSDB_JOBS_MAX,
     ROCKSDB_LOG_FILE_BYTES_MAX,
@@ -49,6 +54,7 @@ from storage.log_format import zeroed_logs
 from storage.manifest import check_manifest
 
 __all__ = [
+    "ANSWERS",
     "HISTORY",
     "LOG",
     "SPOOL",
@@ -77,18 +83,27 @@ class Preset(NamedTuple):
         write_buffer_bytes: held in memory before they become a data file.
         compressed: whether new data files are; old ones are read either way.
         made_again: whether what was written after some moment is made again where it is lost.
+        files_bytes_max: data files are kept in the order in which they were written, and the oldest
+            is dropped where they are more; 0: they are merged, and none is.
     """
 
     name: str
     write_buffer_bytes: int
     compressed: bool
     made_again: bool = False
+    files_bytes_max: int = 0
 
 
 LOG: Final = Preset("the log", DATABASE_WRITE_BUFFER_BYTES, compressed=False)
 TABLE: Final = Preset("the table", DATABASE_WRITE_BUFFER_BYTES, compressed=False, made_again=True)
 HISTORY: Final = Preset(
     "the history", DATABASE_WRITE_BUFFER_BYTES, compressed=False, made_again=True
+)
+ANSWERS: Final = Preset(
+    "the log of answers",
+    DATABASE_WRITE_BUFFER_BYTES,
+    compressed=False,
+    files_bytes_max=AUDIT_FILES_BYTES,
 )
 SPOOL: Final = Preset("the spool", SPOOL_WRITE_BUFFER_BYTES, compressed=True)
 
@@ -335,6 +350,11 @@ def _options(preset: Preset, mode: DBRecoveryMode) -> Options:
         DBCompressionType.lz4() if preset.compressed else DBCompressionType.none()
     )
     options.set_wal_recovery_mode(mode)
+    if preset.files_bytes_max:
+        in_order = FifoCompactOptions()
+        in_order.max_table_files_size = preset.files_bytes_max
+        options.set_fifo_compaction_options(in_order)
+        options.set_compaction_style(DBCompactionStyle.fifo())
     return options
 
 

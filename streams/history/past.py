@@ -207,9 +207,7 @@ class Past:
             StorageError: rows or records cannot be read.
         """
         flushed = self.flush_before(position - 1)
-        fold = Fold(self._make_kernel())
-        if flushed.run is not None:
-            self._load(fold, flushed.run, flushed.covers, wanted)
+        fold = self.fold_at(flushed, wanted)
         entries = islice(
             takewhile(
                 lambda entry: entry.offset <= position,
@@ -218,6 +216,18 @@ class Past:
             HISTORY_RECORDS_MAX,
         )
         return fold, (entry for entry in entries if is_wanted(entry.value, wanted))
+
+    def fold_at(self, flushed: Flushed, wanted: Wanted) -> Fold:
+        """The fold as of a flush, of the streams that are wanted, to be folded on by the caller.
+        Cost O(entries).
+
+        Raises:
+            StorageError: rows cannot be read.
+        """
+        fold = Fold(self._make_kernel())
+        if flushed.run is not None:
+            self._load(fold, flushed.run, flushed.covers, wanted)
+        return fold
 
     def end(self) -> Offset:
         """The next offset of the log."""
@@ -250,6 +260,28 @@ class Past:
             PastError: it is older than all that is kept.
         """
         log = self._log()
+        for _, flushed in self._flushes_before(position):
+            return flushed
+        if log.complete_from > 0:
+            raise PastError(
+                "as_of_too_old",
+                f"Expected a position that the log and its history reach, the next of which is"
+                f" {self._partition}:{self.oldest(position)}, got: {self._partition}:{position}",
+            )
+        return Flushed(None, NO_OFFSET)
+
+    def flush_before_again(self, position: int) -> Flushed | None:
+        """The same of the table before, where one was built anew at the position, of a log that has
+        lost its beginning: both have answered there, and they need not agree. None elsewhere.
+        """
+        found = list(islice(self._flushes_before(position), 2))
+        if len(found) < 2:
+            return None
+        (newer, _), (_, flushed) = found
+        return flushed if newer.since > 0 and newer.begun_at == position + 1 else None
+
+    def _flushes_before(self, position: int) -> Iterator[tuple[RunBounds, Flushed]]:
+        complete_from = self._log().complete_from
         runs = [
             bounds
             for bounds in self._runs()
@@ -260,15 +292,8 @@ class Past:
         again = [bounds for bounds in runs if bounds.begun_at > position + 1]
         for bounds in [*reversed(live), *again]:
             covers = self._store.flush_before(bounds.run, position)
-            if covers is not None and covers + 1 >= log.complete_from:
-                return Flushed(bounds.run, covers)
-        if log.complete_from > 0:
-            raise PastError(
-                "as_of_too_old",
-                f"Expected a position that the log and its history reach, the next of which is"
-                f" {self._partition}:{self.oldest(position)}, got: {self._partition}:{position}",
-            )
-        return Flushed(None, NO_OFFSET)
+            if covers is not None and covers + 1 >= complete_from:
+                yield bounds, Flushed(bounds.run, covers)
 
     def _runs(self) -> list[RunBounds]:
         seed = self._make_kernel().seed

@@ -93,8 +93,13 @@ class HistoryStore:
         damage: why what was there could not be opened, and was moved aside; "" where it could.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
         """Opens or creates it. Damaged files are set aside: what is lost is the past alone.
+
+        Args:
+            path: its directory.
+            read_only: open what there is, as it is now, and change nothing; another process may go
+                on writing it.
 
         Raises:
             DataDirectoryInUseError: another process has it open.
@@ -103,15 +108,17 @@ class HistoryStore:
         self.path = path
         self.damage = ""
         try:
-            self._db = Database(path, HISTORY)
+            self._db = Database.read_only(path, HISTORY) if read_only else Database(path, HISTORY)
         except DamagedError as error:
+            if read_only:
+                raise
             self.damage = str(error)
             move_aside(path, HISTORY.name, path.with_name(path.name + ".corrupt"))
             self._db = Database(path, HISTORY)
         with disk_errors("read the history", path):
             value = self._db.get(_FORMAT_KEY)
             written = FORMAT if value is None else _U32.unpack(value)[0]
-            if value is None:
+            if value is None and not read_only:
                 batch = new_batch()
                 batch.put(_FORMAT_KEY, _U32.pack(FORMAT))
                 self._db.write(batch)

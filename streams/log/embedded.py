@@ -30,7 +30,7 @@ from schemas.errors import DamagedError, StorageError
 from schemas.identities import Offset
 from schemas.limits import LOG_SEGMENT_BYTES
 from schemas.positions import LogBounds
-from storage.rocksdb import LOG, Database, disk_errors, new_batch
+from storage.rocksdb import LOG, Database, Preset, disk_errors, new_batch
 from streams.log.interface import LogEntry
 
 _FORMAT: Final = 1
@@ -65,6 +65,7 @@ class EmbeddedLog:
     """
 
     _refuses_holes: ClassVar[bool] = True
+    _preset: ClassVar[Preset] = LOG
 
     def __init__(self, path: Path, *, segment_bytes: int = LOG_SEGMENT_BYTES) -> None:
         """Opens or creates the log.
@@ -91,7 +92,7 @@ class EmbeddedLog:
     def _open(self) -> Database:
         if not self.path.exists() and repaired_path(self.path).exists():
             raise self._damaged("a repair of it was interrupted, and has to be finished")
-        return Database(self.path, LOG)
+        return Database(self.path, self._preset)
 
     @contextmanager
     def _disk_errors(self, action: str = "read the log") -> Iterator[None]:
@@ -334,7 +335,7 @@ class ReadOnlyLog(EmbeddedLog):
     """The log as it was when opened; another process may go on writing it. Appending raises."""
 
     def _open(self) -> Database:
-        return Database.read_only(self.path, LOG)
+        return Database.read_only(self.path, self._preset)
 
     def append(self, values: Sequence[bytes], *, now: float = 0.0) -> Offset:
         """Refused."""

@@ -1,0 +1,311 @@
+"""Proof of answers: each is derived again from the log of records and its history, and compared.
+
+The answers are taken by rising position, and the fold goes on from one to the next: the log is
+folded once, however many there are. It begins anew where a table did (`streams.history.store`), or
+where retention has left a hole.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from heapq import heappop, heappush
+from pathlib import Path
+from typing import NamedTuple
+
+from schemas.answer_records import AnsweredInstance, AnsweredRank, GivenAnswer
+from schemas.codec import decode_answers
+from schemas.errors import PastError, RecordError, RecordFormatError
+from schemas.identities import Offset, PrefixScope, StreamKey
+from schemas.limits import AUDIT_SHOWN_MAX, BLOCK_SIZE_MAX, TABLE_FLUSH_CHANGES_MAX
+from streams.audit.log import DIRECTORY, ReadOnlyAnswers
+from streams.history.past import Flushed, Past
+from streams.history.store import HistoryStore
+from streams.kernel import open_kernel
+from streams.kernel.interface import Kernel, ReadOnlyKernel
+from streams.log.embedded import ReadOnlyLog
+from streams.log.interface import LogEntry, ReadableLog
+from streams.table.fold import NO_OFFSET, Fold
+
+
+class Disagreement(NamedTuple):
+    """What an answer said of one instance, and what is so; None where it has no such instance."""
+
+    answer: GivenAnswer
+    run: int
+    instance_id: str
+    said: AnsweredInstance | None
+    found: AnsweredInstance | None
+
+
+class Verified:
+    """What came of all answers.
+
+    Attributes:
+        answers: that were read.
+        first, last: the positions that they were given at; -1, -1 for none.
+        agreed, disagreed: of those that could be derived again.
+        beyond: those that could not; `beyond_reason` says why, of the first one.
+        missing: numbers between those that were read: dropped, or given while a record was half
+            folded.
+        unreadable: records of the log of answers that are none, or a newer Reprise's; and which.
+        shown: disagreements, at most `AUDIT_SHOWN_MAX`.
+    """
+
+    def __init__(self) -> None:
+        self.answers = self.agreed = self.disagreed = self.beyond = self.missing = 0
+        self.first = self.last = -1
+        self.beyond_reason = ""
+        self.unreadable = 0
+        self.unreadable_reason = ""
+        self.shown: list[Disagreement] = []
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether nothing disagrees, and everything could be read."""
+        return not self.disagreed and not self.unreadable
+
+
+class Rederived:
+    """Folds of the log up to rising positions.
+
+    Args:
+        log: of records.
+        history: of its table; None where there is none.
+        seed: of the prefix hash.
+    """
+
+    def __init__(self, log: ReadableLog, history: HistoryStore | None, seed: int) -> None:
+        self._log = log
+        self._seed = seed
+        self._past = None if history is None else Past(history, lambda: log, self._make_kernel)
+        self._fold: Fold | None = None
+        self._began = Flushed(None, NO_OFFSET)
+        self._entries: Iterator[LogEntry] = iter(())
+        self._ahead: LogEntry | None = None
+
+    def _make_kernel(self) -> Kernel:
+        return open_kernel(self._seed)
+
+    def kernel_at(self, position: Offset) -> ReadOnlyKernel:
+        """What a fold of the log up to and including a position gives. Cost O(records since the
+        last call), or those since the flush before the position.
+
+        Raises:
+            PastError: it is beyond what is kept.
+            StorageError: rows or records cannot be read.
+        """
+        if position >= self._log.end_offset:
+            raise PastError(
+                "as_of_in_future",
+                f"Expected a position of this log, which ends at {self._log.end_offset - 1},"
+                f" got: {position}",
+            )
+        return self._kernel_from(self._flush_before(position), position)
+
+    def earlier_kernel_at(self, position: Offset) -> ReadOnlyKernel | None:
+        """The same of the table before, where one was built anew at this position; see
+        `Past.flush_before_again`.
+        """
+        flushed = None if self._past is None else self._past.flush_before_again(position)
+        return None if flushed is None else self._kernel_from(flushed, position)
+
+    def _kernel_from(self, flushed: Flushed, position: Offset) -> ReadOnlyKernel:
+        fold = self._fold
+        if (
+            fold is None
+            or flushed.run != self._began.run
+            or position < fold.offset
+            or (flushed.covers > fold.offset and fold.offset + 1 < self._log.complete_from)
+        ):
+            fold = self._begin(flushed)
+        while self._ahead is not None and self._ahead.offset <= position:
+            fold.apply(self._ahead.offset, self._ahead.value)
+            if fold.kernel.pending_changes() >= TABLE_FLUSH_CHANGES_MAX:
+                fold.take_changes()
+            self._ahead = next(self._entries, None)
+        return fold.kernel
+
+    def _flush_before(self, position: Offset) -> Flushed:
+        if self._past is not None:
+            return self._past.flush_before(position)
+        if self._log.complete_from > 0:
+            raise PastError(
+                "as_of_too_old",
+                f"Expected a log from its beginning, where there is no history; it is complete only"
+                f" from {self._log.complete_from}, and position {position} needs what was before",
+            )
+        return Flushed(None, NO_OFFSET)
+
+    def _begin(self, flushed: Flushed) -> Fold:
+        self._fold = None  # its memory is given back before the next one takes as much
+        if self._past is None:
+            fold = Fold(self._make_kernel())
+        else:
+            fold = self._past.fold_at(flushed, _everything)
+        self._fold, self._began = fold, flushed
+        self._entries = iter(self._log.read(Offset(flushed.covers + 1)))
+        self._ahead = next(self._entries, None)
+        return fold
+
+
+def _everything(stream: StreamKey) -> bool:
+    return True
+
+
+def answer_again(kernel: ReadOnlyKernel, given: GivenAnswer) -> tuple[AnsweredInstance, ...]:
+    """What a table answers to the same question. Cost of a query."""
+    if given.scope.block_size > BLOCK_SIZE_MAX:
+        return ()
+    scope = PrefixScope(*given.scope)
+    return tuple(
+        AnsweredInstance(*match[:-1], tuple(AnsweredRank(*rank) for rank in match.ranks))
+        for match in kernel.query_by_hash(scope, given.hashes, given.instance_id)
+        if match.longest or not given.hits_only
+    )
+
+
+class AnswersVerification:
+    """Verifies a log of answers against a log of records.
+
+    Args:
+        answers: the former.
+        log, history: see `Rederived`.
+    """
+
+    def __init__(
+        self, answers: ReadableLog, log: ReadableLog, history: HistoryStore | None
+    ) -> None:
+        self._answers = answers
+        self._log = log
+        self._history = history
+        self._verified = Verified()
+        # By seed: the first position in each record, and where the record is.
+        self._records: defaultdict[int, list[tuple[int, Offset]]] = defaultdict(list)
+
+    def run(self, on_progress: Callable[[int, int], None] = lambda done, total: None) -> Verified:
+        """Verifies all of them. Cost O(answers + records of the log); memory O(records of answers).
+
+        Args:
+            on_progress: told now and then how many are done, of how many.
+
+        Raises:
+            StorageError: a log or the history cannot be read.
+        """
+        self._survey()
+        verified = self._verified
+        for seed in sorted(self._records):
+            rederived = Rederived(self._log, self._history, seed)
+            for run, given in self._by_position(seed):
+                self._check(run, given, rederived)
+                done = verified.agreed + verified.disagreed + verified.beyond
+                on_progress(done, verified.answers)
+        return verified
+
+    def _survey(self) -> None:
+        verified = self._verified
+        sequences: dict[int, tuple[int, int, int]] = {}  # by run: first, last, how many
+        first: int | None = None
+        for entry in self._answers.read(Offset(0)):
+            try:
+                record, answers = decode_answers(entry.value)
+                positions = [_offset_of(given) for given in answers]
+            except RecordError as error:
+                verified.unreadable += 1
+                where = f"record {entry.offset} of the log of answers"
+                verified.unreadable_reason = verified.unreadable_reason or f"{where}: {error}"
+                continue
+            if not answers:
+                continue
+            numbers = [given.sequence for given in answers]
+            known = sequences.get(record.run, (numbers[0], numbers[0], 0))
+            sequences[record.run] = (
+                min(known[0], *numbers),
+                max(known[1], *numbers),
+                known[2] + len(numbers),
+            )
+            verified.answers += len(answers)
+            lowest = min(positions)
+            first = lowest if first is None else min(first, lowest)
+            verified.last = max(verified.last, *positions)
+            self._records[record.seed].append((lowest, entry.offset))
+        verified.first = -1 if first is None else first
+        verified.missing = sum(max(last - low + 1 - n, 0) for low, last, n in sequences.values())
+
+    def _by_position(self, seed: int) -> Iterator[tuple[int, GivenAnswer]]:
+        """Runs and answers by rising position. What is held at once are the records that overlap:
+        those of some windows.
+        """
+        waiting: list[tuple[int, int, int, GivenAnswer]] = []
+        number = 0
+        reader: Iterator[LogEntry] = iter(())
+        expected = Offset(-1)
+        for lowest, at in sorted(self._records[seed]):
+            while waiting and waiting[0][0] < lowest:
+                _, _, run, given = heappop(waiting)
+                yield run, given
+            if at != expected:
+                reader = iter(self._answers.read(at))
+            entry = next(reader)
+            expected = Offset(at + 1)
+            record, answers = decode_answers(entry.value)
+            for given in answers:
+                heappush(waiting, (_offset_of(given), number, record.run, given))
+                number += 1
+        while waiting:
+            _, _, run, given = heappop(waiting)
+            yield run, given
+
+    def _check(self, run: int, given: GivenAnswer, rederived: Rederived) -> None:
+        verified = self._verified
+        try:
+            kernel = rederived.kernel_at(_offset_of(given))
+        except PastError as error:
+            verified.beyond += 1
+            verified.beyond_reason = verified.beyond_reason or str(error)
+            return
+        found = answer_again(kernel, given)
+        if found != given.instances:
+            earlier = rederived.earlier_kernel_at(_offset_of(given))
+            if earlier is not None and answer_again(earlier, given) == given.instances:
+                found = given.instances
+        if found == given.instances:
+            verified.agreed += 1
+            return
+        verified.disagreed += 1
+        said_by, found_by = _by_name(given.instances), _by_name(found)
+        for name in sorted(said_by.keys() | found_by.keys()):
+            said, so = said_by.get(name), found_by.get(name)
+            if said != so and len(verified.shown) < AUDIT_SHOWN_MAX:
+                verified.shown.append(Disagreement(given, run, name, said, so))
+
+
+def _by_name(instances: tuple[AnsweredInstance, ...]) -> dict[str, AnsweredInstance]:
+    return {instance.instance_id: instance for instance in instances}
+
+
+def _offset_of(given: GivenAnswer) -> Offset:
+    """Raises RecordFormatError where the answer is of another log."""
+    if [position.partition for position in given.positions] != [0]:
+        raise RecordFormatError(detail="an answer of a log with other partitions than 0")
+    return Offset(given.positions[0].offset)
+
+
+def verify_answers(
+    data: Path, on_progress: Callable[[int, int], None] = lambda done, total: None
+) -> Verified:
+    """Verifies the answers in a data directory, beside a running service or not.
+
+    Raises:
+        StorageError: there are none, or something cannot be read.
+    """
+    with ExitStack() as opened:
+        # The answers first: what they are of is in the log by then.
+        answers = ReadOnlyAnswers(data / DIRECTORY)
+        opened.callback(answers.close)
+        log = ReadOnlyLog(data / "log")
+        opened.callback(log.close)
+        history: HistoryStore | None = None
+        if (data / "history").exists():
+            history = HistoryStore(data / "history", read_only=True)
+            opened.callback(history.close)
+        return AnswersVerification(answers, log, history).run(on_progress)
