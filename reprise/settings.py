@@ -36,6 +36,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         table_flush_s: how often the table's changes are written.
         log_retention_bytes, log_retention_s: how much of the log is kept.
         history_bytes: how much of the past is kept for `as_of`; 0 for none.
+        audit_rate: the share of answers that is kept to be proven, from 0 to 1.
         only_exact: whether queries leave out instances that are not `exact`.
     """
 
@@ -51,6 +52,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     log_retention_bytes: int = limits.LOG_RETENTION_BYTES
     log_retention_s: float = limits.LOG_RETENTION_S
     history_bytes: int = limits.HISTORY_BYTES
+    audit_rate: float = 0.0
     only_exact: bool = False
 
     def __post_init__(self) -> None:
@@ -65,6 +67,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         if not 0 <= self.log_retention_s < math.inf:  # false for NaN, too
             raise ConfigurationError(
                 f"Expected a log retention of at least 0 seconds, got: {self.log_retention_s}"
+            )
+        if not 0 <= self.audit_rate <= 1:
+            raise ConfigurationError(
+                f"Expected a share of answers to audit from 0 to 1, got: {self.audit_rate}"
             )
         if self.log_retention_bytes < limits.LOG_SEGMENT_BYTES:
             raise ConfigurationError(

@@ -8,6 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from query_api.http import openapi
+from query_api.http.audit import AnswerAudit
 from query_api.http.errors import (
     INTERNAL,
     METHOD_NOT_ALLOWED,
@@ -27,6 +28,7 @@ from query_api.http.routes import metrics_route, query_routes, registration_rout
 from query_api.http.wire import Headers, Wire, encode, encode_error, reply_wire
 from query_api.ports import History, PublisherRegistry, View
 from schemas.errors import RepriseError
+from streams.kernel.interface import AuditQueue
 
 _OTHER_ROUTE: Final = "other"
 _CONDUCTOR_METHODS: Final = frozenset({"GET", "POST"})
@@ -40,6 +42,7 @@ def create_app(
     default_wire: Wire = Wire.JSON,
     only_exact: bool = False,
     history: History | None = None,
+    audit: AuditQueue | None = None,
 ) -> ASGIApp:
     """The ASGI application over one table and one set of publishers.
 
@@ -51,6 +54,7 @@ def create_app(
         only_exact: whether queries leave out instances that are not `exact`, unless they ask for
             all (`?only=all`).
         history: answers `?as_of=...`; None where no past is kept.
+        audit: keeps a share of the answers to queries; the kernels of the view know it, too.
 
     It keeps its metrics in `view.metrics`, so a registry serves one app; a second one raises
     ValueError.
@@ -66,7 +70,15 @@ def create_app(
     )
     bodies = Bodies()
     metrics = HttpMetrics(view.metrics, bodies)
-    hot = HotRoutes(view, metrics, bodies, default_wire, only_exact=only_exact, history=history)
+    hot = HotRoutes(
+        view,
+        metrics,
+        bodies,
+        default_wire,
+        only_exact=only_exact,
+        history=history,
+        audit=None if audit is None else AnswerAudit(audit),
+    )
     app.include_router(query_routes(hot))
     app.include_router(registration_routes(registry, bodies, default_wire))
     app.include_router(view_routes(view, app.version, default_wire))

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 from starlette.types import Receive, Scope, Send
 
 from query_api.http.answers import encode_detailed, encode_matches
+from query_api.http.audit import AnswerAudit, Stepped
 from query_api.http.errors import (
     INTERNAL,
     ClientGoneError,
@@ -94,12 +95,15 @@ class HotRoutes:
         *,
         only_exact: bool = False,
         history: History | None = None,
+        audit: AnswerAudit | None = None,
     ) -> None:
         """Args:
         only_exact: what a request that does not say otherwise gets; see `AnswerOptions`.
         history: answers what is asked of the past.
+        audit: keeps a share of the answers of now.
         """
         self._view = view
+        self._audit = audit
         self._history = history
         self._bodies = bodies
         self._default_wire = default_wire
@@ -183,8 +187,13 @@ class HotRoutes:
             if options is _PLAIN and form is not BodyForm.OCTETS:
                 url_query = b""  # it says nothing
             plain = kernel.answer(body, form, route.by_hash, url_query)
-        scope, tokens, hit_tokens, answer = plain or self._take_steps(route, view, kernel, request)
-        headers = [_TYPE_HEADERS[wire], position, _STATE_HEADERS[view.state(scope)]]
+        scope, tokens, hit_tokens, answer, audited = plain or self._take_steps(
+            route, view, kernel, request, self._audit
+        )
+        state = view.state(scope)
+        if audited is not None and self._audit is not None:
+            self._audit.push(audited, state)
+        headers = [_TYPE_HEADERS[wire], position, _STATE_HEADERS[state]]
         route.metrics.count((perf_counter() - started, tokens, hit_tokens))
         return headers, answer
 
@@ -207,18 +216,27 @@ class HotRoutes:
             prefixes_of(query, view.kernel.seed, by_hash=route.by_hash),
         )
         past = await self._history.view_as_of(as_of, asked)
-        scope, _, _, answer = self._take_steps(route, past, past.kernel, request)
+        scope, _, _, answer, _ = self._take_steps(route, past, past.kernel, request)
         position = (b"reprise-position", positions_text(past.positions()).encode())
         headers = [_TYPE_HEADERS[request.wire], position, _STATE_HEADERS[past.state(scope)]]
         return headers, answer
 
     def _take_steps(
-        self, route: _Route, view: View | PastView, kernel: ReadOnlyKernel, request: _Request
+        self,
+        route: _Route,
+        view: View | PastView,
+        kernel: ReadOnlyKernel,
+        request: _Request,
+        audit: AnswerAudit | None = None,
     ) -> PlainAnswer:
         """What the kernel's `answer` does by one call where all is plain."""
         wire, options = request.wire, request.options
         query = self._read(route, kernel, request)
+        begun = None if audit is None else audit.begin(kernel)
         scope, matches = route.answer(kernel, query)
+        audited = None
+        if audit is not None and begun is not None:
+            audited = audit.end(begun, kernel, Stepped(route.by_hash, query, scope, matches))
         if options.hits_only:
             matches = [match for match in matches if match.longest]
         if options.detail or options.only_exact:
@@ -229,7 +247,7 @@ class HotRoutes:
         tokens = len(query.content) // 4
         if route.by_hash:
             tokens = len(query.content) // 8 * query.block_size
-        return PlainAnswer(scope, tokens, max(map(_longest, matches), default=0), answer)
+        return PlainAnswer(scope, tokens, max(map(_longest, matches), default=0), answer, audited)
 
     @staticmethod
     def _encode(

@@ -3,6 +3,7 @@
 import click
 
 from reprise import __version__
+from reprise.cli.audit import audit
 from reprise.cli.bridge import bridge
 from reprise.cli.capture import capture
 from reprise.cli.explain import explain
@@ -34,6 +35,7 @@ def main() -> None:
     reprise streams --kafka HOST:PORT  fold the events in Kafka into tables
     reprise serve --kafka HOST:PORT    answer queries from the tables in Kafka
     reprise verify --data DIR          prove the table by folding its whole log
+    reprise audit verify --data DIR    prove the answers that `up --audit` has kept
     reprise tail --data DIR            print the log as JSON lines
     reprise explain --instance NAME    say what ended the prefix that an instance held, and when
     reprise repair --data DIR          say what is damaged in DIR, and repair it
@@ -47,7 +49,8 @@ def main() -> None:
 
 
 for command in (
-    *(up, verify, tail, explain, repair, capture, replay, load, simulate, miss_ratio, export),
+    *(up, verify, audit, tail, explain, repair),
+    *(capture, replay, load, simulate, miss_ratio, export),
     *(bridge, streams, serve),
 ):
     main.add_command(command)

@@ -57,6 +57,13 @@ from schemas.errors import RepriseError
     show_default=True,
     help="How much of the table's past to keep for queries with `as_of`, in GiB; 0 for none.",
 )
+@click.option(
+    "--audit",
+    type=Amount(0, 1),
+    default=0.0,
+    show_default=True,
+    help="The share of answers to keep for `reprise audit verify`, from 0 to 1.",
+)
 @query_options()
 def up(
     demo: bool,
@@ -67,6 +74,7 @@ def up(
     log_retention_gib: float,
     log_retention_hours: float,
     history_gib: float,
+    audit: float,
     default_wire: Wire,
     kernel: str | None,
     only_exact: bool,
@@ -100,6 +108,7 @@ def up(
             log_retention_bytes=int(log_retention_gib * limits.GIB),
             log_retention_s=log_retention_hours * 3600,
             history_bytes=int(history_gib * limits.GIB),
+            audit_rate=audit,
             only_exact=only_exact,
         )
         begin_service(settings.log_level)

@@ -3,11 +3,12 @@
     DATA/log/     the records, `streams.log.embedded`
     DATA/table/   the table's rows, `streams.table.table`
     DATA/history/  rows of the table, past ones too: `streams.history.store`
+    DATA/answers/  with `--audit`, answers to be proven: `reprise.embedded.audit`
     DATA/loss.json  while it is not known yet what the log has lost, `streams.log.losses`
 
 Threads: `reprise-subscriber` receives from the engines, `write` decodes, packs and appends, `fold`
 folds and flushes, `log-sync` makes appends durable, and the main thread answers HTTP from the
-kernel that `fold` writes.
+kernel that `fold` writes. With `--audit`, `audit` writes what these answers were.
 """
 
 import asyncio
@@ -23,6 +24,7 @@ from bridge.sockets.reader import open_reader
 from bridge.wire import KINDS
 from query_api.ports import Health, Positions
 from query_api.table_view import TableView
+from reprise.embedded.audit import AnswerLog
 from reprise.embedded.history import EmbeddedHistory
 from reprise.embedded.write_thread import WriteThread
 from reprise.metrics.process import process_registry
@@ -32,8 +34,10 @@ from schemas.errors import DamagedError, StorageError
 from schemas.limits import EMBEDDED_COMMAND_S
 from schemas.positions import Position
 from schemas.registration import Registration, service_key
+from streams.audit.log import DIRECTORY
+from streams.audit.queue import open_audit_queue
 from streams.kernel import array_packer, open_kernel, socket_reader
-from streams.kernel.interface import Kernel
+from streams.kernel.interface import AuditQueue, Kernel
 from streams.log.embedded import EmbeddedLog
 from streams.table.fold import Fold
 from streams.table.history_interface import NO_HISTORY
@@ -64,6 +68,9 @@ class EmbeddedService(TableView):
             StorageError: it cannot be opened.
         """
         self._settings = settings
+        self.audit_queue: AuditQueue | None = None
+        if settings.audit_rate > 0:
+            self.audit_queue = open_audit_queue(settings.audit_rate)
         log = EmbeddedLog(settings.data / "log")
         self.history: EmbeddedHistory | None = None
         try:
@@ -106,25 +113,43 @@ class EmbeddedService(TableView):
             connected=self.write.pump.subscriber.connected,
         )
         self.metrics = process_registry()
-
         self.write.conditions.on_change = self.changed
+        self.audit: AnswerLog | None = None
+        if self.audit_queue is not None:
+            try:
+                self.audit = AnswerLog(
+                    settings.data / DIRECTORY,
+                    self.audit_queue,
+                    seed=settings.seed,
+                    age_max_s=settings.log_retention_s,
+                    conditions=self.write.conditions,
+                )
+            except StorageError:
+                self.write.stop()
+                raise
 
     def _make_kernel(self) -> Kernel:
         return open_kernel(self._settings.seed, name=self._settings.kernel)
 
     def _make_fold(self) -> Fold:
         kernel = self._make_kernel()
+        if self.audit_queue is not None:
+            kernel.audit_into(self.audit_queue)
         fold = Fold(kernel, when_folded=partial(kernel.note_position, 0))
         fold.states.on_change = self.changed
         return fold
 
     def start(self) -> None:
         """Starts recovery and then the write path; returns at once."""
+        if self.audit is not None:
+            self.audit.start()
         self.write.start()
 
     def stop(self) -> None:
         """Stops receiving, then writes what has been received, and closes the data directory."""
         self.write.stop()
+        if self.audit is not None:
+            self.audit.stop()
 
     @property
     def damage(self) -> DamagedError | None:

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
+from reprise.metrics.audit import AUDIT
 from reprise.metrics.delivery import DELIVERY, MEMBERSHIP, REACHABLE
 from reprise.metrics.family import RoleCollector
 from reprise.metrics.http import HTTP
@@ -53,6 +54,7 @@ def embedded_collector(service: "EmbeddedService") -> RoleCollector:
         collector.add(HISTORY, lambda: history)
     collector.add(WAITING, lambda: loop.sink)
     collector.add(COMMANDS, lambda: loop.commands.refused)
+    collector.add(AUDIT, lambda: service.audit)
     collector.add(DISK, lambda: loop.conditions)
     collector.add(RECOVERY, lambda: loop)
     collector.add(FOLDED_OFFSETS, service.positions)

@@ -203,6 +203,7 @@ def serve(
             default_wire=settings.default_wire,
             only_exact=settings.only_exact,
             history=service.history,
+            audit=service.audit_queue,
         ),
         service,
         when_serving=when_serving,

@@ -1,0 +1,74 @@
+"""Keeps an answer that was made step by step, as the kernel keeps those of its one call."""
+
+from time import time
+from typing import NamedTuple
+
+from query_api.http.requests.queries import Query, named_scope
+from schemas.answer_records import encode_answer
+from schemas.answer_states import AnswerState
+from schemas.events import extra_key
+from schemas.identities import PrefixScope
+from schemas.limits import BLOCK_SIZE_MAX
+from streams.kernel.interface import AuditQueue, InstanceMatch, ReadOnlyKernel
+
+_Settled = tuple[int, list[tuple[int, int]]]
+
+
+class Stepped(NamedTuple):
+    """An answer that was made step by step: what was asked, and all that the kernel said."""
+
+    by_hash: bool
+    query: Query
+    scope: PrefixScope
+    matches: list[InstanceMatch]
+
+
+class AnswerAudit:
+    """Of one app; its answers are given on one thread.
+
+    Args:
+        queue: where to.
+    """
+
+    def __init__(self, queue: AuditQueue) -> None:
+        self._queue = queue
+
+    def begin(self, kernel: ReadOnlyKernel) -> tuple[_Settled | None] | None:
+        """Before the kernel is asked; None where the answer is not one of those that are kept."""
+        return (kernel.settled(),) if self._queue.draw() else None
+
+    def end(
+        self, begun: tuple[_Settled | None], kernel: ReadOnlyKernel, stepped: Stepped
+    ) -> bytes | None:
+        """After it was asked: what `push` takes; None, which is counted, where the table was
+        written meanwhile. Cost of hashing what is held of the prompt.
+        """
+        by_hash, query, scope, matches = stepped
+        held = max((match.longest for match in matches), default=0)
+        needed = held // scope.block_size + 1
+        if by_hash:
+            hashes = query.content[: 8 * needed]
+        elif matches:
+            _, salted = named_scope(kernel, query)
+            first_key = extra_key([query.cache_salt]) if salted else b""
+            hashes = kernel.prefix_hashes(query.content, scope.block_size, first_key, needed)
+        else:
+            hashes = b""
+        after = kernel.settled()
+        if begun[0] is None or after is None or begun[0][0] != after[0]:
+            self._queue.note_unsettled()
+            return None
+        blocks = len(query.content) // 8
+        return encode_answer(
+            after[1],
+            scope,
+            query.instance_id,
+            hits_only=False,
+            tokens=blocks * query.block_size if by_hash else len(query.content) // 4,
+            hashes=hashes if scope.block_size <= BLOCK_SIZE_MAX else b"",
+            instances=matches,
+        )
+
+    def push(self, answer: bytes, state: AnswerState) -> None:
+        """Keeps an answer that was given now."""
+        self._queue.push(answer, time(), state.value)

@@ -1,0 +1,153 @@
+"""The log of answers: what the queue kept is written, and a disk that fails costs nothing else."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from reprise.embedded.audit import AnswerLog
+from reprise.embedded.service import EmbeddedService
+from reprise.settings import Settings
+from schemas.answer_records import encode_answer
+from schemas.codec import decode_answers
+from schemas.conditions import Conditions, Part
+from schemas.errors import ConfigurationError, DiskError
+from schemas.identities import Offset
+from schemas.limits import AUDIT_RETRY_S
+from streams.audit.log import AnswersLog, ReadOnlyAnswers
+from streams.audit.queue import open_audit_queue
+from streams.kernel.interface import AuditQueue
+
+ANSWER = encode_answer(
+    [(0, 7)],
+    ("default", "m", "", 16, ""),
+    None,
+    hits_only=False,
+    tokens=16,
+    hashes=bytes(8),
+    instances=(),
+)
+
+
+@pytest.fixture
+def conditions() -> Conditions:
+    return Conditions(lambda: 0.0)
+
+
+@pytest.fixture
+def queue() -> AuditQueue:
+    return open_audit_queue(1.0)
+
+
+@pytest.fixture
+def audit(tmp_path: Path, queue: AuditQueue, conditions: Conditions) -> Iterator[AnswerLog]:
+    made = AnswerLog(
+        tmp_path / "answers", queue, seed=1337, age_max_s=3600.0, conditions=conditions
+    )
+    yield made
+    made.stop()
+
+
+def kept(path: Path) -> list[int]:
+    log = ReadOnlyAnswers(path)
+    found = [
+        given.sequence for entry in log.read(Offset(0)) for given in decode_answers(entry.value)[1]
+    ]
+    log.close()
+    return found
+
+
+def test_what_the_queue_has_is_written_when_it_stops(tmp_path: Path, audit: AnswerLog) -> None:
+    audit.start()
+    for _ in range(3):
+        audit.queue.push(ANSWER, 0.0, "exact")
+    audit.stop()
+    assert kept(tmp_path / "answers") == [0, 1, 2]
+    assert (audit.written, audit.dropped, audit.unsettled) == (3, 0, 0)
+
+
+def test_it_goes_on_behind_what_an_earlier_run_wrote(
+    tmp_path: Path, audit: AnswerLog, conditions: Conditions
+) -> None:
+    audit.queue.push(ANSWER, 0.0, "exact")
+    audit.stop()
+    again = AnswerLog(
+        tmp_path / "answers",
+        open_audit_queue(1.0),
+        seed=1337,
+        age_max_s=3600.0,
+        conditions=conditions,
+    )
+    again.queue.push(ANSWER, 0.0, "exact")
+    again.stop()
+    assert kept(tmp_path / "answers") == [0, 0]
+
+
+def test_a_full_disk_drops_answers_counts_them_and_ends(
+    tmp_path: Path,
+    audit: AnswerLog,
+    conditions: Conditions,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("reprise.embedded.audit.time.monotonic", lambda: clock[0])
+
+    def full(*_: object, **__: object) -> None:
+        raise DiskError(action="append to the log", path="answers", detail="no space left")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(AnswersLog, "append", full)
+        audit.queue.push(ANSWER, 0.0, "exact")
+        audit.write()
+    assert (audit.written, audit.dropped) == (0, 1)
+    assert conditions.has(Part.AUDIT)
+    assert conditions.ready
+    audit.queue.push(ANSWER, 0.0, "exact")
+    audit.write()  # too soon to try again
+    assert (audit.written, audit.dropped) == (0, 2)
+    clock[0] = AUDIT_RETRY_S
+    audit.queue.push(ANSWER, 0.0, "exact")
+    audit.write()
+    assert (audit.written, audit.dropped) == (1, 2)
+    assert not conditions.has(Part.AUDIT)
+    audit.stop()
+    assert kept(tmp_path / "answers") == [2]
+
+
+def test_a_damaged_one_is_set_aside(
+    tmp_path: Path, audit: AnswerLog, conditions: Conditions, caplog: pytest.LogCaptureFixture
+) -> None:
+    audit.stop()
+    for manifest in (tmp_path / "answers").glob("MANIFEST-*"):
+        manifest.write_bytes(b"\xff" * manifest.stat().st_size)
+    again = AnswerLog(
+        tmp_path / "answers",
+        open_audit_queue(1.0),
+        seed=1337,
+        age_max_s=3600.0,
+        conditions=conditions,
+    )
+    again.stop()
+    assert "the answers begin anew" in caplog.text
+    assert len(list(tmp_path.glob("answers.*"))) == 1
+
+
+def service_of(make: Callable[[], EmbeddedService]) -> EmbeddedService:
+    service = make()
+    service.stop()
+    return service
+
+
+def test_a_service_keeps_answers_only_where_it_is_told_to(tmp_path: Path) -> None:
+    quiet = service_of(lambda: EmbeddedService(Settings(data=tmp_path / "quiet")))
+    assert (quiet.audit_queue, quiet.audit) == (None, None)
+    assert not (tmp_path / "quiet" / "answers").exists()
+    told = service_of(lambda: EmbeddedService(Settings(data=tmp_path / "told", audit_rate=0.5)))
+    assert told.audit_queue is not None
+    assert (tmp_path / "told" / "answers").exists()
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.1, float("nan")])
+def test_a_rate_is_a_share(rate: float) -> None:
+    with pytest.raises(ConfigurationError, match="share of answers"):
+        Settings(audit_rate=rate)
