@@ -41,6 +41,7 @@ MODULES: Final = {
     "peers-memory": "peers.memory",
     "growth": "index.growth",
     "tree": "peers.guesses",
+    "audit": "embedded.audit",
     "instances": "embedded.instances",
     "recovery": "embedded.recovery",
     "replay": "embedded.replay",

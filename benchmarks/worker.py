@@ -15,6 +15,7 @@ from benchmarks.distributed import codecs, cold, latency, pipeline, table_topic
 from benchmarks.distributed import fairness as partition
 from benchmarks.embedded import (
     as_of,
+    audit,
     fairness,
     ingest,
     instances,
@@ -40,6 +41,7 @@ MEASUREMENTS: Final[dict[str, Measurement]] = {
     "stages": stages.measure,
     "query": query.measure,
     "cores": cores.measure,
+    "audit": audit.measure,
     "instances": instances.measure,
     "fairness": fairness.measure,
     "large": large.measure,

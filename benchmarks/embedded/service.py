@@ -58,8 +58,9 @@ class Watched(Protocol):
 class Service:
     """One data directory and, between `start` and `kill`, a process on it."""
 
-    def __init__(self, kernel: KernelName) -> None:
+    def __init__(self, kernel: KernelName, *options: str) -> None:
         self._kernel = kernel
+        self._options = options
         self._root = Path(tempfile.mkdtemp(prefix="reprise-bench-"))
         self.data = self._root / "data"
         self._process: subprocess.Popen[str] | None = None
@@ -85,7 +86,7 @@ class Service:
         """Starts the process and waits for `/ready`; returns wall and CPU seconds until then."""
         started = time.monotonic()
         command = [sys.executable, "-m", "reprise", "up", "--data", str(self.data)]
-        command += ["--port", "0", "--kernel", self._kernel]
+        command += ["--port", "0", "--kernel", self._kernel, *self._options]
         environment = os.environ | {"CONDUCTOR_CONFIG_PATH": str(self._root / "none")}
         with (self._root / "stderr").open("a") as log:
             self._process = subprocess.Popen(

@@ -354,8 +354,21 @@ def _simulate() -> list[Aim]:
     ]
 
 
+def _audit() -> list[Aim]:
+    return [
+        Aim(
+            what=f"/query of {tokens}K tokens that is kept (--audit 1), CPU more",
+            figure=Of("audit", f"{tokens}K tokens: CPU more with --audit 1"),
+            at_most=10.0,
+            ours=Of("audit", f"{tokens}K tokens: CPU per request with --audit 1"),
+        )
+        for tokens in (1, 8)
+    ]
+
+
 AIMS: Final = (
     *_queries(),
+    *_audit(),
     *_beside(),
     *_ingest(),
     *_kernel(),

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.__main__ import MODULES
 from benchmarks.distributed import latency, pipeline
 from benchmarks.distributed.fleet_process import FleetSent
-from benchmarks.embedded import fairness, ingest, large, recovery
+from benchmarks.embedded import audit, fairness, ingest, large, recovery
 from benchmarks.embedded.query import FORMS
 from benchmarks.index import cores, growth, memory
 from benchmarks.peers import beside, queries, removing
@@ -124,6 +124,8 @@ def of_latency() -> list[Figure]:
 def made() -> Iterator[set[Of]]:
     yield names("peers", of_peers())
     yield names("beside", of_beside())
+    kept = (count for count in SIZES.prompt_tokens if count <= audit.TOKENS_MAX)
+    yield names("audit", [one for n in kept for one in audit._figures(n, [[1.0, 1.0]], 1)])
     yield names("removing", of_removing())
     yield names(
         "cores",
