@@ -167,6 +167,8 @@ class StubService:
                 if first:  # a subscription takes a moment
                     batches = self._missed(str(wanted["replay_endpoint"]), batches[0][0]) + batches
                     first = False
+                    if self._stop.is_set():
+                        return  # of what was missed a part may not have come
                 with self._lock:
                     for one in batches:
                         self._apply(key, *one)
