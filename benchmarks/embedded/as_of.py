@@ -34,7 +34,8 @@ from streams.log.interface import LogEntry
 from streams.table.driver import FoldDriver, recover
 from streams.table.fold import Fold
 from streams.table.history_interface import NO_HISTORY, RowHistory
-from streams.table.table import Table, run_without_loop
+from streams.table.table import Table
+from streams.table.threads import run_without_loop
 
 RATE: Final = 20_000
 INSTANCES: Final = 8

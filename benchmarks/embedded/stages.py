@@ -32,7 +32,8 @@ from streams.kernel import array_packer, open_kernel, socket_reader
 from streams.log.embedded import EmbeddedLog
 from streams.log.interface import LogEntry
 from streams.table.fold import Fold
-from streams.table.table import Table, run_without_loop
+from streams.table.table import Table
+from streams.table.threads import run_without_loop
 
 T = TypeVar("T")
 

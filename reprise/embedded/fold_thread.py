@@ -25,7 +25,8 @@ from schemas.limits import (
 )
 from streams.log.interface import LogEntry
 from streams.table.driver import FoldDriver
-from streams.table.table import Table, run_without_loop
+from streams.table.table import Table
+from streams.table.threads import run_without_loop
 
 NEVER: Final = float("-inf")
 logger = logging.getLogger(__name__)

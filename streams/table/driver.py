@@ -19,8 +19,8 @@ from streams.table.fold import INTERNAL_ERROR, NO_OFFSET, SkippedRecord
 from streams.table.recovery import Plan
 from streams.table.releasing import release_some
 from streams.table.skip_log import SkipLog
-from streams.table.table import Table, run_without_loop
-from streams.table.threads import in_thread
+from streams.table.table import Table
+from streams.table.threads import in_thread, run_without_loop
 
 _NEVER: Final = float("inf")
 

@@ -58,7 +58,6 @@ from streams.table.rows.rewriting import Rewriting
 from streams.table.rows.writer import Flush, RowWriter
 from streams.table.store import Local, StoredRows, TableStore
 from streams.table.threads import in_thread
-from streams.table.threads import run_without_loop as run_without_loop
 from streams.table.topic_copy import TopicCopy
 from streams.table.topic_interface import TableTopic
 

@@ -29,7 +29,8 @@ from streams.log.interface import LogEntry
 from streams.table.driver import FoldDriver
 from streams.table.fold import Fold
 from streams.table.rows.reader import RowReader
-from streams.table.table import Table, run_without_loop
+from streams.table.table import Table
+from streams.table.threads import run_without_loop
 from tests.building import events_record, registered_record, registration, stored
 from tests.fakes import FlushingWorker
 from tests.fuzz.records import Entry, Records

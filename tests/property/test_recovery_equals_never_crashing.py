@@ -24,7 +24,8 @@ from streams.log.interface import LogEntry
 from streams.table.driver import recover
 from streams.table.fold import Fold
 from streams.table.rows.reader import RowReader
-from streams.table.table import Table, run_without_loop
+from streams.table.table import Table
+from streams.table.threads import run_without_loop
 from streams.table.verification import fresh_fold
 from tests.building import (
     cleared,

@@ -15,7 +15,8 @@ from streams.table.driver import recover
 from streams.table.fold import Fold
 from streams.table.recovery import Action
 from streams.table.store import TableStore
-from streams.table.table import Table, run_without_loop
+from streams.table.table import Table
+from streams.table.threads import run_without_loop
 from streams.table.verification import fresh_fold
 from tests.building import events_record, stored
 

@@ -18,7 +18,8 @@ from streams.log.embedded import EmbeddedLog
 from streams.log.interface import LogEntry
 from streams.table.driver import recover
 from streams.table.fold import Fold
-from streams.table.table import Table, run_without_loop
+from streams.table.table import Table
+from streams.table.threads import run_without_loop
 from tests.building import events_record, registered_record, registration, stored
 
 FULL = DiskError(action="write the history", path="history", detail="No space left on device")

@@ -11,7 +11,8 @@ from streams.log.interface import LogEntry
 from streams.table.driver import FoldDriver
 from streams.table.fold import DUPLICATE, Fold
 from streams.table.store import TableStore
-from streams.table.table import Table, run_without_loop
+from streams.table.table import Table
+from streams.table.threads import run_without_loop
 from tests.building import events_record, stored
 from tests.slices import sliced
 

@@ -17,7 +17,8 @@ from streams.table.fold import Fold
 from streams.table.recovery import Action
 from streams.table.repair import Finding, Repair
 from streams.table.suspects import Suspects
-from streams.table.table import Table, run_without_loop
+from streams.table.table import Table
+from streams.table.threads import run_without_loop
 from tests.building import SCOPE, STREAM, events_record, registered_record, registration, stored
 
 ME = PublisherKey(STREAM, 0)

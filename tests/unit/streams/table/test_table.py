@@ -22,7 +22,8 @@ from streams.table.rows import format as rows
 from streams.table.rows.format import RowKind, RowWrite
 from streams.table.rows.reader import RowReader
 from streams.table.store import Local, TableStore
-from streams.table.table import Table, run_without_loop
+from streams.table.table import Table
+from streams.table.threads import run_without_loop
 from streams.table.verification import fresh_fold
 from tests.building import (
     SCOPE,
