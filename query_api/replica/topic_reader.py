@@ -22,8 +22,6 @@ from concurrent.futures import Future
 from time import monotonic, time
 from typing import Any, TypeVar
 
-import uvloop
-
 from brokers.availability import describe
 from brokers.backoff import Backoff
 from brokers.client_internals import start_client
@@ -98,7 +96,7 @@ class TopicReader:
         ]
         self._servers = settings.bootstrap
         self._answered_at = monotonic()
-        self._loop = uvloop.new_event_loop()
+        self._loop = asyncio.new_event_loop()
         self._closers: list[Callable[[], Awaitable[None]]] = []
         self._stopping = False
         self._thread = threading.Thread(target=self._run_loop, name="kafka", daemon=True)

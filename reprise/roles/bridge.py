@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-import uvloop
 
 from bridge.service import Bridge, BridgeSettings
 from bridge.sockets.reader import open_reader
@@ -58,7 +57,7 @@ def run_bridge(options: BridgeOptions) -> None:
     """
     raise_open_files_limit()
     quiet_client()
-    uvloop.run(_run(options))
+    asyncio.run(_run(options))
 
 
 async def _run(options: BridgeOptions) -> None:

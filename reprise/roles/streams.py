@@ -11,8 +11,6 @@ import signal
 from functools import partial
 from typing import Final
 
-import uvloop
-
 from brokers.availability import quiet_client
 from reprise.metrics.roles import http_collector, worker_metrics
 from reprise.monitor import listen, monitor_app, monitor_connections, monitored_beside
@@ -44,7 +42,7 @@ def work(settings: StreamsSettings) -> None:
     """
     quiet_client()
     quiet_logs(logging.getLogger().level)
-    uvloop.run(_work(settings))
+    asyncio.run(_work(settings))
 
 
 async def _work(settings: StreamsSettings) -> None:

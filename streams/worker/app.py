@@ -14,8 +14,6 @@ partitions:
 What is overridden, most of it private (`tests/unit/streams/worker/test_seams.py` compares names and
 parameters with the pinned versions):
 
-    `__init__`, `_close_thread_loop_on_stop` of the thread
-        its loop is uvloop's, as the worker's own: asyncio's costs more.
     `_create_worker_consumer`, `_new_consumer_thread`, `_new_transport`
         our options: TLS and SASL, the sticky assignor that all versions of a worker share, read
         committed, messages of 8 MiB.
@@ -76,7 +74,6 @@ from types import SimpleNamespace
 from typing import Any, Final, NamedTuple, cast
 
 import faust
-import uvloop
 from faust.app.base import BootStrategy
 from faust.streams import Stream
 from faust.tables.manager import TableManager
@@ -126,10 +123,6 @@ class _Thread(driver.AIOKafkaConsumerThread):
 
     app: "WorkerApp"
     Worker = _Daemon
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, thread_loop=uvloop.new_event_loop(), **options)
-        self._close_thread_loop_on_stop = True  # which it does with those that it makes
 
     def _create_worker_consumer(self, transport: driver.Transport) -> Any:
         return self.app.new_consumer()

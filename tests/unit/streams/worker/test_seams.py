@@ -15,7 +15,7 @@ from faust.streams import Stream
 from faust.tables.manager import TableManager
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
-from mode.threads import ServiceThread, WorkerThread
+from mode.threads import WorkerThread
 
 from brokers.errors import DamagedError, KafkaError
 from brokers.interface import Partition
@@ -36,7 +36,6 @@ OVERRIDDEN = [
 ]
 OWN = {
     "_Daemon.__init__",
-    "_Thread.__init__",
     "_Tables._open",
     "_Consumer.__init__",
     "_Consumer._read_past",
@@ -100,8 +99,6 @@ def test_what_is_called_is_there(cls: type, name: str, parameters: list[str]) ->
 def test_what_is_read_is_there() -> None:
     assert hasattr(driver.Transport, "Consumer")
     assert driver.AIOKafkaConsumerThread.Worker is WorkerThread
-    assert "thread_loop" in inspect.signature(ServiceThread.__init__).parameters
-    assert "if self._close_thread_loop_on_stop" in inspect.getsource(ServiceThread)
     assert "_read_offset" in inspect.getsource(driver.AIOKafkaConsumerThread)
     assert "generation_id=self.app.consumer_generation_id" in inspect.getsource(driver.Consumer)
 
