@@ -85,6 +85,7 @@ class Past:
         self._store = store
         self._log = log
         self._make_kernel = make_kernel
+        self._seed = make_kernel().seed
         self._partition = partition
         self._clock = clock
         self._lock = threading.Lock()
@@ -296,8 +297,7 @@ class Past:
                 yield bounds, Flushed(bounds.run, covers)
 
     def _runs(self) -> list[RunBounds]:
-        seed = self._make_kernel().seed
-        return [one for one in self._store.runs(self._partition) if one.seed == seed]
+        return [one for one in self._store.runs(self._partition) if one.seed == self._seed]
 
     def _load(
         self,
