@@ -4,12 +4,15 @@
     ----------------  ----------------------------  ------------------------------------------------
     producer          events, cursors               -
     fenced_producer   flushes of a table            its epoch is another's; a batch is a whole flush
+    answers_producer  answers that are kept         not compressed: most of an answer is hashes
     epoch_producer    whole tables                  transactional: only that gives a new epoch, and
                                                     makes more than one batch count together
     entry_producer    registry entries              not idempotent: such a producer never gives an
                                                     entry up, and what was refused would take
                                                     effect later
     reader            any topic, from an offset     committed or not: only a table has transactions
+    log_reader        stretches of the events       a fetch at the end waits next to no time, for
+                                                    it holds up the fetch of the next stretch
     replica_reader    table and registry            no reset: an offset that is gone is an error;
                                                     small fetches: queries share the process
     member            registry, as a bridge         a short rebalance: a bridge hands over at once
@@ -64,6 +67,7 @@ from schemas.limits import (
     KAFKA_MESSAGE_MAX_BYTES,
     KAFKA_METADATA_MS,
     KAFKA_REQUEST_MS,
+    LOG_FETCH_WAIT_MS,
     READ_FETCH_WAIT_MS,
     REGISTRY_ENTRY_MS,
     REPLICA_FETCH_BYTES_MAX,
@@ -131,6 +135,14 @@ class Clients:
             ),
         )
 
+    def answers_producer(self) -> Producer:
+        """As `producer`, for what no codec makes smaller."""
+        changed = {"compression_type": None, "max_batch_size": KAFKA_BATCH_BYTES}
+        return cast(
+            Producer,
+            AIOKafkaProducer(**self._options, **{**_PRODUCER, **changed}, enable_idempotence=True),
+        )
+
     def fenced_producer(self, epoch: Epoch, *, batch_bytes_max: int) -> Producer:
         """Writes batches under the epoch, until the broker has given a newer one.
 
@@ -180,9 +192,28 @@ class Clients:
         )
         return expect_every_offset(made) if every_offset else made
 
-    def replica_reader(self) -> Consumer:
-        """Reads many partitions until it is stopped; raises where an offset is gone."""
-        return self._consumer(
+    def log_reader(self) -> Consumer:
+        """Reads stretches of a log here and there, each as soon as it is asked for one; raises
+        where an offset is gone. Between two stretches its partition is to be paused.
+        """
+        return expect_every_offset(
+            self._consumer(
+                {
+                    "auto_offset_reset": "none",
+                    "fetch_max_wait_ms": LOG_FETCH_WAIT_MS,
+                    "isolation_level": "read_committed",
+                    "request_timeout_ms": REPLICA_REQUEST_MS,
+                }
+            )
+        )
+
+    def replica_reader(self, *, every_offset: bool = False) -> Consumer:
+        """Reads many partitions until it is stopped; raises where an offset is gone.
+
+        Args:
+            every_offset: as of `reader`.
+        """
+        made = self._consumer(
             {
                 "auto_offset_reset": "none",
                 "fetch_max_bytes": REPLICA_FETCH_BYTES_MAX,
@@ -191,6 +222,7 @@ class Clients:
                 "request_timeout_ms": REPLICA_REQUEST_MS,
             }
         )
+        return expect_every_offset(made) if every_offset else made
 
     def member(self, group: str, *, session_s: float) -> Consumer:
         """A bridge's membership in its group.

@@ -25,6 +25,7 @@ __all__ = [
     "Epoch",
     "EpochProducer",
     "Message",
+    "OffsetAtTime",
     "Partition",
     "Producer",
     "RebalanceListener",
@@ -63,6 +64,15 @@ class SentMessage(Protocol):
     @property
     def offset(self) -> int:
         """Its place there."""
+        ...
+
+
+class OffsetAtTime(Protocol):
+    """A message that a time led to."""
+
+    @property
+    def offset(self) -> int:
+        """Its place."""
         ...
 
 
@@ -193,6 +203,10 @@ class Consumer(Protocol):
         """Reads on from there."""
         ...
 
+    def pause(self, *partitions: Partition) -> None:
+        """Fetches nothing of them until they are assigned again."""
+        ...
+
     def assignment(self) -> set[Partition]:
         """What it reads now: what it was assigned, or was given by its group."""
         ...
@@ -213,6 +227,12 @@ class Consumer(Protocol):
 
     async def end_offsets(self, partitions: Sequence[Partition]) -> Mapping[Partition, int]:
         """The offsets after the last messages."""
+        ...
+
+    async def offsets_for_times(
+        self, timestamps_ms: Mapping[Partition, int]
+    ) -> "Mapping[Partition, OffsetAtTime | None]":
+        """The first message of each that is no older; None where there is none."""
         ...
 
     async def commit(self, offsets: Mapping[Partition, int]) -> None:

@@ -6,7 +6,14 @@ import msgspec
 
 from schemas.errors import ConfigurationError
 from schemas.limits import PORT_MAX
-from schemas.topics import EVENTS_PARTITIONS, REGISTRY_PARTITIONS, Topics, topics_of
+from schemas.topics import (
+    EVENTS_PARTITIONS,
+    REGISTRY_PARTITIONS,
+    Topics,
+    TopicSpec,
+    answers_topic,
+    topics_of,
+)
 
 
 class Secret(str):
@@ -115,6 +122,11 @@ class KafkaSettings(msgspec.Struct, frozen=True, kw_only=True):
             events_partitions=self.events_partitions,
             registry_partitions=self.registry_partitions,
         )
+
+    @property
+    def answers(self) -> TopicSpec:
+        """The topic of answers, which is there only where a replica keeps them."""
+        return answers_topic(self.topic_prefix)
 
 
 def _is_topic_name(text: str) -> bool:

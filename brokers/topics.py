@@ -56,21 +56,27 @@ class _Partitions(NamedTuple):
     led: int  # how many of them have a leader, that is, can be used
 
 
-async def ensure_topics(settings: KafkaSettings, outage: Outage | None = None) -> None:
-    """Returns once all four topics exist, can be used, and are as they must be.
+async def ensure_topics(
+    settings: KafkaSettings,
+    outage: Outage | None = None,
+    *,
+    specs: Sequence[TopicSpec] | None = None,
+) -> None:
+    """Returns once the topics exist, can be used, and are as they must be.
 
     Waits for brokers that are away for as long as it takes; cancel it to give up.
 
     Args:
         settings: of the deployment.
         outage: told while it waits, and what for.
+        specs: the topics; None: the four that every deployment has.
 
     Raises:
         ConfigurationError: a topic has another shape than it must have or may not be created, or
             the brokers refuse the credentials.
     """
     options = client_options(settings)
-    attempt = partial(_ensure, settings, options)
+    attempt = partial(_ensure, settings, options, settings.topics if specs is None else specs)
     await until_reached(attempt, servers=settings.bootstrap, outage=outage)
 
 
@@ -91,11 +97,13 @@ async def count_partitions(options: ClientOptions, topic: str) -> int:
     return found.total
 
 
-async def _ensure(settings: KafkaSettings, options: ClientOptions) -> None:
+async def _ensure(
+    settings: KafkaSettings, options: ClientOptions, specs: Sequence[TopicSpec]
+) -> None:
     await check_access(options)
     async with _admin(options) as admin:
-        await _create_missing(admin, settings)
-        await _check_configs(admin, settings.topics)
+        await _create_missing(admin, specs, settings.replication)
+        await _check_configs(admin, specs)
 
 
 @asynccontextmanager
@@ -108,22 +116,22 @@ async def _admin(options: ClientOptions) -> AsyncIterator[AIOKafkaAdminClient]:
         await admin.close()
 
 
-async def _create_missing(admin: AIOKafkaAdminClient, settings: KafkaSettings) -> None:
+async def _create_missing(
+    admin: AIOKafkaAdminClient, specs: Sequence[TopicSpec], replication: int
+) -> None:
     end = asyncio.get_running_loop().time() + TOPIC_SETTLE_S
     while True:
         present = await _describe(admin)
-        missing = [spec for spec in settings.topics if spec.name not in present]
-        for spec in settings.topics:
+        missing = [spec for spec in specs if spec.name not in present]
+        for spec in specs:
             if spec not in missing:
                 _check_partitions(spec, present[spec.name])
-        if not missing and all(
-            present[spec.name].led == spec.partitions for spec in settings.topics
-        ):
+        if not missing and all(present[spec.name].led == spec.partitions for spec in specs):
             return
         if asyncio.get_running_loop().time() > end:
             raise KafkaTimeoutError("the topics are not usable yet: partitions have no leader")
         if missing:
-            await _create(admin, missing, settings.replication)
+            await _create(admin, missing, replication)
         await asyncio.sleep(TOPIC_SETTLE_PAUSE_S)
 
 
@@ -141,6 +149,11 @@ async def _describe(admin: AIOKafkaAdminClient) -> dict[str, _Partitions]:
 def _check_partitions(spec: TopicSpec, got: _Partitions) -> None:
     if got.total == spec.partitions:
         return
+    if spec.name.endswith(".answers"):
+        raise ConfigurationError(
+            f"Expected `{spec.partitions}` partitions, got `{got.total}` in topic: {spec.name}."
+            " Delete the topic to have it created again, or choose another --topic-prefix"
+        )
     flag = "--registry-partitions" if _is_registry(spec) else "--events-partitions"
     raise ConfigurationError(
         f"Expected `{spec.partitions}` partitions, got `{got.total}` in topic: {spec.name}."

@@ -5,6 +5,7 @@ One record is one msgpack map, and has the answers of a short window:
     kind     str    "answers"
     version  int    1; a reader skips and counts records of a newer version
     run      int    of the service that gave them: Unix microseconds of its start
+    replica  str    which of several services it was, as host:port; "" of the embedded form
     seed     int    of the prefix hash, u64
     answers  array  of answers, in the order of their numbers
 
@@ -23,7 +24,7 @@ One answer is one msgpack array:
     time         float  Unix seconds when it was given; informs, orders nothing
     state        str    a `schemas.answer_states.AnswerState`; of the moment, not of the log
     sequence     int    of the run, from 0. One that is missing was dropped, or was given while a
-                        record was half folded, so that no position has it
+                        record was half folded, or a flush half applied: no position has it
 
 The answer is what a fold of the log up to `positions` gives, number for number; `reprise audit
 verify` shows that. `only=exact` and `detail=1` choose from it and add to it afterwards.
@@ -103,6 +104,7 @@ class AnswersRecord(msgspec.Struct, kw_only=True, frozen=True, tag_field="kind",
 
     run: _Unsigned
     seed: _Unsigned
+    replica: str = ""
     version: int = ANSWERS_VERSION
     answers: msgspec.Raw
 
@@ -133,8 +135,8 @@ def end_answer(time: float, state: str, sequence: int) -> bytes:
     return b"".join(map(_encoder.encode, (time, state, sequence)))
 
 
-def encode_answers(run: int, seed: int, count: int, answers: bytes) -> bytes:
+def encode_answers(run: int, seed: int, count: int, answers: bytes, *, replica: str = "") -> bytes:
     """The record of so many encoded answers, one behind the other. Cost O(bytes)."""
-    empty = _encoder.encode(AnswersRecord(run=run, seed=seed, answers=_EMPTY))
+    empty = _encoder.encode(AnswersRecord(run=run, seed=seed, replica=replica, answers=_EMPTY))
     # The array stands last, so that what may be a megabyte is copied once.
     return b"".join((empty[:-1], b"\xdd", count.to_bytes(4, "big"), answers))

@@ -39,6 +39,8 @@ ENTRIES_NAMED_MAX: Final = 100  # unusable ones logged, for each reason; all are
 
 # Topics. Tombstones: a reader that was away for longer may miss one, and must read from the start.
 EVENTS_RETENTION_MS: Final = 7 * 24 * 3600 * 1000
+ANSWERS_RETENTION_MS: Final = EVENTS_RETENTION_MS  # an older answer can be proven no more
+ANSWERS_PARTITION_BYTES: Final = 1 * GIB  # the oldest answers of a partition go first
 TOMBSTONE_RETENTION_MS: Final = 24 * 3600 * 1000
 COMPACTED_SEGMENT_MS: Final = 10 * 60 * 1000  # only closed segments are compacted
 COMPACTED_SEGMENT_BYTES: Final = 8 * MIB  # what is being written is never compacted
@@ -75,6 +77,7 @@ READ_POLL_MS: Final = 1_000
 CLIENT_LEAVE_S: Final = 0.9  # for a client that is cut short to end its start, or its connections
 READ_STALLED_POLLS_MAX: Final = 60  # in a row without a message, though there are more
 READ_FETCH_WAIT_MS: Final = 100  # at the end of a partition a fetch waits in vain for this long
+LOG_FETCH_WAIT_MS: Final = 5  # the same, where another stretch is asked for next
 FETCH_GATHER_S: Final = 0.005  # from an answer with some records to the next fetch: latency
 FETCH_GATHER_BYTES: Final = 256 * KIB  # after a larger answer there is no pause: there is more
 FETCH_UNREADABLE_S: Final = 2.0  # answered without a record, though there are more: it is looked at
@@ -270,6 +273,7 @@ TAIL_REACH_S: Final = 10.0  # without an answer from Kafka for this long, it giv
 TAIL_POLL_S: Final = 0.25  # between two looks for new records: the age of what it prints
 TAIL_RECORDS_MAX: Final = 500  # read at once and printed, before the next ones
 TAIL_KEY_NESTING_MAX: Final = 8  # of extra keys shown as values; deeper ones are shown as hex
+OTHER_LOG_RECORDS_MAX: Final = 1024  # looked at to tell whether a log is still the same
 CORRUPT_READ_RECORDS_MAX: Final = 4096  # read one by one past a corrupt batch, and held in memory
 
 # table: flushes and rows.
@@ -349,6 +353,10 @@ HISTORY_TAIL_BYTES_MAX: Final = GIB  # of records for one answer: reason="as_of_
 HISTORY_RECORDS_MAX: Final = 1_000_000  # folded to find the one that changed a block
 HISTORY_ANSWER_S: Final = 30.0  # for one answer: the same
 HISTORY_ANSWERS_MAX: Final = 8  # that wait for their turn: reason="as_of_busy"
+HISTORY_RECORDS_PER_TURN_MAX: Final = 4096  # of the events topic, folded at once
+HISTORY_PAUSED_S: Final = 45.0  # stood still for so long, it opens its tables anew
+HISTORY_RETAIN_S: Final = 60.0  # how often what is old is dropped, in the distributed form
+LOG_READ_RECORDS_MAX: Final = 4096  # of the events topic, given to one that reads it as a log
 EXPLAINED_CHANGES_MAX: Final = 16  # of one block; each takes a fold of one flush
 HISTORY_FOLDS_KEPT: Final = 2  # of the last answers: each may take the memory of its scope
 
@@ -361,6 +369,7 @@ AUDIT_RETRY_S: Final = 10.0  # after it could not be written; what is given mean
 AUDIT_BYTES: Final = 4 * GIB  # the oldest goes first; an answer of 4,096 tokens has 2 KiB of hashes
 AUDIT_FILES_BYTES: Final = 5 * GIB  # on the disk: what was dropped goes a file at a time
 AUDIT_SHOWN_MAX: Final = 100  # answers that disagree and are named; all are counted
+AUDIT_LEAVE_S: Final = 2.0  # for Kafka to take what is left when a replica stops
 
 # ====================================================================================== query_api
 
@@ -599,6 +608,11 @@ assert COMPACTED_SEGMENT_MS < TOMBSTONE_RETENTION_MS, "a segment is closed befor
 assert 2000 * REGISTERED_AGAIN_S < EVENTS_RETENTION_MS, "the log always says who is registered"
 
 assert AUDIT_BYTES + GIB <= AUDIT_FILES_BYTES, "no file goes before its records were dropped"
+assert AUDIT_RECORD_BYTES < KAFKA_BATCH_BYTES, "a batch has some records of answers"
+assert AUDIT_QUEUE_BYTES < ANSWERS_PARTITION_BYTES, "what waited for Kafka is not gone at once"
+assert 2 * AUDIT_LEAVE_S + 2 * CLIENT_LEAVE_S < SHUTDOWN_S, (
+    "a replica stops in time, Kafka away or not"
+)
 assert AUDIT_QUEUE_BYTES < AUDIT_BYTES, "a window of answers is a small part of their log"
 
 # table

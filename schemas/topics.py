@@ -5,11 +5,12 @@
     PREFIX.cursors     publisher (msgpack)    `CursorNote` of the bridge          compact
     PREFIX.events      stream key (msgpack)   a record (`schemas.records`)        delete
     PREFIX.table       row key                row (`streams.table.rows.format`), null    compact
+    PREFIX.answers     run (as text)          answers (`schemas.answer_records`)    delete
 
-`events` and `table` have the same number of partitions, and partition p of `table` is the table of
-partition p of `events`. `registry` and `cursors` have the same number, too: the bridge that is
-given a partition of one owns that partition of the other. Keys are msgpack arrays of the identity's
-fields.
+The last one is there only where a replica has `--audit`. `events` and `table` have the same number
+of partitions, and partition p of `table` is the table of partition p of `events`. `registry` and
+`cursors` have the same number, too: the bridge that is given a partition of one owns that partition
+of the other. Keys are msgpack arrays of the identity's fields, but for `answers`.
 """
 
 from enum import StrEnum
@@ -19,6 +20,8 @@ import msgspec
 
 from schemas.identities import PublisherKey, StreamKey
 from schemas.limits import (
+    ANSWERS_PARTITION_BYTES,
+    ANSWERS_RETENTION_MS,
     COMPACTED_SEGMENT_BYTES,
     COMPACTED_SEGMENT_MS,
     EVENTS_RETENTION_MS,
@@ -31,6 +34,7 @@ from schemas.registration import Registration
 
 EVENTS_PARTITIONS: Final = 8
 REGISTRY_PARTITIONS: Final = 16
+ANSWERS_PARTITIONS: Final = 4
 
 
 class Cleanup(StrEnum):
@@ -50,7 +54,7 @@ class TopicSpec(NamedTuple):
 
 
 class Topics(NamedTuple):
-    """The four topics of one deployment."""
+    """The four topics that every deployment has."""
 
     registry: TopicSpec
     cursors: TopicSpec
@@ -104,6 +108,25 @@ def encode_note(note: CursorNote) -> bytes:
 def encode_stream(stream: StreamKey) -> bytes:
     """The key of a stream in `events`."""
     return _encoder.encode(stream)
+
+
+def encode_run(run: int) -> bytes:
+    """The key of the answers of one run of a replica in `answers`."""
+    return b"%d" % run
+
+
+def answers_topic(prefix: str) -> TopicSpec:
+    """The topic of answers of a deployment. Readers take it with any number of partitions."""
+    return TopicSpec(
+        f"{prefix}.answers",
+        ANSWERS_PARTITIONS,
+        Cleanup.DELETE,
+        {
+            "retention.ms": str(ANSWERS_RETENTION_MS),
+            "retention.bytes": str(ANSWERS_PARTITION_BYTES),
+            "max.message.bytes": str(KAFKA_MESSAGE_MAX_BYTES),
+        },
+    )
 
 
 def topics_of(prefix: str, *, events_partitions: int, registry_partitions: int) -> Topics:
