@@ -6,13 +6,19 @@ where retention has left a hole.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from heapq import heappop, heappush
 from pathlib import Path
 from typing import NamedTuple
 
-from schemas.answer_records import AnsweredInstance, AnsweredRank, GivenAnswer
+from schemas.answer_records import (
+    AnsweredInstance,
+    AnsweredRank,
+    AnswerPosition,
+    AnswersRecord,
+    GivenAnswer,
+)
 from schemas.codec import decode_answers
 from schemas.errors import PastError, RecordError, RecordFormatError
 from schemas.identities import Offset, PrefixScope, StreamKey
@@ -28,13 +34,19 @@ from streams.table.fold import NO_OFFSET, Fold
 
 
 class Disagreement(NamedTuple):
-    """What an answer said of one instance, and what is so; None where it has no such instance."""
+    """What an answer said of one instance, and what is so; None where it has no such instance.
+
+    Attributes:
+        detail: what else is wrong with the answer, where no instance differs.
+    """
 
     answer: GivenAnswer
     run: int
     instance_id: str
     said: AnsweredInstance | None
     found: AnsweredInstance | None
+    replica: str = ""
+    detail: str = ""
 
 
 class Verified:
@@ -42,18 +54,19 @@ class Verified:
 
     Attributes:
         answers: that were read.
-        first, last: the positions that they were given at; -1, -1 for none.
+        lowest, highest: by partition, the positions that they were given at.
         agreed, disagreed: of those that could be derived again.
         beyond: those that could not; `beyond_reason` says why, of the first one.
         missing: numbers between those that were read: dropped, or given while a record was half
-            folded.
+            folded, or a flush half applied.
         unreadable: records of the log of answers that are none, or a newer Reprise's; and which.
         shown: disagreements, at most `AUDIT_SHOWN_MAX`.
     """
 
     def __init__(self) -> None:
         self.answers = self.agreed = self.disagreed = self.beyond = self.missing = 0
-        self.first = self.last = -1
+        self.lowest: dict[int, int] = {}
+        self.highest: dict[int, int] = {}
         self.beyond_reason = ""
         self.unreadable = 0
         self.unreadable_reason = ""
@@ -63,6 +76,67 @@ class Verified:
     def is_proven(self) -> bool:
         """Whether nothing disagrees, and everything could be read."""
         return not self.disagreed and not self.unreadable
+
+    @property
+    def done(self) -> int:
+        """Answers of which it is known."""
+        return self.agreed + self.disagreed + self.beyond
+
+    def note_read(self, positions: Iterable[AnswerPosition]) -> None:
+        """An answer was read, which was given there."""
+        self.answers += 1
+        for partition, offset in positions:
+            self.lowest[partition] = min(self.lowest.get(partition, offset), offset)
+            self.highest[partition] = max(self.highest.get(partition, offset), offset)
+
+    def note_unreadable(self, where: str, error: RecordError) -> None:
+        """A record of answers is none."""
+        self.unreadable += 1
+        self.unreadable_reason = self.unreadable_reason or f"{where}: {error}"
+
+    def note_beyond(self, reason: str) -> None:
+        """An answer cannot be derived again."""
+        self.beyond += 1
+        self.beyond_reason = self.beyond_reason or reason
+
+    def note_derived(
+        self, given: GivenAnswer, found: tuple[AnsweredInstance, ...], record: AnswersRecord
+    ) -> None:
+        """An answer of the record was derived again."""
+        detail = _wrong_hashes(given, found)
+        if found == given.instances and not detail:
+            self.agreed += 1
+            return
+        self.disagreed += 1
+        said_by, found_by = _by_name(given.instances), _by_name(found)
+        differ = [
+            Disagreement(given, record.run, name, said_by.get(name), so, record.replica)
+            for name in sorted(said_by.keys() | found_by.keys())
+            if said_by.get(name) != (so := found_by.get(name))
+        ]
+        if not differ:
+            detail = detail or "the same instances, in another order or more than once"
+            differ = [Disagreement(given, record.run, "", None, None, record.replica, detail)]
+        self.shown += differ[: AUDIT_SHOWN_MAX - len(self.shown)]
+
+
+class Numbers:
+    """Which numbers of answers were read, of each run."""
+
+    def __init__(self) -> None:
+        self._read: dict[tuple[str, int], tuple[int, int, int]] = {}  # first, last, how many
+
+    def note(self, record: AnswersRecord, answers: Sequence[GivenAnswer]) -> None:
+        """Those of one record, which has some."""
+        numbers = [given.sequence for given in answers]
+        of = (record.replica, record.run)
+        first, last, count = self._read.get(of, (numbers[0], numbers[0], 0))
+        self._read[of] = (min(first, *numbers), max(last, *numbers), count + len(numbers))
+
+    @property
+    def missing(self) -> int:
+        """How many were not read, of those between the first and the last of each run."""
+        return sum(max(last - first + 1 - n, 0) for first, last, n in self._read.values())
 
 
 class Rederived:
@@ -195,88 +269,78 @@ class AnswersVerification:
         verified = self._verified
         for seed in sorted(self._records):
             rederived = Rederived(self._log, self._history, seed)
-            for run, given in self._by_position(seed):
-                self._check(run, given, rederived)
-                done = verified.agreed + verified.disagreed + verified.beyond
-                on_progress(done, verified.answers)
+            for record, given in self._by_position(seed):
+                self._check(record, given, rederived)
+                on_progress(verified.done, verified.answers)
         return verified
 
     def _survey(self) -> None:
         verified = self._verified
-        sequences: dict[int, tuple[int, int, int]] = {}  # by run: first, last, how many
-        first: int | None = None
+        numbers = Numbers()
         for entry in self._answers.read(Offset(0)):
             try:
                 record, answers = decode_answers(entry.value)
                 positions = [_offset_of(given) for given in answers]
             except RecordError as error:
-                verified.unreadable += 1
-                where = f"record {entry.offset} of the log of answers"
-                verified.unreadable_reason = verified.unreadable_reason or f"{where}: {error}"
+                verified.note_unreadable(f"record {entry.offset} of the log of answers", error)
                 continue
             if not answers:
                 continue
-            numbers = [given.sequence for given in answers]
-            known = sequences.get(record.run, (numbers[0], numbers[0], 0))
-            sequences[record.run] = (
-                min(known[0], *numbers),
-                max(known[1], *numbers),
-                known[2] + len(numbers),
-            )
-            verified.answers += len(answers)
-            lowest = min(positions)
-            first = lowest if first is None else min(first, lowest)
-            verified.last = max(verified.last, *positions)
-            self._records[record.seed].append((lowest, entry.offset))
-        verified.first = -1 if first is None else first
-        verified.missing = sum(max(last - low + 1 - n, 0) for low, last, n in sequences.values())
+            numbers.note(record, answers)
+            for given in answers:
+                verified.note_read(given.positions)
+            self._records[record.seed].append((min(positions), entry.offset))
+        verified.missing = numbers.missing
 
-    def _by_position(self, seed: int) -> Iterator[tuple[int, GivenAnswer]]:
-        """Runs and answers by rising position. What is held at once are the records that overlap:
-        those of some windows.
+    def _by_position(self, seed: int) -> Iterator[tuple[AnswersRecord, GivenAnswer]]:
+        """Answers, and their records, by rising position. What is held at once are the records that
+        overlap: those of some windows.
         """
-        waiting: list[tuple[int, int, int, GivenAnswer]] = []
+        waiting: list[tuple[int, int, AnswersRecord, GivenAnswer]] = []
         number = 0
         reader: Iterator[LogEntry] = iter(())
         expected = Offset(-1)
         for lowest, at in sorted(self._records[seed]):
             while waiting and waiting[0][0] < lowest:
-                _, _, run, given = heappop(waiting)
-                yield run, given
+                yield heappop(waiting)[2:]
             if at != expected:
                 reader = iter(self._answers.read(at))
             entry = next(reader)
             expected = Offset(at + 1)
             record, answers = decode_answers(entry.value)
             for given in answers:
-                heappush(waiting, (_offset_of(given), number, record.run, given))
+                heappush(waiting, (_offset_of(given), number, record, given))
                 number += 1
         while waiting:
-            _, _, run, given = heappop(waiting)
-            yield run, given
+            yield heappop(waiting)[2:]
 
-    def _check(self, run: int, given: GivenAnswer, rederived: Rederived) -> None:
+    def _check(self, record: AnswersRecord, given: GivenAnswer, rederived: Rederived) -> None:
         verified = self._verified
         try:
             kernel = rederived.kernel_at(_offset_of(given))
         except PastError as error:
-            verified.beyond += 1
-            verified.beyond_reason = verified.beyond_reason or str(error)
+            verified.note_beyond(str(error))
             return
         found = answer_again(kernel, given)
         if found != given.instances:
             earlier = rederived.earlier_kernel_at(_offset_of(given))
             if earlier is not None and answer_again(earlier, given) == given.instances:
                 found = given.instances
-        if found == given.instances:
-            verified.agreed += 1
-            return
-        verified.disagreed += 1
-        said_by, found_by = _by_name(given.instances), _by_name(found)
-        for name in sorted(said_by.keys() | found_by.keys()):
-            said, so = said_by.get(name), found_by.get(name)
-            if said != so and len(verified.shown) < AUDIT_SHOWN_MAX:
-                verified.shown.append(Disagreement(given, run, name, said, so))
+        verified.note_derived(given, found, record)
+
+
+def _wrong_hashes(given: GivenAnswer, found: tuple[AnsweredInstance, ...]) -> str:
+    """Why its hashes cannot be those that such an answer is kept with, or "": at least as many as
+    the walk needed, up to the first block that nobody holds, and no more than it has blocks.
+    """
+    block_size = given.scope.block_size
+    if not found or block_size > BLOCK_SIZE_MAX:
+        return ""
+    held = max(instance.longest for instance in found) // block_size
+    blocks, count = given.tokens // block_size, len(given.hashes) // 8
+    if min(held + 1, blocks) <= count <= blocks:
+        return ""
+    return f"{count} prefix hashes, of {blocks} blocks, of which {held} are held"
 
 
 def _by_name(instances: tuple[AnsweredInstance, ...]) -> dict[str, AnsweredInstance]:

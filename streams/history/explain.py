@@ -67,11 +67,13 @@ class Explanation(NamedTuple):
     """What an instance held of a prompt at a position.
 
     Attributes:
+        partition: of the log, that has the instance's records; all offsets are of it.
         match: None where the instance took no part in answers then.
         blocks: of the prompt.
         ended_by: None where it held all of them.
     """
 
+    partition: int
     offset: int
     match: InstanceMatch | None
     blocks: int
@@ -112,16 +114,17 @@ def explain(past: Past, question: Question, offset: Offset) -> Explanation:
         StorageError: rows or records cannot be read.
     """
     scope, prefixes, instance_id = question
-    fold = past.fold_as_of(offset, question.includes, name=(scope, instance_id))
+    fold = past.fold_as_of(offset, question.includes)
     hashes = b"".join(prefix.to_bytes(8, "little") for prefix in prefixes)
     found = fold.kernel.query_by_hash(scope, hashes, instance_id)
     match = found[0] if found else None
     held = match.longest // scope.block_size if match else 0
     if held == len(prefixes):
-        return Explanation(offset, match, len(prefixes), None)
+        return Explanation(past.partition, offset, match, len(prefixes), None)
     changes = _Changes(past, question, prefixes[held])
     before, later = changes.around(offset)
-    return Explanation(offset, match, len(prefixes), EndedBy(held, prefixes[held], before, later))
+    ended_by = EndedBy(held, prefixes[held], before, later)
+    return Explanation(past.partition, offset, match, len(prefixes), ended_by)
 
 
 class _Changes:

@@ -6,10 +6,8 @@ are exact at a flush, and the fold is the same one.
 """
 
 import struct
-import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice, takewhile
 from typing import Final, NamedTuple
 
@@ -19,7 +17,6 @@ from schemas.events import Cleared, Stored
 from schemas.identities import ModelContext, Offset
 from schemas.limits import (
     HISTORY_ANSWER_S,
-    HISTORY_FOLDS_KEPT,
     HISTORY_RECORDS_MAX,
     HISTORY_TAIL_BYTES_MAX,
 )
@@ -65,12 +62,15 @@ class Flushed(NamedTuple):
 
 
 class Past:
-    """Folds as of past positions of one partition. Any thread; one fold is made at a time.
+    """Folds as of past positions of one partition. Any thread.
 
     Args:
         store: what was recorded.
         log: the partition's.
         make_kernel: an empty kernel, of the seed that the rows were made with.
+
+    Attributes:
+        partition: of the log.
     """
 
     def __init__(
@@ -86,10 +86,8 @@ class Past:
         self._log = log
         self._make_kernel = make_kernel
         self._seed = make_kernel().seed
-        self._partition = partition
+        self.partition = partition
         self._clock = clock
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[tuple[int, Hashable, Blocks | None], Fold] = OrderedDict()
 
     def oldest(self, after: int = -1) -> int:
         """The first position behind another one that can be asked; the log's next offset where
@@ -110,10 +108,14 @@ class Past:
         return min(one for one in found if one > after)
 
     def fold_as_of(
-        self, position: Offset, wanted: Wanted, *, name: Hashable, blocks: Blocks | None = None
+        self,
+        position: Offset,
+        wanted: Wanted,
+        *,
+        blocks: Blocks | None = None,
+        kernel: Kernel | None = None,
     ) -> Fold:
-        """The fold of the log up to and including a position, of the streams that are wanted; it is
-        not to be changed.
+        """The fold of the log up to and including a position, of the streams that are wanted.
 
         Cost O(entries of these streams + records since the flush before); some 30 ns an entry where
         blocks are given, 300 where they are not.
@@ -121,32 +123,23 @@ class Past:
         Args:
             position: an offset; -1 for nothing.
             wanted: of which streams.
-            name: equal for equal `wanted`.
             blocks: all that is to be asked of the fold, which then lacks what is not needed for it.
+            kernel: to fold into, beside what it has of other partitions; a new one if None.
 
         Raises:
             PastError: it is beyond what is kept, or takes too long.
             StorageError: rows or records cannot be read.
         """
-        with self._lock:
-            kept = self._kept.pop((position, name, blocks), None)
-            fold = kept or self._fold(position, wanted, blocks)
-            self._kept[position, name, blocks] = fold
-            while len(self._kept) > HISTORY_FOLDS_KEPT:
-                self._kept.popitem(last=False)
-            return fold
-
-    def _fold(self, position: Offset, wanted: Wanted, blocks: Blocks | None) -> Fold:
         log = self._log()
         if position >= log.end_offset:
             raise PastError(
                 "as_of_in_future",
-                f"Expected a position of this log, which ends at {log.end_offset - 1},"
-                f" got: {position}",
+                f"Expected a position of this log, which ends at"
+                f" {self.partition}:{log.end_offset - 1}, got: {self.partition}:{position}",
             )
         flushed = self.flush_before(position)
         tail = self._tail(flushed.covers, position, wanted)
-        fold = Fold(self._make_kernel())
+        fold = Fold(kernel or self._make_kernel())
         if flushed.run is not None:
             selection = None
             if blocks is not None and self._is_all_registered(flushed, wanted, blocks.lora_name):
@@ -238,7 +231,7 @@ class Past:
         """All changes of a context that are kept, as of which flush each, a row at a time. Cost
         O(rows).
         """
-        for bounds in self._store.runs(self._partition):
+        for bounds in self._store.runs(self.partition):
             for value in self._store.all_rows_of(bounds.run, context):
                 row = decode_row(b"", value)
                 if row.kind == RowKind.DELTA:
@@ -250,7 +243,7 @@ class Past:
         """
         found = (
             next(self._store.flushes(bounds.run, position), None)
-            for bounds in self._store.runs(self._partition)
+            for bounds in self._store.runs(self.partition)
         )
         return min((covers for covers in found if covers is not None), default=self.end() - 1)
 
@@ -267,7 +260,7 @@ class Past:
             raise PastError(
                 "as_of_too_old",
                 f"Expected a position that the log and its history reach, the next of which is"
-                f" {self._partition}:{self.oldest(position)}, got: {self._partition}:{position}",
+                f" {self.partition}:{self.oldest(position)}, got: {self.partition}:{position}",
             )
         return Flushed(None, NO_OFFSET)
 
@@ -297,7 +290,7 @@ class Past:
                 yield bounds, Flushed(bounds.run, covers)
 
     def _runs(self) -> list[RunBounds]:
-        return [one for one in self._store.runs(self._partition) if one.seed == self._seed]
+        return [one for one in self._store.runs(self.partition) if one.seed == self._seed]
 
     def _load(
         self,
@@ -316,11 +309,6 @@ class Past:
             reader.unproven(0),
             reader.bridges(0),
         )
-
-    def forget(self) -> None:
-        """Gives back what was kept of earlier folds."""
-        with self._lock:
-            self._kept.clear()
 
 
 def is_wanted(encoded: bytes, wanted: Wanted) -> bool:

@@ -73,6 +73,7 @@ class HistoryRecorder:
         self._clock = clock
         self._run: Run | None = None
         self._table: StoredTable | None = None
+        self._since = 0
         self._forget_waiting()
         self._due_at = clock() + HISTORY_FLUSH_S
         self._retry_at = 0.0
@@ -89,16 +90,24 @@ class HistoryRecorder:
         from now on.
         """
         self._table = table
-        # Of a log that has lost its beginning a fold is not what was known as it came.
-        since = 0 if log.start == 0 else log.end
-        self._attempt(lambda: self._begin(since=since, begun_at=log.end))
+        self._attempt(lambda: self._forget_another_log(log))
+        self._known_again(log)
+        self._attempt(lambda: self._begin(since=self._since, begun_at=log.end))
 
-    def resume(self, table: StoredTable) -> None:
-        """The table goes on with these rows: what is missing of them is copied, or all of them into
-        another run, where they do not follow on what is here. Cost O(rows) where some are missing.
+    def resume(self, table: StoredTable, log: LogBounds) -> None:
+        """The table goes on with these rows, and folds the rest of the log: what is missing of them
+        is copied, or all of them into another run, where they do not follow on what is here. Cost
+        O(rows) where some are missing.
         """
         self._table = table
+        self._known_again(log)
         self._attempt(self._resume)
+
+    def _known_again(self, log: LogBounds) -> None:
+        """Of a log that has lost its beginning a fold need not be what was known as it came: the
+        rows may be those of a table that was being built anew.
+        """
+        self._since = 0 if log.start == 0 else log.end
 
     def add(self, written: Sequence[RowWrite]) -> None:
         """The table has written these; those of a flush end in its `covered` row."""
@@ -138,12 +147,24 @@ class HistoryRecorder:
         if self._table is not None and self._clock() >= self._retry_at:
             self._attempt(self._resume)
 
+    def _forget_another_log(self, log: LogBounds) -> None:
+        """What is known of offsets that this log has not given out is of one that it replaced."""
+        known = self._store.runs(self._partition)
+        if known and max(bounds.last for bounds in known) >= log.end:
+            _logger.warning(
+                "The log of partition %d was made anew: the past of the one before is dropped",
+                self._partition,
+            )
+            self._store.drop_all(self._partition)
+
     def _begin(self, *, since: int, begun_at: int) -> None:
         self._forget_waiting()
         self._run = None
         self._run = self._store.begin_run(
             self._partition, self._seed, since=since, begun_at=begun_at
         )
+        # Its first flush is marked at once: without one, the run before it would be asked.
+        self._due_at = self._clock()
 
     def _resume(self) -> None:
         table = self._table
@@ -157,7 +178,8 @@ class HistoryRecorder:
         known = self._store.runs(self._partition)
         last = known[-1] if known else None
         if last is None or last.seed != self._seed or last.last > covered:
-            self._begin(since=covered + 1, begun_at=covered + 1)
+            begun_at = max(covered + 1, self._since)
+            self._begin(since=begun_at, begun_at=begun_at)
             self._copy(table, newer_than=None)
         else:
             self._run = last.run

@@ -19,6 +19,7 @@ of the log (u64 BE), so that -1, of nothing, sorts first. Rows and their keys ar
 `streams.table.rows.format`.
 """
 
+import logging
 import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -29,6 +30,8 @@ from schemas.identities import ModelContext
 from storage.rocksdb import HISTORY, Database, WriteBatch, disk_errors, new_batch
 from storage.salvage import move_aside
 from streams.table.rows import format as rows
+
+_logger = logging.getLogger(__name__)
 
 FORMAT: Final = 1
 _FORMAT_KEY: Final = b"f"
@@ -115,6 +118,10 @@ class HistoryStore:
             self.damage = str(error)
             move_aside(path, HISTORY.name, path.with_name(path.name + ".corrupt"))
             self._db = Database(path, HISTORY)
+            _logger.warning(
+                "%s. It was moved aside: the past begins anew, and nothing else is lost",
+                self.damage,
+            )
         with disk_errors("read the history", path):
             value = self._db.get(_FORMAT_KEY)
             written = FORMAT if value is None else _U32.unpack(value)[0]
@@ -172,6 +179,16 @@ class HistoryStore:
             if floor is not None and floor > newest.first:
                 dropped += self._drop_flushes(newest.run, floor)
         return dropped
+
+    def drop_all(self, partition: int) -> None:
+        """Forgets all of a partition.
+
+        Raises:
+            DiskError: some of it may still be there.
+        """
+        with disk_errors("drop the history of another log", self.path):
+            for bounds in self._runs(partition):
+                self._drop_run(bounds.run)
 
     def _drop_run(self, run: Run) -> int:
         flushes = sum(1 for _ in self._db.scan(_FLUSH + run.prefix, _FLUSH + run.prefix))

@@ -6,11 +6,18 @@ how to get past records that are corrupt.
 
 from collections.abc import Iterable
 
+from brokers.errors import CorruptRecordException
 from brokers.interface import Partition
 from brokers.options import ClientOptions
-from brokers.reading import first_offset_from, offset_bounds, opened_reader, read_one_by_one
+from brokers.reading import (
+    first_offset_from,
+    offset_bounds,
+    opened_reader,
+    read_batches,
+    read_one_by_one,
+)
 from schemas.identities import Offset
-from schemas.limits import CORRUPT_READ_RECORDS_MAX
+from schemas.limits import CORRUPT_READ_RECORDS_MAX, OTHER_LOG_RECORDS_MAX
 from schemas.positions import LogBounds
 from streams.log.interface import LogEntry
 
@@ -37,6 +44,31 @@ async def next_record_offset(
     """
     async with opened_reader(options, committed=False) as reader:
         return await first_offset_from(reader, Partition(topic, partition), start)
+
+
+async def records_up_to(
+    options: ClientOptions, topic: str, partition: int, last: int
+) -> list[LogEntry]:
+    """The records up to and with an offset, as many as `OTHER_LOG_RECORDS_MAX`; fewer where some
+    are damaged.
+
+    Raises:
+        KafkaError: the broker is away, or does not answer within a bound.
+    """
+    part = Partition(topic, partition)
+    entries: list[LogEntry] = []
+    start = max(last + 1 - OTHER_LOG_RECORDS_MAX, 0)
+    async with opened_reader(options, committed=True) as reader:
+        try:
+            async for messages in read_batches(reader, part, start):
+                for message in messages:
+                    if message.offset <= last:
+                        entries.append(LogEntry(Offset(message.offset), message.value or b""))
+                if messages[-1].offset >= last:
+                    break
+        except CorruptRecordException:
+            pass  # who folds them finds out
+    return entries
 
 
 async def read_past_corruption(

@@ -17,8 +17,8 @@ class RowHistory(Protocol):
         """The table begins anew, empty, to be folded from what the log has."""
         ...
 
-    def resume(self, table: TableStore, /) -> None:
-        """The table goes on with the rows that it has."""
+    def resume(self, table: TableStore, log: LogBounds, /) -> None:
+        """The table goes on with the rows that it has, to be folded on with what the log has."""
         ...
 
     def add(self, written: Sequence[RowWrite], /) -> None:
@@ -36,7 +36,7 @@ class _NoHistory:
     def begin(self, table: TableStore, log: LogBounds, /) -> None:
         pass
 
-    def resume(self, table: TableStore, /) -> None:
+    def resume(self, table: TableStore, log: LogBounds, /) -> None:
         pass
 
     def add(self, written: Sequence[RowWrite], /) -> None:

@@ -190,7 +190,7 @@ class Table:
         if plan.action is Action.REBUILD:
             self._history.begin(self._store, log)
         else:
-            self._history.resume(self._store)
+            self._history.resume(self._store, log)
         reasons = (plan.reason, self._store.damage, why_copied, corrupt)
         return plan._replace(reason="; ".join(filter(None, reasons)))
 

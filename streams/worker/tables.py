@@ -19,10 +19,17 @@ from typing import NamedTuple
 from brokers.options import ClientOptions
 from schemas.errors import DiskError, TableLostError
 from schemas.positions import LogBounds
-from streams.log.events_topic import log_bounds, next_record_offset, read_past_corruption
+from streams.log.events_topic import (
+    log_bounds,
+    next_record_offset,
+    read_past_corruption,
+    records_up_to,
+)
 from streams.log.interface import LogEntry
 from streams.table.driver import FoldDriver
 from streams.table.fold import INTERNAL_ERROR, Fold
+from streams.table.history_interface import NO_HISTORY, RowHistory
+from streams.table.other_log import contradiction
 from streams.table.skip_log import SkipLog
 from streams.table.table import Table
 from streams.table.topic import KafkaTableTopic
@@ -35,7 +42,7 @@ class Owned(NamedTuple):
 
     table: Table
     driver: FoldDriver
-    topic: KafkaTableTopic
+    topic: KafkaTableTopic | None
     lock: asyncio.Lock
 
 
@@ -53,9 +60,18 @@ class PartitionTables:
         options: ClientOptions,
         *,
         events_topic: str,
-        table_topic: str,
+        table_topic: str | None,
         make_fold: Callable[[], Fold],
+        history: Callable[[int], RowHistory] = lambda partition: NO_HISTORY,
     ) -> None:
+        """Args:
+        data: where each table's rows are, in a directory of its own.
+        options: of Kafka's clients.
+        events_topic: what is folded.
+        table_topic: where the rows go; None for tables of this process alone.
+        make_fold: an empty fold with a kernel of its own.
+        history: keeps a partition's past rows.
+        """
         self.owned: dict[int, Owned] = {}
         self.counters: Counter[str] = Counter()
         self._skip_log = SkipLog()
@@ -67,6 +83,7 @@ class PartitionTables:
         self._events_topic = events_topic
         self._table_topic = table_topic
         self._make_fold = make_fold
+        self._history = history
 
     @property
     def internal_errors(self) -> int:
@@ -121,25 +138,38 @@ class PartitionTables:
     async def _take_again(self, partition: int) -> bool:
         owned = self.owned[partition]
         async with owned.lock:
-            return await owned.table.take_again()
+            if not await owned.table.take_again():
+                return False
+            return not await self._other_log(partition, owned.table.fold)
 
     async def _open(self, partition: int, bounds: LogBounds, wanted: frozenset[int]) -> None:
         if self._wanted is not wanted:
             return  # to open it would take it from its next owner, as `_take_again` would
         started = time.monotonic()
-        topic = KafkaTableTopic(
-            self._options,
-            self._table_topic,
-            partition,
-            transactional_id=f"{self._table_topic}.{partition}",
+        topic = self._open_topic(partition)
+        table = Table(
+            self._data / f"table-{partition}",
+            self._make_fold,
+            topic,
+            history=self._history(partition),
         )
-        table = Table(self._data / f"table-{partition}", self._make_fold, topic)
         try:
             plan = await table.open(bounds, now=time.time())
+            if other := await self._other_log(partition, table.fold):
+                logger.error(
+                    "The log of partition %d is not the one that its table was folded from: %s."
+                    " The table is built anew; what engines hold that went on is not known",
+                    partition,
+                    other,
+                )
+                # As of a log that ends before what the table covers.
+                anew = LogBounds(bounds.start, bounds.start)
+                plan = await table.open(anew, now=time.time())
             await table.flush(now=time.time())  # of a rebuilt one, what it has without records
         except BaseException:
             table.close()
-            await topic.stop()
+            if topic is not None:
+                await topic.stop()
             raise
         driver = FoldDriver(table, place=partition, counters=self.counters, skip_log=self._skip_log)
         self.owned[partition] = Owned(table, driver, topic, asyncio.Lock())
@@ -152,6 +182,23 @@ class PartitionTables:
             plan.start,
         )
 
+    async def _other_log(self, partition: int, fold: Fold) -> str:
+        """Why the log is not the one that was folded, or "". Reads some of its records."""
+        if fold.offset < 0:
+            return ""
+        records = await records_up_to(self._options, self._events_topic, partition, fold.offset)
+        return contradiction(fold, records)
+
+    def _open_topic(self, partition: int) -> KafkaTableTopic | None:
+        if self._table_topic is None:
+            return None
+        return KafkaTableTopic(
+            self._options,
+            self._table_topic,
+            partition,
+            transactional_id=f"{self._table_topic}.{partition}",
+        )
+
     async def _close(self, partition: int) -> None:
         owned = self.owned.pop(partition)
         async with owned.lock:
@@ -161,7 +208,8 @@ class PartitionTables:
                 logger.warning(
                     "Closed partition %d without a clean local store: %s", partition, error
                 )
-            await owned.topic.stop()
+            if owned.topic is not None:
+                await owned.topic.stop()
 
     async def close(self) -> None:
         """Closes all tables for good, after whatever is being opened or flushed."""

@@ -1,0 +1,102 @@
+"""The whole table as of a past moment: one fold of each partition, into one kernel.
+
+A stream never spans partitions, so their folds have nothing of each other to change.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import NamedTuple
+
+from schemas.identities import Offset, PublisherKey
+from schemas.limits import HISTORY_FOLDS_KEPT
+from schemas.positions import Position, PublisherState
+from schemas.registration import Registered
+from streams.history.past import Blocks, Past
+from streams.history.rows_as_of import Wanted
+from streams.kernel.interface import Kernel
+from streams.table.scope_states import ScopeStates, Source
+
+
+class PastTable(NamedTuple):
+    """A table that no longer changes, of the streams that were wanted.
+
+    Attributes:
+        positions: of each partition, what was folded.
+        sources: who confirmed publishers, by then.
+    """
+
+    kernel: Kernel
+    positions: tuple[Position, ...]
+    publishers: Mapping[PublisherKey, PublisherState]
+    registrations: Mapping[PublisherKey, Registered]
+    states: ScopeStates
+    sources: frozenset[Source]
+
+
+class PastTables:
+    """Past tables of one log. Any thread; one is made at a time, and the last ones are kept.
+
+    Args:
+        pasts: of every partition, in their order.
+        make_kernel: as theirs.
+    """
+
+    def __init__(self, pasts: Sequence[Past], make_kernel: Callable[[], Kernel]) -> None:
+        self.pasts = pasts
+        self._make_kernel = make_kernel
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[Hashable, PastTable] = OrderedDict()
+
+    def as_of(
+        self,
+        positions: Sequence[Position],
+        wanted: Wanted,
+        *,
+        name: Hashable,
+        blocks: Blocks | None = None,
+    ) -> PastTable:
+        """The table as of the positions; it is not to be changed. Cost: see `Past.fold_as_of`.
+
+        Args:
+            positions: one of each partition, in their order; an offset of -1 for nothing.
+            wanted: of which streams.
+            name: equal for equal `wanted`.
+            blocks: all that is to be asked of it, which then lacks what is not needed for it.
+
+        Raises:
+            PastError: one of them is beyond what is kept, or takes too long.
+            StorageError: rows or records cannot be read.
+        """
+        key = (tuple(positions), name, blocks)
+        with self._lock:
+            table = self._kept.pop(key, None) or self._made(positions, wanted, blocks)
+            self._kept[key] = table
+            while len(self._kept) > HISTORY_FOLDS_KEPT:
+                self._kept.popitem(last=False)
+            return table
+
+    def _made(
+        self, positions: Sequence[Position], wanted: Wanted, blocks: Blocks | None
+    ) -> PastTable:
+        kernel, states = self._make_kernel(), ScopeStates()
+        publishers: dict[PublisherKey, PublisherState] = {}
+        registrations: dict[PublisherKey, Registered] = {}
+        sources: set[Source] = set()
+        for past, (partition, offset) in zip(self.pasts, positions, strict=True):
+            fold = past.fold_as_of(Offset(offset), wanted, blocks=blocks, kernel=kernel)
+            publishers |= fold.publishers
+            registrations |= fold.registrations
+            sources |= {Source(partition, bridge) for bridge in fold.bridges}
+            for publisher, state in fold.publishers.items():
+                states.put(publisher, state, partition)
+            for publisher in fold.registrations:
+                states.register(publisher, True)
+        return PastTable(
+            kernel, tuple(positions), publishers, registrations, states, frozenset(sources)
+        )
+
+    def forget(self) -> None:
+        """Gives back what was kept of earlier tables."""
+        with self._lock:
+            self._kept.clear()
