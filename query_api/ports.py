@@ -140,7 +140,7 @@ class AsOf(NamedTuple):
     """A past moment: one of these.
 
     Attributes:
-        positions: of each partition; of those that are not named, nothing.
+        positions: of each partition of the log.
         seconds: Unix seconds.
     """
 

@@ -68,15 +68,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigurationError(
                 f"Expected a log retention of at least 0 seconds, got: {self.log_retention_s}"
             )
-        if not 0 <= self.audit_rate <= 1:
-            raise ConfigurationError(
-                f"Expected a share of answers to audit from 0 to 1, got: {self.audit_rate}"
-            )
+        check_audit_rate(self.audit_rate)
         if self.log_retention_bytes < limits.LOG_SEGMENT_BYTES:
             raise ConfigurationError(
                 f"Expected a log retention of at least {limits.LOG_SEGMENT_BYTES} bytes,"
                 f" got: {self.log_retention_bytes}"
             )
+
+
+def check_audit_rate(rate: float) -> None:
+    """Raises ConfigurationError where it is no share."""
+    if not 0 <= rate <= 1:
+        raise ConfigurationError(f"Expected a share of answers to audit from 0 to 1, got: {rate}")
 
 
 def seed_from(environment: Mapping[str, str]) -> int:

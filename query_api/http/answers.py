@@ -33,6 +33,7 @@ from query_api.http.wire import Wire, encode
 from query_api.ports import ServiceView
 from schemas.answer_states import AnswerState, Doubt, Standing
 from schemas.identities import PrefixScope
+from schemas.positions import Position
 from schemas.registration import HashProfile
 from streams.history.explain import BlockChange, EndedBy, Explanation, Question
 from streams.kernel.interface import InstanceMatch, ScopeView
@@ -46,7 +47,7 @@ def explanation_document(explained: Explanation, question: Question) -> Explanat
     match = explained.match
     return ExplanationDocument(
         instance_id=question.instance_id,
-        position=f"0:{explained.offset}",
+        position=str(Position(explained.partition, explained.offset)),
         prompt_tokens=explained.blocks * block_size,
         longest_matched=match.longest if match else 0,
         match=_published(match) if match else None,
@@ -57,8 +58,8 @@ def explanation_document(explained: Explanation, question: Question) -> Explanat
             tokens=[ended.block * block_size, (ended.block + 1) * block_size],
             prefix_hash=str(ended.prefix),
             reason=_reason(ended),
-            changes=[_change(change) for change in ended.changes],
-            later=ended.later and _change(ended.later),
+            changes=[_change(explained.partition, change) for change in ended.changes],
+            later=ended.later and _change(explained.partition, ended.later),
         ),
     )
 
@@ -71,9 +72,10 @@ def _reason(ended: EndedBy) -> str:
     return "behind_a_missing_block" if last == "stored" else last
 
 
-def _change(change: BlockChange) -> BlockChangeDocument:
+def _change(partition: int, change: BlockChange) -> BlockChangeDocument:
     fields = change._asdict()
-    return BlockChangeDocument(position=f"0:{fields.pop('offset')}", **fields)
+    position = str(Position(partition, fields.pop("offset")))
+    return BlockChangeDocument(position=position, **fields)
 
 
 def encode_detailed(

@@ -111,7 +111,10 @@ def recovering(problem: str) -> RequestError:
 
 def no_history() -> RequestError:
     """`as_of`, of a service that keeps no past."""
-    text = "This service keeps no history: start it with --history-gib above 0"
+    text = (
+        "This service keeps no history: start `reprise up` with --history-gib above 0, `reprise"
+        " serve` with --history"
+    )
     return RequestError("no_history", text)
 
 

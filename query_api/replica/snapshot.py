@@ -167,7 +167,8 @@ class Snapshot:
         if covered != self.positions[partition].offset:
             self._lag.advance(TopicPartition(Topic.EVENTS, partition), covered + 1)
             self.positions = self._positions()
-            self.table.kernel.note_position(partition, covered)
+        # Also where it is the same: rows written again for a position are behind it, too.
+        self.table.kernel.note_position(partition, covered)
 
     def _positions(self) -> Positions:
         return tuple(

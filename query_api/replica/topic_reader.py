@@ -31,6 +31,7 @@ from brokers.interface import Consumer, Message, Partition
 from brokers.options import ClientOptions
 from brokers.reading import stop_consumer
 from brokers.settings import KafkaSettings
+from brokers.tasks import first_of
 from query_api.replica.replica import Replica
 from query_api.replica.snapshot import Snapshot, Topic, TopicPartition
 from schemas.errors import ConfigurationError, EntryError
@@ -193,7 +194,7 @@ class TopicReader:
             consumer.assign(self._read_from)
             await self._seek(consumer, snapshot)
             await self._note_ends(consumer, snapshot)
-            await _first_of(self._read(consumer, snapshot), self._check(consumer, snapshot))
+            await first_of(self._read(consumer, snapshot), self._check(consumer, snapshot))
         finally:
             await stop_consumer(consumer)
 
@@ -331,16 +332,3 @@ def _ends_table(snapshot: Snapshot, place: TopicPartition, record: Message) -> b
     return place.topic is Topic.TABLE and snapshot.table.is_of_another_table(
         place.partition, key, as_found(key, record.value, record.offset)
     )
-
-
-async def _first_of(*works: Coroutine[Any, Any, None]) -> None:
-    """Runs them until one ends, which is by an error; ends the others."""
-    tasks = [asyncio.create_task(work) for work in works]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

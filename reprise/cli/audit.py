@@ -1,11 +1,15 @@
 """`reprise audit`."""
 
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
+from click.core import ParameterSource
 
+from brokers.settings import KafkaSettings
+from reprise.cli.kafka_options import kafka_options
 from reprise.cli.terminal import printable
 from schemas.errors import RepriseError
 
@@ -13,27 +17,53 @@ if TYPE_CHECKING:
     from schemas.answer_records import AnsweredInstance
     from streams.audit.verification import Disagreement, Verified
 
+_DATA: Final = Path("data")
+
 
 @click.group()
 def audit() -> None:
-    """Prove the answers that `reprise up --audit RATE` has kept."""
+    """Prove the answers that `reprise up` and `reprise serve` have kept with --audit RATE."""
 
 
 @audit.command()
 @click.option(
     "--data",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
-    default=Path("data"),
-    show_default=True,
-    help="The data directory; the service that uses it may be running.",
+    help="The data directory of `reprise up`, which may be running.  [default: data]",
 )
-def verify(data: Path) -> None:
+@kafka_options(required=False, makes_topics=False)
+@click.pass_context
+def verify(context: click.Context, /, data: Path | None, kafka: KafkaSettings | None) -> None:
     """Derive every kept answer again from the log, and compare it number for number.
+
+    Answers of `reprise up` are in its data directory, those of all replicas of `reprise serve` in
+    the topic PREFIX.answers.
 
     Exit code 1 where one disagrees, or a record of answers cannot be read. Answers whose position
     the log and its history no longer reach are counted, and prove nothing.
-    """
+
+    \b
+    reprise audit verify --data DIR
+    reprise audit verify --kafka HOST:PORT
+    """  # noqa: D301
+    by_flag = context.get_parameter_source("kafka") is ParameterSource.COMMANDLINE
+    if data is not None and by_flag:
+        raise click.UsageError("Expected one of --data and --kafka")
+    verified = _verified(data, kafka)
+    for line in lines_of(verified):
+        click.echo(printable(line))
+    if not verified.is_proven:
+        sys.exit(1)
+
+
+def _verified(data: Path | None, kafka: KafkaSettings | None) -> "Verified":
+    from streams.audit.topics_verification import silent, verify_topics
     from streams.audit.verification import verify_answers
+
+    def run(tell: Callable[[int, int], None]) -> "Verified":
+        if data is None and kafka is not None:
+            return verify_topics(kafka, tell)
+        return verify_answers(data or _found_data(), tell)
 
     try:
         if sys.stderr.isatty():
@@ -44,15 +74,17 @@ def verify(data: Path) -> None:
                         bar.length = total
                     bar.update(done - bar.pos)
 
-                verified = verify_answers(data, show)
-        else:
-            verified = verify_answers(data)
+                return run(show)
+        return run(silent)
     except RepriseError as error:
         raise click.ClickException(str(error)) from error
-    for line in lines_of(verified):
-        click.echo(printable(line))
-    if not verified.is_proven:
-        sys.exit(1)
+
+
+def _found_data() -> Path:
+    """The data directory where none is named."""
+    if not _DATA.is_dir():
+        raise click.UsageError(f"Expected --data or --kafka, got neither, and no directory {_DATA}")
+    return _DATA
 
 
 def lines_of(verified: "Verified") -> list[str]:
@@ -60,7 +92,9 @@ def lines_of(verified: "Verified") -> list[str]:
     lines = []
     for shown in verified.shown:
         lines += _disagreement(shown)
-    hidden = verified.disagreed - len({(one.run, one.answer.sequence) for one in verified.shown})
+    hidden = verified.disagreed - len(
+        {(one.replica, one.run, one.answer.sequence) for one in verified.shown}
+    )
     if hidden > 0:
         lines.append(f"and {hidden} more answers that disagree")
     if verified.unreadable:
@@ -75,9 +109,14 @@ def lines_of(verified: "Verified") -> list[str]:
     if verified.missing:
         lines.append(
             f"{verified.missing} answers between these were not kept: dropped, or given while a"
-            " record was half folded"
+            " record was half folded, or a flush half applied"
         )
-    where = f", positions 0:{verified.first} to 0:{verified.last}" if verified.answers else ""
+    where = ""
+    if verified.answers:
+        lowest, highest = (
+            positions_text(found.items()) for found in (verified.lowest, verified.highest)
+        )
+        where = f", positions {lowest} to {highest}"
     lines.append(
         f"answers {verified.answers}{where}: agreed {verified.agreed}, disagreed"
         f" {verified.disagreed}, beyond the log {verified.beyond}"
@@ -85,13 +124,23 @@ def lines_of(verified: "Verified") -> list[str]:
     return lines
 
 
+def positions_text(positions: Iterable[tuple[int, int]]) -> str:
+    """As `Reprise-Position` has them."""
+    return ",".join(f"{partition}:{offset}" for partition, offset in sorted(positions))
+
+
 def _disagreement(found: "Disagreement") -> list[str]:
     given = found.answer
     scope = " / ".join(map(str, given.scope))
-    positions = ",".join(f"{partition}:{offset}" for partition, offset in given.positions)
+    of = f" of {found.replica}" if found.replica else ""
+    which = (
+        f"disagrees: answer {found.run}.{given.sequence}{of} at position"
+        f" {positions_text(given.positions)}, scope {scope}"
+    )
+    if found.detail:
+        return [f"{which}: {found.detail}"]
     return [
-        f"disagrees: answer {found.run}.{given.sequence} at position {positions}, scope {scope},"
-        f" instance {found.instance_id}",
+        f"{which}, instance {found.instance_id}",
         f"  said   {_numbers(found.said)}",
         f"  is so  {_numbers(found.found)}",
     ]

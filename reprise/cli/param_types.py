@@ -90,7 +90,8 @@ class PositionsType(click.ParamType):
         positions: dict[int, int] = {}
         for one in text.split(","):
             partition, colon, offset = one.partition(":")
-            if not colon or not _is_number(partition) or not _is_number(offset):
+            is_offset = offset == "-1" or _is_number(offset)  # -1: nothing of the partition
+            if not colon or not _is_number(partition) or not is_offset:
                 self.fail(
                     "expected a position such as `0:592`, as the header Reprise-Position has it,"
                     f" got: {text[:SETTING_SHOWN_CHARS_MAX]}",

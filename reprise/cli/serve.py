@@ -9,20 +9,41 @@ from brokers.settings import KafkaSettings
 from query_api.http.wire import Wire
 from reprise.cli.http_options import query_options
 from reprise.cli.kafka_options import kafka_options
+from reprise.cli.param_types import Amount
 from reprise.cli.process import begin_service
 from reprise.cli.terminal import say_ready, warn_without_native
 from reprise.settings import DEFAULT_HOST, config_path_from, log_level_from, seed_from
+from schemas import limits
 from schemas.errors import RepriseError
 
 
 @click.command()
 @kafka_options()
 @click.option(
+    "--history",
+    envvar="REPRISE_HISTORY",
+    show_envvar=True,
+    is_flag=True,
+    help="Keep the table's past in --data, for queries with `as_of` and for `reprise explain`. This"
+    " replica then folds the log itself, too.",
+)
+@click.option(
+    "--history-gib",
+    envvar="REPRISE_HISTORY_GIB",
+    show_envvar=True,
+    type=Amount(0, limits.OPTION_GIB_MAX),
+    default=limits.HISTORY_BYTES / limits.GIB,
+    show_default=True,
+    help="How much of the past to keep, in GiB.",
+)
+@click.option(
     "--data",
-    type=click.Path(path_type=Path),
-    expose_value=False,
-    hidden=True,
-    help="Ignored: a replica keeps nothing on disk. All roles may be started with it.",
+    envvar="REPRISE_DATA",
+    show_envvar=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("data"),
+    show_default=True,
+    help="Directory of --history; without that a replica keeps nothing on disk.",
 )
 @click.option(
     "--config",
@@ -45,12 +66,26 @@ from schemas.errors import RepriseError
     type=click.IntRange(0, 65_535),
     help="Port to listen on, 0 for any.  [default: the configuration file's, or 13333]",
 )
+@click.option(
+    "--audit",
+    envvar="REPRISE_AUDIT",
+    show_envvar=True,
+    type=Amount(0, 1),
+    default=0.0,
+    show_default=True,
+    help="The share of answers to keep, in PREFIX.answers, for `reprise audit verify`, from 0 to"
+    " 1.",
+)
 @query_options()
 def serve(
     kafka: KafkaSettings,
+    history: bool,
+    history_gib: float,
+    data: Path,
     config: Path | None,
     host: str,
     port: int | None,
+    audit: float,
     default_wire: Wire,
     kernel: str | None,
     only_exact: bool,
@@ -79,6 +114,9 @@ def serve(
             kernel=kernel,
             only_exact=only_exact,
             default_wire=default_wire,
+            history=data if history and history_gib else None,
+            history_bytes=int(history_gib * limits.GIB),
+            audit_rate=audit,
         )
         begin_service(log_level_from(os.environ))
         warn_without_native(kernel)

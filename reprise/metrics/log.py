@@ -1,12 +1,14 @@
 """The embedded log. In the distributed form the log is a topic, and Kafka has its figures."""
 
-from typing import Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from bridge.delivery.log_sink import LogSink
-from reprise.embedded.history import EmbeddedHistory
 from reprise.metrics.family import Family, counter, gauge
 from schemas.conditions import DISK_PARTS, Conditions
 from streams.log.embedded import EmbeddedLog
+
+if TYPE_CHECKING:
+    from streams.history.follower import HistoryFollower
 
 LOG: Final[tuple[Family[EmbeddedLog], ...]] = (
     gauge(
@@ -26,7 +28,21 @@ LOG: Final[tuple[Family[EmbeddedLog], ...]] = (
     ),
 )
 
-HISTORY: Final[tuple[Family[EmbeddedHistory], ...]] = (
+
+class RecordedPast(Protocol):
+    """What is kept of a table's past, in either form."""
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether it is kept now."""
+        ...
+
+    def size_bytes(self) -> int:
+        """About how much of it there is."""
+        ...
+
+
+HISTORY: Final[tuple[Family[RecordedPast], ...]] = (
     gauge(
         "reprise_history_bytes",
         "About how many bytes of the table's past are kept.",
@@ -35,7 +51,15 @@ HISTORY: Final[tuple[Family[EmbeddedHistory], ...]] = (
     gauge(
         "reprise_history_recording",
         "1 while the table's past is recorded, 0 while that fails.",
-        lambda history: not history.recorder.problem,
+        lambda history: history.is_recording,
+    ),
+)
+
+FOLLOWED: Final[tuple["Family[HistoryFollower]", ...]] = (
+    gauge(
+        "reprise_history_behind_records",
+        "Records of the log whose past is not kept yet.",
+        lambda follower: follower.behind(),
     ),
 )
 

@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
-from reprise.metrics.audit import AUDIT
+from reprise.metrics.audit import AUDIT, KeptAnswers
 from reprise.metrics.delivery import DELIVERY, MEMBERSHIP, REACHABLE
 from reprise.metrics.family import RoleCollector
 from reprise.metrics.http import HTTP
-from reprise.metrics.log import COMMANDS, DISK, HISTORY, LOG, WAITING
+from reprise.metrics.log import COMMANDS, DISK, FOLLOWED, HISTORY, LOG, WAITING
 from reprise.metrics.process import PROCESS, Role, process_registry
 from reprise.metrics.publishers import FOLDED, RECEIVED, REPLAY, STANDINGS, Received, received
 from reprise.metrics.replica import LAG, REPLICA
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from query_api.replica.replica import Replica
     from reprise.embedded.service import EmbeddedService
     from reprise.http.connections import Connections
+    from streams.history.follower import HistoryFollower
     from streams.worker.worker import Worker
 
 
@@ -123,8 +124,8 @@ def worker_metrics(worker: "Worker") -> CollectorRegistry:
     return _registered(collector)
 
 
-def replica_collector(replica: "Replica") -> RoleCollector:
-    """Of a query replica."""
+def replica_collector(replica: "Replica", audit: KeptAnswers | None = None) -> RoleCollector:
+    """Of a query replica; `audit` is what keeps its answers, if they are kept."""
     collector = RoleCollector()
     collector.add(PROCESS, lambda: Role(replica.conditions, lambda: replica.internal_errors))
     collector.add(REACHABLE, lambda: replica.reachable)
@@ -135,6 +136,15 @@ def replica_collector(replica: "Replica") -> RoleCollector:
     collector.add(FOLDED, lambda: dict(replica.current.table.publishers))
     collector.add(STANDINGS, replica.standings)
     collector.add(INDEX, lambda: replica.current.table.kernel)
+    collector.add(AUDIT, lambda: audit)
+    return collector
+
+
+def history_collector(follower: "HistoryFollower") -> RoleCollector:
+    """Of the past that a replica keeps."""
+    collector = RoleCollector()
+    collector.add(HISTORY, lambda: follower)
+    collector.add(FOLLOWED, lambda: follower)
     return collector
 
 

@@ -100,6 +100,7 @@ class Server:
 
     Attributes:
         connections: its clients'.
+        port: that it listens on.
         base_url: where it answers.
     """
 
@@ -109,9 +110,9 @@ class Server:
         self.connections = Connections()
         self._listening = bind(host, port)
         self._server: _Server | None = None
-        bound_host, bound_port = self._listening.getsockname()[:2]
+        bound_host, self.port = self._listening.getsockname()[:2]
         authority = f"[{bound_host}]" if ":" in bound_host else bound_host
-        self.base_url = f"http://{authority}:{bound_port}"
+        self.base_url = f"http://{authority}:{self.port}"
 
     def close(self) -> None:
         """Gives the address up; for a service that could not be made."""

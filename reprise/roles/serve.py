@@ -1,14 +1,17 @@
 """`reprise serve`: a query replica, made of its parts.
 
-Threads: `kafka` reads the table and the registry and writes registrations; the main thread answers
-HTTP from the kernel that the other one loads.
+Threads: `kafka` reads the table and the registry and writes registrations, and with `--audit`
+answers; the main thread answers HTTP from the kernel that the other one loads. With `--history`,
+`history` folds the log itself into tables whose past it keeps (`streams.history.follower`).
 """
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
+from pathlib import Path
 
 import msgspec
 
@@ -22,17 +25,22 @@ from brokers.topics import ensure_topics
 from query_api.http.app import create_app
 from query_api.http.errors import RequestError
 from query_api.http.wire import Wire
+from query_api.replica.answers_writer import AnswersWriter
 from query_api.replica.registry_writer import RegistryWriter
 from query_api.replica.replica import Replica
 from query_api.replica.snapshot import Topic
 from query_api.replica.topic_reader import TopicReader
-from reprise.metrics.roles import http_collector, replica_collector
+from reprise.metrics.roles import history_collector, http_collector, replica_collector
+from reprise.roles.history import TopicHistory
 from reprise.roles.http_server import Server
-from reprise.settings import DEFAULT_HOST, DEFAULT_PORT, DEFAULT_SEED
+from reprise.settings import DEFAULT_HOST, DEFAULT_PORT, DEFAULT_SEED, check_audit_rate
 from schemas.errors import ConfigurationError, RegistrationError, RepriseError, StorageError
-from schemas.limits import REGISTER_RETRY_S
+from schemas.limits import HISTORY_BYTES, REGISTER_RETRY_S
 from schemas.registration import Registration
+from streams.audit.queue import open_audit_queue
+from streams.history.follower import HistoryFollower
 from streams.kernel import open_kernel
+from streams.kernel.interface import AuditQueue, Kernel
 from streams.table.rows.reader import RowReader
 
 logger = logging.getLogger(__name__)
@@ -47,6 +55,9 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
         kernel: "rust", "reference", or None for the fastest there is.
         only_exact: whether queries leave out instances that are not `exact`.
         default_wire: see `query_api.http.app.create_app`.
+        history: where the past is kept for `as_of`; None to keep none.
+        history_bytes: how much of it.
+        audit_rate: the share of answers that is kept, from 0 to 1.
     """
 
     kafka: KafkaSettings
@@ -56,6 +67,13 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     kernel: str | None = None
     only_exact: bool = False
     default_wire: Wire = Wire.JSON
+    history: Path | None = None
+    history_bytes: int = HISTORY_BYTES
+    audit_rate: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Raises ConfigurationError where the rate is none."""
+        check_audit_rate(self.audit_rate)
 
 
 class ReplicaService:
@@ -68,7 +86,10 @@ class ReplicaService:
         *,
         when_refused: Callable[[ConfigurationError], None],
     ) -> None:
-        """Raises ConfigurationError where the settings cannot be used."""
+        """Raises:
+        ConfigurationError: the settings cannot be used.
+        StorageError: what is kept of the past cannot be opened.
+        """
         kafka = settings.kafka
         options = client_options(kafka)
         partitions = {
@@ -76,12 +97,31 @@ class ReplicaService:
             Topic.REGISTRY: kafka.topics.registry.partitions,
         }
 
+        self.audit_queue: AuditQueue | None = None
+        if settings.audit_rate > 0:
+            self.audit_queue = open_audit_queue(settings.audit_rate)
+
+        def make_kernel() -> Kernel:
+            return open_kernel(settings.seed, name=settings.kernel)
+
         def make_table() -> RowReader:
-            kernel = open_kernel(settings.seed, name=settings.kernel)
+            kernel = make_kernel()
+            if self.audit_queue is not None:
+                kernel.audit_into(self.audit_queue)
             return RowReader(kernel, has_registry=True)
 
         self.replica = Replica(make_table, partitions)
-        self.replica.metrics.register(replica_collector(self.replica))
+        self.audit: AnswersWriter | None = None
+        if self.audit_queue is not None:
+            self.audit = AnswersWriter(
+                kafka,
+                options,
+                self.audit_queue,
+                seed=settings.seed,
+                replica=f"{socket.gethostname()}:{settings.port}",
+                conditions=self.replica.conditions,
+            )
+        self.replica.metrics.register(replica_collector(self.replica, self.audit))
         self._reader = TopicReader(
             kafka,
             options,
@@ -93,17 +133,42 @@ class ReplicaService:
             kafka, options, self.replica, self._reader, check=_check_endpoints, kinds=KINDS
         )
         self._registrations = registrations
+        self.history: TopicHistory | None = None
+        self._follower: HistoryFollower | None = None
+        if settings.history is not None:
+            self._follower = HistoryFollower(
+                settings.history,
+                options,
+                topic=kafka.topics.events.name,
+                partitions=kafka.topics.events.partitions,
+                make_kernel=make_kernel,
+                bytes_max=settings.history_bytes,
+                conditions=self.replica.conditions,
+                prepare=partial(self._prepare, kafka),
+            )
+            self.history = TopicHistory(self._follower)
+            self.replica.metrics.register(history_collector(self._follower))
 
     def start(self) -> None:
         """See `reprise.roles.http_server.Service`."""
+        if self._follower is not None:
+            self._follower.start()
         self._reader.start()
+        if self.audit is not None:
+            self.audit.start(self._reader)
         for registration in self._registrations:
             done = self._reader.run(self._register(registration))
             done.add_done_callback(partial(_log_refusal, registration))
 
     def stop(self) -> None:
         """See `reprise.roles.http_server.Service`."""
+        if self._follower is not None:
+            self._follower.begin_stop()
+        if self.audit is not None:
+            self.audit.stop(self._reader)
         self._reader.stop()
+        if self._follower is not None:
+            self._follower.stop()
 
     async def _prepare(self, kafka: KafkaSettings) -> None:
         """Waits for the topics."""
@@ -154,6 +219,7 @@ def serve_replica(
 
     Raises:
         ConfigurationError: the address cannot be bound, or Kafka or its topics cannot be used.
+        StorageError: what is kept of the past cannot be opened.
     """
     quiet_client()
     server = Server(settings.host, settings.port)
@@ -164,6 +230,7 @@ def serve_replica(
         server.end()
 
     try:
+        settings = msgspec.structs.replace(settings, port=server.port)
         service = ReplicaService(settings, registrations, when_refused=refuse)
         service.replica.metrics.register(http_collector(server.connections))
     except BaseException:
@@ -181,6 +248,8 @@ def serve_replica(
         service.registry,
         default_wire=settings.default_wire,
         only_exact=settings.only_exact,
+        history=service.history,
+        audit=service.audit_queue,
     )
     server.run(app, service, when_serving=when_serving)
     if refusals:

@@ -1,0 +1,94 @@
+"""What the HTTP API asks of the past, answered from past tables."""
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from query_api.past_view import past_view
+from query_api.ports import Asked, AsOf, Positions
+from query_api.table_view import TableView
+from schemas.errors import PastError
+from schemas.identities import Offset, StreamKey
+from schemas.limits import HISTORY_ANSWERS_MAX
+from streams.history.explain import Explanation, Question, explain
+from streams.history.past import Blocks
+from streams.history.past_tables import PastTables
+
+T = TypeVar("T")
+
+
+class PastAnswers:
+    """Implements `query_api.ports.History`.
+
+    Args:
+        tables: of the log.
+        positions_at: of a time, by the log; Unix seconds. Called in a thread, as `look`.
+        partition_of: which partition has a stream's records.
+        look: called before each answer, to see how far the log goes by then.
+    """
+
+    def __init__(
+        self,
+        tables: PastTables,
+        *,
+        positions_at: Callable[[float], Positions],
+        partition_of: Callable[[StreamKey], int] = lambda stream: 0,
+        look: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._tables = tables
+        self._positions_at = positions_at
+        self._partition_of = partition_of
+        self._look = look
+        self._turn = asyncio.Lock()
+        self._waiting = 0
+
+    async def view_as_of(self, as_of: AsOf, asked: Asked) -> TableView:
+        """See `History`."""
+        return await self._in_turn(lambda: self._view(as_of, asked))
+
+    async def explain(self, as_of: AsOf, question: Question) -> Explanation:
+        """See `History`."""
+        return await self._in_turn(lambda: self._explained(as_of, question))
+
+    async def _in_turn(self, answer: Callable[[], T]) -> T:
+        """Calls it in a thread, once those before it are done."""
+        if self._waiting >= HISTORY_ANSWERS_MAX:
+            raise PastError(
+                "as_of_busy",
+                f"Expected at most {HISTORY_ANSWERS_MAX} queries of the past at once; try again",
+                status=503,
+            )
+        self._waiting += 1
+        try:
+            async with self._turn:
+                return await asyncio.to_thread(answer)
+        finally:
+            self._waiting -= 1
+
+    def _view(self, as_of: AsOf, asked: Asked) -> TableView:
+        self._look()
+        blocks = Blocks(asked.prefixes, asked.lora_name)
+        positions = self._positions(as_of)
+        table = self._tables.as_of(positions, asked.includes, name=asked[:3], blocks=blocks)
+        return past_view(table)
+
+    def _explained(self, as_of: AsOf, question: Question) -> Explanation:
+        self._look()
+        partition = self._partition_of(question.context.stream)
+        offset = self._positions(as_of)[partition].offset
+        return explain(self._tables.pasts[partition], question, Offset(offset))
+
+    def _positions(self, as_of: AsOf) -> Positions:
+        if as_of.seconds is not None:
+            return self._positions_at(as_of.seconds)
+        positions = as_of.positions or ()
+        partitions = [past.partition for past in self._tables.pasts]
+        if [position.partition for position in positions] != partitions:
+            named = ",".join(f"{partition}:OFFSET" for partition in partitions[:3])
+            more = ",..." if len(partitions) > 3 else ""
+            raise PastError(
+                "as_of_of_another_log",
+                f"Expected a position of this log, which has {len(partitions)} partitions:"
+                f" {named}{more}; got: {','.join(map(str, positions[:8])) or 'none'}",
+            )
+        return positions
