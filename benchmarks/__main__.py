@@ -53,6 +53,7 @@ MODULES: Final = {
     "latency": "distributed.latency",
     "cold": "distributed.cold",
     "table-topic": "distributed.table_topic",
+    "audit-replica": "distributed.audit",
     "partition": "distributed.fairness",
     "kernel": "index.kernels",
     "stages": "embedded.stages",
@@ -60,7 +61,7 @@ MODULES: Final = {
 }
 """In the order in which they are made: what has aims comes before what explains it."""
 
-DISTRIBUTED: Final = ("pipeline", "latency", "partition", "cold", "table-topic")
+DISTRIBUTED: Final = ("pipeline", "latency", "partition", "cold", "table-topic", "audit-replica")
 """Those that need a Kafka broker; `distributed` names all of them."""
 
 BOTH_KERNELS: Final = ("ingest", "query", "memory", "recovery", "kernel")

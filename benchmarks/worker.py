@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from benchmarks.distributed import audit as audit_replica
 from benchmarks.distributed import codecs, cold, latency, pipeline, table_topic
 from benchmarks.distributed import fairness as partition
 from benchmarks.embedded import (
@@ -62,6 +63,7 @@ MEASUREMENTS: Final[dict[str, Measurement]] = {
     "latency": latency.measure,
     "partition": partition.measure,
     "cold": cold.measure,
+    "audit-replica": audit_replica.measure,
     "table-topic": table_topic.measure,
 }
 

@@ -75,7 +75,8 @@ class Role:
         except BaseException:
             self.kill()
             raise
-        self._connection = http.client.HTTPConnection(str(url.hostname), url.port, timeout=60)
+        self.address = (str(url.hostname), url.port or 0)
+        self._connection = http.client.HTTPConnection(*self.address, timeout=60)
 
     def _answers(self) -> bool:
         if self._process.poll() is not None:
@@ -99,6 +100,11 @@ class Role:
             self._process.wait(STOP_S)
         except subprocess.TimeoutExpired:
             self.kill()
+
+    @property
+    def pid(self) -> int:
+        """Of its process."""
+        return self._process.pid
 
     def cpu_s(self) -> float:
         """See `cpu_seconds`."""
@@ -139,6 +145,14 @@ class Role:
         status, answer = self.request("POST", "/register", msgspec.json.encode(fields))
         if status != 200:
             raise RuntimeError(f"Expected a registration, got {status}: {answer.decode()}")
+
+    def unregister(self, instance_id: str) -> None:
+        """At a replica: has nobody follow the instance any more, and its blocks forgotten."""
+        fields = {"type": "vLLM", "modelname": MODEL, "instance_id": instance_id}
+        body = msgspec.json.encode(fields | {"block_size": BLOCK_SIZE, "dp_rank": 0})
+        status, answer = self.request("POST", "/unregister", body)
+        if status != 200:
+            raise RuntimeError(f"Expected no registration, got {status}: {answer.decode()}")
 
     def sequences(self) -> dict[str, int]:
         """At a replica: the last sequence that is visible of each publisher, by instance."""

@@ -113,6 +113,9 @@ def run_once(
     found = replica.entries() - entries
     if found != sent.blocks:
         raise RuntimeError(f"Expected {sent.blocks} entries and no loss, got: {found}")
+    for instance in fleet.instances:  # another one may get its port
+        replica.unregister(instance)
+    until(lambda: replica.entries() == entries, poll_s=POLL_S)
     return _Run(
         seconds=seconds,
         blocks=sent.blocks,

@@ -22,13 +22,15 @@ from benchmarks.report.figures import Figure
 from benchmarks.sizes import SEED, KernelName, Sizes
 from query_api.ports import Asked
 from schemas.events import BlockEvent, encode_events
-from schemas.identities import Offset
+from schemas.positions import Position
 from schemas.records import EventsRecord, RegisteredRecord, encode_record
 from schemas.registration import PublisherKind, Registration
 from streams.history.past import Blocks, Past
+from streams.history.past_tables import PastTables
 from streams.history.recorder import HistoryRecorder
 from streams.history.store import HistoryStore
 from streams.kernel import open_kernel
+from streams.kernel.interface import Kernel
 from streams.log.embedded import EmbeddedLog
 from streams.log.interface import LogEntry
 from streams.table.driver import FoldDriver, recover
@@ -64,7 +66,7 @@ class _Kept(NamedTuple):
         cpu_s: of folding and writing all of it.
     """
 
-    past: Past | None
+    past: PastTables | None
     positions: list[tuple[int, Chain]]
     cpu_s: float
     blocks: int
@@ -113,19 +115,19 @@ def _asked(kept: _Kept) -> list[Figure]:
             past.forget()
             began = time.perf_counter()
             blocks = Blocks(prefix_hashes(chain.prompt(PROMPT_TOKENS)), "")
-            fold = past.fold_as_of(Offset(offset), asked.includes, name=asked, blocks=blocks)
-            found = fold.kernel.query(SCOPE, chain.prompt(PROMPT_TOKENS), b"", None)
+            table = past.as_of([Position(0, offset)], asked.includes, name=asked, blocks=blocks)
+            found = table.kernel.query(SCOPE, chain.prompt(PROMPT_TOKENS), b"", None)
             took_ms.append(1e3 * (time.perf_counter() - began))
             assert max(match.longest for match in found) == PROMPT_TOKENS, "it was held then"
         figures.append(Figure(name=f"8K tokens as of {back_s:,} s before", unit="ms", runs=took_ms))
     offset, chain = kept.positions[-1]
     blocks = Blocks(prefix_hashes(chain.prompt(PROMPT_TOKENS)), "")
-    past.fold_as_of(Offset(offset), asked.includes, name=asked, blocks=blocks)
+    past.as_of([Position(0, offset)], asked.includes, name=asked, blocks=blocks)
     took_ms = []
     for _ in range(ASKED):
         began = time.perf_counter()
-        fold = past.fold_as_of(Offset(offset), asked.includes, name=asked, blocks=blocks)
-        fold.kernel.query(SCOPE, chain.prompt(PROMPT_TOKENS), b"", None)
+        table = past.as_of([Position(0, offset)], asked.includes, name=asked, blocks=blocks)
+        table.kernel.query(SCOPE, chain.prompt(PROMPT_TOKENS), b"", None)
         took_ms.append(1e3 * (time.perf_counter() - began))
     return [*figures, Figure(name="the same position again", unit="ms", runs=took_ms)]
 
@@ -165,7 +167,11 @@ def _live(path: Path, kernel: KernelName, sizes: Sizes, *, with_history: bool) -
     cpu_s = time.process_time() - began
     past = None
     if store is not None:
-        past = Past(store, lambda: log, lambda: open_kernel(1337, name=kernel))
+
+        def make_kernel() -> Kernel:
+            return open_kernel(1337, name=kernel)
+
+        past = PastTables([Past(store, lambda: log, make_kernel)], make_kernel)
     size = sum(file.stat().st_size for file in (path / "history").glob("*.*"))
     return _Kept(past, positions, cpu_s, blocks, size, log.size_bytes)
 

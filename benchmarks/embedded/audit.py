@@ -23,28 +23,38 @@ PASSES: Final = 7
 def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
     plan = plan_of(sizes)
     prompts = prompts_of(plan)
-    figures = []
     with Service(kernel) as plain, Service(kernel, "--audit", "1") as audited:
         for service in (plain, audited):
             with Publisher(plan, publishers=INSTANCES) as publisher:
                 publisher.connect(service)
                 _wait(service, publisher.send().last_sequence)
         servers = [Server(service.address, service.pid) for service in (plain, audited)]
-        for tokens in (count for count in sizes.prompt_tokens if count <= TOKENS_MAX):
-            requests = [request_of("octets", prompt[:tokens]) for prompt in prompts]
-            rotating = list(islice(cycle(requests), max(REQUESTS[kernel], len(requests))))
-            passes = [[server.busy(rotating) for server in servers] for _ in range(1 + PASSES)][1:]
-            figures += _figures(tokens, passes, len(requests))
-        metrics = audited.metrics()
-        figures += [
-            Figure(
-                name=f"answers {outcome}",
-                unit="answers",
-                runs=[metrics[f"reprise_audit_{outcome}_total"]],
-            )
-            for outcome in ("written", "dropped", "unsettled")
-        ]
+        return compared(servers, prompts, kernel, sizes) + counts_of(audited.metrics())
+
+
+def compared(
+    servers: list[Server], prompts: list[list[int]], kernel: KernelName, sizes: Sizes
+) -> list[Figure]:
+    """Both servers asked in turns, the one that keeps its answers second."""
+    figures = []
+    for tokens in (count for count in sizes.prompt_tokens if count <= TOKENS_MAX):
+        requests = [request_of("octets", prompt[:tokens]) for prompt in prompts]
+        rotating = list(islice(cycle(requests), max(REQUESTS[kernel], len(requests))))
+        passes = [[server.busy(rotating) for server in servers] for _ in range(1 + PASSES)][1:]
+        figures += figures_of(tokens, passes, len(requests))
     return figures
+
+
+def counts_of(metrics: dict[str, float]) -> list[Figure]:
+    """What became of the answers."""
+    return [
+        Figure(
+            name=f"answers {outcome}",
+            unit="answers",
+            runs=[metrics[f"reprise_audit_{outcome}_total"]],
+        )
+        for outcome in ("written", "dropped", "unsettled")
+    ]
 
 
 def _wait(service: Service, sequence: int) -> None:
@@ -52,7 +62,8 @@ def _wait(service: Service, sequence: int) -> None:
     service.wait_flushed()
 
 
-def _figures(tokens: int, passes: list[list[float]], bodies: int) -> list[Figure]:
+def figures_of(tokens: int, passes: list[list[float]], bodies: int) -> list[Figure]:
+    """Of passes of both servers in turns, the one that keeps its answers second."""
     name = f"{tokens // 1024}K tokens"
     rows = {
         "CPU per request": [one[0] for one in passes],

@@ -357,12 +357,24 @@ def _simulate() -> list[Aim]:
 def _audit() -> list[Aim]:
     return [
         Aim(
-            what=f"/query of {tokens}K tokens that is kept (--audit 1), CPU more",
-            figure=Of("audit", f"{tokens}K tokens: CPU more with --audit 1"),
+            what=f"/query of {tokens}K tokens that {kept} (--audit 1), CPU more",
+            figure=Of(measurement, f"{tokens}K tokens: CPU more with --audit 1"),
             at_most=10.0,
-            ours=Of("audit", f"{tokens}K tokens: CPU per request with --audit 1"),
+            ours=Of(measurement, f"{tokens}K tokens: CPU per request with --audit 1"),
         )
+        for measurement, kept in (("audit", "is kept"), ("audit-replica", "a replica keeps"))
         for tokens in (1, 8)
+    ]
+
+
+def _past() -> list[Aim]:
+    return [
+        Aim(
+            what=f"/query of 8K tokens as of {back} s before, 1M live blocks, 20,000 a second",
+            figure=Of("as-of", f"8K tokens as of {back} s before"),
+            at_most=100.0,
+        )
+        for back in ("1", "60", "600")
     ]
 
 
@@ -378,5 +390,6 @@ AIMS: Final = (
     *_fairness(),
     *_distributed(),
     *_simulate(),
+    *_past(),
 )
 BY_FIGURE: Final = {aim.figure: aim for aim in AIMS}
