@@ -108,7 +108,7 @@ def own_topics(kafka: Kafka) -> Iterator[str]:
     prefix = f"test-{uuid.uuid4().hex[:12]}"
     yield prefix
     with contextlib.suppress(KafkaError, OSError, TimeoutError):
-        asyncio.run(_delete_topics(kafka.bootstrap, f"{prefix}."))
+        asyncio.run(delete_topics(kafka.bootstrap, f"{prefix}."))
 
 
 @pytest.fixture
@@ -200,12 +200,16 @@ def _container() -> Iterator[Kafka]:
         container.stop()
 
 
-async def _delete_topics(bootstrap: str, prefix: str) -> None:
+async def delete_topics(bootstrap: str, prefix: str) -> None:
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap, request_timeout_ms=5_000)
     try:
         await admin.start()
         names = [name for name in await admin.list_topics() if name.startswith(prefix)]
         if names:
             await admin.delete_topics(names)
+            for _ in range(100):  # it goes on after the answer
+                if not set(names) & set(await admin.list_topics()):
+                    break
+                await asyncio.sleep(0.05)
     finally:
         await admin.close()

@@ -99,13 +99,14 @@ class Role:
             return sum_of_samples(response.read(), name, labels)
 
     def post(self, path: str, fields: object) -> Any:
-        return json.loads(self._post(path, fields)[0])
+        return json.loads(self.exchange(path, fields)[0])
 
     def state(self, query: object) -> str:
         """What an answer to the query says of itself: `exact`, `degraded` or `stale`."""
-        return self._post("/query", query)[1]["Reprise-State"]
+        return self.exchange("/query", query)[1]["Reprise-State"]
 
-    def _post(self, path: str, fields: object) -> tuple[bytes, Message]:
+    def exchange(self, path: str, fields: object) -> tuple[bytes, Message]:
+        """POST: the body of the answer, and its headers."""
         request = urllib.request.Request(
             self.base_url + path,
             json.dumps(fields).encode(),

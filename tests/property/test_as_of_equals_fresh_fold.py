@@ -116,7 +116,7 @@ def test_every_position_of_a_whole_log(
     with recorded(history, make_fold, marked) as service:
         past = service.past()
         for offset in range(-1, len(records)):
-            fold = past.fold_as_of(Offset(offset), everything, name="all")
+            fold = past.fold_as_of(Offset(offset), everything)
             assert state(fold) == state(straight(records[: offset + 1], make_fold)), offset
 
 
@@ -130,7 +130,7 @@ def test_every_position_is_as_it_was_live_or_too_old(
         past, refused = service.past(), []
         for offset, known in live.items():
             try:
-                fold = past.fold_as_of(Offset(offset), everything, name="all")
+                fold = past.fold_as_of(Offset(offset), everything)
             except PastError as error:
                 refused.append((offset, str(error)))
                 continue
@@ -140,7 +140,7 @@ def test_every_position_is_as_it_was_live_or_too_old(
             assert f"the next of which is 0:{past.oldest(offset)}, got: 0:{offset}" in text
             assert offset < past.oldest(offset) <= service.log.end_offset
             if (following := past.oldest(offset)) < service.log.end_offset:
-                past.fold_as_of(Offset(following), everything, name="all")
+                past.fold_as_of(Offset(following), everything)
 
 
 @settings(max_examples=60)
@@ -154,7 +154,7 @@ def test_what_is_left_after_retention(
         service.history.drop_before(floor)
         past = service.past()
         for offset in range(floor, len(records)):
-            fold = past.fold_as_of(Offset(offset), everything, name="all")
+            fold = past.fold_as_of(Offset(offset), everything)
             assert state(fold) == state(straight(records[: offset + 1], make_fold)), offset
 
 
@@ -178,7 +178,7 @@ def test_answers_about_a_prompt(
             for prompt, scope in product(PROMPTS, SCOPES):
                 hashes = b"".join(prefix.to_bytes(8, "little") for prefix in prompt)
                 fold = past.fold_as_of(
-                    Offset(offset), everything, name="all", blocks=Blocks(hashes, scope.lora_name)
+                    Offset(offset), everything, blocks=Blocks(hashes, scope.lora_name)
                 )
                 expected = truth.kernel.query_by_hash(scope, hashes, None)
                 assert fold.kernel.query_by_hash(scope, hashes, None) == expected, offset

@@ -124,8 +124,9 @@ def of_latency() -> list[Figure]:
 def made() -> Iterator[set[Of]]:
     yield names("peers", of_peers())
     yield names("beside", of_beside())
-    kept = (count for count in SIZES.prompt_tokens if count <= audit.TOKENS_MAX)
-    yield names("audit", [one for n in kept for one in audit._figures(n, [[1.0, 1.0]], 1)])
+    kept = [count for count in SIZES.prompt_tokens if count <= audit.TOKENS_MAX]
+    for name in ("audit", "audit-replica"):
+        yield names(name, [one for n in kept for one in audit.figures_of(n, [[1.0, 1.0]], 1)])
     yield names("removing", of_removing())
     yield names(
         "cores",

@@ -49,7 +49,16 @@ def encoded(given: GivenAnswer) -> bytes:
 def test_a_record_has_the_answers_that_were_put_into_it(count: int) -> None:
     record, answers = decode_answers(encode_answers(5, 1337, count, encoded(GIVEN) * count))
     assert (record.run, record.seed, record.version) == (5, 1337, ANSWERS_VERSION)
-    assert answers == [GIVEN] * count
+    assert (record.replica, answers) == ("", [GIVEN] * count)
+
+
+def test_a_record_says_which_replica_gave_its_answers() -> None:
+    encoded_record = encode_answers(5, 1337, 1, encoded(GIVEN), replica="host:13333")
+    record, answers = decode_answers(encoded_record)
+    assert (record.replica, record.run, answers) == ("host:13333", 5, [GIVEN])
+    fields = msgspec.msgpack.decode(encoded_record)
+    del fields["replica"]  # as an older one wrote it
+    assert decode_answers(msgspec.msgpack.encode(fields))[0].replica == ""
 
 
 def test_an_answer_is_the_array_that_the_document_says() -> None:

@@ -69,3 +69,20 @@ def test_its_rows_say_how_old_it_is_but_not_those_written_before_anything_was_fo
     for key, value in worker.flush(registered_record(registration("a"))):
         snapshot.put_row(TABLE_0, key, value, as_of=40.0)
     assert snapshot.lag(100.0, reachable=True).seconds == 60.0
+
+
+def test_rows_that_come_again_for_a_position_leave_the_table_settled_there(
+    snapshot: Snapshot,
+) -> None:
+    snapshot.begin(100.0, ENDS)
+    worker = FlushingWorker(Fold(open_kernel(1337, name="reference")))
+    rows = worker.flush(registered_record(registration("a")))
+    for next_offset in (3, 6):
+        for key, value in rows:
+            snapshot.put_row(TABLE_0, key, value, as_of=40.0)
+        if next_offset > 3:
+            assert snapshot.table.kernel.settled() is None
+        advance(snapshot, TABLE_0, next_offset)
+        settled = snapshot.table.kernel.settled()
+        assert settled is not None
+        assert settled[1] == [(0, 0), (1, -1)]

@@ -19,9 +19,9 @@ def test_every_command_has_a_module_of_its_name(name: str) -> None:
     assert callback.__module__ == f"reprise.cli.{name.replace('-', '_')}"
 
 
-def test_a_replica_takes_a_data_directory_and_does_not_mention_it() -> None:
+def test_a_replica_takes_a_data_directory_that_only_a_history_needs() -> None:
     text = CliRunner().invoke(main, ["serve", "--help"]).output
-    assert "--data" not in text
+    assert "without that a replica keeps nothing on disk" in " ".join(text.split())
     result = CliRunner().invoke(main, ["serve", "--data", "x", "--kafka", ""])
     assert "--data" not in result.output
     assert "Expected" in result.output

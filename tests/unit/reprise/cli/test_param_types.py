@@ -40,13 +40,14 @@ def test_what_is_no_time_is_refused(text: str, said: str) -> None:
 def test_positions_are_spelt_as_answers_spell_them() -> None:
     assert PositionsType().convert("0:592", None, None) == {0: 592}
     assert PositionsType().convert("0:12,3:0", None, None) == {0: 12, 3: 0}
+    assert PositionsType().convert("0:12,1:-1", None, None) == {0: 12, 1: -1}
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("592", "such as `0:592`"),
-        ("0:-1", "such as `0:592`"),
+        ("0:-2", "such as `0:592`"),
         ("", "such as `0:592`"),
         ("0:1,", "such as `0:592`"),
         ("0:\u0663", "such as `0:592`"),

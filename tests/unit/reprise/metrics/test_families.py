@@ -13,20 +13,16 @@ from bridge.service import Bridge, BridgeSettings
 from brokers.options import client_options
 from brokers.settings import KafkaSettings
 from query_api.http.app import create_app
-from query_api.replica.replica import Replica
-from query_api.replica.snapshot import Topic
 from reprise.embedded.service import EmbeddedService
 from reprise.http.connections import Connections
 from reprise.metrics.roles import (
     bridge_metrics,
     embedded_collector,
     http_collector,
-    replica_collector,
     worker_metrics,
 )
+from reprise.roles.serve import ReplicaService, ServeSettings
 from reprise.settings import Settings
-from streams.kernel import open_kernel
-from streams.table.rows.reader import RowReader
 from streams.worker.worker import StreamsSettings, Worker
 from tests.fakes import FakeTable
 
@@ -79,14 +75,14 @@ async def _worker(data: Path) -> dict[str, Metric]:
     return _named(worker_metrics(Worker(StreamsSettings(kafka=KAFKA, data=data, seed=1337))))
 
 
-def _replica() -> dict[str, Metric]:
-    replica = Replica(
-        lambda: RowReader(open_kernel(1337, name="reference")),
-        {Topic.TABLE: 2, Topic.REGISTRY: 1},
-    )
-    replica.metrics.register(replica_collector(replica))
-    create_app(replica, FakeTable())
-    return _named(replica.metrics)
+def _replica(data: Path) -> dict[str, Metric]:
+    settings = ServeSettings(kafka=KAFKA, kernel="reference", history=data, audit_rate=1.0)
+    service = ReplicaService(settings, when_refused=lambda error: None)
+    try:
+        create_app(service.replica, FakeTable())
+        return _named(service.replica.metrics)
+    finally:
+        service.stop()
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +93,7 @@ def roles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Metri
         "embedded": _embedded(data / "embedded"),
         "bridge": asyncio.run(_bridge(data / "bridge")),
         "streams": asyncio.run(_worker(data / "streams")),
-        "serve": _replica(),
+        "serve": _replica(data / "serve"),
     }
 
 

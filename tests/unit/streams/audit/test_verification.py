@@ -91,7 +91,7 @@ def test_answers_agree_in_whatever_order_they_were_written(
     seen: list[tuple[int, int]] = []
     found = AnswersVerification(answers, full, None).run(lambda *at: seen.append(at))
     assert (found.answers, found.agreed, found.disagreed, found.missing) == (5, 5, 0, 0)
-    assert (found.first, found.last, found.is_proven) == (-1, 2, True)
+    assert (found.lowest, found.highest, found.is_proven) == ({0: -1}, {0: 2}, True)
     assert seen[-1] == (5, 5)
     assert lines_of(found) == [
         "answers 5, positions 0:-1 to 0:2: agreed 5, disagreed 0, beyond the log 0"

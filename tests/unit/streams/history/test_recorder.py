@@ -41,11 +41,10 @@ def make_fold() -> Fold:
 class Recorded:
     """A table with a history, fed record by record, each with a flush."""
 
-    def __init__(self, path: Path, log: EmbeddedLog) -> None:
+    def __init__(self, path: Path, log: EmbeddedLog, clock: Callable[[], float]) -> None:
         self.log = log
-        self.clock = Clock()
         self.store = HistoryStore(path / "history")
-        self.recorder = HistoryRecorder(self.store, seed=1337, clock=self.clock)
+        self.recorder = HistoryRecorder(self.store, seed=1337, clock=clock)
         self.table = Table(path / "table", make_fold, log=log, history=self.recorder)
         recover(self.table, log)
         self.fold(registered_record(registration("a")))
@@ -62,7 +61,7 @@ class Recorded:
 
     def entries_at(self, offset: int) -> int:
         past = Past(self.store, lambda: self.log, lambda: make_fold().kernel)
-        fold = past.fold_as_of(Offset(offset), lambda stream: True, name="all")
+        fold = past.fold_as_of(Offset(offset), lambda stream: True)
         return sum(view.entries for view in fold.kernel.contexts())
 
     def close(self) -> None:
@@ -71,12 +70,18 @@ class Recorded:
 
 
 @pytest.fixture
-def make_recorded(tmp_path: Path, log: EmbeddedLog) -> Callable[[], Recorded]:
-    return lambda: Recorded(tmp_path, log)
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def make_recorded(tmp_path: Path, log: EmbeddedLog, clock: Clock) -> Callable[[], Recorded]:
+    return lambda: Recorded(tmp_path, log, clock)
 
 
 def test_a_full_disk_costs_the_table_nothing_and_is_told_once(
     make_recorded: Callable[[], Recorded],
+    clock: Clock,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -94,7 +99,7 @@ def test_a_full_disk_costs_the_table_nothing_and_is_told_once(
     told = [line for line in caplog.messages if "no longer recorded" in line]
     assert len(told) == 1
     assert recorded.table.flushed == offsets[-1]
-    recorded.clock.now += HISTORY_RETRY_S
+    clock.now += HISTORY_RETRY_S
     last = recorded.batch(30)
     assert recorded.recorder.problem == ""
     assert caplog.messages[-1] == "The past is recorded again"
@@ -130,6 +135,41 @@ def test_a_table_that_lost_its_rows_begins_another_run(
     assert [run.run.number for run in again.store.runs()] == [1, 2]
     assert again.entries_at(1) == 1
     again.close()
+
+
+def test_a_table_built_anew_is_asked_from_its_first_flush_on(tmp_path: Path) -> None:
+    """The flush of another table before it would say what this one does not know any more."""
+    log = EmbeddedLog(tmp_path / "log", segment_bytes=1)
+    first = Recorded(tmp_path, log, lambda: 0.0)
+    for number in range(3):
+        first.batch(number)
+    first.table.sync()
+    first.close()
+    (tmp_path / "table").rename(tmp_path / "lost")
+    log.retain(bytes_max=0, age_max_s=0.0, now=1.0, floor=Offset(3), exempt=[0])
+    again = Recorded(tmp_path, log, lambda: 0.0)
+    last = again.batch(3)
+    assert sum(view.entries for view in again.table.fold.kernel.contexts()) == 2
+    assert again.entries_at(last) == 2
+    again.close()
+    log.close()
+
+
+def test_the_past_of_a_log_that_was_replaced_is_dropped(
+    tmp_path: Path, make_recorded: Callable[[], Recorded], clock: Clock
+) -> None:
+    recorded = make_recorded()
+    for number in range(5):
+        recorded.batch(number)
+    recorded.close()
+    (tmp_path / "table").rename(tmp_path / "lost")
+    other = EmbeddedLog(tmp_path / "other")
+    again = Recorded(tmp_path, other, clock)
+    assert [run.first for run in again.store.runs()] == [0]
+    last = again.batch(7)
+    assert again.entries_at(last) == 1
+    again.close()
+    other.close()
 
 
 def test_a_store_of_a_newer_format_is_refused(tmp_path: Path) -> None:
