@@ -2,7 +2,8 @@
 
 One record is one msgpack map, tagged by `kind`. All kinds share the envelope:
 
-    kind         str    "events" | "reset" | "gap" | "registered" | "unregistered"; "heartbeat"
+    kind         str    "events" | "reset" | "gap" | "registered" | "unregistered"; "heartbeat";
+                        "memory"
     version      int    1; a reader skips, counts and logs records of a newer version
     stream       array  [tenant_id, model_name, block_size, additional_salt, instance_id]
     dp_rank      int    with `stream`, the publisher
@@ -18,7 +19,8 @@ An `events` record may have a part of one batch, where that is large: then it ha
 version is 3, since the batch has been folded only with its last part.
 
 A `heartbeat` is of a bridge and not of a publisher, so it has neither `stream` nor `dp_rank`; its
-version is 2, so that a reader of version 1 skips it.
+version is 2, so that a reader of version 1 skips it. Neither has a `memory` record, which is of a
+segment in the memory of a host: `schemas.memory`.
 
 A reader must ignore map keys that it does not know: fields are only ever added.
 """
@@ -28,6 +30,7 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 
 from schemas.identities import Name, PublisherKey, Rank, StreamKey, Text
+from schemas.memory import MEMORY_VERSION, MemoryRecord
 from schemas.positions import (
     Cursor,
     Duration,
@@ -41,7 +44,7 @@ from schemas.registration import Registration
 RECORD_VERSION: Final = 1
 HEARTBEAT_VERSION: Final = 2
 PART_VERSION: Final = 3
-NEWEST_VERSION: Final = 3
+NEWEST_VERSION: Final = MEMORY_VERSION
 """The newest that this Reprise reads."""
 
 
@@ -191,7 +194,10 @@ SequencedRecord = EventsRecord | ResetRecord | GapRecord
 Record = EventsRecord | ResetRecord | GapRecord | RegisteredRecord | UnregisteredRecord
 """Of one publisher."""
 
-LogRecord = Record | HeartbeatRecord
+BridgeRecord = HeartbeatRecord | MemoryRecord
+"""Of a bridge, or of what it sees, and of no publisher."""
+
+LogRecord = Record | BridgeRecord
 """All that a log has."""
 
 RecordT = TypeVar("RecordT", bound=Record)

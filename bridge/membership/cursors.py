@@ -37,8 +37,8 @@ from schemas.identities import PublisherKey
 from schemas.limits import CURSOR_NOTE_BEHIND_RECORDS_MAX, CURSOR_NOTES_MAX, ENTRIES_NAMED_MAX
 from schemas.positions import NO_CURSOR, Cursor, Proof
 from schemas.records import (
+    BridgeRecord,
     EventsRecord,
-    HeartbeatRecord,
     Record,
     RegisteredRecord,
     UnregisteredRecord,
@@ -278,7 +278,7 @@ class Cursors:
 
         def take(message: Message) -> None:
             record = decode_log_record(message.value or b"")
-            if isinstance(record, HeartbeatRecord):
+            if isinstance(record, BridgeRecord):
                 return
             state = wanted.get(record.publisher)
             if state is not None:

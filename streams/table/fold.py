@@ -23,6 +23,7 @@ Rules, in the order in which they are applied to a record:
    that a complete heartbeat of its bridge leaves out is no longer followed.
 9. An unexpected error on a record stops nothing: the record is counted and skipped, and its
    publisher is degraded, since a part of the record may have been folded.
+10. `memory` says what a segment in the memory of a host holds: `streams.table.segments`.
 """
 
 from collections import Counter
@@ -38,6 +39,7 @@ from schemas.errors import RecordError
 from schemas.events import encode_events
 from schemas.identities import ModelContext, Offset, PrefixScope, PublisherKey
 from schemas.limits import BRIDGES_REMEMBERED_MAX, UNREGISTERED_REMEMBERED_MAX
+from schemas.memory import MemoryRecord, SegmentKey, SegmentState
 from schemas.positions import Begun, Confirmation, Heartbeat, Proof, PublisherState
 from schemas.records import (
     EventsRecord,
@@ -54,6 +56,7 @@ from schemas.records import (
 from schemas.registration import Registered
 from streams.kernel.interface import Kernel, PublisherId
 from streams.table.scope_states import ScopeStates
+from streams.table.segments import SegmentsFold
 
 NO_OFFSET = Offset(-1)
 """The position of a table that has folded nothing."""
@@ -91,6 +94,7 @@ class TableChanges(NamedTuple):
     registrations: dict[PublisherKey, Registered | None]
     unproven: Unproven | None = None
     bridges: Mapping[str, Heartbeat | None] = MappingProxyType({})
+    segments: Mapping[SegmentKey, SegmentState | None] = MappingProxyType({})
 
 
 class SkippedRecord(NamedTuple):
@@ -126,6 +130,7 @@ class Fold:
         self.counters: Counter[str] = Counter()
         self._handles: dict[PublisherKey, PublisherId] = {}
         self.bridges: dict[str, Heartbeat] = {}
+        self.memory = SegmentsFold(self.counters)
         self.states = ScopeStates()
         # In the order of the log, so that the same log gives the same rows in the same order.
         self._changed_publishers: dict[PublisherKey, None] = {}
@@ -168,6 +173,8 @@ class Fold:
                 self._unregister(offset, record.publisher)
             case HeartbeatRecord():
                 self._take_heartbeat(record)
+            case MemoryRecord():
+                self.memory.take(record)
             case _:
                 return self._apply_sequenced(record)
         return ""
@@ -380,6 +387,7 @@ class Fold:
             {key: self.registrations.get(key) for key in self._changed_registrations},
             self.unproven if self._unproven_changed else None,
             {bridge: self.bridges.get(bridge) for bridge in self._changed_bridges},
+            self.memory.take_changes(),
         )
         self._changed_bridges.clear()
         self._unproven_changed = False
@@ -402,6 +410,7 @@ class Fold:
         registrations: dict[PublisherKey, Registered],
         unproven: Unproven = ALL_PROVEN,
         bridges: Mapping[str, Heartbeat] = MappingProxyType({}),
+        segments: Mapping[SegmentKey, SegmentState] = MappingProxyType({}),
     ) -> None:
         """Takes over what a table's rows say; whoever read them has loaded the kernel."""
         assert self.offset == NO_OFFSET, "a fold is restored before it folds"
@@ -416,6 +425,7 @@ class Fold:
             self.registrations[publisher] = registered
             self.states.register(publisher, True)
         self.bridges = dict(sorted(bridges.items(), key=_heard_at))
+        self.memory.restore(segments)
         self._changed_publishers.clear()
 
     # Reading

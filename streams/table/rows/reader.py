@@ -26,11 +26,12 @@ No I/O, clock or logging: the reader of the topic logs what `take_skipped` retur
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Final, TypeVar
 
 from schemas.codec import decode_row_body
 from schemas.errors import RowCorruptError, RowVersionError
 from schemas.identities import ModelContext, Offset, PrefixScope, PublisherKey
+from schemas.memory import SegmentKey, SegmentState
 from schemas.positions import Heartbeat, Position, PublisherState
 from schemas.registration import Registered
 from streams.kernel.interface import Kernel
@@ -40,6 +41,9 @@ from streams.table.rows.contexts import CORRUPT_ROWS, PartitionContexts
 from streams.table.rows.format import Row
 from streams.table.rows.source import GatheredRows, RowSource, SkippedRow, SkippedRows
 from streams.table.scope_states import ScopeStates, common_scope, scope_of
+
+KeyT = TypeVar("KeyT")
+ValueT = TypeVar("ValueT")
 
 RESETS: Final = "resets"
 """Counts how often another table than the one before was met."""
@@ -57,6 +61,7 @@ class _Partition:
         self.contexts = contexts
         self.publishers: dict[PublisherKey, None] = {}  # a set in the order of its rows
         self.bridges: dict[str, Heartbeat] = {}
+        self.segments: dict[SegmentKey, SegmentState] = {}
 
 
 class _Commit:
@@ -69,6 +74,7 @@ class _Commit:
         self.registrations: dict[PublisherKey, Registered] = {}
         self.unproven: Unproven | None = None
         self.bridges: dict[str, Heartbeat | None] = {}
+        self.segments: dict[SegmentKey, SegmentState | None] = {}
 
 
 class RowReader:
@@ -129,6 +135,13 @@ class RowReader:
         """The last heartbeat of each bridge in the partition."""
         part = self._partitions.get(partition)
         return {} if part is None else part.bridges
+
+    def segments(self) -> dict[SegmentKey, SegmentState]:
+        """What is known of segments in the memory of hosts. Cost O(segments)."""
+        found: dict[SegmentKey, SegmentState] = {}
+        for part in list(self._partitions.values()):
+            found |= dict(part.segments)
+        return found
 
     def is_degraded(self, scope: PrefixScope) -> bool:
         """Whether a publisher of the scope has lost batches, or something of it `is_damaged`."""
@@ -249,11 +262,8 @@ class RowReader:
             part.publishers[publisher] = None
             self.registrations[publisher] = registered
             self._register(publisher)
-        for bridge, beat in commit.bridges.items():
-            if beat is None:
-                part.bridges.pop(bridge, None)
-            else:
-                part.bridges[bridge] = beat
+        _put_all(part.bridges, commit.bridges)
+        _put_all(part.segments, commit.segments)
         if commit.unproven is not None:
             part.unproven = commit.unproven
 
@@ -284,6 +294,8 @@ class RowReader:
                 commit.forgotten.append(publisher)
         elif (bridge := rows.parse_bridge_key(key)) is not None:
             commit.bridges[bridge] = None
+        elif (segment := rows.parse_segment_key(key)) is not None:
+            commit.segments[segment] = None
 
     @staticmethod
     def _sort_row(commit: _Commit, key: bytes, row: Row) -> None:
@@ -303,6 +315,8 @@ class RowReader:
                 commit.unproven = decode_row_body(Unproven, key=key, body=row.body)
             case rows.FACT if (bridge := rows.parse_bridge_key(key)) is not None:
                 commit.bridges[bridge] = decode_row_body(Heartbeat, key=key, body=row.body)
+            case rows.FACT if (segment := rows.parse_segment_key(key)) is not None:
+                commit.segments[segment] = decode_row_body(SegmentState, key=key, body=row.body)
 
     # Publishers
 
@@ -339,3 +353,13 @@ class RowReader:
             self._skipped.damaged.discard(publisher.stream)
         part.contexts = PartitionContexts(partition, self.kernel, self._skipped)
         part.covered, part.unproven, part.bridges = NO_OFFSET, ALL_PROVEN, {}
+        part.segments = {}
+
+
+def _put_all(known: dict[KeyT, ValueT], changed: Mapping[KeyT, ValueT | None]) -> None:
+    """Takes what changed over; None removes."""
+    for key, value in changed.items():
+        if value is None:
+            known.pop(key, None)
+        else:
+            known[key] = value
