@@ -1,9 +1,10 @@
 """The part of `query_api.ports.View` that every form answers from its table in the same way."""
 
 from collections.abc import Callable, Iterable, Mapping
-from time import monotonic
+from time import monotonic, time
 
-from query_api.ports import Positions, ServiceView
+from query_api.ports import Positions, SegmentView, ServiceView
+from query_api.segments import segment_views
 from schemas.answer_states import (
     BEHIND_LOG,
     DAMAGED_ROWS,
@@ -13,6 +14,7 @@ from schemas.answer_states import (
     badness,
 )
 from schemas.identities import PrefixScope, PublisherKey
+from schemas.memory import SegmentKey, SegmentState
 from schemas.positions import PublisherState
 from schemas.registration import Registration
 from streams.kernel.interface import ReadOnlyKernel
@@ -35,6 +37,8 @@ class TableView:
         is_damaged: whether something of a scope is missing for another reason than lost batches.
         connected: whether the link to a publisher is up; None where this process cannot know.
         clock: of `fresh_until`.
+        segments: what is known of segments of memory.
+        wall_clock: of these, Unix seconds.
     """
 
     _notify: Callable[[], None] = staticmethod(lambda: None)
@@ -52,6 +56,8 @@ class TableView:
         is_damaged: Callable[[PrefixScope], bool] = lambda scope: False,
         clock: Callable[[], float] = monotonic,
         connected: Callable[[PublisherKey], bool | None] = lambda publisher: None,
+        segments: Callable[[], Mapping[SegmentKey, SegmentState]] = dict,
+        wall_clock: Callable[[], float] = time,
     ) -> None:
         self._kernel = kernel
         self._publishers = publishers
@@ -63,6 +69,8 @@ class TableView:
         self._is_damaged = is_damaged
         self._now = clock
         self._connected = connected
+        self._segments = segments
+        self._wall_clock = wall_clock
 
     @property
     def kernel(self) -> ReadOnlyKernel:
@@ -120,6 +128,10 @@ class TableView:
         """See `query_api.ports.View`."""
         views = map(self._view, self._registrations())
         return sorted(views, key=lambda view: view.registration.service_key)
+
+    def memory(self) -> list[SegmentView]:
+        """See `query_api.ports.View`."""
+        return segment_views(dict(self._segments()), self._registrations(), now=self._wall_clock())
 
     def _view(self, registration: Registration) -> ServiceView:
         publisher = registration.publisher

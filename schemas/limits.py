@@ -554,6 +554,7 @@ MONITOR_REQUEST_S: Final = 5.0  # a connection lasts no longer, answered or not
 MONITOR_CONNECTIONS_MAX: Final = 64  # at once; the oldest idle one makes room for the next
 MONITOR_STOP_S: Final = 2.0  # for it to end with its role
 
+MEMORY_ASK_S: Final = 10.0  # that `reprise memory` waits for an answer
 EXPLAIN_S: Final = 60.0  # that `reprise explain` waits for an answer
 
 # ====================================================================================== relations

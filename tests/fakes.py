@@ -11,12 +11,14 @@ from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp, Message
 
 from bridge.wire import KINDS
-from query_api.ports import Health, Lag, Positions, ServiceView
+from query_api.ports import Health, Lag, Positions, SegmentView, ServiceView
+from query_api.segments import segment_views
 from schemas.answer_states import AnswerState, Standing, Verdict
 from schemas.conditions import Condition, Level, Part
 from schemas.errors import EndpointError, NotRegisteredError, RegistrationConflictError
 from schemas.events import BlockEvent, Stored, encode_events
 from schemas.identities import Medium, Offset, PrefixScope, PublisherKey
+from schemas.memory import SegmentKey, SegmentState
 from schemas.positions import Position, PublisherState
 from schemas.registration import PublisherKind, Registration
 from streams.kernel.interface import Kernel, PublisherId
@@ -85,6 +87,8 @@ class FakeTable:
         self.standings: dict[str, Standing] = {}
         self.states: dict[PublisherKey, PublisherState] = {}
         self.registrations: dict[PublisherKey, Registration] = {}
+        self.segments: dict[SegmentKey, SegmentState] = {}
+        self.now = 1000.0
         self.failure: Exception | None = None
         self._sequence = 0
 
@@ -137,6 +141,10 @@ class FakeTable:
         """See `View`."""
         known = sorted(self.registrations.values(), key=lambda known: known.service_key)
         return [self._service(known) for known in known]
+
+    def memory(self) -> list[SegmentView]:
+        """See `View`."""
+        return segment_views(self.segments, self.registrations.values(), now=self.now)
 
     def _service(self, known: Registration) -> ServiceView:
         state = self.states.get(known.publisher, PublisherState())

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from bridge.memory.poller import SegmentPoller
-from bridge.memory.reading import DEFAULT_PREFIX, LOCKED, TOO_MANY, Scan, read_segments
+from bridge.memory.reading import DEFAULT_PREFIX, EMPTY, LOCKED, TOO_MANY, Scan, read_segments
 from schemas.conditions import Conditions, Part
 from schemas.errors import ConfigurationError
 from schemas.limits import (
@@ -33,6 +33,9 @@ from schemas.memory import MemoryRecord
 _logger = logging.getLogger(__name__)
 
 _NOTHING: Final = Scan({}, frozenset(), Counter())
+_NOT_NAMED: Final = (LOCKED, EMPTY, TOO_MANY)
+"""Reasons that pass by themselves, or that the condition says."""
+
 Read = Callable[[frozenset[str]], Scan]
 """Looks at a directory, where these segments were before."""
 
@@ -104,6 +107,7 @@ class MemoryWatch:
         looks, failed_looks: how many there have been, and those that could not read the directory.
         busy_s: what they took, seconds.
         last: what the last one found.
+        names: the segments that were there then. Both are replaced, so any thread may read them.
     """
 
     def __init__(
@@ -119,6 +123,7 @@ class MemoryWatch:
         self.looks = self.failed_looks = 0
         self.busy_s = 0.0
         self.last = _NOTHING
+        self.names: frozenset[str] = frozenset()
         self._conditions = conditions
         self._read = read or (
             lambda known: read_segments(settings.directory, settings.prefix, known=known)
@@ -126,7 +131,6 @@ class MemoryWatch:
         self._stopping = threading.Event()
         self._found: tuple[Scan, float] | None = None  # the latest look, and when it ended
         self._thread: threading.Thread | None = None
-        self._known: frozenset[str] = frozenset()
         self._named: set[tuple[str, str]] = set()
 
     async def run(self, when_looked: Callable[[], None]) -> None:
@@ -171,7 +175,7 @@ class MemoryWatch:
         """Looks once; `take` takes what was found."""
         begun = time.monotonic()
         try:
-            scan = self._read(self._known)
+            scan = self._read(self.names)
         except Exception as error:
             _logger.exception("Unexpected error while memory segments were read")
             scan = _NOTHING._replace(error=f"memory segments: {error!r}", reason="internal_error")
@@ -186,7 +190,7 @@ class MemoryWatch:
             return
         self.last, at = found
         self.poller.note(self.last, at=at)
-        self._known = self.poller.names
+        self.names = self.poller.names
         self._note_problems(self.last)
 
     def _note_problems(self, scan: Scan) -> None:
@@ -203,8 +207,7 @@ class MemoryWatch:
         else:
             self._conditions.clear(Part.MEMORY)
         for name, reason in scan.named:
-            # One that is being written is read at the next look.
-            if reason not in (LOCKED, TOO_MANY) and len(self._named) < MEMORY_SEGMENTS_READ_MAX:
+            if reason not in _NOT_NAMED and len(self._named) < MEMORY_SEGMENTS_READ_MAX:
                 if (name, reason) not in self._named:
                     _logger.warning(
                         "Leaving out %s of %s: %s", name, self.settings.directory, reason
@@ -226,7 +229,7 @@ class MemoryWatch:
         return MemoryStatus(
             directory=str(self.settings.directory),
             host=self.poller.host,
-            segments=len(self.poller.names),
+            segments=len(self.names),
             skipped=dict(self.last.skipped),
             looks=self.looks,
             records=self.poller.records,

@@ -10,6 +10,7 @@ from reprise.cli.explain import explain
 from reprise.cli.export import export
 from reprise.cli.interruption import Commands
 from reprise.cli.load import load
+from reprise.cli.memory import memory
 from reprise.cli.miss_ratio import miss_ratio
 from reprise.cli.repair import repair
 from reprise.cli.replay import replay
@@ -38,6 +39,7 @@ def main() -> None:
     reprise audit verify --data DIR    prove the answers that `up --audit` has kept
     reprise tail --data DIR            print the log as JSON lines
     reprise explain --instance NAME    say what ended the prefix that an instance held, and when
+    reprise memory list                show what engines' KV caches take of their memory
     reprise repair --data DIR          say what is damaged in DIR, and repair it
     reprise capture --out FILE         take a range of the log, or what engines send, into a file
     reprise replay FILE                fold a capture: digest, compare, serve, or publish it
@@ -49,7 +51,7 @@ def main() -> None:
 
 
 for command in (
-    *(up, verify, audit, tail, explain, repair),
+    *(up, verify, audit, tail, explain, memory, repair),
     *(capture, replay, load, simulate, miss_ratio, export),
     *(bridge, streams, serve),
 ):

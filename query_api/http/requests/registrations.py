@@ -1,8 +1,8 @@
 """The bodies of `POST /register` and `POST /unregister`, checked in Conductor's order.
 
 The msgpack form takes exactly Conductor's fields (G3), where `hash_profile` is required; the JSON
-form takes the published ones, with `additionalsalt`, and `hash_profile` may be absent, because
-Reprise hashes tokens itself.
+form takes the published ones, `additionalsalt` and `memory_segment`, and `hash_profile` may be
+absent, because Reprise hashes tokens itself.
 """
 
 from collections.abc import Collection
@@ -37,6 +37,9 @@ REGISTER_FIELDS: Final = frozenset(
         "type",
     }
 )
+OWN_FIELDS: Final = frozenset({"additionalsalt", "memory_segment"})
+"""Those that Conductor does not know: of the JSON form alone."""
+
 _UNREGISTER_FIELDS: Final = frozenset(
     {"block_size", "dp_rank", "instance_id", "lora_name", "modelname", "tenant_id", "type"}
 )
@@ -70,7 +73,7 @@ def read_registration(body: bytes, wire: Wire, kinds: Collection[PublisherKind])
     """
     allowed = REGISTER_FIELDS
     if wire is Wire.JSON:
-        allowed = allowed | {"additionalsalt"}
+        allowed = allowed | OWN_FIELDS
     fields = _known_fields(split_fields(body, wire), allowed)
     endpoint = _required_name(fields, "endpoint", wire)
     kind = _required_name(fields, "type", wire)
@@ -97,6 +100,7 @@ def read_registration(body: bytes, wire: Wire, kinds: Collection[PublisherKind])
         additional_salt=additional_salt,
         replay_endpoint=replay_endpoint,
         hash_profile=hash_profile,
+        memory_segment=_text(fields, "memory_segment", wire),
     )
 
 
