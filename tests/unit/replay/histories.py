@@ -25,6 +25,7 @@ from tests.building import (
     events_record,
     gap_record,
     heartbeat_record,
+    memory_record,
     registered_record,
     registration,
     removed,
@@ -67,6 +68,9 @@ def history(records: int = 120, seed: int = 1) -> list[bytes]:
             encoded.append(heartbeat_record("bridge", len(encoded), [report(n) for n in names]))
         elif choice < 0.18:
             encoded.append(b"\xc1 no record")
+        elif choice < 0.22:
+            used = len(encoded)  # another one each time
+            encoded.append(encode_record(memory_record("kvcached_a", used=used)))
         else:
             events = [_event(source, sequence) for _ in range(source.randrange(1, 4))]
             encoded.append(
