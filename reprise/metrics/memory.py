@@ -84,7 +84,7 @@ LOOKS: Final[tuple[Family[MemoryWatch], ...]] = (
     ),
     counter(
         "reprise_memory_failed_looks",
-        "Looks at the directory of memory segments that could not read it.",
+        "Looks at the directory of memory segments that failed.",
         lambda watch: watch.failed_looks,
     ),
     counter(

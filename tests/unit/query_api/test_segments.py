@@ -117,7 +117,7 @@ def test_memory_is_answered_in_both_forms(table: FakeTable, client: AsgiClient) 
     assert document["segments"][0] == expected
     assert document["segments"][1]["host"] == "node-2"
     assert document["segments"][1]["instances"] == [], "nobody names it, and it is shown"
-    packed = client.get("/memory", headers={"accept": "application/msgpack"})
+    packed = client.get("/memory", accept="application/msgpack")
     assert packed.headers["content-type"] == "application/msgpack"
     assert packed.document() == document
 

@@ -53,6 +53,8 @@ def history(records: int = 120, seed: int = 1) -> list[bytes]:
     while len(encoded) < records:
         if len(encoded) == records // 3:
             encoded += [unregistered_record(names[2]), registered_record(names[2])]
+        if len(encoded) == records // 2:
+            encoded.append(encode_record(memory_record()))
         one = source.choice(names)
         incarnation, sequence = places[one.instance_id]
         choice = source.random()
@@ -68,9 +70,6 @@ def history(records: int = 120, seed: int = 1) -> list[bytes]:
             encoded.append(heartbeat_record("bridge", len(encoded), [report(n) for n in names]))
         elif choice < 0.18:
             encoded.append(b"\xc1 no record")
-        elif choice < 0.22:
-            used = len(encoded)  # another one each time
-            encoded.append(encode_record(memory_record("kvcached_a", used=used)))
         else:
             events = [_event(source, sequence) for _ in range(source.randrange(1, 4))]
             encoded.append(

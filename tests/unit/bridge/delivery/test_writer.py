@@ -149,12 +149,19 @@ class Run:
             spool=self.spool,
             on_written=lambda *written: self.written.append(written),
             may_write=lambda: self.leased,
-            make_memory=lambda partition: [
-                one for one in self.memory if self.writer.partition_of_segment(one.key) == partition
-            ],
+            make_memory=self.make_memory,
             on_memory=self.memory_written.append,
         )
         self.task = asyncio.create_task(self.writer.run())
+
+    def make_memory(self, partition: int) -> list[MemoryRecord]:
+        """What has not been written yet."""
+        return [
+            one
+            for one in self.memory
+            if one not in self.memory_written
+            and self.writer.partition_of_segment(one.key) == partition
+        ]
 
     async def stop(self) -> None:
         self.task.cancel()
