@@ -231,11 +231,11 @@ PAUSE_SETTLE_S: Final = 4.0  # after such a pause, until what the system has kep
 WATCH_PAUSED_S: Final = 5.0  # not looked at for this long: the process was paused; all are asked
 
 # memory: segments of a directory. What is left out: reprise_memory_files_skipped by reason.
-MEMORY_PERIOD_S: Final = 1.0  # between two looks at the directory: 10 us for each segment
+MEMORY_PERIOD_S: Final = 1.0  # between two looks at the directory: some 15 us a segment
 MEMORY_PERIOD_MIN_S: Final = 0.25
 MEMORY_PERIOD_MAX_S: Final = 60.0
 MEMORY_SEGMENTS_READ_MAX: Final = 256  # of one directory: reason="too_many"
-MEMORY_ENTRIES_MAX: Final = 16_384  # names of the directory that are looked at: some 5 ms
+MEMORY_ENTRIES_MAX: Final = 16_384  # names of the directory that are looked at: some 10 ms
 MEMORY_NAMES_SHOWN_MAX: Final = 32  # files that were left out and are named; all are counted
 MEMORY_CHANGE_RATIO: Final = 0.01  # of the limit, by which a number changes before it is written
 MEMORY_LEVEL_MARGIN: Final = 0.005  # below a level of pressure, before it counts as left
