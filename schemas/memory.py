@@ -19,7 +19,12 @@ import msgspec
 from msgspec import Meta
 
 from schemas.identities import Name, Text
-from schemas.limits import MEMORY_BYTES_MAX, MEMORY_STALE_S
+from schemas.limits import (
+    MEMORY_BYTES_MAX,
+    MEMORY_FORGOTTEN_S,
+    MEMORY_GONE_S,
+    MEMORY_STALE_S,
+)
 from schemas.positions import Duration, Seconds
 
 MEMORY_VERSION: Final = 5
@@ -59,6 +64,11 @@ class SegmentWriter(StrEnum):
     UNKNOWN = ""
     ALIVE = "alive"
     GONE = "gone"  # they were seen, and have ended without removing their segment
+
+    @classmethod
+    def of(cls, text: str) -> "SegmentWriter":
+        """What a record says; UNKNOWN for a word that is not known here."""
+        return next((one for one in cls if one == text), cls.UNKNOWN)
 
 
 class SegmentStanding(StrEnum):
@@ -138,6 +148,10 @@ class SegmentState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     def pressure(self) -> float:
         """See `MemoryRecord`."""
         return pressure_of(self.total, self.used, self.preallocated)
+
+    def is_old(self, now: float) -> bool:
+        """Whether it is to be forgotten at `now`, Unix seconds."""
+        return now - self.observed_at > (MEMORY_GONE_S if self.gone else MEMORY_FORGOTTEN_S)
 
     def standing(self, now: float) -> SegmentStanding:
         """What its numbers are worth at `now`, Unix seconds by the reader's clock."""

@@ -3,7 +3,7 @@
 Its package cannot be installed without torch and a compiler for the GPU, but the code that writes a
 segment needs neither: numpy, posix_ipc, and that something is called torch. So:
 
-    REPRISE_KVCACHED_SOURCE=kvcached-0.1.6     its unpacked source archive, where it is not installed
+    REPRISE_KVCACHED_SOURCE=kvcached-0.1.6     its unpacked source, where it is not installed
     REPRISE_KVCACHED_PYTHON=venv/bin/python    an interpreter with numpy and posix_ipc
 """
 

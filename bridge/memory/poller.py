@@ -13,7 +13,9 @@ nothing piles up, and the end of it all is told once it is back. It is made wher
 A segment that is there and cannot be read now, as one that is being written, is none of these.
 
 Its writer has ended where its process group was there and is no more. If the numbers change all the
-same, the group was another one, of another PID namespace: then its writer is not known any more.
+same, the group was another one, of another PID namespace: then its writer is not known any more. So
+it is where the group was not there at first: it is older than its segment, so that one that comes
+later is another one, as a short-lived process of the bridge's own container.
 """
 
 from collections.abc import Iterator, Mapping
@@ -85,12 +87,13 @@ class SegmentPoller:
 
     # What was read
 
-    def remember(self, segments: Mapping[SegmentKey, SegmentState]) -> None:
+    def remember(self, segments: Mapping[SegmentKey, SegmentState], prefix: str = "") -> None:
         """Takes over what a table has of this host, before the first look: so what has gone, or is
-        another file since, is told as that.
+        another file since, is told as that. Of names without the prefix, which are not looked for,
+        nothing can be told.
         """
         for key, state in segments.items():
-            if key.host == self.host and not state.gone:
+            if key.host == self.host and not state.gone and key.segment.startswith(prefix):
                 self._segments[key.segment] = _remembered(key, state)
 
     def note(self, scan: Scan, *, at: float) -> None:
@@ -121,8 +124,7 @@ class SegmentPoller:
         segment = _Segment(reading, observed_at=at, changed_at=at, since=at)
         if before is not None:
             segment.told, segment.told_at = before.told, before.told_at
-        if reading.has_writers:
-            segment.writer = SegmentWriter.ALIVE
+        _note_writers(segment, reading)
         self._segments[name] = segment
 
     def _drop_untold(self) -> None:
@@ -222,7 +224,7 @@ def _remembered(key: SegmentKey, state: SegmentState) -> _Segment:
         observed_at=state.observed_at,
         changed_at=state.changed_at,
         since=state.since,
-        writer=SegmentWriter(state.writer),
+        writer=SegmentWriter.of(state.writer),
         told=told,
         level=_level_of(state.pressure, 0),
     )
@@ -235,6 +237,12 @@ def _go_on(segment: _Segment, reading: Reading, at: float) -> None:
     if segment.writer is SegmentWriter.GONE and segment.reading[2:4] != reading[2:4]:
         segment.is_foreign = True  # the limit is anybody's to change
     segment.reading, segment.observed_at = reading, at
+    _note_writers(segment, reading)
+
+
+def _note_writers(segment: _Segment, reading: Reading) -> None:
+    if reading.has_writers is False and segment.writer is SegmentWriter.UNKNOWN:
+        segment.is_foreign = True
     if segment.is_foreign:
         segment.writer = SegmentWriter.UNKNOWN
     elif reading.has_writers:

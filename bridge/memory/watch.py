@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +21,7 @@ from schemas.conditions import Conditions, Part
 from schemas.errors import ConfigurationError
 from schemas.limits import (
     HOST_NAME_CHARS_MAX,
+    MEMORY_ENTRIES_MAX,
     MEMORY_PERIOD_MAX_S,
     MEMORY_PERIOD_MIN_S,
     MEMORY_PERIOD_S,
@@ -28,7 +29,7 @@ from schemas.limits import (
     MEMORY_STUCK_S,
     NAME_BYTES_MAX,
 )
-from schemas.memory import MemoryRecord
+from schemas.memory import MemoryRecord, SegmentKey, SegmentState
 
 _logger = logging.getLogger(__name__)
 
@@ -133,6 +134,10 @@ class MemoryWatch:
         self._thread: threading.Thread | None = None
         self._named: set[tuple[str, str]] = set()
 
+    def remember(self, segments: Mapping[SegmentKey, SegmentState]) -> None:
+        """Takes over what a table has; before the first look."""
+        self.poller.remember(segments, self.settings.prefix)
+
     async def run(self, when_looked: Callable[[], None]) -> None:
         """Looks until it is cancelled; may be called again.
 
@@ -200,8 +205,9 @@ class MemoryWatch:
             return
         if scan.skipped[TOO_MANY]:
             message = (
-                f"Expected at most {MEMORY_SEGMENTS_READ_MAX} memory segments in"
-                f" {self.settings.directory}, got {scan.skipped[TOO_MANY]} more, which are left out"
+                f"Expected at most {MEMORY_SEGMENTS_READ_MAX} memory segments among"
+                f" {MEMORY_ENTRIES_MAX} names in {self.settings.directory}, left out: at least"
+                f" {scan.skipped[TOO_MANY]}"
             )
             self._conditions.set(Part.MEMORY, TOO_MANY, message)
         else:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from functools import reduce
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Final
 from urllib.error import HTTPError, URLError
@@ -77,7 +78,7 @@ def list_(
     reprise memory list 'engine-*'
     """  # noqa: D301
     look = _look_at(url, directory, prefix)
-    _show(_wanted(look(), names), as_json=as_json)
+    _show(look(), names, as_json=as_json)
 
 
 @memory.command()
@@ -109,13 +110,13 @@ def watch(
     while True:
         number += 1
         try:
-            segments = _wanted(look(), names)
+            segments = look()
         except click.ClickException as error:
             click.echo(error.format_message(), err=True)
         else:
             if sys.stdout.isatty() and not as_json:
                 click.echo(_CLEAR, nl=False)
-            _show(segments, as_json=as_json)
+            _show(segments, names, as_json=as_json)
         if number == looks:
             return
         time.sleep(interval)
@@ -130,11 +131,14 @@ def _asked(url: str) -> Segments:
         request = Request(f"{url.rstrip('/')}/memory", headers={"Accept": "application/json"})
         with urlopen(request, timeout=limits.MEMORY_ASK_S) as answer:
             segments: Segments = json.loads(answer.read())["segments"]
-            return segments
+        for one in segments:
+            _row(one)  # it has what is shown
+        return segments
     except HTTPError as error:
         raise click.ClickException(printable(error.read().decode(errors="replace"))) from error
-    except (URLError, OSError) as error:
-        raise click.ClickException(f"Cannot ask {url}: {error}. Is the service up?") from error
+    except (URLError, OSError, HTTPException) as error:
+        message = f"Cannot ask {url}: {str(error) or repr(error)}. Is the service up?"
+        raise click.ClickException(printable(message)) from error
     except (ValueError, LookupError, TypeError) as error:
         raise click.ClickException(
             f"Expected what GET /memory answers of {url}: {error}"
@@ -145,27 +149,38 @@ def _directory_look(directory: Path, prefix: str) -> Look:
     # Imported here: the documents' types take a moment that `--help` does not need.
     import msgspec
 
-    from bridge.memory.watch import MemorySettings, MemoryWatch
+    from bridge.memory.poller import SegmentPoller
+    from bridge.memory.reading import LOCKED, read_segments
+    from bridge.memory.watch import MemorySettings
     from query_api.http.memory import memory_document
     from query_api.segments import segment_views
-    from schemas.conditions import Conditions
 
     settings = MemorySettings(directory=directory, prefix=prefix)
-    seen = MemoryWatch(settings, bridge="reprise-memory", conditions=Conditions(time.time))
-    told: set[tuple[str, str]] = set()
+    seen = SegmentPoller(settings.host_name, "reprise-memory")
+    told: set[str] = set()
+
+    def tell(text: str) -> None:
+        if text not in told and len(told) < limits.MEMORY_SEGMENTS_READ_MAX:
+            told.add(text)
+            click.echo(printable(text), err=True)
 
     def look() -> Segments:
-        seen.look()
-        seen.take()
-        if seen.last.error:
-            raise click.ClickException(printable(seen.last.error))
-        for name, reason in seen.last.named:
-            if (name, reason) not in told:
-                told.add((name, reason))
-                click.echo(printable(f"Left out {name}: {reason}"), err=True)
-        views = segment_views(seen.poller.states(), (), now=time.time())
-        for record in seen.records():
-            seen.written(record)  # so that what is gone is shown once, and then no more
+        scan = read_segments(directory, prefix, known=seen.names)
+        if scan.error:
+            raise click.ClickException(printable(scan.error))
+        for name, reason in scan.named:
+            if reason != LOCKED:  # it is read at the next look
+                tell(f"Left out {name}: {reason}")
+        if scan.skipped.total() > len(scan.named):
+            counts = (f"{reason} {count}" for reason, count in sorted(scan.skipped.items()))
+            tell(f"Left out in all: {', '.join(counts)}")
+        now, at = time.monotonic(), time.time()
+        seen.note(scan, at=at)
+        views = segment_views(seen.states(), (), now=at)
+        for key in list(seen.due(now)):
+            record = seen.make(key, now=now, at=at)
+            if record is not None:
+                seen.written(record, now=now)  # what is gone is shown once, and then no more
         segments: Segments = msgspec.to_builtins(memory_document(views))["segments"]
         return segments
 
@@ -180,12 +195,14 @@ def _wanted(segments: Segments, names: tuple[str, ...]) -> Segments:
     return [one for one in segments if is_wanted(one)] if names else segments
 
 
-def _show(segments: Segments, *, as_json: bool) -> None:
+def _show(known: Segments, names: tuple[str, ...], *, as_json: bool) -> None:
+    segments = _wanted(known, names)
     if as_json:
         click.echo(json.dumps({"count": len(segments), "segments": segments}))
         return
     if not segments:
-        click.echo("No memory segments are known.", err=True)
+        which = f"of these names are known, but {len(known)} others" if known else "are known"
+        click.echo(f"No memory segments {which}.", err=True)
         return
     for line in lines_of(segments):
         click.echo(printable(line))

@@ -371,7 +371,7 @@ class WriteThread:
         if self.memory is None:
             await asyncio.Event().wait()
             return
-        self.memory.poller.remember(self.fold.memory.segments)
+        self.memory.remember(self.fold.memory.segments)
         await self.memory.run(self._tell_memory)
 
     def _tell_memory(self) -> None:

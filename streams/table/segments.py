@@ -4,7 +4,8 @@ The last record of a segment counts, whichever bridge wrote it: several bridges 
 same. Of what a bridge that has just started cannot know the rest is kept: when the numbers were
 first read, and that their writer has ended, as long as it reads the same numbers of the same file.
 
-What is gone, or was not read by anybody for long, is forgotten as records go on: there is no clock.
+What is gone, or was not read by anybody for long, is forgotten as records go on: there is no clock
+here. Where none come any more, it is no longer shown all the same.
 """
 
 from collections import Counter
@@ -12,7 +13,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from schemas.limits import MEMORY_FORGOTTEN_S, MEMORY_GONE_S, MEMORY_SEGMENTS_MAX
+from schemas.limits import MEMORY_SEGMENTS_MAX
 from schemas.memory import Change, MemoryRecord, SegmentKey, SegmentState, SegmentWriter
 
 FORGOTTEN = "segments_forgotten"
@@ -53,10 +54,10 @@ class SegmentsFold:
         self._changed[key] = None
 
     def _forget_old(self, now: float) -> None:
-        for keys, after_s in ((self._gone, MEMORY_GONE_S), (self.segments, MEMORY_FORGOTTEN_S)):
+        for keys in (self._gone, self.segments):
             while keys:
                 oldest = next(iter(keys))
-                if now - self.segments[oldest].observed_at <= after_s:
+                if not self.segments[oldest].is_old(now):
                     break
                 self._forget(oldest)
 

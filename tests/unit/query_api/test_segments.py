@@ -5,6 +5,7 @@ import pytest
 
 from query_api.segments import SegmentOwners, segment_views
 from schemas.answer_states import AnswerState, Standing
+from schemas.limits import MEMORY_FORGOTTEN_S, MEMORY_GONE_S
 from schemas.memory import SegmentKey, SegmentState
 from schemas.registration import Registration
 from tests.fakes import AsgiClient, FakeTable, registration
@@ -46,6 +47,11 @@ def named(segment: str, instance: str = "a", *, dp_rank: int = 0) -> Registratio
         ("node-2/kvcached_vLLM_4711", False),
         ("node-?/kvcached_*", True),
         ("node-2/*", False),
+        ("node-1/*", True),
+        ("node-2/kvcached_*", False),
+        ("node-?/kvcached_vLLM_4711", True),
+        ("node-?/kvcached_vLLM_4712", False),
+        ("*/kvcached_SGLang_*", False),
         ("*/*", True),
         ("/kvcached_vLLM_4711", True),
         ("node-1/", False),
@@ -79,6 +85,20 @@ def test_segments_are_shown_sorted_with_what_they_are_worth() -> None:
     assert [len(one.instances) for one in views] == [0, 1]
     [ahead] = segment_views({A: state(observed_at=1001.0)}, (), now=1000.0)
     assert (ahead.standing, ahead.age_s) == ("live", 0.0), "its clock is ahead of ours"
+
+
+def test_what_a_table_may_forget_is_not_shown(table: FakeTable) -> None:
+    """It forgets with its next record of a segment, which may not come."""
+    segments = {A: state(), SegmentKey("node-0", "z"): state(gone=True)}
+
+    def shown(after_s: float) -> list[str]:
+        views = segment_views(segments, (), now=990.0 + after_s)
+        return [one.standing.value for one in views]
+
+    assert shown(MEMORY_GONE_S) == ["gone", "stale"]
+    assert shown(MEMORY_GONE_S + 1) == ["stale"]
+    assert shown(MEMORY_FORGOTTEN_S) == ["stale"]
+    assert shown(MEMORY_FORGOTTEN_S + 1) == []
 
 
 def test_memory_is_answered_in_both_forms(table: FakeTable, client: AsgiClient) -> None:

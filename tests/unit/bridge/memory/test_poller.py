@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import msgspec
 import pytest
 
 from bridge.memory.poller import SegmentPoller
@@ -256,6 +257,16 @@ def test_a_writer_that_was_never_seen_is_not_known(scene: Scene) -> None:
     assert writer_of(scene) == ""
 
 
+def test_a_group_that_comes_after_its_segment_is_another_one(scene: Scene) -> None:
+    scene.put(used=10, writers=False)
+    scene.told()
+    scene.put(used=10, writers=True)
+    assert scene.told() == [], "as a process of the bridge's own container, for a moment"
+    scene.put(used=10, writers=False)
+    assert scene.told() == []
+    assert writer_of(scene) == ""
+
+
 def test_a_segment_that_changes_after_its_writer_ended_has_another_writer(scene: Scene) -> None:
     scene.put(used=10, writers=True)
     scene.told()
@@ -304,6 +315,24 @@ def test_what_a_table_remembers_goes_on(seen: Scene) -> None:
     assert sorted(again.told()) == [("b", "changed"), ("c", "restarted"), ("e", "appeared")]
     assert again.poller.states()[SegmentKey("host", "b")].writer == "gone"
     assert again.told(after_s=MEMORY_REPEAT_S) != []
+
+
+def test_of_names_with_another_prefix_nothing_is_told(seen: Scene) -> None:
+    states = seen.poller.states()
+    [state] = states.values()
+    again = Scene()
+    again.poller.remember(states | {SegmentKey("host", "b"): state}, "b")
+    assert again.told() == [("b", "disappeared")]
+
+
+@pytest.mark.parametrize(("writer", "after"), [("", ""), ("alive", "gone"), ("of a newer one", "")])
+def test_what_a_table_knows_of_a_writer_goes_on(seen: Scene, writer: str, after: str) -> None:
+    [(key, state)] = seen.poller.states().items()
+    again = Scene()
+    again.poller.remember({key: msgspec.structs.replace(state, writer=writer)})
+    again.put(used=400, preallocated=50, writers=False)
+    again.look()
+    assert writer_of(again) == after
 
 
 def test_what_has_gone_meanwhile_is_told_and_other_hosts_are_left_alone(seen: Scene) -> None:

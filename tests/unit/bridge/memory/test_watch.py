@@ -86,7 +86,7 @@ def test_too_many_segments_are_a_condition() -> None:
     looked(watch)
     [condition] = conditions.all()
     assert condition.reason == "too_many"
-    assert "7 more" in condition.message
+    assert "left out: at least 7" in condition.message
     looked(watch)
     assert conditions.all() == ()
 

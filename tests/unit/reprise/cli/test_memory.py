@@ -1,6 +1,7 @@
 """`reprise memory`, on a directory and against a service."""
 
 import json
+import socket
 import struct
 import threading
 from collections.abc import Iterator
@@ -58,13 +59,24 @@ def test_names_and_prefixes_choose(directory: Path) -> None:
     assert names("--prefix", "", "other") == ["other"]
 
 
-def test_what_is_left_out_is_said_beside_the_list(directory: Path) -> None:
+def test_what_is_left_out_is_said_beside_the_list(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (directory / "kvcached_\x1b[2J").write_bytes(bytes(24))
     (directory / "kvcached_c").write_bytes(b"short")
     result = run("list", "--dir", str(directory))
     assert result.exit_code == 0
     assert "\x1b" not in result.output
-    assert "Left out kvcached_c: wrong_size" in result.stderr.splitlines()
+    assert result.stderr.splitlines() == [
+        "Left out kvcached_\\x1b[2J: bad_name",
+        "Left out kvcached_c: wrong_size",
+    ]
+    assert not caplog.records, "a log would reach the terminal as it is"
+    for number in range(100):
+        (directory / f"kvcached_d{number:02}").mkdir()
+    lines = run("watch", "--dir", str(directory), "--looks", "2", "-n", "0.25").stderr.splitlines()
+    assert len(lines) == 33
+    assert lines[-1] == "Left out in all: bad_name 1, no_file 100, wrong_size 1"
 
 
 def test_a_directory_that_is_not_there_is_an_error(tmp_path: Path) -> None:
@@ -77,6 +89,12 @@ def test_an_empty_directory_is_said(tmp_path: Path) -> None:
     result = run("list", "--dir", str(tmp_path))
     assert (result.exit_code, result.stdout) == (0, "")
     assert result.stderr == "No memory segments are known.\n"
+
+
+def test_names_that_nothing_has_are_said(directory: Path) -> None:
+    result = run("list", "--dir", str(directory), "nothing")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr == "No memory segments of these names are known, but 2 others.\n"
 
 
 def test_it_is_watched_and_what_goes_is_shown_once(
@@ -179,6 +197,7 @@ def test_names_from_elsewhere_cannot_write_to_the_terminal(url: str) -> None:
         ((200, b"no json"), "Expected what GET /memory answers"),
         ((200, b"[]"), "Expected what GET /memory answers"),
         ((200, b"{}"), "Expected what GET /memory answers"),
+        ((200, b'{"segments":[{"host":"h"}]}'), "Expected what GET /memory answers"),
     ],
 )
 def test_another_answer_is_an_error(url: str, answer: tuple[int, bytes], text: str) -> None:
@@ -190,6 +209,23 @@ def test_another_answer_is_an_error(url: str, answer: tuple[int, bytes], text: s
 
 def test_a_service_that_is_away_is_an_error() -> None:
     result = run("list", "--url", "http://127.0.0.1:9")
+    assert result.exit_code == 1
+    assert "Is the service up?" in result.stderr
+
+
+def test_what_does_not_speak_http_is_an_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def greet() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(b"\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f\r\n")  # as ZMTP
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        result = run("list", "--url", f"http://127.0.0.1:{server.getsockname()[1]}")
+        thread.join()
     assert result.exit_code == 1
     assert "Is the service up?" in result.stderr
 
