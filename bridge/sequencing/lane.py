@@ -20,6 +20,11 @@ from schemas.registration import Registration
 RESTARTED: Final = "restarted"
 JOINED_LATE: Final = "joined_late"
 MISSED: Final = "missed"
+RECONNECTED: Final = "reconnected"
+NOT_FOLLOWED: Final = "not_followed"
+"""Why batches are missing, besides what `DropReason` says: of an incarnation that began unheard;
+before the first one that came; not before a later one; while the link was down; while no bridge
+followed the publisher."""
 
 _logger = logging.getLogger(__name__)
 
@@ -149,6 +154,7 @@ class Lane:
         "_has_told_gap",
         "_proven_link",
         "_run_max",
+        "cause",
         "counters",
         "degraded",
         "engine_time",
@@ -165,6 +171,7 @@ class Lane:
         "proof",
         "publisher",
         "received_time",
+        "repaired",
         "repairs",
         "source",
         "tracker",
@@ -185,6 +192,8 @@ class Lane:
         self.repairs = repairs
         self.held: deque[Held] | None = None
         self.held_bytes = 0
+        self.cause = ""  # why it waits: of the batches that a replay brings meanwhile
+        self.repaired = ""  # the same, while such batches are accepted
         self.is_resuming = False  # some of what waited has followed, the rest is to
         self.missing: Missing | None = None  # becomes a gap at the end of the wait
         self.overflowed: DecodedBatch | None = None  # the last one that had no room among the held
@@ -250,6 +259,13 @@ class Lane:
         """
         is_proven = self._proven_link == self.link and self.proof is None
         return self.link if is_proven and self.anchor.begun is None else 0
+
+    def begin_repaired(self) -> None:
+        """What is accepted from here on had been missing: a replay has brought it."""
+        links = ("", MISSED, RECONNECTED, NOT_FOLLOWED)
+        if self.tracker.sequence == -1 and self.cause in links:
+            self.cause = JOINED_LATE  # there was nothing of this incarnation before it
+        self.repaired = self.cause or MISSED
 
     # Windows
 
@@ -440,7 +456,9 @@ class Lane:
             run=batch.run,
             parts=batch.parts,
             doubted=self.proof is not None,
-            incomplete=bool(batch.dropped),
+            unusable=batch.dropped[0].reason if batch.dropped else "",
+            is_whole=batch.engine_time is None,
+            repaired=self.repaired,
         )
         return True
 
