@@ -12,6 +12,7 @@ from reprise.metrics.family import Family, Samples, counter, counters, gauge, ga
 from schemas.answer_states import Standing
 from schemas.identities import PublisherKey
 from schemas.positions import Cursor, PublisherState
+from streams.table.ledger import Kind, Ledger
 
 _LABELS: Final = ("tenant", "instance", "model", "dp_rank")
 _NO_PUBLISHER: Final = ("", "", "", "")
@@ -225,6 +226,24 @@ STANDINGS: Final[tuple[Family[Standings], ...]] = (
 )
 
 Folded = Mapping[PublisherKey, PublisherState]
+KnownLedgers = Mapping[PublisherKey, Ledger]
+
+
+def _ledger_batches(found: KnownLedgers) -> Samples:
+    for publisher, ledger in found.items():
+        for kind in Kind:
+            for cause, batches in sorted(ledger.totals(kind).items()):
+                yield (*_labels(publisher), kind.value, cause), batches
+
+
+LEDGERS: Final[tuple[Family[KnownLedgers], ...]] = (
+    counters(
+        "reprise_ledger_batches",
+        "Batches of the publisher that were lost, repaired by a replay, or incomplete, by cause.",
+        (*_LABELS, "kind", "cause"),
+        _ledger_batches,
+    ),
+)
 
 FOLDED: Final[tuple[Family[Folded], ...]] = (
     gauges(
