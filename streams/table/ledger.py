@@ -252,8 +252,8 @@ def spans_of(incarnation: Incarnation, state: PublisherState | None) -> Spans:
     first = incarnation.first
     seen = max(0, last - first + 1 - lost.batches)
     at = first
-    if lost.forgotten and lost.intervals:
-        at = lost.intervals[0].first  # what came between those that are forgotten is not known
+    if lost.forgotten:  # what came between those that are forgotten is not known
+        at = lost.intervals[0].first if lost.intervals else last + 1
     intervals = []
     for one in lost.intervals:
         if one.first > at:

@@ -148,6 +148,7 @@ def state(fold: Fold) -> object:
         fold.kernel.contexts(),
         fold.kernel.scopes(),
         fold.publishers,
+        fold.ledgers.current,
         {key: known.registration for key, known in fold.registrations.items()},
     )
 
@@ -358,6 +359,7 @@ def test_the_size_of_records_does_not_matter(
         sequence += count
     assert whole.kernel.contexts() == parts.kernel.contexts()
     assert whole.publishers == parts.publishers
+    assert whole.ledgers.current == parts.ledgers.current
 
 
 def _renumbered(event: BlockEvent, sequence: int) -> BlockEvent:
