@@ -303,6 +303,7 @@ class Ledgers:
             if record.is_unfinished:
                 return  # the part that ends the batch says it again
         ledger = after = self._of(publisher, before)
+        begins = begins or not ledger.incarnations
         at = record.bridge_time
         if begins:
             is_unknown = has_hole and not before.incarnation and not is_proven
