@@ -20,6 +20,9 @@ version is 3, since the batch has been folded only with its last part.
 A `heartbeat` is of a bridge and not of a publisher, so it has neither `stream` nor `dp_rank`; its
 version is 2, so that a reader of version 1 skips it.
 
+What became of batches that did not simply come is in `gap` records and in `incomplete`, `unusable`
+and `repaired` of `events`, each where the batches themselves are: so it is folded when they are.
+
 A reader must ignore map keys that it does not know: fields are only ever added.
 """
 
