@@ -36,7 +36,8 @@ from bridge.pace import Pace
 from bridge.paced_append import PacedAppend
 from bridge.ports import Receiver, RecordSink, ReplaySource
 from bridge.sequencing.bulk import Bulk
-from bridge.sequencing.lane import MISSED, NOT_FOLLOWED, RECONNECTED, Anchor
+from bridge.sequencing.causes import MISSED, NOT_FOLLOWED, RECONNECTED
+from bridge.sequencing.lane import Anchor
 from bridge.sequencing.replay_client import Replayer
 from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.inbox import Inbox

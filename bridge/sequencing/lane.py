@@ -1,11 +1,12 @@
 """The state of one publisher between its messages: cursor, counters, batches that wait."""
 
 import logging
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from bridge.sequencing.causes import JOINED_LATE, MISSED, RESTARTED, cause_of_repair
+from bridge.sequencing.counters import PublisherCounters
 from bridge.sequencing.lateness import Lateness
 from bridge.sequencing.tracker import Outcome, SequenceTracker
 from bridge.sequencing.window import Window
@@ -17,50 +18,7 @@ from schemas.positions import NO_CURSOR, Cursor, Proof, PublisherState
 from schemas.records import EventsRecord, SequencedRecord
 from schemas.registration import Registration
 
-RESTARTED: Final = "restarted"
-JOINED_LATE: Final = "joined_late"
-MISSED: Final = "missed"
-RECONNECTED: Final = "reconnected"
-NOT_FOLLOWED: Final = "not_followed"
-"""Why batches are missing, besides what `DropReason` says: of an incarnation that began unheard;
-before the first one that came; not before a later one; while the link was down; while no bridge
-followed the publisher."""
-
 _logger = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class PublisherCounters:
-    """What one publisher's messages came to since it was added; all but `dropped` only rise.
-
-    Attributes:
-        publisher: its name in the log, `instance|tenant|rank`.
-        messages: received, usable or not.
-        batches: accepted into records, those without any usable event included.
-        events: accepted into records.
-        duplicates: batches that had been delivered before.
-        gaps: places where batches are missing; lost_batches: how many are.
-        restarts: new incarnations found.
-        dropped: messages, batches and events that were dropped, by `DropReason`.
-    """
-
-    publisher: str = ""
-    messages: int = 0
-    batches: int = 0
-    events: int = 0
-    duplicates: int = 0
-    gaps: int = 0
-    lost_batches: int = 0
-    restarts: int = 0
-    dropped: Counter[str] = field(default_factory=Counter)
-
-    def count_drop(self, error: WireError, things: int = 1) -> None:
-        """Counts what is dropped, and logs the first of each kind."""
-        if things and not self.dropped[error.reason]:
-            _logger.warning(
-                "Dropping from %s (further ones are only counted): %s", self.publisher, error
-            )
-        self.dropped[error.reason] += things
 
 
 class Anchor(NamedTuple):
@@ -262,10 +220,8 @@ class Lane:
 
     def begin_repaired(self) -> None:
         """What is accepted from here on had been missing: a replay has brought it."""
-        links = ("", MISSED, RECONNECTED, NOT_FOLLOWED)
-        if self.tracker.sequence == -1 and self.cause in links:
-            self.cause = JOINED_LATE  # there was nothing of this incarnation before it
-        self.repaired = self.cause or MISSED
+        self.cause = cause_of_repair(self.cause, self.tracker.sequence)
+        self.repaired = self.cause
 
     # Windows
 

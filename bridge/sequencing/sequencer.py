@@ -23,16 +23,9 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from bridge.sequencing.lane import (
-    MISSED,
-    RECONNECTED,
-    RESTARTED,
-    Anchor,
-    Held,
-    Lane,
-    Missing,
-    PublisherCounters,
-)
+from bridge.sequencing.causes import MISSED, RECONNECTED, RESTARTED
+from bridge.sequencing.counters import PublisherCounters
+from bridge.sequencing.lane import Anchor, Held, Lane, Missing
 from bridge.sequencing.window import Window
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import DecodedBatch, open_source

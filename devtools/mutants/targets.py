@@ -31,6 +31,7 @@ SIMULATION = ("tests/simulation",)
 
 TESTS: dict[str, tuple[str, ...]] = {
     "bridge/sequencing/tracker.py": (*SEQUENCING, *SIMULATION),
+    "bridge/sequencing/causes.py": (*SEQUENCING, *SIMULATION),
     "bridge/sequencing/lane.py": (*SEQUENCING, *SIMULATION),
     "bridge/sequencing/gap_repair.py": (*SEQUENCING, *SIMULATION),
     "bridge/sequencing/sequencer.py": (*SEQUENCING, *SIMULATION),

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from bridge.ports import Receiver, ReplaySource
-from bridge.sequencing.lane import PublisherCounters
+from bridge.sequencing.counters import PublisherCounters
 from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.inbox import Inbox
 from reprise.metrics.family import Family, Samples, counter, counters, gauge, gauges

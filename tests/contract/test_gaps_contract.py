@@ -99,6 +99,8 @@ def test_what_a_replay_brings_is_repaired(tenant: Tenant) -> None:
     tenant.until(lambda: publisher.published == 2, "two batches")
     tenant.connect(publisher, replay_endpoint=publisher.replay_endpoint)
     await_batches(tenant, 2)
+    # The link is up, and its engine was asked since: what is missing from here on was missed.
+    tenant.until(lambda: tenant.state() == "exact", "exact answers")
     publisher.publish([], lost=True)
     publisher.publish([])
     incarnation = await_batches(tenant, 4)
