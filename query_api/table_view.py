@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from time import monotonic, time
 
+from query_api.gaps import LedgerView
 from query_api.ports import Positions, SegmentView, ServiceView
 from query_api.segments import segment_views
 from schemas.answer_states import (
@@ -18,6 +19,7 @@ from schemas.memory import SegmentKey, SegmentState
 from schemas.positions import PublisherState
 from schemas.registration import Registration
 from streams.kernel.interface import ReadOnlyKernel
+from streams.table.ledger import NO_LEDGERS, Ledger
 from streams.table.scope_states import FreshUntil, ScopeStates
 
 
@@ -36,6 +38,7 @@ class TableView:
         stale_at: from when on the table is behind its log, by the clock; -inf where it is.
         is_damaged: whether something of a scope is missing for another reason than lost batches.
         connected: whether the link to a publisher is up; None where this process cannot know.
+        ledgers: what became of each publisher's batches.
         clock: of `fresh_until`.
         segments: what is known of segments of memory.
         wall_clock: of these, Unix seconds.
@@ -56,6 +59,7 @@ class TableView:
         is_damaged: Callable[[PrefixScope], bool] = lambda scope: False,
         clock: Callable[[], float] = monotonic,
         connected: Callable[[PublisherKey], bool | None] = lambda publisher: None,
+        ledgers: Callable[[], Mapping[PublisherKey, Ledger]] = lambda: NO_LEDGERS,
         segments: Callable[[], Mapping[SegmentKey, SegmentState]] = dict,
         wall_clock: Callable[[], float] = time,
     ) -> None:
@@ -69,6 +73,7 @@ class TableView:
         self._is_damaged = is_damaged
         self._now = clock
         self._connected = connected
+        self._ledgers = ledgers
         self._segments = segments
         self._wall_clock = wall_clock
 
@@ -128,6 +133,12 @@ class TableView:
         """See `query_api.ports.View`."""
         views = map(self._view, self._registrations())
         return sorted(views, key=lambda view: view.registration.service_key)
+
+    def ledgers(self) -> list[LedgerView]:
+        """See `query_api.ports.View`."""
+        states = self._publishers()
+        known = list(self._ledgers().items())
+        return [LedgerView(one, ledger, states.get(one)) for one, ledger in known]
 
     def memory(self) -> list[SegmentView]:
         """See `query_api.ports.View`."""

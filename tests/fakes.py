@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp, Message
 
 from bridge.wire import KINDS
+from query_api.gaps import LedgerView
 from query_api.ports import Health, Lag, Positions, SegmentView, ServiceView
 from query_api.segments import segment_views
 from schemas.answer_states import AnswerState, Standing, Verdict
@@ -24,6 +25,7 @@ from schemas.registration import PublisherKind, Registration
 from streams.kernel.interface import Kernel, PublisherId
 from streams.kernel.reference import ReferenceKernel
 from streams.table.fold import Fold
+from streams.table.ledger import Ledger
 from streams.table.rows.format import RowWrite
 from streams.table.rows.writer import RowWriter
 
@@ -87,6 +89,7 @@ class FakeTable:
         self.standings: dict[str, Standing] = {}
         self.states: dict[PublisherKey, PublisherState] = {}
         self.registrations: dict[PublisherKey, Registration] = {}
+        self.known: dict[PublisherKey, Ledger] = {}
         self.segments: dict[SegmentKey, SegmentState] = {}
         self.now = 1000.0
         self.failure: Exception | None = None
@@ -141,6 +144,10 @@ class FakeTable:
         """See `View`."""
         known = sorted(self.registrations.values(), key=lambda known: known.service_key)
         return [self._service(known) for known in known]
+
+    def ledgers(self) -> list[LedgerView]:
+        """See `View`."""
+        return [LedgerView(one, ledger, self.states.get(one)) for one, ledger in self.known.items()]
 
     def memory(self) -> list[SegmentView]:
         """See `View`."""

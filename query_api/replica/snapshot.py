@@ -22,6 +22,7 @@ from schemas.memory import SegmentKey, SegmentState
 from schemas.positions import Heartbeat, Position, PublisherState
 from schemas.registration import Registration
 from streams.kernel.interface import Kernel
+from streams.table.ledger import Ledger
 from streams.table.rows.format import OWNER_KEY
 from streams.table.rows.source import SkippedRow
 from streams.table.scope_states import ScopeStates
@@ -53,6 +54,11 @@ class TableReader(Protocol):
     @property
     def publishers(self) -> dict[PublisherKey, PublisherState]:
         """What is folded of each publisher."""
+        ...
+
+    @property
+    def ledgers(self) -> dict[PublisherKey, Ledger]:
+        """What became of each publisher's batches."""
         ...
 
     @property

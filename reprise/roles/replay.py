@@ -75,6 +75,7 @@ class ReplayedService(TableView):
             states=lambda: table.states,
             fresh_until=lambda: {},
             stale_at=lambda: math.inf if self._is_folded else -math.inf,
+            ledgers=lambda: table.ledgers,
             segments=lambda: table.segments,
             # As of the last record of one: what was live then is shown as live.
             wall_clock=lambda: max((one.observed_at for one in table.segments.values()), default=0),

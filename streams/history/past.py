@@ -308,7 +308,7 @@ class Past:
             reader.registrations,
             reader.unproven(0),
             reader.bridges(0),
-            reader.segments(),
+            segments=reader.segments(),
         )
 
 

@@ -36,6 +36,7 @@ from schemas.positions import Heartbeat, Position, PublisherState
 from schemas.registration import Registered
 from streams.kernel.interface import Kernel
 from streams.table.fold import ALL_PROVEN, NO_OFFSET, Unproven
+from streams.table.ledger import Ledger
 from streams.table.rows import format as rows
 from streams.table.rows.contexts import CORRUPT_ROWS, PartitionContexts
 from streams.table.rows.format import Row
@@ -74,6 +75,7 @@ class _Commit:
         self.registrations: dict[PublisherKey, Registered] = {}
         self.unproven: Unproven | None = None
         self.bridges: dict[str, Heartbeat | None] = {}
+        self.ledgers: dict[PublisherKey, Ledger | None] = {}
         self.segments: dict[SegmentKey, SegmentState | None] = {}
 
 
@@ -84,6 +86,7 @@ class RowReader:
     Attributes:
         kernel: the index to query.
         publishers, registrations: as `Fold`'s.
+        ledgers: of publishers; see `streams.table.ledger`.
         states: of the answers, but for what `is_damaged` says.
     """
 
@@ -97,6 +100,7 @@ class RowReader:
         self.states = ScopeStates(has_registry=has_registry)
         self.publishers: dict[PublisherKey, PublisherState] = {}
         self.registrations: dict[PublisherKey, Registered] = {}
+        self.ledgers: dict[PublisherKey, Ledger] = {}
         self._partitions: dict[int, _Partition] = {}
         self._skipped = SkippedRows(strict=strict)
         self._spoiled: set[int] = set()
@@ -262,8 +266,9 @@ class RowReader:
             part.publishers[publisher] = None
             self.registrations[publisher] = registered
             self._register(publisher)
-        _put_all(part.bridges, commit.bridges)
-        _put_all(part.segments, commit.segments)
+        _update(part.bridges, commit.bridges)
+        _update(self.ledgers, commit.ledgers)
+        _update(part.segments, commit.segments)
         if commit.unproven is not None:
             part.unproven = commit.unproven
 
@@ -294,6 +299,8 @@ class RowReader:
                 commit.forgotten.append(publisher)
         elif (bridge := rows.parse_bridge_key(key)) is not None:
             commit.bridges[bridge] = None
+        elif rows.is_ledger_key(key):
+            commit.ledgers[rows.parse_ledger_key(key)] = None
         elif (segment := rows.parse_segment_key(key)) is not None:
             commit.segments[segment] = None
 
@@ -315,6 +322,9 @@ class RowReader:
                 commit.unproven = decode_row_body(Unproven, key=key, body=row.body)
             case rows.FACT if (bridge := rows.parse_bridge_key(key)) is not None:
                 commit.bridges[bridge] = decode_row_body(Heartbeat, key=key, body=row.body)
+            case rows.FACT if rows.is_ledger_key(key):
+                ledger = decode_row_body(Ledger, key=key, body=row.body)
+                commit.ledgers[rows.parse_ledger_key(key)] = ledger
             case rows.FACT if (segment := rows.parse_segment_key(key)) is not None:
                 commit.segments[segment] = decode_row_body(SegmentState, key=key, body=row.body)
 
@@ -337,6 +347,7 @@ class RowReader:
         """Drops a publisher with its entries, before the rows of what it stored since count."""
         self.kernel.unregister(self.kernel.open_publisher(*publisher))
         self.publishers.pop(publisher, None)
+        self.ledgers.pop(publisher, None)
         self.states.put(publisher, None)
         if publisher in self.registrations:
             self._register(publisher)
@@ -356,8 +367,8 @@ class RowReader:
         part.segments = {}
 
 
-def _put_all(known: dict[KeyT, ValueT], changed: Mapping[KeyT, ValueT | None]) -> None:
-    """Takes what changed over; None removes."""
+def _update(known: dict[KeyT, ValueT], changed: Mapping[KeyT, ValueT | None]) -> None:
+    """Takes over what changed; None stands for a deletion."""
     for key, value in changed.items():
         if value is None:
             known.pop(key, None)

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from bridge.wire import KINDS
+from query_api.gaps import GapsDocument
 from query_api.http import models, openapi
 from query_api.http.errors import ErrorEnvelope
 from query_api.http.requests.options import OPTION_NAMES, AnswerOptions, read_options
@@ -14,6 +15,7 @@ from query_api.http.requests.registrations import read_registration, read_unregi
 from query_api.http.wire import Wire, encode
 from schemas.answer_states import AnswerState
 from schemas.memory import SegmentKey, SegmentState
+from streams.table.ledger import Account, Incarnation, Interval, Ledger
 from tests.fakes import AsgiClient, FakeTable, registration
 
 PATHS = {
@@ -22,6 +24,7 @@ PATHS = {
     "/register": "post",
     "/unregister": "post",
     "/services": "get",
+    "/gaps": "get",
     "/global_view": "get",
     "/memory": "get",
     "/health": "get",
@@ -141,6 +144,7 @@ def test_examples_match_their_models(example: object, model: Any) -> None:
     ("path", "model"),
     [
         ("/services", models.Services),
+        ("/gaps", GapsDocument),
         ("/global_view", models.GlobalView),
         ("/memory", models.MemoryView),
         ("/health", models.Alive),
@@ -154,6 +158,9 @@ def test_answers_match_their_models(
     one = registration("a")
     table.store(table.add(one), range(8), hashes=[1, 2])
     table.registrations[one.publisher] = msgspec.structs.replace(one, memory_segment="s")
+    lost = Account(1, (Interval(0, 0, "missed", 1.0, 2.0),))
+    known = Ledger(incarnations=(Incarnation(number=1, lost=lost),), lost={"missed": 1})
+    table.known[one.publisher] = known
     table.segments[SegmentKey("host", "s")] = SegmentState(
         bridge="b", inode=1, total=9, used=1, preallocated=0,
         observed_at=1.0, changed_at=1.0, since=1.0,

@@ -217,7 +217,7 @@ def test_rows_carry_the_segments_and_a_fold_goes_on_with_them(scene: Scene) -> N
     assert dict(changes.segments) == scene.known
     assert scene.fold.take_changes().segments == {}
     again = Scene()
-    again.fold.restore(changes.offset, {}, {}, Unproven(), {}, scene.known)
+    again.fold.restore(changes.offset, {}, {}, Unproven(), {}, segments=scene.known)
     assert again.known == scene.known
     assert [key.segment for key in again.known] == ["gone", "a", "b"]
     assert again.fold.take_changes().segments == {}
