@@ -32,6 +32,9 @@ COUNTERS = (
     "skipped_group",  # blocks stored or removed in a cache group that forms no prefix: dropped
     "hash_conflict",  # blocks stored under a key that names another block: the first one is kept
     "hold_count_overflow",  # announcements beyond HOLD_COUNT_MAX: not counted
+    "waiting",  # objects stored whose block no engine has announced yet: kept until one does
+    "joined",  # objects that have waited, and have been given their block
+    "waiting_overflow",  # objects stored beyond WAITING_MAX that would have to wait: dropped
 )
 """Names of a kernel's counters, all in blocks; they start at 0 with the process."""
 
@@ -278,7 +281,10 @@ class ReadOnlyKernel(Protocol):
         ...
 
     def stats(self) -> dict[str, int]:
-        """Sizes now: `blocks`, `entries`, `publishers`, `scopes`, `holder_sets`, `memory_bytes`."""
+        """Sizes now: `blocks`, `entries`, `publishers`, `scopes`, `holder_sets`, `waiting`,
+        `memory_bytes`. `waiting` are those of the entries that wait for an engine to announce their
+        blocks; no block or scope is counted for them.
+        """
         ...
 
 
