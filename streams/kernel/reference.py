@@ -294,12 +294,22 @@ class ReferenceKernel:
             for key, prefix in zip(keys, hashes, strict=True):
                 self._hold(publisher, owner, key, scope, prefix, tier)
             return
+        if self._store_tokens(publisher, owner, event, keys) and event.group == 0:
+            for value in hashes:
+                self._join(scope, value)
+
+    def _store_tokens(
+        self, publisher: PublisherId, owner: _Publisher, event: Stored, keys: list[int]
+    ) -> bool:
+        """False where the blocks follow on one that the publisher does not hold."""
+        tier = tier_of(event.medium, shared=event.shared)
+        scope = owner.scope(event.lora_name)
         previous: int | None = None
         if event.parent is not None:
             parent = owner.entries.get(engine_key(event.parent, event.group))
             if parent is None or parent.scope != scope:
-                self._counters["unknown_parent"] += len(hashes)
-                return
+                self._counters["unknown_parent"] += len(keys)
+                return False
             previous = parent.prefix
         block_bytes = 4 * event.block_size
         for i, key in enumerate(keys):
@@ -308,9 +318,7 @@ class ReferenceKernel:
                 content += event.extra_keys[i]
             previous = chained(previous, self._hash(content), self.seed)
             self._hold(publisher, owner, key, scope, previous, tier)
-        if event.group == 0:
-            for value in hashes:
-                self._join(scope, value)
+        return True
 
     def _store_placeholders(
         self,

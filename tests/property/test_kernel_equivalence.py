@@ -137,7 +137,7 @@ def entries_of(kernel: Kernel) -> list[tuple[ModelContext, list[bytes]]]:
 
 
 def replayed(name: str, rows: list[tuple[ModelContext, bytes]]) -> Kernel:
-    """As the rows of flushes are loaded: contexts of one flush share keys of objects that waited."""
+    """As rows are loaded: contexts of one flush share the keys of objects that have waited."""
     kernel = open_kernel(SEED, name=name)
     for context, changes in rows:
         kernel.load(context, net(changes))
