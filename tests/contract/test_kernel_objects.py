@@ -129,14 +129,14 @@ def test_an_object_waits_for_the_engine_that_announces_its_block(pooled: Pooled)
 
 
 def test_whichever_comes_first_the_digest_is_the_same(pooled: Pooled) -> None:
-    pooled.apply(POOL, objects(), objects(medium=Medium.DISK), objects((0, 1), backend=1))
+    pooled.apply(POOL, objects(), objects((0,), medium=Medium.DISK), objects((0,), backend=1))
     pooled.apply("engine", announced(), evicted((0,)))
     other = Pooled(open_kernel(SEED, name=pooled.kernel.name))
     other.apply("engine", announced())
-    other.apply(POOL, objects((0, 1), backend=1), objects(medium=Medium.DISK), objects())
+    other.apply(POOL, objects((0,), backend=1), objects((0,), medium=Medium.DISK), objects())
     other.apply("engine", evicted((0,)))
     assert pooled.kernel.contexts() == other.kernel.contexts()
-    assert [view.entries for view in pooled.kernel.contexts()] == [2, 8]
+    assert [view.entries for view in pooled.kernel.contexts()] == [2, 5]
 
 
 def test_an_object_stays_until_the_pool_drops_it(pooled: Pooled) -> None:
@@ -260,10 +260,11 @@ def test_an_object_is_joined_within_its_adapter(pooled: Pooled) -> None:
     pooled.apply("other", announced(lora_name="adapter"))
     assert pooled.waiting() == 0
     assert pooled.longest(lora_name="adapter") == {"other": 3}
-    pooled.apply("other", evicted((0, 1)))
+    pooled.apply("other", Removed(sequence=1, hashes=prompt_hashes((0, 1), "adapter")))
     assert pooled.longest(lora_name="adapter") == {"other": 3}
+    pooled.apply("other", Removed(sequence=1, hashes=prompt_hashes(ABC, "adapter")[16:]))
     pooled.apply(POOL, dropped())
-    assert pooled.longest(lora_name="adapter") == {"other": 0}
+    assert pooled.longest(lora_name="adapter") == {}
 
 
 def test_objects_of_another_group_are_not_joined(pooled: Pooled) -> None:
