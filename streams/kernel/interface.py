@@ -295,6 +295,13 @@ class Kernel(ReadOnlyKernel, Protocol):
         """The handle of a publisher, made where it is new. Cost O(1)."""
         ...
 
+    def set_domain(self, publisher: PublisherId, domain: int, /) -> None:
+        """Objects of the publisher are joined to their blocks through engines of the same domain
+        alone, 0 at first: a partition of the log, where one kernel has several. Who folds a
+        partition has no other one to join them through.
+        """
+        ...
+
     def register(self, publisher: PublisherId, lora_name: str, routable: bool, /) -> None:
         """Makes the publisher's rank part of every answer in the scope of `lora_name`, blocks or
         none.

@@ -92,6 +92,7 @@ class _Publisher:
         self.entries: dict[int, _Entry] = {}
         self.registered_lora: str | None = None
         self.routable = False
+        self.domain = 0
         self.skipped_groups: set[int] = set()
         self.own: Counter[PrefixScope] = Counter()  # entries on tiers that are not shared
         self.held: Counter[PrefixScope] = Counter()  # entries on any tier
@@ -213,6 +214,10 @@ class ReferenceKernel:
         self._publishers[publisher] = _Publisher(StreamKey(*stream), dp_rank)
         return publisher
 
+    @_locked
+    def set_domain(self, publisher: PublisherId, domain: int, /) -> None:
+        self._publishers[publisher].domain = domain
+
     @_changing
     def register(self, publisher: PublisherId, lora_name: str, routable: bool, /) -> None:
         self._publishers[publisher].registered_lora = lora_name
@@ -296,7 +301,7 @@ class ReferenceKernel:
             return
         if self._store_tokens(publisher, owner, event, keys) and event.group == 0:
             for value in hashes:
-                self._join(scope, value)
+                self._join(owner.domain, scope, value)
 
     def _store_tokens(
         self, publisher: PublisherId, owner: _Publisher, event: Stored, keys: list[int]
@@ -356,7 +361,7 @@ class ReferenceKernel:
         elif event.by_hash:
             block = scope, alias
         else:
-            prefix = self._prefix_of(scope, alias)
+            prefix = self._prefix_of(owner.domain, scope, alias)
             block = (waiting, alias) if prefix is None else (scope, prefix)
         found_in, prefix = block
         if found_in != scope:
@@ -366,30 +371,32 @@ class ReferenceKernel:
             self._counters["waiting"] += 1
         self._hold(publisher, owner, key, found_in, prefix, tier)
 
-    def _prefix_of(self, scope: PrefixScope, alias: int) -> int | None:
-        """The block that the engines of a scope call by this hash, which they have announced with
-        its tokens; None where none holds one, or they hold different ones.
+    def _prefix_of(self, domain: int, scope: PrefixScope, alias: int) -> int | None:
+        """The block that the engines of a scope and a domain call by this hash, which they have
+        announced with its tokens; None where none holds one, or they hold different ones.
         """
         found = {
             entry.prefix
             for owner in self._publishers.values()
-            if (entry := owner.entries.get(alias)) is not None
+            if owner.domain == domain
+            and (entry := owner.entries.get(alias)) is not None
             and entry.scope == scope
             and entry.prefix != alias  # one that was named by its prefix hash says no tokens
         }
         return found.pop() if len(found) == 1 else None
 
-    def _join(self, scope: PrefixScope, alias: int) -> None:
+    def _join(self, domain: int, scope: PrefixScope, alias: int) -> None:
         """Gives the block that an engine has announced to the objects that wait for it."""
         waiting = waiting_scope(scope)
         if waiting is None or waiting not in self._scopes:
             return
         if alias not in self._scopes[waiting].blocks:
             return
-        prefix = self._prefix_of(scope, alias)
+        prefix = self._prefix_of(domain, scope, alias)
         if prefix is None:
             return
-        for publisher, owner in sorted(self._publishers.items(), key=lambda item: item[0]):
+        of_domain = [item for item in self._publishers.items() if item[1].domain == domain]
+        for publisher, owner in sorted(of_domain, key=lambda item: item[0]):
             for key in sorted(owner.waiting.get((waiting, alias), ())):
                 counts = list(enumerate(owner.entries[key].counts))
                 held = [(tier, count) for tier, count in counts if count]

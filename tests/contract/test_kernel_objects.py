@@ -361,9 +361,9 @@ def test_who_goes_on_from_rows_joins_alike(pooled: Pooled, loaded: str) -> None:
     for kernel in everybody:
         kernel.apply("engine", announced(ABC), evicted(ABC), announced((2,)))
         kernel.apply(POOL, dropped((1,)), objects((1,)))
-    changes = [dict(kernel.kernel.take_changes()) for kernel in everybody]
-    assert changes[0] == changes[1] == changes[2]
-    assert len({len(part) % CHANGE_BYTES for taken in changes for part in taken.values()}) == 1
+    rows = [dict(kernel.kernel.take_changes()) for kernel in everybody]
+    assert rows[0] == rows[1] == rows[2]
+    assert len({len(part) % CHANGE_BYTES for taken in rows for part in taken.values()}) == 1
     assert everybody[0].kernel.contexts() == everybody[1].kernel.contexts()
 
 

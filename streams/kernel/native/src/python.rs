@@ -140,6 +140,12 @@ impl Kernel {
         Ok(self.write(|turn| turn.state().open_publisher(stream, dp_rank)))
     }
 
+    #[pyo3(signature = (publisher, domain, /))]
+    fn set_domain(&self, publisher: u64, domain: u32) -> PyResult<()> {
+        self.write(|turn| turn.publisher(publisher).map(|(known, _)| known.domain = domain))
+            .map_err(unknown(publisher))
+    }
+
     #[pyo3(signature = (publisher, lora_name, routable, /))]
     fn register(&self, publisher: u64, lora_name: &str, routable: bool) -> PyResult<()> {
         let known = self.change(|turn| turn.state().register(publisher, lora_name, routable));

@@ -94,6 +94,8 @@ pub struct Publisher {
     pub memberships: Memberships,
     pub registered_lora: Option<Arc<str>>,
     pub routable: bool,
+    /// Objects are joined through engines of the same domain only.
+    pub domain: u32,
     /// Bit per cache group that stored events have been left out of.
     pub skipped_groups: u64,
 }
@@ -109,6 +111,7 @@ impl Publisher {
             memberships: Memberships::default(),
             registered_lora: None,
             routable: false,
+            domain: 0,
             skipped_groups: 0,
         }
     }

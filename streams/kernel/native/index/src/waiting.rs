@@ -31,7 +31,7 @@ impl WriteTurn<'_> {
         if index.find(publisher, key).is_some() {
             return self.store_known(id, event, key, alias);
         }
-        let scope = publisher.stream.scope(event.lora_name);
+        let (scope, domain) = (publisher.stream.scope(event.lora_name), publisher.domain);
         let prefix = if event.by_hash {
             Some(alias)
         } else {
@@ -40,7 +40,7 @@ impl WriteTurn<'_> {
                 .scope_ids
                 .get(&scope)
                 .copied()
-                .and_then(|number| prefix_of(self.state(), number, alias))
+                .and_then(|number| prefix_of(self.state(), number, domain, alias))
         };
         let name = match prefix {
             Some(_) => Some(event.lora_name.to_owned()),
@@ -107,6 +107,7 @@ impl WriteTurn<'_> {
     pub fn join_waiting(&mut self, id: u64, event: &Stored) -> Result<()> {
         let Some(name) = waiting_name(event.lora_name) else { return Ok(()) };
         let (publisher, index) = self.publisher(id)?;
+        let domain = publisher.domain;
         let scope = index.scope_ids.get(&publisher.stream.scope(event.lora_name)).copied();
         let waiting = index.scope_ids.get(&publisher.stream.scope(&name)).copied();
         let (Some(scope), Some(waiting)) = (scope, waiting) else { return Ok(()) };
@@ -116,12 +117,16 @@ impl WriteTurn<'_> {
             if index.scopes[waiting as usize].find(alias, index.placement).is_none() {
                 continue;
             }
-            let Some(prefix) = prefix_of(self.state(), scope, alias) else { continue };
+            let Some(prefix) = prefix_of(self.state(), scope, domain, alias) else {
+                continue;
+            };
             let waits = &self.state().index.scopes[waiting as usize];
             let mut owners: Vec<u64> = waits.publishers().collect();
             owners.sort_unstable(); // so that the changes come in one order
             for owner in owners {
-                self.join_objects(owner, (&name, event.lora_name), alias, prefix)?;
+                if self.publisher(owner).is_ok_and(|(owner, _)| owner.domain == domain) {
+                    self.join_objects(owner, (&name, event.lora_name), alias, prefix)?;
+                }
             }
         }
         Ok(())
@@ -160,12 +165,15 @@ impl WriteTurn<'_> {
     }
 }
 
-/// The block that the engines of a scope call by this hash, which they have announced with its
+/// The block that the engines of a scope and a domain call by this hash, which they have announced with its
 /// tokens; None where none holds one, or they hold different ones.
-fn prefix_of(state: &State, scope: u32, alias: u64) -> Option<u64> {
+fn prefix_of(state: &State, scope: u32, domain: u32, alias: u64) -> Option<u64> {
     let mut found = None;
     for id in state.index.scopes[scope as usize].publishers() {
         let Some(publisher) = state.publishers.get(&id) else { continue };
+        if publisher.domain != domain {
+            continue;
+        }
         let Some(entry) = state.index.find(publisher, alias) else { continue };
         let is_there = publisher.memberships.get(entry.membership).map(|part| part.scope);
         if is_there != Some(scope) {
