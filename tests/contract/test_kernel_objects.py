@@ -267,6 +267,20 @@ def test_an_object_is_joined_within_its_adapter(pooled: Pooled) -> None:
     assert pooled.longest(lora_name="adapter") == {}
 
 
+def test_objects_are_joined_within_their_domain(pooled: Pooled) -> None:
+    pooled.kernel.set_domain(pooled.publisher("other"), 1)
+    pooled.apply("other", announced())
+    pooled.apply(POOL, objects((0, 1)))
+    assert pooled.waiting() == 2
+    pooled.apply("other", announced())
+    assert pooled.waiting() == 2
+    pooled.kernel.set_domain(pooled.publisher(POOL), 1)
+    pooled.apply(POOL, objects((2,), aliases=prompt_hashes(ABC)[16:]))
+    assert pooled.waiting() == 2, "found at once"
+    pooled.apply("other", announced(), evicted(), evicted())
+    assert (pooled.waiting(), pooled.longest()["engine"]) == (0, 3)
+
+
 def test_objects_of_another_group_are_not_joined(pooled: Pooled) -> None:
     pooled.apply("engine", announced(group=1))
     pooled.apply(POOL, objects())

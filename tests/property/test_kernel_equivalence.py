@@ -81,7 +81,9 @@ class Run:
         return None
 
     def publisher(self, number: int) -> PublisherId:
-        return self.kernel.open_publisher(*PUBLISHERS[number])
+        handle = self.kernel.open_publisher(*PUBLISHERS[number])
+        self.kernel.set_domain(handle, int(number == len(PUBLISHERS) - 1))
+        return handle
 
     @staticmethod
     def encode(change: tuple[int, Prompt, int, int, int, int]) -> bytes:

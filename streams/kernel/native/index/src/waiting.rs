@@ -165,8 +165,8 @@ impl WriteTurn<'_> {
     }
 }
 
-/// The block that the engines of a scope and a domain call by this hash, which they have announced with its
-/// tokens; None where none holds one, or they hold different ones.
+/// The block that the engines of a scope and a domain call by this hash, which they have announced
+/// with its tokens; None where none holds one, or they hold different ones.
 fn prefix_of(state: &State, scope: u32, domain: u32, alias: u64) -> Option<u64> {
     let mut found = None;
     for id in state.index.scopes[scope as usize].publishers() {
