@@ -60,6 +60,7 @@ from streams.kernel.interface import Kernel, PublisherId
 from streams.table.ledger import NO_LEDGERS, Ledger, Ledgers
 from streams.table.scope_states import ScopeStates
 from streams.table.segments import SegmentsFold
+from streams.table.skip_log import SkippedRecord
 
 NO_OFFSET = Offset(-1)
 """The position of a table that has folded nothing."""
@@ -99,15 +100,6 @@ class TableChanges(NamedTuple):
     bridges: Mapping[str, Heartbeat | None] = MappingProxyType({})
     ledgers: Mapping[PublisherKey, Ledger | None] = MappingProxyType({})
     segments: Mapping[SegmentKey, SegmentState | None] = MappingProxyType({})
-
-
-class SkippedRecord(NamedTuple):
-    """A record that was not folded: where it is, and why; `error` of an unexpected one."""
-
-    offset: Offset
-    reason: str
-    detail: str
-    error: Exception | None = None
 
 
 class Fold:
