@@ -200,8 +200,8 @@ REPLAY_BREAK_LOOK_S: Final = 0.25  # how often it is looked whether a reply has 
 REPLAYS_AT_ONCE_MAX: Final = 64  # whose replies are read; the others wait
 PROBES_AT_ONCE_MAX: Final = 192  # engines that are asked whether they answer; three files each
 
-# engine_http: what an engine's HTTP address is asked for; reprise_bridge_http_requests_total has what
-# came of it. A registration names the address, so no more is read than is needed, and none followed.
+# engine_http: what an engine's HTTP address is asked for; reprise_bridge_http_requests_total has
+# what came of it. A registration names the address, so no more is read than is needed.
 HTTP_ENGINE_WAIT_S: Final = 2.0  # for a whole answer; then it counts as none
 HTTP_ENGINE_BYTES_MAX: Final = 4 * MIB  # of a head with its body: metrics and configurations
 HTTP_ENGINE_VALUES_MAX: Final = 4096  # ranks of one engine that it may name
@@ -211,6 +211,9 @@ PROBE_AGAIN_S: Final = 10.0  # how often a silent engine is asked whether it is 
 PROBE_RETRY_S: Final = 1.0  # after an attempt without an answer
 PROBE_FAILURES_MAX: Final = 2  # in a row; then it counts as away
 PROCESS_RETRY_S: Final = 5.0  # how often it is asked which process it is, where it has not said
+PROCESS_RETRY_DOUBLINGS_MAX: Final = 5  # of that pause: not every release says it
+PROCESS_AGAIN_S: Final = 60.0  # how often it is asked again over the same link: it must not change
+PROCESS_SETTLE_S: Final = 0.25  # from the end of a process to the end of its link, as we see it
 PROCESS_CLOCK_S: Final = 2.0  # how much its start time and its batches' times may be apart
 
 # confirmation: by the replay socket that nothing is missing; see schemas/answer_states.py.

@@ -1,1 +1,1 @@
-"""What an engine's HTTP server says of it: that it is there, which process it is, where it publishes."""
+"""What engines say of themselves over HTTP: whether, which process and where they are."""

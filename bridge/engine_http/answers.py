@@ -4,15 +4,16 @@ Source: vLLM 0.9 to 0.33, SGLang 0.4.10 to 0.5.23, as released and at their repo
 
 The process. prometheus_client exports `process_start_time_seconds` of the process that serves
 `/metrics` (Linux), unless it is told to collect from several processes. vLLM does so with more than
-one API server, and SGLang always; then it is missing. SGLang's `/server_info` has what was measured
-while it started (`startup_time`, from 0.5.21 on, some ten durations in fractions of seconds), and
-`random_seed`, which is drawn at each start unless the operator gives one. Each is a number that
-another process has only by chance, or, of a given seed, every time.
+one API server, and SGLang always; then it is missing. SGLang's `/server_info` (0.5.15 and later; in
+0.5.5 `/get_server_info`) has what was measured while it started (`startup_time`, in 0.5.19 and
+later: durations in fractions of seconds), and `random_seed`, which is drawn at each start unless
+the operator gives one. Each is a number that another process has only by chance, or, of a given
+seed, every time.
 
 Where it publishes. vLLM from 0.33 on answers `GET /kv_event_sources` with an array of
-`{data_parallel_rank, endpoint, replay_endpoint, topic}`, or with an object that has it as `sources`;
-empty where no events are published. SGLang's `/server_info` has `kv_events`: `{publisher,
-endpoint_host, endpoint_port_base, topic, block_size, dp_size}`, and from 0.5.22 on
+`{data_parallel_rank, endpoint, replay_endpoint, topic}`, or with an object that has it as
+`sources`; empty where no events are published. SGLang's `/server_info` has `kv_events`:
+`{publisher, endpoint_host, endpoint_port_base, topic, block_size, dp_size}`, and from 0.5.22 on
 `replay_endpoint_port_base`; rank r publishes at the port base + r; null where no events are
 published. Hosts may be wildcards: then the one that was asked is meant.
 """
@@ -98,7 +99,7 @@ class _KvEvents(msgspec.Struct):
 
 
 class _ServerInfo(msgspec.Struct):
-    kv_events: _KvEvents | None | msgspec.UnsetType = msgspec.UNSET
+    kv_events: _KvEvents | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class _ServerProcess(msgspec.Struct):

@@ -151,8 +151,7 @@ async def _read(
             break
     if not parsed.has_head:
         raise NoAnswerError(f"{url.authority} closed the connection without an answer")
-    if with_body and parsed.has_length and not parsed.is_whole:
-        if parser.get_status_code() not in _NO_BODY:
-            raise NoAnswerError(f"{url.authority} broke its answer off")
+    has_body = with_body and parser.get_status_code() not in _NO_BODY
+    if has_body and parsed.has_length and not parsed.is_whole:
+        raise NoAnswerError(f"{url.authority} broke its answer off")
     return Reply(parser.get_status_code(), bytes(parsed.body) if with_body else b"")
-
