@@ -35,6 +35,8 @@ class TableView:
         is_damaged: whether something of a scope is missing for another reason than lost batches.
         connected: whether the link to a publisher is up; None where this process cannot know.
         clock: of `fresh_until`.
+        acting: what a publisher does, and since when; None where only its bridge knows, which has
+            written it into the log.
     """
 
     _notify: Callable[[], None] = staticmethod(lambda: None)
@@ -52,6 +54,7 @@ class TableView:
         is_damaged: Callable[[PrefixScope], bool] = lambda scope: False,
         clock: Callable[[], float] = monotonic,
         connected: Callable[[PublisherKey], bool | None] = lambda publisher: None,
+        acting: Callable[[PublisherKey], tuple[str, float] | None] = lambda publisher: None,
     ) -> None:
         self._kernel = kernel
         self._publishers = publishers
@@ -63,6 +66,7 @@ class TableView:
         self._is_damaged = is_damaged
         self._now = clock
         self._connected = connected
+        self._acting = acting
 
     @property
     def kernel(self) -> ReadOnlyKernel:
@@ -124,9 +128,12 @@ class TableView:
     def _view(self, registration: Registration) -> ServiceView:
         publisher = registration.publisher
         state = self._publishers().get(publisher, PublisherState())
-        return ServiceView(
-            registration, state, self._connected(publisher), self.standing(publisher)
-        )
+        acting = self._acting(publisher)
+        if acting is None:
+            said = state.confirmation
+            acting = ("", 0.0) if said is None else (said.activity, said.activity_since)
+        connected, standing = self._connected(publisher), self.standing(publisher)
+        return ServiceView(registration, state, connected, standing, acting)
 
 
 def _scope_of(publisher: PublisherKey) -> PrefixScope:

@@ -7,6 +7,7 @@ answer, for what is held meanwhile may be of another process (`bridge.engine_htt
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Protocol
@@ -22,6 +23,8 @@ _logger = logging.getLogger(__name__)
 
 class EngineSource(Protocol):
     """Asks engines; see `EngineHttp`."""
+
+    requests: Counter[str]
 
     async def is_there(self, registration: Registration) -> bool:
         """Whether the engine answers."""

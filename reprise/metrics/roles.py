@@ -10,7 +10,16 @@ from reprise.metrics.family import RoleCollector
 from reprise.metrics.http import HTTP
 from reprise.metrics.log import COMMANDS, DISK, FOLLOWED, HISTORY, LOG, WAITING
 from reprise.metrics.process import PROCESS, Role, process_registry
-from reprise.metrics.publishers import FOLDED, RECEIVED, REPLAY, STANDINGS, Received, received
+from reprise.metrics.publishers import (
+    ACTIVITIES,
+    ENGINE_HTTP,
+    FOLDED,
+    RECEIVED,
+    REPLAY,
+    STANDINGS,
+    Received,
+    received,
+)
 from reprise.metrics.replica import LAG, REPLICA
 from reprise.metrics.table import FOLDED_OFFSETS, INDEX, RECOVERY, TABLES, Tables, Written
 from reprise.metrics.worker import CRASHES, RECORDS, RESTARTS
@@ -49,6 +58,8 @@ def embedded_collector(service: "EmbeddedService") -> RoleCollector:
         ),
     )
     collector.add(REPLAY, lambda: pump.replayer)
+    collector.add(ACTIVITIES, lambda: dict(pump.followed))
+    collector.add(ENGINE_HTTP, lambda: pump.engine_http)
     collector.add(LOG, lambda: loop.log)
     if service.history is not None:
         history = service.history
@@ -87,6 +98,8 @@ def bridge_metrics(bridge: "Bridge") -> CollectorRegistry:
     collector.add(REACHABLE, lambda: not bridge.conditions.has(Part.KAFKA))
     collector.add(RECEIVED, incoming)
     collector.add(REPLAY, lambda: bridge.pump.replayer)
+    collector.add(ACTIVITIES, lambda: dict(bridge.pump.followed))
+    collector.add(ENGINE_HTTP, lambda: bridge.pump.engine_http)
     collector.add(DELIVERY, lambda: bridge)
     collector.add(MEMBERSHIP, lambda: bridge)
     return _registered(collector)
