@@ -444,15 +444,22 @@ class Pump:
         else:
             self.resume(publisher)
 
-    def resume(self, publisher: PublisherKey) -> None:
-        """The log has all that is to be had of the publisher: what waits follows."""
+    def resume(self, publisher: PublisherKey, *, since: float | None = None) -> None:
+        """The log has all that is to be had of the publisher: what waits follows.
+
+        Args:
+            publisher: followed.
+            since: when the first of that came, monotonic seconds; None where that is not known: the
+                publisher is not confirmed then before all of it has been handed over.
+        """
         followed = self.followed[publisher]
         followed.live = True
         records = self._resume_some(publisher)
-        if self.sequencer.is_resuming(publisher):
+        is_unknown = since is None and not self._paced.has_room_for(records)
+        if self.sequencer.is_resuming(publisher) or is_unknown:
             followed.repair = asyncio.create_task(self._resume_rest(publisher, followed, records))
         else:
-            self._paced.begin_paced(records)
+            self._paced.begin_paced(records, time.monotonic() if since is None else since)
             self._repair_gaps()
 
     def _resume_some(self, publisher: PublisherKey) -> Sequence[SequencedRecord]:
@@ -636,7 +643,7 @@ class Pump:
             self._promote(publisher, followed)
             if patience_s:
                 followed.answered(now, 0, Doubt.REPLAY_SILENT)
-            self.resume(publisher)
+            self.resume(publisher, since=followed.held_since)
 
     def _repair_gaps(self) -> None:
         """Starts to repair the publishers that the sequencer now holds at a gap."""
