@@ -476,7 +476,13 @@ class Pump:
         self, publisher: PublisherKey, followed: Followed, records: Sequence[SequencedRecord]
     ) -> None:
         """The same, of all that is left after these records."""
-        await self._resume_after(publisher, records)
+        try:
+            await self._resume_after(publisher, records)
+        except Exception:
+            self._count_fault()
+            _logger.exception(
+                "Unexpected error while records of %s waited; all were handed over", publisher
+            )
         followed.repair = None
         self._go_on_repairing(publisher)
 
