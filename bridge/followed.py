@@ -426,8 +426,11 @@ class Followed:
                 self._settled_at = 0.0
                 self._settled_unplaced = self._asked_unplaced
             return
+        if not self.can_replay:  # nothing was asked of it that it could answer another time
+            self._doubt = Doubt.NO_REPLAY
+            return
         self._ask_at = now + min(CHECK_RETRY_S * self._doublings, CHECK_RETRY_MAX_S)
         self._failures += 1
-        self._doubt = doubt if self.can_replay else Doubt.NO_REPLAY
-        if self._failures >= CHECK_FAILURES_MAX and self.can_replay:
+        self._doubt = doubt
+        if self._failures >= CHECK_FAILURES_MAX:
             self._confirmed_link = 0
