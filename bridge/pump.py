@@ -30,8 +30,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from bridge.bulk_pump import BulkPump
-from bridge.engine_http.address import read_base_url
-from bridge.engine_http.engine import EngineHttp
+from bridge.engine_http.engine import EngineHttp, check_http
 from bridge.engine_http.inquiries import EngineSource, Inquiries
 from bridge.engine_http.watch import EngineWatch, Life
 from bridge.followed import Ask, Followed, Look
@@ -370,8 +369,7 @@ class Pump:
         self.sequencer.add(registration, repairs=followed.can_ask)
         self.sequencer.hold(publisher)
         self.followed[publisher] = followed
-        if registration.http_endpoint:
-            read_base_url(registration.http_endpoint)
+        check_http(registration)
         await self._call(self.subscriber.follow, registration)
 
     async def connect_again(self, registration: Registration) -> None:

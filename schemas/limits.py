@@ -203,10 +203,14 @@ PROBES_AT_ONCE_MAX: Final = 192  # engines that are asked whether they answer; t
 # engine_http: what an engine's HTTP address is asked for; reprise_bridge_http_requests_total has
 # what came of it. A registration names the address, so no more is read than is needed.
 HTTP_ENGINE_WAIT_S: Final = 2.0  # for a whole answer; then it counts as none
-HTTP_ENGINE_BYTES_MAX: Final = 4 * MIB  # of a head with its body: metrics and configurations
+HTTP_ENGINE_BYTES_MAX: Final = 2 * MIB  # of a head with its body, as SGLang's of many ranks
+HTTP_METRICS_BYTES: Final = 256 * KIB  # of metrics: what tells of the process stands first
+HTTP_BODIES_BYTES_MAX: Final = 32 * MIB  # of all answers that have come in part; then as silent
+HTTP_STARTUP_BYTES_MAX: Final = 16 * KIB  # of what took how long at an engine's start
 HTTP_ENGINE_VALUES_MAX: Final = 4096  # ranks of one engine that it may name
 HTTP_ENGINE_READ_BYTES: Final = 64 * KIB  # at once
-HTTP_ENGINES_AT_ONCE_MAX: Final = 64  # that are asked; a file and a body each
+HTTP_ENGINES_AT_ONCE_MAX: Final = 64  # that are asked; a file each
+HTTP_SILENT_AT_ONCE_MAX: Final = 16  # likewise, of those that did not answer the last time
 PROBE_AGAIN_S: Final = 10.0  # how often a silent engine is asked whether it is there
 PROBE_RETRY_S: Final = 1.0  # after an attempt without an answer
 PROBE_FAILURES_MAX: Final = 2  # in a row; then it counts as away

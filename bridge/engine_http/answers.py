@@ -10,12 +10,16 @@ later: durations in fractions of seconds), and `random_seed`, which is drawn at 
 the operator gives one. Each is a number that another process has only by chance, or, of a given
 seed, every time.
 
-Where it publishes. vLLM from 0.33 on answers `GET /kv_event_sources` with an array of
-`{data_parallel_rank, endpoint, replay_endpoint, topic}`, or with an object that has it as
-`sources`; empty where no events are published. SGLang's `/server_info` has `kv_events`:
-`{publisher, endpoint_host, endpoint_port_base, topic, block_size, dp_size}`, and from 0.5.22 on
-`replay_endpoint_port_base`; rank r publishes at the port base + r; null where no events are
-published. Hosts may be wildcards: then the one that was asked is meant.
+Where it publishes. vLLM 0.33 answers `GET /kv_event_sources` with an object that has each rank's
+resolved `KVEventsConfig` by its number: `{"0": {enable_kv_cache_events, publisher, endpoint,
+replay_endpoint, buffer_steps, hwm, max_queue_size, topic}}`; empty where no events are published.
+Some of its development versions answer with an array of `{data_parallel_rank, endpoint,
+replay_endpoint, topic}`, or with an object that has it as `sources`.
+
+SGLang's `/server_info` has `kv_events`: `{publisher, endpoint_host, endpoint_port_base, topic,
+block_size, dp_size}`, and from 0.5.22 on `replay_endpoint_port_base`; rank r publishes at the port
+base + r; null where no events are published. Hosts may be wildcards: then the one that was asked is
+meant.
 """
 
 import math
@@ -28,11 +32,12 @@ from bridge.engine_http.address import BaseUrl, bracketed
 from bridge.sockets.endpoints import check_endpoint, split_endpoint
 from schemas.errors import EndpointError, RegistrationError
 from schemas.identities import BlockSize, Rank, Text
-from schemas.limits import HTTP_ENGINE_VALUES_MAX, PORT_MAX
+from schemas.limits import HTTP_ENGINE_VALUES_MAX, HTTP_STARTUP_BYTES_MAX, PORT_MAX
 
 _START_TIME: Final = b"process_start_time_seconds"
 _MARK_CHARS: Final = 500  # some thirty durations: what any ten of them say is enough
 _WILDCARDS: Final = frozenset({"*", "0.0.0.0", "::", "[::]", ""})
+_UNREADABLE: Final = (msgspec.MsgspecError, ValueError, RecursionError)  # the last: too deep
 _Port = Annotated[int, Meta(ge=1, le=PORT_MAX)]
 
 
@@ -103,22 +108,29 @@ class _ServerInfo(msgspec.Struct):
 
 
 class _ServerProcess(msgspec.Struct):
-    startup_time: Any = None
-    random_seed: Any = None
+    startup_time: msgspec.Raw = msgspec.Raw(b"null")
+    random_seed: msgspec.Raw = msgspec.Raw(b"null")
 
 
 def read_server_info_process(body: bytes) -> Process | None:
     """The process of an SGLang `/server_info`; None where it does not say."""
     try:
         info = msgspec.json.decode(body, type=_ServerProcess)
-    except (msgspec.MsgspecError, ValueError):
+        durations = sorted(_numbers(_value(info.startup_time)))
+        seed = _value(info.random_seed)
+    except _UNREADABLE:
         return None
-    durations = sorted(_numbers(info.startup_time))
     if any(value != round(value) for value in durations):
         return Process("startup " + " ".join(f"{value!r}" for value in durations)[:_MARK_CHARS])
-    if isinstance(info.random_seed, int) and not isinstance(info.random_seed, bool):
-        return Process(f"seed {info.random_seed}", is_given=True)
+    if isinstance(seed, int) and not isinstance(seed, bool):
+        return Process(f"seed {seed}"[:_MARK_CHARS], is_given=True)
     return None
+
+
+def _value(raw: msgspec.Raw) -> Any:
+    """What stands there; None where it is too large to be what is meant."""
+    is_small = len(bytes(raw)) <= HTTP_STARTUP_BYTES_MAX
+    return msgspec.json.decode(raw) if is_small else None
 
 
 def _numbers(value: Any) -> list[float]:
@@ -137,9 +149,13 @@ class _VllmSource(msgspec.Struct):
     endpoint: Text
     data_parallel_rank: Rank | None = 0
     replay_endpoint: Text | None = None
+    publisher: Text | None = "zmq"
 
 
 _SourceArray = Annotated[list[_VllmSource], Meta(max_length=HTTP_ENGINE_VALUES_MAX)]
+
+
+_SourceMap = Annotated[dict[Rank, _VllmSource], Meta(max_length=HTTP_ENGINE_VALUES_MAX)]
 
 
 class _VllmSources(msgspec.Struct):
@@ -153,25 +169,37 @@ def read_kv_event_sources(body: bytes, url: BaseUrl) -> list[PublisherSource]:
         RegistrationError: it is no such answer, or names what cannot be connected to.
     """
     try:
-        if body.lstrip()[:1] == b"{":
-            sources = msgspec.json.decode(body, type=_VllmSources).sources
-        else:
-            sources = msgspec.json.decode(body, type=_SourceArray)
-    except (msgspec.MsgspecError, ValueError) as error:
+        sources = _vllm_sources(body)
+    except _UNREADABLE as error:
         raise RegistrationError(
             f"Expected where each rank publishes from {url.authority}/kv_event_sources,"
             f" got: {_of(error)}"
         ) from error
     found = [
         PublisherSource(
-            source.data_parallel_rank or 0,
+            rank,
             _reachable(source.endpoint, url),
             _reachable(source.replay_endpoint, url) if source.replay_endpoint else "",
             None,
         )
-        for source in sources
+        for rank, source in sources
+        if source.publisher != "null"
     ]
     return _by_rank(found, url)
+
+
+def _vllm_sources(body: bytes) -> list[tuple[int, _VllmSource]]:
+    """By rank; of a released version, or of one in development."""
+    if body.lstrip()[:1] == b"{":
+        try:
+            by_rank = msgspec.json.decode(body, type=_SourceMap)
+        except msgspec.ValidationError:
+            sources = msgspec.json.decode(body, type=_VllmSources).sources
+        else:
+            return list(by_rank.items())
+    else:
+        sources = msgspec.json.decode(body, type=_SourceArray)
+    return [(source.data_parallel_rank or 0, source) for source in sources]
 
 
 def read_kv_events(body: bytes, url: BaseUrl) -> list[PublisherSource]:
@@ -182,7 +210,7 @@ def read_kv_events(body: bytes, url: BaseUrl) -> list[PublisherSource]:
     """
     try:
         events = msgspec.json.decode(body, type=_ServerInfo).kv_events
-    except (msgspec.MsgspecError, ValueError) as error:
+    except _UNREADABLE as error:
         raise RegistrationError(
             f"Expected `kv_events` from {url.authority}/server_info, got: {_of(error)}"
         ) from error

@@ -27,13 +27,21 @@ from bridge.engine_http.answers import (
     read_server_info_process,
     read_start_time,
 )
-from bridge.engine_http.client import NoAnswerError, Reply, get
-from schemas.errors import RegistrationError
-from schemas.limits import HTTP_ENGINE_WAIT_S, HTTP_ENGINES_AT_ONCE_MAX
+from bridge.engine_http.client import NoAnswerError, Reply, Room, get
+from schemas.errors import EndpointError, RegistrationError
+from schemas.limits import (
+    HTTP_ENGINE_BYTES_MAX,
+    HTTP_ENGINE_WAIT_S,
+    HTTP_ENGINES_AT_ONCE_MAX,
+    HTTP_METRICS_BYTES,
+    HTTP_SILENT_AT_ONCE_MAX,
+    PUBLISHERS_MAX,
+)
 from schemas.registration import PublisherKind, Registration
 
 _logger = logging.getLogger(__name__)
 _NOT_FOUND: Final = (404, 405)
+_METRICS: Final = "/metrics"
 
 
 class _Kind(NamedTuple):
@@ -50,7 +58,7 @@ class _Kind(NamedTuple):
 _KINDS: Final = {
     "vLLM": _Kind(
         health="/health",
-        process=("/metrics",),
+        process=(_METRICS,),
         read_process=read_start_time,
         sources=("/kv_event_sources",),
         read_sources=read_kv_event_sources,
@@ -72,6 +80,22 @@ def can_ask(kind: PublisherKind) -> bool:
     return kind in _KINDS
 
 
+def check_http(registration: Registration) -> None:
+    """Accepts a registration without an HTTP address, or with one that can be asked.
+
+    Raises:
+        EndpointError: it is no base URL, or engines of its kind are not asked over HTTP.
+    """
+    if not registration.http_endpoint:
+        return
+    read_base_url(registration.http_endpoint)
+    if not can_ask(registration.kind):
+        raise EndpointError(
+            f"Expected no `http_endpoint` for a publisher of type {registration.kind}: only"
+            f" {' and '.join(_KINDS)} are asked over HTTP"
+        )
+
+
 class EngineHttp:
     """See the module.
 
@@ -85,7 +109,11 @@ class EngineHttp:
     def __init__(self, *, wait_s: float = HTTP_ENGINE_WAIT_S) -> None:
         self.requests: Counter[str] = Counter()
         self._wait_s = wait_s
+        # Engines that do not answer leave places to those that do.
         self._places = asyncio.Semaphore(HTTP_ENGINES_AT_ONCE_MAX)
+        self._silent_places = asyncio.Semaphore(HTTP_SILENT_AT_ONCE_MAX)
+        self._silent: dict[str, None] = {}  # base URLs that did not answer the last time
+        self._room = Room()
 
     async def is_there(self, registration: Registration) -> bool:
         """Whether the engine's HTTP server answers, and says of itself that it works."""
@@ -148,14 +176,29 @@ class EngineHttp:
         return reply
 
     async def _get(self, registration: Registration, path: str, *, with_body: bool) -> Reply:
-        async with self._places:
+        url = registration.http_endpoint
+        is_metrics = path == _METRICS
+        async with self._silent_places if url in self._silent else self._places:
             try:
                 reply = await get(
-                    registration.http_endpoint, path, with_body=with_body, wait_s=self._wait_s
+                    url,
+                    path,
+                    with_body=with_body,
+                    wait_s=self._wait_s,
+                    bytes_max=HTTP_METRICS_BYTES if is_metrics else HTTP_ENGINE_BYTES_MAX,
+                    cut=is_metrics,
+                    room=self._room,
                 )
             except NoAnswerError as error:
+                self._note_silent(url)
                 self.requests["silent"] += 1
                 _logger.debug("No answer over HTTP of %s: %s", registration.service_key, error)
                 raise
+        self._silent.pop(url, None)
         self.requests["refused" if reply.status >= 500 else "answered"] += 1
         return reply
+
+    def _note_silent(self, url: str) -> None:
+        if len(self._silent) >= PUBLISHERS_MAX:
+            self._silent.pop(next(iter(self._silent)))
+        self._silent[url] = None

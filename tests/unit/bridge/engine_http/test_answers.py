@@ -1,4 +1,8 @@
-"""What engines say of themselves; the bodies are of the engines' own sources and tests."""
+"""What engines say of themselves.
+
+The constants are what the engines' own released code answered: vLLM 0.33.0's route over two of its
+publishers, and SGLang 0.5.23's description of its publisher for a page of 64 tokens and two ranks.
+"""
 
 import json
 from typing import Any
@@ -18,6 +22,18 @@ from bridge.engine_http.answers import (
 from schemas.errors import RegistrationError
 
 URL = read_base_url("http://10.0.0.7:8000")
+VLLM_0_33 = (
+    b'{"0":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:25557",'
+    b'"replay_endpoint":"tcp://*:25567","buffer_steps":10000,"hwm":100000,'
+    b'"max_queue_size":100000,"topic":"kv-events"},'
+    b'"1":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:25558",'
+    b'"replay_endpoint":"tcp://*:25568","buffer_steps":10000,"hwm":100000,'
+    b'"max_queue_size":100000,"topic":"kv-events"}}'
+)
+SGLANG_0_5_23 = (
+    b'{"publisher": "zmq", "endpoint_host": "*", "endpoint_port_base": 5557,'
+    b' "topic": "kv-events", "block_size": 64, "dp_size": 2, "replay_endpoint_port_base": 6000}'
+)
 KV_EVENTS: dict[str, Any] = {
     "publisher": "zmq",
     "endpoint_host": "*",
@@ -84,8 +100,30 @@ def test_an_older_release_says_nothing_of_its_process() -> None:
 # Where it publishes
 
 
+def test_what_is_no_start_of_an_engine_says_nothing() -> None:
+    deep = b"[" * 5000 + b"]" * 5000
+    large = b"[" + b"0.5," * 100_000 + b"0.5]"
+    for value in (deep, large, b"true", b'"x"', b"{"):
+        assert read_server_info_process(b'{"startup_time": ' + value + b"}") is None
+    assert read_server_info_process(b'{"x": ' + b"[" * 500_000) is None
+
+
+def test_vllm_says_where_each_rank_publishes() -> None:
+    assert read_kv_event_sources(VLLM_0_33, URL) == [
+        PublisherSource(0, "tcp://10.0.0.7:25557", "tcp://10.0.0.7:25567", None),
+        PublisherSource(1, "tcp://10.0.0.7:25558", "tcp://10.0.0.7:25568", None),
+    ]
+
+
+def test_a_rank_of_vllm_that_publishes_nothing_is_left_out() -> None:
+    assert read_kv_event_sources(VLLM_0_33.replace(b'"zmq"', b'"null"', 1), URL) == [
+        PublisherSource(1, "tcp://10.0.0.7:25558", "tcp://10.0.0.7:25568", None),
+    ]
+    assert read_kv_event_sources(b"{}", URL) == []
+
+
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_vllm_says_where_each_rank_publishes(wrapped: bool) -> None:
+def test_versions_of_vllm_in_development_say_it_as_an_array(wrapped: bool) -> None:
     sources = [
         {
             "data_parallel_rank": 1,
@@ -103,6 +141,13 @@ def test_vllm_says_where_each_rank_publishes(wrapped: bool) -> None:
     assert read_kv_event_sources(encode({"sources": sources} if wrapped else sources), URL) == [
         PublisherSource(0, "tcp://10.0.0.8:41001", "tcp://10.0.0.7:41003", None),
         PublisherSource(1, "tcp://10.0.0.7:41002", "", None),
+    ]
+
+
+def test_a_release_of_sglang_says_where_its_ranks_publish() -> None:
+    assert read_kv_events(b'{"tp_size":2,"kv_events":' + SGLANG_0_5_23 + b"}", URL) == [
+        PublisherSource(0, "tcp://10.0.0.7:5557", "tcp://10.0.0.7:6000", 64),
+        PublisherSource(1, "tcp://10.0.0.7:5558", "tcp://10.0.0.7:6001", 64),
     ]
 
 
@@ -163,6 +208,11 @@ def test_what_cannot_be_connected_to_is_refused(changed: dict[str, Any]) -> None
         b'{"sources": 1}',
         encode([{"endpoint": "inproc://x", "data_parallel_rank": 0}]),
         encode([{"endpoint": "tcp://a:1"}, {"endpoint": "tcp://a:2"}]),
+        encode([{"endpoint": f"tcp://a:{rank + 1}"} for rank in range(10_000)]),
+        encode({"-1": {"endpoint": "tcp://a:1"}}),
+        encode({"0": {"endpoint": 7}}),
+        encode({"0": {}}),
+        b"[" * 100_000,
         encode([{"endpoint": "tcp://a:1", "data_parallel_rank": -1}]),
         b"\xff\xfe",
     ],

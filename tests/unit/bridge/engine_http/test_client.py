@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from bridge.engine_http.client import NoAnswerError, Reply, get
+from bridge.engine_http.client import NoAnswerError, Reply, Room, get
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -49,10 +49,26 @@ def answering(*parts: bytes) -> Serve:
     return serve
 
 
-def ask(serve: Serve, *, with_body: bool = True, wait_s: float = 5.0, **kwargs: int) -> Reply:
+def ask(
+    serve: Serve,
+    *,
+    with_body: bool = True,
+    wait_s: float = 5.0,
+    bytes_max: int = 100_000,
+    cut: bool = False,
+    room: Room | None = None,
+) -> Reply:
     async def run() -> Reply:
         async with serving(serve) as url:
-            return await get(url, "/x", with_body=with_body, wait_s=wait_s, **kwargs)
+            return await get(
+                url,
+                "/x",
+                with_body=with_body,
+                wait_s=wait_s,
+                bytes_max=bytes_max,
+                cut=cut,
+                room=room,
+            )
 
     return asyncio.run(run())
 
@@ -102,6 +118,28 @@ def test_an_answer_without_end_is_given_up_at_its_bound() -> None:
 
     with pytest.raises(NoAnswerError, match="more than 5000 bytes"):
         ask(serve, bytes_max=5000)
+
+
+def test_of_an_answer_of_which_the_beginning_is_enough_that_is_taken() -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\nfirst"
+    reply = ask(answering(head, *[b"x" * 1000] * 100), bytes_max=5000, cut=True)
+    assert reply.status == 200
+    assert reply.body.startswith(b"firstx")
+    assert len(reply.body) < 100_000
+    with pytest.raises(NoAnswerError, match="more than 5000 bytes"):
+        ask(answering(b"HTTP/1.1 200 OK\r\n", *[b"X: y\r\n"] * 2000), bytes_max=5000, cut=True)
+
+
+def test_answers_that_come_at_once_share_their_room_and_give_it_back() -> None:
+    room = Room(3000)
+    small = answering(b"HTTP/1.1 200 OK\r\nContent-Length: 2000\r\n\r\n" + b"x" * 2000)
+    for _ in range(3):
+        assert len(ask(small, room=room).body) == 2000
+    assert room.take(2000)
+    with pytest.raises(NoAnswerError, match="has to wait"):
+        ask(small, room=room)
+    room.give_back(2000)
+    assert len(ask(small, room=room).body) == 2000
 
 
 def test_a_head_without_end_is_given_up_at_its_bound() -> None:

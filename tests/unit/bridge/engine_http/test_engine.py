@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from bridge.engine_http.client import NoAnswerError
-from bridge.engine_http.engine import EngineHttp, can_ask
-from schemas.errors import RegistrationError
+from bridge.engine_http.engine import EngineHttp, can_ask, check_http
+from schemas.errors import EndpointError, RegistrationError
 from schemas.registration import PublisherKind, Registration
-from tests.unit.bridge.engine_http.test_answers import KV_EVENTS
+from tests.unit.bridge.engine_http.test_answers import KV_EVENTS, VLLM_0_33
 from tests.unit.bridge.engine_http.test_client import serving
 from tests.unit.bridge.messages import registration
 
@@ -123,9 +123,8 @@ def test_the_process_is_found_where_each_kind_says_it() -> None:
 
 
 def test_sources_are_found_where_each_kind_says_them() -> None:
-    replies: Replies = {"/kv_event_sources": (200, [{"endpoint": "tcp://*:5557"}])}
-    (found,) = asked(replies, "vLLM", sources)
-    assert found.endpoint == "tcp://127.0.0.1:5557"
+    found = asked({"/kv_event_sources": (200, VLLM_0_33)}, "vLLM", sources)
+    assert [one.endpoint for one in found] == ["tcp://127.0.0.1:25557", "tcp://127.0.0.1:25558"]
     both = asked({"/server_info": (200, {"kv_events": KV_EVENTS})}, "SGLang", sources)
     assert [one.endpoint for one in both] == ["tcp://127.0.0.1:5557", "tcp://127.0.0.1:5558"]
 
@@ -151,6 +150,54 @@ def test_an_engine_that_does_not_say_where_it_publishes_is_told_with_what_to_do(
 def test_an_engine_that_is_not_ready_may_be_asked_again() -> None:
     with pytest.raises(NoAnswerError, match="it is not ready"):
         asked({"/kv_event_sources": (503, {})}, "vLLM", sources)
+
+
+def test_engines_that_do_not_answer_leave_places_to_those_that_do() -> None:
+    async def scene() -> None:
+        hung = asyncio.Event()
+
+        async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            await hung.wait()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 x\r\nContent-Length: 0\r\n\r\n")
+
+        async with serving(hang) as bad_url, serving(serve) as good_url:
+            bad = msgspec.structs.replace(registration(), http_endpoint=bad_url)
+            good = msgspec.structs.replace(registration(), http_endpoint=good_url)
+            await_first = EngineHttp(wait_s=0.05)
+            assert not await await_first.is_there(bad)
+            http = EngineHttp(wait_s=60.0)
+            http._silent.update(await_first._silent)  # it is known by now
+            asking = [asyncio.create_task(http.is_there(bad)) for _ in range(200)]
+            await asyncio.sleep(0)
+            assert await http.is_there(good)
+            assert not any(task.done() for task in asking)
+            hung.set()
+            await asyncio.gather(*asking)
+
+    asyncio.run(asyncio.wait_for(scene(), 30))
+
+
+@pytest.mark.parametrize(
+    ("url", "kind", "why"),
+    [
+        ("ftp://a", "vLLM", "Expected a URL"),
+        ("http://a:0", "vLLM", "Expected a"),
+        ("http://a?x", "SGLang", "Expected a URL"),
+        ("http://a", "Mooncake", "only vLLM and SGLang are asked over HTTP"),
+    ],
+)
+def test_an_address_that_cannot_be_asked_is_refused(url: str, kind: str, why: str) -> None:
+    one = msgspec.structs.replace(registration(), kind=PublisherKind(kind), http_endpoint=url)
+    with pytest.raises(EndpointError, match=why):
+        check_http(one)
+
+
+def test_a_registration_without_an_address_is_none_of_its_business() -> None:
+    check_http(msgspec.structs.replace(registration(), kind=PublisherKind("Mooncake")))
 
 
 def test_only_some_kinds_are_asked() -> None:
