@@ -113,6 +113,7 @@ class EmbeddedService(TableView):
             is_damaged=lambda scope: self.write.losses.covers(scope),
             connected=self.write.pump.subscriber.connected,
             acting=self._acting,
+            ledgers=lambda: self.write.fold.ledgers.current,
         )
         self.metrics = process_registry()
         self.write.conditions.on_change = self.changed

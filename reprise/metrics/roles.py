@@ -14,6 +14,7 @@ from reprise.metrics.publishers import (
     ACTIVITIES,
     ENGINE_HTTP,
     FOLDED,
+    LEDGERS,
     RECEIVED,
     REPLAY,
     STANDINGS,
@@ -72,6 +73,7 @@ def embedded_collector(service: "EmbeddedService") -> RoleCollector:
     collector.add(FOLDED_OFFSETS, service.positions)
     collector.add(TABLES, tables)
     collector.add(FOLDED, lambda: dict(loop.fold.publishers))
+    collector.add(LEDGERS, lambda: dict(loop.fold.ledgers.current))
     collector.add(STANDINGS, service.standings)
     collector.add(INDEX, lambda: loop.fold.kernel)
     return collector
@@ -147,6 +149,7 @@ def replica_collector(replica: "Replica", audit: KeptAnswers | None = None) -> R
     collector.add(RECOVERY, lambda: replica)
     collector.add(FOLDED_OFFSETS, replica.positions)
     collector.add(FOLDED, lambda: dict(replica.current.table.publishers))
+    collector.add(LEDGERS, lambda: dict(replica.current.table.ledgers))
     collector.add(STANDINGS, replica.standings)
     collector.add(INDEX, lambda: replica.current.table.kernel)
     collector.add(AUDIT, lambda: audit)
