@@ -40,6 +40,8 @@ class TableView:
         connected: whether the link to a publisher is up; None where this process cannot know.
         ledgers: what became of each publisher's batches.
         clock: of `fresh_until`.
+        acting: what a publisher does, and since when; None where only its bridge knows, which has
+            written it into the log.
         segments: what is known of segments of memory.
         wall_clock: of these, Unix seconds.
     """
@@ -59,6 +61,7 @@ class TableView:
         is_damaged: Callable[[PrefixScope], bool] = lambda scope: False,
         clock: Callable[[], float] = monotonic,
         connected: Callable[[PublisherKey], bool | None] = lambda publisher: None,
+        acting: Callable[[PublisherKey], tuple[str, float] | None] = lambda publisher: None,
         ledgers: Callable[[], Mapping[PublisherKey, Ledger]] = lambda: NO_LEDGERS,
         segments: Callable[[], Mapping[SegmentKey, SegmentState]] = dict,
         wall_clock: Callable[[], float] = time,
@@ -73,6 +76,7 @@ class TableView:
         self._is_damaged = is_damaged
         self._now = clock
         self._connected = connected
+        self._acting = acting
         self._ledgers = ledgers
         self._segments = segments
         self._wall_clock = wall_clock
@@ -147,9 +151,12 @@ class TableView:
     def _view(self, registration: Registration) -> ServiceView:
         publisher = registration.publisher
         state = self._publishers().get(publisher, PublisherState())
-        return ServiceView(
-            registration, state, self._connected(publisher), self.standing(publisher)
-        )
+        acting = self._acting(publisher)
+        if acting is None:
+            said = state.confirmation
+            acting = ("", 0.0) if said is None else (said.activity, said.activity_since)
+        connected, standing = self._connected(publisher), self.standing(publisher)
+        return ServiceView(registration, state, connected, standing, acting)
 
 
 def _scope_of(publisher: PublisherKey) -> PrefixScope:

@@ -207,6 +207,26 @@ REPLAY_BREAK_LOOK_S: Final = 0.25  # how often it is looked whether a reply has 
 REPLAYS_AT_ONCE_MAX: Final = 64  # whose replies are read; the others wait
 PROBES_AT_ONCE_MAX: Final = 192  # engines that are asked whether they answer; three files each
 
+# engine_http: what an engine's HTTP address is asked for; reprise_bridge_http_requests_total has
+# what came of it. A registration names the address, so no more is read than is needed.
+HTTP_ENGINE_WAIT_S: Final = 2.0  # for a whole answer; then it counts as none
+HTTP_ENGINE_BYTES_MAX: Final = 2 * MIB  # of a head with its body, as SGLang's of many ranks
+HTTP_METRICS_BYTES: Final = 256 * KIB  # of metrics: what tells of the process stands first
+HTTP_BODIES_BYTES_MAX: Final = 32 * MIB  # of all answers that have come in part; then as silent
+HTTP_STARTUP_BYTES_MAX: Final = 16 * KIB  # of what took how long at an engine's start
+HTTP_ENGINE_VALUES_MAX: Final = 4096  # ranks of one engine that it may name
+HTTP_ENGINE_READ_BYTES: Final = 64 * KIB  # at once
+HTTP_ENGINES_AT_ONCE_MAX: Final = 64  # that are asked; a file each
+HTTP_SILENT_AT_ONCE_MAX: Final = 16  # likewise, of those that did not answer the last time
+PROBE_AGAIN_S: Final = 10.0  # how often a silent engine is asked whether it is there
+PROBE_RETRY_S: Final = 1.0  # after an attempt without an answer
+PROBE_FAILURES_MAX: Final = 2  # in a row; then it counts as away
+PROCESS_RETRY_S: Final = 5.0  # how often it is asked which process it is, where it has not said
+PROCESS_RETRY_DOUBLINGS_MAX: Final = 5  # of that pause: not every release says it
+PROCESS_AGAIN_S: Final = 60.0  # how often it is asked again over the same link: it must not change
+PROCESS_SETTLE_S: Final = 0.25  # from the end of a process to the end of its link, as we see it
+PROCESS_CLOCK_S: Final = 2.0  # how much its start time and its batches' times may be apart
+
 # confirmation: by the replay socket that nothing is missing; see schemas/answer_states.py.
 LOOK_REST_S: Final = 4.0  # who is silent, or away, is looked at so often if nothing happens
 CHECK_SILENCE_S: Final = 2.0  # after its last message an engine is asked whether there is more

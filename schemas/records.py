@@ -39,6 +39,7 @@ from schemas.positions import (
     Duration,
     EventCount,
     IncarnationNumber,
+    ProcessMark,
     Seconds,
     SequenceNumber,
 )
@@ -175,12 +176,18 @@ class Report(msgspec.Struct, frozen=True, array_like=True):
         stream, dp_rank: the publisher.
         reason: a `schemas.answer_states.Doubt`; "" where it is confirmed.
         since: when that began, Unix seconds.
+        activity: a `schemas.answer_states.Activity`; "" where it is not followed.
+        activity_since: when that began, Unix seconds.
+        process: of its engine, where its HTTP address says which.
     """
 
     stream: StreamKey
     dp_rank: Rank
     reason: Text = ""
     since: Seconds = 0.0
+    activity: Text = ""
+    activity_since: Seconds = 0.0
+    process: ProcessMark | None = None
 
     @property
     def publisher(self) -> PublisherKey:

@@ -45,6 +45,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     Attributes:
         endpoint: ZMQ address of the PUB socket, e.g. `tcp://10.0.0.7:5557`.
         replay_endpoint: ZMQ address of the ROUTER socket that replays, or "".
+        http_endpoint: base URL of the engine's HTTP server, e.g. `http://10.0.0.7:8000`, or "".
         lora_name: the adapter of events that name none; "" for the base model.
         memory_segment: the segment that says what the engine's cache takes (`schemas.memory`): its
             name, or a pattern of it, with `HOST/` before it where hosts use the same names; or "".
@@ -60,6 +61,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     lora_name: Text = ""
     additional_salt: Text = ""
     replay_endpoint: Text = ""
+    http_endpoint: Text = ""
     hash_profile: HashProfile | None = None
     memory_segment: Text = ""
 

@@ -154,6 +154,12 @@ class RegisterRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     block_size: BlockSize
     dp_rank: Rank
     replay_endpoint: Annotated[Text, Meta(description="ZMQ address of the ROUTER socket.")] = ""
+    http_endpoint: Annotated[
+        Text,
+        Meta(
+            description="Base URL of the engine's HTTP server, `http://10.0.0.7:8000`. JSON only."
+        ),
+    ] = ""
     lora_name: Text | None = ""
     tenant_id: Text = "default"
     additionalsalt: Annotated[Text | None, Meta(description="Namespace. JSON only.")] = ""
@@ -199,6 +205,7 @@ class Service(msgspec.Struct, kw_only=True):
 
     Endpoint: str
     ReplayEndpoint: str
+    HttpEndpoint: Annotated[str, Meta(description="Base URL of the engine's HTTP server.")]
     Type: str
     ModelName: str
     LoraName: str
@@ -222,6 +229,11 @@ class Service(msgspec.Struct, kw_only=True):
     ]
     Reason: Annotated[str, Meta(description="Why it is not exact, in one word; else empty.")]
     Since: Annotated[float, Meta(description="Since when, Unix seconds; 0 where not known.")]
+    Activity: Annotated[
+        Literal["active", "silent", "disconnected", "replaying", ""],
+        Meta(description="What it does now, as its bridge sees it; empty where not known."),
+    ]
+    ActivitySince: Annotated[float, Meta(description="Since when, likewise.")]
 
 
 class Services(msgspec.Struct, kw_only=True):

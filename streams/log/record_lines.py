@@ -91,6 +91,9 @@ def _heartbeat_line(
             "dp_rank": report.dp_rank,
             "reason": report.reason,
             "since": report.since,
+            "activity": report.activity,
+            "activity_since": report.activity_since,
+            "process": None if report.process is None else report.process._asdict(),
         }
         for report in reports
     ]

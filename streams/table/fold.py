@@ -307,7 +307,14 @@ class Fold:
             publisher = report.publisher
             reported.add(publisher)
             if publisher in self.registrations and not self._is_foreign(record.bridge, report):
-                said = Confirmation(record.bridge, report.reason, report.since)
+                said = Confirmation(
+                    record.bridge,
+                    report.reason,
+                    report.since,
+                    report.activity,
+                    report.activity_since,
+                    report.process,
+                )
                 self._confirm(publisher, said)
         if record.complete:
             gone = Confirmation(record.bridge, Doubt.NOT_FOLLOWED, record.bridge_time)

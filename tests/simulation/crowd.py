@@ -47,6 +47,7 @@ class Crowd:
             number,
             replays=self.covered or rng.random() < 0.6,
             buffer_batches=100_000 if self.covered else rng.choice((4, 16, 100_000)),
+            answers_http=self.history.source(f"http {number}").choice((0.0, 0.5, 1.0, 1.0)),
         )
 
     # Steps

@@ -5,17 +5,19 @@ An engine's cache is the truth to which every answer is compared.
 
 import asyncio
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import Final, Protocol
 
 import msgspec
 
+from bridge.engine_http.answers import Process
 from bridge.sequencing.replay_client import Replayer
 from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from schemas.errors import RegistrationConflictError
 from schemas.identities import PublisherKey
+from schemas.limits import HTTP_ENGINE_WAIT_S
 from schemas.records import EventsRecord
 from schemas.registration import PublisherKind, Registration
 from simulation.engines.cache import BlockChain, CacheSizes, EngineCache
@@ -53,6 +55,8 @@ class SimulatedEngine:
     Args:
         replays: whether it has a replay socket.
         buffer_batches: how many batches that has.
+        answers_http: how many of the questions to its HTTP server it answers while it is up; 0:
+            it is registered without one.
     """
 
     def __init__(
@@ -64,15 +68,18 @@ class SimulatedEngine:
         replays: bool,
         buffer_batches: int,
         gpu_blocks: int = 24,
+        answers_http: float = 0.0,
     ) -> None:
         self.number = number
         self._loop = loop
         self._rng = rng
         self._sizes = CacheSizes(block_size=BLOCK_SIZE, gpu_blocks=gpu_blocks)
         self._encoder = EventEncoder(rng.choice(_WIRES))
+        self.answers_http = answers_http
         self.registration = Registration(
             endpoint=f"tcp://engine-{number}:5557",
             replay_endpoint=f"tcp://engine-{number}:5558" if replays else "",
+            http_endpoint=f"http://engine-{number}:8000" if answers_http else "",
             kind=PublisherKind("vLLM"),
             model_name=MODEL,
             instance_id=f"engine-{number}",
@@ -116,6 +123,7 @@ class SimulatedEngine:
         self._life += 1
         if self._life > 1 and self.registration.replay_endpoint:
             self._skew_s = self._rng.choice((0.0, 0.0, -50.0, 20.0))  # of its clock
+        self._started_at = EPOCH_S + self._loop.now + self._skew_s
         self.buffer: deque[tuple[int, bytes]] = deque(maxlen=self.buffer_batches)
         self.up = True
         self._note_past(set())
@@ -185,6 +193,11 @@ class SimulatedEngine:
     def sent(self, life: int) -> int:
         """How many batches one of its lives has sent."""
         return self._sent.get(life, 0)
+
+    def tell_process(self) -> Process:
+        """What its HTTP server says of the present incarnation; somebody has heard of it then."""
+        self._heard.add((self._life, -1))
+        return Process(f"life {self._life}", self._started_at)
 
     def hid_a_restart(self, records: Iterable[EventsRecord]) -> bool:
         """Whether the numbers of its batches could not show that it was started again: the first
@@ -393,6 +406,37 @@ class Replays:
         if self._rng.random() < self.loss:
             await asyncio.sleep(REPLAY_TIMEOUT_S)
             raise TimeoutError
+
+
+class SimulatedEngineHttp:
+    """In place of `bridge.engine_http.engine.EngineHttp`: the engines' HTTP servers, some of which
+    do not always answer.
+    """
+
+    def __init__(
+        self, loop: SimulatedLoop, rng: random.Random, engines: Sequence[SimulatedEngine]
+    ) -> None:
+        self.requests: Counter[str] = Counter()
+        self._loop = loop
+        self._rng = rng
+        self._engines = {engine.publisher: engine for engine in engines}
+
+    async def is_there(self, registration: Registration) -> bool:
+        """See `EngineSource`."""
+        return await self._asked(registration) is not None
+
+    async def process(self, registration: Registration) -> Process | None:
+        """See `EngineSource`."""
+        engine = await self._asked(registration)
+        return None if engine is None else engine.tell_process()
+
+    async def _asked(self, registration: Registration) -> SimulatedEngine | None:
+        engine = self._engines[registration.publisher]
+        await asyncio.sleep(self._rng.random() * 0.05)
+        if engine.up and self._rng.random() < engine.answers_http:
+            return engine
+        await asyncio.sleep(self._rng.choice((0.0, HTTP_ENGINE_WAIT_S)))
+        return None
 
 
 class SimulatedReplayer(Replayer):

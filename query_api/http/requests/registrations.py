@@ -1,8 +1,8 @@
 """The bodies of `POST /register` and `POST /unregister`, checked in Conductor's order.
 
 The msgpack form takes exactly Conductor's fields (G3), where `hash_profile` is required; the JSON
-form takes the published ones, `additionalsalt` and `memory_segment`, and `hash_profile` may be
-absent, because Reprise hashes tokens itself.
+form takes the published ones, with `additionalsalt`, `http_endpoint` and `memory_segment`, and
+`hash_profile` may be absent, because Reprise hashes tokens itself.
 """
 
 from collections.abc import Collection
@@ -37,7 +37,7 @@ REGISTER_FIELDS: Final = frozenset(
         "type",
     }
 )
-OWN_FIELDS: Final = frozenset({"additionalsalt", "memory_segment"})
+OWN_FIELDS: Final = frozenset({"additionalsalt", "http_endpoint", "memory_segment"})
 """Those that Conductor does not know: of the JSON form alone."""
 
 _UNREGISTER_FIELDS: Final = frozenset(
@@ -81,6 +81,7 @@ def read_registration(body: bytes, wire: Wire, kinds: Collection[PublisherKind])
     instance_id = _required_name(fields, "instance_id", wire)
     block_size = _read_block_size(fields, wire)
     replay_endpoint = _text(fields, "replay_endpoint", wire)
+    http_endpoint = _text(fields, "http_endpoint", wire)
     lora_name = read_lora_name(fields["lora_name"], wire) if "lora_name" in fields else ""
     tenant_id = _text(fields, "tenant_id", wire) or DEFAULT_TENANT
     _check_cache_group(fields, wire)
@@ -99,6 +100,7 @@ def read_registration(body: bytes, wire: Wire, kinds: Collection[PublisherKind])
         lora_name=lora_name,
         additional_salt=additional_salt,
         replay_endpoint=replay_endpoint,
+        http_endpoint=http_endpoint,
         hash_profile=hash_profile,
         memory_segment=_text(fields, "memory_segment", wire),
     )

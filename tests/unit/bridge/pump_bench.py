@@ -14,6 +14,8 @@ from unittest import mock
 from bridge import followed as followed_module
 from bridge import pump as pumps
 from bridge import supervision
+from bridge.engine_http import inquiries
+from bridge.engine_http.answers import Process
 from bridge.pump import Pump
 from bridge.sequencing.lane import NO_ANCHOR, Anchor
 from bridge.sequencing.replay_client import Emit
@@ -45,6 +47,7 @@ _PAUSES: tuple[tuple[ModuleType, str], ...] = (
     (pumps, "RELINK_CHECK_S"),
     (pumps, "ARRIVED_LOOK_S"),
     (followed_module, "LINK_SETTLE_S"),
+    (inquiries, "PROCESS_SETTLE_S"),
 )
 
 
@@ -193,6 +196,24 @@ class FakeEngine:
         self.closed = True
 
 
+class FakeHttp:
+    """The HTTP server of each engine; None: it does not answer."""
+
+    def __init__(self) -> None:
+        self.requests: Counter[str] = Counter()
+        self.says: Process | None = None
+        self.there = True
+        self.probed = self.asked = 0
+
+    async def is_there(self, registration: Registration) -> bool:
+        self.probed += 1
+        return self.there
+
+    async def process(self, registration: Registration) -> Process | None:
+        self.asked += 1
+        return self.says
+
+
 class Bench:
     """A pump round fakes."""
 
@@ -200,7 +221,8 @@ class Bench:
         self.sink = FakeSink()
         self.receiver = FakeReceiver()
         self.engine = FakeEngine()
-        self.pump = Pump(self.sink, receiver=self.receiver, replayer=self.engine)
+        self.http = FakeHttp()
+        self.pump = Pump(self.sink, receiver=self.receiver, replayer=self.engine, engines=self.http)
         self.engine.pump = self.pump
         self.running: asyncio.Task[None] | None = None
 
