@@ -36,7 +36,8 @@ class Skipped(NamedTuple):
 class ReplayedTable:
     """The table that a capture's records give. One writer; other threads may read.
 
-    The partitions' folds share a kernel: a stream is in one partition, so they never meet.
+    The partitions' folds share a kernel: a stream is in one partition, so they never meet, and
+    objects of a pool are joined within theirs.
 
     Attributes:
         kernel: the index.
@@ -54,7 +55,8 @@ class ReplayedTable:
         self.named: list[Skipped] = []
         self._folds: dict[int, Fold] = {}
         for partition in records.partitions:
-            fold = Fold(kernel, when_folded=partial(kernel.note_position, partition))
+            noted = partial(kernel.note_position, partition)
+            fold = Fold(kernel, when_folded=noted, partition=partition)
             fold.states = self.states
             if before := records.unproven_before(partition):
                 fold.distrust(Offset(before))
