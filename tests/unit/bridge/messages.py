@@ -23,7 +23,15 @@ class Captured(NamedTuple):
     name: str
     kind: PublisherKind
     frames: list[bytes]
-    decoded: list[object]
+    decoded: object
+
+    @property
+    def rank(self) -> int:
+        """That the batch names, where it is one of `[ts, events, rank]`; else 0."""
+        if not isinstance(self.decoded, list) or len(self.decoded) < 3:
+            return 0
+        rank = self.decoded[2]
+        return rank if isinstance(rank, int) else 0
 
 
 def captured_messages() -> Iterator[Captured]:

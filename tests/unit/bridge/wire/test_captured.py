@@ -120,9 +120,8 @@ def expected_event(event: object, sequence: int) -> BlockEvent:
 
 def decoded(captured: Captured) -> DecodedBatch:
     """By a decoder that expects the rank that the message names."""
-    rank = captured.decoded[2] if len(captured.decoded) > 2 else 0
-    assert isinstance(rank, int)
-    source = open_source(registration(kind=captured.kind, dp_rank=rank), PythonArrayPacker())
+    registered = registration(kind=captured.kind, dp_rank=captured.rank)
+    source = open_source(registered, PythonArrayPacker())
     return source.decode(captured.frames)
 
 
