@@ -9,7 +9,7 @@ from typing import NamedTuple
 import xxhash
 from hypothesis import strategies as st
 
-from schemas.events import BlockEvent, Cleared, Removed, Stored, extra_key
+from schemas.events import TOKEN_HASH_SEED, BlockEvent, Cleared, Removed, Stored, extra_key
 from schemas.identities import Medium, ModelContext, PrefixScope, StreamKey
 from streams.kernel.hashing import prefix_hashes
 
@@ -95,6 +95,14 @@ def prompt_key(prompt: Prompt, lora_name: str = "") -> int:
     return xxhash.xxh3_64_intdigest(repr((prompt, lora_name)).encode())
 
 
+def prompt_locals(prompt: Prompt) -> list[int]:
+    """The hash of the tokens of each block alone, with the seed of publishers that send it."""
+    tokens = prompt_tokens(prompt)
+    size = 4 * BLOCK_SIZE
+    blocks = [tokens[at : at + size] for at in range(0, len(tokens), size)]
+    return [xxhash.xxh3_64_intdigest(block, TOKEN_HASH_SEED) for block in blocks]
+
+
 def prompt_prefixes(prompt: Prompt, seed: int = SEED) -> list[int]:
     """The prefix hash of each block."""
     return list(prefix_hashes(prompt_tokens(prompt), BLOCK_SIZE, seed=seed))
@@ -124,7 +132,8 @@ def stored_events(draw: st.DrawFn) -> Stored:
     extra_keys: tuple[bytes, ...] = ()
     blocks = len(prompt) - start
     by_hash = False
-    match draw(st.integers(0, 27)):
+    token_hashes = b""
+    match draw(st.integers(0, 31)):
         case 0:
             tokens = tokens[4:]
         case 1:
@@ -152,6 +161,12 @@ def stored_events(draw: st.DrawFn) -> Stored:
             named = draw(st.booleans())
             hashes = u64s(prompt_prefixes(prompt)[start:]) if named else hashes
             parent = draw(st.sampled_from((None, parent)))
+        case 16 | 17 | 18 | 19:
+            locals_ = prompt_locals(prompt)[start:]
+            token_hashes = u64s(locals_[: draw(st.sampled_from((blocks, blocks, 1)))])
+            tokens = draw(st.sampled_from((b"", b"", b"", tokens)))
+            extra_keys = draw(st.sampled_from(((), (), (b"x",) * blocks)))
+            by_hash = draw(st.sampled_from((False, False, False, True)))
     return Stored(
         sequence=draw(sequences),
         hashes=hashes,
@@ -164,6 +179,8 @@ def stored_events(draw: st.DrawFn) -> Stored:
         group=draw(groups),
         spec_kind=spec_kind,
         by_hash=by_hash,
+        reported=draw(st.sampled_from((False, False, False, True))),
+        token_hashes=token_hashes,
         extra_keys=extra_keys,
     )
 

@@ -12,7 +12,13 @@ from typing import Concatenate, Final, ParamSpec, TypeVar
 
 import xxhash
 
-from schemas.events import PREFIX_SPEC_KINDS, Removed, Stored, is_placeholder
+from schemas.events import (
+    PREFIX_SPEC_KINDS,
+    TOKEN_HASH_SEED,
+    Removed,
+    Stored,
+    is_placeholder,
+)
 from schemas.identities import ModelContext, PrefixScope, StreamKey
 from schemas.limits import GROUP_MAX, HOLD_COUNT_MAX
 from streams.kernel.changes import (
@@ -256,7 +262,7 @@ class ReferenceKernel:
         self, publisher: PublisherId, owner: _Publisher, event: Stored, moves: Moves
     ) -> None:
         hashes = _u64s(event.hashes)
-        refusal = _refusal(owner, event, len(hashes))
+        refusal = _refusal(owner, event, len(hashes), self.seed)
         if refusal:
             if refusal == "skipped_group" and event.group <= GROUP_MAX:
                 owner.skipped_groups.add(event.group)
@@ -265,12 +271,12 @@ class ReferenceKernel:
         tier = tier_of(event.medium, shared=event.shared)
         keys = [engine_key(value, event.group) for value in hashes]
         if is_placeholder(event):
-            self._store_placeholders(publisher, owner, keys, tier, moves)
+            self._store_placeholders(publisher, owner, keys, tier, moves, event.reported)
             return
         scope = owner.scope(event.lora_name)
         if event.by_hash:
             for key, prefix in zip(keys, hashes, strict=True):
-                self._hold(publisher, owner, key, scope, prefix, tier)
+                self._hold(publisher, owner, key, scope, prefix, tier, event.reported)
             return
         previous: int | None = None
         if event.parent is not None:
@@ -279,13 +285,21 @@ class ReferenceKernel:
                 self._counters["unknown_parent"] += len(hashes)
                 return
             previous = parent.prefix
+        for key, local in zip(keys, self._locals(event), strict=True):
+            previous = chained(previous, local, self.seed)
+            self._hold(publisher, owner, key, scope, previous, tier, event.reported)
+
+    def _locals(self, event: Stored) -> Iterator[int]:
+        """The hash of each block alone."""
+        if event.token_hashes:
+            yield from _u64s(event.token_hashes)
+            return
         block_bytes = 4 * event.block_size
-        for i, key in enumerate(keys):
+        for i in range(len(event.hashes) // 8):
             content = event.tokens[i * block_bytes : (i + 1) * block_bytes]
             if event.extra_keys:
                 content += event.extra_keys[i]
-            previous = chained(previous, self._hash(content), self.seed)
-            self._hold(publisher, owner, key, scope, previous, tier)
+            yield self._hash(content)
 
     def _store_placeholders(
         self,
@@ -294,6 +308,7 @@ class ReferenceKernel:
         keys: list[int],
         tier: int,
         moves: Moves,
+        reported: bool,
     ) -> None:
         for key in keys:
             entry = owner.entries.get(key)
@@ -301,7 +316,7 @@ class ReferenceKernel:
             if block is None:
                 self._counters["unresolved"] += 1
             else:
-                self._hold(publisher, owner, key, *block, tier)
+                self._hold(publisher, owner, key, *block, tier, reported)
 
     def _hold(
         self,
@@ -311,12 +326,16 @@ class ReferenceKernel:
         scope: PrefixScope,
         prefix: int,
         tier: int,
+        reported: bool,
     ) -> None:
         entry = owner.entries.get(key)
         if entry is not None and (entry.scope, entry.prefix) != (scope, prefix):
             self._counters["hash_conflict"] += 1
             return
         count = entry.counts[tier] if entry is not None else 0
+        if count and reported:
+            self._counters["reported"] += 1
+            return
         self._counters["stored"] += 1
         if count == HOLD_COUNT_MAX:
             self._counters["hold_count_overflow"] += 1
@@ -585,7 +604,7 @@ def _u64s(encoded: bytes) -> list[int]:
     return [int.from_bytes(encoded[i : i + 8], "little") for i in range(0, len(encoded) - 7, 8)]
 
 
-def _refusal(owner: _Publisher, event: Stored, blocks: int) -> str | None:
+def _refusal(owner: _Publisher, event: Stored, blocks: int, seed: int) -> str | None:
     """The counter under which a stored event is dropped, or None."""
     if event.spec_kind not in PREFIX_SPEC_KINDS:
         return "skipped_group"
@@ -594,7 +613,13 @@ def _refusal(owner: _Publisher, event: Stored, blocks: int) -> str | None:
     if event.block_size != owner.stream.block_size:
         return "block_size_mismatch"
     if event.by_hash:
-        return "token_count_mismatch" if event.tokens else None
+        return "token_count_mismatch" if event.tokens or event.token_hashes else None
+    if event.token_hashes:
+        if event.tokens or len(event.token_hashes) != 8 * blocks:
+            return "token_count_mismatch"
+        if event.extra_keys:
+            return "extra_keys_mismatch"
+        return None if seed == TOKEN_HASH_SEED else "seed_mismatch"
     if len(event.tokens) != 4 * blocks * event.block_size:
         return "token_count_mismatch"
     if event.extra_keys and len(event.extra_keys) != blocks:

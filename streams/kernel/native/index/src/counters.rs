@@ -26,4 +26,6 @@ counters! {
     SkippedGroup "skipped_group",
     HashConflict "hash_conflict",
     HoldCountOverflow "hold_count_overflow",
+    Reported "reported",
+    SeedMismatch "seed_mismatch",
 }

@@ -28,6 +28,10 @@ pub struct Stored<'a> {
     pub forms_prefix: bool,
     /// Whether each hash is the prefix hash of its block.
     pub by_hash: bool,
+    /// Whether the publisher only says again what it holds.
+    pub reported: bool,
+    /// In place of tokens, of each block the hash of its tokens.
+    pub token_hashes: &'a [[u8; 8]],
     pub extra_keys: Vec<&'a [u8]>,
 }
 
@@ -41,7 +45,7 @@ pub struct Removed<'a> {
 impl Stored<'_> {
     /// Whether it names blocks of which nothing but their engine hashes is said.
     pub fn is_placeholder(&self) -> bool {
-        self.tokens.is_empty() && !self.by_hash
+        self.tokens.is_empty() && !self.by_hash && self.token_hashes.is_empty()
     }
 
     /// The tokens of block `i`; the event must have as many as its blocks need.
@@ -110,6 +114,8 @@ struct Fields<'a> {
     group: i128,
     forms_prefix: bool,
     by_hash: bool,
+    reported: bool,
+    token_hashes: &'a [u8],
     extra_keys: Vec<&'a [u8]>,
 }
 
@@ -128,6 +134,8 @@ fn read_event<'a>(reader: &mut Reader<'a>) -> Result<Event<'a>> {
         group: 0,
         forms_prefix: true,
         by_hash: false,
+        reported: false,
+        token_hashes: &[],
         extra_keys: Vec::new(),
     };
     for _ in 0..len {
@@ -204,6 +212,8 @@ fn read_stored_field<'a>(
         b"lora_name" => fields.lora_name = reader.str()?,
         b"spec_kind" => fields.forms_prefix = PREFIX_SPEC_KINDS.contains(&reader.str()?),
         b"by_hash" => fields.by_hash = reader.bool()?,
+        b"reported" => fields.reported = reader.bool()?,
+        b"token_hashes" => fields.token_hashes = reader.bin()?,
         b"extra_keys" => {
             let len = reader.array()?;
             fields.extra_keys.clear();
@@ -236,6 +246,9 @@ fn finish<'a>(reader: &Reader<'a>, kind: Kind, fields: Fields<'a>) -> Result<Eve
     if !fields.tokens.len().is_multiple_of(4) {
         return reader.fail("tokens of 4 bytes");
     }
+    let (token_hashes, []) = fields.token_hashes.as_chunks() else {
+        return reader.fail("token_hashes of 8 bytes");
+    };
     let Ok(parent) = fields.parent.map(u64::try_from).transpose() else {
         return reader.fail("a 64-bit parent");
     };
@@ -253,6 +266,8 @@ fn finish<'a>(reader: &Reader<'a>, kind: Kind, fields: Fields<'a>) -> Result<Eve
         group,
         forms_prefix: fields.forms_prefix,
         by_hash: fields.by_hash,
+        reported: fields.reported,
+        token_hashes,
         extra_keys: fields.extra_keys,
     }))
 }
