@@ -20,6 +20,9 @@ TENANT, MODEL = "default", "m"
 SEED = 2**64 - 5
 """Of the kernels that are compared."""
 
+SEEDS = (SEED, TOKEN_HASH_SEED)
+"""The second one can use what is hashed by publishers."""
+
 Prompt = tuple[int, ...]
 """A prompt as a path of block kinds."""
 
@@ -120,6 +123,13 @@ sequences = st.integers(0, 5)
 
 
 @st.composite
+def _token_hashes(draw: st.DrawFn, prompt: Prompt, start: int) -> bytes:
+    """In place of the tokens of the blocks from `start` on; seldom too few."""
+    hashed = prompt_locals(prompt)[start:]
+    return u64s(hashed[: draw(st.sampled_from((None, None, None, 1)))])
+
+
+@st.composite
 def stored_events(draw: st.DrawFn) -> Stored:
     """Mostly a chain that an engine could send; sometimes with one thing wrong with it."""
     prompt = draw(prompts)
@@ -132,8 +142,7 @@ def stored_events(draw: st.DrawFn) -> Stored:
     extra_keys: tuple[bytes, ...] = ()
     blocks = len(prompt) - start
     by_hash = False
-    token_hashes = b""
-    match draw(st.integers(0, 31)):
+    match draw(st.integers(0, 27)):
         case 0:
             tokens = tokens[4:]
         case 1:
@@ -161,16 +170,11 @@ def stored_events(draw: st.DrawFn) -> Stored:
             named = draw(st.booleans())
             hashes = u64s(prompt_prefixes(prompt)[start:]) if named else hashes
             parent = draw(st.sampled_from((None, parent)))
-        case 16 | 17 | 18 | 19:
-            locals_ = prompt_locals(prompt)[start:]
-            token_hashes = u64s(locals_[: draw(st.sampled_from((blocks, blocks, 1)))])
-            tokens = draw(st.sampled_from((b"", b"", b"", tokens)))
-            extra_keys = draw(st.sampled_from(((), (), (b"x",) * blocks)))
-            by_hash = draw(st.sampled_from((False, False, False, True)))
+    token_hashes = draw(_token_hashes(prompt, start)) if draw(st.integers(0, 6)) == 0 else b""
     return Stored(
         sequence=draw(sequences),
         hashes=hashes,
-        tokens=tokens,
+        tokens=draw(st.sampled_from((b"", b"", b"", tokens))) if token_hashes else tokens,
         parent=parent,
         block_size=block_size,
         medium=draw(media),

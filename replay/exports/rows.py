@@ -134,9 +134,7 @@ class Rows:
         self._add_hashes(event.hashes, count)
         self._parents += bytes(8) if event.parent is None else _U64.pack(event.parent)
         self._parents += (
-            event.hashes[: _U64.size * (count - 1)]
-            if is_chain
-            else bytes(_U64.size * (count - 1))
+            event.hashes[: _U64.size * (count - 1)] if is_chain else bytes(_U64.size * (count - 1))
         )
         self._has_parent.append(event.parent is not None)
         self._has_parent += bytes([is_chain]) * (count - 1)

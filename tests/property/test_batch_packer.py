@@ -196,7 +196,19 @@ def metadata(choose: Choose) -> object:
 
 def segments(choose: Choose) -> object:
     one = {"type": "mm_key", "hash": "ab", "start_offset": 3}
-    rows = (None, [], [None], [[]], [[], []], [[], None], [[one], []], [[one]], [[{}]], {}, 5)
+    rows: tuple[object, ...] = (
+        None,
+        [],
+        [None],
+        [[]],
+        [[], []],
+        [[], None],
+        [[one], []],
+        [[one]],
+        [[{}]],
+        {},
+        5,
+    )
     return choose.choice(rows)
 
 

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -23,7 +23,7 @@ class Captured(NamedTuple):
     name: str
     kind: PublisherKind
     frames: list[bytes]
-    decoded: object
+    decoded: Any
 
     @property
     def rank(self) -> int:
