@@ -33,7 +33,7 @@ COUNTERS = (
     "hash_conflict",  # blocks stored under a key that names another block: the first one is kept
     "hold_count_overflow",  # announcements beyond HOLD_COUNT_MAX: not counted
     "reported",  # blocks that the publisher said again it holds on that tier: nothing changes
-    "seed_mismatch",  # blocks stored by hashes of their tokens, in a kernel of another seed: dropped
+    "seed_mismatch",  # blocks stored by hashes of their tokens, with another seed: dropped
 )
 """Names of a kernel's counters, all in blocks; they start at 0 with the process."""
 

@@ -1,6 +1,7 @@
 """What `LLM.get_kv_cache_events()` gives, forwarded as JSON."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -27,24 +28,22 @@ class Publisher:
         payload = document if isinstance(document, bytes) else json.dumps(document).encode()
         return self._source.decode([b"", (9).to_bytes(8, "big"), payload])
 
-    def events(self, *data: dict[str, object], **fields: object) -> list[BlockEvent]:
+    def events(self, *data: dict[str, Any], **fields: object) -> list[BlockEvent]:
         batch = self.decode([event(one, **fields) for one in data])
         assert batch.dropped == []
         return batch.events
 
 
-def event(data: dict[str, object], **fields: object) -> dict[str, object]:
+def event(data: dict[str, Any], **fields: object) -> dict[str, Any]:
     return {"event_id": 1, "data": data, **fields}
 
 
-def block(value: object, tokens: list[int], **fields: object) -> dict[str, object]:
+def block(value: object, tokens: list[int], **fields: object) -> dict[str, Any]:
     unique = [{"type": "unique_token", "token_id": token, "token_extra_id": 0} for token in tokens]
     return {"type": "stored_block", "block_hash": value, "tokens": unique, **fields}
 
 
-def stored(
-    *blocks: dict[str, object], parent: object = None, **fields: object
-) -> dict[str, object]:
+def stored(*blocks: dict[str, Any], parent: object = None, **fields: object) -> dict[str, Any]:
     return {"type": "stored", "parent_hash": parent, "blocks": list(blocks), **fields}
 
 
@@ -72,7 +71,7 @@ def test_blocks_of_one_size_and_level_are_one_chain() -> None:
 
 def test_a_partial_block_and_one_on_another_level_follow_on_the_one_before() -> None:
     blocks = block(7, [1, 2]), block(8, [3, 4], cache_level=1), block(9, [5], cache_level=1)
-    common = {"sequence": 9}
+    common: Any = {"sequence": 9}
     assert Publisher().events(stored(*blocks)) == [
         Stored(hashes=u64s(7), tokens=u32s(1, 2), block_size=2, **common),
         Stored(
