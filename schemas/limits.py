@@ -113,7 +113,7 @@ TOPIC_SETTLE_PAUSE_S: Final = 0.05
 # wire: one ZMQ message of an engine. A 128K-token prefill is about 0.6 MB. What is above a bound is
 # dropped: reprise_bridge_dropped_total with the reason that is given.
 MESSAGE_BYTES_MAX: Final = 16 * MIB  # reason="message_too_large"
-MESSAGE_FRAMES_MAX: Final = 3  # reason="frame_count"; what follows is not read: the link is dropped
+MESSAGE_FRAMES_MAX: Final = 4  # reason="frame_count"; what follows is not read: the link is dropped
 BULK_BYTES: Final = 64 * KIB  # a larger message is decoded beside the loop, and counted before
 BULK_IDLE_WAIT_S: Final = 0.02  # each part of it goes when the fold has nothing to do, or then
 BULK_IDLE_LOOK_S: Final = 0.001

@@ -20,6 +20,7 @@ Source: `tensorrt_llm/_utils.py` (KVCacheEventSerializer), TensorRT-LLM 1.0 to t
 2026.
 """
 
+import string
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Final
@@ -40,6 +41,7 @@ from schemas.registration import Registration
 SPARSE_KIND: Final = "sliding_window"
 _LEVELS: Final = (Medium.GPU, Medium.CPU, Medium.DISK)
 _HEX_DIGITS: Final = 16
+_hex_alphabet: Final = frozenset(string.hexdigits)
 
 
 class _Token(msgspec.Struct, forbid_unknown_fields=True):
@@ -65,7 +67,11 @@ class _Block(msgspec.Struct, forbid_unknown_fields=True):
     type: str = "stored_block"
 
     def keys(self, salt: str | None) -> bytes:
-        """What besides tokens enters its hash."""
+        """What besides tokens enters its hash.
+
+        Raises:
+            EventError: a number in it is above 64 bits.
+        """
         keys: list[object] = [salt] if salt else []
         keys += [[key.hash, key.start_offset] for key in self.mm_keys or ()]
         for place, token in enumerate(self.tokens):
@@ -73,7 +79,10 @@ class _Block(msgspec.Struct, forbid_unknown_fields=True):
                 keys.append([name_of(token.token_id), place])
             if token.token_extra_id:
                 keys.append([token.token_extra_id, place])
-        return extra_key(keys)
+        try:
+            return extra_key(keys)
+        except OverflowError as error:
+            raise EventError(DropReason.BAD_EXTRA_KEYS, str(error)) from error
 
 
 class _Created(msgspec.Struct, tag_field="type", tag="created"):
@@ -213,10 +222,11 @@ def _medium_of(level: int) -> Medium:
 def _hash_of(value: int | str) -> int:
     """The block's hash as u64; of one in hexadecimal the low 64 bits."""
     try:
-        if isinstance(value, str):
-            int(value, 16)
-            return int(value[-_HEX_DIGITS:], 16)
-        return hash_to_u64(value)
+        if not isinstance(value, str):
+            return hash_to_u64(value)
+        if not value or not _hex_alphabet.issuperset(value):
+            raise ValueError(f"Expected a hash in hexadecimal, got: {value[:80]}")
+        return int(value[-_HEX_DIGITS:], 16)
     except ValueError as error:
         raise EventError(DropReason.BAD_HASHES, str(error)[:200]) from error
 

@@ -43,6 +43,11 @@ def block(value: object, tokens: list[int], **fields: object) -> dict[str, Any]:
     return {"type": "stored_block", "block_hash": value, "tokens": unique, **fields}
 
 
+def token_of(*, extra: int) -> dict[str, Any]:
+    """A block of one token with an extra id."""
+    return {"block_hash": 7, "tokens": [{"token_id": 1, "token_extra_id": extra}]}
+
+
 def stored(*blocks: dict[str, Any], parent: object = None, **fields: object) -> dict[str, Any]:
     return {"type": "stored", "parent_hash": parent, "blocks": list(blocks), **fields}
 
@@ -151,6 +156,11 @@ def test_hashes_are_numbers_or_their_digits() -> None:
         (event(stored(block(7, [1], cache_level=3))), DropReason.UNKNOWN_MEDIUM),
         (event(stored(block(7, [2**32]))), DropReason.MALFORMED_EVENT),
         (event({"type": "created"}, attention_dp_rank=1), DropReason.RANK_MISMATCH),
+        (event({"type": "removed", "block_hashes": ["-1"]}), DropReason.BAD_HASHES),
+        (event({"type": "removed", "block_hashes": ["1_0"]}), DropReason.BAD_HASHES),
+        (event({"type": "removed", "block_hashes": [""]}), DropReason.BAD_HASHES),
+        (event(stored(token_of(extra=2**64))), DropReason.BAD_EXTRA_KEYS),
+        (event(stored(block(7, [1]), parent="x")), DropReason.BAD_HASHES),
         (5, DropReason.MALFORMED_EVENT),
     ],
 )
