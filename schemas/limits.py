@@ -148,6 +148,8 @@ LINK_WATCH_S: Final = 0.1  # how often it is looked at what links do and bring
 LINKS_WATCHED_MAX: Final = 256  # of them at once; with more of them, at each less often
 LINK_LOOK_S: Final = 2.0  # so often at one that is up whatever it brings
 LINK_LOOK_BYTES: Final = 64 * KIB  # or as soon as it has brought so much since the look before
+LINK_GROWTH_LOOK_S: Final = 0.01  # so often it is looked at whether the process has grown
+LINK_GROWTH_BYTES: Final = 4 * MIB  # by more than this: a link may bring a message without an end
 LINK_WARN_S: Final = 5.0  # a publisher that is not there by then is logged, once
 LINK_BUFFER_BYTES: Final = 16 * MIB  # received by a link beyond a message: the kernel's, libzmq's
 LINK_QUEUE_BYTES: Final = 512 * MIB  # of a link in libzmq, not taken yet; beyond, it is dropped
@@ -304,6 +306,14 @@ TABLE_TRANSACTION_BYTES_MAX: Final = 1 * GIB  # TableTooLargeError; within TABLE
 # degraded at its registration: reprise_fold_records{outcome="unregistered_forgotten"}.
 UNREGISTERED_REMEMBERED_MAX: Final = 256
 BRIDGES_REMEMBERED_MAX: Final = 32  # by their last heartbeat; publishers of others are unconfirmed
+
+# ledger: what is remembered of each publisher's losses and repairs, in one row of 10 KB at most.
+# What is older stays in the totals, and `forgotten` of /gaps counts it. Each kind of interval has a
+# share of its own, so that many repairs push no loss out.
+LEDGER_INCARNATIONS_MAX: Final = 8
+LEDGER_INTERVALS_MAX: Final = 64  # of one kind, in all incarnations of a publisher
+LEDGER_CAUSES_MAX: Final = 32  # of one kind; batches of any further cause count as `other`
+UNUSABLE_RUNS_MAX: Final = 1024  # named in one record; a further one begins the next record
 
 # table: its topic.
 TABLE_RETAKE_S: Final = 6 * 3600.0  # an owner takes its partition again this often: a new producer
