@@ -48,7 +48,7 @@ from bridge.sockets.raw_message import RawMessage
 from bridge.sockets.reader import MessageReader
 from bridge.sockets.subscriber import Subscriber
 from bridge.supervision import cancel, keep
-from bridge.wire.batch import read_frames
+from bridge.wire.batch import read_sequence
 from bridge.wire.drop_reasons import DropReason
 from schemas.answer_states import Doubt
 from schemas.arrays import ArrayPacker
@@ -311,7 +311,7 @@ class Pump:
         """
         for publisher, heads in self.inbox.take_overflowed().items():
             try:
-                sequence, _ = read_frames([*heads, b""])
+                sequence = read_sequence(heads)
             except FrameError:
                 continue  # it had no place in the stream
             followed = self.followed.get(publisher)

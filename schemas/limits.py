@@ -118,7 +118,7 @@ TOPIC_SETTLE_PAUSE_S: Final = 0.05
 # wire: one ZMQ message of an engine. A 128K-token prefill is about 0.6 MB. What is above a bound is
 # dropped: reprise_bridge_dropped_total with the reason that is given.
 MESSAGE_BYTES_MAX: Final = 16 * MIB  # reason="message_too_large"
-MESSAGE_FRAMES_MAX: Final = 3  # reason="frame_count"; what follows is not read: the link is dropped
+MESSAGE_FRAMES_MAX: Final = 4  # reason="frame_count"; what follows is not read: the link is dropped
 BULK_BYTES: Final = 64 * KIB  # a larger message is decoded beside the loop, and counted before
 BULK_IDLE_WAIT_S: Final = 0.02  # each part of it goes when the fold has nothing to do, or then
 BULK_IDLE_LOOK_S: Final = 0.001
@@ -127,6 +127,7 @@ BATCH_VALUES_MAX: Final = 2_500_000  # reason="too_many_values"; numbers, nested
 BATCH_EVENTS_MAX: Final = 65_536  # reason="too_many_events"
 BATCH_APART_EVENTS_MAX: Final = 16_384  # with a bad one among them, looked at one by one
 BATCH_APART_VALUES_MAX: Final = 262_144  # the same in values; some 30 ms of the interpreter's lock
+SINGLE_EVENTS_BYTES_MAX: Final = 4 * MIB  # JSON and envelopes, read in Python: some 30 ms of it
 BATCH_ERRORS_MAX: Final = 100  # bad events of a batch; more, and it is undecodable as a whole
 EVENT_FIELDS_MAX: Final = 64  # of an event in no known form, to find its tag
 EVENT_BLOCKS_MAX: Final = 1_000_000  # reason="too_many_blocks"

@@ -22,7 +22,8 @@ from schemas.limits import KIND_CHARS_MAX, PUBLISHERS_MAX
 from schemas.positions import LogOffset
 
 PublisherKind = NewType("PublisherKind", str)
-"""The wire protocol of a publisher, as Mooncake's `/register` spells it: `vLLM`, `SGLang`. Each
+"""The wire protocol of a publisher, as Mooncake's `/register` spells it: `vLLM`, `SGLang`;
+others as their makers do: `TensorRT-LLM`, `Dynamo`. Each
 is a module of `bridge/wire/`.
 """
 

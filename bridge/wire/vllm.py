@@ -75,7 +75,7 @@ class _Stored(WireEvent):
             lora_name=lora_name,
             group=group_of(self.group_idx),
             spec_kind=name_of(self.kv_cache_spec_kind),
-            extra_keys=_extra_keys_of(self.extra_keys, lora_name),
+            extra_keys=extra_keys_of(self.extra_keys, lora_name),
         )
 
     def is_shared(self) -> bool:
@@ -131,7 +131,7 @@ class _RemovedMap(_Removed, tag="BlockRemoved", tag_field="type", forbid_unknown
         return self.locality is not None and self.locality.upper() == _REMOTE
 
 
-def _extra_keys_of(encoded: msgspec.Raw, lora_name: str) -> tuple[bytes, ...]:
+def extra_keys_of(encoded: msgspec.Raw, lora_name: str) -> tuple[bytes, ...]:
     """One key for each block, () when no block has any.
 
     The LoRA's name stands first where the engine hashes one; it is a level of the table here. A

@@ -318,6 +318,7 @@ impl<'a, 'p> Batch<'a, 'p> {
             }
             Field::Tokens => return append_tokens(reader, &mut self.tokens).ok(),
             Field::Ignored => return self.skip(),
+            Field::Segments => return skip_no_segments(reader),
             _ => {}
         }
         if field == Field::ExtraKeys {
@@ -358,7 +359,9 @@ impl<'a, 'p> Batch<'a, 'p> {
                     event.cache_salt = reader.str().ok()?;
                 }
             }
-            Field::Hashes | Field::Tokens | Field::Ignored | Field::ExtraKeys => unreachable!(),
+            Field::Hashes | Field::Tokens | Field::Ignored | Field::Segments | Field::ExtraKeys => {
+                unreachable!()
+            }
         }
         Some(())
     }
@@ -391,6 +394,9 @@ impl<'a, 'p> Batch<'a, 'p> {
     fn write_stored(&mut self, event: &Event<'a>) -> Option<()> {
         let lora_name = self.lora_name(event)?;
         if let Some(at) = event.extra_keys_at {
+            if !event.cache_salt.is_empty() {
+                return None; // of no engine
+            }
             let behind = self.reader.at();
             self.reader.seek(at);
             self.extra_keys.read(&mut self.reader, &lora_name)?;
@@ -454,6 +460,19 @@ impl<'a, 'p> Batch<'a, 'p> {
         self.clears = true;
         begin(&mut self.run, "cleared", self.sequence, 0);
     }
+}
+
+/// Takes a row for each block, where none of them has anything.
+fn skip_no_segments(reader: &mut Reader) -> Option<()> {
+    if reader.nil().ok()? {
+        return Some(());
+    }
+    for _ in 0..reader.array().ok()? {
+        if !reader.nil().ok()? && reader.array().ok()? > 0 {
+            return None;
+        }
+    }
+    Some(())
 }
 
 fn read_hash(reader: &mut Reader) -> Option<u64> {

@@ -18,6 +18,9 @@ pub enum Field {
     Metadata,
     /// It names no block.
     Ignored,
+    /// What besides tokens enters a block's hash, for few blocks: where a block has it, it is left
+    /// to the specification.
+    Segments,
 }
 
 impl Field {
@@ -40,6 +43,7 @@ impl Field {
             "kv_cache_spec_sliding_window" | "lookahead_token_ids" | "ownership" | "session_id" => {
                 Self::Ignored
             }
+            "mm_keys" | "block_mm_infos" => Self::Segments,
             _ => return None,
         })
     }
