@@ -74,6 +74,10 @@ RUST = {
         ("tests/unit/reprise/http/test_plain_listener.py",),
     ),
     "streams/kernel/native/index/src": ("prefix-index", KERNEL),
+    "streams/kernel/native/listener/src": (
+        "listener",
+        ("tests/unit/reprise/http/test_plain_listener.py",),
+    ),
     "streams/kernel/native/msgpack/src": ("msgpack", PACKING),
     "streams/kernel/native/wire/src": ("wire", PACKING),
 }
