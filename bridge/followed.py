@@ -108,6 +108,8 @@ class Followed:
         interrupted: whether a repair was ended before its engine had said all.
         said: what was last written of it into the log.
         engine: what its HTTP address says; None where it has none.
+        replay_endpoint: of its registration, or what its engine has said; "" where there is none.
+        has_no_endpoint: whether its engine was asked where it publishes, and does not say.
         rests_until: until then a look at it changes nothing but `as_of`, unless its link changes or
             something comes of it; 0 where it is to be looked at.
         as_of: where it is confirmed: the log, or what waits for it, has all that it had published
@@ -139,12 +141,14 @@ class Followed:
         "acting",
         "as_of",
         "engine",
+        "has_no_endpoint",
         "held_since",
         "interrupted",
         "is_check",
         "live",
         "registration",
         "repair",
+        "replay_endpoint",
         "rests_until",
         "said",
     )
@@ -157,7 +161,9 @@ class Followed:
         self.held_since: float | None = None
         self.interrupted = False
         self.said: Said | None = None
-        has_http = bool(registration.http_endpoint) and can_ask(registration.kind)
+        self.replay_endpoint = registration.replay_endpoint
+        self.has_no_endpoint = False
+        has_http = bool(registration.http_url) and can_ask(registration.kind)
         self.engine = EngineWatch() if has_http else None
         self.acting = Acting(Activity.DISCONNECTED, 0.0)
         self.rests_until = 0.0
@@ -176,7 +182,7 @@ class Followed:
     @property
     def can_replay(self) -> bool:
         """Whether its engine can be asked for what it has sent."""
-        return bool(self.registration.replay_endpoint)
+        return bool(self.replay_endpoint)
 
     @property
     def can_ask(self) -> bool:
@@ -259,7 +265,7 @@ class Followed:
         if not self.live:
             return Doubt.CATCHING_UP
         if not look.connected:
-            return Doubt.LINK_DOWN
+            return Doubt.NO_ENDPOINT if self.has_no_endpoint else Doubt.LINK_DOWN
         if self.repair is not None and not self.is_check:
             return Doubt.CATCHING_UP
         if self.engine is not None and self.engine.is_changed:

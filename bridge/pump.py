@@ -30,6 +30,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from bridge.bulk_pump import BulkPump
+from bridge.engine_http.discovery import Discovery
 from bridge.engine_http.engine import EngineHttp, check_http
 from bridge.engine_http.inquiries import EngineSource, Inquiries
 from bridge.engine_http.watch import EngineWatch, Life
@@ -134,6 +135,12 @@ class Pump:
             on_answer=self._engine_answered,
             on_fault=self._count_fault,
         )
+        self.discovery = Discovery(
+            self.engine_http,
+            self.subscriber,
+            connect=lambda found: self._call(self.subscriber.follow_once, found),
+            on_fault=self._count_fault,
+        )
         self.followed: dict[PublisherKey, Followed] = {}
         self._own_faults = 0
         self._calls = ThreadPoolExecutor(1, "reprise-links")
@@ -214,6 +221,7 @@ class Pump:
         self._bulk_pump.close()
         await cancel(*repairs, *self._bulk_pump.tasks)
         await self.inquiries.close()
+        await self.discovery.close()
         await self._paced.close()
         await asyncio.to_thread(self.subscriber.stop)
         self._calls.shutdown(wait=False, cancel_futures=True)
@@ -371,7 +379,10 @@ class Pump:
         self.sequencer.hold(publisher)
         self.followed[publisher] = followed
         check_http(registration)
-        await self._call(self.subscriber.follow, registration)
+        if registration.has_url:
+            self.discovery.add(followed)
+        else:
+            await self._call(self.subscriber.follow, registration)
 
     async def connect_again(self, registration: Registration) -> None:
         """Connects to a followed publisher, where that has failed before.
@@ -379,6 +390,8 @@ class Pump:
         Raises:
             RegistrationError: it failed again.
         """
+        if registration.has_url:
+            return
         with contextlib.suppress(RegistrationConflictError):  # it has not failed
             await self._call(self.subscriber.follow, registration)
 
@@ -391,6 +404,7 @@ class Pump:
         self.followed.pop(publisher).cancel_repair()
         self._checks.pop(publisher, None)
         self.inquiries.forget(publisher)
+        self.discovery.remove(publisher)
         self._bulk.discard(publisher)
         self._paced.discard(publisher)
         self.held_back.discard(publisher)
@@ -546,7 +560,7 @@ class Pump:
             if followed.engine is not None:
                 await self._settle_process(publisher, followed, followed.engine, emit)
             if followed.can_replay:
-                endpoint = followed.registration.replay_endpoint
+                endpoint = followed.replay_endpoint
                 doubt = await self.replayer.repair(publisher, endpoint, emit)
         except Exception:
             self._count_fault()
@@ -680,6 +694,7 @@ class Pump:
         if self._checks:
             self._end_checks(now)
         self.held_back.watch()
+        self.discovery.watch(now)
         received_until, changed = self.subscriber.changed()
         for publisher in changed:
             if publisher in self.followed:

@@ -44,6 +44,7 @@ class Doubt(StrEnum):
     REPLAY_BROKEN = "replay_broken"  # its replay breaks off, as at a message above the bound
     RECEIVED_LATE = "received_late"  # received messages have waited for too long
     UNREADABLE = "unreadable"  # a message without a place in the stream: a batch may be missing
+    NO_ENDPOINT = "no_endpoint"  # its HTTP address does not say where it publishes
     ENGINE_AWAY = "engine_away"  # its link is up, and its HTTP address does not answer
     PROCESS_CHANGED = "process_changed"  # its HTTP address names another process over the same link
     SPOOLED = "spooled"  # its records wait on the bridge's disk

@@ -29,11 +29,6 @@ class BaseUrl(NamedTuple):
         return f"{bracketed(self.host)}:{self.port}"
 
 
-def is_url(endpoint: str) -> bool:
-    """Whether an endpoint is a base URL, and no ZMQ address."""
-    return endpoint.startswith(("http://", "https://"))
-
-
 def read_base_url(text: str) -> BaseUrl:
     """The parts of a base URL such as `http://10.0.0.7:8000`.
 

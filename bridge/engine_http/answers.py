@@ -23,16 +23,24 @@ meant.
 """
 
 import math
+from collections.abc import Sequence
+from ipaddress import ip_address
 from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
 from bridge.engine_http.address import BaseUrl, bracketed
-from bridge.sockets.endpoints import check_endpoint, split_endpoint
+from bridge.sockets.endpoints import check_endpoint, path_of, split_endpoint
 from schemas.errors import EndpointError, RegistrationError
 from schemas.identities import BlockSize, Rank, Text
-from schemas.limits import HTTP_ENGINE_VALUES_MAX, HTTP_STARTUP_BYTES_MAX, PORT_MAX
+from schemas.limits import (
+    HTTP_ENGINE_VALUES_MAX,
+    HTTP_RANKS_NAMED_MAX,
+    HTTP_STARTUP_BYTES_MAX,
+    PORT_MAX,
+)
+from schemas.registration import Registration
 
 _START_TIME: Final = b"process_start_time_seconds"
 _MARK_CHARS: Final = 500  # some thirty durations: what any ten of them say is enough
@@ -68,6 +76,29 @@ class PublisherSource(NamedTuple):
     endpoint: str
     replay_endpoint: str
     block_size: int | None
+
+
+def source_of(sources: Sequence[PublisherSource], registration: Registration) -> PublisherSource:
+    """That of the registration's rank.
+
+    Raises:
+        RegistrationError: there is none, or its blocks are of another size than registered.
+    """
+    rank, block_size = registration.dp_rank, registration.block_size
+    found = next((source for source in sources if source.dp_rank == rank), None)
+    if found is None:
+        ranks = ", ".join(str(source.dp_rank) for source in sources[:HTTP_RANKS_NAMED_MAX])
+        more = " and more" if len(sources) > HTTP_RANKS_NAMED_MAX else ""
+        raise RegistrationError(
+            f"Expected `dp_rank` to be one that {registration.endpoint} publishes for"
+            f" ({ranks or 'none'}{more}), got: {rank}"
+        )
+    if found.block_size not in (None, block_size):
+        raise RegistrationError(
+            f"Expected `block_size` {found.block_size}, of which {registration.endpoint} publishes"
+            f" its events, got: {block_size}"
+        )
+    return found
 
 
 # The process
@@ -252,6 +283,11 @@ def _reachable(endpoint: str, url: BaseUrl) -> str:
     host, port = split_endpoint(endpoint)
     if host in _WILDCARDS and port:
         endpoint = f"tcp://{bracketed(url.host)}:{port}"
+    if path_of(endpoint) and not _is_here(url.host):
+        raise RegistrationError(
+            f"Expected an address that can be connected to from another machine, got from"
+            f" {url.authority}: {endpoint[:200]}"
+        )
     try:
         check_endpoint(endpoint)
     except EndpointError as error:
@@ -259,6 +295,14 @@ def _reachable(endpoint: str, url: BaseUrl) -> str:
             f"{url.authority} publishes where it cannot be connected to: {error}"
         ) from error
     return endpoint
+
+
+def _is_here(host: str) -> bool:
+    """Whether a host is the machine on which this runs, by its name alone."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _of(error: Exception) -> str:

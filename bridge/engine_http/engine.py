@@ -86,13 +86,15 @@ def check_http(registration: Registration) -> None:
     Raises:
         EndpointError: it is no base URL, or engines of its kind are not asked over HTTP.
     """
-    if not registration.http_endpoint:
+    if not registration.http_url:
         return
-    read_base_url(registration.http_endpoint)
+    read_base_url(registration.http_url)
+    if registration.has_url:
+        read_base_url(registration.endpoint)
     if not can_ask(registration.kind):
         raise EndpointError(
-            f"Expected no `http_endpoint` for a publisher of type {registration.kind}: only"
-            f" {' and '.join(_KINDS)} are asked over HTTP"
+            f"Expected a `tcp://` or `ipc://` address and no `http_endpoint` for a publisher of"
+            f" type {registration.kind}: only {' and '.join(_KINDS)} are asked over HTTP"
         )
 
 
@@ -119,7 +121,7 @@ class EngineHttp:
         """Whether the engine's HTTP server answers, and says of itself that it works."""
         path = _KINDS[registration.kind].health
         try:
-            reply = await self._get(registration, path, with_body=False)
+            reply = await self._get(registration.http_url, path, with_body=False)
         except NoAnswerError:
             return False
         return reply.status < 500
@@ -128,26 +130,21 @@ class EngineHttp:
         """Which process the engine is; None where it does not answer, or does not say."""
         kind = _KINDS[registration.kind]
         try:
-            reply = await self._first(registration, kind.process)
+            reply = await self._first(registration.http_url, kind.process)
         except NoAnswerError:
             return None
         return kind.read_process(reply.body) if reply.status == 200 else None
 
     async def sources(self, registration: Registration) -> list[PublisherSource]:
-        """Where the engine publishes, by rising rank.
+        """Where the engine publishes that was registered by its base URL, by rising rank.
 
         Raises:
             NoAnswerError: it does not answer now.
             RegistrationError: it publishes nothing, or does not say where.
         """
-        url = read_base_url(registration.http_endpoint)
-        kind = _KINDS.get(registration.kind)
-        if kind is None:
-            raise RegistrationError(
-                f"Expected an `endpoint` for a publisher of type {registration.kind}: only"
-                f" {' and '.join(_KINDS)} say where they publish"
-            )
-        reply = await self._first(registration, kind.sources)
+        url = read_base_url(registration.endpoint)
+        kind = _KINDS[registration.kind]
+        reply = await self._first(registration.endpoint, kind.sources)
         if reply.status in _NOT_FOUND:
             raise RegistrationError(
                 f"{url.authority} does not say where it publishes (HTTP {reply.status} for"
@@ -167,16 +164,15 @@ class EngineHttp:
             )
         return sources
 
-    async def _first(self, registration: Registration, paths: tuple[str, ...]) -> Reply:
+    async def _first(self, url: str, paths: tuple[str, ...]) -> Reply:
         reply = Reply(404, b"")
         for path in paths:
-            reply = await self._get(registration, path, with_body=True)
+            reply = await self._get(url, path, with_body=True)
             if reply.status not in _NOT_FOUND:
                 break
         return reply
 
-    async def _get(self, registration: Registration, path: str, *, with_body: bool) -> Reply:
-        url = registration.http_endpoint
+    async def _get(self, url: str, path: str, *, with_body: bool) -> Reply:
         is_metrics = path == _METRICS
         async with self._silent_places if url in self._silent else self._places:
             try:
@@ -192,7 +188,7 @@ class EngineHttp:
             except NoAnswerError as error:
                 self._note_silent(url)
                 self.requests["silent"] += 1
-                _logger.debug("No answer over HTTP of %s: %s", registration.service_key, error)
+                _logger.debug("No answer to %s: %s", path, error)
                 raise
         self._silent.pop(url, None)
         self.requests["refused" if reply.status >= 500 else "answered"] += 1

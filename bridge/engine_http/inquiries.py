@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Protocol
 
-from bridge.engine_http.answers import Process
+from bridge.engine_http.answers import Process, PublisherSource
 from bridge.engine_http.watch import EngineWatch
 from schemas.identities import PublisherKey
 from schemas.limits import HTTP_ENGINE_WAIT_S, PROCESS_SETTLE_S
@@ -32,6 +32,10 @@ class EngineSource(Protocol):
 
     async def process(self, registration: Registration) -> Process | None:
         """Which process it is; None where that is not known."""
+        ...
+
+    async def sources(self, registration: Registration) -> list[PublisherSource]:
+        """Where it publishes; see `EngineHttp.sources`."""
         ...
 
 

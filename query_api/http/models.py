@@ -147,7 +147,13 @@ class HashProfileModel(msgspec.Struct, kw_only=True, omit_defaults=True):
 class RegisterRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One publisher of events to follow."""
 
-    endpoint: Annotated[Name, Meta(description="ZMQ address of the engine's PUB socket.")]
+    endpoint: Annotated[
+        Name,
+        Meta(
+            description="ZMQ address of the engine's PUB socket; or a base URL of the engine, which"
+            " is asked for that."
+        ),
+    ]
     type: str
     modelname: Name
     instance_id: Name

@@ -188,7 +188,8 @@ class ReplicaService:
 
 
 def _check_endpoints(registration: Registration) -> None:
-    check_endpoint(registration.endpoint)
+    if not registration.has_url:
+        check_endpoint(registration.endpoint)
     check_http(registration)
 
 

@@ -15,7 +15,8 @@ from bridge import followed as followed_module
 from bridge import pump as pumps
 from bridge import supervision
 from bridge.engine_http import inquiries
-from bridge.engine_http.answers import Process
+from bridge.engine_http.answers import Process, PublisherSource
+from bridge.engine_http.client import NoAnswerError
 from bridge.pump import Pump
 from bridge.sequencing.lane import NO_ANCHOR, Anchor
 from bridge.sequencing.replay_client import Emit
@@ -126,6 +127,7 @@ class FakeReceiver:
     unexpected_errors: int = 0
     followed: set[PublisherKey] = field(default_factory=set)
     ups: Counter[PublisherKey] = field(default_factory=Counter)
+    at: dict[PublisherKey, str] = field(default_factory=dict)  # of those that were found
     refuse: bool = False
     stopped: bool = False
     open: threading.Event = field(default_factory=threading.Event)
@@ -142,6 +144,10 @@ class FakeReceiver:
             raise EndpointError("for a test")
         if registration.publisher in self.followed:
             raise RegistrationConflictError("for a test")
+        self.followed.add(registration.publisher)
+
+    def follow_once(self, registration: Registration) -> None:
+        self.at[registration.publisher] = registration.endpoint
         self.followed.add(registration.publisher)
 
     def unfollow(self, publisher: PublisherKey) -> None:
@@ -203,6 +209,7 @@ class FakeHttp:
         self.requests: Counter[str] = Counter()
         self.says: Process | None = None
         self.there = True
+        self.at: list[PublisherSource] = []
         self.probed = self.asked = 0
 
     async def is_there(self, registration: Registration) -> bool:
@@ -212,6 +219,11 @@ class FakeHttp:
     async def process(self, registration: Registration) -> Process | None:
         self.asked += 1
         return self.says
+
+    async def sources(self, registration: Registration) -> list[PublisherSource]:
+        if not self.there:
+            raise NoAnswerError("for a test")
+        return self.at
 
 
 class Bench:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bridge.engine_http.address import is_url, read_base_url
+from bridge.engine_http.address import read_base_url
 from schemas.errors import EndpointError
 
 
@@ -18,7 +18,6 @@ from schemas.errors import EndpointError
 def test_a_url_is_read(text: str, authority: str, path: str) -> None:
     url = read_base_url(text)
     assert (url.authority, url.path) == (authority, path)
-    assert is_url(text)
 
 
 @pytest.mark.parametrize(

@@ -171,6 +171,20 @@ def test_an_ipv6_host_stands_in_brackets() -> None:
     assert found.endpoint == "tcp://[fd00::7]:5557"
 
 
+@pytest.mark.parametrize(
+    ("host", "is_here"),
+    [("127.0.0.1", True), ("localhost", True), ("[::1]", True), ("10.0.0.7", False), ("a", False)],
+)
+def test_an_address_in_the_file_system_is_of_this_machine(host: str, is_here: bool) -> None:
+    url = read_base_url(f"http://{host}:8000")
+    body = encode({"0": {"endpoint": "ipc:///run/engine"}})
+    if is_here:
+        assert read_kv_event_sources(body, url)[0].endpoint == "ipc:///run/engine"
+        return
+    with pytest.raises(RegistrationError, match="from another machine"):
+        read_kv_event_sources(body, url)
+
+
 def test_an_engine_without_events_has_no_sources() -> None:
     assert read_kv_event_sources(b"[]", URL) == []
     assert read_kv_events(encode({"kv_events": None}), URL) == []

@@ -31,9 +31,7 @@ async def _with(replies: Replies, kind: str, ask: Any) -> Any:
         await writer.drain()
 
     async with serving(serve) as url:
-        one = msgspec.structs.replace(
-            registration(), kind=PublisherKind(kind), http_endpoint=url, endpoint="tcp://a:1"
-        )
+        one = msgspec.structs.replace(registration(), kind=PublisherKind(kind), endpoint=url)
         return await ask(EngineHttp(wait_s=5.0), one)
 
 
@@ -80,7 +78,7 @@ def test_sglang_is_never_asked_for_what_generates_a_token() -> None:
 
         async with serving(serve) as url:
             one = msgspec.structs.replace(
-                registration(), kind=PublisherKind("SGLang"), http_endpoint=url
+                registration(), kind=PublisherKind("SGLang"), endpoint=url
             )
             http = EngineHttp()
             await http.is_there(one)
@@ -99,7 +97,7 @@ def test_nobody_there_is_counted() -> None:
 
         http = EngineHttp(wait_s=5.0)
         async with serving(serve) as url:
-            one = msgspec.structs.replace(registration(), http_endpoint=url)
+            one = msgspec.structs.replace(registration(), endpoint=url)
             assert not await http.is_there(one)
             assert await http.process(one) is None
             with pytest.raises(NoAnswerError):
@@ -194,6 +192,17 @@ def test_an_address_that_cannot_be_asked_is_refused(url: str, kind: str, why: st
     one = msgspec.structs.replace(registration(), kind=PublisherKind(kind), http_endpoint=url)
     with pytest.raises(EndpointError, match=why):
         check_http(one)
+
+
+def test_a_base_url_is_the_address_unless_another_one_is_given() -> None:
+    one = msgspec.structs.replace(registration(), endpoint="http://a:1")
+    assert (one.has_url, one.http_url) == (True, "http://a:1")
+    other = msgspec.structs.replace(one, http_endpoint="http://b:1")
+    assert other.http_url == "http://b:1"
+    check_http(other)
+    with pytest.raises(EndpointError):
+        check_http(msgspec.structs.replace(other, endpoint="http://a:x"))
+    assert not registration().has_url
 
 
 def test_a_registration_without_an_address_is_none_of_its_business() -> None:

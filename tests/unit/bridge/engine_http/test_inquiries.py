@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from bridge.engine_http import inquiries as module
-from bridge.engine_http.answers import Process
+from bridge.engine_http.answers import Process, PublisherSource
 from bridge.engine_http.inquiries import Inquiries
 from bridge.engine_http.watch import EngineWatch
 from schemas.identities import PublisherKey
@@ -41,6 +41,9 @@ class Source:
         if self.error is not None:
             raise self.error
         return self.answer
+
+    async def sources(self, registration: Registration) -> list[PublisherSource]:
+        raise AssertionError("nobody asks for them here")
 
 
 @dataclass
