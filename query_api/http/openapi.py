@@ -6,6 +6,7 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from query_api.gaps import GapsDocument, Wanted
 from query_api.http import models
 from query_api.http.errors import ErrorEnvelope
 from query_api.http.wire import Wire
@@ -229,6 +230,21 @@ def view_operation(model: type[msgspec.Struct], *wires: Wire) -> Fragment:
     """Answers of a route that only reads; Accept chooses among several wire forms."""
     content = {wire.value: {"schema": reference(model)} for wire in wires or (Wire.JSON,)}
     return {"responses": {"200": {"description": model.__doc__ or "", "content": content}}}
+
+
+def gaps_operation() -> Fragment:
+    """What `GET /gaps` takes, and its answers."""
+    parameters: list[Fragment] = [
+        {
+            "name": name,
+            "in": "query",
+            "description": f"Only publishers of this {name.removesuffix('_id')}.",
+            "schema": {"type": "string"},
+        }
+        for name in Wanted._fields
+    ]
+    operation = view_operation(GapsDocument, *Wire)
+    return operation | {"parameters": parameters}
 
 
 def ready_operation() -> Fragment:

@@ -21,6 +21,7 @@ from schemas.identities import Offset, PrefixScope, PublisherKey
 from schemas.positions import Heartbeat, Position, PublisherState
 from schemas.registration import Registration
 from streams.kernel.interface import Kernel
+from streams.table.ledger import Ledger
 from streams.table.rows.format import OWNER_KEY
 from streams.table.rows.source import SkippedRow
 from streams.table.scope_states import ScopeStates
@@ -52,6 +53,11 @@ class TableReader(Protocol):
     @property
     def publishers(self) -> dict[PublisherKey, PublisherState]:
         """What is folded of each publisher."""
+        ...
+
+    @property
+    def ledgers(self) -> dict[PublisherKey, Ledger]:
+        """What became of each publisher's batches."""
         ...
 
     @property
