@@ -75,6 +75,7 @@ class CursorNote(msgspec.Struct, frozen=True, kw_only=True):
         registered: fingerprint of the registration in the log; 0: none.
         proof: see `PublisherState`.
         begun: the engine time of the batch behind the cursor, where the log has a part of it.
+        heard: see `PublisherState`.
     """
 
     incarnation: IncarnationNumber
@@ -85,6 +86,7 @@ class CursorNote(msgspec.Struct, frozen=True, kw_only=True):
     registered: Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)] = 0
     proof: Proof | None = None
     begun: Seconds | None = None
+    heard: Proof | None = None
 
 
 _encoder = msgspec.msgpack.Encoder()

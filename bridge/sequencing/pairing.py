@@ -82,13 +82,14 @@ class Pairing:
         """What the log is to know of the last batch that came live."""
         return None if self.live is None else Proof(self.live.sequence, self.live.engine_time)
 
+    def note_live(self, live: LiveBatch, *, clears: bool = False) -> None:
+        """This one was accepted; `clears`: of what was before it, nothing is left."""
+        self.live = live
+        self.is_open = self.is_open and not clears
+
     def note_replayed(self) -> None:
         """Something was taken from the replay socket."""
         self.is_open = self.is_open or not self.is_shown
-
-    def note_cleared(self) -> None:
-        """A live batch says that the publisher holds nothing of what was before."""
-        self.is_open = False
 
     def show(self, *, is_anchored: bool) -> None:
         """The replay socket has shown a batch that came live.

@@ -15,7 +15,7 @@ from bridge import followed as followed_module
 from bridge import pump as pumps
 from bridge import supervision
 from bridge.pump import Pump
-from bridge.sequencing.lane import NO_ANCHOR, Anchor
+from bridge.sequencing.anchor import NO_ANCHOR, Anchor
 from bridge.sequencing.replay_client import Emit
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire.drop_reasons import DropReason
