@@ -101,6 +101,7 @@ class Followed:
         "_asked_at",
         "_asked_link",
         "_asked_unplaced",
+        "_compare_at",
         "_confirmed_link",
         "_connected",
         "_doubt",
@@ -115,6 +116,7 @@ class Followed:
         "_proven_link",
         "_settled_at",
         "_settled_unplaced",
+        "_unmatched",
         "_unplaced",
         "_up_at",
         "as_of",
@@ -144,9 +146,9 @@ class Followed:
         self._asked_link = self._confirmed_link = self._proven_link = 0
         self._doubt = self._first_doubt
         self._doubted: Doubted | None = None
-        self._failures = 0
+        self._failures = self._unmatched = 0
         self._settled_at = 0.0
-        self._up_at = self._heard_at = self._asked_at = self._ask_at = 0.0
+        self._up_at = self._heard_at = self._asked_at = self._ask_at = self._compare_at = 0.0
         self._heard_as_of = 0.0
 
     @property
@@ -182,6 +184,8 @@ class Followed:
         if look.messages != self._messages:
             self._messages, self._heard_at = look.messages, now
             self._heard_as_of = look.received_until
+            if self._doubt is Doubt.REPLAY_UNMATCHED:
+                self._ask_at = min(self._ask_at, self._compare_at)
         if look.proven_link == look.links > 0 and look.links != self._proven_link:
             self._proven_link = self._confirmed_link = look.links
         self.as_of = look.received_until - (look.late_s if self._is_heard(now) else 0.0)
@@ -331,12 +335,20 @@ class Followed:
         """A repair that began on this link has ended, and confirms the publisher or not."""
         self.rests_until = 0.0
         if doubt is None:
-            self._failures, self._ask_at = 0, now
+            self._failures, self._unmatched, self._ask_at = 0, 0, now
             if link and link == self._links and self._connected:
                 self._confirmed_link, self._asked_at = link, now
                 self._settled_at = 0.0
                 self._settled_unplaced = self._asked_unplaced
             return
+        if doubt is Doubt.REPLAY_UNMATCHED:
+            # It answers well; the next batch that comes live is what its replay is to show.
+            self._failures, self._doubt = 0, doubt
+            self._ask_at = now + min(CHECK_RETRY_S * 2.0**self._unmatched, CHECK_AGAIN_S)
+            self._compare_at = now + CHECK_RETRY_S
+            self._unmatched = min(self._unmatched + 1, CHECK_DOUBLINGS_MAX)
+            return
+        self._unmatched = 0
         self._ask_at = now + min(CHECK_RETRY_S * self._doublings, CHECK_RETRY_MAX_S)
         self._failures += 1
         self._doubt = doubt if self.can_replay else Doubt.NO_REPLAY

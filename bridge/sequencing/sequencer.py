@@ -301,7 +301,8 @@ class Sequencer:
     def differs_from_waiting(self, publisher: PublisherKey, batch: DecodedBatch, link: int) -> bool:
         """The same, of the first batch that waits."""
         held = self._lanes[publisher].held
-        return bool(held) and 0 < held[0].link == link and _is_other(batch, held[0].batch)
+        first = held[0] if held else None
+        return first is not None and 0 < first.link == link and _is_other(batch, first.batch)
 
     def compare(self, publisher: PublisherKey, batch: DecodedBatch, *, is_anchored: bool) -> None:
         """A batch of a reply that is taken, or could be; see `Pairing.show`."""

@@ -75,6 +75,29 @@ class Scene:
         return self.see()
 
 
+def test_what_its_replay_has_not_shown_is_asked_for_once_something_comes_live() -> None:
+    scene = Scene()
+    scene.see(connected=True, links=1)
+    scene.now += LINK_SETTLE_S
+    assert scene.ask(Doubt.REPLAY_UNMATCHED) is Doubt.REPLAY_UNMATCHED
+    assert not scene.followed.fails, "it answers"
+    pauses = []
+    for _ in range(8):
+        since = scene.now
+        while scene.asks() is Ask.NOTHING:
+            scene.see(0.5)
+        pauses.append(scene.now - since)
+        scene.ask(Doubt.REPLAY_UNMATCHED)
+    assert pauses == sorted(pauses)
+    assert pauses[0] <= CHECK_RETRY_S + 0.5
+    assert pauses[-1] == CHECK_AGAIN_S
+    scene.see(2 * CHECK_RETRY_S)
+    assert scene.asks() is Ask.NOTHING
+    scene.see(messages=1)
+    assert scene.asks() is Ask.CHECK
+    assert scene.ask(None) is None
+
+
 @pytest.fixture
 def confirmed() -> Scene:
     scene = Scene()
