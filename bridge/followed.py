@@ -101,9 +101,11 @@ class Followed:
         "_asked_at",
         "_asked_link",
         "_asked_unplaced",
+        "_began_at",
         "_compare_at",
         "_confirmed_link",
         "_connected",
+        "_distrusted_at",
         "_doubt",
         "_doubted",
         "_failures",
@@ -149,6 +151,7 @@ class Followed:
         self._failures = self._unmatched = 0
         self._settled_at = 0.0
         self._up_at = self._heard_at = self._asked_at = self._ask_at = self._compare_at = 0.0
+        self._began_at = self._distrusted_at = 0.0
         self._heard_as_of = 0.0
 
     @property
@@ -270,6 +273,7 @@ class Followed:
         what the system has kept of the others has to be received first.
         """
         self._settled_at = now + PAUSE_SETTLE_S
+        self._distrusted_at = now
         self.rests_until = 0.0
         if self.can_replay:
             self.begin_again()
@@ -326,18 +330,25 @@ class Followed:
         may confirm, 0 for none.
         """
         self.rests_until = 0.0
+        self._began_at = now
         settled = now >= self._up_at + LINK_SETTLE_S or heard == self._links
         self._asked_link = self._links if settled and self._connected else 0
         self._asked_unplaced = self._unplaced
         return self._asked_link
 
     def answered(self, now: float, link: int, doubt: Doubt | None) -> None:
-        """A repair that began on this link has ended, and confirms the publisher or not."""
+        """A repair that began on this link has ended, and confirms the publisher or not: as of when
+        it began, for its engine may have given the answer then. One that was under way while this
+        process was paused says nothing of what was sent meanwhile.
+        """
         self.rests_until = 0.0
+        if doubt is None and self._began_at < self._distrusted_at:
+            self._asked_link, self._ask_at = 0, now
+            return
         if doubt is None:
             self._failures, self._unmatched, self._ask_at = 0, 0, now
             if link and link == self._links and self._connected:
-                self._confirmed_link, self._asked_at = link, now
+                self._confirmed_link, self._asked_at = link, self._began_at
                 self._settled_at = 0.0
                 self._settled_unplaced = self._asked_unplaced
             return
