@@ -130,8 +130,8 @@ class Repair:
         if self._differs:
             return Doubt.REPLAY_DIFFERS
         if self._whole:
-            is_shown = self._sequencer.is_shown(self._publisher)
-            return None if is_shown else Doubt.REPLAY_UNMATCHED
+            is_trusted = self._sequencer.trusts_replay(self._publisher)
+            return None if is_trusted else Doubt.REPLAY_UNMATCHED
         if self._broke_at is not None or self._skips:
             return Doubt.REPLAY_BROKEN
         return Doubt.NOTHING_REPLAYED if self.is_answered else Doubt.REPLAY_SILENT

@@ -175,7 +175,8 @@ class Lane:
         with all before it; else 0.
         """
         is_proven = self._proven_link == self.link and self.proof is None
-        is_whole = self.anchor.begun is None and not self.pairing.is_open
+        is_open = self.pairing.is_open and not self.pairing.was_shown
+        is_whole = self.anchor.begun is None and not is_open
         return self.link if is_proven and is_whole else 0
 
     def is_of(self, link: int) -> bool:

@@ -10,6 +10,10 @@ and each replay is to begin no later than with that one:
     it has other bytes      the socket is another's, if no link has ended since: see `Lane.differs`
     nothing came live       nothing can be compared: what is replayed is taken, and confirms nothing
 
+An engine that was restarted has the same addresses as before, so a socket that was shown to be the
+publisher's is trusted with the next incarnation, too, until a batch of that comes live: what was
+taken is compared with it then.
+
 Of a batch that came before this process did, the log knows the time, which identifies it as well.
 """
 
@@ -52,20 +56,29 @@ class Pairing:
 
     Attributes:
         live: the last batch that came live and is in the log; None where none did.
-        is_shown: its replay socket has shown a batch that came live.
+        is_shown: its replay socket has shown a batch of this incarnation that came live.
+        was_shown: or of an earlier one, and since then none that differs.
         is_open: the log has batches of which it is not known that they are this publisher's.
     """
 
-    __slots__ = ("is_open", "is_shown", "live")
+    __slots__ = ("is_open", "is_shown", "live", "was_shown")
 
     def __init__(self) -> None:
         self.live: LiveBatch | None = None
-        self.is_shown = self.is_open = False
+        self.is_shown = self.was_shown = self.is_open = False
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether what is replayed may confirm the publisher."""
+        return self.is_shown or self.was_shown
+
+    def distrust(self) -> None:
+        """The replay socket has shown a batch that came live as another one."""
+        self.is_shown = self.was_shown = False
 
     def begin_incarnation(self) -> None:
         """The log has nothing of the incarnation yet."""
-        self.live = None
-        self.is_shown = self.is_open = False
+        self.place(None, is_open=False)
 
     def place(self, heard: Proof | None, *, is_open: bool) -> None:
         """The log is all that is known.
@@ -75,6 +88,7 @@ class Pairing:
             is_open: whether it has any.
         """
         self.live = None if heard is None else LiveBatch(heard.sequence, None, heard.engine_time, 0)
+        self.was_shown = self.is_trusted
         self.is_shown, self.is_open = False, is_open
 
     @property

@@ -275,9 +275,9 @@ class Sequencer:
 
     # Whose a replay is: see `bridge.sequencing.pairing`
 
-    def is_shown(self, publisher: PublisherKey) -> bool:
-        """Whether its replay socket has shown a batch of the incarnation that came live."""
-        return self._lanes[publisher].pairing.is_shown
+    def trusts_replay(self, publisher: PublisherKey) -> bool:
+        """Whether its replay socket has shown batches that came live, as they came."""
+        return self._lanes[publisher].pairing.is_trusted
 
     def comparable(self, publisher: PublisherKey) -> int | None:
         """With which batch a replay is to begin, to be compared with what came live; None where
@@ -332,6 +332,7 @@ class Sequencer:
         error = BatchError(DropReason.REPLAY_DIFFERS, f"{detail}: is `replay_endpoint` its own?")
         live, is_open = lane.pairing.live, lane.pairing.is_open
         lane.counters.count_drop(error)
+        lane.pairing.distrust()
         if not is_open:
             return []
         records = self.begin_incarnation(publisher, now, link=link, reason=error.reason)

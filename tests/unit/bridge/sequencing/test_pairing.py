@@ -144,14 +144,29 @@ def test_what_came_live_before_shows_it_where_only_the_log_knows_of_it() -> None
     assert Scene(earlier).is_asked(batches(10)) is None, "it is asked from there on"
 
 
-def test_of_a_new_incarnation_it_has_to_show_one_anew() -> None:
+def test_one_that_was_shown_is_trusted_with_what_it_has_of_the_next_incarnation() -> None:
     scene = Scene()
     scene.publishes(0)
     assert scene.is_asked(batches(3)) is None
     scene.reconnects()
-    assert scene.is_asked(batches(5, born=500.0)) is Doubt.REPLAY_UNMATCHED
+    assert scene.is_asked(batches(5, born=500.0)) is None
+    assert scene.is_proven
     scene.publishes(5, born=500.0)
     assert scene.is_asked(batches(6, born=500.0)) is None
+
+
+def test_what_comes_live_of_that_is_compared_all_the_same() -> None:
+    scene = Scene()
+    scene.publishes(0)
+    assert scene.is_asked(batches(3)) is None
+    scene.reconnects()
+    assert scene.is_asked(batches(5, born=OTHER)) is None
+    scene.publishes(1, born=500.0)
+    scene.is_asked(batches(5, born=OTHER))
+    assert scene.told == [("joined_late", 0, 0), (501.0, 1)]
+    assert scene.is_asked(batches(5, born=OTHER)) is Doubt.REPLAY_DIFFERS
+    scene.reconnects()
+    assert scene.is_asked(batches(8, born=900.0)) is Doubt.REPLAY_UNMATCHED, "no longer"
 
 
 def test_after_a_live_clear_nothing_is_left_that_could_be_anothers() -> None:
@@ -236,10 +251,11 @@ def test_over_another_link_it_may_be_a_restart_and_is_shown_by_what_comes_next()
     scene.publishes(*range(10))
     assert scene.is_asked(batches(10)) is None
     scene.reconnects()
-    assert scene.is_asked(batches(12, born=OTHER)) is Doubt.REPLAY_UNMATCHED
-    assert not scene.is_proven
+    assert scene.is_asked(batches(12, born=OTHER)) is None
     scene.publishes(10)
     scene.is_asked(batches(12, born=OTHER))
+    assert scene.told == [("joined_late", 0, 9), (BORN + 10, 10)]
+    assert scene.is_asked(batches(12, born=OTHER)) is Doubt.REPLAY_DIFFERS
     assert scene.told == [("joined_late", 0, 9), (BORN + 10, 10)]
 
 
