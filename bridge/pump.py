@@ -39,9 +39,9 @@ from bridge.held_back import HeldBack
 from bridge.pace import Pace
 from bridge.paced_append import PacedAppend
 from bridge.ports import Receiver, RecordSink, ReplaySource
+from bridge.sequencing.anchor import Anchor
 from bridge.sequencing.bulk import Bulk
 from bridge.sequencing.causes import MISSED, NOT_FOLLOWED, RECONNECTED
-from bridge.sequencing.lane import Anchor
 from bridge.sequencing.replay_client import Emit, Replayer
 from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.inbox import Inbox

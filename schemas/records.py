@@ -40,6 +40,7 @@ from schemas.positions import (
     EventCount,
     IncarnationNumber,
     ProcessMark,
+    Proof,
     Seconds,
     SequenceNumber,
 )
@@ -134,6 +135,12 @@ class EventsRecord(_Sequenced, kw_only=True, frozen=True, tag="events"):
     def is_unfinished(self) -> bool:
         """Whether more of its batch is to come."""
         return self.part is not msgspec.UNSET and self.part.end < self.part.total
+
+    @property
+    def heard(self) -> Proof | None:
+        """Its last batch, where that came live and is whole."""
+        is_live = self.repaired is msgspec.UNSET and not self.is_unfinished
+        return Proof(self.last_sequence, self.engine_time) if is_live else None
 
     @property
     def reached(self) -> Cursor:

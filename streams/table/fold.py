@@ -233,7 +233,7 @@ class Fold:
         state.sequence = -1
         state.engine_time, state.proof = 0.0, None
         state.degraded_since, state.degraded_at = None, 0.0
-        state.begun = None
+        state.begun = state.heard = None
 
     def _expect(self, state: PublisherState, record: SequencedRecord) -> None:
         if record.first_sequence > state.sequence + 1:
@@ -260,6 +260,7 @@ class Fold:
                 state.proof = Proof(state.sequence, state.engine_time)
         elif not record.is_unfinished:
             state.proof = None
+        state.heard = record.heard or state.heard
         if not record.is_unfinished:
             state.engine_time = record.engine_time
         elif record.part is not msgspec.UNSET:
