@@ -38,7 +38,8 @@ def row(tried: Tried) -> Row:
     """What was tried as a line."""
     how = CODE if tried.code else FRAMES
     counts = (tried.live, tried.replayed, tried.stored, tried.removed, tried.cleared)
-    cells = (tried.kind, tried.version, how, tried.form, tried.replies or "none tried")
+    form = tried.form or "in an envelope"
+    cells = (tried.kind, tried.version, how, form, tried.replies or "none tried")
     line = f"| {' | '.join([*cells, *map(str, (*counts, tried.blocks, tried.unused))])} |\n"
     return Row(tried.kind, tried.version, how, line)
 
