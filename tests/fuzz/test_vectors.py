@@ -15,7 +15,7 @@ import msgspec
 import pytest
 import zmq
 
-from bridge.sequencing.anchor import Anchor
+from bridge.sequencing.lane import Anchor
 from bridge.sequencing.replay_client import END_SEQUENCE, Replayer
 from bridge.sequencing.sequencer import Sequencer
 from bridge.wire import KINDS, DecodedBatch, Source, open_source
