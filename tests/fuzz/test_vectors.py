@@ -109,8 +109,9 @@ def random(request: pytest.FixtureRequest, seed: int) -> Random:
 
 
 def told(batch: DecodedBatch) -> tuple[object, ...]:
-    """All that a batch is, its errors by their texts."""
-    return (*batch._replace(dropped=[]), [str(error) for error in batch.dropped])
+    """All that a batch means: its events, however they were packed, its errors by their texts."""
+    whole = batch._replace(run=b"", parts=(), dropped=[])
+    return (*whole, batch.events, [str(error) for error in batch.dropped])
 
 
 def read(payload: bytes) -> object:
