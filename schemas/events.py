@@ -47,6 +47,11 @@ class Stored(
         by_hash: True where each hash is the prefix hash of its block: the publisher names blocks by
             a chain of hashes that queries by hash use too. Such an event has a block size and no
             tokens; whatever parent or extra keys it has, the hashes contain.
+        aliases: () or (n,) u64 LE: what others call the blocks, where the hashes name objects of a
+            shared pool. A prefix hash each where the event is `by_hash`; else the hash of an engine
+            of the scope, of cache group 0: the object is of the block that the engine announces
+            under it with its tokens, before or after. An object is held once, however often it is
+            announced, and an event of objects has a block size and no tokens.
         reported: True where the publisher says again what it holds, and has stored nothing: a block
             that it holds on that medium is not counted once more.
         token_hashes: in place of tokens, (n,) u64 LE: of each block the XXH3-64 of its tokens, and
@@ -67,6 +72,7 @@ class Stored(
     group: int = 0
     spec_kind: str = ""
     by_hash: bool = False
+    aliases: bytes = b""
     reported: bool = False
     token_hashes: bytes = b""
     extra_keys: tuple[bytes, ...] = ()
@@ -105,7 +111,7 @@ def is_placeholder(event: BlockEvent) -> bool:
     """Whether it names blocks of which nothing but their engine hashes is said."""
     if not isinstance(event, Stored):
         return False
-    return not event.tokens and not event.by_hash and not event.token_hashes
+    return not (event.tokens or event.by_hash or event.aliases or event.token_hashes)
 
 
 def encode_events(events: list[BlockEvent]) -> bytes:

@@ -175,6 +175,8 @@ def _can_be_cut(event: Stored | Removed) -> bool:
     blocks = len(event.hashes) // 8
     if isinstance(event, Removed) or not blocks:
         return bool(blocks)
+    if event.aliases:
+        return False  # one object for each event is what a pool sends
     fits = len(event.tokens) in (0, 4 * event.block_size * blocks)
     fits = fits and len(event.token_hashes) in (0, 8 * blocks)
     return fits and len(event.extra_keys) in (0, blocks)

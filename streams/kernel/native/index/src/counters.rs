@@ -28,4 +28,7 @@ counters! {
     HoldCountOverflow "hold_count_overflow",
     Reported "reported",
     SeedMismatch "seed_mismatch",
+    Waiting "waiting",
+    Joined "joined",
+    WaitingOverflow "waiting_overflow",
 }

@@ -28,6 +28,8 @@ pub struct Stored<'a> {
     pub forms_prefix: bool,
     /// Whether each hash is the prefix hash of its block.
     pub by_hash: bool,
+    /// What others call the blocks, where the hashes name objects: as many, or none.
+    pub aliases: &'a [[u8; 8]],
     /// Whether the publisher only says again what it holds.
     pub reported: bool,
     /// In place of tokens, of each block the hash of its tokens.
@@ -45,7 +47,8 @@ pub struct Removed<'a> {
 impl Stored<'_> {
     /// Whether it names blocks of which nothing but their engine hashes is said.
     pub fn is_placeholder(&self) -> bool {
-        self.tokens.is_empty() && !self.by_hash && self.token_hashes.is_empty()
+        let is_empty = self.tokens.is_empty() && self.token_hashes.is_empty();
+        is_empty && !self.by_hash && self.aliases.is_empty()
     }
 
     /// The tokens of block `i`; the event must have as many as its blocks need.
@@ -114,6 +117,7 @@ struct Fields<'a> {
     group: i128,
     forms_prefix: bool,
     by_hash: bool,
+    aliases: &'a [u8],
     reported: bool,
     token_hashes: &'a [u8],
     extra_keys: Vec<&'a [u8]>,
@@ -134,6 +138,7 @@ fn read_event<'a>(reader: &mut Reader<'a>) -> Result<Event<'a>> {
         group: 0,
         forms_prefix: true,
         by_hash: false,
+        aliases: &[],
         reported: false,
         token_hashes: &[],
         extra_keys: Vec::new(),
@@ -211,6 +216,7 @@ fn read_stored_field<'a>(
         b"block_size" => fields.block_size = reader.int()?,
         b"lora_name" => fields.lora_name = reader.str()?,
         b"spec_kind" => fields.forms_prefix = PREFIX_SPEC_KINDS.contains(&reader.str()?),
+        b"aliases" => fields.aliases = reader.bin()?,
         b"by_hash" => fields.by_hash = reader.bool()?,
         b"reported" => fields.reported = reader.bool()?,
         b"token_hashes" => fields.token_hashes = reader.bin()?,
@@ -249,6 +255,12 @@ fn finish<'a>(reader: &Reader<'a>, kind: Kind, fields: Fields<'a>) -> Result<Eve
     let (token_hashes, []) = fields.token_hashes.as_chunks() else {
         return reader.fail("token_hashes of 8 bytes");
     };
+    let (aliases, []) = fields.aliases.as_chunks() else {
+        return reader.fail("aliases of 8 bytes");
+    };
+    if !aliases.is_empty() && aliases.len() != hashes.len() {
+        return reader.fail("as many aliases as hashes");
+    }
     let Ok(parent) = fields.parent.map(u64::try_from).transpose() else {
         return reader.fail("a 64-bit parent");
     };
@@ -266,6 +278,7 @@ fn finish<'a>(reader: &Reader<'a>, kind: Kind, fields: Fields<'a>) -> Result<Eve
         group,
         forms_prefix: fields.forms_prefix,
         by_hash: fields.by_hash,
+        aliases,
         reported: fields.reported,
         token_hashes,
         extra_keys: fields.extra_keys,

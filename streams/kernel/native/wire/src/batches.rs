@@ -516,7 +516,11 @@ fn count(present: &[bool]) -> usize {
 
 /// What every event begins with; `fields` are to follow.
 fn begin(run: &mut Vec<u8>, kind: &str, sequence: u64, fields: usize) {
-    write::map(run, 2 + fields);
+    if kind == "stored" {
+        write::wide_map(run, 2 + fields);
+    } else {
+        write::map(run, 2 + fields);
+    }
     write_field(run, "type", |run| write::str(run, kind));
     write_field(run, "sequence", |run| write::uint(run, sequence));
 }
