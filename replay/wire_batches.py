@@ -210,7 +210,10 @@ class _Numbering:
 
 
 def _has_a_form(event: BlockEvent) -> bool:
-    return not isinstance(event, Stored) or not (event.by_hash or event.token_hashes)
+    is_by_hash = isinstance(event, Stored) and (
+        event.by_hash or event.aliases or event.token_hashes
+    )
+    return not is_by_hash
 
 
 def _shaped(event: BlockEvent) -> dict[str, object]:

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Final, NewType
+from typing import Annotated, Final, Literal, NewType
 
 import msgspec
 
@@ -31,6 +31,9 @@ is a module of `bridge/wire/`.
 POOLS: Final = frozenset({PublisherKind("Mooncake")})
 """Kinds that publish what a pool holds that every instance of the scope reads."""
 
+ReportMode = Literal["", "incremental", "full"]
+"""vLLM's `kv_cache_report_mode`; "" where it is not said."""
+
 
 class HashProfile(msgspec.Struct, frozen=True, kw_only=True):
     """How the engine hashes blocks. Conductor's clients must send it; Reprise hashes tokens itself
@@ -55,6 +58,9 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         lora_name: the adapter of events that name none; "" for the base model.
         memory_segment: the segment that says what the engine's cache takes (`schemas.memory`): its
             name, or a pattern of it, with `HOST/` before it where hosts use the same names; or "".
+        kv_cache_report_mode: what the engine's requests ask for: with `full` it announces the
+            cached blocks that a request uses again as stored, with `incremental` never; "" for
+            what it is seen to do.
     """
 
     endpoint: Name
@@ -68,6 +74,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     additional_salt: Text = ""
     replay_endpoint: Text = ""
     http_endpoint: Text = ""
+    kv_cache_report_mode: ReportMode = ""
     hash_profile: HashProfile | None = None
     memory_segment: Text = ""
 

@@ -13,6 +13,7 @@ from query_api.gaps import GapsDocument
 from query_api.http.errors import ErrorEnvelope
 from schemas.arrays import Token
 from schemas.limits import BLOCK_SIZE_MAX, DP_RANK_MAX, NAME_BYTES_MAX, QUERY_TOKENS_MAX
+from schemas.registration import ReportMode
 
 Name = Annotated[str, Meta(min_length=1, max_length=NAME_BYTES_MAX)]
 Text = Annotated[str, Meta(max_length=NAME_BYTES_MAX)]
@@ -169,6 +170,14 @@ class RegisterRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     lora_name: Text | None = ""
     tenant_id: Text = "default"
     additionalsalt: Annotated[Text | None, Meta(description="Namespace. JSON only.")] = ""
+    kv_cache_report_mode: Annotated[
+        ReportMode,
+        Meta(
+            description="What the engine's requests ask for, JSON only: with `full` it announces"
+            " blocks again that are held, which are not counted twice then. Where nothing is said,"
+            " it is known by what the engine does."
+        ),
+    ] = ""
     cache_group: Literal[0] | None = None
     hash_profile: HashProfileModel | None = None
     memory_segment: Annotated[

@@ -431,7 +431,7 @@ class ReferenceKernel:
         scope: PrefixScope,
         prefix: int,
         tier: int,
-        reported: bool,
+        reported: bool = False,
     ) -> None:
         entry = owner.entries.get(key)
         if entry is not None and (entry.scope, entry.prefix) != (scope, prefix):

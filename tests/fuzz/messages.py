@@ -28,6 +28,7 @@ _VALUES: Final[dict[str, tuple[object, ...]]] = {
     "group_idx": (None, 0, 1, 64),
     "kv_cache_spec_kind": (None, "full_attention", "sliding_window", "mamba"),
     "locality": (None, "LOCAL", "REMOTE"),
+    "origin": (None, "NEW", "REUSED"),
     "lora_id": (None, None, 1),
     "lora_name": (None, None, "one", "two"),
     "cache_salt": (None, None, "one", "two"),

@@ -49,6 +49,7 @@ class ArraysOnly:
         self.pack_tokens = packer.pack_tokens
         self.count_values = packer.count_values
         self.split_run = packer.split_run
+        self.hit_reports = packer.hit_reports
 
     def batch_packer(
         self,
@@ -235,6 +236,7 @@ FIELDS: Mapping[str, Callable[[Choose], object]] = {
     ),
     "kv_cache_spec_kind": text,
     "kv_cache_spec_sliding_window": ignored,
+    "origin": lambda choose: choose.choice((None, "NEW", "REUSED", "reused", "\u017f", 5)),
     "locality": lambda choose: choose.choice((None, "LOCAL", "REMOTE", "remote", "\u017f", 5)),
     "ownership": ignored,
     "session_id": ignored,

@@ -23,6 +23,7 @@ const GPU: &str = "GPU";
 const CPU: &str = "CPU";
 const DISK: &str = "DISK";
 const REMOTE: &str = "REMOTE";
+const REUSED: &str = "REUSED";
 
 /// The bounds of `schemas/limits.py` on a batch.
 pub struct Limits {
@@ -80,6 +81,7 @@ struct Event<'a> {
     lora_name: &'a str,
     medium: &'static str,
     shared: bool,
+    reported: bool,
     group: u64,
     spec_kind: &'a str,
     cache_salt: &'a str,
@@ -98,6 +100,7 @@ impl Default for Event<'_> {
             lora_name: "",
             medium: GPU,
             shared: false,
+            reported: false,
             group: 0,
             spec_kind: "",
             cache_salt: "",
@@ -342,6 +345,11 @@ impl<'a, 'p> Batch<'a, 'p> {
                 // Python folds case beyond ASCII, too.
                 return name.is_ascii().then_some(());
             }
+            Field::Origin => {
+                let name = reader.str().ok()?;
+                event.reported = name.eq_ignore_ascii_case(REUSED);
+                return name.is_ascii().then_some(());
+            }
             Field::LoraId => {
                 let is_text = matches!(reader.peek().ok()?, 0xa0..=0xbf | 0xd9..=0xdb);
                 event.lora_id = Some(if is_text {
@@ -415,6 +423,7 @@ impl<'a, 'p> Batch<'a, 'p> {
             !lora_name.is_empty(),
             event.group != 0,
             !event.spec_kind.is_empty(),
+            event.reported,
             has_keys,
         ];
         let run = &mut self.run;
@@ -438,6 +447,9 @@ impl<'a, 'p> Batch<'a, 'p> {
         }
         if !event.spec_kind.is_empty() {
             write_field(run, "spec_kind", |run| write::str(run, event.spec_kind));
+        }
+        if event.reported {
+            write_field(run, "reported", |run| write::bool(run, true));
         }
         if has_keys {
             write_field(run, "extra_keys", |run| self.extra_keys.append_to(run));
@@ -516,7 +528,11 @@ fn count(present: &[bool]) -> usize {
 
 /// What every event begins with; `fields` are to follow.
 fn begin(run: &mut Vec<u8>, kind: &str, sequence: u64, fields: usize) {
-    write::map(run, 2 + fields);
+    if kind == "stored" {
+        write::wide_map(run, 2 + fields);
+    } else {
+        write::map(run, 2 + fields);
+    }
     write_field(run, "type", |run| write::str(run, kind));
     write_field(run, "sequence", |run| write::uint(run, sequence));
 }

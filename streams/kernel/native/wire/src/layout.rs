@@ -14,6 +14,7 @@ pub enum Field {
     Group,
     SpecKind,
     Locality,
+    Origin,
     CacheSalt,
     Metadata,
     /// It names no block.
@@ -38,6 +39,7 @@ impl Field {
             "group_idx" => Self::Group,
             "kv_cache_spec_kind" => Self::SpecKind,
             "locality" => Self::Locality,
+            "origin" => Self::Origin,
             "cache_salt" => Self::CacheSalt,
             "metadata" => Self::Metadata,
             "kv_cache_spec_sliding_window" | "lookahead_token_ids" | "ownership" | "session_id" => {

@@ -285,7 +285,12 @@ impl<'a> Event<'a> {
         let optional = [numbers[0], numbers[1], !parent.is_empty(), !keys.is_empty()];
         let optional = optional.iter().filter(|&&is| is).count();
         let mut to = Vec::new();
-        write::map(&mut to, self.head.len() + 1 + self.others.len() + optional);
+        let fields = self.head.len() + 1 + self.others.len() + optional;
+        if self.kind == Kind::Stored {
+            write::wide_map(&mut to, fields);
+        } else {
+            write::map(&mut to, fields);
+        }
         self.head.iter().for_each(|pair| to.extend_from_slice(pair));
         write::str(&mut to, "hashes");
         write::bin(&mut to, hashes.as_flattened());
