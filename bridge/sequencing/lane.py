@@ -12,7 +12,7 @@ from bridge.sequencing.tracker import Outcome, SequenceTracker
 from bridge.sequencing.window import Window
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import DecodedBatch, DecodedRun, Source
-from schemas.errors import WireError
+from schemas.errors import PassedOverError, WireError
 from schemas.limits import RUN_MESSAGES_MAX
 from schemas.positions import NO_CURSOR, Cursor, Proof, PublisherState
 from schemas.records import EventsRecord, SequencedRecord
@@ -401,7 +401,8 @@ class Lane:
         if batch.clears and (self.degraded or self.proof is not None):
             self.degraded = False
             self.prove(link)  # of what was before, nothing is left
-        if batch.dropped:
+        lost = [one for one in batch.dropped if not isinstance(one, PassedOverError)]
+        if lost:
             self.degraded = True
         counters.events += batch.event_count
         window.add_batch(
@@ -412,7 +413,7 @@ class Lane:
             run=batch.run,
             parts=batch.parts,
             doubted=self.proof is not None,
-            unusable=batch.dropped[0].reason if batch.dropped else "",
+            unusable=lost[0].reason if lost else "",
             is_whole=batch.engine_time is None,
             repaired=self.repaired,
         )
