@@ -73,10 +73,12 @@ class _Event(WireEvent, tag_field="event_type", forbid_unknown_fields=True):
     def check_stream(self, origin: Origin, named: NamedBlock | None = None) -> None:
         """Raises where it is about another model, tenant or the like than the registered one."""
         ours = origin.registration
-        model_name = self.model_name or (named.model_name if named else "")
+        if named is not None and not self.model_name and not named.is_of(ours.model_name):
+            detail = f"Expected model_name `{ours.model_name}` in the key, got: {named}"
+            raise PassedOverError(DropReason.OTHER_STREAM, detail[:200])
         for name, got, expected in (
             ("tenant_id", self.tenant_id, ours.tenant_id),
-            ("model_name", model_name, ours.model_name),
+            ("model_name", self.model_name, ours.model_name),
             ("block_size", self.block_size, ours.block_size),
             ("additional_salt", self.additional_salt, ours.additional_salt),
         ):
@@ -112,8 +114,9 @@ class _OfObject(_Event, forbid_unknown_fields=True):
         """
         named = block_of(self.object_key) if self.object_key else None
         self.check_stream(origin, named)
-        group = str(self.group_id or "") or (named.group if named else "")
-        if group.strip("0"):
+        group = (named.group if named else "") or str(self.group_id or "")
+        # Other words are of groups by which the store evicts.
+        if group.isascii() and group.isdigit() and group.strip("0"):
             detail = f"Expected objects of cache group 0, got: {group[:80]}"
             raise PassedOverError(DropReason.OTHER_GROUP, detail)
         hashes = self._hashes(origin.packer)

@@ -7,8 +7,12 @@ Source: Mooncake, `mooncake-store/include/kv_event/key_util.h` of its branches `
     [namespace@]model@tp_rank:0@pcp0@dcp0@pp_rank:0[@group:0]@HEX   vLLM's connector
     model@pcp0@dcp0@head_or_tp_rank:0@pp_rank:0@HEX                 the one of vLLM Ascend
     model@pcp0@dcp0@head_or_tp_rank:0@HEX@0                         the same, by layer
+    [[tag_]model_]HEX_0[_0]_k, ..._v, HEX__k                        SGLang's HiCache
 
-HEX is the engine's whole digest; engines announce its last 8 bytes.
+HEX is the engine's whole digest. vLLM announces its last 8 bytes, SGLang the first; of SGLang's
+side pools (drafts, sliding windows, Mamba), whose keys have a word more, nothing is found.
+
+Source of SGLang's: `sglang/srt/mem_cache/storage/mooncake_store/mooncake_store.py`.
 """
 
 import re
@@ -28,6 +32,12 @@ _ASCEND: Final = re.compile(
 )
 
 
+_SGLANG: Final = re.compile(
+    r"(?:(?P<tag>.+)_)?(?P<high>[0-9a-f]{16})[0-9a-f]{48}_(?:[0-9]+(?:_[0-9]+)?)?_[kv]",
+    re.ASCII | re.DOTALL,
+)
+
+
 class NamedBlock(NamedTuple):
     """What a key says.
 
@@ -35,11 +45,21 @@ class NamedBlock(NamedTuple):
         hash: by which engines announce the block, u64.
         model_name: "" where the key has none.
         group: the cache group, as text; "" where the key has none.
+        tag: the model, with `-` for `/`, behind whatever else SGLang was told to put there; ""
+            where the key has none.
     """
 
     hash: int
     model_name: str = ""
     group: str = ""
+    tag: str = ""
+
+    def is_of(self, model_name: str) -> bool:
+        """Whether it may be a block of the model."""
+        if self.tag:
+            name = model_name.replace("/", "-")
+            return self.tag == name or self.tag.endswith(f"_{name}")
+        return self.model_name in ("", model_name)
 
 
 def block_of(object_key: str) -> NamedBlock | None:
@@ -48,6 +68,8 @@ def block_of(object_key: str) -> NamedBlock | None:
         in_hex, decimal = found.groups()
         value = int(in_hex, 16) if in_hex else _decimal(decimal)
         return NamedBlock(value) if value < 2**64 else None
+    if found := _SGLANG.fullmatch(object_key):
+        return NamedBlock(int(found["high"], 16), tag=found["tag"] or "")
     found = _VLLM.fullmatch(object_key) or _ASCEND.fullmatch(object_key)
     if found is None:
         return None

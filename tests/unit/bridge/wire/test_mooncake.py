@@ -18,6 +18,7 @@ from tests.unit.bridge.messages import captured_messages, registration
 
 DIGEST = "1111111111111111222222222222222233333333333333339111111111111101"
 LOW64 = 0x9111111111111101
+HIGH64 = 0x1111111111111111
 KEY = f"m@tp_rank:0@pcp0@dcp0@pp_rank:0@{DIGEST}"
 TIME_MS = 1_700_000_000_250
 
@@ -117,6 +118,10 @@ def test_the_older_name_of_a_hash_may_be_signed(signed: int) -> None:
         (f"m@tp_rank:3@pcp0@dcp1@pp_rank:2@group:0@{DIGEST}", LOW64),
         (f"m@pcp0@dcp0@head_or_tp_rank:0@pp_rank:0@{DIGEST}", LOW64),
         (f"m@pcp0@dcp0@head_or_tp_rank:0@{DIGEST}@31", LOW64),
+        (f"{DIGEST}_0_k", HIGH64),
+        (f"{DIGEST}_7_v", HIGH64),
+        (f"m_{DIGEST}_0_1_v", HIGH64),
+        (f"tag_m_{DIGEST}__k", HIGH64),
     ],
 )
 def test_where_no_field_names_the_block_the_key_does(key: str, value: int) -> None:
@@ -130,7 +135,8 @@ def test_where_no_field_names_the_block_the_key_does(key: str, value: int) -> No
         "some/object", str(2**64), "9" * 5000, "-1", "0x", "0x1g", "17 ", "\u0661",
         f"m@tp_rank:0@pcp0@dcp0@{DIGEST}", "m@tp_rank:0@pcp0@dcp0@pp_rank:0@abc",
         f"m@tp_rank:0@pcp0@dcp0@pp_rank:0@{DIGEST}0", "m@tp_rank:0@pcp0@dcp0@pp_rank:0@",
-        f"@tp_rank:0@pcp0@dcp0@pp_rank:0@{DIGEST}",
+        f"@tp_rank:0@pcp0@dcp0@pp_rank:0@{DIGEST}", f"{DIGEST}_0_draft_k", f"m_{DIGEST}_0_swa_v",
+        f"m_{DIGEST[1:]}_0_k", f"{DIGEST}_k", f"{DIGEST}_0_temporal",
     ],
 )  # fmt: skip
 def test_an_object_that_names_no_block_is_passed_over(key: str) -> None:
@@ -152,6 +158,7 @@ def test_without_keys_an_object_is_what_it_has() -> None:
     [
         {"model_name": "other"}, {"tenant_id": "other"}, {"block_size": 16},
         {"additional_salt": "s"}, {"object_key": KEY.replace("m@", "other@")},
+        {"object_key": f"n_{DIGEST}_0_k"}, {"object_key": f"not-m_{DIGEST}_0_k"},
     ],
 )  # fmt: skip
 def test_what_is_of_another_stream_is_passed_over(fields: dict[str, object]) -> None:
@@ -170,17 +177,28 @@ def test_what_names_the_registered_stream_is_of_it() -> None:
     assert one.lora_name == "other"
 
 
-@pytest.mark.parametrize("group", [None, "", "0", 0, "00"])
-def test_group_zero_is_the_only_one(group: object) -> None:
+def test_a_model_with_an_owner_has_no_slash_in_keys_of_sglang() -> None:
+    pool = of_pool(model_name="meta/llama")
+    key = f"tag_meta-llama_{DIGEST}_0_k"
+    (one,), reasons = decoded(stored(object_key=key, seq_hashes=[]), pool=pool)
+    assert (is_at(one)[1], reasons) == (u64(HIGH64), [])
+
+
+@pytest.mark.parametrize("group", [None, "", "0", 0, "00", f"sglang-hicache:m_{DIGEST}", "\u0661"])
+def test_group_zero_is_the_only_one_and_other_words_are_no_cache_group(group: object) -> None:
     assert decoded(stored(group_id=group))[1] == []
 
 
-@pytest.mark.parametrize("group", ["1", "10", 1, "full"])
+@pytest.mark.parametrize("group", ["1", "10", 1])
 def test_objects_of_other_groups_are_passed_over(group: object) -> None:
     assert decoded(stored(group_id=group)) == ([], [DropReason.OTHER_GROUP])
     key = f"m@tp_rank:0@pcp0@dcp0@pp_rank:0@group:{group}@{DIGEST}"
-    if group != "full":
-        assert decoded(stored(object_key=key, seq_hashes=[])) == ([], [DropReason.OTHER_GROUP])
+    assert decoded(stored(object_key=key, seq_hashes=[])) == ([], [DropReason.OTHER_GROUP])
+
+
+def test_the_group_in_the_key_is_the_cache_group() -> None:
+    key = f"m@tp_rank:0@pcp0@dcp0@pp_rank:0@group:0@{DIGEST}"
+    assert decoded(stored(object_key=key, seq_hashes=[], group_id="7"))[1] == []
 
 
 @pytest.mark.parametrize(
