@@ -2,9 +2,10 @@
 
 import logging
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from schemas.errors import WireError
+from schemas.errors import PassedOverError, WireError
 
 _logger = logging.getLogger(__name__)
 
@@ -22,6 +23,7 @@ class PublisherCounters:
         gaps: places where batches are missing; lost_batches: how many are.
         restarts: new incarnations found.
         dropped: messages, batches and events that were dropped, by `DropReason`.
+        passed_over: events that are about something else than its blocks, likewise.
     """
 
     publisher: str = ""
@@ -33,6 +35,7 @@ class PublisherCounters:
     lost_batches: int = 0
     restarts: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
+    passed_over: Counter[str] = field(default_factory=Counter)
 
     def count_drop(self, error: WireError, things: int = 1) -> None:
         """Counts what is dropped, and logs the first of each kind."""
@@ -41,3 +44,23 @@ class PublisherCounters:
                 "Dropping from %s (further ones are only counted): %s", self.publisher, error
             )
         self.dropped[error.reason] += things
+
+    def count_drops(self, errors: Sequence[WireError]) -> list[WireError]:
+        """Counts what a batch drops and passes over; returns what is missing without it."""
+        lost = []
+        for error in errors:
+            if isinstance(error, PassedOverError):
+                self._count_passed_over(error)
+            else:
+                self.count_drop(error)
+                lost.append(error)
+        return lost
+
+    def _count_passed_over(self, error: PassedOverError) -> None:
+        if not self.passed_over[error.reason]:
+            _logger.info(
+                "Passing over events of %s (further ones are only counted): %s",
+                self.publisher,
+                error,
+            )
+        self.passed_over[error.reason] += 1

@@ -12,7 +12,7 @@ from bridge.sequencing.tracker import Outcome, SequenceTracker
 from bridge.sequencing.window import Window
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import DecodedBatch, DecodedRun, Source
-from schemas.errors import PassedOverError, WireError
+from schemas.errors import WireError
 from schemas.limits import RUN_MESSAGES_MAX
 from schemas.positions import NO_CURSOR, Cursor, Proof, PublisherState
 from schemas.records import EventsRecord, SequencedRecord
@@ -389,8 +389,7 @@ class Lane:
             counters.lost_batches += last - first + 1
             reason = MISSED if first else JOINED_LATE
             self.add_gap(window, first, last, reason)
-        for dropped in batch.dropped:
-            counters.count_drop(dropped)
+        lost = counters.count_drops(batch.dropped)
         counters.batches += 1
         if batch.engine_time is None and not self.degraded:
             (unusable,) = batch.dropped
@@ -401,7 +400,6 @@ class Lane:
         if batch.clears and (self.degraded or self.proof is not None):
             self.degraded = False
             self.prove(link)  # of what was before, nothing is left
-        lost = [one for one in batch.dropped if not isinstance(one, PassedOverError)]
         if lost:
             self.degraded = True
         counters.events += batch.event_count

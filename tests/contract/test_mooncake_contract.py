@@ -188,7 +188,7 @@ def test_what_no_engine_announces_waits_and_is_counted(
     await_longest(tenant, a=64, b=64)
     tenant.until(
         lambda: (
-            tenant.metric("reprise_bridge_dropped_total", reason="other_stream")
+            tenant.metric("reprise_bridge_passed_over_total", reason="other_stream")
             == tenant.deployment.pool_links
         ),
         "the object of another model to be counted",
