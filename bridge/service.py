@@ -307,6 +307,9 @@ class Bridge:
         if self.writer.is_late or not self.registry.has_lease:
             return
         self.cursors.advance(self.writer.ends())
+        for publisher, followed in self.pump.followed.items():
+            if followed.engine is not None:
+                self.cursors.note_process(publisher, followed.engine.known)
         for home, notes in self.cursors.take_notes().items():
             publishers = [publisher for publisher, _, _ in notes]
             try:

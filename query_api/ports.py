@@ -32,12 +32,14 @@ class ServiceView(NamedTuple):
         state: what is folded of it.
         connected: None where this process cannot know, because another one's bridge follows it.
         standing: how far answers of it can be trusted.
+        acting: its `Activity`, or "" where that is not known; and since when, Unix seconds.
     """
 
     registration: Registration
     state: PublisherState
     connected: bool | None
     standing: Standing
+    acting: tuple[str, float] = ("", 0.0)
 
 
 class SegmentView(NamedTuple):

@@ -39,6 +39,8 @@ from schemas.positions import (
     Duration,
     EventCount,
     IncarnationNumber,
+    ProcessMark,
+    Proof,
     Seconds,
     SequenceNumber,
 )
@@ -135,6 +137,12 @@ class EventsRecord(_Sequenced, kw_only=True, frozen=True, tag="events"):
         return self.part is not msgspec.UNSET and self.part.end < self.part.total
 
     @property
+    def heard(self) -> Proof | None:
+        """Its last batch, where that came live and is whole."""
+        is_live = self.repaired is msgspec.UNSET and not self.is_unfinished
+        return Proof(self.last_sequence, self.engine_time) if is_live else None
+
+    @property
     def reached(self) -> Cursor:
         """See `_Sequenced`."""
         last = self.last
@@ -175,12 +183,18 @@ class Report(msgspec.Struct, frozen=True, array_like=True):
         stream, dp_rank: the publisher.
         reason: a `schemas.answer_states.Doubt`; "" where it is confirmed.
         since: when that began, Unix seconds.
+        activity: a `schemas.answer_states.Activity`; "" where it is not followed.
+        activity_since: when that began, Unix seconds.
+        process: of its engine, where its HTTP address says which.
     """
 
     stream: StreamKey
     dp_rank: Rank
     reason: Text = ""
     since: Seconds = 0.0
+    activity: Text = ""
+    activity_since: Seconds = 0.0
+    process: ProcessMark | None = None
 
     @property
     def publisher(self) -> PublisherKey:

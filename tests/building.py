@@ -116,6 +116,7 @@ def events_record(
     doubted: bool = False,
     incomplete: int | None = None,
     part: Part | None = None,
+    repaired: str = "",
 ) -> bytes:
     return encode_record(
         EventsRecord(
@@ -130,6 +131,7 @@ def events_record(
             doubted=doubted or msgspec.UNSET,
             incomplete=msgspec.UNSET if incomplete is None else incomplete,
             part=msgspec.UNSET if part is None else part,
+            repaired=repaired or msgspec.UNSET,
             version=RECORD_VERSION if part is None else PART_VERSION,
         )
     )

@@ -155,7 +155,7 @@ class FakeTable:
 
     def _service(self, known: Registration) -> ServiceView:
         state = self.states.get(known.publisher, PublisherState())
-        return ServiceView(known, state, True, self.standing(known.publisher))
+        return ServiceView(known, state, True, self.standing(known.publisher), ("silent", 8.0))
 
     async def register(self, registration: Registration) -> None:
         """See `PublisherRegistry`."""

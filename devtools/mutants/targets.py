@@ -45,6 +45,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "bridge/membership/cursors.py": (*MEMBERSHIP, *SIMULATION),
     "bridge/membership/spool_recovery.py": (*MEMBERSHIP, *SIMULATION),
     "streams/table/fold.py": (*TABLE, "tests/contract/test_log_contract.py", *SIMULATION),
+    "streams/table/batch_parts.py": (*TABLE, "tests/contract/test_log_contract.py", *SIMULATION),
     "streams/table/ledger.py": (*TABLE, *SIMULATION),
     "streams/table/recovery.py": (*TABLE, *SIMULATION),
     "streams/table/scope_states.py": (*TABLE, *REPLICA, *SIMULATION),

@@ -13,6 +13,7 @@ from query_api.gaps import GapsDocument
 from query_api.http.errors import ErrorEnvelope
 from schemas.arrays import Token
 from schemas.limits import BLOCK_SIZE_MAX, DP_RANK_MAX, NAME_BYTES_MAX, QUERY_TOKENS_MAX
+from schemas.registration import ReportMode
 
 Name = Annotated[str, Meta(min_length=1, max_length=NAME_BYTES_MAX)]
 Text = Annotated[str, Meta(max_length=NAME_BYTES_MAX)]
@@ -147,16 +148,36 @@ class HashProfileModel(msgspec.Struct, kw_only=True, omit_defaults=True):
 class RegisterRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One publisher of events to follow."""
 
-    endpoint: Annotated[Name, Meta(description="ZMQ address of the engine's PUB socket.")]
+    endpoint: Annotated[
+        Name,
+        Meta(
+            description="ZMQ address of the engine's PUB socket; or a base URL of the engine, which"
+            " is asked for that."
+        ),
+    ]
     type: str
     modelname: Name
     instance_id: Name
     block_size: BlockSize
     dp_rank: Rank
     replay_endpoint: Annotated[Text, Meta(description="ZMQ address of the ROUTER socket.")] = ""
+    http_endpoint: Annotated[
+        Text,
+        Meta(
+            description="Base URL of the engine's HTTP server, `http://10.0.0.7:8000`. JSON only."
+        ),
+    ] = ""
     lora_name: Text | None = ""
     tenant_id: Text = "default"
     additionalsalt: Annotated[Text | None, Meta(description="Namespace. JSON only.")] = ""
+    kv_cache_report_mode: Annotated[
+        ReportMode,
+        Meta(
+            description="What the engine's requests ask for, JSON only: with `full` it announces"
+            " blocks again that are held, which are not counted twice then. Where nothing is said,"
+            " it is known by what the engine does."
+        ),
+    ] = ""
     cache_group: Literal[0] | None = None
     hash_profile: HashProfileModel | None = None
     memory_segment: Annotated[
@@ -199,6 +220,7 @@ class Service(msgspec.Struct, kw_only=True):
 
     Endpoint: str
     ReplayEndpoint: str
+    HttpEndpoint: Annotated[str, Meta(description="Base URL of the engine's HTTP server.")]
     Type: str
     ModelName: str
     LoraName: str
@@ -222,6 +244,11 @@ class Service(msgspec.Struct, kw_only=True):
     ]
     Reason: Annotated[str, Meta(description="Why it is not exact, in one word; else empty.")]
     Since: Annotated[float, Meta(description="Since when, Unix seconds; 0 where not known.")]
+    Activity: Annotated[
+        Literal["active", "silent", "disconnected", "replaying", ""],
+        Meta(description="What it does now, as its bridge sees it; empty where not known."),
+    ]
+    ActivitySince: Annotated[float, Meta(description="Since when, likewise.")]
 
 
 class Services(msgspec.Struct, kw_only=True):

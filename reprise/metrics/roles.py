@@ -12,6 +12,8 @@ from reprise.metrics.log import COMMANDS, DISK, FOLLOWED, HISTORY, LOG, WAITING
 from reprise.metrics.memory import LOOKS, SEGMENTS
 from reprise.metrics.process import PROCESS, Role, process_registry
 from reprise.metrics.publishers import (
+    ACTIVITIES,
+    ENGINE_HTTP,
     FOLDED,
     LEDGERS,
     RECEIVED,
@@ -58,6 +60,8 @@ def embedded_collector(service: "EmbeddedService") -> RoleCollector:
         ),
     )
     collector.add(REPLAY, lambda: pump.replayer)
+    collector.add(ACTIVITIES, lambda: dict(pump.followed))
+    collector.add(ENGINE_HTTP, lambda: pump.engine_http)
     collector.add(LOG, lambda: loop.log)
     if service.history is not None:
         history = service.history
@@ -99,6 +103,8 @@ def bridge_metrics(bridge: "Bridge") -> CollectorRegistry:
     collector.add(REACHABLE, lambda: not bridge.conditions.has(Part.KAFKA))
     collector.add(RECEIVED, incoming)
     collector.add(REPLAY, lambda: bridge.pump.replayer)
+    collector.add(ACTIVITIES, lambda: dict(bridge.pump.followed))
+    collector.add(ENGINE_HTTP, lambda: bridge.pump.engine_http)
     collector.add(DELIVERY, lambda: bridge)
     collector.add(LOOKS, lambda: bridge.memory)
     collector.add(MEMBERSHIP, lambda: bridge)

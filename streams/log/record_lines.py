@@ -91,6 +91,9 @@ def _heartbeat_line(
             "dp_rank": report.dp_rank,
             "reason": report.reason,
             "since": report.since,
+            "activity": report.activity,
+            "activity_since": report.activity_since,
+            "process": None if report.process is None else report.process._asdict(),
         }
         for report in reports
     ]
@@ -127,6 +130,9 @@ def _event_fields(event: BlockEvent, *, compact: bool) -> dict[str, Any]:
     if isinstance(event, Stored):
         tokens = _numbers("I", event.tokens)
         fields["tokens"] = len(tokens) if compact else tokens
+        if event.token_hashes:
+            hashes = _numbers("Q", event.token_hashes)
+            fields["token_hashes"] = len(hashes) if compact else [str(one) for one in hashes]
         if event.parent is not None:
             fields["parent"] = str(event.parent)
         if event.aliases:

@@ -36,9 +36,8 @@ from typing import NamedTuple
 import msgspec
 
 from schemas.answer_states import Doubt
-from schemas.codec import decode_log_record, decode_record, decode_record_events
+from schemas.codec import decode_log_record, decode_record
 from schemas.errors import RecordError
-from schemas.events import encode_events
 from schemas.identities import ModelContext, Offset, PrefixScope, PublisherKey
 from schemas.limits import BRIDGES_REMEMBERED_MAX, UNREGISTERED_REMEMBERED_MAX
 from schemas.memory import MemoryRecord, SegmentKey, SegmentState
@@ -48,7 +47,6 @@ from schemas.records import (
     GapRecord,
     HeartbeatRecord,
     LogRecord,
-    Part,
     RegisteredRecord,
     Report,
     ResetRecord,
@@ -57,6 +55,7 @@ from schemas.records import (
 )
 from schemas.registration import Registered
 from streams.kernel.interface import Kernel, PublisherId
+from streams.table.batch_parts import events_after, goes_on, is_folded
 from streams.table.ledger import NO_LEDGERS, Ledger, Ledgers
 from streams.table.scope_states import ScopeStates
 from streams.table.segments import SegmentsFold
@@ -188,7 +187,7 @@ class Fold:
                 # What is no array of events may not drop what the publisher holds either.
                 self.kernel.check_events(bytes(record.events))
             self._begin_incarnation(publisher, state, record.incarnation)
-        elif record.last <= state.cursor or _is_folded(record, state):
+        elif record.last <= state.cursor or is_folded(record, state):
             self.counters["duplicate_records"] += 1
             return (
                 f"Expected batches after {before.incarnation}:{before.sequence}, got"
@@ -225,7 +224,7 @@ class Fold:
         state.sequence = -1
         state.engine_time, state.proof = 0.0, None
         state.degraded_since, state.degraded_at = None, 0.0
-        state.begun = None
+        state.begun = state.heard = None
 
     def _expect(self, state: PublisherState, record: SequencedRecord) -> None:
         if record.first_sequence > state.sequence + 1:
@@ -240,10 +239,10 @@ class Fold:
         begun: Begun | None,
     ) -> bool:
         """Returns whether parts of its first batch are missing."""
-        events = _events_after(record, state, begun)
+        events = events_after(record, state, begun)
         cleared = self.kernel.apply(self._handle(publisher), events, state.sequence)
         self._expect(state, record)  # only of events that were folded
-        is_torn = not _goes_on(record, state, begun)
+        is_torn = not goes_on(record, state, begun)
         if is_torn:
             self.counters["log_holes"] += 1
             _degrade(state, record.first_sequence, record.bridge_time)
@@ -252,6 +251,7 @@ class Fold:
                 state.proof = Proof(state.sequence, state.engine_time)
         elif not record.is_unfinished:
             state.proof = None
+        state.heard = record.heard or state.heard
         if not record.is_unfinished:
             state.engine_time = record.engine_time
         elif record.part is not msgspec.UNSET:
@@ -303,7 +303,14 @@ class Fold:
             publisher = report.publisher
             reported.add(publisher)
             if publisher in self.registrations and not self._is_foreign(record.bridge, report):
-                said = Confirmation(record.bridge, report.reason, report.since)
+                said = Confirmation(
+                    record.bridge,
+                    report.reason,
+                    report.since,
+                    report.activity,
+                    report.activity_since,
+                    report.process,
+                )
                 self._confirm(publisher, said)
         if record.complete:
             gone = Confirmation(record.bridge, Doubt.NOT_FOLLOWED, record.bridge_time)
@@ -452,42 +459,6 @@ class Fold:
 def _degrade(state: PublisherState, sequence: int, at: float) -> None:
     if state.degraded_since is None:
         state.degraded_since, state.degraded_at = sequence, at
-
-
-def _is_of(record: EventsRecord, part: Part, state: PublisherState, begun: Begun) -> bool:
-    """Whether the part is one of the batch that was begun."""
-    is_next = record.first_sequence == state.sequence + 1
-    return is_next and (part.total, record.engine_time) == (begun.total, begun.engine_time)
-
-
-def _is_folded(record: SequencedRecord, state: PublisherState) -> bool:
-    """Whether the record is a part of the batch that was begun, and nothing of it is new."""
-    begun = state.begun
-    if begun is None or not isinstance(record, EventsRecord) or record.part is msgspec.UNSET:
-        return False
-    return _is_of(record, record.part, state, begun) and record.part.end <= begun.events
-
-
-def _goes_on(record: EventsRecord, state: PublisherState, begun: Begun | None) -> bool:
-    """Whether the record has what follows on what is folded of its batch. A batch that is missing
-    as a whole shows otherwise.
-    """
-    part = record.part
-    if begun is None or record.first_sequence > state.sequence + 1:
-        return part is msgspec.UNSET or not part.first
-    if part is msgspec.UNSET:
-        return False
-    return _is_of(record, part, state, begun) and part.first <= begun.events
-
-
-def _events_after(record: EventsRecord, state: PublisherState, begun: Begun | None) -> bytes:
-    """The record's events, encoded, without what is folded of the batch that was begun."""
-    part = record.part
-    if begun is None or part is msgspec.UNSET or part.first >= begun.events:
-        return bytes(record.events)
-    if not _is_of(record, part, state, begun):
-        return bytes(record.events)
-    return encode_events(decode_record_events(record)[begun.events - part.first :])
 
 
 def _heard_at(item: tuple[str, Heartbeat]) -> tuple[float, str]:

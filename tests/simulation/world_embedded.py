@@ -53,7 +53,11 @@ from tests.simulation.crowd import (
     held_by,
 )
 from tests.simulation.disk import Database, KilledError, SimulatedDisk, WriteBatch
-from tests.simulation.engines import SimulatedReplayer, SimulatedSubscriber
+from tests.simulation.engines import (
+    SimulatedEngineHttp,
+    SimulatedReplayer,
+    SimulatedSubscriber,
+)
 from tests.simulation.history import History
 from tests.simulation.loop import EPOCH_S, Process, SimulatedLoop, State
 from tests.slices import WHOLE, bounds_for
@@ -233,6 +237,7 @@ class EmbeddedWorld:
             for module, name, made in (
                 (pump, "Subscriber", self._subscriber),
                 (pump, "Replayer", self._replayer),
+                (pump, "EngineHttp", self._engine_http),
                 (embedded, "Database", self._database),
                 (embedded, "new_batch", WriteBatch),
                 (store, "Database", self._database),
@@ -258,6 +263,10 @@ class EmbeddedWorld:
     def _bridge_name(self) -> str:
         self.bridges += 1
         return f"bridge-{self.bridges}"
+
+    def _engine_http(self) -> SimulatedEngineHttp:
+        source = self.history.source(f"http {self.loop.now}")
+        return SimulatedEngineHttp(self.loop, source, self.crowd.engines)
 
     def _replayer(self, sequencer: Sequencer) -> SimulatedReplayer:
         return SimulatedReplayer(sequencer, self.crowd.replays)

@@ -15,7 +15,7 @@ from bridge.delivery.dropped_records import RECORD_TOO_LARGE, SPOOL_FULL, SPOOL_
 from bridge.delivery.producer import ReplaceableProducer
 from bridge.delivery.spool import Spool
 from bridge.delivery.writer import Writer
-from bridge.sequencing.lane import Anchor
+from bridge.sequencing.anchor import Anchor
 from brokers.errors import KafkaError, MessageSizeTooLargeError
 from brokers.interface import Batch, SentBatch
 from schemas.codec import decode_log_record
@@ -29,7 +29,7 @@ from schemas.limits import (
     LAG_RECORD_BYTES,
 )
 from schemas.memory import MemoryRecord
-from schemas.positions import Cursor
+from schemas.positions import Cursor, Proof
 from schemas.records import (
     BridgeRecord,
     EventsRecord,
@@ -293,7 +293,8 @@ def test_above_the_bound_records_are_lost_and_the_loss_is_known_exactly(tmp_path
         assert run.writer.losses_to_end() == []
         loss = run.writer.losses[ONE]
         kept = loss.before.cursor.sequence
-        assert loss.before == Anchor(Cursor(1, kept), float(kept))
+        heard = Proof(kept, float(kept))
+        assert loss.before == Anchor(Cursor(1, kept), float(kept), heard=heard)
         assert (loss.incarnation, loss.first, loss.last) == (1, kept + 1, 199)
         assert run.writer.dropped[ONE, SPOOL_FULL] == 199 - kept
         run.broker.away.set()
