@@ -45,6 +45,8 @@ class Doubt(StrEnum):
     RECEIVED_LATE = "received_late"  # received messages have waited for too long
     UNREADABLE = "unreadable"  # a message without a place in the stream: a batch may be missing
     SPOOLED = "spooled"  # its records wait on the bridge's disk
+    NOT_SYNCED = "not_synced"  # what an LMCache worker holds is not known, or not known any more
+    WORKER_SILENT = "worker_silent"  # an LMCache worker's heartbeats stay away
     NOT_FOLLOWED = "not_followed"  # no bridge follows it
     NO_HEARTBEAT = "no_heartbeat"  # its bridge has not been heard of, or is far behind
 

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Mapping
-from typing import Annotated, NewType
+from typing import Annotated, Final, NewType
 
 import msgspec
 
@@ -19,11 +19,22 @@ from schemas.identities import (
     Text,
 )
 from schemas.limits import KIND_CHARS_MAX, PUBLISHERS_MAX
-from schemas.positions import LogOffset
+from schemas.positions import LogOffset, Seconds
 
 PublisherKind = NewType("PublisherKind", str)
 """The wire protocol of a publisher, as Mooncake's `/register` spells it: `vLLM`, `SGLang`. Each
-is a module of `bridge/wire/`.
+is a module of `bridge/wire/`, but for those of `SELF_REGISTERED`.
+"""
+
+LMCACHE: Final = PublisherKind("LMCache")
+"""A worker of LMCache, which connects to the bridge as to LMCache's own controller."""
+
+LMCACHE_TOPIC: Final = PublisherKind("LMCache-MP")
+"""A server of LMCache's multi-process mode, which writes a Kafka topic of its own."""
+
+SELF_REGISTERED: Final = frozenset({LMCACHE, LMCACHE_TOPIC})
+"""Kinds that are nowhere registered by a client: their bridge writes into the log that they are
+there, once it has heard of them, and the registry knows nothing of them.
 """
 
 
@@ -45,6 +56,8 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     Attributes:
         endpoint: ZMQ address of the PUB socket, e.g. `tcp://10.0.0.7:5557`.
         replay_endpoint: ZMQ address of the ROUTER socket that replays, or "".
+        peer_url: where an LMCache worker gives its blocks to others of its kind, or "".
+        registered_at: when a publisher that registered itself did so, Unix seconds; 0 for others.
         lora_name: the adapter of events that name none; "" for the base model.
     """
 
@@ -59,6 +72,8 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     additional_salt: Text = ""
     replay_endpoint: Text = ""
     hash_profile: HashProfile | None = None
+    peer_url: Text = ""
+    registered_at: Seconds = 0.0
 
     @property
     def stream(self) -> StreamKey:
