@@ -12,7 +12,7 @@ from typing import Concatenate, Final, ParamSpec, TypeVar
 
 import xxhash
 
-from schemas.events import PREFIX_SPEC_KINDS, Removed, Stored
+from schemas.events import PREFIX_SPEC_KINDS, Removed, Stored, is_placeholder
 from schemas.identities import ModelContext, PrefixScope, StreamKey
 from schemas.limits import GROUP_MAX, HOLD_COUNT_MAX
 from streams.kernel.changes import (
@@ -264,10 +264,14 @@ class ReferenceKernel:
             return
         tier = tier_of(event.medium, shared=event.shared)
         keys = [engine_key(value, event.group) for value in hashes]
-        if not event.tokens:
+        if is_placeholder(event):
             self._store_placeholders(publisher, owner, keys, tier, moves)
             return
         scope = owner.scope(event.lora_name)
+        if event.by_hash:
+            for key, prefix in zip(keys, hashes, strict=True):
+                self._hold(publisher, owner, key, scope, prefix, tier)
+            return
         previous: int | None = None
         if event.parent is not None:
             parent = owner.entries.get(engine_key(event.parent, event.group))
@@ -585,10 +589,12 @@ def _refusal(owner: _Publisher, event: Stored, blocks: int) -> str | None:
     """The counter under which a stored event is dropped, or None."""
     if event.spec_kind not in PREFIX_SPEC_KINDS:
         return "skipped_group"
-    if not event.tokens:
+    if is_placeholder(event):
         return None
     if event.block_size != owner.stream.block_size:
         return "block_size_mismatch"
+    if event.by_hash:
+        return "token_count_mismatch" if event.tokens else None
     if len(event.tokens) != 4 * blocks * event.block_size:
         return "token_count_mismatch"
     if event.extra_keys and len(event.extra_keys) != blocks:

@@ -104,6 +104,38 @@ CASES: dict[str, tuple[list[Step], dict[str, int]]] = {
         [stored((0,)), stored(tokens=b"", block_size=0, medium=Medium.CPU)],
         {"stored": 2, "unresolved": 2},
     ),
+    "by their hashes": (
+        [stored(tokens=b"", by_hash=True), removed((0, 1)), removed((0,))],
+        {"stored": 3, "removed": 2, "unknown_removed": 1},
+    ),
+    "by their hashes, after a parent that nobody knows": (
+        [stored(tokens=b"", by_hash=True, parent=5, extra_keys=(b"x",))],
+        {"stored": 3},
+    ),
+    "by their hashes and by tokens": ([stored(by_hash=True)], {"token_count_mismatch": 3}),
+    "by their hashes, of another size": (
+        [stored(tokens=b"", by_hash=True, block_size=0)],
+        {"block_size_mismatch": 3},
+    ),
+    "by their hashes, of a sparse group": (
+        [stored(tokens=b"", by_hash=True, spec_kind="mamba")],
+        {"skipped_group": 3},
+    ),
+    "a hash that is another block's by its tokens": (
+        [stored(), stored(tokens=b"", by_hash=True)],
+        {"stored": 3, "hash_conflict": 3},
+    ),
+    "a placeholder of what is known by its hash": (
+        [
+            stored(tokens=b"", by_hash=True),
+            stored(tokens=b"", block_size=0, medium=Medium.CPU),
+        ],
+        {"stored": 6},
+    ),
+    "removed and announced anew by its hash": (
+        [stored((0,)), removed((0,)), stored((0,), tokens=b"", by_hash=True)],
+        {"stored": 2, "removed": 1},
+    ),
     "another block size": ([stored(block_size=BLOCK_SIZE + 1)], {"block_size_mismatch": 3}),
     "no block size": ([stored(block_size=0)], {"block_size_mismatch": 3}),
     "too few tokens": ([stored(tokens=prompt_tokens((0, 1)))], {"token_count_mismatch": 3}),

@@ -15,6 +15,7 @@ from tests.strategies import (
     INSTANCES,
     LORA_NAMES,
     PUBLISHERS,
+    SEED,
     Apply,
     Clear,
     Load,
@@ -24,13 +25,15 @@ from tests.strategies import (
     Reload,
     Take,
     Unregister,
+    prompt_hashes,
+    prompt_prefixes,
     prompt_tokens,
     scope_of,
+    u64s,
 )
 
 pytestmark = pytest.mark.skipif(not native_available(), reason="the Rust kernel is not built")
 
-SEED = 2**64 - 5
 BOUNDED = settings(
     max_examples=300,
     deadline=None,
@@ -111,6 +114,8 @@ def answers(kernel: Kernel, prompts: list[Prompt]) -> Iterator[object]:
             tokens = prompt_tokens(prompt)
             for first_key in (b"", extra_key(["salt"])):
                 yield kernel.query(scope, tokens, first_key, None)
+            for hashes in (u64s(prompt_prefixes(prompt)), prompt_hashes(prompt, lora_name)):
+                yield kernel.query_by_hash(scope, hashes, None)
             for instance in (*INSTANCES, "absent"):
                 yield kernel.query(scope, tokens + b"\0\0\0\0", b"", instance)
 

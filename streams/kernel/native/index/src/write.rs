@@ -130,7 +130,7 @@ impl<'a> WriteTurn<'a> {
             return Ok(());
         }
         let mask = group_mask(event.group);
-        if event.tokens.is_empty() {
+        if event.is_placeholder() {
             return self.store_placeholders(id, event, mask, moves);
         }
         let Some(mut chain) = start_chain(publisher, index, event, mask) else {
@@ -171,11 +171,16 @@ impl<'a> WriteTurn<'a> {
             // What the first ones wait for comes while the others are hashed.
             let (scope, placement) = (&index.scopes[number], index.placement);
             for (i, (key, place)) in (start..).zip(keys.iter_mut().zip(&mut *prefixes)) {
-                *key = u64::from_le_bytes(event.hashes[i]) ^ mask;
+                let hash = u64::from_le_bytes(event.hashes[i]);
+                *key = hash ^ mask;
                 publisher.entries.touch(*key, placement);
-                let local =
-                    self.hasher.block(event.block_tokens(i), event.extra_key(i), &mut self.scratch);
-                let prefix = self.hasher.chain(chain.prefix, local);
+                let prefix = if event.by_hash {
+                    hash
+                } else {
+                    let (tokens, extra) = (event.block_tokens(i), event.extra_key(i));
+                    let local = self.hasher.block(tokens, extra, &mut self.scratch);
+                    self.hasher.chain(chain.prefix, local)
+                };
                 scope.touch(prefix, placement);
                 chain.prefix = Some(prefix);
                 *place = prefix;
@@ -423,7 +428,7 @@ fn start_chain(
     event: &Stored,
     mask: u64,
 ) -> Option<Chain> {
-    let Some(parent) = event.parent else {
+    let Some(parent) = event.parent.filter(|_| !event.by_hash) else {
         let membership = index.join(publisher, event.lora_name);
         return Some(Chain { membership, prefix: None, slot: None });
     };
@@ -442,11 +447,14 @@ fn refusal(publisher: &Publisher, event: &Stored) -> Option<Counter> {
     if !event.forms_prefix {
         return Some(Counter::SkippedGroup);
     }
-    if event.tokens.is_empty() {
+    if event.is_placeholder() {
         return None;
     }
     if event.block_size != publisher.stream.block_size {
         return Some(Counter::BlockSizeMismatch);
+    }
+    if event.by_hash {
+        return (!event.tokens.is_empty()).then_some(Counter::TokenCountMismatch);
     }
     // Both factors are below 2**61 and 2**32, so the product takes more than 64 bits.
     if event.tokens.len() as u128 != 4 * blocks as u128 * u128::from(event.block_size) {

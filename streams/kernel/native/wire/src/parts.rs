@@ -118,7 +118,7 @@ struct Piece<'a> {
     first: usize,
     kind: Kind,
     hashes: &'a [[u8; 8]],
-    has_tokens: bool,
+    is_placeholder: bool,
     group: i128,
 }
 
@@ -131,6 +131,7 @@ struct Event<'a> {
     parent: Option<&'a [u8]>,
     block_size: i128,
     group: i128,
+    by_hash: bool,
     extra_keys: Option<Vec<&'a [u8]>>,
     /// The type and the sequence; then all that is not named above but the group.
     head: Vec<&'a [u8]>,
@@ -149,6 +150,7 @@ impl<'a> Event<'a> {
             parent: None,
             block_size: 0,
             group: 0,
+            by_hash: false,
             extra_keys: None,
             head: Vec::new(),
             others: Vec::new(),
@@ -162,6 +164,7 @@ impl<'a> Event<'a> {
                 b"tokens" => event.tokens = reader.bin()?,
                 b"extra_keys" => event.extra_keys = Some(read_keys(reader)?),
                 b"group" => event.group = reader.int()?,
+                b"by_hash" => event.by_hash = reader.bool()?,
                 b"block_size" => event.block_size = reader.int()?,
                 b"type" => event.kind = kind_of(reader.str_bytes()?),
                 _ => reader.skip()?,
@@ -189,8 +192,9 @@ impl<'a> Event<'a> {
         first: usize,
         hashes: &'a [[u8; 8]],
     ) -> Piece<'a> {
-        let has_tokens = !self.tokens.is_empty();
-        Piece { encoded, source, first, kind: self.kind, hashes, has_tokens, group: self.group }
+        let kind = self.kind;
+        let is_placeholder = kind == Kind::Stored && self.tokens.is_empty() && !self.by_hash;
+        Piece { encoded, source, first, kind, hashes, is_placeholder, group: self.group }
     }
 
     /// Whether it says of each of its blocks what it says, whatever becomes of the others.
@@ -304,8 +308,7 @@ fn read_keys<'a>(reader: &mut Reader<'a>) -> Result<Vec<&'a [u8]>> {
 
 /// Whether each piece has to be in one part with the one before it; empty where none has.
 fn joined(pieces: &[Piece]) -> Vec<bool> {
-    let is_placeholder = |piece: &Piece| piece.kind == Kind::Stored && !piece.has_tokens;
-    if !pieces.iter().any(is_placeholder) {
+    if !pieces.iter().any(|piece| piece.is_placeholder) {
         return Vec::new();
     }
     let removals = pieces.iter().filter(|piece| piece.kind == Kind::Removed);
@@ -316,7 +319,7 @@ fn joined(pieces: &[Piece]) -> Vec<bool> {
             for hash in piece.hashes {
                 removed_at.entry((piece.group, *hash)).or_insert(at);
             }
-        } else if is_placeholder(piece) {
+        } else if piece.is_placeholder {
             for hash in piece.hashes {
                 if let Some(&since) = removed_at.get(&(piece.group, *hash)) {
                     spans[since + 1] += 1;
