@@ -266,11 +266,13 @@ LMCACHE_MESSAGE_BYTES_MAX: Final = 16 * MIB  # of one frame; libzmq drops the li
 LMCACHE_PARTS_MAX: Final = 1024  # of a PUSH message; a worker sends 50: reason="too_many_parts"
 LMCACHE_OPERATIONS_MAX: Final = 262_144  # of one message: reason="too_many_operations"
 LMCACHE_HASHES_MAX: Final = 65_536  # of one look-up; the rest of a prompt counts as a miss
+LMCACHE_QUEUE_MESSAGES: Final = 4096  # of a link in libzmq; beyond, its worker keeps them
 LMCACHE_LINKS_MAX: Final = 8192  # of all three sockets: the newest is closed, "too_many_links"
 LMCACHE_LINK_BYTES: Final = 64 * MIB  # received by a link and not a whole message: it is closed
 LMCACHE_WORKERS_MAX: Final = 1024  # an ErrorMsg; reason="too_many_workers"
 LMCACHE_LOCATIONS_MAX: Final = 16  # of a worker: reason="too_many_locations"
 LMCACHE_KEYS_MAX: Final = 4_194_304  # of all workers, some 80 bytes each: reason="too_many_keys"
+LMCACHE_FULL_RATIO: Final = 0.9  # of them: then nobody is asked for a full sync
 LMCACHE_WORKER_KEYS_MAX: Final = 2_097_152  # of one full sync, which is refused above it
 LMCACHE_SYNC_BATCHES_MAX: Final = 65_536  # the same
 LMCACHE_SYNCS_AT_ONCE_MAX: Final = 16  # workers asked at once: as many caches are frozen
@@ -290,6 +292,8 @@ LMCACHE_LOOK_S: Final = 0.1  # between two looks at links, silences and time-out
 LMCACHE_HANDSHAKE_MS: Final = 5_000  # of ZMTP, for whoever connects
 LMCACHE_BATCH_KEYS: Final = 4096  # of one batch in the log: 32 KiB of a record
 LMCACHE_WAITING_BYTES_MAX: Final = 64 * MIB  # of records on their way to the log's loop
+LMCACHE_NOTE_S: Final = 1.0  # between two notes of who is there, for the next run
+LMCACHE_STOP_S: Final = 2.0  # for the sockets' thread to end, or to answer
 LMCACHE_STATE_BYTES_MAX: Final = 16 * MIB  # of the file that names the workers of the last run
 
 # ====================================================================================== streams

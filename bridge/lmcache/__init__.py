@@ -5,6 +5,8 @@
     keys.py        the chunk hashes of one worker, and the bound on those of all
     full_sync.py   one full sync, from its start to its last batch
     worker.py      one worker: its operations in order, what is missing, what it is asked for
+    member.py      a worker with its links and signs of life
+    peers.py       which worker another one can get chunks from
     controller.py  all workers: what is answered to a message
     journal.py     what becomes of a worker, as records
     confirmed.py   whether a worker is confirmed, for heartbeats into the log

@@ -25,6 +25,7 @@ class FullSync:
 
     Attributes:
         sync_id, location: as the worker named them.
+        total: how many keys it announced.
         is_whole: all batches came, and their keys are those of the worker.
         is_unsound: what came does not add up to what was announced, or operations were lost
             meanwhile: it is to be repeated.
@@ -37,7 +38,7 @@ class FullSync:
         self.location = location
         self.is_whole = False
         self.is_unsound = False
-        self._total = total
+        self.total = total
         self._count = batches
         self._budget = budget
         self._batches: dict[int, array[int]] = {}
@@ -63,7 +64,7 @@ class FullSync:
         if self.is_whole or number >= self._count:
             return False
         more = len(keys) - len(self._batches.get(number, ()))
-        if self._keys + more > self._total or (more > 0 and not self._budget.take(more)):
+        if self._keys + more > self.total or (more > 0 and not self._budget.take(more)):
             return False
         if more < 0:
             self._budget.give_back(-more)
@@ -73,23 +74,19 @@ class FullSync:
         self.is_whole = len(self._batches) == self._count
         return True
 
-    def end(self, total: int, now: float) -> None:
-        """The worker has sent all: so many keys."""
-        self._moved_at = now
-        if self.is_whole and total != self._keys:
-            self.is_unsound = True
-
     @property
     def has_all(self) -> bool:
         """Whether the keys that came are as many as were announced."""
-        return self._keys == self._total
+        return self._keys == self.total
 
     def missing(self) -> list[int]:
         """The first batches that have not come."""
         if self.is_whole:
             return []
         missing = (number for number in range(self._count) if number not in self._batches)
-        return [number for number, _ in zip(missing, range(LMCACHE_MISSING_NAMED_MAX), strict=False)]
+        return [
+            number for number, _ in zip(missing, range(LMCACHE_MISSING_NAMED_MAX), strict=False)
+        ]
 
     def keys(self) -> Iterator[int]:
         """All keys that came."""

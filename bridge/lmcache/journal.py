@@ -47,7 +47,7 @@ class Journal:
         self._window: Window | None = None
         self._events: list[BlockEvent] = []
         self._events_bytes = 0
-        self._tier = Tier.__new__(Tier, *_NO_TIER)
+        self._tier: Tier | None = None
         self._is_stored = False
         self._keys = array("Q")
 
@@ -134,6 +134,7 @@ class Journal:
         self._keys = array("Q")
 
     def _event(self, sequence: int, hashes: bytes) -> BlockEvent:
+        assert self._tier is not None, "an event has keys of a tier"
         medium, shared = self._tier
         if not self._is_stored:
             return Removed(sequence=sequence, hashes=hashes, medium=medium, shared=shared)

@@ -6,7 +6,7 @@ what changes alone. So whatever is sent twice, as around a full sync, is in the 
 
 from collections.abc import Iterable, Iterator
 
-from schemas.limits import LMCACHE_KEYS_MAX, LMCACHE_LOCATIONS_MAX
+from schemas.limits import LMCACHE_FULL_RATIO, LMCACHE_KEYS_MAX, LMCACHE_LOCATIONS_MAX
 
 
 class Budget:
@@ -26,6 +26,11 @@ class Budget:
             return False
         self.used += count
         return True
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there is no room for much more: a full sync would not find it."""
+        return self.used >= LMCACHE_FULL_RATIO * self._most
 
     def give_back(self, count: int = 1) -> None:
         """Takes so many no longer."""

@@ -142,9 +142,7 @@ class BatchedP2PLookup(_OfWorker, frozen=True, kw_only=True):
     hashes: Annotated[list[int], Meta(max_length=LMCACHE_OPERATIONS_MAX)]
 
 
-Pushed = (
-    BatchedKVOperation | KVAdmit | KVEvict | FullSyncBatch | FullSyncEnd | DeRegister
-)
+Pushed = BatchedKVOperation | KVAdmit | KVEvict | FullSyncBatch | FullSyncEnd | DeRegister
 Request = Register | Heartbeat | FullSyncStart | FullSyncStatus | BatchedP2PLookup
 Message = Pushed | Request
 
@@ -214,8 +212,8 @@ Reply = (
 NOT_FOUND: Final = BatchedP2PLookupRet(layout_info=[("", "", 0, "")])
 """Nobody has them."""
 
-_msgpack = msgspec.msgpack.Decoder(Message)
-_json = msgspec.json.Decoder(Message)
+_msgpack: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
+_json: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 _encoder = msgspec.msgpack.Encoder()
 
 

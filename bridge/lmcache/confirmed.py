@@ -1,0 +1,58 @@
+"""Whether an LMCache worker is confirmed, for the heartbeats that a bridge writes into the log."""
+
+from collections.abc import Callable
+
+from bridge.followed import Doubted
+from schemas.answer_states import Doubt
+from schemas.limits import CHECK_LATE_S
+
+
+class Confirmed:
+    """One worker, as `bridge.heartbeats` looks at it; for the loop of its log.
+
+    Args:
+        heard_until: as of when all that had arrived is in the log; monotonic seconds.
+        now: monotonic seconds.
+        wall_now: Unix seconds.
+    """
+
+    def __init__(
+        self,
+        heard_until: Callable[[], float],
+        now: Callable[[], float],
+        wall_now: Callable[[], float],
+    ) -> None:
+        self._heard_until = heard_until
+        self._now = now
+        self._wall_now = wall_now
+        self._told: Doubt | None = Doubt.CATCHING_UP
+        self._doubted = Doubted(Doubt.CATCHING_UP, wall_now())
+        self._said: Doubted | None = None
+
+    def tell(self, doubt: Doubt | None) -> None:
+        """What is behind this is in the log, or waits for it."""
+        self._told = doubt
+
+    @property
+    def as_of(self) -> float:
+        """See `bridge.followed.Followed`."""
+        return self._heard_until()
+
+    @property
+    def doubted(self) -> Doubted:
+        """Why it is not confirmed, or None, and since when."""
+        doubt = self._told
+        if doubt is None and self._now() - self._heard_until() > CHECK_LATE_S:
+            doubt = Doubt.RECEIVED_LATE
+        if doubt is not self._doubted.doubt:
+            self._doubted = Doubted(doubt, self._wall_now())
+        return self._doubted
+
+    @property
+    def has_news(self) -> bool:
+        """Whether that differs from what was last written of it into the log."""
+        return self._said != self.doubted
+
+    def note_said(self, reason: str, since: float) -> None:
+        """This was written of it into the log."""
+        self._said = Doubted(Doubt(reason) if reason else None, since)

@@ -1,0 +1,117 @@
+"""Where the controller listens, and of which model the workers of an instance are.
+
+LMCache's messages name no model, no tenant and no chunk size: that is configured here, for all
+workers and by instance.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Final
+
+import msgspec
+
+from schemas.errors import ConfigurationError
+from schemas.identities import DEFAULT_TENANT, BlockSize, Name, StreamKey, Text
+from schemas.limits import PORT_MAX
+from schemas.registration import HashProfile
+
+PULL_PORT: Final = 8300
+REPLY_PORT: Final = 8400
+HEARTBEAT_PORT: Final = 8401
+CHUNK_TOKENS: Final = 256
+"""LMCache's own default."""
+
+WILDCARDS: Final = frozenset({"0.0.0.0", "*", "::", "[::]"})
+STRATEGY: Final = "lmcache"
+PROJECTION: Final = "first_8_bytes_big_endian"
+
+
+class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is said of the blocks of an instance, as in `/register`.
+
+    Attributes:
+        block_size: tokens of a chunk.
+        hash_algorithm: LMCache's `pre_caching_hash_algorithm`: `sha256_cbor` or `builtin`; "" where
+            it is not known: then `/lookup` cannot hash tokens.
+        hash_seed: PYTHONHASHSEED of the workers, or `none_hash:` and the number that they log; ""
+            for vLLM's own default.
+    """
+
+    modelname: Name = "lmcache"
+    tenant_id: Name = DEFAULT_TENANT
+    block_size: BlockSize = CHUNK_TOKENS
+    additionalsalt: Text = ""
+    hash_algorithm: Text = ""
+    hash_seed: Text = ""
+
+    def stream(self, instance_id: str) -> StreamKey:
+        """The stream of an instance of it."""
+        return StreamKey(
+            self.tenant_id, self.modelname, self.block_size, self.additionalsalt, instance_id
+        )
+
+    @property
+    def hash_profile(self) -> HashProfile | None:
+        """How its chunks are hashed, where that is known."""
+        if not self.hash_algorithm:
+            return None
+        return HashProfile(
+            strategy=STRATEGY,
+            algorithm=self.hash_algorithm,
+            python_hash_seed=self.hash_seed,
+            index_projection=PROJECTION,
+        )
+
+
+class Models(msgspec.Struct, frozen=True, kw_only=True):
+    """The model of each instance."""
+
+    default: Model = Model()
+    instances: Mapping[str, Model] = {}
+
+    def of(self, instance_id: str) -> Model:
+        """That of an instance."""
+        return self.instances.get(instance_id, self.default)
+
+
+Port = Annotated[int, msgspec.Meta(ge=0, le=PORT_MAX)]
+
+
+class Address(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the three sockets are bound.
+
+    Attributes:
+        advertised: the host that workers are told for their heartbeats; "" for the one that they
+            have reached us by.
+    """
+
+    host: str = "127.0.0.1"
+    pull_port: Port = PULL_PORT
+    reply_port: Port = REPLY_PORT
+    heartbeat_port: Port = HEARTBEAT_PORT
+    advertised: str = ""
+
+
+def read_address(text: str, advertised: str = "") -> Address:
+    """`HOST`, or `HOST:PULL,REPLY,HEARTBEAT` with three ports, 0 for any.
+
+    Raises:
+        ConfigurationError: it is neither.
+    """
+    host, colon, ports = text.rpartition(":")
+    if not colon or text.endswith("]"):
+        host, ports = text, f"{PULL_PORT},{REPLY_PORT},{HEARTBEAT_PORT}"
+    numbers = ports.split(",")
+    known = [int(number) for number in numbers if number.isascii() and number.isdigit()]
+    if not host or len(numbers) != 3 or len(known) != 3 or max(known) > PORT_MAX:
+        raise ConfigurationError(
+            f"Expected HOST or HOST:PULL,REPLY,HEARTBEAT, as in 127.0.0.1:8300,8400,8401,"
+            f" got: {text[:100]}"
+        )
+    pull, reply, heartbeat = known
+    return Address(
+        host=host,
+        pull_port=pull,
+        reply_port=reply,
+        heartbeat_port=heartbeat,
+        advertised=advertised,
+    )
