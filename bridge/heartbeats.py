@@ -13,8 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
-from bridge.followed import Followed
-from bridge.ports import Watched
+from bridge.ports import Reported, Watched
 from schemas.answer_states import Doubt
 from schemas.identities import PublisherKey, StreamKey
 from schemas.limits import (
@@ -56,7 +55,7 @@ class _Partition:
     """
 
     def __init__(self) -> None:
-        self.followed: dict[PublisherKey, Followed] = {}
+        self.followed: dict[PublisherKey, Reported] = {}
         self.released: dict[PublisherKey, None] = {}
         self.complete_at = 0.0
 
@@ -83,7 +82,7 @@ class Heartbeats:
 
     def partitions(self) -> list[int]:
         """Those for which there may be something to say, as of now. Cost O(publishers)."""
-        groups: dict[int, dict[PublisherKey, Followed]] = {}
+        groups: dict[int, dict[PublisherKey, Reported]] = {}
         for publisher, followed in self._pump.followed.items():
             number = self._partition_of(publisher.stream)
             groups.setdefault(number, {})[publisher] = followed
@@ -91,7 +90,7 @@ class Heartbeats:
             self._regroup(number, groups.get(number, {}))
         return list(self._partitions)
 
-    def _regroup(self, number: int, followed: Mapping[PublisherKey, Followed]) -> None:
+    def _regroup(self, number: int, followed: Mapping[PublisherKey, Reported]) -> None:
         partition = self._partitions.setdefault(number, _Partition())
         for publisher in partition.followed:
             if publisher not in followed:
@@ -177,10 +176,10 @@ class Heartbeats:
                 partition.released.pop(report.publisher, None)
 
 
-def _confirmed(followed: Mapping[PublisherKey, Followed]) -> dict[PublisherKey, Followed]:
+def _confirmed(followed: Mapping[PublisherKey, Reported]) -> dict[PublisherKey, Reported]:
     return {publisher: one for publisher, one in followed.items() if one.doubted.doubt is None}
 
 
-def _as_of(confirmed: Mapping[PublisherKey, Followed], now: float) -> float:
+def _as_of(confirmed: Mapping[PublisherKey, Reported], now: float) -> float:
     """As of when all of them had been received; now where there are none."""
     return min((one.as_of for one in confirmed.values()), default=now)

@@ -1,9 +1,9 @@
 """What the pump needs of what stands round it: who receives, who replays, where records go."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from bridge.followed import Followed
+from bridge.followed import Doubted
 from bridge.sequencing.replay_client import Emit
 from schemas.answer_states import Doubt
 from schemas.identities import PublisherKey
@@ -102,11 +102,41 @@ class Receiver(Protocol):
         ...
 
 
+class Reported(Protocol):
+    """A publisher of which heartbeats report; see `Followed`."""
+
+    @property
+    def doubted(self) -> Doubted:
+        """Why it is not confirmed, or None; and since when."""
+        ...
+
+    @property
+    def as_of(self) -> float:
+        """Where it is confirmed: as of when the log, or what waits for it, has all of it."""
+        ...
+
+    @property
+    def has_news(self) -> bool:
+        """Whether something is to be said of it that has not been written."""
+        ...
+
+    def note_said(self, reason: str, since: float) -> None:
+        """This was written of it into the log."""
+        ...
+
+
 class Watched(Protocol):
     """Who follows publishers and looks at them; the pump."""
 
-    followed: dict[PublisherKey, Followed]
-    watched_at: float
+    @property
+    def followed(self) -> Mapping[PublisherKey, Reported]:
+        """The publishers."""
+        ...
+
+    @property
+    def watched_at(self) -> float:
+        """When all of them were last looked at, monotonic seconds."""
+        ...
 
     def has_waiting(self, publisher: PublisherKey) -> bool:
         """Whether records of it have not reached the log, and a later record may be there first."""

@@ -1,9 +1,11 @@
 """Whether an LMCache worker is confirmed, for the heartbeats that a bridge writes into the log."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from bridge.followed import Doubted
+from bridge.ports import Reported, Watched
 from schemas.answer_states import Doubt
+from schemas.identities import PublisherKey
 from schemas.limits import CHECK_LATE_S
 
 
@@ -56,3 +58,32 @@ class Confirmed:
     def note_said(self, reason: str, since: float) -> None:
         """This was written of it into the log."""
         self._said = Doubted(Doubt(reason) if reason else None, since)
+
+
+class WatchedBeside:
+    """The publishers of a pump and LMCache's workers together; see `bridge.ports.Watched`.
+
+    Args:
+        pump: whose publishers.
+        workers: LMCache's.
+    """
+
+    def __init__(
+        self, pump: Watched, workers: Callable[[], Mapping[PublisherKey, Confirmed]]
+    ) -> None:
+        self._pump = pump
+        self._workers = workers
+
+    @property
+    def followed(self) -> Mapping[PublisherKey, Reported]:
+        """See `Watched`. Cost O(publishers)."""
+        return {**self._pump.followed, **self._workers()}
+
+    @property
+    def watched_at(self) -> float:
+        """See `Watched`."""
+        return self._pump.watched_at
+
+    def has_waiting(self, publisher: PublisherKey) -> bool:
+        """See `Watched`."""
+        return self._pump.has_waiting(publisher)

@@ -145,6 +145,12 @@ class LmcacheService:
         else:
             self.sockets.close()
 
+    async def end(self) -> None:
+        """`run` has ended: stops the thread, and hands over what it has told."""
+        await self.note()
+        await asyncio.to_thread(self.stop)
+        self.drain()
+
     # The sockets' thread
 
     def _note_known(self) -> None:

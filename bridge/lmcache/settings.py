@@ -91,6 +91,13 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     advertised: str = ""
 
 
+class LmcacheSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """All of the controller's."""
+
+    address: Address = Address()
+    models: Models = Models()
+
+
 def read_address(text: str, advertised: str = "") -> Address:
     """`HOST`, or `HOST:PULL,REPLY,HEARTBEAT` with three ports, 0 for any.
 

@@ -30,7 +30,7 @@ from reprise.embedded.write_thread import WriteThread
 from reprise.metrics.process import process_registry
 from reprise.settings import Settings
 from schemas.conditions import Part
-from schemas.errors import DamagedError, StorageError
+from schemas.errors import ConfigurationError, DamagedError, StorageError
 from schemas.limits import EMBEDDED_COMMAND_S
 from schemas.positions import Position
 from schemas.registration import Registration, service_key
@@ -63,6 +63,7 @@ class EmbeddedService(TableView):
                 recovery; `damage` says how.
 
         Raises:
+            ConfigurationError: LMCache's ports cannot be bound.
             DataDirectoryInUseError: another process uses it.
             RowVersionError: a newer Reprise wrote it.
             StorageError: it cannot be opened.
@@ -92,15 +93,22 @@ class EmbeddedService(TableView):
                 self.history.close()
             log.close()
             raise
-        self.write = WriteThread(
-            settings=settings,
-            log=log,
-            table=table,
-            history=self.history,
-            packer=array_packer(),
-            reader=open_reader(socket_reader),
-            on_damage=on_damage,
-        )
+        try:
+            self.write = WriteThread(
+                settings=settings,
+                log=log,
+                table=table,
+                history=self.history,
+                packer=array_packer(),
+                reader=open_reader(socket_reader),
+                on_damage=on_damage,
+            )
+        except (ConfigurationError, StorageError):  # of a port for LMCache, or the disk
+            table.close()
+            if self.history is not None:
+                self.history.close()
+            log.close()
+            raise
         super().__init__(
             kernel=lambda: self.write.fold.kernel,
             publishers=lambda: self.write.fold.publishers,

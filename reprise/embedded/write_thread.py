@@ -28,6 +28,8 @@ import uvloop
 
 from bridge.delivery.log_sink import LogSink
 from bridge.heartbeats import Heartbeats
+from bridge.lmcache.confirmed import WatchedBeside
+from bridge.lmcache.service import LmcacheService
 from bridge.membership.commands import Commands
 from bridge.membership.registrar import Registrar
 from bridge.pump import Pump
@@ -116,10 +118,19 @@ class WriteThread:
             reader=reader,
             loop=self._loop,
         )
-        self.heartbeats = Heartbeats(self.pump)
+        self.lmcache = self._open_lmcache()
+        self.heartbeats = Heartbeats(
+            self.pump
+            if self.lmcache is None
+            else WatchedBeside(self.pump, self.lmcache.followed.copy)
+        )
         self._source = Source(0, self.heartbeats.bridge)
         self.registrar = Registrar(
-            pump=self.pump, sink=self.sink, table=_FoldedTable(self), sync=self._sync
+            pump=self.pump,
+            sink=self.sink,
+            table=_FoldedTable(self),
+            sync=self._sync,
+            on_unregistered=self._forget_workers,
         )
         self.commands: Commands[list[Registration]] = Commands(self._loop, refusal=self._refusal)
         self._faults = 0
@@ -128,6 +139,29 @@ class WriteThread:
         self._stop = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="write", daemon=True)
         self._syncer = threading.Thread(target=self._sync_often, name="log-sync", daemon=True)
+
+    def _open_lmcache(self) -> LmcacheService | None:
+        settings = self._settings.lmcache
+        if settings is None:
+            return None
+
+        def floor(publisher: PublisherKey) -> int:
+            state = self.fold.publishers.get(publisher)
+            return 0 if state is None else state.incarnation
+
+        return LmcacheService(
+            settings.address,
+            settings.models,
+            data=self._settings.data,
+            sink=self.sink,
+            loop=self._loop,
+            floor=floor,
+            take_lost=self.sink.take_lost,
+        )
+
+    def _forget_workers(self, publishers: Sequence[PublisherKey]) -> None:
+        if self.lmcache is not None:
+            self.lmcache.forget(publishers)
 
     def _make_folding(self) -> FoldThread:
         return FoldThread(
@@ -147,7 +181,8 @@ class WriteThread:
     @property
     def faults(self) -> int:
         """Unexpected errors, of all parts."""
-        return self._faults + self.pump.faults + self.folding.faults
+        lmcache = 0 if self.lmcache is None else self.lmcache.faults
+        return self._faults + self.pump.faults + self.folding.faults + lmcache
 
     def _count_fault(self) -> None:
         self._faults += 1
@@ -155,8 +190,10 @@ class WriteThread:
     # Called by other threads
 
     def start(self) -> None:
-        """Starts recovery, then the write path."""
+        """Starts recovery, then the write path; LMCache's workers are answered at once."""
         self.pump.start()
+        if self.lmcache is not None:
+            self.lmcache.start()
         self._thread.start()
 
     def stop(self) -> None:
@@ -212,6 +249,8 @@ class WriteThread:
 
     def _end(self) -> None:
         self.commands.close()
+        if self.lmcache is not None:
+            self.lmcache.stop()
         try:
             self._loop.run_until_complete(self.pump.close())
             self._loop.run_until_complete(self._loop.shutdown_default_executor())
@@ -241,10 +280,14 @@ class WriteThread:
             asyncio.create_task(keep("retention", self._retain_often, on_fault=count)),
             asyncio.create_task(keep("heartbeats", self._beat, on_fault=count)),
         ]
+        if self.lmcache is not None:
+            parts.append(asyncio.create_task(keep("LMCache", self.lmcache.run, on_fault=count)))
         try:
             await self._stop.wait()
         finally:
             await cancel(*parts)
+        if self.lmcache is not None:
+            await self.lmcache.end()
         if self._failure is not None:
             raise self._failure
         if self.sink.is_blocked:
