@@ -230,11 +230,15 @@ class Controller:
         self._ended["whole"] += worker.syncs_whole
 
     def forget_publisher(self, publisher: PublisherKey) -> None:
-        """The same of one that a client has unregistered; it comes back with its next heartbeat."""
+        """The same of one that a client has unregistered; it comes back with its next heartbeat.
+        Told as gone, known or not.
+        """
         key = (publisher.stream.instance_id, publisher.dp_rank)
         member = self._members.get(key)
         if member is not None and member.registration.publisher == publisher:
             self.forget(key, is_logged=True)
+        else:
+            self._gone.append(Told(publisher, (), Doubt.NOT_FOLLOWED, is_gone=True))
 
     # Heartbeats and full syncs
 

@@ -24,6 +24,7 @@ from bridge.lmcache.member import Told, WorkerView
 from bridge.lmcache.settings import Address, Models
 from bridge.lmcache.sockets import ControllerSockets
 from bridge.lmcache.state_file import State, StateFile, begin_run
+from schemas.answer_states import Doubt
 from schemas.errors import StorageError
 from schemas.identities import PublisherKey
 from schemas.limits import (
@@ -95,6 +96,7 @@ class LmcacheService:
         self._waiting: deque[Sequence[Told]] = deque()
         self._waiting_bytes = 0
         self._lost: dict[PublisherKey, None] = {}
+        self._ending: dict[PublisherKey, None] = {}  # unregistered; the thread may not know yet
         self._lock = threading.Lock()
         self._draining = False
         self._heard_until = time.monotonic()
@@ -197,16 +199,28 @@ class LmcacheService:
                 self._rewrite([one.publisher for one in told if not one.is_gone])
 
     def _take(self, told: Sequence[Told]) -> None:
-        self._sink.append([record for one in told for record in one.records])
+        records: list[Record] = []
         for one in told:
             if one.is_gone:
-                self.followed.pop(one.publisher, None)
-                continue
-            if one.publisher not in self.followed:
-                self.followed[one.publisher] = Confirmed(
-                    self._heard, now=time.monotonic, wall_now=time.time
-                )
-            self.followed[one.publisher].tell(one.doubt)
+                if one.publisher not in self._ending:
+                    records += one.records
+                self._ending.pop(one.publisher, None)
+            elif one.publisher not in self._ending:
+                records += one.records
+        self._sink.append(records)
+        for one in told:
+            self._report(one)
+
+    def _report(self, one: Told) -> None:
+        """Behind its records: a heartbeat may be made from here on."""
+        if one.is_gone:
+            self.followed.pop(one.publisher, None)
+        elif one.publisher not in self._ending:
+            found = self.followed.get(one.publisher)
+            if found is None:
+                found = Confirmed(self._heard, now=time.monotonic, wall_now=time.time)
+                self.followed[one.publisher] = found
+            found.tell(one.doubt)
 
     def _heard(self) -> float:
         """As of when all that had arrived is in the log, or in the sink."""
@@ -220,8 +234,11 @@ class LmcacheService:
             self.sockets.order(lambda: self.controller.rewrite(publishers))
 
     def forget(self, publishers: Iterable[PublisherKey]) -> None:
-        """A client has unregistered these; the log says so."""
+        """A client unregisters these: nothing that is on its way of them is written any more."""
         gone = list(publishers)
+        for publisher in gone:
+            self.followed.pop(publisher, None)
+            self._ending[publisher] = None
 
         def forget() -> None:
             for publisher in gone:
@@ -283,6 +300,11 @@ class LmcacheService:
 
         self.sockets.order(answer)
         return await asyncio.wait_for(asked, LMCACHE_STOP_S)
+
+    def is_linked(self, publisher: PublisherKey) -> bool:
+        """Whether a worker's link is up, as last told; any thread may ask."""
+        found = self.followed.get(publisher)
+        return found is not None and found.doubted.doubt is not Doubt.LINK_DOWN
 
     def dropped_by_reason(self) -> Counter[str]:
         """What was dropped."""

@@ -5,6 +5,7 @@ workers and by instance.
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Final
 
 import msgspec
@@ -21,6 +22,7 @@ CHUNK_TOKENS: Final = 256
 """LMCache's own default."""
 
 WILDCARDS: Final = frozenset({"0.0.0.0", "*", "::", "[::]"})
+HASH_ALGORITHMS: Final = ("", "sha256_cbor", "builtin")
 STRATEGY: Final = "lmcache"
 PROJECTION: Final = "first_8_bytes_big_endian"
 
@@ -62,7 +64,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         )
 
 
-class Models(msgspec.Struct, frozen=True, kw_only=True):
+class Models(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The model of each instance."""
 
     default: Model = Model()
@@ -96,6 +98,33 @@ class LmcacheSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     address: Address = Address()
     models: Models = Models()
+
+
+def read_models(path: Path | None, model_name: str | None = None) -> Models:
+    """The models of a file, `{"default": {...}, "instances": {"INSTANCE": {...}}}`, where every
+    field may be missing; `model_name` in the place of the default's.
+
+    Raises:
+        ConfigurationError: it cannot be read, or is none; says where.
+    """
+    models = Models()
+    if path is not None:
+        try:
+            models = msgspec.json.decode(path.read_bytes(), type=Models)
+        except OSError as error:
+            raise ConfigurationError(f"Cannot read {path}: {error.strerror}") from error
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"Expected LMCache's models in {path}: {error}") from error
+    if model_name is not None:
+        default = msgspec.structs.replace(models.default, modelname=model_name)
+        models = msgspec.structs.replace(models, default=default)
+    for model in (models.default, *models.instances.values()):
+        if model.hash_algorithm not in HASH_ALGORITHMS:
+            raise ConfigurationError(
+                f"Expected a hash_algorithm of {' or '.join(HASH_ALGORITHMS[1:])},"
+                f" got: {model.hash_algorithm}"
+            )
+    return models
 
 
 def read_address(text: str, advertised: str = "") -> Address:

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import click
 
+from bridge.lmcache.settings import LmcacheSettings
 from query_api.http.wire import Wire
 from reprise.cli.http_options import query_options
+from reprise.cli.lmcache_options import lmcache_options
 from reprise.cli.param_types import Amount
 from reprise.cli.process import begin_service
 from reprise.cli.terminal import say_ready, warn_without_native
@@ -64,6 +66,7 @@ from schemas.errors import RepriseError
     show_default=True,
     help="The share of answers to keep for `reprise audit verify`, from 0 to 1.",
 )
+@lmcache_options
 @query_options()
 def up(
     demo: bool,
@@ -78,6 +81,7 @@ def up(
     default_wire: Wire,
     kernel: str | None,
     only_exact: bool,
+    lmcache: LmcacheSettings | None,
 ) -> None:
     """Run the service in one process: bridge, log, prefix tables and HTTP API.
 
@@ -110,6 +114,7 @@ def up(
             history_bytes=int(history_gib * limits.GIB),
             audit_rate=audit,
             only_exact=only_exact,
+            lmcache=lmcache,
         )
         begin_service(settings.log_level)
         warn_without_native(kernel)

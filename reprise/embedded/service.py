@@ -118,7 +118,7 @@ class EmbeddedService(TableView):
             fresh_until=lambda: self.write.fresh_until,
             stale_at=self._stale_at_now,
             is_damaged=lambda scope: self.write.losses.covers(scope),
-            connected=self.write.pump.subscriber.connected,
+            connected=self.write.connected,
         )
         self.metrics = process_registry()
         self.write.conditions.on_change = self.changed

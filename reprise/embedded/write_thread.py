@@ -52,7 +52,7 @@ from schemas.limits import (
     STALE_S,
 )
 from schemas.positions import PublisherState
-from schemas.registration import Registration
+from schemas.registration import LMCACHE, Registration
 from streams.log.embedded import EmbeddedLog
 from streams.table.driver import recover
 from streams.table.fold import Fold
@@ -160,8 +160,13 @@ class WriteThread:
         )
 
     def _forget_workers(self, publishers: Sequence[PublisherKey]) -> None:
-        if self.lmcache is not None:
-            self.lmcache.forget(publishers)
+        workers = [one for one in publishers if self._is_worker(one)]
+        if self.lmcache is not None and workers:
+            self.lmcache.forget(workers)
+
+    def _is_worker(self, publisher: PublisherKey) -> bool:
+        registered = self.fold.registrations.get(publisher)
+        return registered is not None and registered.registration.kind == LMCACHE
 
     def _make_folding(self) -> FoldThread:
         return FoldThread(
@@ -188,6 +193,12 @@ class WriteThread:
         self._faults += 1
 
     # Called by other threads
+
+    def connected(self, publisher: PublisherKey) -> bool:
+        """Whether the link to a publisher is up."""
+        if self.lmcache is not None and publisher in self.lmcache.followed:
+            return self.lmcache.is_linked(publisher)
+        return self.pump.subscriber.connected(publisher)
 
     def start(self) -> None:
         """Starts recovery, then the write path; LMCache's workers are answered at once."""

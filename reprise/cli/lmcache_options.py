@@ -1,0 +1,71 @@
+"""The options of the commands that serve LMCache's workers."""
+
+from collections.abc import Callable
+from functools import reduce, wraps
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+
+from bridge.lmcache.settings import LmcacheSettings, read_address, read_models
+from schemas.errors import ConfigurationError
+
+R = TypeVar("R")
+
+_OPTIONS: Final = (
+    click.option(
+        "--lmcache",
+        metavar="HOST[:PULL,REPLY,HEARTBEAT]",
+        envvar="REPRISE_LMCACHE",
+        show_envvar=True,
+        help="Serve LMCache's workers there, as their controller; without ports 8300,8400,8401."
+        "  [default: off]",
+    ),
+    click.option(
+        "--lmcache-advertise",
+        metavar="HOST",
+        envvar="REPRISE_LMCACHE_ADVERTISE",
+        show_envvar=True,
+        help="The host that workers send heartbeats to.  [default: that by which they reach us]",
+    ),
+    click.option(
+        "--lmcache-model",
+        metavar="NAME",
+        envvar="REPRISE_LMCACHE_MODEL",
+        show_envvar=True,
+        help="The model of LMCache's workers.  [default: that of --lmcache-models, or lmcache]",
+    ),
+    click.option(
+        "--lmcache-models",
+        type=click.Path(path_type=Path, dir_okay=False),
+        envvar="REPRISE_LMCACHE_MODELS",
+        show_envvar=True,
+        help="A file with the model, tenant and chunk size of each instance (JSON).",
+    ),
+)
+
+
+def lmcache_options(command: Callable[..., R]) -> Callable[..., R]:
+    """`--lmcache` and what belongs to it, handed over as `lmcache`: LmcacheSettings or None."""
+
+    @wraps(command)
+    def run(
+        *args: Any,
+        lmcache: str | None,
+        lmcache_advertise: str | None,
+        lmcache_model: str | None,
+        lmcache_models: Path | None,
+        **options: Any,
+    ) -> R:
+        settings = None
+        if lmcache:
+            try:
+                settings = LmcacheSettings(
+                    address=read_address(lmcache, lmcache_advertise or ""),
+                    models=read_models(lmcache_models, lmcache_model),
+                )
+            except ConfigurationError as error:
+                raise click.ClickException(str(error)) from error
+        return command(*args, lmcache=settings, **options)
+
+    return reduce(lambda done, option: option(done), reversed(_OPTIONS), run)
