@@ -89,7 +89,8 @@ class Controller:
         self._named: dict[WorkerId, tuple[str, ...]] = {}
         self._ended = Counter[str]()
         for one in known:
-            self._join(one.registration, one.locations)
+            member = self._join(one.registration, one.locations)
+            member.journal.register(one.registration)  # the log may have lost that
 
     # Messages
 

@@ -56,6 +56,8 @@ class LmcacheBridge:
             make_heartbeat=lambda partition: self.heartbeats.make(partition),
             on_heartbeat=lambda partition, record: self.heartbeats.written(partition, record),
         )
+        for publisher in self.writer.withheld():
+            self.writer.release(publisher)  # who came or went while Kafka was away
         try:
             self.service = LmcacheService(
                 settings.address,
@@ -93,6 +95,15 @@ class LmcacheBridge:
             self.writer.end_loss(publisher)
         return lost
 
+    def start(self) -> None:
+        """Starts to answer workers; what is told of them waits for `run`."""
+        self.service.start()
+
+    def close(self) -> None:
+        """Ends all; `run` has ended, or was never begun."""
+        self.service.stop()
+        self._spool.close()
+
     async def run(self) -> None:
         """Writes what is told of the workers until it is cancelled; then what has been told."""
         count = self._count_fault
@@ -110,7 +121,6 @@ class LmcacheBridge:
             if not await self.writer.flush(BRIDGE_FLUSH_S):
                 _logger.warning("Cannot write all that LMCache's workers have sent; they are asked")
             await cancel(sending)
-            self._spool.close()
 
     async def _beat(self) -> None:
         while True:

@@ -69,6 +69,7 @@ class LmcacheService:
 
     Attributes:
         followed: the workers, for heartbeats.
+        watched_at: when the loop was last seen to go on; monotonic seconds.
         dropped: records that found no room on their way to the loop.
         faults: unexpected errors.
 
@@ -99,7 +100,7 @@ class LmcacheService:
         self._ending: dict[PublisherKey, None] = {}  # unregistered; the thread may not know yet
         self._lock = threading.Lock()
         self._draining = False
-        self._heard_until = time.monotonic()
+        self._heard_until = self.watched_at = time.monotonic()
         self.followed: dict[PublisherKey, Confirmed] = {}
         self._file = StateFile(data)
         self._state = begin_run(self._file, time.time())
@@ -253,7 +254,7 @@ class LmcacheService:
         registered_at = time.monotonic()
         while True:
             self._rewrite(self._take_all_lost())
-            now = time.monotonic()
+            now = self.watched_at = time.monotonic()
             if self._has_news and now >= note_at:
                 note_at = now + LMCACHE_NOTE_S
                 await self.note()

@@ -19,7 +19,7 @@ from query_api.replica.lag import NEVER, LagTracker
 from query_api.replica.registry_table import RegistryTable
 from schemas.identities import Offset, PrefixScope, PublisherKey
 from schemas.positions import Heartbeat, Position, PublisherState
-from schemas.registration import Registration
+from schemas.registration import Registered, Registration
 from streams.kernel.interface import Kernel
 from streams.table.rows.format import OWNER_KEY
 from streams.table.rows.source import SkippedRow
@@ -52,6 +52,11 @@ class TableReader(Protocol):
     @property
     def publishers(self) -> dict[PublisherKey, PublisherState]:
         """What is folded of each publisher."""
+        ...
+
+    @property
+    def registrations(self) -> dict[PublisherKey, Registered]:
+        """Who is registered, as the log says."""
         ...
 
     @property

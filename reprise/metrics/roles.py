@@ -8,6 +8,7 @@ from reprise.metrics.audit import AUDIT, KeptAnswers
 from reprise.metrics.delivery import DELIVERY, MEMBERSHIP, REACHABLE
 from reprise.metrics.family import RoleCollector
 from reprise.metrics.http import HTTP
+from reprise.metrics.lmcache import LMCACHE, Lmcache
 from reprise.metrics.log import COMMANDS, DISK, FOLLOWED, HISTORY, LOG, WAITING
 from reprise.metrics.process import PROCESS, Role, process_registry
 from reprise.metrics.publishers import FOLDED, RECEIVED, REPLAY, STANDINGS, Received, received
@@ -18,6 +19,7 @@ from schemas.conditions import Part
 from schemas.positions import Position
 
 if TYPE_CHECKING:
+    from bridge.lmcache.distributed import LmcacheBridge
     from bridge.service import Bridge
     from query_api.replica.replica import Replica
     from reprise.embedded.service import EmbeddedService
@@ -63,14 +65,17 @@ def embedded_collector(service: "EmbeddedService") -> RoleCollector:
     collector.add(FOLDED, lambda: dict(loop.fold.publishers))
     collector.add(STANDINGS, service.standings)
     collector.add(INDEX, lambda: loop.fold.kernel)
+    if loop.lmcache is not None:
+        lmcache = loop.lmcache
+        collector.add(LMCACHE, lambda: Lmcache(lmcache.counters, lmcache.dropped_by_reason()))
     return collector
 
 
-def bridge_metrics(bridge: "Bridge") -> CollectorRegistry:
+def bridge_metrics(bridge: "Bridge", lmcache: "LmcacheBridge | None" = None) -> CollectorRegistry:
     """Of a bridge; collected on its loop."""
 
     def internal_errors() -> int:
-        return bridge.faults
+        return bridge.faults + (0 if lmcache is None else lmcache.faults)
 
     def incoming() -> Received:
         publishers = bridge.status().publishers
@@ -89,6 +94,8 @@ def bridge_metrics(bridge: "Bridge") -> CollectorRegistry:
     collector.add(REPLAY, lambda: bridge.pump.replayer)
     collector.add(DELIVERY, lambda: bridge)
     collector.add(MEMBERSHIP, lambda: bridge)
+    if lmcache is not None:
+        collector.add(LMCACHE, lambda: Lmcache(lmcache.service.counters, lmcache.dropped()))
     return _registered(collector)
 
 
