@@ -22,6 +22,8 @@ from typing import Final
 
 from bridge.sockets.reader import open_reader
 from bridge.wire import KINDS
+from query_api.http.lmcache.workers import worker_of
+from query_api.http.lmcache_models import Worker
 from query_api.ports import Health, Positions
 from query_api.table_view import TableView
 from reprise.embedded.audit import AnswerLog
@@ -190,6 +192,13 @@ class EmbeddedService(TableView):
         return [
             registered.registration for registered in list(self.write.fold.registrations.values())
         ]
+
+    async def lmcache_workers(self) -> list[Worker]:
+        """See `query_api.http.lmcache.workers.WorkerSource`."""
+        lmcache = self.write.lmcache
+        if lmcache is None:
+            return []
+        return [worker_of(*view) for view in await lmcache.workers()]
 
     # PublisherRegistry
 
