@@ -40,6 +40,7 @@ from schemas.limits import (
 )
 
 ADMIT: Final = "admit"
+_FURTHER: Final = "*"  # stands for all locations beyond the bound
 
 
 class Contents(Enum):
@@ -161,6 +162,7 @@ class Worker:
         self._pause_s = LMCACHE_SYNC_START_S
         self._heard = False  # something was pushed over the link that is up
         self._unheard_since = 0.0
+        self._was_cut = False  # that link was down since a full sync was asked for, or began
 
     # Its process
 
@@ -190,6 +192,7 @@ class Worker:
         """The link over which it pushes is down: what was under way may be lost."""
         self._heard, self._unheard_since = False, now
         self._unproven.update(self._expected)
+        self._was_cut = True
 
     @property
     def is_whole(self) -> bool:
@@ -208,7 +211,7 @@ class Worker:
         held = self.keys.at(location)
         if held is None:
             self._dropped(Dropped.LOCATIONS, len(operations))
-            self._miss(Reason.LOCATION, location)
+            self._miss(Reason.LOCATION, _FURTHER)
             return
         operations = self._in_order(location, operations)
         if self._held is not None:
@@ -234,7 +237,8 @@ class Worker:
                 is_missing = True
                 break
         self._expected[location] = operations[-1].seq_num + 1
-        self._unproven.discard(location)
+        if expected is not None:
+            self._unproven.discard(location)
         if is_missing:
             self.jumps += 1
             self._miss(Reason.OPERATIONS, location)
@@ -341,6 +345,7 @@ class Worker:
         self.syncs_asked += 1
         self._ask_at = now + self._pause_s
         self._pause_s = min(2 * self._pause_s, LMCACHE_SYNC_AGAIN_MAX_S)
+        self._was_cut = False
         if self._held is None:
             self._held = []
         return reason
@@ -381,8 +386,9 @@ class Worker:
             budget=self._budget,
             now=now,
         )
-        if self._held is None:
+        if self._held is None:  # it was not asked
             self._held = []
+            self._was_cut = False
         return ""
 
     def take_batch(self, message: FullSyncBatch, now: float) -> None:
@@ -439,7 +445,10 @@ class Worker:
             is_sound = False
         self.contents = Contents.PARTIAL
         self._missing.discard(sync.location)
-        self._unproven.discard(sync.location)
+        if not self._was_cut:
+            self._unproven.discard(sync.location)
+        elif sync.location not in self._expected:
+            is_sound = False  # what was lost since the keys were gathered would never show
         self._replay(  # Step 2.
             (one for one in held if was_unknown or one.location == sync.location), _not_written
         )
