@@ -7,7 +7,8 @@ A turn costs what has happened, not what is followed: the system tells which des
 something to say, where libzmq's own poll asks every socket. A descriptor tells of a change only
 once (`Connection.pending`), and each link is looked at when that is due (`Connection.look_at`):
 one that is up every LINK_LOOK_S, or as soon as it has brought much, one whose engine is away as
-often as that is asked for.
+often as that is asked for. What a link brings of a message that has no end shows nowhere but in the
+memory of the process: that is looked at every LINK_GROWTH_LOOK_S.
 """
 
 import heapq
@@ -27,11 +28,14 @@ import zmq
 
 from bridge.sockets.connection import Connection, descriptor_of
 from bridge.sockets.inbox import Inbox
+from bridge.sockets.memory_growth import MemoryGrowth
 from bridge.sockets.probing import Probing
 from bridge.sockets.reader import MessageReader, PlainReader
 from schemas.errors import OpenFilesError, RegistrationConflictError
 from schemas.identities import PublisherKey
 from schemas.limits import (
+    LINK_GROWTH_BYTES,
+    LINK_GROWTH_LOOK_S,
     LINK_WATCH_S,
     LINKS_WATCHED_MAX,
     PUBLISHER_FILES_LEFT_MAX,
@@ -78,6 +82,7 @@ class Subscriber:
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._stopping = False
         self._watch_at = 0.0
+        self._growth = MemoryGrowth()
         self._turned_at = time.monotonic()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         limit = self._context.get(zmq.SOCKET_LIMIT)
@@ -192,7 +197,8 @@ class Subscriber:
         time.sleep(SUBSCRIBER_ERROR_PAUSE_S)
 
     def _turn(self) -> None:
-        told = self._selector.select(0 if self._pending else LINK_WATCH_S)
+        wait_s = LINK_GROWTH_LOOK_S if self._connections else LINK_WATCH_S
+        told = self._selector.select(0 if self._pending else wait_s)
         started = time.monotonic()
         ready, self._pending = self._pending, {}
         commanded = False
@@ -211,6 +217,8 @@ class Subscriber:
         if started >= self._watch_at:
             self._watch_at = started + LINK_WATCH_S
             self._look_at_due(started)
+        if self._growth.take() > LINK_GROWTH_BYTES:
+            self._look_at_what_brings_much()
         self._turned_at = started
         if longest < RECEIVE_BURST_MAX and (longest or self._pending):
             time.sleep(max(0.0, started + SUBSCRIBER_TURN_S - time.monotonic()))
@@ -265,6 +273,12 @@ class Subscriber:
         del self._to_check[-LINKS_WATCHED_MAX:]
         for connection in checked:
             if connection.brings_much():
+                self._watch(connection)
+
+    def _look_at_what_brings_much(self) -> None:
+        """Something has grown by much: it may be a message that has no end. Cost O(links), 1 us."""
+        for connection in list(self._connections.values()):
+            if connection.connected and connection.brings_much():
                 self._watch(connection)
 
     def _look_later(self, connection: Connection) -> None:
@@ -345,5 +359,6 @@ class Subscriber:
             self._connections.popitem()[1].close()
         self._probing.close()
         self._selector.close()
+        self._growth.close()
         self._wake_receiver.close(linger=0)
         self._context.term()

@@ -2,16 +2,20 @@
 
 cargo-mutants would try them with `cargo test` alone, but what specifies this kernel are the tests
 that it shares with the reference kernel. So only its list is used: each mutant is built in a copy
-of the tree, and tried with those, and then with the crate's own tests.
+of the tree, and tried with the crate's own tests, which take seconds, and what survives those with
+the shared ones, for which the whole extension is built.
 """
 
 import json
 import os
+import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +23,9 @@ NATIVE = Path("streams/kernel/native")
 INSTALL = "cargo install cargo-mutants --version 27.1.0 --locked"
 _TESTS_S = 600.0
 _BUILD_S = 600.0
+_CRATE_TESTS_S = 120.0
+_MEMORY_BYTES = 6 * 2**30
+"""Of one process: a mutant may never end to grow a table."""
 _IGNORED = shutil.ignore_patterns(
     ".git", ".venv", "target", "data", "__pycache__", ".*_cache", "*.so"
 )
@@ -67,17 +74,19 @@ def try_file(
     named = _named(listed, source)
     with tempfile.TemporaryDirectory(prefix="reprise-mutants-") as directory:
         copy = _Copy(root, Path(directory), package, tests)
-        if not copy.builds() or not copy.passes():
+        if not copy.builds() or copy.outcome() != "survived":
             raise NotTriedError(
                 f"Expected the tests of {module} to pass without a mutant: run them"
             )
         outcomes = []
-        for mutant in listed:
+        for number, mutant in enumerate(listed):
             (copy.tree / module).write_text(_mutated(source, mutant))
-            if not copy.builds():
-                outcomes.append("unusable")
-            else:
-                outcomes.append("survived" if copy.passes() else "killed")
+            outcomes.append(copy.outcome())
+            print(
+                f"{number + 1}/{len(listed)} {outcomes[-1]}: {mutant['name']}",
+                file=sys.stderr,
+                flush=True,
+            )
     return named, outcomes
 
 
@@ -147,7 +156,19 @@ class _Copy:
         }
         self._built = directory / "target/debug"
 
+    def outcome(self) -> str:
+        """What becomes of the mutant that stands in the tree."""
+        cargo = ["cargo", "test", "--quiet", "--package", self._package]
+        if not self._run([*cargo, "--no-run"], self.tree / NATIVE, _BUILD_S):
+            return "unusable"
+        if not self._run(cargo, self.tree / NATIVE, _CRATE_TESTS_S):
+            return "killed"
+        if not self.builds():
+            return "unusable"
+        return "survived" if self._passes() else "killed"
+
     def builds(self) -> bool:
+        """Builds the extension, and puts it where Python finds it."""
         if not self._run(["cargo", "build", "--quiet"], self.tree / NATIVE, _BUILD_S):
             return False
         library = next(
@@ -158,25 +179,30 @@ class _Copy:
         shutil.copy(library, self.tree / "streams/kernel/_native.abi3.so")
         return True
 
-    def passes(self) -> bool:
+    def _passes(self) -> bool:
         python = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
         python += ["-p", "no:xdist", "-p", "devtools.mutants.profile", "-k", "not reference"]
-        rust = ["cargo", "test", "--quiet", "--package", self._package]
-        return self._run([*python, *self._tests], self.tree, _TESTS_S) and self._run(
-            rust, self.tree / NATIVE, _BUILD_S
-        )
+        return self._run([*python, *self._tests], self.tree, _TESTS_S)
 
     def _run(self, command: list[str], directory: Path, limit_s: float) -> bool:
-        try:
-            done = subprocess.run(
-                command,
-                cwd=directory,
-                env=self._environment,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                timeout=limit_s,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            return False
-        return done.returncode == 0
+        with subprocess.Popen(
+            command,
+            cwd=directory,
+            env=self._environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            preexec_fn=_bound_memory,
+            start_new_session=True,
+        ) as process:
+            try:
+                return process.wait(limit_s) == 0
+            except subprocess.TimeoutExpired:
+                return False
+            finally:
+                # The tests that cargo has started, too: they may never end.
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+
+
+def _bound_memory() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))

@@ -70,3 +70,85 @@ impl Leaving {
         self.queue.iter().map(|left| left.bytes).sum()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entry_table::Keys;
+    use crate::hashing::Placement;
+    use crate::memberships::Memberships;
+
+    /// Entries under the keys 1 to `count`.
+    fn entries(count: u64) -> EntryTable {
+        let (memberships, mut table) = (Memberships::default(), EntryTable::default());
+        let keys = Keys::new(&[], &memberships, Placement::random());
+        (1..=count).for_each(|key| table.insert(key, key as u32, 0, 0, keys));
+        table
+    }
+
+    /// Members 0, 1, ... of scope 5, with a number between them that none has.
+    fn members(count: u32) -> Vec<Option<MemberId>> {
+        (0..count).flat_map(|member| [Some(MemberId { scope: 5, member }), None]).collect()
+    }
+
+    fn numbers(ended: &[MemberId]) -> Vec<u32> {
+        ended.iter().map(|id| id.member).collect()
+    }
+
+    #[test]
+    fn length_is_of_entries_yet_to_be_released_and_members_yet_to_end() {
+        let mut leaving = Leaving::default();
+        assert_eq!(leaving.len(), 0);
+        leaving.push(entries(5), members(3));
+        leaving.push(entries(2), members(1));
+        assert_eq!(leaving.len(), 5 + 3 + 2 + 1);
+        assert_eq!(leaving.take(2).0.len(), 2);
+        assert_eq!(leaving.len(), 9);
+        leaving.take(3);
+        assert_eq!(leaving.ended(2).len(), 2);
+        assert_eq!(leaving.len(), 4);
+    }
+
+    #[test]
+    fn members_end_once_all_entries_of_their_clear_were_taken() {
+        let mut leaving = Leaving::default();
+        leaving.push(entries(3), members(3));
+        assert!(leaving.ended(9).is_empty());
+        let (mut keys, named) = leaving.take(2);
+        assert_eq!(named.iter().flatten().count(), 3);
+        let mut taken: Vec<u64> = keys.drain(..).map(|entry| entry.key).collect();
+        assert!(leaving.ended(9).is_empty());
+        taken.extend(leaving.take(2).0.iter().map(|entry| entry.key));
+        taken.sort_unstable();
+        assert_eq!(taken, [1, 2, 3]);
+        assert_eq!(numbers(&leaving.ended(2)), [1, 2]);
+        assert_eq!(numbers(&leaving.ended(2)), [0]);
+        assert_eq!(leaving.len(), 0);
+    }
+
+    #[test]
+    fn a_clear_ends_before_the_next_one_begins() {
+        let mut leaving = Leaving::default();
+        leaving.push(entries(1), members(1));
+        leaving.push(entries(2), members(2));
+        assert_eq!(leaving.take(9).0.len(), 1);
+        assert!(leaving.take(9).0.is_empty());
+        assert_eq!(numbers(&leaving.ended(1)), [0]);
+        assert_eq!(leaving.take(9).0.len(), 2);
+        assert_eq!(numbers(&leaving.ended(9)), [0, 1]);
+        assert!(leaving.take(9).0.is_empty() && leaving.ended(9).is_empty());
+    }
+
+    #[test]
+    fn memory_of_a_clear_counts_until_it_has_ended() {
+        let (first, second) = (entries(4), entries(4000));
+        let (least, most) = (first.memory_bytes(), second.memory_bytes());
+        let mut leaving = Leaving::default();
+        leaving.push(first, members(1));
+        leaving.push(second, members(1));
+        leaving.take(9);
+        assert_eq!(leaving.memory_bytes(), least + most);
+        leaving.ended(9);
+        assert_eq!(leaving.memory_bytes(), most);
+    }
+}
