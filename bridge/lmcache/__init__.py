@@ -1,20 +1,15 @@
 """LMCache's controller: its three sockets, what its workers hold, and how that reaches the log.
 
-    messages.py    the wire: LMCache's messages, as structs
-    locations.py   LMCache's names of storage backends, as tiers
-    keys.py        the chunk hashes of one worker, and the bound on those of all
-    full_sync.py   one full sync, from its start to its last batch
-    worker.py      one worker: its operations in order, what is missing, what it is asked for
-    member.py      a worker with its links and signs of life
-    peers.py       which worker another one can get chunks from
-    controller.py  all workers: what is answered to a message
-    journal.py     what becomes of a worker, as records
-    confirmed.py   whether a worker is confirmed, for heartbeats into the log
-    links.py       the links of a bound socket, by their descriptors
-    sockets.py     the thread that serves the sockets
+    wire/          LMCache's messages, and its names of storage backends
+    worker/        one worker: operations in order, what is missing, full syncs, records
+    controller/    all workers: what is answered to each message
+    sockets/       the thread that serves the sockets
     service.py     all of these over one log
+    distributed.py a writer and heartbeats of its own, for the service beside a bridge
+    confirmed.py   whether a worker is confirmed, for heartbeats into the log
+    state_file.py  what one run tells the next
     settings.py    addresses, and the model of each instance
 
 A worker freezes its cache until its full sync is answered, so every answer is given on the thread
-of the sockets, from memory: nothing here waits for a log, a disk or a broker.
+of the sockets, from memory: nothing there waits for a log, a disk or a broker.
 """

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 from bridge.lmcache.confirmed import Confirmed
-from bridge.lmcache.controller import Controller
-from bridge.lmcache.counters import LmcacheCounters
-from bridge.lmcache.member import Told, WorkerView
+from bridge.lmcache.controller.controller import Controller
+from bridge.lmcache.controller.counters import LmcacheCounters
+from bridge.lmcache.controller.member import Told, WorkerView
 from bridge.lmcache.settings import Address, Models
-from bridge.lmcache.sockets import ControllerSockets
+from bridge.lmcache.sockets.server import ControllerSockets
 from bridge.lmcache.state_file import State, StateFile, begin_run
 from schemas.answer_states import Doubt
 from schemas.errors import StorageError

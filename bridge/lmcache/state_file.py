@@ -18,7 +18,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from bridge.lmcache.member import Known
+from bridge.lmcache.controller.member import Known
 from schemas.codec import UNUSABLE
 from schemas.errors import StorageError
 from schemas.limits import INCARNATION_MAX, LMCACHE_STATE_BYTES_MAX, LMCACHE_WORKERS_MAX

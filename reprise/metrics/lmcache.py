@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from bridge.lmcache.counters import LmcacheCounters
+from bridge.lmcache.controller.counters import LmcacheCounters
 from reprise.metrics.family import Family, by_label, counter, counters, gauge
 
 

@@ -23,12 +23,11 @@ class History:
         self.random = random.Random(seed)
         self.cache = Cache(Scene())
         self.cache.register()
-        self.link = 100
+        self.link = self.pushed_by = 100
         self.syncs = 0
         self.batches: list[dict[str, object]] = []
         self.sync_id = ""
         self.has_disk = self.random.random() < 0.3
-        self.was_restarted = False
 
     def step(self) -> None:
         weighted: list[tuple[int, Callable[[], None]]] = [
@@ -55,6 +54,7 @@ class History:
         ]
         message = self.cache.operations(*changes, location=location)
         self.cache.scene.push(message, link=self.link)
+        self.pushed_by = self.link
 
     def cut(self) -> None:
         """The link breaks; what was under way may be lost, batches of a full sync included."""
@@ -89,15 +89,21 @@ class History:
         self.ask_status()
 
     def restart_worker(self) -> None:
-        self.cache.scene.controller.link_down(self.link, self.cache.scene.now)
-        self.link += 1
+        before, self.link = self.link, self.link + 1
+        late = self.cache.operations(("admit", self.random.randrange(12)))
         self.batches, self.sync_id = [], ""
-        self.cache.register()
+        has_pushed = before == self.pushed_by  # else nobody can tell whose link it is
+        if not has_pushed or self.random.random() < 0.5:
+            self.cache.scene.controller.link_down(before, self.cache.scene.now)
+            self.cache.register()
+        else:
+            self.cache.register()
+            self.cache.scene.push(late, link=before)
 
     def restart_bridge(self) -> None:
         locations = self.cache.scene.controller.known()[0].locations
         restarted(self.cache, *locations)
-        self.was_restarted = True
+        self.link += 1
         self.cache.scene.ask(self.cache.message("FullSyncStatus", sync_id="none"), REPLY)
 
     def check(self) -> None:
@@ -109,8 +115,7 @@ class History:
         self.batches = []
         for _ in range(12):
             self.cache.scene.wait(limits.LMCACHE_SYNC_AGAIN_MAX_S + 1)
-            self.cache.beat()
-            self.begin_sync()
+            self.beat()
             while self.batches:
                 self.push_batch()
             self.operate()

@@ -5,9 +5,9 @@ from typing import Any
 
 import msgpack
 
-from bridge.lmcache.controller import Controller
-from bridge.lmcache.member import Known, Told
-from bridge.lmcache.messages import Reply, Request, decode, encode
+from bridge.lmcache.controller.controller import Controller
+from bridge.lmcache.controller.member import Known, Told
+from bridge.lmcache.wire.messages import Reply, Request, decode, encode
 from bridge.lmcache.settings import Models
 from schemas.answer_states import Doubt
 from schemas.codec import decode_record_events
@@ -135,6 +135,7 @@ class Cache:
         self.numbers: dict[str, int] = {}
         self.peer: str | None = f"{instance_id}:8200"
         self.links = 0
+        self.is_registered = False
 
     @property
     def publisher(self) -> PublisherKey:
@@ -149,8 +150,10 @@ class Cache:
         return {"ip": "10.0.0.1", "port": 9000, "peer_init_url": self.peer}
 
     def register(self) -> dict[str, Any]:
-        """As a new process: it holds nothing."""
+        """As a new process: it holds nothing, and its links are other ones."""
         self.held, self.numbers = {CPU: set()}, {}
+        self.links += 100 if self.is_registered else 0
+        self.is_registered = True
         return self.scene.ask(self.message("Register", **self._address()), REPLY + self.links)
 
     def beat(self) -> list[str]:

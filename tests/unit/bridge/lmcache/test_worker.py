@@ -2,8 +2,8 @@
 
 import pytest
 
-from bridge.lmcache.member import Known
-from bridge.lmcache.worker import Reason
+from bridge.lmcache.controller.member import ENDED, Known
+from bridge.lmcache.worker.reasons import Reason
 from schemas import limits
 from schemas.answer_states import Doubt
 from tests.lmcache import DISK
@@ -140,9 +140,12 @@ def test_a_loss_on_disk_is_not_repaired_by_a_full_sync(cache: Cache) -> None:
     cache.admit(4, location=DISK)
     assert cache.degraded == Reason.OPERATIONS
     assert cache.beat() == [], "it would bring nothing"
+    cache.operations(("admit", 5))
+    cache.admit(6)
+    assert cache.beat() == [Reason.OPERATIONS]
     cache.sync()
     assert cache.degraded == Reason.LOCATION
-    assert cache.indexed == {("CPU", 1), ("DISK", 2), ("DISK", 4)}
+    assert cache.indexed == {("CPU", 1), ("CPU", 5), ("CPU", 6), ("DISK", 2), ("DISK", 4)}
 
 
 def test_a_full_sync_keeps_what_is_on_disk(cache: Cache) -> None:
@@ -173,12 +176,32 @@ def test_what_the_process_before_had_sent_does_not_count(cache: Cache) -> None:
     late = cache.operations(("admit", 3), ("admit", 4))
     later = cache.operations(("admit", 5))
     cache.register()
-    cache.scene.push(late)
-    cache.scene.push(later)
+    cache.scene.push(late, later, cache.message("DeRegister", ip="", port=0), link=PULL)
     cache.admit(6)
     assert cache.indexed == {("CPU", 6)}
     assert cache.degraded is None
-    assert cache.scene.controller.counters.dropped["late_operation"] == 3
+    assert cache.scene.controller.counters.dropped["late_message"] == 3
+
+
+def test_a_link_that_has_ended_says_nothing_of_a_worker_but_what_it_had_brought(
+    cache: Cache,
+) -> None:
+    cache.scene.push(cache.operations(("admit", 1)), link=ENDED)
+    assert cache.indexed == {("CPU", 1)}
+    assert cache.doubt is Doubt.NOT_SYNCED, "what follows may be lost"
+    cache.admit(2)
+    assert cache.doubt is None
+
+
+def test_a_new_process_whose_first_operations_are_lost_is_not_taken_for_the_one_before(
+    cache: Cache,
+) -> None:
+    cache.admit(1, 2)
+    cache.register()
+    cache.operations(("evict", 7), ("evict", 8))  # lost; the process before was as far
+    cache.admit(3)
+    assert cache.degraded == Reason.OPERATIONS
+    assert cache.indexed == {("CPU", 3)}
 
 
 def test_a_worker_that_leaves_is_forgotten(cache: Cache) -> None:
@@ -230,7 +253,9 @@ def test_the_cache_is_released_when_its_own_keys_are_here(scene: Scene, cache: C
     other = Cache(scene, "b")
     other.links = 10
     other.register()
-    cache.admit(1, 2, 3)
+    cache.operations(("admit", 1))  # lost
+    cache.admit(2, 3)
+    cache.beat()
     batches = cache.start_sync()
     answer = cache.status()
     assert (answer["is_complete"], answer["can_exit_freeze"]) == (False, False)
@@ -273,7 +298,9 @@ def test_a_batch_of_another_sync_is_dropped(cache: Cache) -> None:
 
 
 def test_batches_that_do_not_add_up_are_asked_for_again(cache: Cache) -> None:
-    cache.admit(1, 2, 3)
+    cache.operations(("admit", 1))  # lost
+    cache.admit(2, 3)
+    cache.beat()
     for batch in cache.start_sync():
         cache.scene.push(batch)
     assert cache.doubt is None
@@ -282,6 +309,53 @@ def test_batches_that_do_not_add_up_are_asked_for_again(cache: Cache) -> None:
     cache.scene.wait(limits.LMCACHE_SYNC_START_S + 1)
     assert cache.beat() == [Reason.OPERATIONS]
     cache.sync("again")
+    assert cache.degraded is None
+
+
+def test_a_full_sync_that_was_not_asked_for_is_taken_and_asked_for_again(cache: Cache) -> None:
+    cache.admit(1, 2)
+    batches = cache.start_sync("s")  # its keys may be from before the last operation
+    cache.scene.push(*batches)
+    assert cache.status("s")["can_exit_freeze"]
+    assert cache.indexed == cache.truth
+    assert cache.degraded == Reason.UNSOUND
+    assert cache.beat() == [Reason.OPERATIONS]
+    cache.sync("t")
+    assert cache.degraded is None
+
+
+def test_what_came_before_the_request_is_in_the_keys_and_does_not_count_again(
+    cache: Cache,
+) -> None:
+    cache.admit(1, 2)
+    restarted(cache)
+    cache.admit(3)
+    cache.operations(("evict", 3))  # lost
+    cache.admit(4)
+    assert cache.beat() == [Reason.RESTARTED]
+    cache.sync()
+    assert cache.indexed == cache.truth == {("CPU", 1), ("CPU", 2), ("CPU", 4)}
+    assert cache.doubt is None
+
+
+def test_a_full_sync_that_begins_after_it_was_given_up_is_not_believed(cache: Cache) -> None:
+    cache.operations(("admit", 1))  # lost
+    cache.admit(2)
+    cache.beat()
+    batches = cache.start_sync()
+    cache.scene.controller._members["a", 0].worker._sync = None  # as if it came later
+    cache.scene.wait(limits.LMCACHE_SYNC_START_S + 1)
+    cache.evict(2)  # does not wait any more
+    cache.scene.ask(
+        cache.message(
+            "FullSyncStart", location="LocalCPUBackend", sync_id="s", total_keys=2, batch_count=1
+        )
+    )
+    cache.scene.push(*batches)
+    assert cache.degraded == Reason.UNSOUND
+    assert cache.beat() == [Reason.OPERATIONS]
+    cache.sync("again")
+    assert cache.indexed == cache.truth
     assert cache.degraded is None
 
 
@@ -464,6 +538,22 @@ def test_a_worker_whose_requests_have_no_link_is_not_confirmed(cache: Cache) -> 
     cache.scene.controller.link_down(REPLY, cache.scene.now)
     cache.scene.settle()
     assert cache.doubt is Doubt.LINK_DOWN
+
+
+def test_a_link_that_may_have_been_its_own_leaves_a_full_sync_unproven(cache: Cache) -> None:
+    cache.admit(1, 2)
+    scene = restarted(cache)
+    cache.beat()
+    batches = cache.start_sync()
+    cache.operations(("evict", 2))  # lost with the link that it went over
+    scene.controller.link_down(77, scene.now)
+    scene.push(*batches)
+    assert cache.degraded == Reason.UNSOUND
+    scene.wait(limits.LMCACHE_SYNC_START_S + 1)
+    assert cache.beat() == [Reason.OPERATIONS]
+    cache.sync("again")
+    assert cache.indexed == cache.truth == {("CPU", 1)}
+    assert cache.doubt is None
 
 
 def test_a_worker_that_has_pushed_nothing_for_long_is_asked(cache: Cache) -> None:

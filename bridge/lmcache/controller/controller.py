@@ -14,11 +14,19 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from bridge.lmcache.counters import LmcacheCounters
-from bridge.lmcache.journal import Journal, NextIncarnation
-from bridge.lmcache.keys import Budget
-from bridge.lmcache.member import Known, LinkId, Member, Told, WorkerId, WorkerView
-from bridge.lmcache.messages import (
+from bridge.lmcache.controller.counters import LmcacheCounters
+from bridge.lmcache.controller.member import (
+    ENDED,
+    Known,
+    LinkId,
+    Member,
+    Told,
+    WorkerId,
+    WorkerView,
+)
+from bridge.lmcache.controller.peers import look_up
+from bridge.lmcache.settings import Models
+from bridge.lmcache.wire.messages import (
     NOT_FOUND,
     BatchedKVOperation,
     BatchedP2PLookup,
@@ -42,9 +50,10 @@ from bridge.lmcache.messages import (
     Reply,
     Request,
 )
-from bridge.lmcache.peers import look_up
-from bridge.lmcache.settings import Models
-from bridge.lmcache.worker import Worker, released
+from bridge.lmcache.worker.journal import Journal, NextIncarnation
+from bridge.lmcache.worker.keys import Budget
+from bridge.lmcache.worker.reasons import Dropped
+from bridge.lmcache.worker.worker import Worker, released
 from schemas.answer_states import Doubt
 from schemas.identities import PublisherKey
 from schemas.limits import LMCACHE_SYNCS_AT_ONCE_MAX, LMCACHE_WORKER_S, LMCACHE_WORKERS_MAX
@@ -88,6 +97,7 @@ class Controller:
         self._touched: dict[WorkerId, None] = {}
         self._named: dict[WorkerId, tuple[str, ...]] = {}
         self._ended = Counter[str]()
+        self._strays = 0  # links that have ended, and nobody knows whose they were
         for one in known:
             member = self._join(one.registration, one.locations)
             member.journal.register(one.registration)  # the log may have lost that
@@ -97,8 +107,8 @@ class Controller:
     def answer(
         self, request: Request, link: LinkId, heartbeat_url: str, now: float, wall: float
     ) -> Reply:
-        """The answer to a request that came over a link; the worker's heartbeats are to go to
-        `heartbeat_url`.
+        """The answer to a request that came over a link, or `ENDED`; the worker's heartbeats are to
+        go to `heartbeat_url`.
         """
         self.counters.messages[type(request).__name__] += 1
         match request:
@@ -127,12 +137,16 @@ class Controller:
 
     def _push(self, member: Member, message: Pushed, link: LinkId, now: float) -> None:
         key = (message.instance_id, message.worker_id)
+        if link == member.late_by:
+            self.counters.drop(Dropped.LATE)
+            return
         self._touch(key, now)
-        if member.pushes_by != link:
-            self._link(key, link)
-            member.pushes_by = link
         worker = member.worker
-        worker.heard()
+        if link != ENDED:
+            if member.pushes_by != link:
+                self._link(key, link)
+                member.pushes_by = link
+            worker.heard()
         match message:
             case BatchedKVOperation():
                 self.counters.operations += len(message.operations)
@@ -156,7 +170,7 @@ class Controller:
         if isinstance(member, Error):
             return member
         member.worker.begin(now)
-        member.pushes_by = None
+        member.late_by, member.pushes_by = member.pushes_by, None
         member.heartbeat_at = member.heartbeat_wall = member.interval_s = 0.0
         self._ask(member, link, now)
         return RegisterRet(extra_config={"heartbeat_url": heartbeat_url})
@@ -199,7 +213,13 @@ class Controller:
     def _join(self, registration: Registration, locations: Iterable[str] = ()) -> Member:
         key = (registration.instance_id, registration.dp_rank)
         journal = Journal(registration.publisher, self._next_incarnation, self._clock)
-        worker = Worker(journal, self._budget, self.counters.drop, locations)
+        worker = Worker(
+            journal,
+            self._budget,
+            self.counters.drop,
+            strays=lambda: self._strays,
+            locations=locations,
+        )
         member = self._members[key] = Member(registration, worker, journal)
         self._touched[key] = None
         self._note_known(key, member)
@@ -217,7 +237,7 @@ class Controller:
         records = () if is_logged else member.journal.take()
         publisher = member.registration.publisher
         self._gone.append(Told(publisher, records, Doubt.NOT_FOLLOWED, is_gone=True))
-        for link in (member.pushes_by, member.asks_by):
+        for link in (member.pushes_by, member.late_by, member.asks_by):
             if link is not None:
                 self._unlink(key, link)
         self._touched.pop(key, None)
@@ -302,7 +322,7 @@ class Controller:
     def _ask(self, member: Member, link: LinkId, now: float) -> None:
         key = (member.registration.instance_id, member.registration.dp_rank)
         self._touch(key, now)
-        if member.asks_by != link:
+        if link not in (member.asks_by, ENDED):
             self._link(key, link)
             member.asks_by = link
 
@@ -315,13 +335,22 @@ class Controller:
         if not keys:
             self._links.pop(link, None)
 
-    def link_down(self, link: LinkId, now: float) -> None:
-        """A link has ended. Cost O(workers that used it)."""
-        for key in self._links.pop(link, {}):
+    def link_down(self, link: LinkId, now: float, *, pushes: bool = True) -> None:
+        """A link has ended; `pushes`: it was one of the PULL socket. Cost O(workers that used it).
+
+        One of which nothing had come may have been any worker's, and what it sent is lost.
+        """
+        users = self._links.pop(link, None)
+        if users is None:
+            self._strays += pushes
+            return
+        for key in users:
             member = self._members.get(key)
             if member is None:
                 continue
             self._touched[key] = None
+            if member.late_by == link:
+                member.late_by = None
             if member.pushes_by == link:
                 member.pushes_by = None
                 member.worker.unlink(now)

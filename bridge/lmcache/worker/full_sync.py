@@ -10,8 +10,8 @@ from array import array
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from bridge.lmcache.keys import Budget
-from bridge.lmcache.messages import key_of
+from bridge.lmcache.wire.messages import key_of
+from bridge.lmcache.worker.keys import Budget
 from schemas.limits import (
     LMCACHE_MISSING_NAMED_MAX,
     LMCACHE_SYNC_BATCHES_MAX,

@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Callable
 from typing import Final
 
-from bridge.lmcache.locations import Tier
+from bridge.lmcache.wire.locations import Tier
 from bridge.sequencing.window import Window
 from schemas.arrays import to_little_endian
 from schemas.events import BlockEvent, Removed, Stored, encode_run

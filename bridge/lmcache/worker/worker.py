@@ -17,14 +17,12 @@ before that moment or after it, in a set the last one decides. Nothing that come
 discarded, as LMCache's own controller does.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
-from bridge.lmcache.full_sync import FullSync
-from bridge.lmcache.keys import Budget, Keys
-from bridge.lmcache.locations import SYNCED, Tier, tier_of
-from bridge.lmcache.messages import (
+from bridge.lmcache.wire.locations import SYNCED, Tier, tier_of
+from bridge.lmcache.wire.messages import (
     FullSyncBatch,
     FullSyncEnd,
     FullSyncStart,
@@ -32,12 +30,12 @@ from bridge.lmcache.messages import (
     Operation,
     key_of,
 )
-from schemas.limits import (
-    LMCACHE_HELD_S,
-    LMCACHE_SYNC_AGAIN_MAX_S,
-    LMCACHE_SYNC_START_S,
-    LMCACHE_UNHEARD_S,
-)
+from bridge.lmcache.worker.full_sync import FullSync
+from bridge.lmcache.worker.keys import Budget, Keys
+from bridge.lmcache.worker.numbering import Numbering
+from bridge.lmcache.worker.reasons import Count, Dropped, Reason
+from bridge.lmcache.worker.waiting import Held, Since, Waiting
+from schemas.limits import LMCACHE_SYNC_AGAIN_MAX_S, LMCACHE_SYNC_START_S, LMCACHE_UNHEARD_S
 
 ADMIT: Final = "admit"
 _FURTHER: Final = "*"  # stands for all locations beyond the bound
@@ -51,56 +49,12 @@ class Contents(Enum):
     UNKNOWN = "unknown"
 
 
-class Reason:
-    """Why an incarnation begins, or what is missing: words in the log, and in LMCache's own."""
-
-    REGISTERED: Final = "registered"
-    FULL_SYNC: Final = "full_sync"
-    RESTARTED: Final = "controller_restart"
-    REWRITTEN: Final = "log_lost_records"
-    OPERATIONS: Final = "operations_missed"
-    NOT_SYNCED: Final = "not_synced"
-    NO_ROOM: Final = "too_many_keys"
-    LOCATION: Final = "location_not_synced"
-    UNSOUND: Final = "full_sync_unsound"
-    UNHEARD: Final = "nothing_pushed"
-
-
-class Dropped:
-    """Why something that came is not used: labels of reprise_lmcache_dropped_total."""
-
-    NO_ROOM: Final = "too_many_keys"
-    LOCATIONS: Final = "too_many_locations"
-    LATE: Final = "late_operation"
-    BATCH: Final = "unexpected_batch"
-
-
-class Address(NamedTuple):
-    """Where a worker is.
-
-    Attributes:
-        ip, port: of its socket for commands.
-        peer_url: `host:port` for other workers, or "".
-    """
-
-    ip: str
-    port: int
-    peer_url: str
-
-
-class _Held(NamedTuple):
-    """Operations that wait."""
-
-    location: str
-    operations: Sequence[Operation]
-
-
 class _Put(Protocol):
     def __call__(self, tier: Tier, key: int, *, is_stored: bool) -> None: ...
 
 
 class Lines(Protocol):
-    """What is written of a worker; see `bridge.lmcache.journal.Journal`."""
+    """What is written of a worker; see `bridge.lmcache.worker.journal.Journal`."""
 
     def begin(self, reason: str) -> None:
         """See `Journal`."""
@@ -115,14 +69,6 @@ class Lines(Protocol):
         ...
 
 
-class Count(Protocol):
-    """Counts what happens, by a word."""
-
-    def __call__(self, reason: str, count: int = 1, /) -> None:
-        """It has happened so often."""
-        ...
-
-
 class Worker:
     """See the module. Times are monotonic seconds.
 
@@ -130,6 +76,7 @@ class Worker:
         lines: of its publisher.
         budget: of all workers.
         dropped: counts what is dropped, see `Dropped`.
+        strays: how many links have ended of which nobody knows whether they were the worker's.
         locations: those of which an earlier process of this bridge has written: what they hold is
             not known, and only of one of them a full sync tells it.
 
@@ -141,7 +88,13 @@ class Worker:
     """
 
     def __init__(
-        self, lines: Lines, budget: Budget, dropped: Count, locations: Iterable[str] = ()
+        self,
+        lines: Lines,
+        budget: Budget,
+        dropped: Count,
+        *,
+        strays: Callable[[], int],
+        locations: Iterable[str] = (),
     ) -> None:
         self.keys = Keys(budget)
         self.contents = Contents.UNKNOWN
@@ -149,30 +102,24 @@ class Worker:
         self._lines = lines
         self._budget = budget
         self._dropped = dropped
-        self._expected: dict[str, int] = {}  # by location, the next number
-        self._late: dict[str, int] = {}  # the same of the process before
+        self._strays = strays
+        self._numbering = Numbering()
         self._missing = set(locations) - {SYNCED}  # of these locations something is
-        self._unproven: set[str] = set()  # a link was down: the next number will tell
-        self._is_new = False  # the process was seen from its beginning
         self._sync: FullSync | None = None
-        self._held: list[_Held] | None = []
-        self._held_count = 0
-        self._held_until: float | None = None
+        self._since: Since | None = None  # of a full sync that is asked for, or under way
+        self._waiting = Waiting(budget)
         self._ask_at = 0.0
         self._pause_s = LMCACHE_SYNC_START_S
         self._heard = False  # something was pushed over the link that is up
         self._unheard_since = 0.0
-        self._was_cut = False  # that link was down since a full sync was asked for, or began
 
     # Its process
 
     def begin(self, now: float) -> None:
         """A new process: it holds nothing, and numbers from 0."""
         self.end()
-        self._late, self._expected = self._expected, {}
+        self._numbering = Numbering(is_new=True)
         self._missing.clear()
-        self._unproven.clear()
-        self._is_new = True
         self._ask_at, self._pause_s = 0.0, LMCACHE_SYNC_START_S
         self._heard, self._unheard_since = False, now
         self.contents = Contents.WHOLE
@@ -181,7 +128,8 @@ class Worker:
     def end(self) -> None:
         """Drops what is held of it."""
         self._drop_sync()
-        self._drop_held()
+        self._since = None
+        self._waiting.close()
         self.keys.clear()
 
     def heard(self) -> None:
@@ -191,13 +139,14 @@ class Worker:
     def unlink(self, now: float) -> None:
         """The link over which it pushes is down: what was under way may be lost."""
         self._heard, self._unheard_since = False, now
-        self._unproven.update(self._expected)
-        self._was_cut = True
+        self._numbering.cut()
+        if self._since is not None:
+            self._since.was_cut = True
 
     @property
     def is_whole(self) -> bool:
         """Whether all that it holds is known, and nothing that came may be missing."""
-        return self.contents is Contents.WHOLE and self._heard and not self._unproven
+        return self.contents is Contents.WHOLE and self._heard and not self._numbering.unproven
 
     @property
     def locations(self) -> list[str]:
@@ -208,55 +157,23 @@ class Worker:
 
     def operate(self, location: str, operations: Sequence[Operation], now: float) -> None:
         """Takes operations that came together. Cost O(operations)."""
+        if not operations:
+            return
         held = self.keys.at(location)
         if held is None:
             self._dropped(Dropped.LOCATIONS, len(operations))
             self._miss(Reason.LOCATION, _FURTHER)
             return
-        operations = self._in_order(location, operations)
-        if self._held is not None:
-            self._hold(location, operations, now)
-        if self.contents is not Contents.UNKNOWN:
-            self._apply(location, held, operations, self._lines.put)
-
-    def _in_order(self, location: str, operations: Sequence[Operation]) -> Sequence[Operation]:
-        """Those that are of this process; finds out whether some are missing before them."""
-        expected = self._expected.get(location)
-        if expected is None and self._is_new:
-            operations = self._without_late(location, operations)
-            expected = 0
-        if not operations:
-            return operations
-        first = operations[0].seq_num
-        # Whoever numbers on where nobody has listened may have stored before.
-        is_missing = (
-            first != (expected or 0) if expected is not None or location != SYNCED else False
-        )
-        for place, operation in enumerate(operations, first):
-            if operation.seq_num != place:
-                is_missing = True
-                break
-        self._expected[location] = operations[-1].seq_num + 1
-        if expected is not None:
-            self._unproven.discard(location)
-        if is_missing:
+        if not self._numbering.follows(location, operations):
             self.jumps += 1
             self._miss(Reason.OPERATIONS, location)
-        return operations
-
-    def _without_late(self, location: str, operations: Sequence[Operation]) -> Sequence[Operation]:
-        """What the process before has sent may come after its successor has registered."""
-        late = self._late.get(location)
-        if not late:
-            return operations
-        count = 0
-        while count < len(operations) and operations[count].seq_num == late:
-            late += 1
-            count += 1
-        self._late[location] = late
-        if count:
-            self._dropped(Dropped.LATE, count)
-        return operations[count:]
+        if self._waiting.is_open and not self._waiting.add(Held(location, operations), now):
+            self._dropped(Dropped.NO_ROOM, len(operations))
+            self._miss(Reason.NO_ROOM, location)
+            if self.contents is Contents.UNKNOWN:
+                self._release_waiting()
+        if self.contents is not Contents.UNKNOWN:
+            self._apply(location, held, operations, self._lines.put)
 
     def _apply(
         self, location: str, held: set[int], operations: Sequence[Operation], put: _Put
@@ -282,46 +199,36 @@ class Worker:
     def _miss(self, reason: str, location: str) -> None:
         """Something of the location is missing; the log is told once."""
         self._missing.add(location)
-        sync = self._sync
-        if sync is not None and sync.location == location and not sync.is_whole:
-            sync.is_unsound = True
+        if self._since is not None:
+            self._since.lost.add(location)
         if self.contents is Contents.WHOLE:
             self.contents = Contents.PARTIAL
             self._lines.gap(reason)
 
     # What waits for a full sync
 
-    def _hold(self, location: str, operations: Sequence[Operation], now: float) -> None:
-        assert self._held is not None, "they are held for a full sync"
-        if self._budget.take(len(operations)):
-            self._held.append(_Held(location, operations))
-            self._held_count += len(operations)
-            if self._held_until is None:
-                self._held_until = now + LMCACHE_HELD_S
-            return
-        self._dropped(Dropped.NO_ROOM, len(operations))
-        self._miss(Reason.NO_ROOM, location)
-        if self.contents is Contents.UNKNOWN:
-            self._release_held()
+    def _drop_waiting(self) -> None:
+        """A full sync that was asked for before must not be believed: operations are gone that came
+        after its keys.
+        """
+        self._waiting.close()
+        if self._since is not None:
+            self._since.is_broken = True
 
-    def _drop_held(self) -> None:
-        self._budget.give_back(self._held_count)
-        self._held, self._held_count, self._held_until = None, 0, None
-
-    def _release_held(self) -> None:
+    def _release_waiting(self) -> None:
         """No full sync has come: what waited is written behind a gap."""
-        held = self._held or []
-        self._drop_held()
+        held = list(self._waiting)
+        self._drop_waiting()
         self._missing.add(SYNCED)
         self.contents = Contents.PARTIAL
         self._lines.begin(Reason.RESTARTED)
         self._lines.gap(Reason.NOT_SYNCED)
         self._replay(held, self._lines.put)
 
-    def _replay(self, held: Iterable[_Held], put: _Put) -> None:
+    def _replay(self, held: Iterable[Held], put: _Put) -> None:
         for location, operations in held:
             keys = self.keys.at(location)
-            assert keys is not None, "operations at further locations are not held"
+            assert keys is not None, "operations at further locations do not wait"
             self._apply(location, keys, operations, put)
 
     def look(self, now: float) -> None:
@@ -329,11 +236,12 @@ class Worker:
         sync = self._sync
         if sync is not None and not sync.is_whole and sync.is_idle(now):
             self._drop_sync()
+            self._since = None
         if self.contents is Contents.UNKNOWN:
-            if self._held_until is not None and now >= self._held_until and not self.is_syncing:
-                self._release_held()
-        elif self._held is not None and not self.is_freezing(now):
-            self._drop_held()  # it was asked, and has not begun
+            if self._waiting.is_over(now) and not self.is_syncing:
+                self._release_waiting()
+        elif self._waiting.is_open and not self.is_freezing(now):
+            self._drop_waiting()  # it was asked, and has not begun
 
     # Full syncs
 
@@ -345,9 +253,9 @@ class Worker:
         self.syncs_asked += 1
         self._ask_at = now + self._pause_s
         self._pause_s = min(2 * self._pause_s, LMCACHE_SYNC_AGAIN_MAX_S)
-        self._was_cut = False
-        if self._held is None:
-            self._held = []
+        if self._since is None:  # or it may yet begin what it was asked for before
+            self._since = Since(len(self._waiting), self._strays(), self._numbering)
+        self._waiting.open()
         return reason
 
     def _wants(self, now: float) -> str:
@@ -355,7 +263,7 @@ class Worker:
             return Reason.RESTARTED
         if SYNCED in self._missing:
             return Reason.OPERATIONS
-        is_unsure = not self._heard or SYNCED in self._unproven
+        is_unsure = not self._heard or SYNCED in self._numbering.unproven
         if is_unsure and now - self._unheard_since > LMCACHE_UNHEARD_S:
             return Reason.UNHEARD
         return ""
@@ -370,7 +278,11 @@ class Worker:
         return self.is_syncing or now < self._ask_at
 
     def start_sync(self, message: FullSyncStart, now: float) -> str:
-        """The worker will send all that it holds; returns why it may not, or ""."""
+        """The worker will send all that it holds; returns why it may not, or "".
+
+        One that was not asked for, as by the bridge before this one, may have keys from before the
+        first operation that is known here: it is taken, and asked for again.
+        """
         sync = self._sync
         if sync is not None and sync.sync_id == message.sync_id:
             return ""  # the answer to the first attempt was lost
@@ -378,6 +290,9 @@ class Worker:
         if refusal:
             return refusal
         self._drop_sync()
+        if self._since is None:
+            self._since = Since(0, self._strays(), (), is_broken=True)
+        self._waiting.open()
         self._sync = FullSync(
             sync_id=message.sync_id,
             location=message.location,
@@ -386,9 +301,6 @@ class Worker:
             budget=self._budget,
             now=now,
         )
-        if self._held is None:  # it was not asked
-            self._held = []
-            self._was_cut = False
         return ""
 
     def take_batch(self, message: FullSyncBatch, now: float) -> None:
@@ -431,30 +343,40 @@ class Worker:
         """All batches are here. The order is the guarantee:
 
         Step 1. they are what the location held.
-        Step 2. what came since follows: of the location, and where nothing was known of all.
+        Step 2. what came since it was asked for follows; of other locations, where nothing was
+                known, all that came.
         Step 3. all that is known is written, in the place of whatever the log has.
         """
-        held = self._held or []
+        since, self._since = self._since, None
+        assert since is not None, "start_sync made one"
+        held = self._waiting.close()
         was_unknown = self.contents is Contents.UNKNOWN
+        location = sync.location
         keys = set(sync.keys())
-        is_sound = sync.has_all and not sync.is_unsound
+        is_sound = sync.has_all and not since.is_broken and location not in since.lost
         sync.release()
-        self._drop_held()
-        if not self.keys.replace(sync.location, keys):  # Step 1.
+        if not self.keys.replace(location, keys):  # Step 1.
             self._dropped(Dropped.NO_ROOM, len(keys))
             is_sound = False
         self.contents = Contents.PARTIAL
-        self._missing.discard(sync.location)
-        if not self._was_cut:
-            self._unproven.discard(sync.location)
-        elif sync.location not in self._expected:
+        if not since.was_cut and since.strays == self._strays():
+            self._numbering.prove(location)
+        elif location not in since.numbered:
             is_sound = False  # what was lost since the keys were gathered would never show
+        if is_sound:
+            self._missing.discard(location)
         self._replay(  # Step 2.
-            (one for one in held if was_unknown or one.location == sync.location), _not_written
+            (
+                one
+                for number, one in enumerate(held)
+                if (one.location == location and number >= since.first)
+                or (one.location != location and was_unknown)
+            ),
+            _not_written,
         )
         if not is_sound:
             sync.is_unsound = True
-            self._missing.add(sync.location)
+            self._missing.add(location)
         self._write_all(Reason.FULL_SYNC)  # Step 3.
         if self._missing:
             self._lines.gap(Reason.LOCATION if is_sound else Reason.UNSOUND)

@@ -5,25 +5,36 @@ link has ended. So of a worker that says nothing it is known whether what it sen
 heartbeats end a link that is dead.
 
 A message that never ends is kept by libzmq until it does: a link that has brought far more than was
-taken of it is closed, and so is one too many.
+taken of it is closed. So is one too many, and one for which there is hardly a file left.
 """
 
 import itertools
 import logging
 import os
+import resource
 import socket
+import sys
 from collections.abc import Iterator
 from typing import Final
 
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
+from bridge.lmcache.controller.member import ENDED, LinkId
 from bridge.sockets.received_bytes import ReceivedBytes
-from schemas.limits import LMCACHE_LINK_BYTES, LMCACHE_LINKS_MAX
+from schemas.limits import (
+    LMCACHE_LINK_BYTES,
+    LMCACHE_LINKS_MAX,
+    OPEN_FILES_MAX,
+    PUBLISHER_FILES_LEFT_MAX,
+    PUBLISHER_FILES_SHARE,
+)
 
 _logger = logging.getLogger(__name__)
 
 _EVENTS: Final = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
+_TELLS: Final = sys.platform == "linux"  # what a link has received
+_GREETING_BYTES: Final = 64  # of ZMTP
 _numbers = itertools.count(1)
 _monitor_numbers = itertools.count(1)
 
@@ -34,6 +45,11 @@ class _Link:
         self.taken_bytes = 0
         self.received = ReceivedBytes()
         self.received.follow(descriptor)
+
+    @property
+    def is_peer(self) -> bool:
+        """Whether it has brought more than one that only looks whether the port is open."""
+        return not _TELLS or self.received.total_bytes() >= _GREETING_BYTES
 
 
 class Links:
@@ -52,6 +68,7 @@ class Links:
         self, context: "zmq.Context[zmq.Socket[bytes]]", socket: "zmq.Socket[bytes]"
     ) -> None:
         self.refused = self.broken = 0
+        self._descriptor_max = _descriptor_max()
         self._socket = socket
         address = f"inproc://lmcache-links-{next(_monitor_numbers)}"
         socket.monitor(address, _EVENTS)
@@ -68,34 +85,36 @@ class Links:
     def __len__(self) -> int:
         return len(self._links)
 
-    def read_events(self) -> Iterator[int]:
-        """The links that have ended since the last call."""
+    def read_events(self) -> Iterator[LinkId]:
+        """The links that have ended since the last call.
+
+        Who reads this after it has taken a message, and before it asks `note` for its link, knows
+        that link: libzmq tells of a link before it hands out what came by it. Descriptors are used
+        again, so in another order a link might be taken for the one before it.
+        """
         while True:
             try:
                 message = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))
             except zmq.Again:
                 return
             descriptor = message["value"]
+            ended = self._links.pop(descriptor, None)
+            if ended is not None:
+                is_peer = ended.is_peer
+                ended.received.close()
+                if is_peer:
+                    yield ended.number
             if message["event"] == zmq.EVENT_ACCEPTED:
-                self._open(descriptor)
-                if len(self._links) > LMCACHE_LINKS_MAX:
+                self._links[descriptor] = _Link(descriptor)
+                if len(self._links) > LMCACHE_LINKS_MAX or descriptor > self._descriptor_max:
                     self.refused += 1
                     shut(descriptor)
-            else:
-                link = self._links.pop(descriptor, None)
-                if link is not None:
-                    link.received.close()
-                    yield link.number
 
-    def _open(self, descriptor: int) -> _Link:
+    def note(self, descriptor: int, size_bytes: int) -> LinkId:
+        """So much was taken that came by this descriptor; returns its link, or `ENDED`."""
         link = self._links.get(descriptor)
         if link is None:
-            link = self._links[descriptor] = _Link(descriptor)
-        return link
-
-    def note(self, descriptor: int, size_bytes: int) -> int:
-        """So much was taken that came by this descriptor; returns its link."""
-        link = self._open(descriptor)
+            return ENDED
         link.taken_bytes += size_bytes
         return link.number
 
@@ -115,6 +134,14 @@ class Links:
         for link in self._links.values():
             link.received.close()
         self._links.clear()
+
+
+def _descriptor_max() -> int:
+    """Descriptors are numbered from below: one above shows that few files are left."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        limit = OPEN_FILES_MAX
+    return limit - min(limit // PUBLISHER_FILES_SHARE, PUBLISHER_FILES_LEFT_MAX)
 
 
 def shut(descriptor: int) -> None:

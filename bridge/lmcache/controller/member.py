@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
-from bridge.lmcache.journal import Journal
-from bridge.lmcache.messages import Register
-from bridge.lmcache.worker import Worker
+from bridge.lmcache.wire.messages import Register
+from bridge.lmcache.worker.journal import Journal
+from bridge.lmcache.worker.worker import Worker
 from schemas.answer_states import Doubt
 from schemas.identities import PublisherKey
 from schemas.limits import LMCACHE_BEAT_LATE_MIN_S, LMCACHE_BEATS_LATE
@@ -20,6 +20,9 @@ WorkerId = tuple[str, int]
 
 LinkId = int
 """A link of one of the sockets; no two have the same."""
+
+ENDED: Final = 0
+"""A link that is no more, whichever it was: what it has brought is taken late."""
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -66,6 +69,8 @@ class Member:
         heartbeat_at: its last heartbeat; `heartbeat_wall` the same in Unix seconds, 0.0 for none.
         interval_s: between its last two heartbeats; 0.0 before the second one.
         pushes_by, asks_by: the links of its messages; None where they are down.
+        late_by: the link by which the process before it has pushed, if that is still there: what
+            comes by it is not of this process.
     """
 
     def __init__(self, registration: Registration, worker: Worker, journal: Journal) -> None:
@@ -77,6 +82,7 @@ class Member:
         self.heartbeat_wall = 0.0
         self.interval_s = 0.0
         self.pushes_by: LinkId | None = None
+        self.late_by: LinkId | None = None
         self.asks_by: LinkId | None = None
         self.doubt: Doubt | None = Doubt.CATCHING_UP  # that was told last
 

@@ -23,13 +23,16 @@ from typing import Final
 
 import zmq
 
-from bridge.lmcache.controller import Controller
-from bridge.lmcache.links import Links, local_host
-from bridge.lmcache.member import Told
-from bridge.lmcache.messages import Error, MessageError, Reply, Request, decode, encode
+from bridge.lmcache.controller.controller import Controller
+from bridge.lmcache.controller.member import Told
 from bridge.lmcache.settings import WILDCARDS, Address
+from bridge.lmcache.sockets.links import Links, local_host
+from bridge.lmcache.wire.messages import Error, MessageError, Reply, Request, decode, encode
+from bridge.sockets.memory_growth import MemoryGrowth
 from schemas.errors import ConfigurationError
 from schemas.limits import (
+    LINK_GROWTH_BYTES,
+    LINK_GROWTH_LOOK_S,
     LINK_HEARTBEAT_MS,
     LINK_HEARTBEAT_WAIT_MS,
     LMCACHE_HANDSHAKE_MS,
@@ -156,16 +159,20 @@ class ControllerSockets:
         poller.register(self._woken, zmq.POLLIN)
         look_at = 0.0
         is_more = False
+        growth = MemoryGrowth()
         while not self._stopping:
             try:
-                poller.poll(0 if is_more else round(1000 * LMCACHE_LOOK_S))
+                poller.poll(0 if is_more else round(1000 * LINK_GROWTH_LOOK_S))
                 is_more = self._turn()
+                if growth.take() > LINK_GROWTH_BYTES:
+                    self._look_at_links()
                 if time.monotonic() >= look_at:
                     look_at = time.monotonic() + LMCACHE_LOOK_S
                     self._look()
             except Exception:
                 self.faults += 1
                 _logger.exception("Unexpected error with a message of LMCache; going on")
+        growth.close()
 
     def _turn(self) -> bool:
         """See the module; False where nothing more has arrived."""
@@ -173,9 +180,8 @@ class ControllerSockets:
         self._drain_wakes()
         is_more = self._answer_all(self._reply)  # Step 1.
         is_more = self._answer_all(self._beat) or is_more
-        for links in self._links.values():  # Step 2.
-            for ended in links.read_events():
-                self._controller.link_down(ended, began)
+        for bound in self._links:  # Step 2.
+            self._read_links(bound)
         is_more = self._take_pushed(began + LMCACHE_TURN_S) or is_more  # Step 3.
         while self._commands:
             self._commands.popleft()()
@@ -186,6 +192,12 @@ class ControllerSockets:
             self.looked_at = began
         return is_more
 
+    def _read_links(self, bound: "zmq.Socket[bytes]") -> Links:
+        links = self._links[bound]
+        for ended in links.read_events():
+            self._controller.link_down(ended, time.monotonic(), pushes=bound is self._pull)
+        return links
+
     def _drain_wakes(self) -> None:
         try:
             while len(os.read(self._woken, 4096)) == 4096:
@@ -193,14 +205,16 @@ class ControllerSockets:
         except BlockingIOError:
             return
 
-    def _look(self) -> None:
-        now = time.monotonic()
+    def _look_at_links(self) -> None:
         for links in self._links.values():
             links.look()
+
+    def _look(self) -> None:
+        self._look_at_links()
         counters = self._controller.counters
         counters.dropped["too_many_links"] = sum(one.refused for one in self._links.values())
         counters.dropped["endless_message"] = sum(one.broken for one in self._links.values())
-        self._controller.look(now)
+        self._controller.look(time.monotonic())
 
     # Requests
 
@@ -218,7 +232,8 @@ class ControllerSockets:
 
     def _answer(self, router: "zmq.Socket[bytes]", frames: "list[zmq.Frame]") -> None:
         descriptor = frames[-1].get(zmq.SRCFD)
-        link = self._links[router].note(descriptor, sum(len(frame.buffer) for frame in frames[1:]))
+        links = self._read_links(router)
+        link = links.note(descriptor, sum(len(frame.buffer) for frame in frames[1:]))
         counters = self._controller.counters
         if len(frames) < 3 or len(frames[1].buffer):
             counters.drop(FRAME_COUNT)
@@ -248,14 +263,14 @@ class ControllerSockets:
     # What is pushed
 
     def _take_pushed(self, until: float) -> bool:
-        controller, links = self._controller, self._links[self._pull]
+        controller = self._controller
         for _ in range(LMCACHE_TURN_MESSAGES):
             try:
                 parts = self._pull.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return False
             size_bytes = sum(len(part.buffer) for part in parts)
-            link = links.note(parts[0].get(zmq.SRCFD), size_bytes)
+            link = self._read_links(self._pull).note(parts[0].get(zmq.SRCFD), size_bytes)
             if len(parts) > LMCACHE_PARTS_MAX:
                 controller.counters.drop(TOO_MANY_PARTS, len(parts) - LMCACHE_PARTS_MAX)
             now = time.monotonic()

@@ -8,9 +8,9 @@ LocalCPUBackend alone, so one that has the chunks there comes first.
 
 from collections.abc import Iterable, Sequence
 
-from bridge.lmcache.locations import SYNCED
-from bridge.lmcache.member import Member
-from bridge.lmcache.messages import NOT_FOUND, BatchedP2PLookup, BatchedP2PLookupRet, key_of
+from bridge.lmcache.controller.member import Member
+from bridge.lmcache.wire.locations import SYNCED
+from bridge.lmcache.wire.messages import NOT_FOUND, BatchedP2PLookup, BatchedP2PLookupRet, key_of
 from schemas.identities import StreamKey
 from schemas.limits import LMCACHE_HASHES_MAX
 
