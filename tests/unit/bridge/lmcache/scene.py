@@ -7,8 +7,8 @@ import msgpack
 
 from bridge.lmcache.controller.controller import Controller
 from bridge.lmcache.controller.member import Known, Told
-from bridge.lmcache.wire.messages import Reply, Request, decode, encode
 from bridge.lmcache.settings import Models
+from bridge.lmcache.wire.messages import Reply, Request, decode, encode
 from schemas.answer_states import Doubt
 from schemas.codec import decode_record_events
 from schemas.events import Removed, Stored
