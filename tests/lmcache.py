@@ -91,6 +91,19 @@ class ScriptedWorker:
         commands: list[dict[str, Any]] = answer["commands"]
         return commands
 
+    def heartbeat_or_nothing(self) -> list[dict[str, Any]]:
+        """The same, where the answer may stay away: the link is down, or the service."""
+        try:
+            return self.heartbeat()
+        except zmq.Again:
+            return []
+
+    def ask_raw(self, payload: bytes) -> dict[str, Any]:
+        """Any bytes as a request, and the answer."""
+        self._requests.send_multipart([b"", payload])
+        answer: dict[str, Any] = msgpack.unpackb(self._requests.recv_multipart()[-1])
+        return answer
+
     def look_up(self, hashes: Sequence[int]) -> list[list[Any]]:
         """Who else has these chunks."""
         answer = self.ask("BatchedP2PLookup", hashes=list(hashes))
@@ -102,6 +115,10 @@ class ScriptedWorker:
     def push(self, *messages: object) -> None:
         """One PUSH message of so many parts."""
         self._push.send_multipart([msgpack.packb(message) for message in messages])
+
+    def push_raw(self, *parts: bytes) -> None:
+        """Any bytes, likewise."""
+        self._push.send_multipart(parts)
 
     def operations(self, kind: str, keys: Iterable[int], location: str = CPU) -> dict[str, object]:
         """A message that these were stored or evicted; they are numbered, sent or not."""

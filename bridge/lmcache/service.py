@@ -1,11 +1,12 @@
 r"""LMCache's controller over one log: the thread of its sockets, and what reaches the log of it.
 
     sockets' thread: message -> controller -> answer
-                                     \-> Told -> waiting -> this loop: sink, heartbeats
+                                     \-> Told -> waiting -> this loop: file, sink, heartbeats
 
-The thread never waits for the loop. What waits between them is bounded; above that, and where the
-sink has dropped something, the controller is asked to write the worker anew: it has in memory all
-that the log must have.
+Who is there, and of which locations, is noted in a file before the log has it: else the next run
+would not know what it has lost. The thread never waits for the loop. What waits between them is
+bounded; above that, and where the sink has dropped something, the controller is asked to write the
+worker anew: it has in memory all that the log must have.
 """
 
 import asyncio
@@ -104,7 +105,10 @@ class LmcacheService:
         self.followed: dict[PublisherKey, Confirmed] = {}
         self._file = StateFile(data)
         self._state = begin_run(self._file, time.time())
-        self._has_news = False
+        self._has_news = False  # that are to be noted; of the sockets' thread
+        self._unnoted: State | None = None
+        self._failed: State | None = None  # that could not be written
+        self._draining_task: asyncio.Task[None] | None = None
         first = self._state.incarnations
         self.controller = Controller(
             models,
@@ -150,9 +154,10 @@ class LmcacheService:
 
     async def end(self) -> None:
         """`run` has ended: stops the thread, and hands over what it has told."""
-        await self.note()
         await asyncio.to_thread(self.stop)
-        self.drain()
+        if self._draining_task is not None:
+            await self._draining_task
+        await self._drain()
 
     # The sockets' thread
 
@@ -161,7 +166,13 @@ class LmcacheService:
 
     def _hand_over(self, told: Sequence[Told]) -> None:
         size_bytes = sum(map(_size_of, told))
+        unnoted = None
+        if self._has_news:
+            self._has_news = False
+            unnoted = self._state_now()
         with self._lock:
+            if unnoted is not None:
+                self._unnoted = unnoted
             if self._waiting_bytes + size_bytes > LMCACHE_WAITING_BYTES_MAX:
                 for one in told:
                     self.dropped += len(one.records)
@@ -177,27 +188,39 @@ class LmcacheService:
             self._draining = True
         if not self._loop.is_closed():
             try:
-                self._loop.call_soon_threadsafe(self.drain)
+                self._loop.call_soon_threadsafe(self._begin_draining)
             except RuntimeError:  # it has just been closed
                 return
 
+    def _state_now(self) -> State:
+        return State(incarnations=self._state.incarnations, workers=tuple(self.controller.known()))
+
     # The log's loop
 
-    def drain(self) -> None:
+    def _begin_draining(self) -> None:
+        self._draining_task = self._loop.create_task(self._drain())
+
+    async def _drain(self) -> None:
         """Hands what waits to the sink, in order."""
         while True:
             with self._lock:
-                if not self._waiting:
+                count = len(self._waiting)
+                unnoted, self._unnoted = self._unnoted, None
+                if not count and unnoted is None:
                     self._draining = False
                     return
-                told = self._waiting.popleft()
-                self._waiting_bytes -= sum(map(_size_of, told))
-            try:
-                self._take(told)
-            except Exception:
-                self.own_faults += 1
-                _logger.exception("Unexpected error with records of LMCache; writing them anew")
-                self._rewrite([one.publisher for one in told if not one.is_gone])
+            if unnoted is not None:
+                await self._note(unnoted)
+            for _ in range(count):
+                with self._lock:
+                    told = self._waiting.popleft()
+                    self._waiting_bytes -= sum(map(_size_of, told))
+                try:
+                    self._take(told)
+                except Exception:
+                    self.own_faults += 1
+                    _logger.exception("Unexpected error with records of LMCache; writing them anew")
+                    self._rewrite([one.publisher for one in told if not one.is_gone])
 
     def _take(self, told: Sequence[Told]) -> None:
         records: list[Record] = []
@@ -248,16 +271,15 @@ class LmcacheService:
         self.sockets.order(forget)
 
     async def run(self) -> None:
-        """Writes what waits and what was lost, until it is cancelled."""
-        self.drain()
-        note_at = 0.0
-        registered_at = time.monotonic()
+        """Writes again what was lost, and what must not grow too old, until it is cancelled."""
+        note_at = registered_at = time.monotonic()
         while True:
             self._rewrite(self._take_all_lost())
             now = self.watched_at = time.monotonic()
-            if self._has_news and now >= note_at:
+            unnoted = self._failed
+            if unnoted is not None and now >= note_at:
                 note_at = now + LMCACHE_NOTE_S
-                await self.note()
+                await self._note(unnoted)
             if now - registered_at > REGISTERED_AGAIN_S:
                 registered_at = now
                 self.sockets.order(self.controller.write_registered)
@@ -271,23 +293,16 @@ class LmcacheService:
                 self._lost.clear()
         return [publisher for publisher in dict.fromkeys(lost) if publisher in self.followed]
 
-    async def note(self) -> None:
-        """Writes down who is registered, for the next run."""
-        self._has_news = False
-        asked: asyncio.Future[State] = asyncio.get_running_loop().create_future()
-
-        def answer() -> None:
-            state = State(
-                incarnations=self._state.incarnations, workers=tuple(self.controller.known())
-            )
-            self._loop.call_soon_threadsafe(_settle, asked, state)
-
-        self.sockets.order(answer)
+    async def _note(self, state: State) -> None:
+        """Writes down who is there, for the next run; where that fails, `run` tries again."""
         try:
-            await asyncio.to_thread(self._file.write, await asked)
+            await asyncio.to_thread(self._file.write, state)
         except StorageError as error:
-            self._has_news = True
-            _logger.warning("Cannot note the workers of LMCache, retrying: %s", error)
+            if self._failed is None:
+                _logger.warning("Cannot note the workers of LMCache, retrying: %s", error)
+            self._failed = state
+        else:
+            self._failed = None
 
     # Views
 

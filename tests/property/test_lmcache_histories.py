@@ -9,7 +9,7 @@ import pytest
 
 from schemas import limits
 from tests.lmcache import CPU, DISK
-from tests.unit.bridge.lmcache.scene import PULL, REPLY, Cache, Scene
+from tests.unit.bridge.lmcache.scene import REPLY, Cache, Scene
 from tests.unit.bridge.lmcache.test_worker import restarted
 
 SEEDS = 400
@@ -23,7 +23,8 @@ class History:
         self.random = random.Random(seed)
         self.cache = Cache(Scene())
         self.cache.register()
-        self.link = self.pushed_by = 100
+        self.link = 1_000_000  # by which is pushed; no other link has such a number
+        self.pushed_by = 0
         self.syncs = 0
         self.batches: list[dict[str, object]] = []
         self.sync_id = ""
@@ -129,7 +130,6 @@ class History:
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_what_is_exact_is_the_workers_cache(seed: int) -> None:
     history = History(seed)
-    history.link = PULL
     for _ in range(STEPS):
         history.step()
     history.finish()

@@ -74,7 +74,8 @@ class Controller:
         known: the workers of the last run: the log says that they are registered.
 
     Attributes:
-        on_known: called where what `known` would tell the next run has changed.
+        on_known: called where what `known` would tell the next run has changed, before `tell` tells
+            of it.
     """
 
     def __init__(
@@ -191,7 +192,7 @@ class Controller:
         member.registration = registration
         member.journal.register(registration)
         self._touched[key] = None
-        self._note_known(key, member)
+        self.on_known()
         return member
 
     def _registration(self, request: Register, wall: float) -> Registration:
@@ -363,7 +364,6 @@ class Controller:
         """
         for key, member in list(self._members.items()):
             member.worker.look(now)
-            self._note_known(key, member)
             if member.alive_at == -math.inf:
                 member.alive_at = now  # of an earlier run: it has as long as the others
             if not member.is_linked and now - member.alive_at > LMCACHE_WORKER_S:
@@ -391,6 +391,7 @@ class Controller:
         told, self._gone = self._gone, []
         for key in self._touched:
             member = self._members[key]
+            self._note_known(key, member)
             records, doubt = member.journal.take(), member.doubt_at(now)
             if records or doubt is not member.doubt:
                 member.doubt = doubt
@@ -418,7 +419,7 @@ class Controller:
 
     def _note_known(self, key: WorkerId, member: Member) -> None:
         locations = tuple(member.worker.locations)
-        if self._named.get(key) != locations or not locations:
+        if self._named.get(key) != locations:
             self._named[key] = locations
             self.on_known()
 
