@@ -12,6 +12,7 @@ import asyncio
 import importlib.abc
 import importlib.machinery
 import json
+import os
 import sys
 import time
 import types
@@ -109,16 +110,17 @@ class _Process:
         self._lmcache = lmcache = _load()
         self._config = lmcache.LMCacheEngineConfig.from_defaults(
             enable_controller=True,
+            chunk_size=options["chunk_size"],
             lmcache_instance_id=options["instance_id"],
             controller_pull_url=options["pull"],
             controller_reply_url=options["reply"],
-            lmcache_worker_ports=[options["port"]] * (options["worker_id"] + 1),
+            lmcache_worker_ports=[options["ports"][0]] * (options["worker_id"] + 1),
             lmcache_worker_heartbeat_delay_time=0,
             lmcache_worker_heartbeat_time=1,
             enable_p2p=True,
             p2p_host="127.0.0.1",
-            p2p_init_ports=[options["port"] + 1] * (options["worker_id"] + 1),
-            p2p_lookup_ports=[options["port"] + 2] * (options["worker_id"] + 1),
+            p2p_init_ports=[options["ports"][1]] * (options["worker_id"] + 1),
+            p2p_lookup_ports=[options["ports"][2]] * (options["worker_id"] + 1),
             extra_config={
                 "full_sync_startup_delay_s": 0.1,
                 "full_sync_status_poll_interval_s": 0.2,
@@ -203,12 +205,14 @@ _COMMANDS = ("admit", "evict", "lose", "look_up", "hash", "state", "leave")
 
 def main() -> None:
     """Runs until there are no more lines."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever else is printed
     process = _Process(json.loads(sys.argv[1]))
     for line in sys.stdin:
         asked = json.loads(line)
         name = asked.pop("do")
         assert name in _COMMANDS, name
-        print(json.dumps(getattr(process, name)(**asked)), flush=True)
+        print(json.dumps(getattr(process, name)(**asked)), file=answers, flush=True)
 
 
 if __name__ == "__main__":
