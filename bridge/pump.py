@@ -36,6 +36,7 @@ from bridge.pace import Pace
 from bridge.paced_append import PacedAppend
 from bridge.ports import Receiver, RecordSink, ReplaySource
 from bridge.sequencing.bulk import Bulk
+from bridge.sequencing.causes import MISSED, NOT_FOLLOWED, RECONNECTED
 from bridge.sequencing.lane import Anchor
 from bridge.sequencing.replay_client import Replayer
 from bridge.sequencing.sequencer import Sequencer
@@ -403,7 +404,7 @@ class Pump:
             self.followed[publisher].begin_again()  # what was confirmed is not what the log has
         self.sequencer.place(publisher, anchor)
         self.followed[publisher].live = True
-        self.repair(publisher, begins=anchor.cursor != NO_CURSOR)
+        self.repair(publisher, begins=anchor.cursor != NO_CURSOR, cause=NOT_FOLLOWED)
 
     def go_on(self, publisher: PublisherKey) -> None:
         """The log has all that was taken of the publisher: what waits follows. Its engine is asked
@@ -465,7 +466,12 @@ class Pump:
     # Repairs
 
     def repair(
-        self, publisher: PublisherKey, *, is_check: bool = False, begins: bool = False
+        self,
+        publisher: PublisherKey,
+        *,
+        is_check: bool = False,
+        begins: bool = False,
+        cause: str = MISSED,
     ) -> None:
         """Holds the publisher, asks its engine for what came after its cursor, then goes on.
 
@@ -473,10 +479,11 @@ class Pump:
             publisher: followed.
             is_check: see `Followed`.
             begins: what has arrived of it, from before its place in the log was known, comes first.
+            cause: why batches may be missing, where it does not wait for another one.
         """
         followed = self.followed[publisher]
         if followed.repair is None or followed.repair.done():
-            self.sequencer.hold(publisher)
+            self.sequencer.hold(publisher, cause)
             followed.is_check, followed.held_since = is_check, None
             if is_check:
                 self._checks[publisher] = None
@@ -593,7 +600,7 @@ class Pump:
             self._look(publisher, followed, now, wall_now)
             ask = followed.asks(now)
             if ask is Ask.REPAIR:
-                self.repair(publisher)
+                self.repair(publisher, cause=RECONNECTED)
             elif ask is Ask.CHECK and self._may_check(followed):
                 self.repair(publisher, is_check=True)
         self.watched_at = now

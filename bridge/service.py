@@ -24,7 +24,7 @@ from bridge.membership.cursors import Cursors
 from bridge.membership.ownership import Ownership
 from bridge.membership.registry_reader import RegistryReader
 from bridge.pump import Pump
-from bridge.sequencing.lane import PublisherCounters
+from bridge.sequencing.counters import PublisherCounters
 from bridge.sockets.reader import MessageReader
 from bridge.supervision import cancel, keep
 from brokers.clients import Clients

@@ -21,6 +21,7 @@ DASHBOARDS: Final = Path(__file__).parent / "grafana" / "dashboards"
 SOMETIMES: Final = frozenset(
     {
         "reprise_bridge_dropped_total",  # once something was dropped
+        "reprise_ledger_batches_total",  # once a batch did not simply come
         "reprise_worker_records_total",  # once the worker was given records
         "reprise_condition",  # once something is wrong
         "reprise_log_size_bytes",  # embedded

@@ -5,6 +5,7 @@ from typing import NamedTuple, Protocol
 
 from prometheus_client import CollectorRegistry
 
+from query_api.gaps import LedgerView
 from schemas.answer_states import AnswerState, Standing, Verdict
 from schemas.conditions import Condition, is_ready, problem
 from schemas.identities import PrefixScope, PublisherKey, StreamKey
@@ -133,6 +134,10 @@ class View(Protocol):
 
     def services(self) -> list[ServiceView]:
         """All registered publishers, sorted by service key."""
+        ...
+
+    def ledgers(self) -> list[LedgerView]:
+        """What became of the batches of each publisher."""
         ...
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from time import monotonic
 
+from query_api.gaps import LedgerView
 from query_api.ports import Positions, ServiceView
 from schemas.answer_states import (
     BEHIND_LOG,
@@ -16,6 +17,7 @@ from schemas.identities import PrefixScope, PublisherKey
 from schemas.positions import PublisherState
 from schemas.registration import Registration
 from streams.kernel.interface import ReadOnlyKernel
+from streams.table.ledger import NO_LEDGERS, Ledger
 from streams.table.scope_states import FreshUntil, ScopeStates
 
 
@@ -34,6 +36,7 @@ class TableView:
         stale_at: from when on the table is behind its log, by the clock; -inf where it is.
         is_damaged: whether something of a scope is missing for another reason than lost batches.
         connected: whether the link to a publisher is up; None where this process cannot know.
+        ledgers: what became of each publisher's batches.
         clock: of `fresh_until`.
     """
 
@@ -52,6 +55,7 @@ class TableView:
         is_damaged: Callable[[PrefixScope], bool] = lambda scope: False,
         clock: Callable[[], float] = monotonic,
         connected: Callable[[PublisherKey], bool | None] = lambda publisher: None,
+        ledgers: Callable[[], Mapping[PublisherKey, Ledger]] = lambda: NO_LEDGERS,
     ) -> None:
         self._kernel = kernel
         self._publishers = publishers
@@ -63,6 +67,7 @@ class TableView:
         self._is_damaged = is_damaged
         self._now = clock
         self._connected = connected
+        self._ledgers = ledgers
 
     @property
     def kernel(self) -> ReadOnlyKernel:
@@ -120,6 +125,12 @@ class TableView:
         """See `query_api.ports.View`."""
         views = map(self._view, self._registrations())
         return sorted(views, key=lambda view: view.registration.service_key)
+
+    def ledgers(self) -> list[LedgerView]:
+        """See `query_api.ports.View`."""
+        states = self._publishers()
+        known = list(self._ledgers().items())
+        return [LedgerView(one, ledger, states.get(one)) for one, ledger in known]
 
     def _view(self, registration: Registration) -> ServiceView:
         publisher = registration.publisher

@@ -20,6 +20,7 @@ from schemas.positions import Position, PublisherState
 from schemas.registration import Registration
 from streams.kernel.interface import Kernel
 from streams.table.fold import DUPLICATE, Fold, SkippedRecord
+from streams.table.ledger import Ledger
 from streams.table.scope_states import ScopeStates
 from streams.table.verification import context_digests, digest_lines
 
@@ -92,6 +93,15 @@ class ReplayedTable:
     def publishers(self) -> Mapping[PublisherKey, PublisherState]:
         """What is folded of each publisher; live, so read it only."""
         return ChainMap(*(fold.publishers for fold in self._folds.values()))
+
+    @property
+    def ledgers(self) -> dict[PublisherKey, Ledger]:
+        """What became of each publisher's batches."""
+        return {
+            publisher: ledger
+            for fold in self._folds.values()
+            for publisher, ledger in list(fold.ledgers.current.items())
+        }
 
     @property
     def registrations(self) -> list[Registration]:

@@ -342,6 +342,14 @@ TABLE_TRANSACTION_BYTES_MAX: Final = 1 * GIB  # TableTooLargeError; within TABLE
 UNREGISTERED_REMEMBERED_MAX: Final = 256
 BRIDGES_REMEMBERED_MAX: Final = 32  # by their last heartbeat; publishers of others are unconfirmed
 
+# ledger: what is remembered of each publisher's losses and repairs, in one row of 10 KB at most.
+# What is older stays in the totals, and `forgotten` of /gaps counts it. Each kind of interval has a
+# share of its own, so that many repairs push no loss out.
+LEDGER_INCARNATIONS_MAX: Final = 8
+LEDGER_INTERVALS_MAX: Final = 64  # of one kind, in all incarnations of a publisher
+LEDGER_CAUSES_MAX: Final = 32  # of one kind; batches of any further cause count as `other`
+UNUSABLE_RUNS_MAX: Final = 1024  # named in one record; a further one begins the next record
+
 # table: its topic.
 TABLE_RETAKE_S: Final = 6 * 3600.0  # an owner takes its partition again this often: a new producer
 TABLE_PRODUCER_STOP_S: Final = 15.0  # for a producer of rows to send what it has, and to close

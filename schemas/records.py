@@ -20,6 +20,9 @@ version is 3, since the batch has been folded only with its last part.
 A `heartbeat` is of a bridge and not of a publisher, so it has neither `stream` nor `dp_rank`; its
 version is 2, so that a reader of version 1 skips it.
 
+What became of batches that did not simply come is in `gap` records and in `incomplete`, `unusable`
+and `repaired` of `events`, each where the batches themselves are: so it is folded when they are.
+
 A reader must ignore map keys that it does not know: fields are only ever added.
 """
 
@@ -86,6 +89,21 @@ class Part(NamedTuple):
     total: EventCount
 
 
+class Unusable(msgspec.Struct, frozen=True, array_like=True):
+    """Consecutive batches of an `events` record that were not usable as they came.
+
+    Attributes:
+        first, last: of their numbers.
+        reason: why, of the first thing in the first of them that could not be used.
+        is_whole: whether nothing of them could be used; they are in the record as empty ones.
+    """
+
+    first: SequenceNumber
+    last: SequenceNumber
+    reason: Text = ""
+    is_whole: bool = False
+
+
 class EventsRecord(_Sequenced, kw_only=True, frozen=True, tag="events"):
     """What one publisher sent in one window, in order.
 
@@ -94,8 +112,10 @@ class EventsRecord(_Sequenced, kw_only=True, frozen=True, tag="events"):
     batch's own timestamp, in Unix seconds. `doubted`, present where it is true: the batches follow
     on the last ones by their numbers, but may be of another incarnation that has come as far, since
     the link was down meanwhile. `incomplete`, present where there is one: the last of these batches
-    of which an event could not be used; the publisher is degraded from it on. `part`, present where
-    there is one: which events of the batch these are; the record then is of this batch alone.
+    of which an event could not be used; the publisher is degraded from it on. `unusable`, present
+    with it: all of them, with the reasons. `part`, present where there is one: which events of the
+    batch these are; the record then is of this batch alone. `repaired`, present where the batches
+    had been missing and a replay brought them: why they had been missing.
     """
 
     engine_time: Seconds
@@ -103,6 +123,8 @@ class EventsRecord(_Sequenced, kw_only=True, frozen=True, tag="events"):
     doubted: bool | msgspec.UnsetType = msgspec.UNSET
     incomplete: SequenceNumber | msgspec.UnsetType = msgspec.UNSET
     part: Part | msgspec.UnsetType = msgspec.UNSET
+    repaired: Text | msgspec.UnsetType = msgspec.UNSET
+    unusable: tuple[Unusable, ...] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def is_unfinished(self) -> bool:

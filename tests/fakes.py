@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp, Message
 
 from bridge.wire import KINDS
+from query_api.gaps import LedgerView
 from query_api.ports import Health, Lag, Positions, ServiceView
 from schemas.answer_states import AnswerState, Standing, Verdict
 from schemas.conditions import Condition, Level, Part
@@ -22,6 +23,7 @@ from schemas.registration import PublisherKind, Registration
 from streams.kernel.interface import Kernel, PublisherId
 from streams.kernel.reference import ReferenceKernel
 from streams.table.fold import Fold
+from streams.table.ledger import Ledger
 from streams.table.rows.format import RowWrite
 from streams.table.rows.writer import RowWriter
 
@@ -85,6 +87,7 @@ class FakeTable:
         self.standings: dict[str, Standing] = {}
         self.states: dict[PublisherKey, PublisherState] = {}
         self.registrations: dict[PublisherKey, Registration] = {}
+        self.known: dict[PublisherKey, Ledger] = {}
         self.failure: Exception | None = None
         self._sequence = 0
 
@@ -137,6 +140,10 @@ class FakeTable:
         """See `View`."""
         known = sorted(self.registrations.values(), key=lambda known: known.service_key)
         return [self._service(known) for known in known]
+
+    def ledgers(self) -> list[LedgerView]:
+        """See `View`."""
+        return [LedgerView(one, ledger, self.states.get(one)) for one, ledger in self.known.items()]
 
     def _service(self, known: Registration) -> ServiceView:
         state = self.states.get(known.publisher, PublisherState())

@@ -1,11 +1,12 @@
 """The state of one publisher between its messages: cursor, counters, batches that wait."""
 
 import logging
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from bridge.sequencing.causes import JOINED_LATE, MISSED, RESTARTED, cause_of_repair
+from bridge.sequencing.counters import PublisherCounters
 from bridge.sequencing.lateness import Lateness
 from bridge.sequencing.tracker import Outcome, SequenceTracker
 from bridge.sequencing.window import Window
@@ -17,45 +18,7 @@ from schemas.positions import NO_CURSOR, Cursor, Proof, PublisherState
 from schemas.records import EventsRecord, SequencedRecord
 from schemas.registration import Registration
 
-RESTARTED: Final = "restarted"
-JOINED_LATE: Final = "joined_late"
-MISSED: Final = "missed"
-
 _logger = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class PublisherCounters:
-    """What one publisher's messages came to since it was added; all but `dropped` only rise.
-
-    Attributes:
-        publisher: its name in the log, `instance|tenant|rank`.
-        messages: received, usable or not.
-        batches: accepted into records, those without any usable event included.
-        events: accepted into records.
-        duplicates: batches that had been delivered before.
-        gaps: places where batches are missing; lost_batches: how many are.
-        restarts: new incarnations found.
-        dropped: messages, batches and events that were dropped, by `DropReason`.
-    """
-
-    publisher: str = ""
-    messages: int = 0
-    batches: int = 0
-    events: int = 0
-    duplicates: int = 0
-    gaps: int = 0
-    lost_batches: int = 0
-    restarts: int = 0
-    dropped: Counter[str] = field(default_factory=Counter)
-
-    def count_drop(self, error: WireError, things: int = 1) -> None:
-        """Counts what is dropped, and logs the first of each kind."""
-        if things and not self.dropped[error.reason]:
-            _logger.warning(
-                "Dropping from %s (further ones are only counted): %s", self.publisher, error
-            )
-        self.dropped[error.reason] += things
 
 
 class Anchor(NamedTuple):
@@ -149,6 +112,7 @@ class Lane:
         "_has_told_gap",
         "_proven_link",
         "_run_max",
+        "cause",
         "counters",
         "degraded",
         "engine_time",
@@ -165,6 +129,7 @@ class Lane:
         "proof",
         "publisher",
         "received_time",
+        "repaired",
         "repairs",
         "source",
         "tracker",
@@ -185,6 +150,8 @@ class Lane:
         self.repairs = repairs
         self.held: deque[Held] | None = None
         self.held_bytes = 0
+        self.cause = ""  # why it waits: of the batches that a replay brings meanwhile
+        self.repaired = ""  # the same, while such batches are accepted
         self.is_resuming = False  # some of what waited has followed, the rest is to
         self.missing: Missing | None = None  # becomes a gap at the end of the wait
         self.overflowed: DecodedBatch | None = None  # the last one that had no room among the held
@@ -250,6 +217,11 @@ class Lane:
         """
         is_proven = self._proven_link == self.link and self.proof is None
         return self.link if is_proven and self.anchor.begun is None else 0
+
+    def begin_repaired(self) -> None:
+        """What is accepted from here on had been missing: a replay has brought it."""
+        self.cause = cause_of_repair(self.cause, self.tracker.sequence)
+        self.repaired = self.cause
 
     # Windows
 
@@ -440,7 +412,9 @@ class Lane:
             run=batch.run,
             parts=batch.parts,
             doubted=self.proof is not None,
-            incomplete=bool(batch.dropped),
+            unusable=batch.dropped[0].reason if batch.dropped else "",
+            is_whole=batch.engine_time is None,
+            repaired=self.repaired,
         )
         return True
 

@@ -23,7 +23,9 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from bridge.sequencing.lane import RESTARTED, Anchor, Held, Lane, Missing, PublisherCounters
+from bridge.sequencing.causes import MISSED, RECONNECTED, RESTARTED
+from bridge.sequencing.counters import PublisherCounters
+from bridge.sequencing.lane import Anchor, Held, Lane, Missing
 from bridge.sequencing.window import Window
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import DecodedBatch, open_source
@@ -162,7 +164,7 @@ class Sequencer:
 
     def _take(self, lane: Lane, window: Window, batch: DecodedBatch, size_bytes: int) -> None:
         if lane.held is None and lane.needs_repair(batch):
-            self._hold_at_gap(lane)
+            self._hold_at_gap(lane, MISSED)
         if lane.held is None:
             if lane.accept(batch, window, lane.link):
                 lane.unplaced = 0  # what may have been missing is a gap now, or was not there
@@ -175,10 +177,10 @@ class Sequencer:
         """
         lane.begin_link(link)
         if lane.repairs and lane.held is None:
-            self._hold_at_gap(lane)
+            self._hold_at_gap(lane, RECONNECTED)
 
-    def _hold_at_gap(self, lane: Lane) -> None:
-        lane.held = deque()
+    def _hold_at_gap(self, lane: Lane, cause: str) -> None:
+        lane.held, lane.cause = deque(), cause
         self._gaps.append(lane.publisher)
 
     def _hold(self, lane: Lane, batch: DecodedBatch, size_bytes: int) -> None:
@@ -200,14 +202,19 @@ class Sequencer:
         gaps, self._gaps = self._gaps, []
         return gaps
 
-    def hold(self, publisher: PublisherKey) -> None:
+    def hold(self, publisher: PublisherKey, cause: str = "") -> None:
         """Lets the publisher's batches wait from now on, until `resume`.
+
+        Args:
+            publisher: whose.
+            cause: why some of them may be missing, where it did not wait for another one.
 
         Raises:
             KeyError: it is not followed; so for all below.
         """
         lane = self._lanes[publisher]
         lane.is_resuming = False
+        lane.cause = lane.cause or cause
         if lane.held is None:
             lane.held = deque()
 
@@ -332,7 +339,8 @@ class Sequencer:
     def accept(
         self, publisher: PublisherKey, batches: Iterable[DecodedBatch], now: float, *, link: int
     ) -> list[SequencedRecord]:
-        """The records of replayed batches, in order; gaps between them are lost for good.
+        """The records of replayed batches, in order; gaps between them are lost for good. The
+        records say why these had been missing: the cause of the wait.
 
         Args:
             publisher: held.
@@ -342,8 +350,10 @@ class Sequencer:
         """
         lane = self._lanes[publisher]
         window = lane.open(now)
+        lane.begin_repaired()
         for batch in batches:
             window = self._accept(lane, window, batch, link, now)
+        lane.repaired = ""
         return self._close(lane, window, now)
 
     def release(
@@ -382,7 +392,7 @@ class Sequencer:
         """
         lane = self._lanes[publisher]
         lane.counters.restarts += 1
-        lane.degraded = False
+        lane.degraded, lane.cause = False, reason
         window = lane.open(now)
         lane.tracker.begin_incarnation()
         lane.prove(link)
@@ -417,7 +427,8 @@ class Sequencer:
             cursor: of the last batch that is known to have been sent.
             reason: of the gap, unless a batch that waits shows the gap anyway.
         """
-        self._lanes[publisher].missing = Missing(cursor, reason)
+        lane = self._lanes[publisher]
+        lane.missing, lane.cause = Missing(cursor, reason), reason
 
     def resume(
         self, publisher: PublisherKey, now: float, *, until: float = math.inf
@@ -445,11 +456,12 @@ class Sequencer:
                 return self._close(lane, window, now)
             if (is_later or has_taken) and lane.needs_repair(held.batch):
                 self._gaps.append(publisher)
+                lane.cause = MISSED
                 return self._close(lane, window, now)
             has_taken = True
             self._pop(lane)
             window = self._accept(lane, window, held.batch, held.link, now)
-        lane.held = None
+        lane.held, lane.cause = None, ""
         self._ask_for_overflowed(lane, window)
         return self._close(lane, window, now)
 
@@ -540,7 +552,7 @@ class Sequencer:
             lane.missing = missing if lane.missing is None else max(lane.missing, missing)
         elif lane.repairs:
             lane.missing = missing
-            self._hold_at_gap(lane)
+            self._hold_at_gap(lane, reason)
         else:
             lane.lose(window, missing)
 

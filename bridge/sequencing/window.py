@@ -12,7 +12,7 @@ import msgspec
 from bridge.wire.parts import EventRun
 from schemas.events import ARRAY32, ARRAY_HEADER
 from schemas.identities import PublisherKey
-from schemas.limits import RECORD_BYTES_MAX
+from schemas.limits import RECORD_BYTES_MAX, UNUSABLE_RUNS_MAX
 from schemas.records import (
     PART_VERSION,
     RECORD_VERSION,
@@ -21,6 +21,7 @@ from schemas.records import (
     Part,
     ResetRecord,
     SequencedRecord,
+    Unusable,
 )
 
 
@@ -45,6 +46,8 @@ class Window:
         "_last",
         "_publisher",
         "_records",
+        "_repaired",
+        "_unusable",
     )
 
     def __init__(self, publisher: PublisherKey, bridge_time: float) -> None:
@@ -54,13 +57,14 @@ class Window:
         self._incarnation = self._first = self._last = -1
         self._engine_time = 0.0
         self._doubted = False
+        self._repaired = ""
         self._start_run()
 
     def _start_run(self) -> None:
         self._encoded = bytearray(ARRAY_HEADER.size)
         self._batches = 0
         self._events = 0
-        self._incomplete: int | msgspec.UnsetType = msgspec.UNSET
+        self._unusable: list[Unusable] = []
 
     @property
     def room_bytes(self) -> int:
@@ -82,24 +86,30 @@ class Window:
         run: bytes,
         parts: Sequence[EventRun] = (),
         doubted: bool = False,
-        incomplete: bool = False,
+        unusable: str = "",
+        is_whole: bool = False,
+        repaired: str = "",
         batches: int = 1,
     ) -> None:
         """Appends one batch; one without events still moves the cursor. `run`: its events,
-        by `schemas.events.encode_run`; `parts`: the same of a large one; `incomplete`: without one
-        that could not be used; `batches`: where there are several of consecutive numbers, the first
-        of which is `sequence`.
+        by `schemas.events.encode_run`; `parts`: the same of a large one; `unusable`: why an event
+        is left out of it, and `is_whole` whether all are; `repaired`: why it had been missing,
+        where a replay brought it; `batches`: where there are several of consecutive numbers, the
+        first of which is `sequence`.
 
         The caller has put a gap or a reset between batches that do not follow each other.
         """
-        if doubted != self._doubted:
+        if (doubted, repaired) != (self._doubted, self._repaired):
             self._flush()
-            self._doubted = doubted
+            self._doubted, self._repaired = doubted, repaired
         if parts:
             self._flush()
-            self._add_parts(parts, incarnation, sequence, engine_time, incomplete=incomplete)
+            self._add_parts(parts, incarnation, sequence, engine_time, unusable=unusable)
             return
-        if self._batches and len(self._encoded) + len(run) > RECORD_BYTES_MAX:
+        if self._batches and (
+            len(self._encoded) + len(run) > RECORD_BYTES_MAX
+            or len(self._unusable) >= UNUSABLE_RUNS_MAX
+        ):
             self._flush()
         self._encoded += run
         if not self._batches:
@@ -110,9 +120,17 @@ class Window:
         self._batches += batches
         self._events += event_count
         self._last = sequence + batches - 1
-        if incomplete:
-            self._incomplete = sequence
+        if unusable:
+            self._add_unusable(Unusable(sequence, sequence, unusable, is_whole))
         self._engine_time = engine_time
+
+    def _add_unusable(self, one: Unusable) -> None:
+        if self._unusable:
+            last = self._unusable[-1]
+            if (last.last + 1, last.reason, last.is_whole) == (one.first, one.reason, one.is_whole):
+                self._unusable[-1] = Unusable(last.first, one.last, last.reason, last.is_whole)
+                return
+        self._unusable.append(one)
 
     def _add_parts(
         self,
@@ -121,7 +139,7 @@ class Window:
         sequence: int,
         engine_time: float,
         *,
-        incomplete: bool,
+        unusable: str,
     ) -> None:
         total = sum(count for count, _ in parts)
         end = 0
@@ -129,7 +147,8 @@ class Window:
             first, end = end, end + count
             self._incarnation, self._first, self._last = incarnation, sequence, sequence
             self._batches, self._events, self._engine_time = 1, count, engine_time
-            self._incomplete = sequence if incomplete else msgspec.UNSET
+            if unusable:
+                self._add_unusable(Unusable(sequence, sequence, unusable))
             self._encoded += run
             self._flush(Part(first, end, total))
 
@@ -183,7 +202,9 @@ class Window:
                 engine_time=self._engine_time,
                 events=msgspec.Raw(self._encoded),
                 doubted=True if self._doubted else msgspec.UNSET,
-                incomplete=self._incomplete,
+                incomplete=self._unusable[-1].last if self._unusable else msgspec.UNSET,
+                unusable=tuple(self._unusable) if self._unusable else msgspec.UNSET,
+                repaired=self._repaired or msgspec.UNSET,
                 part=msgspec.UNSET if part is None else part,
                 version=RECORD_VERSION if part is None else PART_VERSION,
             )

@@ -31,6 +31,7 @@ SIMULATION = ("tests/simulation",)
 
 TESTS: dict[str, tuple[str, ...]] = {
     "bridge/sequencing/tracker.py": (*SEQUENCING, *SIMULATION),
+    "bridge/sequencing/causes.py": (*SEQUENCING, *SIMULATION),
     "bridge/sequencing/lane.py": (*SEQUENCING, *SIMULATION),
     "bridge/sequencing/gap_repair.py": (*SEQUENCING, *SIMULATION),
     "bridge/sequencing/sequencer.py": (*SEQUENCING, *SIMULATION),
@@ -44,6 +45,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "bridge/membership/cursors.py": (*MEMBERSHIP, *SIMULATION),
     "bridge/membership/spool_recovery.py": (*MEMBERSHIP, *SIMULATION),
     "streams/table/fold.py": (*TABLE, "tests/contract/test_log_contract.py", *SIMULATION),
+    "streams/table/ledger.py": (*TABLE, *SIMULATION),
     "streams/table/recovery.py": (*TABLE, *SIMULATION),
     "streams/table/scope_states.py": (*TABLE, *REPLICA, *SIMULATION),
     "streams/table/driver.py": (*TABLE, "tests/unit/reprise/embedded", *SIMULATION),

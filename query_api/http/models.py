@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from query_api.gaps import GapsDocument
 from query_api.http.errors import ErrorEnvelope
 from schemas.arrays import Token
 from schemas.limits import BLOCK_SIZE_MAX, DP_RANK_MAX, NAME_BYTES_MAX, QUERY_TOKENS_MAX
@@ -372,6 +373,7 @@ class ExplanationDocument(msgspec.Struct, kw_only=True):
 
 
 MODELS = (
+    GapsDocument,
     ExplanationDocument,
     QueryRequest,
     HashQueryRequest,

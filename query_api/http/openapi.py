@@ -6,6 +6,7 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from query_api.gaps import GapsDocument, Wanted
 from query_api.http import lmcache_models, models
 from query_api.http.errors import ErrorEnvelope
 from query_api.http.wire import Wire
@@ -250,6 +251,21 @@ def workers_operation(model: type[msgspec.Struct]) -> Fragment:
         for name, kind in (("instance_id", "string"), ("worker_id", "integer"))
     ]
     return operation
+
+
+def gaps_operation() -> Fragment:
+    """What `GET /gaps` takes, and its answers."""
+    parameters: list[Fragment] = [
+        {
+            "name": name,
+            "in": "query",
+            "description": f"Only publishers of this {name.removesuffix('_id')}.",
+            "schema": {"type": "string"},
+        }
+        for name in Wanted._fields
+    ]
+    operation = view_operation(GapsDocument, *Wire)
+    return operation | {"parameters": parameters}
 
 
 def ready_operation() -> Fragment:

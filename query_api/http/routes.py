@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
+from query_api.gaps import Wanted, gaps_document
 from query_api.http import models, openapi
 from query_api.http.answers import Document, services_document, view_document
 from query_api.http.errors import unsupported_content_type
@@ -16,6 +17,7 @@ from query_api.http.health import digest_document, health_document, ready_docume
 from query_api.http.metrics import Exposition
 from query_api.http.query_endpoint import HotRoutes
 from query_api.http.requests.bodies import Bodies
+from query_api.http.requests.options import read_parameters
 from query_api.http.requests.registrations import read_registration, read_unregistration
 from query_api.http.wire import Wire, body_wire, encode, header, reply_wire
 from query_api.ports import PublisherRegistry, View, positions_text
@@ -115,6 +117,18 @@ def view_routes(view: View, version: str, default_wire: Wire) -> APIRouter:
     async def services(request: Request) -> Response:
         wire = reply_wire(request.headers.raw, default_wire)
         return respond(services_document(view.services()), wire)
+
+    @router.get(
+        "/gaps",
+        summary="What became of every batch: seen, repaired or lost, when and why",
+        openapi_extra=openapi.gaps_operation(),
+    )
+    async def gaps(request: Request) -> Response:
+        wire = reply_wire(request.headers.raw, default_wire)
+        given = dict(read_parameters(request.scope["query_string"], errors="strict"))
+        wanted = Wanted(**{name: given[name] for name in Wanted._fields if name in given})
+        found, position = view.ledgers(), positions_text(view.positions())
+        return await large.make(lambda: respond(gaps_document(found, position, wanted), wire))
 
     @router.get(
         "/global_view",

@@ -56,6 +56,7 @@ class Replica(TableView):
             stale_at=lambda: self._behind_at,
             is_damaged=lambda scope: self.current.faulty or self.current.table.is_damaged(scope),
             clock=clock,
+            ledgers=lambda: self.current.table.ledgers,
         )
         self.rebuilds = 0
         self.recovery_s = 0.0

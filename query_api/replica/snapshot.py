@@ -21,6 +21,7 @@ from schemas.identities import Offset, PrefixScope, PublisherKey
 from schemas.positions import Heartbeat, Position, PublisherState
 from schemas.registration import Registered, Registration
 from streams.kernel.interface import Kernel
+from streams.table.ledger import Ledger
 from streams.table.rows.format import OWNER_KEY
 from streams.table.rows.source import SkippedRow
 from streams.table.scope_states import ScopeStates
@@ -57,6 +58,11 @@ class TableReader(Protocol):
     @property
     def registrations(self) -> dict[PublisherKey, Registered]:
         """Who is registered, as the log says."""
+        ...
+
+    @property
+    def ledgers(self) -> dict[PublisherKey, Ledger]:
+        """What became of each publisher's batches."""
         ...
 
     @property

@@ -8,6 +8,7 @@ from reprise.cli.bridge import bridge
 from reprise.cli.capture import capture
 from reprise.cli.explain import explain
 from reprise.cli.export import export
+from reprise.cli.gaps import gaps
 from reprise.cli.interruption import Commands
 from reprise.cli.load import load
 from reprise.cli.miss_ratio import miss_ratio
@@ -37,6 +38,7 @@ def main() -> None:
     reprise verify --data DIR          prove the table by folding its whole log
     reprise audit verify --data DIR    prove the answers that `up --audit` has kept
     reprise tail --data DIR            print the log as JSON lines
+    reprise gaps                       say what became of every batch: seen, repaired or lost
     reprise explain --instance NAME    say what ended the prefix that an instance held, and when
     reprise repair --data DIR          say what is damaged in DIR, and repair it
     reprise capture --out FILE         take a range of the log, or what engines send, into a file
@@ -49,7 +51,7 @@ def main() -> None:
 
 
 for command in (
-    *(up, verify, audit, tail, explain, repair),
+    *(up, verify, audit, tail, gaps, explain, repair),
     *(capture, replay, load, simulate, miss_ratio, export),
     *(bridge, streams, serve),
 ):

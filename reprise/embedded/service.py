@@ -121,6 +121,7 @@ class EmbeddedService(TableView):
             stale_at=self._stale_at_now,
             is_damaged=lambda scope: self.write.losses.covers(scope),
             connected=self.write.connected,
+            ledgers=lambda: self.write.fold.ledgers.current,
         )
         self.metrics = process_registry()
         self.write.conditions.on_change = self.changed

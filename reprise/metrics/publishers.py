@@ -5,13 +5,14 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from bridge.ports import Receiver, ReplaySource
-from bridge.sequencing.lane import PublisherCounters
+from bridge.sequencing.counters import PublisherCounters
 from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.inbox import Inbox
 from reprise.metrics.family import Family, Samples, counter, counters, gauge, gauges
 from schemas.answer_states import Standing
 from schemas.identities import PublisherKey
 from schemas.positions import Cursor, PublisherState
+from streams.table.ledger import Kind, Ledger
 
 _LABELS: Final = ("tenant", "instance", "model", "dp_rank")
 _NO_PUBLISHER: Final = ("", "", "", "")
@@ -225,6 +226,24 @@ STANDINGS: Final[tuple[Family[Standings], ...]] = (
 )
 
 Folded = Mapping[PublisherKey, PublisherState]
+KnownLedgers = Mapping[PublisherKey, Ledger]
+
+
+def _ledger_batches(found: KnownLedgers) -> Samples:
+    for publisher, ledger in found.items():
+        for kind in Kind:
+            for cause, batches in sorted(ledger.totals(kind).items()):
+                yield (*_labels(publisher), kind.value, cause), batches
+
+
+LEDGERS: Final[tuple[Family[KnownLedgers], ...]] = (
+    counters(
+        "reprise_ledger_batches",
+        "Batches of the publisher that were lost, repaired by a replay, or incomplete, by cause.",
+        (*_LABELS, "kind", "cause"),
+        _ledger_batches,
+    ),
+)
 
 FOLDED: Final[tuple[Family[Folded], ...]] = (
     gauges(

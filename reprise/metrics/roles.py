@@ -11,7 +11,15 @@ from reprise.metrics.http import HTTP
 from reprise.metrics.lmcache import LMCACHE, Lmcache
 from reprise.metrics.log import COMMANDS, DISK, FOLLOWED, HISTORY, LOG, WAITING
 from reprise.metrics.process import PROCESS, Role, process_registry
-from reprise.metrics.publishers import FOLDED, RECEIVED, REPLAY, STANDINGS, Received, received
+from reprise.metrics.publishers import (
+    FOLDED,
+    LEDGERS,
+    RECEIVED,
+    REPLAY,
+    STANDINGS,
+    Received,
+    received,
+)
 from reprise.metrics.replica import LAG, REPLICA
 from reprise.metrics.table import FOLDED_OFFSETS, INDEX, RECOVERY, TABLES, Tables, Written
 from reprise.metrics.worker import CRASHES, RECORDS, RESTARTS
@@ -63,6 +71,7 @@ def embedded_collector(service: "EmbeddedService") -> RoleCollector:
     collector.add(FOLDED_OFFSETS, service.positions)
     collector.add(TABLES, tables)
     collector.add(FOLDED, lambda: dict(loop.fold.publishers))
+    collector.add(LEDGERS, lambda: dict(loop.fold.ledgers.current))
     collector.add(STANDINGS, service.standings)
     collector.add(INDEX, lambda: loop.fold.kernel)
     if loop.lmcache is not None:
@@ -141,6 +150,7 @@ def replica_collector(replica: "Replica", audit: KeptAnswers | None = None) -> R
     collector.add(RECOVERY, lambda: replica)
     collector.add(FOLDED_OFFSETS, replica.positions)
     collector.add(FOLDED, lambda: dict(replica.current.table.publishers))
+    collector.add(LEDGERS, lambda: dict(replica.current.table.ledgers))
     collector.add(STANDINGS, replica.standings)
     collector.add(INDEX, lambda: replica.current.table.kernel)
     collector.add(AUDIT, lambda: audit)

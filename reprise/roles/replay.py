@@ -75,6 +75,7 @@ class ReplayedService(TableView):
             states=lambda: table.states,
             fresh_until=lambda: {},
             stale_at=lambda: math.inf if self._is_folded else -math.inf,
+            ledgers=lambda: table.ledgers,
         )
         self.metrics = process_registry()
         self.conditions.on_change = self.changed

@@ -44,6 +44,8 @@ class RowsAsOf:
         """See `RowSource`."""
         kinds = (rows.MARK, rows.PUBLISHER, rows.REGISTRATION, rows.FACT)
         for key, value in self._store.plain_rows(self._run, self._covers, kinds):
+            if rows.is_ledger_key(key):
+                continue  # no answer depends on it
             if key[:1] == rows.FACT or self._wanted(_stream_of(key)):
                 yield key, value
 

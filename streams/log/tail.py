@@ -62,6 +62,20 @@ def tail_kafka(settings: KafkaSettings, options: TailOptions, write: Write) -> N
 
 async def _tail_kafka(settings: KafkaSettings, options: TailOptions, write: Write) -> None:
     clients = client_options(settings)
+    places = await events_partitions(settings, clients)
+    printer = _Printer(options, write)
+    async with aclosing(kafka_batches(clients, places, options)) as batches:
+        async for entries in batches:
+            if not printer.print(entries):
+                return
+
+
+async def events_partitions(settings: KafkaSettings, clients: ClientOptions) -> list[Partition]:
+    """Those of the events topic.
+
+    Raises:
+        ConfigurationError: no broker answers or lets us in, or there is no such topic.
+    """
     topic = settings.topics.events.name
 
     async def look() -> int:
@@ -69,17 +83,13 @@ async def _tail_kafka(settings: KafkaSettings, options: TailOptions, write: Writ
         return await count_partitions(clients, topic)
 
     partitions = await until_reached(look, servers=settings.bootstrap, patience_s=TAIL_REACH_S)
-    printer = _Printer(options, write)
-    places = [Partition(topic, number) for number in range(partitions)]
-    async with aclosing(_kafka_batches(clients, places, options)) as batches:
-        async for entries in batches:
-            if not printer.print(entries):
-                return
+    return [Partition(topic, number) for number in range(partitions)]
 
 
-async def _kafka_batches(
+async def kafka_batches(
     clients: ClientOptions, places: list[Partition], options: TailOptions
 ) -> AsyncGenerator[list[Entry], None]:
+    """The records of partitions, some at a time; in each in order."""
     async with opened_reader(clients, committed=False) as reader:
         reader.assign(places)
         ends = await reader.end_offsets(places)

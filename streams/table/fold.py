@@ -21,7 +21,9 @@ Rules, in the order in which they are applied to a record:
 8. `heartbeat` says that a bridge is there, and what it knows of its publishers: whether they are
    confirmed (`schemas.answer_states`). Of a publisher that is not registered it says nothing. One
    that a complete heartbeat of its bridge leaves out is no longer followed.
-9. An unexpected error on a record stops nothing: the record is counted and skipped, and its
+9. What became of each batch is kept in the publisher's ledger (`streams.table.ledger`), which no
+   answer depends on.
+10. An unexpected error on a record stops nothing: the record is counted and skipped, and its
    publisher is degraded, since a part of the record may have been folded.
 """
 
@@ -53,6 +55,7 @@ from schemas.records import (
 )
 from schemas.registration import Registered
 from streams.kernel.interface import Kernel, PublisherId
+from streams.table.ledger import NO_LEDGERS, Ledger, Ledgers
 from streams.table.scope_states import ScopeStates
 
 NO_OFFSET = Offset(-1)
@@ -91,6 +94,7 @@ class TableChanges(NamedTuple):
     registrations: dict[PublisherKey, Registered | None]
     unproven: Unproven | None = None
     bridges: Mapping[str, Heartbeat | None] = MappingProxyType({})
+    ledgers: Mapping[PublisherKey, Ledger | None] = MappingProxyType({})
 
 
 class SkippedRecord(NamedTuple):
@@ -127,6 +131,7 @@ class Fold:
         self._handles: dict[PublisherKey, PublisherId] = {}
         self.bridges: dict[str, Heartbeat] = {}
         self.states = ScopeStates()
+        self.ledgers = Ledgers()
         # In the order of the log, so that the same log gives the same rows in the same order.
         self._changed_publishers: dict[PublisherKey, None] = {}
         self._changed_registrations: dict[PublisherKey, None] = {}
@@ -136,7 +141,7 @@ class Fold:
     # Records
 
     def apply(self, offset: Offset, encoded: bytes) -> SkippedRecord | None:
-        """Folds the record at `offset`; returns it where it was skipped, by rule 1, 2 or 9.
+        """Folds the record at `offset`; returns it where it was skipped, by rule 1, 2 or 10.
 
         Records at or below the fold's own offset are ignored: they are part of it.
         """
@@ -148,7 +153,7 @@ class Fold:
         except RecordError as error:
             self.counters[error.reason] += 1
             return SkippedRecord(offset, error.reason, str(error))
-        except Exception as error:  # noqa: BLE001 -- rule 9
+        except Exception as error:  # noqa: BLE001 -- rule 10
             self.counters[INTERNAL_ERROR] += 1
             self._degrade_publisher_of(encoded)
             return SkippedRecord(offset, INTERNAL_ERROR, f"{type(error).__name__}: {error}", error)
@@ -189,20 +194,24 @@ class Fold:
                 f" of publisher: {publisher}"
             )
         begun, state.begun = state.begun, None
+        is_torn = False
         match record:
             case ResetRecord():
                 self.counters["resets"] += 1
             case GapRecord():
                 self.counters["gaps"] += 1
-                self.counters["lost_batches"] += record.last_sequence - record.first_sequence + 1
+                first = max(record.first_sequence, state.sequence + 1)
+                self.counters["lost_batches"] += record.last_sequence - first + 1
                 self._expect(state, record)
                 _degrade(state, record.first_sequence, record.bridge_time)
                 # Nothing is known of the batch at the cursor.
                 state.engine_time, state.proof = 0.0, None
             case EventsRecord():
-                self._apply_events(publisher, state, record, begun)
+                is_torn = self._apply_events(publisher, state, record, begun)
         state.sequence = max(state.sequence, record.reached.sequence)
         self._put(publisher, state)
+        is_proven = not self.unproven.before
+        self.ledgers.note(publisher, before, record, is_torn=is_torn, is_proven=is_proven)
         return ""
 
     def _begin_incarnation(
@@ -227,11 +236,13 @@ class Fold:
         state: PublisherState,
         record: EventsRecord,
         begun: Begun | None,
-    ) -> None:
+    ) -> bool:
+        """Returns whether parts of its first batch are missing."""
         events = _events_after(record, state, begun)
         cleared = self.kernel.apply(self._handle(publisher), events, state.sequence)
         self._expect(state, record)  # only of events that were folded
-        if not _goes_on(record, state, begun):
+        is_torn = not _goes_on(record, state, begun)
+        if is_torn:
             self.counters["log_holes"] += 1
             _degrade(state, record.first_sequence, record.bridge_time)
         if record.doubted is True:
@@ -252,6 +263,7 @@ class Fold:
             incomplete = min(record.incomplete, record.last_sequence)
             if incomplete > state.sequence and (cleared is None or cleared <= incomplete):
                 _degrade(state, incomplete, record.bridge_time)
+        return is_torn
 
     def _degrade_publisher_of(self, encoded: bytes) -> None:
         try:
@@ -368,6 +380,7 @@ class Fold:
         self.states.register(publisher, False)
         self._changed_registrations[publisher] = None
         self._put(publisher, None)
+        self.ledgers.forget(publisher)
 
     # Rows
 
@@ -380,6 +393,7 @@ class Fold:
             {key: self.registrations.get(key) for key in self._changed_registrations},
             self.unproven if self._unproven_changed else None,
             {bridge: self.bridges.get(bridge) for bridge in self._changed_bridges},
+            self.ledgers.take_changes(),
         )
         self._changed_bridges.clear()
         self._unproven_changed = False
@@ -402,6 +416,7 @@ class Fold:
         registrations: dict[PublisherKey, Registered],
         unproven: Unproven = ALL_PROVEN,
         bridges: Mapping[str, Heartbeat] = MappingProxyType({}),
+        ledgers: Mapping[PublisherKey, Ledger] = NO_LEDGERS,
     ) -> None:
         """Takes over what a table's rows say; whoever read them has loaded the kernel."""
         assert self.offset == NO_OFFSET, "a fold is restored before it folds"
@@ -416,6 +431,7 @@ class Fold:
             self.registrations[publisher] = registered
             self.states.register(publisher, True)
         self.bridges = dict(sorted(bridges.items(), key=_heard_at))
+        self.ledgers.restore(ledgers, publishers)
         self._changed_publishers.clear()
 
     # Reading

@@ -240,6 +240,7 @@ class Table:
             reader.registrations,
             reader.unproven(0),
             reader.bridges(0),
+            reader.ledgers,
         )
         self._writer = self._new_writer(
             table=self._store.table(),

@@ -48,6 +48,10 @@ class Deployment(Protocol):
         """What the processes have logged."""
         ...
 
+    def events(self) -> list[str]:
+        """Where the log of events is, as options of a command that reads it."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -79,6 +83,9 @@ class Embedded:
 
     def log(self) -> str:
         return self._service.log()
+
+    def events(self) -> list[str]:
+        return ["--data", str(self._service.data)]
 
     def close(self) -> None:
         self._service.kill()
@@ -136,6 +143,10 @@ class Distributed:
         options = ("--config", str(config))
         replica = Role("serve", directory / "serve", self._settings, *options)
         return Distributed(self._settings, bridge=self._bridge, replica=replica, its=[replica])
+
+    def events(self) -> list[str]:
+        prefix = self._settings.topic_prefix
+        return ["--kafka", self._settings.bootstrap, "--topic-prefix", prefix]
 
     def log(self) -> str:
         return "\n".join(f"{role.name}:\n{role.output()[-4000:]}" for role in self._its)

@@ -20,6 +20,7 @@ from schemas.registration import Registration
 from streams.kernel.interface import ContextView
 from streams.log.interface import LogEntry
 from streams.table.fold import Fold
+from streams.table.ledger import Ledger
 from tests.building import (
     BLOCK,
     STREAM,
@@ -217,6 +218,7 @@ class Table(NamedTuple):
 
     contexts: list[ContextView]
     publishers: dict[PublisherKey, PublisherState]
+    ledgers: dict[PublisherKey, Ledger]
     registrations: dict[PublisherKey, Registration]
     counters: dict[str, int]
 
@@ -228,6 +230,7 @@ class Table(NamedTuple):
         return cls(
             sorted(view for fold in folds for view in fold.kernel.contexts()),
             {key: state for fold in folds for key, state in fold.publishers.items()},
+            {key: one for fold in folds for key, one in fold.ledgers.current.items()},
             {
                 key: known.registration
                 for fold in folds

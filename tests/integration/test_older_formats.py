@@ -108,6 +108,7 @@ def test_the_rows_of_the_table_topic_give_the_same_table(topics: Topics) -> None
         reader.put(0, key, value)
     reader.caught_up(0)
     assert reader.take_skipped() == []
+    assert reader.ledgers == {}, "it kept none"
     assert reader.covered(0) == len(topics.events) - 1
     found = [(tuple(one.context), one.digest, one.entries) for one in reader.kernel.contexts()]
     assert sorted(found) == topics.expected

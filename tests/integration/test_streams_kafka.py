@@ -215,6 +215,8 @@ class Deployment:
         assert follower.kernel.contexts() == contexts, self.logs()
         states = {key: state for fold in folds.values() for key, state in fold.publishers.items()}
         assert follower.publishers == states, self.logs()
+        ledgers = {key: one for fold in folds.values() for key, one in fold.ledgers.current.items()}
+        assert follower.ledgers == ledgers, self.logs()
         return follower
 
 

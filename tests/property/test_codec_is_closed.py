@@ -28,13 +28,15 @@ from schemas.records import (
     RegisteredRecord,
     ResetRecord,
     UnregisteredRecord,
+    Unusable,
     encode_record,
 )
 from schemas.registration import Registered
 from schemas.topics import CursorNote, encode_note, encode_publisher, encode_registration
 from streams.kernel import native_available, open_kernel
 from streams.log.record_lines import Entry, StreamFilter, record_line
-from streams.table.fold import Fold, Unproven
+from streams.table.fold import INTERNAL_ERROR, Fold, Unproven
+from streams.table.ledger import Account, Incarnation, Interval, Ledger
 from streams.table.rows import format as rows
 from streams.table.rows.format import RowKind, RowPlace
 from streams.table.store import Local
@@ -48,16 +50,24 @@ ENVELOPE: dict[str, Any] = {"stream": ONE.stream, "dp_rank": 0, "bridge_time": 1
 CURSOR: dict[str, Any] = {"incarnation": 1, "first_sequence": 3, "last_sequence": 4}
 NOTE = CursorNote(incarnation=1, sequence=4, partition=2, offset=7, engine_time=1.5, registered=9)
 ROW_KEY = rows.row_key(RowPlace(CONTEXT, 1, 2))
+LOST = Account(2, (Interval(3, 3, "missed", 1.0, 2.0),), 1, 1)
+LEDGER = Ledger(incarnations=(Incarnation(number=1, last=4, lost=LOST),), lost={"missed": 2})
 
 
-def events_record(encoded: bytes) -> bytes:
+def events_record(encoded: bytes, **fields: Any) -> bytes:
     return encode_record(
-        EventsRecord(**ENVELOPE, **CURSOR, engine_time=2.0, events=msgspec.Raw(encoded))
+        EventsRecord(**ENVELOPE, **CURSOR, engine_time=2.0, events=msgspec.Raw(encoded), **fields)
     )
 
 
 RECORDS = [
     events_record(encode_events([])),
+    events_record(
+        encode_events([]),
+        repaired="missed",
+        incomplete=4,
+        unusable=(Unusable(3, 3, "bad_hashes"), Unusable(4, 4, "undecodable", True)),
+    ),
     encode_record(ResetRecord(**ENVELOPE, incarnation=2, first_sequence=-1, last_sequence=-1)),
     encode_record(GapRecord(**ENVELOPE, **CURSOR, reason="spool_full")),
     encode_record(RegisteredRecord(**ENVELOPE, registration=ONE)),
@@ -125,6 +135,8 @@ DECODERS = [
         ROW,
         [rows.publisher_key(rows.PUBLISHER, ONE.publisher)],
     ),
+    Decoder("ledger key", rows.parse_ledger_key, ROW, [rows.ledger_key(ONE.publisher)]),
+    Decoder("ledger", body(Ledger), ROW, [msgspec.msgpack.encode(LEDGER)]),
     Decoder(
         "row",
         lambda value: rows.decode_row(b"key", value),
@@ -247,6 +259,10 @@ def test_what_decodes_can_be_folded_shown_and_stored(
         assert rows.parse_publisher_key(key) == publisher
         stored = msgspec.msgpack.encode(state)
         assert codec.decode_row_body(type(state), key=key, body=stored) == state
+    for publisher, ledger in changes.ledgers.items():
+        assert rows.parse_ledger_key(rows.ledger_key(publisher)) == publisher
+        assert codec.decode_row_body(Ledger, key=b"", body=msgspec.msgpack.encode(ledger)) == ledger
+    assert not fold.counters[INTERNAL_ERROR]
     for context, _ in changes.contexts:
         assert rows.parse_row_key(rows.row_key(RowPlace(context, 0, 0))).context == context
 

@@ -67,6 +67,7 @@ def state(one: Fold | RowReader) -> object:
         one.kernel.contexts(),
         one.kernel.scopes(),
         one.publishers,
+        one.ledgers.current if isinstance(one, Fold) else one.ledgers,
         one.registrations,
     )
 
@@ -273,6 +274,7 @@ def test_what_the_events_no_longer_prove_is_never_called_exact(
         for told in (world.table.fold, world.live):
             assert_nothing_wrong_is_exact(told, truth)
         assert world.live.publishers == world.table.fold.publishers
+        assert world.live.ledgers == world.table.fold.ledgers.current
         world.table.close()
 
 

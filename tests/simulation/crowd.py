@@ -14,6 +14,7 @@ from streams.kernel.changes import decode_changes
 from streams.table.fold import Fold
 from tests.simulation.engines import Link, Replays, SimulatedEngine
 from tests.simulation.history import History
+from tests.simulation.ledgers import check_ledger
 from tests.simulation.loop import Process, SimulatedLoop
 
 FAULTS_S: Final = 6.0
@@ -212,11 +213,13 @@ def check_engine(
     registered: bool,
     registrations: int,
     covered: bool,
+    known: bool = True,
 ) -> None:
     """What a fold of the records says of an engine is the truth, or that it may not be; where the
     engine is `covered`, the truth. And no more is withdrawn than has to be: each incarnation in the
     log has a cause, which is a life of the engine of which something was received, or one of its
-    `registrations` but the first.
+    `registrations` but the first. The ledger equals the loss; `known`: the records are all that
+    there have ever been.
     """
     own = [one for one in records if one.publisher == engine.publisher]
     incarnations = max((one.incarnation for one in own if hasattr(one, "incarnation")), default=0)
@@ -232,6 +235,7 @@ def check_engine(
         assert not found, f"{name} is not registered, but in the table"
         return
     assert engine.publisher in fold.registrations, f"the log does not have that {name} is there"
+    check_ledger(fold, engine, own, known=known)
     state = fold.publishers.get(engine.publisher)
     degraded = state is not None and state.degraded_since is not None
     wrong = (

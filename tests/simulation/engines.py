@@ -81,6 +81,9 @@ class SimulatedEngine:
         self.links: list[Link] = []
         self._lives: dict[float, int] = {}  # by the time of a batch, the incarnation that sent it
         self._heard: set[tuple[int, int]] = set()
+        self.arrived: set[tuple[int, int]] = set()  # over links: life, sequence
+        self.replayed: set[tuple[int, int]] = set()
+        self._sent: dict[int, int] = {}  # batches, by life
         self._life = 0
         self._skew_s = 0.0
         self._prefixes: dict[int, int] = {}  # by block hash, of all incarnations
@@ -170,9 +173,18 @@ class SimulatedEngine:
         """
         self.lost_unseen = self.lost_unseen or not self.registration.replay_endpoint
 
-    def note_heard(self, sequence: int) -> None:
+    def note_heard(self, sequence: int, *, is_replayed: bool) -> None:
         """A batch of the present incarnation has been received by somebody."""
         self._heard.add((self._life, sequence))
+        (self.replayed if is_replayed else self.arrived).add((self._life, sequence))
+
+    def life_at(self, engine_time: float) -> int:
+        """Which of its lives has sent the batch of this time."""
+        return self._lives[engine_time]
+
+    def sent(self, life: int) -> int:
+        """How many batches one of its lives has sent."""
+        return self._sent.get(life, 0)
 
     def hid_a_restart(self, records: Iterable[EventsRecord]) -> bool:
         """Whether the numbers of its batches could not show that it was started again: the first
@@ -206,6 +218,7 @@ class SimulatedEngine:
         for link in self.links:
             link.send([b"", self.sequence.to_bytes(8, "big"), payload])
         self.sequence += 1
+        self._sent[self._life] = self.sequence
 
 
 class Link:
@@ -261,7 +274,7 @@ class Link:
     def _arrive(self, frames: list[bytes], epoch: int) -> None:
         if epoch != self._epoch or self._inbox is None:
             return
-        self.engine.note_heard(int.from_bytes(frames[1], "big"))
+        self.engine.note_heard(int.from_bytes(frames[1], "big"), is_replayed=False)
         message = RawMessage(self.engine.publisher, frames, self._loop.now, self.times_up)
         self._inbox.put([message])
         self.arrived += 1
@@ -374,7 +387,7 @@ class Replays:
                 if self._rng.random() >= loss
             ]
             for sequence, _ in batches[first : first + 8]:
-                engine.note_heard(sequence)
+                engine.note_heard(sequence, is_replayed=True)
             if chunk:
                 yield chunk
         if self._rng.random() < self.loss:

@@ -514,6 +514,7 @@ class EmbeddedWorld:
         assert service.table.fold.publishers == fold.publishers, (
             f"recovered {service.table.fold.publishers}, but the log says {fold.publishers}"
         )
+        assert service.table.fold.ledgers.current == fold.ledgers.current
         assert service.table.fold.registrations.keys() == fold.registrations.keys()
 
     def _folded(self) -> Fold:
@@ -546,4 +547,5 @@ class EmbeddedWorld:
                 registered=registered,
                 registrations=self.registrations[engine.number],
                 covered=self.crowd.covered and not self.proven_from,
+                known=not self.proven_from,
             )

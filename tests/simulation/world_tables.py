@@ -591,6 +591,9 @@ class TableWorld:
                     key: state for fold in self.folds for key, state in fold.publishers.items()
                 }
                 assert table.publishers == expected, f"{reader.name}: {table.publishers}"
+                assert table.ledgers == {
+                    key: one for fold in self.folds for key, one in fold.ledgers.current.items()
+                }, f"{reader.name}: {table.ledgers}"
 
 
 async def _prepare() -> None: ...

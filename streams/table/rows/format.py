@@ -7,6 +7,7 @@ r"""Table rows as bytes: what the store keeps and what the table log carries. Fo
     b"R" + publisher                                   `Registered` as msgpack
     b"M" + name                                        facts of the table: `covered`, `seed`,
                                                        `unproven` (`fold.Unproven` as msgpack)
+    b"M" + b"ledger:" + publisher                      `ledger.Ledger` as msgpack
 
 `context` and `publisher` are the named tuple as a msgpack array behind its length (u16 BE): no key
 is a prefix of another, and the rows of one context in one generation stand together in order.
@@ -52,6 +53,7 @@ UNPROVEN_KEY: Final = FACT + b"unproven"
 OWNER_KEY: Final = FACT + b"owner"
 _BRIDGE: Final = FACT + b"bridge:"
 """A tombstone of it in a topic marks where a worker took the partition; no row has this key."""
+_LEDGER: Final = FACT + b"ledger:"
 
 _HEADER: Final = struct.Struct("<BBHIq")
 _COVERS_AT: Final = 8
@@ -192,6 +194,26 @@ def parse_bridge_key(key: bytes) -> str | None:
         return key[len(_BRIDGE) :].decode()
     except UnicodeDecodeError as error:
         raise RowCorruptError(key=key, detail="its key is not UTF-8") from error
+
+
+def ledger_key(publisher: PublisherKey) -> bytes:
+    """The key of a publisher's gap ledger. It is a fact of the table, so that an older Reprise,
+    which has no use for it, passes over it.
+    """
+    return _LEDGER + _named(b"", publisher)
+
+
+def is_ledger_key(key: bytes) -> bool:
+    """Whether the row has a ledger."""
+    return key.startswith(_LEDGER)
+
+
+def parse_ledger_key(key: bytes) -> PublisherKey:
+    """The inverse of `ledger_key`; raises RowCorruptError."""
+    try:
+        return _parse(key[len(_LEDGER) - 1 :], decode_row_publisher, rest_bytes=0)
+    except RowCorruptError as error:
+        raise RowCorruptError(key=key, detail="its key names no publisher") from error
 
 
 def parse_publisher_key(key: bytes) -> PublisherKey:

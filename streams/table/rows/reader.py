@@ -26,7 +26,7 @@ No I/O, clock or logging: the reader of the topic logs what `take_skipped` retur
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Final, TypeVar
 
 from schemas.codec import decode_row_body
 from schemas.errors import RowCorruptError, RowVersionError
@@ -35,11 +35,15 @@ from schemas.positions import Heartbeat, Position, PublisherState
 from schemas.registration import SELF_REGISTERED, Registered
 from streams.kernel.interface import Kernel
 from streams.table.fold import ALL_PROVEN, NO_OFFSET, Unproven
+from streams.table.ledger import Ledger
 from streams.table.rows import format as rows
 from streams.table.rows.contexts import CORRUPT_ROWS, PartitionContexts
 from streams.table.rows.format import Row
 from streams.table.rows.source import GatheredRows, RowSource, SkippedRow, SkippedRows
 from streams.table.scope_states import ScopeStates, common_scope, scope_of
+
+KeyT = TypeVar("KeyT")
+ValueT = TypeVar("ValueT")
 
 RESETS: Final = "resets"
 """Counts how often another table than the one before was met."""
@@ -69,6 +73,7 @@ class _Commit:
         self.registrations: dict[PublisherKey, Registered] = {}
         self.unproven: Unproven | None = None
         self.bridges: dict[str, Heartbeat | None] = {}
+        self.ledgers: dict[PublisherKey, Ledger | None] = {}
 
 
 class RowReader:
@@ -78,6 +83,7 @@ class RowReader:
     Attributes:
         kernel: the index to query.
         publishers, registrations: as `Fold`'s.
+        ledgers: of publishers; see `streams.table.ledger`.
         states: of the answers, but for what `is_damaged` says.
     """
 
@@ -91,6 +97,7 @@ class RowReader:
         self.states = ScopeStates(has_registry=has_registry)
         self.publishers: dict[PublisherKey, PublisherState] = {}
         self.registrations: dict[PublisherKey, Registered] = {}
+        self.ledgers: dict[PublisherKey, Ledger] = {}
         self._partitions: dict[int, _Partition] = {}
         self._skipped = SkippedRows(strict=strict)
         self._spoiled: set[int] = set()
@@ -249,11 +256,8 @@ class RowReader:
             part.publishers[publisher] = None
             self.registrations[publisher] = registered
             self._register(publisher)
-        for bridge, beat in commit.bridges.items():
-            if beat is None:
-                part.bridges.pop(bridge, None)
-            else:
-                part.bridges[bridge] = beat
+        _update(part.bridges, commit.bridges)
+        _update(self.ledgers, commit.ledgers)
         if commit.unproven is not None:
             part.unproven = commit.unproven
 
@@ -283,6 +287,8 @@ class RowReader:
                 commit.forgotten.append(publisher)
         elif (bridge := rows.parse_bridge_key(key)) is not None:
             commit.bridges[bridge] = None
+        elif rows.is_ledger_key(key):
+            commit.ledgers[rows.parse_ledger_key(key)] = None
 
     @staticmethod
     def _sort_row(commit: _Commit, key: bytes, row: Row) -> None:
@@ -302,6 +308,9 @@ class RowReader:
                 commit.unproven = decode_row_body(Unproven, key=key, body=row.body)
             case rows.FACT if (bridge := rows.parse_bridge_key(key)) is not None:
                 commit.bridges[bridge] = decode_row_body(Heartbeat, key=key, body=row.body)
+            case rows.FACT if rows.is_ledger_key(key):
+                ledger = decode_row_body(Ledger, key=key, body=row.body)
+                commit.ledgers[rows.parse_ledger_key(key)] = ledger
 
     # Publishers
 
@@ -330,6 +339,7 @@ class RowReader:
         """Drops a publisher with its entries, before the rows of what it stored since count."""
         self.kernel.unregister(self.kernel.open_publisher(*publisher))
         self.publishers.pop(publisher, None)
+        self.ledgers.pop(publisher, None)
         self.states.put(publisher, None)
         if publisher in self.registrations:
             self._register(publisher)
@@ -345,3 +355,12 @@ class RowReader:
             self._skipped.damaged.discard(publisher.stream)
         part.contexts = PartitionContexts(partition, self.kernel, self._skipped)
         part.covered, part.unproven, part.bridges = NO_OFFSET, ALL_PROVEN, {}
+
+
+def _update(known: dict[KeyT, ValueT], changed: Mapping[KeyT, ValueT | None]) -> None:
+    """Takes over what changed; None stands for a deletion."""
+    for key, value in changed.items():
+        if value is None:
+            known.pop(key, None)
+        else:
+            known[key] = value

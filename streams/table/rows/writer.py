@@ -3,8 +3,8 @@
 A flush is these rows:
 
     removals of rows that no longer belong to anything (`strays`), a delta row for each changed
-    context, the changed publishers and registrations, what is `unproven` where that changed, once
-    the seed, and last the `covered` row, which commits them all.
+    context, the changed publishers, registrations and ledgers, what is `unproven` where that
+    changed, once the seed, and last the `covered` row, which commits them all.
 
 A context whose deltas outweigh its live entries gets a new generation: chunks of a full dump, which
 go ahead in steps (`streams.table.rows.rewriting`), then after a flush the mark that makes it the
@@ -126,6 +126,9 @@ class RowWriter:
         written += _structs(rows.REGISTRATION, changes.registrations.items(), covers)
         written += _bodies(
             ((rows.bridge_key(bridge), beat) for bridge, beat in changes.bridges.items()), covers
+        )
+        written += _bodies(
+            ((rows.ledger_key(one), ledger) for one, ledger in changes.ledgers.items()), covers
         )
         if changes.unproven is not None:
             body = msgspec.msgpack.encode(changes.unproven)

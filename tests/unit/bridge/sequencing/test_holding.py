@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from bridge.sequencing import sequencer as sequencer_module
-from bridge.sequencing.lane import MISSED, RESTARTED, Anchor
+from bridge.sequencing.causes import MISSED, RESTARTED
+from bridge.sequencing.lane import Anchor
 from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import DecodedBatch

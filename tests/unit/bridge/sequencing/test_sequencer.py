@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.sequencing.lane import JOINED_LATE, MISSED, RESTARTED
+from bridge.sequencing.causes import JOINED_LATE, MISSED, RESTARTED
 from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire.drop_reasons import DropReason

@@ -15,6 +15,7 @@ from schemas.records import (
     Part,
     ResetRecord,
     SequencedRecord,
+    Unusable,
     encode_record,
 )
 from tests.unit.bridge.messages import registration
@@ -36,7 +37,9 @@ def add(
     events: list[BlockEvent],
     incarnation: int = 1,
     *,
-    incomplete: bool = False,
+    unusable: str = "",
+    is_whole: bool = False,
+    repaired: str = "",
 ) -> None:
     window.add_batch(
         incarnation=incarnation,
@@ -44,7 +47,9 @@ def add(
         engine_time=sequence + 0.5,
         event_count=len(events),
         run=encode_run(events),
-        incomplete=incomplete,
+        unusable=unusable,
+        is_whole=is_whole,
+        repaired=repaired,
     )
 
 
@@ -68,12 +73,56 @@ def test_a_window_without_batches_has_no_records() -> None:
 
 def test_a_record_says_which_of_its_batches_was_the_last_incomplete_one() -> None:
     window = open_window()
-    for sequence, incomplete in enumerate([False, True, True, False]):
-        add(window, sequence, [removed(sequence)], incomplete=incomplete)
+    for sequence, unusable in enumerate(["", "bad_hashes", "bad_hashes", ""]):
+        add(window, sequence, [removed(sequence)], unusable=unusable)
     window.add_gap(incarnation=1, first=4, last=4, reason="missed")
     add(window, 5, [removed(5)])
     found = [record.incomplete for record in window.close() if isinstance(record, EventsRecord)]
     assert found == [2, msgspec.UNSET]
+
+
+def test_a_record_says_which_of_its_batches_could_not_be_used_and_why() -> None:
+    window = open_window()
+    reasons = ["", "bad_hashes", "bad_hashes", "bad_tokens", "", "bad_tokens"]
+    for sequence, unusable in enumerate(reasons):
+        add(window, sequence, [removed(sequence)], unusable=unusable)
+    add(window, 6, [], unusable="undecodable", is_whole=True)
+    add(window, 7, [], unusable="undecodable", is_whole=True)
+    add(window, 8, [], unusable="undecodable")
+    [record] = window.close()
+    assert isinstance(record, EventsRecord)
+    assert record.incomplete == 8
+    assert record.unusable == (
+        Unusable(1, 2, "bad_hashes"),
+        Unusable(3, 3, "bad_tokens"),
+        Unusable(5, 5, "bad_tokens"),
+        Unusable(6, 7, "undecodable", True),
+        Unusable(8, 8, "undecodable"),
+    )
+
+
+def test_what_could_not_be_used_is_bounded_in_each_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(window_module, "UNUSABLE_RUNS_MAX", 2)
+    window = open_window()
+    for sequence in range(7):
+        add(window, sequence, [], unusable="bad_hashes" if sequence % 2 else "bad_tokens")
+    records = [one for one in window.close() if isinstance(one, EventsRecord)]
+    assert [span(record)[2:] for record in records] == [(0, 1), (2, 3), (4, 5), (6, 6)]
+
+
+def test_what_a_replay_brought_shares_no_record_with_what_came() -> None:
+    window = open_window()
+    for sequence, repaired in enumerate(["", "missed", "missed", "reconnected", ""]):
+        add(window, sequence, [removed(sequence)], repaired=repaired)
+    records = [one for one in window.close() if isinstance(one, EventsRecord)]
+    assert [(*span(record)[2:], record.repaired) for record in records] == [
+        (0, 0, msgspec.UNSET),
+        (1, 2, "missed"),
+        (3, 3, "reconnected"),
+        (4, 4, msgspec.UNSET),
+    ]
 
 
 def test_batches_that_follow_each_other_share_a_record() -> None:
@@ -179,7 +228,8 @@ def test_each_part_of_a_large_batch_is_a_record_and_the_last_one_ends_it() -> No
         run=b"",
         parts=parts,
         doubted=True,
-        incomplete=True,
+        unusable="bad_hashes",
+        repaired="missed",
     )
     add(window, 8, [removed(8)])
     records = window.close()
@@ -194,6 +244,8 @@ def test_each_part_of_a_large_batch_is_a_record_and_the_last_one_ends_it() -> No
     assert [(one.doubted, one.incomplete, one.engine_time) for one in batch] == [
         (True, 7, 17.0)
     ] * 3
+    assert [one.unusable for one in batch] == [(Unusable(7, 7, "bad_hashes"),)] * 3
+    assert [one.repaired for one in batch] == ["missed"] * 3
     assert [len(events_of(one)) for one in batch] == [2, 1, 3]
     others = [one for one in (records[0], records[4]) if isinstance(one, EventsRecord)]
     whole = (msgspec.UNSET, RECORD_VERSION, msgspec.UNSET)

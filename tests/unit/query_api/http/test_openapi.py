@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from bridge.wire import KINDS
+from query_api.gaps import GapsDocument
 from query_api.http import models, openapi
 from query_api.http.errors import ErrorEnvelope
 from query_api.http.requests.options import OPTION_NAMES, AnswerOptions, read_options
@@ -13,6 +14,7 @@ from query_api.http.requests.queries import read_hash_query, read_query
 from query_api.http.requests.registrations import read_registration, read_unregistration
 from query_api.http.wire import Wire, encode
 from schemas.answer_states import AnswerState
+from streams.table.ledger import Account, Incarnation, Interval, Ledger
 from tests.fakes import AsgiClient, FakeTable, registration
 
 PATHS = {
@@ -21,6 +23,7 @@ PATHS = {
     "/register": "post",
     "/unregister": "post",
     "/services": "get",
+    "/gaps": "get",
     "/global_view": "get",
     "/health": "get",
     "/ready": "get",
@@ -139,6 +142,7 @@ def test_examples_match_their_models(example: object, model: Any) -> None:
     ("path", "model"),
     [
         ("/services", models.Services),
+        ("/gaps", GapsDocument),
         ("/global_view", models.GlobalView),
         ("/health", models.Alive),
         ("/ready", models.Ready),
@@ -149,6 +153,9 @@ def test_answers_match_their_models(
     table: FakeTable, client: AsgiClient, path: str, model: type[msgspec.Struct]
 ) -> None:
     table.store(table.add(registration("a")), range(8), hashes=[1, 2])
+    lost = Account(1, (Interval(0, 0, "missed", 1.0, 2.0),))
+    known = Ledger(incarnations=(Incarnation(number=1, lost=lost),), lost={"missed": 1})
+    table.known[registration("a").publisher] = known
     answer = client.get(path)
     decoded = msgspec.json.decode(answer.body, type=model)
     assert msgspec.json.decode(msgspec.json.encode(decoded)) == answer.document()

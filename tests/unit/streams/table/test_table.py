@@ -627,13 +627,13 @@ def test_what_is_written_is_counted_chunks_and_removals_included(
     for offset, record in enumerate(history()[:2]):
         table.apply([LogEntry(Offset(offset), record)])
     written = asyncio.run(table.flush(now=0.0))
-    assert written == table.written_rows == len(topic.rows) == 9
+    assert written == table.written_rows == len(topic.rows) == 10
     assert table.written_bytes == sum(len(row.key) + len(row.value or b"") for row in topic.rows)
     assert table.generations == 1
     assert asyncio.run(table.flush(now=0.0)) == 0
-    assert len(topic.rows) == 9
+    assert len(topic.rows) == 10
     table.apply([LogEntry(Offset(2), history()[2])])
-    assert asyncio.run(table.flush(now=0.0)) == len(topic.rows) - 9 == table.written_rows - 9
+    assert asyncio.run(table.flush(now=0.0)) == len(topic.rows) - 10 == table.written_rows - 10
     table.close()
 
 

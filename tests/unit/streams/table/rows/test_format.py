@@ -34,6 +34,16 @@ def test_publisher_keys_round_trip(publisher: PublisherKey) -> None:
     assert rows.parse_publisher_key(key) == publisher
 
 
+@given(publishers)
+def test_ledger_keys_round_trip_and_are_facts(publisher: PublisherKey) -> None:
+    key = rows.ledger_key(publisher)
+    assert (rows.is_ledger_key(key), key[:1]) == (True, rows.FACT)
+    assert rows.parse_ledger_key(key) == publisher
+    assert not rows.is_ledger_key(rows.publisher_key(rows.PUBLISHER, publisher))
+    with pytest.raises(RowCorruptError):
+        rows.parse_ledger_key(key[:-1])
+
+
 @given(contexts, contexts, st.integers(0, 9), st.integers(0, 9))
 def test_rows_of_one_context_stand_together_in_order(
     one: ModelContext, other: ModelContext, generation: int, n: int

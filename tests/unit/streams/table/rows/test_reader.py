@@ -10,6 +10,7 @@ from schemas.registration import Registered
 from streams.kernel import open_kernel
 from streams.kernel.changes import Change, Op
 from streams.table.fold import ALL_PROVEN, Fold, Unproven
+from streams.table.ledger import Incarnation, Ledger
 from streams.table.rows import contexts
 from streams.table.rows import format as rows
 from streams.table.rows.reader import RowReader
@@ -159,7 +160,9 @@ def covered(offset: int, *, table: bytes = b"t") -> Row:
 
 
 UNPROVEN = fact(rows.UNPROVEN_KEY, Unproven(before=5))
-ALL_KINDS = (state(), registered(), beat(7.0), block(), UNPROVEN)
+KNOWN = Ledger(incarnations=(Incarnation(number=1, began_at=5.0),), lost={"missed": 3})
+LEDGER = fact(rows.ledger_key(ME), KNOWN)
+ALL_KINDS = (state(), registered(), beat(7.0), block(), LEDGER, UNPROVEN)
 
 
 def put(reader: RowReader, *found: Row, partition: int = 0) -> None:
@@ -177,7 +180,7 @@ def reader() -> RowReader:
 
 def is_empty(reader: RowReader) -> bool:
     return (
-        not (reader.publishers or reader.registrations or reader.bridges(0))
+        not (reader.publishers or reader.registrations or reader.bridges(0) or reader.ledgers)
         and reader.unproven(0) == ALL_PROVEN
         and reader.states.publishers(SCOPE) == ()
         and reader.kernel.stats()["entries"] == 0
@@ -195,6 +198,7 @@ def test_rows_say_who_publishes_what_is_registered_and_what_is_not_proven(
     assert reader.registrations == {ME: Registered(registration("a"), 0)}
     assert reader.bridges(0) == {"one": Heartbeat(7.0, 1007.0)}
     assert reader.unproven(0) == Unproven(before=5)
+    assert reader.ledgers == {ME: KNOWN}
     assert reader.states.publishers(SCOPE) == (ME,)
     assert reader.kernel.stats()["entries"] == 1
 
@@ -243,6 +247,32 @@ def test_a_tombstone_forgets_what_its_own_partition_has(reader: RowReader) -> No
     put(reader, state(), block(), covered(0), partition=1)
     put(reader, (STATE_KEY, None), covered(2))
     assert (list(reader.publishers), reader.kernel.stats()["entries"]) == ([ME], 1)
+
+
+def test_a_ledger_is_replaced_and_goes_with_its_publisher(reader: RowReader) -> None:
+    put(reader, *ALL_KINDS, covered(0))
+    again = Ledger(incarnations=KNOWN.incarnations, lost={"missed": 4})
+    put(reader, fact(rows.ledger_key(ME), again, covers=1))
+    assert reader.ledgers == {ME: KNOWN}, "it waits for the row that commits it"
+    put(reader, covered(1))
+    assert reader.ledgers == {ME: again}
+    put(reader, (STATE_KEY, None), covered(2))
+    assert reader.ledgers == {}
+
+
+def test_a_ledger_ends_with_its_row(reader: RowReader) -> None:
+    put(reader, *ALL_KINDS, covered(0))
+    put(reader, (rows.ledger_key(ME), None), covered(1))
+    assert (reader.ledgers, list(reader.publishers)) == ({}, [ME])
+
+
+def test_a_ledger_that_cannot_be_read_is_counted_and_degrades_nothing(reader: RowReader) -> None:
+    key = rows.ledger_key(ME)
+    put(reader, *ALL_KINDS, covered(0))
+    put(reader, fact(key, ["no", "ledger"]), covered(0))
+    assert reader.ledgers == {ME: KNOWN}
+    assert reader.take_skipped() == [SkippedRow(0, key, "corrupt_rows")]
+    assert not reader.is_degraded(SCOPE)
 
 
 def test_a_registration_under_another_publishers_key_is_skipped(reader: RowReader) -> None:

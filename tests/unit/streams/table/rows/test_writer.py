@@ -91,7 +91,8 @@ def test_a_flush_ends_in_the_row_that_commits_it_and_says_each_thing_once(
     flush = writer.flush(fold, changes)
     taken = flush.rest()
     assert writer.flush(fold, changes).rest() == taken, "until it is noted"
-    rest = [STATE_KEY, REGISTRATION_KEY, rows.bridge_key("one"), rows.UNPROVEN_KEY, rows.SEED_KEY]
+    rest = [STATE_KEY, REGISTRATION_KEY, rows.bridge_key("one"), rows.ledger_key(ONE.publisher)]
+    rest += [rows.UNPROVEN_KEY, rows.SEED_KEY]
     assert keys(taken) == [b"stray", *context_keys(3), *rest, rows.COVERED_KEY]
     assert taken[0].value is None
     decoded = [found(row) for row in taken[1:]]

@@ -1,0 +1,43 @@
+"""What the messages of one publisher came to, in numbers."""
+
+import logging
+from collections import Counter
+from dataclasses import dataclass, field
+
+from schemas.errors import WireError
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class PublisherCounters:
+    """What one publisher's messages came to since it was added; all but `dropped` only rise.
+
+    Attributes:
+        publisher: its name in the log, `instance|tenant|rank`.
+        messages: received, usable or not.
+        batches: accepted into records, those without any usable event included.
+        events: accepted into records.
+        duplicates: batches that had been delivered before.
+        gaps: places where batches are missing; lost_batches: how many are.
+        restarts: new incarnations found.
+        dropped: messages, batches and events that were dropped, by `DropReason`.
+    """
+
+    publisher: str = ""
+    messages: int = 0
+    batches: int = 0
+    events: int = 0
+    duplicates: int = 0
+    gaps: int = 0
+    lost_batches: int = 0
+    restarts: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+
+    def count_drop(self, error: WireError, things: int = 1) -> None:
+        """Counts what is dropped, and logs the first of each kind."""
+        if things and not self.dropped[error.reason]:
+            _logger.warning(
+                "Dropping from %s (further ones are only counted): %s", self.publisher, error
+            )
+        self.dropped[error.reason] += things

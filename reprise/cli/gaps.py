@@ -1,0 +1,225 @@
+"""`reprise gaps`."""
+
+import os
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlencode
+from urllib.request import Request, urlopen
+
+import click
+import msgspec
+from click.core import ParameterSource
+
+from brokers.settings import KafkaSettings
+from reprise.cli.kafka_options import kafka_options
+from reprise.cli.terminal import printable
+from reprise.settings import DEFAULT_HOST, DEFAULT_PORT, seed_from
+from schemas.errors import RepriseError
+from schemas.limits import EXPLAIN_S
+
+if TYPE_CHECKING:
+    from query_api.gaps import (
+        AccountDocument,
+        GapsDocument,
+        IncarnationDocument,
+        PublisherGapsDocument,
+        Wanted,
+    )
+
+_KINDS = ("lost", "repaired", "incomplete")
+
+
+@click.command()
+@click.argument(
+    "file", type=click.Path(path_type=Path, dir_okay=False, exists=True), required=False
+)
+@click.option(
+    "--url",
+    help=f"Where a service answers.  [default: http://{DEFAULT_HOST}:{DEFAULT_PORT}]",
+)
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Fold the log of this data directory of `reprise up`, which may be running.",
+)
+@kafka_options(required=False, makes_topics=False)
+@click.option("--tenant", default="", help="Only publishers of this tenant.")
+@click.option("--model", default="", help="Only publishers of this model.")
+@click.option("--instance", default="", help="Only publishers of this instance.")
+@click.option("--json", "as_json", is_flag=True, help="Print the document of GET /gaps.")
+@click.pass_context
+def gaps(
+    context: click.Context,
+    /,
+    file: Path | None,
+    url: str | None,
+    data: Path | None,
+    kafka: KafkaSettings | None,
+    tenant: str,
+    model: str,
+    instance: str,
+    as_json: bool,
+) -> None:
+    """Say of every batch of every publisher what became of it: seen, repaired by a replay, or lost,
+    when and why.
+
+    A running service is asked. Or the ledger is made from a log, or from a capture FILE, by folding
+    it: both say the same at the same position.
+
+    \b
+    reprise gaps
+    reprise gaps --data DIR --instance engine-1
+    reprise gaps --kafka HOST:PORT --json
+    reprise gaps hour.capture
+
+    Exit code 1 where it cannot be had, or a capture cannot be read to its end.
+    """  # noqa: D301
+    from query_api.gaps import Wanted
+
+    by_flag = context.get_parameter_source("kafka") is ParameterSource.COMMANDLINE
+    source = kafka if by_flag else None
+    if sum(one is not None for one in (file, url, data, source)) > 1:
+        raise click.UsageError("Expected one of --url, --data, --kafka and FILE")
+    wanted, is_whole = Wanted(tenant, model, instance), True
+    try:
+        if file is not None:
+            document, is_whole = _of_capture(file, wanted)
+        elif data is not None or source is not None:
+            document = _of_log(data, source, wanted)
+        else:
+            document = _asked(url or f"http://{DEFAULT_HOST}:{DEFAULT_PORT}", wanted)
+    except RepriseError as error:
+        raise click.ClickException(str(error)) from error
+    if as_json:
+        sys.stdout.buffer.write(msgspec.json.encode(document) + b"\n")
+    else:
+        for line in lines_of(document):
+            click.echo(printable(line))
+    if not is_whole:
+        context.exit(1)
+
+
+def _asked(url: str, wanted: "Wanted") -> "GapsDocument":
+    from query_api.gaps import GapsDocument
+
+    given = {name: value for name, value in wanted._asdict().items() if value}
+    address = f"{url.rstrip('/')}/gaps?{urlencode(given)}"
+    try:
+        with urlopen(
+            Request(address, headers={"Accept": "application/json"}), timeout=EXPLAIN_S
+        ) as answer:
+            found = answer.read()
+        return msgspec.json.decode(found, type=GapsDocument)
+    except HTTPError as error:
+        raise click.ClickException(printable(error.read().decode(errors="replace"))) from error
+    except (URLError, OSError, ValueError) as error:
+        raise click.ClickException(f"Cannot ask {url}: {error}. Is the service up?") from error
+
+
+def _of_log(data: Path | None, kafka: KafkaSettings | None, wanted: "Wanted") -> "GapsDocument":
+    from query_api.gaps import LedgerView, gaps_document
+    from query_api.ports import positions_text
+    from streams.audit.ledgers import ledgers_of_log, ledgers_of_topic
+
+    seed = seed_from(os.environ)
+    if data is not None:
+        found = ledgers_of_log(data, seed)
+    else:
+        assert kafka is not None
+        found = ledgers_of_topic(kafka, seed)
+    views = [
+        LedgerView(publisher, ledger, found.states.get(publisher))
+        for publisher, ledger in found.ledgers.items()
+    ]
+    return gaps_document(views, positions_text(found.positions), wanted)
+
+
+def _of_capture(file: Path, wanted: "Wanted") -> "tuple[GapsDocument, bool]":
+    """The document, and whether the capture was read to its end."""
+    from query_api.gaps import LedgerView, gaps_document
+    from query_api.ports import positions_text
+    from replay.capture.reader import Capture
+    from replay.folding import ReplayedTable, fold_capture
+    from reprise.cli.publishing import say_notes
+    from reprise.cli.replay import records_of
+    from streams.kernel import open_kernel
+
+    with Capture(file) as capture:
+        say_notes(capture)
+        records = records_of(capture, {})
+        table = ReplayedTable(open_kernel(seed_from(os.environ)), records)
+        fold_capture(records, table, total=None)
+        states = table.publishers
+        views = [
+            LedgerView(publisher, ledger, states.get(publisher))
+            for publisher, ledger in table.ledgers.items()
+        ]
+        document = gaps_document(views, positions_text(table.positions), wanted)
+        return document, capture.damage is None
+
+
+def lines_of(document: "GapsDocument") -> Iterator[str]:
+    """The document for people."""
+    yield f"position {document.position or 'none'}"
+    for publisher in document.publishers:
+        yield from _publisher_lines(publisher)
+    totals = {kind: 0 for kind in _KINDS}
+    for publisher in document.publishers:
+        for kind in _KINDS:
+            totals[kind] += sum(getattr(publisher.totals, kind).values())
+    counts = "  ".join(f"{kind} {batches}" for kind, batches in totals.items())
+    yield f"publishers {len(document.publishers)}  {counts}"
+
+
+def _publisher_lines(publisher: "PublisherGapsDocument") -> Iterator[str]:
+    names = (
+        *(publisher.tenant_id, publisher.model_name, publisher.block_size),
+        *(publisher.additional_salt, publisher.instance_id),
+    )
+    yield f"{' / '.join(map(str, names))}  rank {publisher.dp_rank}"
+    if publisher.forgotten_incarnations:
+        yield f"  {publisher.forgotten_incarnations} earlier incarnations are not listed"
+    for incarnation in publisher.incarnations:
+        yield from _incarnation_lines(incarnation)
+
+
+def _incarnation_lines(one: "IncarnationDocument") -> Iterator[str]:
+    accounts = {kind: getattr(one, kind) for kind in _KINDS}
+    counts = "  ".join(f"{kind} {account.batches}" for kind, account in accounts.items())
+    reason = f" ({one.reason})" if one.reason else ""
+    batches = "none"
+    if one.last_sequence >= one.first_sequence:
+        batches = f"{one.first_sequence} to {one.last_sequence}"
+    yield (
+        f"  incarnation {one.incarnation}{reason} since {_time(one.began_at)}, batches {batches}:"
+        f" seen {one.seen.batches}  {counts}"
+    )
+    for kind, account in accounts.items():
+        yield from _account_lines(kind, account)
+
+
+def _account_lines(kind: str, account: "AccountDocument") -> Iterator[str]:
+    forgotten = account.forgotten
+    if forgotten.intervals:
+        yield (
+            f"    {kind:<10}  {forgotten.batches} batches in {forgotten.intervals} earlier"
+            " intervals, which are not listed"
+        )
+    for one in account.intervals:
+        numbers = f"{one.first}" if one.first == one.last else f"{one.first} to {one.last}"
+        until = f" to {_time(one.until)}" if one.until != one.at else ""
+        yield f"    {kind:<10}  {numbers} ({one.batches})  {one.cause}  {_time(one.at)}{until}"
+
+
+def _time(seconds: float) -> str:
+    if not seconds:
+        return "a time that is not known"
+    try:
+        moment = datetime.fromtimestamp(seconds, UTC)
+    except (OverflowError, ValueError, OSError):
+        return f"{seconds:.3f}"
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

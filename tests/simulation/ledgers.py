@@ -1,0 +1,132 @@
+"""The gap ledger against the truth, number for number: what the engines published, what their links
+and their replay sockets brought, and what the log's records have.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from schemas.positions import NO_CURSOR, Cursor
+from schemas.records import (
+    EventsRecord,
+    Record,
+    RegisteredRecord,
+    UnregisteredRecord,
+)
+from streams.table.fold import Fold
+from streams.table.ledger import NOT_IN_LOG, Account, Incarnation, Ledger, spans_of
+from tests.simulation.engines import SimulatedEngine
+
+
+@dataclass
+class Told:
+    """What records tell of one incarnation, without a fold.
+
+    Attributes:
+        got: the batches that are there, whole.
+        lives: of the engine, that have sent them.
+        last: the last batch that they cover.
+    """
+
+    got: set[int] = field(default_factory=set)
+    lives: set[int] = field(default_factory=set)
+    last: int = -1
+
+
+def told_by(records: Iterable[Record], engine: SimulatedEngine) -> dict[int, Told]:
+    """What an engine's records tell, by incarnation, since it was last unregistered: of each batch
+    the record that comes first counts.
+    """
+    told: dict[int, Told] = {}
+    cursor = NO_CURSOR
+    for record in records:
+        if isinstance(record, UnregisteredRecord):
+            told, cursor = {}, NO_CURSOR
+        if isinstance(record, UnregisteredRecord | RegisteredRecord):
+            continue
+        if record.incarnation > cursor.incarnation:
+            cursor = Cursor(record.incarnation, -1)
+        elif record.last <= cursor:
+            continue
+        of = told.setdefault(record.incarnation, Told())
+        if isinstance(record, EventsRecord):
+            first = max(record.first_sequence, cursor.sequence + 1)
+            of.got.update(range(first, record.reached.sequence + 1))
+            of.lives.add(engine.life_at(record.engine_time))
+        of.last = max(of.last, record.reached.sequence)
+        cursor = max(cursor, record.reached)
+    return told
+
+
+def check_ledger(
+    fold: Fold, engine: SimulatedEngine, records: Sequence[Record], *, known: bool
+) -> None:
+    """Of each incarnation in the ledger, exactly what the engine had published and the log did not
+    get is lost, and what only a replay can have brought is repaired.
+
+    Args:
+        fold: of the records.
+        engine: registered; its last batch has been received.
+        records: its own, in order.
+        known: whether these are all that there have ever been.
+    """
+    name = f"engine {engine.number}"
+    ledger = fold.ledgers.current.get(engine.publisher, Ledger())
+    told = told_by(records, engine)
+    if known:
+        numbers = [one.number for one in ledger.incarnations]
+        kept = sorted(told)[-len(numbers) or len(told) :]
+        assert numbers == kept, f"{name}: the log has {sorted(told)}, the ledger {numbers}"
+    for incarnation in ledger.incarnations:
+        if incarnation.number in told:
+            _check_incarnation(fold, engine, incarnation, told[incarnation.number], known=known)
+    if known and ledger.incarnations:
+        state = fold.publishers[engine.publisher]
+        reached = spans_of(ledger.incarnations[-1], state).last
+        assert reached == engine.sequence - 1, (
+            f"{name} has published {engine.sequence} batches, the ledger ends at {reached}"
+        )
+
+
+def _check_incarnation(
+    fold: Fold, engine: SimulatedEngine, incarnation: Incarnation, told: Told, *, known: bool
+) -> None:
+    name = f"engine {engine.number}, incarnation {incarnation.number}"
+    spans = spans_of(incarnation, fold.publishers.get(engine.publisher))
+    assert incarnation.first == 0 or not known, f"{name} begins at {incarnation.first}"
+    assert spans.last == told.last, f"{name} ends at {told.last}, the ledger at {spans.last}"
+    published = set(range(incarnation.first, told.last + 1))
+    lost, repaired = numbers_of(incarnation.lost), numbers_of(incarnation.repaired)
+    assert lost == published - told.got, (
+        f"{name}: lost {sorted(published - told.got)}, the ledger says {sorted(lost)}"
+    )
+    assert spans.seen == len(published & told.got)
+    assert {number for one in spans.intervals for number in range(one[0], one[1] + 1)} == (
+        published & told.got
+    )
+    causes = {one.cause for one in incarnation.lost.intervals}
+    assert NOT_IN_LOG not in causes or not known, f"{name}: the log has a hole"
+    assert not (incarnation.incomplete.batches and known), f"{name}: no event is bad"
+    if len(told.lives) != 1:
+        return  # nothing of it came, or an end of another life that nothing could tell apart
+    [life] = told.lives
+    assert told.last < engine.sent(life), f"{name}: it has sent {engine.sent(life)}"
+    only_by_replay = {one for one in told.got if (life, one) not in engine.arrived}
+    assert only_by_replay <= repaired, (
+        f"{name}: repaired {sorted(only_by_replay)}, the ledger says {sorted(repaired)}"
+    )
+    wrongly = {one for one in repaired if (life, one) not in engine.replayed}
+    assert not wrongly, f"{name}: no replay had {sorted(wrongly)}"
+    assert repaired <= told.got
+
+
+def numbers_of(account: Account) -> set[int]:
+    """The batches of the intervals, of which none is forgotten."""
+    numbers = list(_numbers(account))
+    assert len(numbers) == len(set(numbers)) == account.batches, account
+    return set(numbers)
+
+
+def _numbers(account: Account) -> Iterator[int]:
+    assert not account.forgotten
+    for one in account.intervals:
+        yield from range(one.first, one.last + 1)
