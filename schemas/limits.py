@@ -268,9 +268,9 @@ LMCACHE_MESSAGE_BYTES_MAX: Final = 16 * MIB  # of one frame; libzmq drops the li
 LMCACHE_PARTS_MAX: Final = 1024  # of a PUSH message; a worker sends 50: reason="too_many_parts"
 LMCACHE_OPERATIONS_MAX: Final = 262_144  # of one message: reason="too_many_operations"
 LMCACHE_HASHES_MAX: Final = 65_536  # of one look-up; the rest of a prompt counts as a miss
-LMCACHE_QUEUE_MESSAGES: Final = 4096  # of a link in libzmq; beyond, its worker keeps them
+LMCACHE_QUEUE_MESSAGES: Final = 64  # of a link in libzmq; beyond, its worker keeps them
 LMCACHE_LINKS_MAX: Final = 2048  # of each socket: the newest is closed, reason="too_many_links"
-LMCACHE_LINK_BYTES: Final = 64 * MIB  # received by a link, not taken: closed, "endless_message"
+LMCACHE_LINK_BYTES: Final = 32 * MIB  # of a link in libzmq: it is closed, "endless_message"
 LMCACHE_WORKERS_MAX: Final = 1024  # an ErrorMsg; reason="too_many_workers"
 LMCACHE_LOCATIONS_MAX: Final = 16  # of a worker: reason="too_many_locations"
 LMCACHE_KEYS_MAX: Final = 4_194_304  # of all workers, some 80 bytes each: reason="too_many_keys"

@@ -121,10 +121,11 @@ class Links:
     def look(self) -> None:
         """Closes the links that bring what has no end. Cost O(links), 1 us each."""
         for descriptor, link in self._links.items():
-            if link.received.total_bytes() - link.taken_bytes > LMCACHE_LINK_BYTES:
+            received = link.received.taken_bytes()
+            if received - link.taken_bytes > LMCACHE_LINK_BYTES:
                 self.broken += 1
                 _logger.warning("Closing a link that has brought a message without an end")
-                link.taken_bytes = link.received.total_bytes()  # once
+                link.taken_bytes = received  # once
                 shut(descriptor)
 
     def close(self) -> None:
