@@ -62,6 +62,12 @@ class Chains:
             self.counters["skipped_group"] += len(hashes)
             return [None] * len(hashes)
         known = self._known.setdefault(publisher, {})
+        if event.aliases:
+            prefixes = numbers_of(event.aliases) if event.by_hash else []
+            self.counters["unresolved"] += len(hashes) - len(prefixes)
+            return [Link(prefix, 1, None, is_whole=True) for prefix in prefixes] or [None] * len(
+                hashes
+            )
         if is_placeholder(event):
             found = [known.get((event.group, value)) for value in hashes]
             self.counters["unresolved"] += found.count(None)

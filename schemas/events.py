@@ -44,6 +44,11 @@ class Stored(
         by_hash: True where each hash is the prefix hash of its block: the publisher names blocks by
             a chain of hashes that queries by hash use too. Such an event has a block size and no
             tokens; whatever parent or extra keys it has, the hashes contain.
+        aliases: () or (n,) u64 LE: what others call the blocks, where the hashes name objects of a
+            shared pool. A prefix hash each where the event is `by_hash`; else the hash of an engine
+            of the scope, of cache group 0: the object is of the block that the engine announces
+            under it with its tokens, before or after. An object is held once, however often it is
+            announced, and an event of objects has a block size and no tokens.
         extra_keys: () or n byte strings: what besides tokens enters each block's hash (salt,
             multimodal keys), b"" for nothing. See `extra_key`.
     """
@@ -59,6 +64,7 @@ class Stored(
     group: int = 0
     spec_kind: str = ""
     by_hash: bool = False
+    aliases: bytes = b""
     extra_keys: tuple[bytes, ...] = ()
 
 
@@ -93,7 +99,7 @@ ARRAY32: Final = 0xDD
 
 def is_placeholder(event: BlockEvent) -> bool:
     """Whether it names blocks of which nothing but their engine hashes is said."""
-    return isinstance(event, Stored) and not event.tokens and not event.by_hash
+    return isinstance(event, Stored) and not (event.tokens or event.by_hash or event.aliases)
 
 
 def encode_events(events: list[BlockEvent]) -> bytes:

@@ -38,6 +38,10 @@ there, once it has heard of them, and the registry knows nothing of them.
 """
 
 
+POOLS: Final = frozenset({PublisherKind("Mooncake")})
+"""Kinds that publish what a pool holds that every instance of the scope reads."""
+
+
 class HashProfile(msgspec.Struct, frozen=True, kw_only=True):
     """How the engine hashes blocks. Conductor's clients must send it; Reprise hashes tokens itself
     and keeps it only to show it again in `/services`.
@@ -74,6 +78,11 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     hash_profile: HashProfile | None = None
     peer_url: Text = ""
     registered_at: Seconds = 0.0
+
+    @property
+    def is_pool(self) -> bool:
+        """Whether it is a pool that all instances share, and no instance itself."""
+        return self.kind in POOLS
 
     @property
     def stream(self) -> StreamKey:

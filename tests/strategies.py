@@ -184,8 +184,62 @@ def removed_events(draw: st.DrawFn) -> Removed:
     )
 
 
+def object_key(prompt: Prompt, backend: int = 0) -> int:
+    """What a pool calls the object that has the last block of a prompt."""
+    return xxhash.xxh3_64_intdigest(repr((prompt, backend)).encode(), 1)
+
+
+@st.composite
+def object_events(draw: st.DrawFn) -> Stored:
+    """Objects of a pool, named by an engine's hashes or by prefix hashes; now and then oddly."""
+    prompt = draw(prompts)
+    lora_name = draw(lora_names)
+    backend = draw(st.sampled_from((0, 0, 1)))
+    blocks = range(draw(st.integers(0, len(prompt) - 1)), len(prompt))
+    by_hash = draw(st.sampled_from((False, False, False, True)))
+    hashes = [object_key(prompt[: i + 1], backend) for i in blocks]
+    aliases = prompt_hashes(prompt, lora_name, blocks.start)
+    odd = draw(st.integers(0, 15))
+    if by_hash != (odd == 0):
+        aliases = u64s(prompt_prefixes(prompt)[blocks.start :])
+    elif odd == 1:
+        aliases = u64s(
+            draw(st.lists(st.integers(0, 3), min_size=len(blocks), max_size=len(blocks)))
+        )
+    return Stored(
+        sequence=draw(sequences),
+        hashes=u64s(hashes),
+        tokens=prompt_tokens(prompt) if odd == 2 else b"",
+        block_size=BLOCK_SIZE + (odd == 3),
+        medium=draw(media),
+        shared=draw(st.sampled_from((True, True, False))),
+        lora_name=lora_name,
+        group=draw(st.sampled_from((0, 0, 0, 0, 1))),
+        spec_kind="mamba" if odd == 4 else "",
+        by_hash=by_hash,
+        aliases=aliases,
+    )
+
+
+@st.composite
+def object_removals(draw: st.DrawFn) -> Removed:
+    prompt = draw(prompts)
+    backend = draw(st.sampled_from((0, 0, 1)))
+    return Removed(
+        sequence=draw(sequences),
+        hashes=u64s([object_key(prompt[: i + 1], backend) for i in range(len(prompt))]),
+        medium=draw(media),
+        shared=draw(st.sampled_from((True, True, False))),
+    )
+
+
 block_events: st.SearchStrategy[BlockEvent] = st.one_of(
-    stored_events(), stored_events(), removed_events(), st.builds(Cleared, sequence=sequences)
+    stored_events(),
+    stored_events(),
+    removed_events(),
+    object_events(),
+    object_removals(),
+    st.builds(Cleared, sequence=sequences),
 )
 event_lists = st.lists(block_events, min_size=1, max_size=6)
 

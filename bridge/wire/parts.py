@@ -174,6 +174,8 @@ def _can_be_cut(event: Stored | Removed) -> bool:
     blocks = len(event.hashes) // 8
     if isinstance(event, Removed) or not blocks:
         return bool(blocks)
+    if event.aliases:
+        return False  # one object for each event is what a pool sends
     fits = len(event.tokens) in (0, 4 * event.block_size * blocks)
     return fits and len(event.extra_keys) in (0, blocks)
 

@@ -132,6 +132,7 @@ struct Event<'a> {
     block_size: i128,
     group: i128,
     by_hash: bool,
+    has_aliases: bool,
     extra_keys: Option<Vec<&'a [u8]>>,
     /// The type and the sequence; then all that is not named above but the group.
     head: Vec<&'a [u8]>,
@@ -151,6 +152,7 @@ impl<'a> Event<'a> {
             block_size: 0,
             group: 0,
             by_hash: false,
+            has_aliases: false,
             extra_keys: None,
             head: Vec::new(),
             others: Vec::new(),
@@ -165,6 +167,7 @@ impl<'a> Event<'a> {
                 b"extra_keys" => event.extra_keys = Some(read_keys(reader)?),
                 b"group" => event.group = reader.int()?,
                 b"by_hash" => event.by_hash = reader.bool()?,
+                b"aliases" => event.has_aliases = !reader.bin()?.is_empty(),
                 b"block_size" => event.block_size = reader.int()?,
                 b"type" => event.kind = kind_of(reader.str_bytes()?),
                 _ => reader.skip()?,
@@ -193,7 +196,8 @@ impl<'a> Event<'a> {
         hashes: &'a [[u8; 8]],
     ) -> Piece<'a> {
         let kind = self.kind;
-        let is_placeholder = kind == Kind::Stored && self.tokens.is_empty() && !self.by_hash;
+        let is_unnamed = self.tokens.is_empty() && !self.by_hash && !self.has_aliases;
+        let is_placeholder = kind == Kind::Stored && is_unnamed;
         Piece { encoded, source, first, kind, hashes, is_placeholder, group: self.group }
     }
 
@@ -215,7 +219,7 @@ impl<'a> Event<'a> {
             Kind::Stored => {
                 let tokens = [0, 4 * self.block_size * blocks as i128];
                 let fits = tokens.contains(&(self.tokens.len() as i128));
-                blocks > 0 && fits && (keys == 0 || keys == blocks)
+                blocks > 0 && !self.has_aliases && fits && (keys == 0 || keys == blocks)
             }
             Kind::Removed => blocks > 0,
             Kind::Other => false,
