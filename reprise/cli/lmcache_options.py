@@ -62,7 +62,7 @@ def lmcache_options(command: Callable[..., R]) -> Callable[..., R]:
             try:
                 settings = LmcacheSettings(
                     address=read_address(lmcache, lmcache_advertise or ""),
-                    models=read_models(lmcache_models, lmcache_model),
+                    models=read_models(lmcache_models, lmcache_model or None),
                 )
             except ConfigurationError as error:
                 raise click.ClickException(str(error)) from error

@@ -67,7 +67,7 @@ LMCACHE: Final[tuple[Family[Lmcache], ...]] = (
     ),
     counter(
         "reprise_lmcache_lookup_hits",
-        "Those of them to which another worker was named.",
+        "Look-ups of LMCache workers that were answered by another worker's name.",
         lambda found: found.counters.lookup_hits,
     ),
     counters(

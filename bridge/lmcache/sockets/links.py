@@ -34,7 +34,7 @@ _logger = logging.getLogger(__name__)
 
 _EVENTS: Final = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
 _TELLS: Final = sys.platform == "linux"  # what a link has received
-_GREETING_BYTES: Final = 64  # of ZMTP
+_GREETING_HEADER_BYTES: Final = 64  # of ZMTP
 _numbers = itertools.count(1)
 _monitor_numbers = itertools.count(1)
 
@@ -49,7 +49,7 @@ class _Link:
     @property
     def is_peer(self) -> bool:
         """Whether it has brought more than one that only looks whether the port is open."""
-        return not _TELLS or self.received.total_bytes() >= _GREETING_BYTES
+        return not _TELLS or self.received.total_bytes() >= _GREETING_HEADER_BYTES
 
 
 class Links:

@@ -17,7 +17,7 @@ from schemas.limits import LMCACHE_BATCH_KEYS, RECORD_BYTES_MAX
 from schemas.records import Record, RegisteredRecord, UnregisteredRecord
 from schemas.registration import Registration
 
-_EVENT_BYTES: Final = 96  # of an event beside its hashes, at most
+_EVENT_HEADER_BYTES: Final = 96  # of an event beside its hashes, at most
 
 NextIncarnation = Callable[[PublisherKey], int]
 """At least which number the next incarnation of a publisher is to have."""
@@ -126,7 +126,7 @@ class Journal:
     def _close_event(self) -> None:
         if not self._keys:
             return
-        size_bytes = _EVENT_BYTES + 8 * len(self._keys)
+        size_bytes = _EVENT_HEADER_BYTES + 8 * len(self._keys)
         if self._events_bytes + size_bytes > RECORD_BYTES_MAX:
             self._write_batch()
         self._events.append(self._event(self._sequence + 1, to_little_endian(self._keys)))

@@ -54,7 +54,7 @@ def lmcache_routes(
     )
     async def lookup(request: Request) -> Response:
         body, wire = await read_request(request, bodies, default_wire)
-        tokens = [token for (token,) in iter_unpack("<I", _read_tokens(body, wire))]
+        tokens = [token for (token,) in iter_unpack("<i", _read_tokens(body, wire))]
         if not view.ready:
             raise recovering(view.health().problem)
         found = await asyncio.to_thread(_look_up, view, tokens)
