@@ -217,3 +217,21 @@ def test_who_would_delay_others_waits_until_nothing_waits_but_not_for_ever(
     monkeypatch.setattr(log_sink, "BULK_IDLE_WAIT_S", 0.05)
     bench.is_idle = False
     assert asyncio.run(waits()) >= 0.04
+
+
+def test_publishers_that_lost_records_are_named_once_nothing_waits(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_sink, "LOG_WAITING_BYTES_MAX", 1)
+    bench.append(0)
+    assert bench.sink.take_lost() == []
+    bench.log.full = True
+    bench.append(1, 2)
+    bench.append(3)
+    assert bench.sink.take_lost() == [], "others wait for the disk"
+    bench.log.full = False
+    bench.sink.retry()
+    lost = {publisher for publisher, reason in bench.sink.dropped if reason == LOG_FULL}
+    assert lost
+    assert set(bench.sink.take_lost()) == lost
+    assert bench.sink.take_lost() == []
