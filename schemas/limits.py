@@ -296,6 +296,14 @@ LMCACHE_BATCH_KEYS: Final = 4096  # of one batch in the log: 32 KiB of a record
 LMCACHE_WAITING_BYTES_MAX: Final = 64 * MIB  # of records on their way to the log's loop
 LMCACHE_NOTE_S: Final = 1.0  # between two notes of who is there, for the next run
 LMCACHE_STOP_S: Final = 2.0  # for the sockets' thread to end, or to answer
+LMCACHE_TOPIC_BATCHES_MAX: Final = 4096  # of one value of LMCache's topic: reason="malformed"
+LMCACHE_TOPIC_HASH_CHARS: Final = 256  # of a chunk's hash in it: reason="malformed_batch"
+LMCACHE_TOPIC_PLACES_MAX: Final = 16  # backends and groups of one chunk that are told apart
+LMCACHE_TOPIC_VALUES: Final = 64  # taken of the topic before others have their turn
+LMCACHE_TOPIC_POLL_MS: Final = 200  # for more of them to come
+LMCACHE_TOPIC_END_S: Final = 1.0  # so often it is asked where the topic ends
+LMCACHE_TOPIC_RETRY_S: Final = 5.0  # at most, between two attempts to reach its brokers
+LMCACHE_SERVER_SILENT_S: Final = 60.0  # without a batch, a server is not known to be there
 LMCACHE_STATE_BYTES_MAX: Final = 16 * MIB  # of the file that names the workers of the last run
 
 # ====================================================================================== streams

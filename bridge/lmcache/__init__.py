@@ -5,7 +5,10 @@
     controller/    all workers: what is answered to each message
     sockets/       the thread that serves the sockets
     service.py     all of these over one log
-    distributed.py a writer and heartbeats of its own, for the service beside a bridge
+    topic/         LMCache's own Kafka topic, read into one log
+    parts.py       service and topic, whichever is wanted
+    losses.py      who is to write anew what their sink has dropped
+    distributed.py a writer and heartbeats of its own, for both beside a bridge
     confirmed.py   whether a worker is confirmed, for heartbeats into the log
     state_file.py  what one run tells the next
     settings.py    addresses, and the model of each instance

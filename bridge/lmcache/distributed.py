@@ -9,14 +9,15 @@ memory, once it does.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bridge.delivery.producer import ReplaceableProducer
 from bridge.delivery.spool import Spool
 from bridge.delivery.writer import Writer
 from bridge.heartbeats import Heartbeats
-from bridge.lmcache.service import LmcacheService
+from bridge.lmcache.confirmed import Confirmed
+from bridge.lmcache.parts import LmcacheParts
 from bridge.lmcache.settings import LmcacheSettings
 from bridge.supervision import cancel, keep
 from brokers.clients import Clients
@@ -59,9 +60,8 @@ class LmcacheBridge:
         for publisher in self.writer.withheld():
             self.writer.release(publisher)  # who came or went while Kafka was away
         try:
-            self.service = LmcacheService(
-                settings.address,
-                settings.models,
+            self.parts = LmcacheParts(
+                settings,
                 data=data,
                 sink=self.writer,
                 loop=asyncio.get_running_loop(),
@@ -75,11 +75,12 @@ class LmcacheBridge:
     @property
     def faults(self) -> int:
         """Unexpected errors."""
-        return self.own_faults + self.service.faults + self._spool.faults
+        return self.own_faults + self.parts.faults + self._spool.faults
 
     def dropped(self) -> Counter[str]:
         """What was dropped, by reason."""
-        dropped = self.service.dropped_by_reason()
+        service = self.parts.service
+        dropped = Counter[str]() if service is None else service.dropped_by_reason()
         for (_, reason), count in self.writer.dropped.items():
             dropped[reason] += count
         return dropped
@@ -97,11 +98,11 @@ class LmcacheBridge:
 
     def start(self) -> None:
         """Starts to answer workers; what is told of them waits for `run`."""
-        self.service.start()
+        self.parts.start()
 
     def close(self) -> None:
         """Ends all; `run` has ended, or was never begun."""
-        self.service.stop()
+        self.parts.stop()
         self._spool.close()
 
     async def run(self) -> None:
@@ -109,7 +110,7 @@ class LmcacheBridge:
         count = self._count_fault
         sending = asyncio.create_task(keep("writer for LMCache", self.writer.run, on_fault=count))
         tasks = [
-            asyncio.create_task(keep("LMCache", self.service.run, on_fault=count)),
+            asyncio.create_task(keep("LMCache", self.parts.run, on_fault=count)),
             asyncio.create_task(keep("heartbeats for LMCache", self._beat, on_fault=count)),
             asyncio.create_task(keep("checks for LMCache", self._check, on_fault=count)),
         ]
@@ -117,7 +118,7 @@ class LmcacheBridge:
             await asyncio.Event().wait()
         finally:
             await cancel(*tasks)
-            await self.service.end()
+            await self.parts.end()
             if not await self.writer.flush(BRIDGE_FLUSH_S):
                 _logger.warning("Cannot write all that LMCache's workers have sent; they are asked")
             await cancel(sending)
@@ -135,16 +136,20 @@ class LmcacheBridge:
 
 
 class _Workers:
-    """The workers as heartbeats look at them; see `bridge.ports.Watched`."""
+    """The publishers as heartbeats look at them; see `bridge.ports.Watched`."""
 
     def __init__(self, bridge: LmcacheBridge) -> None:
         self._bridge = bridge
-        self.followed = bridge.service.followed
+
+    @property
+    def followed(self) -> Mapping[PublisherKey, Confirmed]:
+        """See `Watched`."""
+        return self._bridge.parts.followed
 
     @property
     def watched_at(self) -> float:
-        """See `Watched`: what is late of a worker it says itself."""
-        return self._bridge.service.watched_at
+        """See `Watched`."""
+        return self._bridge.parts.watched_at
 
     def has_waiting(self, publisher: PublisherKey) -> bool:
         """See `Watched`."""

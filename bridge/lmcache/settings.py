@@ -21,6 +21,9 @@ HEARTBEAT_PORT: Final = 8401
 CHUNK_TOKENS: Final = 256
 """LMCache's own default."""
 
+TOPIC: Final = "lmcache-cache-events"
+"""LMCache's own default."""
+
 WILDCARDS: Final = frozenset({"0.0.0.0", "*", "::", "[::]"})
 HASH_ALGORITHMS: Final = ("", "sha256_cbor", "builtin")
 STRATEGY: Final = "lmcache"
@@ -65,14 +68,19 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Models(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The model of each instance."""
+    """The model of each instance; and of each model that LMCache's topic names, by that name."""
 
     default: Model = Model()
     instances: Mapping[str, Model] = {}
+    models: Mapping[str, Model] = {}
 
     def of(self, instance_id: str) -> Model:
         """That of an instance."""
         return self.instances.get(instance_id, self.default)
+
+    def named(self, name: str) -> Model:
+        """What is said of a model that LMCache's topic names."""
+        return self.models.get(name, self.default)
 
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=PORT_MAX)]
@@ -93,16 +101,35 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     advertised: str = ""
 
 
-class LmcacheSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """All of the controller's."""
+class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where LMCache's own topic is.
 
-    address: Address = Address()
+    Attributes:
+        bootstrap: `host:port`, several separated by commas.
+    """
+
+    bootstrap: str
+    topic: str = TOPIC
+
+
+class LmcacheSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What is served of LMCache.
+
+    Attributes:
+        address: of the controller's sockets; None: there are none.
+        models: of the instances, and of the topic's models by their name.
+        topic: that is read; None: none is.
+    """
+
+    address: Address | None = None
     models: Models = Models()
+    topic: TopicSettings | None = None
 
 
 def read_models(path: Path | None, model_name: str | None = None) -> Models:
-    """The models of a file, `{"default": {...}, "instances": {"INSTANCE": {...}}}`, where every
-    field may be missing; `model_name` in the place of the default's.
+    """The models of a file, `{"default": {...}, "instances": {"INSTANCE": {...}}, "models":
+    {"MODEL": {...}}}`, where every field may be missing; `model_name` in the place of the
+    default's.
 
     Raises:
         ConfigurationError: it cannot be read, or is none; says where.
@@ -118,7 +145,7 @@ def read_models(path: Path | None, model_name: str | None = None) -> Models:
     if model_name is not None:
         default = msgspec.structs.replace(models.default, modelname=model_name)
         models = msgspec.structs.replace(models, default=default)
-    for model in (models.default, *models.instances.values()):
+    for model in (models.default, *models.instances.values(), *models.models.values()):
         if model.hash_algorithm not in HASH_ALGORITHMS:
             raise ConfigurationError(
                 f"Expected a hash_algorithm of {' or '.join(HASH_ALGORITHMS[1:])},"
@@ -151,3 +178,20 @@ def read_address(text: str, advertised: str = "") -> Address:
         heartbeat_port=heartbeat,
         advertised=advertised,
     )
+
+
+def read_topic(bootstrap: str, topic: str) -> TopicSettings:
+    """Where LMCache's topic is.
+
+    Raises:
+        ConfigurationError: a server is no `HOST:PORT`.
+    """
+    for server in bootstrap.split(","):
+        host, _, port = server.strip().rpartition(":")
+        if not host or not (port.isascii() and port.isdigit() and 0 < int(port) <= PORT_MAX):
+            raise ConfigurationError(
+                f"Expected --lmcache-kafka to be HOST:PORT[,...], got: {bootstrap[:100]}"
+            )
+    if not topic:
+        raise ConfigurationError("Expected --lmcache-topic to name a topic, got none")
+    return TopicSettings(bootstrap=bootstrap, topic=topic)

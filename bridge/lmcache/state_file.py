@@ -45,8 +45,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 class StateFile:
     """The file in one data directory."""
 
-    def __init__(self, data: Path) -> None:
-        self.path = data / "lmcache.json"
+    def __init__(self, data: Path, name: str = "lmcache.json") -> None:
+        self.path = data / name
 
     def read(self) -> State:
         """The state of the last run; where there is none, or it cannot be read, an empty one."""

@@ -1,4 +1,4 @@
-"""The options of the commands that serve LMCache's workers."""
+"""The options of the commands that serve LMCache's workers, or read its topic."""
 
 from collections.abc import Callable
 from functools import reduce, wraps
@@ -7,7 +7,13 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from bridge.lmcache.settings import LmcacheSettings, read_address, read_models
+from bridge.lmcache.settings import (
+    TOPIC,
+    LmcacheSettings,
+    read_address,
+    read_models,
+    read_topic,
+)
 from schemas.errors import ConfigurationError
 
 R = TypeVar("R")
@@ -36,6 +42,22 @@ _OPTIONS: Final = (
         help="The model of LMCache's workers.  [default: that of --lmcache-models, or lmcache]",
     ),
     click.option(
+        "--lmcache-kafka",
+        metavar="HOST:PORT[,...]",
+        envvar="REPRISE_LMCACHE_KAFKA",
+        show_envvar=True,
+        help="Read LMCache's own topic there; one process alone.  [default: off]",
+    ),
+    click.option(
+        "--lmcache-topic",
+        metavar="NAME",
+        default=TOPIC,
+        show_default=True,
+        envvar="REPRISE_LMCACHE_TOPIC",
+        show_envvar=True,
+        help="That topic.",
+    ),
+    click.option(
         "--lmcache-models",
         type=click.Path(path_type=Path, dir_okay=False),
         envvar="REPRISE_LMCACHE_MODELS",
@@ -54,15 +76,18 @@ def lmcache_options(command: Callable[..., R]) -> Callable[..., R]:
         lmcache: str | None,
         lmcache_advertise: str | None,
         lmcache_model: str | None,
+        lmcache_kafka: str | None,
+        lmcache_topic: str,
         lmcache_models: Path | None,
         **options: Any,
     ) -> R:
         settings = None
-        if lmcache:
+        if lmcache or lmcache_kafka:
             try:
                 settings = LmcacheSettings(
-                    address=read_address(lmcache, lmcache_advertise or ""),
+                    address=read_address(lmcache, lmcache_advertise or "") if lmcache else None,
                     models=read_models(lmcache_models, lmcache_model or None),
+                    topic=read_topic(lmcache_kafka, lmcache_topic) if lmcache_kafka else None,
                 )
             except ConfigurationError as error:
                 raise click.ClickException(str(error)) from error

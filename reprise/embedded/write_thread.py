@@ -28,8 +28,8 @@ import uvloop
 
 from bridge.delivery.log_sink import LogSink
 from bridge.heartbeats import Heartbeats
-from bridge.lmcache.confirmed import WatchedBeside
-from bridge.lmcache.service import LmcacheService
+from bridge.lmcache.confirmed import Confirmed, WatchedBeside
+from bridge.lmcache.parts import LmcacheParts
 from bridge.membership.commands import Commands
 from bridge.membership.registrar import Registrar
 from bridge.pump import Pump
@@ -52,7 +52,7 @@ from schemas.limits import (
     STALE_S,
 )
 from schemas.positions import PublisherState
-from schemas.registration import LMCACHE, Registration
+from schemas.registration import SELF_REGISTERED, Registration
 from streams.log.embedded import EmbeddedLog
 from streams.table.driver import recover
 from streams.table.fold import Fold
@@ -120,9 +120,7 @@ class WriteThread:
         )
         self.lmcache = self._open_lmcache()
         self.heartbeats = Heartbeats(
-            self.pump
-            if self.lmcache is None
-            else WatchedBeside(self.pump, self.lmcache.followed.copy)
+            self.pump if self.lmcache is None else WatchedBeside(self.pump, self._self_registered)
         )
         self._source = Source(0, self.heartbeats.bridge)
         self.registrar = Registrar(
@@ -140,7 +138,10 @@ class WriteThread:
         self._thread = threading.Thread(target=self._run, name="write", daemon=True)
         self._syncer = threading.Thread(target=self._sync_often, name="log-sync", daemon=True)
 
-    def _open_lmcache(self) -> LmcacheService | None:
+    def _self_registered(self) -> Mapping[PublisherKey, Confirmed]:
+        return {} if self.lmcache is None else self.lmcache.followed
+
+    def _open_lmcache(self) -> LmcacheParts | None:
         settings = self._settings.lmcache
         if settings is None:
             return None
@@ -149,9 +150,8 @@ class WriteThread:
             state = self.fold.publishers.get(publisher)
             return 0 if state is None else state.incarnation
 
-        return LmcacheService(
-            settings.address,
-            settings.models,
+        return LmcacheParts(
+            settings,
             data=self._settings.data,
             sink=self.sink,
             loop=self._loop,
@@ -166,7 +166,7 @@ class WriteThread:
 
     def _is_worker(self, publisher: PublisherKey) -> bool:
         registered = self.fold.registrations.get(publisher)
-        return registered is not None and registered.registration.kind == LMCACHE
+        return registered is not None and registered.registration.kind in SELF_REGISTERED
 
     def _make_folding(self) -> FoldThread:
         return FoldThread(
@@ -196,7 +196,7 @@ class WriteThread:
 
     def connected(self, publisher: PublisherKey) -> bool:
         """Whether the link to a publisher is up."""
-        if self.lmcache is not None and publisher in self.lmcache.followed:
+        if self.lmcache is not None and self.lmcache.knows(publisher):
             return self.lmcache.is_linked(publisher)
         return self.pump.subscriber.connected(publisher)
 

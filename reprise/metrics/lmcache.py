@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from bridge.lmcache.controller.counters import LmcacheCounters
+from bridge.lmcache.topic.consumer import TopicService
 from reprise.metrics.family import Family, by_label, counter, counters, gauge
 
 
@@ -75,5 +76,46 @@ LMCACHE: Final[tuple[Family[Lmcache], ...]] = (
         "Messages, links, operations, keys and records of LMCache that were dropped, by reason.",
         ("reason",),
         lambda found: by_label(found.dropped),
+    ),
+)
+
+
+def _topic_size(name: str) -> "Family[TopicService]":
+    return gauge(
+        f"reprise_lmcache_topic_{name}",
+        _TOPIC_SIZES[name],
+        lambda topic: topic.servers.sizes[name],
+    )
+
+
+_TOPIC_SIZES: Final = {
+    "servers": "LMCache servers that write LMCache's topic.",
+    "publishers": "Models, salts and ranks of these LMCache servers, each a publisher.",
+    "degraded": "Those publishers of LMCache's topic of which batches were missed.",
+    "keys": "Chunks that LMCache's topic says are held, at each backend and group.",
+}
+
+LMCACHE_TOPIC: Final[tuple[Family[TopicService], ...]] = (
+    *map(_topic_size, _TOPIC_SIZES),
+    gauge(
+        "reprise_lmcache_topic_current",
+        "Whether all that LMCache's topic had was applied, a moment ago.",
+        lambda topic: topic.servers.is_current,
+    ),
+    counter(
+        "reprise_lmcache_topic_batches",
+        "Batches of LMCache's topic that counted.",
+        lambda topic: topic.servers.batches,
+    ),
+    counter(
+        "reprise_lmcache_topic_gaps",
+        "Places at which batches of LMCache's topic are missing.",
+        lambda topic: topic.servers.gaps,
+    ),
+    counters(
+        "reprise_lmcache_topic_dropped",
+        "Values, batches and chunks of LMCache's topic that were dropped, by reason.",
+        ("reason",),
+        lambda topic: by_label(dict(topic.dropped)),
     ),
 )

@@ -8,7 +8,7 @@ from reprise.metrics.audit import AUDIT, KeptAnswers
 from reprise.metrics.delivery import DELIVERY, MEMBERSHIP, REACHABLE
 from reprise.metrics.family import RoleCollector
 from reprise.metrics.http import HTTP
-from reprise.metrics.lmcache import LMCACHE, Lmcache
+from reprise.metrics.lmcache import LMCACHE, LMCACHE_TOPIC, Lmcache
 from reprise.metrics.log import COMMANDS, DISK, FOLLOWED, HISTORY, LOG, WAITING
 from reprise.metrics.process import PROCESS, Role, process_registry
 from reprise.metrics.publishers import (
@@ -75,8 +75,12 @@ def embedded_collector(service: "EmbeddedService") -> RoleCollector:
     collector.add(STANDINGS, service.standings)
     collector.add(INDEX, lambda: loop.fold.kernel)
     if loop.lmcache is not None:
-        lmcache = loop.lmcache
-        collector.add(LMCACHE, lambda: Lmcache(lmcache.counters, lmcache.dropped_by_reason()))
+        workers = loop.lmcache.service
+        if workers is not None:
+            collector.add(LMCACHE, lambda: Lmcache(workers.counters, workers.dropped_by_reason()))
+        topic = loop.lmcache.topic
+        if topic is not None:
+            collector.add(LMCACHE_TOPIC, lambda: topic)
     return collector
 
 
@@ -104,7 +108,11 @@ def bridge_metrics(bridge: "Bridge", lmcache: "LmcacheBridge | None" = None) -> 
     collector.add(DELIVERY, lambda: bridge)
     collector.add(MEMBERSHIP, lambda: bridge)
     if lmcache is not None:
-        collector.add(LMCACHE, lambda: Lmcache(lmcache.service.counters, lmcache.dropped()))
+        service, topic = lmcache.parts.service, lmcache.parts.topic
+        if service is not None:
+            collector.add(LMCACHE, lambda: Lmcache(service.counters, lmcache.dropped()))
+        if topic is not None:
+            collector.add(LMCACHE_TOPIC, lambda: topic)
     return _registered(collector)
 
 

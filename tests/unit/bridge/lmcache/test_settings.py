@@ -3,7 +3,14 @@ from pathlib import Path
 
 import pytest
 
-from bridge.lmcache.settings import Address, Model, read_address, read_models
+from bridge.lmcache.settings import (
+    Address,
+    Model,
+    TopicSettings,
+    read_address,
+    read_models,
+    read_topic,
+)
 from schemas.errors import ConfigurationError
 from schemas.registration import HashProfile
 
@@ -76,3 +83,22 @@ def test_a_hash_that_cannot_be_computed_is_refused(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="Cannot read"):
         read_models(tmp_path / "none.json")
+
+
+def test_models_of_the_topic_are_those_of_the_file_or_the_default(tmp_path: Path) -> None:
+    path = tmp_path / "models.json"
+    path.write_text('{"default": {"block_size": 8}, "models": {"m": {"block_size": 4}}}')
+    models = read_models(path)
+    assert (models.named("m").block_size, models.named("n").block_size) == (4, 8)
+
+
+def test_a_topic_is_at_servers() -> None:
+    assert read_topic("a:1,b:2", "t") == TopicSettings(bootstrap="a:1,b:2", topic="t")
+
+
+@pytest.mark.parametrize("bootstrap", ["", "a", "a:", ":1", "a:x", "a:0", "a:65536", "a:1,b"])
+def test_what_is_no_server_is_told(bootstrap: str) -> None:
+    with pytest.raises(ConfigurationError, match="HOST:PORT"):
+        read_topic(bootstrap, "t")
+    with pytest.raises(ConfigurationError, match="name a topic"):
+        read_topic("a:1", "")

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
-from bridge.lmcache.settings import Address, LmcacheSettings
+from bridge.lmcache.settings import Address, LmcacheSettings, TopicSettings
 from bridge.service import Bridge, BridgeSettings
 from brokers.options import client_options
 from brokers.settings import KafkaSettings
@@ -28,7 +28,10 @@ from streams.worker.worker import StreamsSettings, Worker
 from tests.fakes import FakeTable
 
 ROOT = Path(__file__).parents[4]
-LMCACHE = LmcacheSettings(address=Address(pull_port=0, reply_port=0, heartbeat_port=0))
+LMCACHE = LmcacheSettings(
+    address=Address(pull_port=0, reply_port=0, heartbeat_port=0),
+    topic=TopicSettings(bootstrap="127.0.0.1:9"),
+)
 KAFKA = KafkaSettings(bootstrap="127.0.0.1:9")
 PUBLISHER_LABELS = {"tenant", "instance", "model", "dp_rank"}
 _NAME = re.compile(r"\breprise_[a-z][a-z_]*\b")
