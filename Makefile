@@ -20,7 +20,7 @@ DYNAMO ?= ai-dynamo-runtime==1.6.1
 LMCACHE ?= lmcache==0.5.6
 JOBS ?= 3
 
-.PHONY: help run install test fuzz check fmt bench bench-check peers lmcache plots mutants kafka clean
+.PHONY: help run install test fuzz check fmt bench bench-check peers lmcache engines publishers plots mutants kafka clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -89,6 +89,12 @@ lmcache: .make/lmcache ## install LMCache's worker code, which its tests run whe
 	  cachetools msgspec prometheus_client pyyaml pyzmq requests sortedcontainers
 	@.make/lmcache.new/bin/pip install --quiet --disable-pip-version-check --no-deps "$(LMCACHE)"
 	@mv .make/lmcache.new .make/lmcache
+
+engines: .make/dev ## fetch the publishers of released engines, one file of each package
+	$(BIN)/python -m devtools.publishers fetch
+
+publishers: .make/dev ## try all publishers, and write the table of docs/publishers.md
+	$(BIN)/python -m devtools.publishers table --write
 
 plots: .make/dev ## measure queries, and draw the pictures of docs/performance.md
 	@$(MAKE) --no-print-directory peers || echo "==> going on without $(DYNAMO)"

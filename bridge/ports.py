@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from bridge.followed import Doubted
+from bridge.followed import Doubted, Said
 from bridge.sequencing.replay_client import Emit
 from schemas.answer_states import Doubt
 from schemas.identities import PublisherKey
@@ -72,6 +72,12 @@ class Receiver(Protocol):
         """Connects to the publisher; RegistrationError where that is impossible."""
         ...
 
+    def follow_once(self, registration: Registration) -> None:
+        """The same over one link, in place of one that has ended: once this one has, another
+        process may have the address, so it is not connected to again.
+        """
+        ...
+
     def unfollow(self, publisher: PublisherKey) -> None:
         """Disconnects from the publisher; nothing of it arrives afterwards."""
         ...
@@ -103,7 +109,13 @@ class Receiver(Protocol):
 
 
 class Reported(Protocol):
-    """A publisher of which heartbeats report; see `Followed`."""
+    """A publisher of which heartbeats report; see `Followed`.
+
+    Attributes:
+        said: what was last written of it into the log.
+    """
+
+    said: Said | None
 
     @property
     def doubted(self) -> Doubted:
@@ -120,8 +132,9 @@ class Reported(Protocol):
         """Whether something is to be said of it that has not been written."""
         ...
 
-    def note_said(self, reason: str, since: float) -> None:
-        """This was written of it into the log."""
+    @property
+    def says(self) -> Said:
+        """What there is to say of it."""
         ...
 
 

@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from bridge.lmcache.settings import LmcacheSettings
+from bridge.memory.watch import MemorySettings
 from query_api.http.wire import Wire
 from schemas import limits
 from schemas.errors import ConfigurationError
@@ -40,6 +41,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         audit_rate: the share of answers that is kept to be proven, from 0 to 1.
         only_exact: whether queries leave out instances that are not `exact`.
         lmcache: serves LMCache's workers as their controller; None: it does not.
+        memory: where segments of memory are; None for nowhere.
     """
 
     host: str = DEFAULT_HOST
@@ -57,6 +59,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     audit_rate: float = 0.0
     only_exact: bool = False
     lmcache: LmcacheSettings | None = None
+    memory: MemorySettings | None = None
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError where a value cannot be used."""

@@ -1,12 +1,20 @@
 """Whether an LMCache worker is confirmed, for the heartbeats that a bridge writes into the log."""
 
 from collections.abc import Callable, Mapping
+from typing import Final
 
-from bridge.followed import Doubted
+from bridge.followed import Acting, Doubted, Said
 from bridge.ports import Reported, Watched
-from schemas.answer_states import Doubt
+from schemas.answer_states import Activity, Doubt
 from schemas.identities import PublisherKey
 from schemas.limits import CHECK_LATE_S
+
+_ACTIVITIES: Final = {
+    Doubt.LINK_DOWN: Activity.DISCONNECTED,
+    Doubt.WORKER_SILENT: Activity.SILENT,
+    Doubt.RECEIVED_LATE: Activity.ACTIVE,
+}
+"""What a worker does, by why it is not confirmed; else it is asked for what may be missing."""
 
 
 class Confirmed:
@@ -16,6 +24,9 @@ class Confirmed:
         heard_until: as of when all that had arrived is in the log; monotonic seconds.
         now: monotonic seconds.
         wall_now: Unix seconds.
+
+    Attributes:
+        said: what was last written of it into the log.
     """
 
     def __init__(
@@ -29,7 +40,7 @@ class Confirmed:
         self._wall_now = wall_now
         self._told: Doubt | None = Doubt.CATCHING_UP
         self._doubted = Doubted(Doubt.CATCHING_UP, wall_now())
-        self._said: Doubted | None = None
+        self.said: Said | None = None
 
     def tell(self, doubt: Doubt | None) -> None:
         """What is behind this is in the log, or waits for it."""
@@ -53,11 +64,16 @@ class Confirmed:
     @property
     def has_news(self) -> bool:
         """Whether that differs from what was last written of it into the log."""
-        return self._said != self.doubted
+        return self.said is None or self.said.doubted != self.doubted
 
-    def note_said(self, reason: str, since: float) -> None:
-        """This was written of it into the log."""
-        self._said = Doubted(Doubt(reason) if reason else None, since)
+    @property
+    def says(self) -> Said:
+        """What there is to say of it."""
+        doubted = self.doubted
+        activity = Activity.ACTIVE
+        if doubted.doubt is not None:
+            activity = _ACTIVITIES.get(doubted.doubt, Activity.REPLAYING)
+        return Said(doubted, Acting(activity, doubted.since), None)
 
 
 class WatchedBeside:

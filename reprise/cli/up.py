@@ -6,9 +6,11 @@ from pathlib import Path
 import click
 
 from bridge.lmcache.settings import LmcacheSettings
+from bridge.memory.watch import MemorySettings
 from query_api.http.wire import Wire
 from reprise.cli.http_options import query_options
 from reprise.cli.lmcache_options import lmcache_options
+from reprise.cli.memory_options import memory_options
 from reprise.cli.param_types import Amount
 from reprise.cli.process import begin_service
 from reprise.cli.terminal import say_ready, warn_without_native
@@ -67,6 +69,7 @@ from schemas.errors import RepriseError
     help="The share of answers to keep for `reprise audit verify`, from 0 to 1.",
 )
 @lmcache_options
+@memory_options
 @query_options()
 def up(
     demo: bool,
@@ -78,6 +81,7 @@ def up(
     log_retention_hours: float,
     history_gib: float,
     audit: float,
+    memory: MemorySettings | None,
     default_wire: Wire,
     kernel: str | None,
     only_exact: bool,
@@ -115,6 +119,7 @@ def up(
             audit_rate=audit,
             only_exact=only_exact,
             lmcache=lmcache,
+            memory=memory,
         )
         begin_service(settings.log_level)
         warn_without_native(kernel)

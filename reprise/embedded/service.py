@@ -33,6 +33,7 @@ from reprise.metrics.process import process_registry
 from reprise.settings import Settings
 from schemas.conditions import Part
 from schemas.errors import ConfigurationError, DamagedError, StorageError
+from schemas.identities import PublisherKey
 from schemas.limits import EMBEDDED_COMMAND_S
 from schemas.positions import Position
 from schemas.registration import Registration, service_key
@@ -121,7 +122,9 @@ class EmbeddedService(TableView):
             stale_at=self._stale_at_now,
             is_damaged=lambda scope: self.write.losses.covers(scope),
             connected=self.write.connected,
+            acting=self._acting,
             ledgers=lambda: self.write.fold.ledgers.current,
+            segments=lambda: self.write.fold.memory.segments,
         )
         self.metrics = process_registry()
         self.write.conditions.on_change = self.changed
@@ -200,6 +203,10 @@ class EmbeddedService(TableView):
         if lmcache is None:
             return []
         return [worker_of(*view) for view in await lmcache.workers()]
+
+    def _acting(self, publisher: PublisherKey) -> tuple[str, float] | None:
+        followed = self.write.pump.followed.get(publisher)
+        return None if followed is None else (followed.acting.activity.value, followed.acting.since)
 
     # PublisherRegistry
 

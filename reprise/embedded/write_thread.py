@@ -32,6 +32,7 @@ from bridge.lmcache.confirmed import Confirmed, WatchedBeside
 from bridge.lmcache.parts import LmcacheParts
 from bridge.membership.commands import Commands
 from bridge.membership.registrar import Registrar
+from bridge.memory.watch import MemoryWatch
 from bridge.pump import Pump
 from bridge.sockets.reader import MessageReader
 from bridge.supervision import cancel, keep
@@ -123,6 +124,11 @@ class WriteThread:
             self.pump if self.lmcache is None else WatchedBeside(self.pump, self._self_registered)
         )
         self._source = Source(0, self.heartbeats.bridge)
+        self.memory: MemoryWatch | None = None
+        if settings.memory is not None:
+            self.memory = MemoryWatch(
+                settings.memory, bridge=self.heartbeats.bridge, conditions=self.conditions
+            )
         self.registrar = Registrar(
             pump=self.pump,
             sink=self.sink,
@@ -290,6 +296,9 @@ class WriteThread:
             asyncio.create_task(keep("commands", self.commands.run, on_fault=count)),
             asyncio.create_task(keep("retention", self._retain_often, on_fault=count)),
             asyncio.create_task(keep("heartbeats", self._beat, on_fault=count)),
+            asyncio.create_task(
+                keep("watch over memory segments", self._watch_memory, on_fault=count)
+            ),
         ]
         if self.lmcache is not None:
             parts.append(asyncio.create_task(keep("LMCache", self.lmcache.run, on_fault=count)))
@@ -409,6 +418,24 @@ class WriteThread:
     def fresh_until(self) -> FreshUntil:
         """See `ScopeStates`; monotonic seconds."""
         return {self._source: self.folding.as_of + STALE_S}
+
+    # Segments of memory
+
+    async def _watch_memory(self) -> None:
+        if self.memory is None:
+            await asyncio.Event().wait()
+            return
+        self.memory.remember(self.fold.memory.segments)
+        await self.memory.run(self._tell_memory)
+
+    def _tell_memory(self) -> None:
+        assert self.memory is not None, "somebody has looked"
+        records = self.memory.records() if self.sink.is_ready else ()
+        if records:
+            self.sink.append(records)
+            if self.sink.is_ready:
+                for record in records:
+                    self.memory.written(record)
 
     # Retention and sync
 

@@ -15,6 +15,7 @@ import msgspec
 
 from bridge.lmcache.distributed import LmcacheBridge
 from bridge.lmcache.settings import LmcacheSettings
+from bridge.memory.watch import MemorySettings
 from bridge.service import Bridge, BridgeSettings
 from bridge.sockets.reader import open_reader
 from bridge.supervision import cancel
@@ -42,6 +43,7 @@ class BridgeOptions(msgspec.Struct, frozen=True, kw_only=True):
         metrics_port: where `/health`, `/ready` and `/metrics` are; None for no monitor, 0 for any.
         metrics_host: the address to listen on there.
         lmcache: serves LMCache's workers, too; None: it does not.
+        memory: where segments of memory are; None for nowhere.
     """
 
     kafka: KafkaSettings
@@ -52,6 +54,7 @@ class BridgeOptions(msgspec.Struct, frozen=True, kw_only=True):
     metrics_port: int | None = None
     metrics_host: str = "127.0.0.1"
     lmcache: LmcacheSettings | None = None
+    memory: MemorySettings | None = None
 
 
 def run_bridge(options: BridgeOptions) -> None:
@@ -75,6 +78,7 @@ async def _run(options: BridgeOptions) -> None:
         window_ms=options.window_ms,
         spool_bytes=options.spool_bytes,
         session_s=options.session_s,
+        memory=options.memory,
     )
     listening = None
     if options.metrics_port is not None:

@@ -11,6 +11,7 @@ from schemas.codec import decode_record
 from schemas.errors import StorageError
 from schemas.identities import Offset
 from schemas.records import Record, UnregisteredRecord
+from tests.building import memory_record
 from tests.unit.bridge.messages import registration
 
 PUBLISHERS = [registration(dp_rank=rank).publisher for rank in range(8)]
@@ -235,3 +236,13 @@ def test_publishers_that_lost_records_are_named_once_nothing_waits(
     assert lost
     assert set(bench.sink.take_lost()) == lost
     assert bench.sink.take_lost() == []
+
+
+def test_what_is_of_no_publisher_is_not_kept_behind_a_failed_write(bench: Bench) -> None:
+    bench.log.full = True
+    bench.append(0)
+    bench.sink.append([memory_record()])
+    bench.append(1)
+    bench.log.full = False
+    bench.sink.retry()
+    assert bench.numbers() == [0, 1]
