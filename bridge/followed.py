@@ -122,8 +122,11 @@ class Followed:
         "_asked_at",
         "_asked_link",
         "_asked_unplaced",
+        "_began_at",
+        "_compare_at",
         "_confirmed_link",
         "_connected",
+        "_distrusted_at",
         "_doubt",
         "_doubted",
         "_failures",
@@ -136,6 +139,7 @@ class Followed:
         "_proven_link",
         "_settled_at",
         "_settled_unplaced",
+        "_unmatched",
         "_unplaced",
         "_up_at",
         "acting",
@@ -174,9 +178,10 @@ class Followed:
         self._asked_link = self._confirmed_link = self._proven_link = 0
         self._doubt = self._first_doubt
         self._doubted: Doubted | None = None
-        self._failures = 0
+        self._failures = self._unmatched = 0
         self._settled_at = 0.0
-        self._up_at = self._heard_at = self._asked_at = self._ask_at = 0.0
+        self._up_at = self._heard_at = self._asked_at = self._ask_at = self._compare_at = 0.0
+        self._began_at = self._distrusted_at = 0.0
         self._heard_as_of = 0.0
 
     @property
@@ -219,6 +224,8 @@ class Followed:
             self._heard_as_of = look.received_until
             if self.engine is not None:
                 self.engine.heard()
+            if self._doubt is Doubt.REPLAY_UNMATCHED:
+                self._ask_at = min(self._ask_at, self._compare_at)
         if look.proven_link == look.links > 0 and look.links != self._proven_link:
             self._proven_link = self._confirmed_link = look.links
         self.as_of = look.received_until - (look.late_s if self._is_heard(now) else 0.0)
@@ -323,6 +330,7 @@ class Followed:
         what the system has kept of the others has to be received first.
         """
         self._settled_at = now + PAUSE_SETTLE_S
+        self._distrusted_at = now
         self.rests_until = 0.0
         if self.can_replay:
             self.begin_again()
@@ -415,26 +423,41 @@ class Followed:
         may confirm, 0 for none.
         """
         self.rests_until = 0.0
+        self._began_at = now
         settled = now >= self._up_at + LINK_SETTLE_S or heard == self._links
         self._asked_link = self._links if settled and self._connected else 0
         self._asked_unplaced = self._unplaced
         return self._asked_link
 
     def answered(self, now: float, link: int, doubt: Doubt | None) -> None:
-        """A repair that began on this link has ended, and confirms the publisher or not."""
+        """A repair that began on this link has ended, and confirms the publisher or not: as of when
+        it began, for its engine may have given the answer then. One that was under way while this
+        process was paused says nothing of what was sent meanwhile.
+        """
         self.rests_until = 0.0
+        if doubt is None and self._began_at < self._distrusted_at:
+            self._asked_link, self._ask_at = 0, now
+            return
         if doubt is None:
-            self._failures, self._ask_at = 0, now
+            self._failures, self._unmatched, self._ask_at = 0, 0, now
             if self.engine is not None:
                 self.engine.heard()
             if link and link == self._links and self._connected:
-                self._confirmed_link, self._asked_at = link, now
+                self._confirmed_link, self._asked_at = link, self._began_at
                 self._settled_at = 0.0
                 self._settled_unplaced = self._asked_unplaced
             return
         if not self.can_replay:  # nothing was asked of it that it could answer another time
             self._doubt = Doubt.NO_REPLAY
             return
+        if doubt is Doubt.REPLAY_UNMATCHED:
+            # It answers well; the next batch that comes live is what its replay is to show.
+            self._failures, self._doubt = 0, doubt
+            self._ask_at = now + min(CHECK_RETRY_S * 2.0**self._unmatched, CHECK_AGAIN_S)
+            self._compare_at = now + CHECK_RETRY_S
+            self._unmatched = min(self._unmatched + 1, CHECK_DOUBLINGS_MAX)
+            return
+        self._unmatched = 0
         self._ask_at = now + min(CHECK_RETRY_S * self._doublings, CHECK_RETRY_MAX_S)
         self._failures += 1
         self._doubt = doubt

@@ -39,9 +39,9 @@ from bridge.held_back import HeldBack
 from bridge.pace import Pace
 from bridge.paced_append import PacedAppend
 from bridge.ports import Receiver, RecordSink, ReplaySource
+from bridge.sequencing.anchor import Anchor
 from bridge.sequencing.bulk import Bulk
 from bridge.sequencing.causes import MISSED, NOT_FOLLOWED, RECONNECTED
-from bridge.sequencing.lane import Anchor
 from bridge.sequencing.replay_client import Emit, Replayer
 from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.inbox import Inbox
@@ -49,7 +49,7 @@ from bridge.sockets.raw_message import RawMessage
 from bridge.sockets.reader import MessageReader
 from bridge.sockets.subscriber import Subscriber
 from bridge.supervision import cancel, keep
-from bridge.wire.batch import read_frames
+from bridge.wire.batch import read_sequence
 from bridge.wire.drop_reasons import DropReason
 from schemas.answer_states import Doubt
 from schemas.arrays import ArrayPacker
@@ -319,7 +319,7 @@ class Pump:
         """
         for publisher, heads in self.inbox.take_overflowed().items():
             try:
-                sequence, _ = read_frames([*heads, b""])
+                sequence = read_sequence(heads)
             except FrameError:
                 continue  # it had no place in the stream
             followed = self.followed.get(publisher)

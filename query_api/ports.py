@@ -9,6 +9,7 @@ from query_api.gaps import LedgerView
 from schemas.answer_states import AnswerState, Standing, Verdict
 from schemas.conditions import Condition, is_ready, problem
 from schemas.identities import PrefixScope, PublisherKey, StreamKey
+from schemas.memory import SegmentKey, SegmentStanding, SegmentState
 from schemas.positions import Position, PublisherState
 from schemas.registration import PublisherKind, Registration
 from streams.history.explain import Explanation, Question
@@ -39,6 +40,24 @@ class ServiceView(NamedTuple):
     connected: bool | None
     standing: Standing
     acting: tuple[str, float] = ("", 0.0)
+
+
+class SegmentView(NamedTuple):
+    """One segment of memory for `/memory`.
+
+    Attributes:
+        key: its host and name.
+        state: what was read last.
+        standing: what that is worth now.
+        age_s: since it was read, seconds.
+        instances: the registrations that name it, sorted by service key.
+    """
+
+    key: SegmentKey
+    state: SegmentState
+    standing: SegmentStanding
+    age_s: float
+    instances: tuple[Registration, ...]
 
 
 class Lag(NamedTuple):
@@ -140,6 +159,12 @@ class View(Protocol):
 
     def ledgers(self) -> list[LedgerView]:
         """What became of the batches of each publisher."""
+        ...
+
+    def memory(self) -> list[SegmentView]:
+        """All segments of memory that are known, sorted by host and name. Cost O(segments), and of
+        each O(patterns that registrations name).
+        """
         ...
 
 

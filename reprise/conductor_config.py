@@ -17,7 +17,7 @@ import msgspec
 from bridge.wire import KINDS
 from query_api.http.errors import RequestError
 from query_api.http.requests.registrations import (
-    JSON_FIELDS,
+    OWN_FIELDS,
     REGISTER_FIELDS,
     read_registration,
 )
@@ -28,7 +28,7 @@ from schemas.registration import Registration
 
 logger = logging.getLogger(__name__)
 
-_KNOWN: Final = REGISTER_FIELDS | JSON_FIELDS
+_KNOWN: Final = REGISTER_FIELDS | OWN_FIELDS
 
 
 class Configuration(msgspec.Struct, frozen=True):

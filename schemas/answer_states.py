@@ -42,6 +42,8 @@ class Doubt(StrEnum):
     NO_REPLAY = "no_replay"  # its link was down, and it has no replay socket to ask
     NOTHING_REPLAYED = "nothing_replayed"  # its engine has none of the batches that the log has
     REPLAY_BROKEN = "replay_broken"  # its replay breaks off, as at a message above the bound
+    REPLAY_UNMATCHED = "replay_unmatched"  # its replay has shown no batch that came live
+    REPLAY_DIFFERS = "replay_differs"  # its replay has other batches than came live: another's
     RECEIVED_LATE = "received_late"  # received messages have waited for too long
     UNREADABLE = "unreadable"  # a message without a place in the stream: a batch may be missing
     NO_ENDPOINT = "no_endpoint"  # its HTTP address does not say where it publishes

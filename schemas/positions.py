@@ -126,6 +126,7 @@ class PublisherState(msgspec.Struct, kw_only=True, omit_defaults=True):
         degraded_at: Unix seconds of the bridge's clock when that was written; 0 where not known.
         confirmation: what its bridge last said of it, or None.
         begun: of the batch behind the cursor; None where nothing of it is folded.
+        heard: the last batch of the incarnation that came live, and was not replayed; or None.
     """
 
     incarnation: IncarnationNumber = 0
@@ -136,6 +137,7 @@ class PublisherState(msgspec.Struct, kw_only=True, omit_defaults=True):
     degraded_at: Seconds = 0.0
     confirmation: Confirmation | None = None
     begun: Begun | None = None
+    heard: Proof | None = None
 
     @property
     def cursor(self) -> Cursor:

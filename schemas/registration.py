@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Final, NewType
+from typing import Annotated, Final, Literal, NewType
 
 import msgspec
 
@@ -22,13 +22,17 @@ from schemas.limits import KIND_CHARS_MAX, PUBLISHERS_MAX
 from schemas.positions import LogOffset
 
 PublisherKind = NewType("PublisherKind", str)
-"""The wire protocol of a publisher, as Mooncake's `/register` spells it: `vLLM`, `SGLang`. Each
+"""The wire protocol of a publisher, as Mooncake's `/register` spells it: `vLLM`, `SGLang`;
+others as their makers do: `TensorRT-LLM`, `Dynamo`. Each
 is a module of `bridge/wire/`.
 """
 
 
 POOLS: Final = frozenset({PublisherKind("Mooncake")})
 """Kinds that publish what a pool holds that every instance of the scope reads."""
+
+ReportMode = Literal["", "incremental", "full"]
+"""vLLM's `kv_cache_report_mode`; "" where it is not said."""
 
 
 class HashProfile(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +56,11 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         replay_endpoint: ZMQ address of the ROUTER socket that replays, or "".
         http_endpoint: base URL of the engine's HTTP server, e.g. `http://10.0.0.7:8000`, or "".
         lora_name: the adapter of events that name none; "" for the base model.
+        memory_segment: the segment that says what the engine's cache takes (`schemas.memory`): its
+            name, or a pattern of it, with `HOST/` before it where hosts use the same names; or "".
+        kv_cache_report_mode: what the engine's requests ask for: with `full` it announces the
+            cached blocks that a request uses again as stored, with `incremental` never; "" for
+            what it is seen to do.
     """
 
     endpoint: Name
@@ -65,7 +74,9 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     additional_salt: Text = ""
     replay_endpoint: Text = ""
     http_endpoint: Text = ""
+    kv_cache_report_mode: ReportMode = ""
     hash_profile: HashProfile | None = None
+    memory_segment: Text = ""
 
     @property
     def is_pool(self) -> bool:

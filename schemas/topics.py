@@ -76,6 +76,7 @@ class CursorNote(msgspec.Struct, frozen=True, kw_only=True):
         proof: see `PublisherState`.
         begun: the engine time of the batch behind the cursor, where the log has a part of it.
         process: of its engine, where its HTTP address says which.
+        heard: see `PublisherState`.
     """
 
     incarnation: IncarnationNumber
@@ -87,6 +88,7 @@ class CursorNote(msgspec.Struct, frozen=True, kw_only=True):
     proof: Proof | None = None
     begun: Seconds | None = None
     process: ProcessMark | None = None
+    heard: Proof | None = None
 
 
 _encoder = msgspec.msgpack.Encoder()

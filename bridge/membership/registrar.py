@@ -18,7 +18,7 @@ from typing import Protocol
 
 from bridge.ports import RecordSink
 from bridge.pump import Pump
-from bridge.sequencing.lane import NO_ANCHOR, Anchor
+from bridge.sequencing.anchor import NO_ANCHOR, Anchor
 from schemas.errors import NotRegisteredError, RegistrationError
 from schemas.identities import PublisherKey
 from schemas.positions import PublisherState

@@ -166,6 +166,7 @@ def _service(service: ServiceView) -> Document:
         "CacheGroup": None,
         "HashProfile": _hash_profile(registration.hash_profile),
         "AdditionalSalt": registration.additional_salt,
+        "MemorySegment": registration.memory_segment,
         "Incarnation": service.state.incarnation,
         "Sequence": service.state.sequence,
         "DegradedSince": service.state.degraded_since,

@@ -114,6 +114,7 @@ class EmbeddedService(TableView):
             connected=self.write.pump.subscriber.connected,
             acting=self._acting,
             ledgers=lambda: self.write.fold.ledgers.current,
+            segments=lambda: self.write.fold.memory.segments,
         )
         self.metrics = process_registry()
         self.write.conditions.on_change = self.changed

@@ -39,7 +39,7 @@ from schemas.limits import (
     SPOOL_BYTES_MAX,
     TURN_S,
 )
-from schemas.records import EventsRecord, HeartbeatRecord, Record
+from schemas.records import BridgeRecord, EventsRecord, Record
 from schemas.topics import encode_publisher
 from streams.kernel import open_kernel
 from streams.table.fold import Fold
@@ -436,7 +436,7 @@ class BridgeWorld:
             for log in self.broker.topics[KAFKA.topics.events.name]
             for message in log.records
         ]
-        return [one for one in records if not isinstance(one, HeartbeatRecord)]
+        return [one for one in records if not isinstance(one, BridgeRecord)]
 
 
 class Workers:

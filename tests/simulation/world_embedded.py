@@ -32,7 +32,7 @@ from schemas.errors import DiskError, NotRegisteredError, StorageError
 from schemas.identities import Offset, PublisherKey
 from schemas.limits import HEARTBEAT_S, HELD_BATCHES_MAX, STALE_S, TURN_S
 from schemas.positions import PublisherState
-from schemas.records import HeartbeatRecord
+from schemas.records import BridgeRecord
 from schemas.registration import Registration
 from streams.kernel import open_kernel
 from streams.log import embedded
@@ -546,7 +546,7 @@ class EmbeddedWorld:
         if not self.proven_from:
             assert not service.table.fold.counters["log_holes"], "the log has holes"
         logged = [decode_log_record(self.written[offset]) for offset in sorted(self.written)]
-        records = [one for one in logged if not isinstance(one, HeartbeatRecord)]
+        records = [one for one in logged if not isinstance(one, BridgeRecord)]
         for engine in self.crowd.engines:
             registered = engine.number in self.registered
             check_engine(

@@ -18,7 +18,7 @@ from bridge.engine_http import inquiries
 from bridge.engine_http.answers import Process, PublisherSource
 from bridge.engine_http.client import NoAnswerError
 from bridge.pump import Pump
-from bridge.sequencing.lane import NO_ANCHOR, Anchor
+from bridge.sequencing.anchor import NO_ANCHOR, Anchor
 from bridge.sequencing.replay_client import Emit
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire.drop_reasons import DropReason

@@ -9,7 +9,7 @@ import pytest
 from bridge import followed as followed_module
 from bridge.engine_http import watch as watch_module
 from bridge.engine_http.answers import Process
-from bridge.sequencing.lane import Anchor
+from bridge.sequencing.anchor import Anchor
 from bridge.sockets.raw_message import RawMessage
 from schemas.answer_states import Activity, Doubt
 from schemas.identities import PublisherKey

@@ -179,6 +179,7 @@ def test_services_have_conductors_names_and_ours(table: FakeTable, client: AsgiC
             "CacheGroup": None,
             "HashProfile": PROFILE,
             "AdditionalSalt": "s",
+            "MemorySegment": "",
             "Incarnation": 3,
             "Sequence": 7,
             "DegradedSince": 5,
