@@ -85,6 +85,19 @@ def test_the_published_json_form_has_a_namespace_and_needs_no_hash_profile() -> 
     assert (read.additional_salt, read.lora_name, read.hash_profile) == ("", "", None)
 
 
+def test_the_published_json_form_may_say_what_requests_ask_the_engine_to_report() -> None:
+    for mode in ("", "full", "incremental"):
+        document = {**FULL, "kv_cache_report_mode": mode}
+        read = read_registration(encode(document, Wire.JSON), Wire.JSON, KINDS)
+        assert read.kv_cache_report_mode == mode
+    envelope = refusal({**FULL, "kv_cache_report_mode": "all"}, Wire.JSON)
+    error = "kv_cache_report_mode must be full or incremental"
+    assert envelope == ErrorEnvelope(error, "invalid_value", "kv_cache_report_mode")
+    envelope = refusal({**FULL, "kv_cache_report_mode": "full"}, Wire.MSGPACK)
+    error = "unsupported request field: kv_cache_report_mode"
+    assert envelope == ErrorEnvelope(error, "unknown_field", "kv_cache_report_mode")
+
+
 def test_msgpack_is_exactly_conductors() -> None:
     envelope = refusal({**FULL, "additionalsalt": "x"}, Wire.MSGPACK)
     error = "unsupported request field: additionalsalt"
