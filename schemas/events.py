@@ -111,7 +111,8 @@ def is_placeholder(event: BlockEvent) -> bool:
     """Whether it names blocks of which nothing but their engine hashes is said."""
     if not isinstance(event, Stored):
         return False
-    return not (event.tokens or event.by_hash or event.aliases or event.token_hashes)
+    named = event.tokens or event.by_hash or event.token_hashes or event.aliases
+    return not named
 
 
 def encode_events(events: list[BlockEvent]) -> bytes:

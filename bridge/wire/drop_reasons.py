@@ -14,6 +14,8 @@ class DropReason(StrEnum):
     HELD_FULL = "held_full"
     EARLIER_INCARNATION = "earlier_incarnation"  # it waited; its process is gone, and its blocks
     UNREGISTERED = "unregistered"
+    # A replay: nothing more of it is taken, since it is of another publisher.
+    REPLAY_DIFFERS = "replay_differs"
     # The batch; a gap stands for it, unless the publisher is degraded by an earlier one.
     MESSAGE_TOO_LARGE = "message_too_large"
     UNDECODABLE = "undecodable"

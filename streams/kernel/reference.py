@@ -384,7 +384,7 @@ class ReferenceKernel:
                 self._counters["waiting_overflow"] += 1
                 return
             self._counters["waiting"] += 1
-        self._hold(publisher, owner, key, found_in, prefix, tier)
+        self._hold(publisher, owner, key, found_in, prefix, tier, False)
 
     def _prefix_of(self, domain: int, scope: PrefixScope, alias: int) -> int | None:
         """The block that the engines of a scope and a domain call by this hash, which they have

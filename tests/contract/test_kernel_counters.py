@@ -142,6 +142,10 @@ CASES: dict[str, tuple[list[Step], dict[str, int]]] = {
         [stored((0,)), removed((0,)), stored((0,), tokens=b"", by_hash=True)],
         {"stored": 2, "removed": 1},
     ),
+    "objects that wait, and one too many": (
+        [objects(), objects(backend=1), stored()],
+        {"stored": 8, "waiting": 5, "waiting_overflow": 1, "joined": 5},
+    ),
     "said again": ([stored(), stored(reported=True)], {"stored": 3, "reported": 3}),
     "said again, and not known in part": (
         [stored((0,)), stored(reported=True), removed(), removed()],
@@ -186,10 +190,6 @@ CASES: dict[str, tuple[list[Step], dict[str, int]]] = {
     "hashes of tokens with extra keys": (
         [stored(tokens=b"", token_hashes=u64s([1, 2, 3]), extra_keys=(b"x",) * 3)],
         {"extra_keys_mismatch": 3},
-    ),
-    "objects that wait, and one too many": (
-        [objects(), objects(backend=1), stored()],
-        {"stored": 8, "waiting": 5, "waiting_overflow": 1, "joined": 5},
     ),
     "another block size": ([stored(block_size=BLOCK_SIZE + 1)], {"block_size_mismatch": 3}),
     "no block size": ([stored(block_size=0)], {"block_size_mismatch": 3}),

@@ -3,7 +3,8 @@
 import msgspec
 import pytest
 
-from bridge.sequencing.lane import Anchor, Lane, Missing
+from bridge.sequencing.anchor import Anchor
+from bridge.sequencing.lane import Lane, Missing
 from bridge.wire import DecodedBatch, open_source
 from bridge.wire.drop_reasons import DropReason
 from schemas.arrays import PythonArrayPacker
@@ -69,7 +70,8 @@ def test_what_follows_on_over_an_unproven_link_is_doubted_from_the_last_batch_be
     assert doubted(accept(lane, batch(11, 92.0))) == [True]
     assert lane.proven == Proof(9, TIME)
     assert lane.proven_link == 0
-    assert lane.anchor == Anchor(Cursor(4, 11), 92.0, Proof(9, TIME))
+    heard = Proof(11, 92.0)
+    assert lane.anchor == Anchor(Cursor(4, 11), 92.0, Proof(9, TIME), heard=heard)
 
 
 def test_once_proven_nothing_over_the_link_is_doubted(lane: Lane) -> None:
@@ -241,7 +243,25 @@ def test_an_anchor_after_a_gap_or_a_reset_has_no_time(lane: Lane) -> None:
 def test_doubt_of_one_incarnation_is_none_of_the_next(lane: Lane) -> None:
     record = msgspec.structs.replace(events(lane, batch(10)), incarnation=5)
     assert record.doubted is True
-    assert Anchor(CURSOR, TIME, Proof(5, 50.0)).after(record) == Anchor(Cursor(5, 10), TIME + 1)
+    later = Anchor(CURSOR, TIME, Proof(5, 50.0), heard=Proof(4, 40.0)).after(record)
+    assert later == Anchor(Cursor(5, 10), TIME + 1, heard=Proof(10, TIME + 1))
+
+
+def test_an_anchor_knows_the_last_batch_of_its_incarnation_that_came_live(lane: Lane) -> None:
+    heard = Proof(7, 70.0)
+    anchor = Anchor(CURSOR, TIME, heard=heard)
+    live = events(lane, batch(10, 91.0))
+    replayed = msgspec.structs.replace(live, repaired="missed")
+    part, _ = in_parts(live, 2, 5)
+    assert anchor.after(live).heard == Proof(10, 91.0)
+    assert anchor.after(replayed).heard == heard
+    assert anchor.after(part).heard == heard, "until it is whole"
+    gap = accept(lane, batch(15))[0]
+    assert isinstance(gap, GapRecord)
+    assert anchor.after(gap).heard == heard
+    reset = accept(lane, batch(0))[0]
+    assert isinstance(reset, ResetRecord)
+    assert anchor.after(reset).heard is None
 
 
 def test_an_anchor_within_a_batch_stands_before_it_and_knows_that_it_was_begun(lane: Lane) -> None:
@@ -329,7 +349,7 @@ def test_to_roll_back_returns_to_where_the_last_window_started(lane: Lane) -> No
     accept(lane, batch(15, 92.0))
     assert lane.degraded
     assert lane.roll_back() == Cursor(4, 15)
-    assert lane.anchor == Anchor(Cursor(4, 10), 91.0, Proof(9, TIME))
+    assert lane.anchor == Anchor(Cursor(4, 10), 91.0, Proof(9, TIME), heard=Proof(10, 91.0))
     assert not lane.degraded
 
 

@@ -26,9 +26,9 @@ counters! {
     SkippedGroup "skipped_group",
     HashConflict "hash_conflict",
     HoldCountOverflow "hold_count_overflow",
-    Reported "reported",
-    SeedMismatch "seed_mismatch",
     Waiting "waiting",
     Joined "joined",
     WaitingOverflow "waiting_overflow",
+    Reported "reported",
+    SeedMismatch "seed_mismatch",
 }

@@ -47,8 +47,10 @@ pub struct Removed<'a> {
 impl Stored<'_> {
     /// Whether it names blocks of which nothing but their engine hashes is said.
     pub fn is_placeholder(&self) -> bool {
-        let is_empty = self.tokens.is_empty() && self.token_hashes.is_empty();
-        is_empty && !self.by_hash && self.aliases.is_empty()
+        self.tokens.is_empty()
+            && !self.by_hash
+            && self.aliases.is_empty()
+            && self.token_hashes.is_empty()
     }
 
     /// The tokens of block `i`; the event must have as many as its blocks need.
@@ -252,15 +254,15 @@ fn finish<'a>(reader: &Reader<'a>, kind: Kind, fields: Fields<'a>) -> Result<Eve
     if !fields.tokens.len().is_multiple_of(4) {
         return reader.fail("tokens of 4 bytes");
     }
-    let (token_hashes, []) = fields.token_hashes.as_chunks() else {
-        return reader.fail("token_hashes of 8 bytes");
-    };
     let (aliases, []) = fields.aliases.as_chunks() else {
         return reader.fail("aliases of 8 bytes");
     };
     if !aliases.is_empty() && aliases.len() != hashes.len() {
         return reader.fail("as many aliases as hashes");
     }
+    let (token_hashes, []) = fields.token_hashes.as_chunks() else {
+        return reader.fail("token_hashes of 8 bytes");
+    };
     let Ok(parent) = fields.parent.map(u64::try_from).transpose() else {
         return reader.fail("a 64-bit parent");
     };

@@ -62,8 +62,8 @@ impl WriteTurn<'_> {
         if prefix.is_none() {
             index.count(Counter::Waiting, 1);
         }
-        let block =
-            Block { key, prefix: prefix.unwrap_or(alias), tier: event.tier, reported: false };
+        let prefix = prefix.unwrap_or(alias);
+        let block = Block { key, prefix, tier: event.tier, reported: false };
         index.hold(publisher, number, block, None);
         Ok(())
     }

@@ -199,8 +199,10 @@ impl<'a> Event<'a> {
         hashes: &'a [[u8; 8]],
     ) -> Piece<'a> {
         let kind = self.kind;
-        let is_empty = self.tokens.is_empty() && self.token_hashes.is_empty();
-        let is_unnamed = is_empty && !self.by_hash && !self.has_aliases;
+        let is_unnamed = self.tokens.is_empty()
+            && self.token_hashes.is_empty()
+            && !self.by_hash
+            && !self.has_aliases;
         let is_placeholder = kind == Kind::Stored && is_unnamed;
         Piece { encoded, source, first, kind, hashes, is_placeholder, group: self.group }
     }
