@@ -3,7 +3,7 @@
 `/register`, the configuration file, the registry topic and the log all hold what is here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Final, Literal, NewType
 
 import msgspec
@@ -18,7 +18,7 @@ from schemas.identities import (
     StreamKey,
     Text,
 )
-from schemas.limits import KIND_CHARS_MAX, PUBLISHERS_MAX
+from schemas.limits import KIND_CHARS_MAX, NAME_BYTES_MAX, POOL_NAMES_TRIED, PUBLISHERS_MAX
 from schemas.positions import LogOffset, Seconds
 
 PublisherKind = NewType("PublisherKind", str)
@@ -74,6 +74,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         kv_cache_report_mode: what the engine's requests ask for: with `full` it announces the
             cached blocks that a request uses again as stored, with `incremental` never; "" for
             what it is seen to do.
+        pool: the instance that was registered, where this is one of its members (`pool_members`).
     """
 
     endpoint: Name
@@ -92,6 +93,14 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     peer_url: Text = ""
     registered_at: Seconds = 0.0
     memory_segment: Text = ""
+    pool: Text = ""
+
+    @property
+    def as_registered(self) -> "Registration":
+        """What was asked for: of a member of a pool, the pool."""
+        if not self.pool:
+            return self
+        return msgspec.structs.replace(self, instance_id=self.pool, pool="")
 
     @property
     def is_pool(self) -> bool:
@@ -135,8 +144,9 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         block_size: int | None,
     ) -> bool:
         """Whether `/unregister` of these means this one; None matches any."""
+        ours = (self.tenant_id, self.pool or self.instance_id, self.dp_rank)
         return (
-            (self.tenant_id, self.instance_id, self.dp_rank) == (tenant_id, instance_id, dp_rank)
+            ours == (tenant_id, instance_id, dp_rank)
             and model_name in (None, self.model_name)
             and block_size in (None, self.block_size)
         )
@@ -154,6 +164,36 @@ def service_key(tenant_id: str, instance_id: str, dp_rank: int) -> str:
     return f"{instance_id}|{tenant_id}|{dp_rank}"
 
 
+def pool_members(
+    pool: Registration, partitions: int, partition_of: Callable[[StreamKey], int]
+) -> list[Registration]:
+    """The publishers that a pool is followed as where a log has several partitions: one in each,
+    since its objects are joined to what the engines of a partition announce. Cost O(partitions *
+    log(partitions)).
+
+    Each is named by the pool's instance and a number that puts its stream into a partition that
+    none before it is in. A log of one partition has the pool itself.
+
+    Raises:
+        RegistrationError: such a name is longer than the bound.
+    """
+    if partitions == 1:
+        return [pool]
+    found: dict[int, Registration] = {}
+    for number in range(POOL_NAMES_TRIED * partitions):
+        name = f"{pool.instance_id}#{number}"
+        member = msgspec.structs.replace(pool, instance_id=name, pool=pool.instance_id)
+        found.setdefault(partition_of(member.stream), member)
+        if len(found) == partitions:
+            break
+    if len(name.encode()) > NAME_BYTES_MAX or len(found) < partitions:
+        raise RegistrationError(
+            f"Expected a pool's instance_id that leaves room for `#{number}` in"
+            f" {NAME_BYTES_MAX} bytes, got: {pool.instance_id[:80]}"
+        )
+    return list(found.values())
+
+
 def is_new(registration: Registration, registered: Mapping[PublisherKey, Registration]) -> bool:
     """Whether the publisher is not registered yet. Cost O(registered).
 
@@ -168,7 +208,15 @@ def is_new(registration: Registration, registered: Mapping[PublisherKey, Registr
         raise RegistrationConflictError(
             f"conflicting registration for service key: {registration.service_key}"
         )
-    if any(_is_same_socket(other, registration) for other in registered.values()):
+    name = registration.as_registered.publisher
+    if any(
+        other.pool != registration.pool and other.as_registered.publisher == name
+        for other in registered.values()
+    ):
+        raise RegistrationConflictError(
+            f"conflicting registration for service key: {registration.as_registered.service_key}"
+        )
+    if any(_is_taken_by(other, registration) for other in registered.values()):
         raise RegistrationConflictError(
             f"conflicting active registration for endpoint: {registration.endpoint}"
         )
@@ -177,8 +225,10 @@ def is_new(registration: Registration, registered: Mapping[PublisherKey, Registr
     return True
 
 
-def _is_same_socket(one: Registration, other: Registration) -> bool:
-    """Behind one base URL each rank has a socket of its own."""
-    if one.endpoint != other.endpoint:
+def _is_taken_by(other: Registration, registration: Registration) -> bool:
+    """Whether the endpoint is another's. A pool serves all models, each of which is registered;
+    behind one base URL each rank has a socket of its own.
+    """
+    if other.endpoint != registration.endpoint or (other.is_pool and registration.is_pool):
         return False
-    return not one.has_url or one.dp_rank == other.dp_rank
+    return not other.has_url or other.dp_rank == registration.dp_rank
