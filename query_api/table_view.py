@@ -1,10 +1,11 @@
 """The part of `query_api.ports.View` that every form answers from its table in the same way."""
 
 from collections.abc import Callable, Iterable, Mapping
-from time import monotonic
+from time import monotonic, time
 
 from query_api.gaps import LedgerView
-from query_api.ports import Positions, ServiceView
+from query_api.ports import Positions, SegmentView, ServiceView
+from query_api.segments import segment_views
 from schemas.answer_states import (
     BEHIND_LOG,
     DAMAGED_ROWS,
@@ -14,6 +15,7 @@ from schemas.answer_states import (
     badness,
 )
 from schemas.identities import PrefixScope, PublisherKey
+from schemas.memory import SegmentKey, SegmentState
 from schemas.positions import PublisherState
 from schemas.registration import Registration
 from streams.kernel.interface import ReadOnlyKernel
@@ -38,6 +40,10 @@ class TableView:
         connected: whether the link to a publisher is up; None where this process cannot know.
         ledgers: what became of each publisher's batches.
         clock: of `fresh_until`.
+        acting: what a publisher does, and since when; None where only its bridge knows, which has
+            written it into the log.
+        segments: what is known of segments of memory.
+        wall_clock: of these, Unix seconds.
     """
 
     _notify: Callable[[], None] = staticmethod(lambda: None)
@@ -55,7 +61,10 @@ class TableView:
         is_damaged: Callable[[PrefixScope], bool] = lambda scope: False,
         clock: Callable[[], float] = monotonic,
         connected: Callable[[PublisherKey], bool | None] = lambda publisher: None,
+        acting: Callable[[PublisherKey], tuple[str, float] | None] = lambda publisher: None,
         ledgers: Callable[[], Mapping[PublisherKey, Ledger]] = lambda: NO_LEDGERS,
+        segments: Callable[[], Mapping[SegmentKey, SegmentState]] = dict,
+        wall_clock: Callable[[], float] = time,
     ) -> None:
         self._kernel = kernel
         self._publishers = publishers
@@ -67,7 +76,10 @@ class TableView:
         self._is_damaged = is_damaged
         self._now = clock
         self._connected = connected
+        self._acting = acting
         self._ledgers = ledgers
+        self._segments = segments
+        self._wall_clock = wall_clock
 
     @property
     def kernel(self) -> ReadOnlyKernel:
@@ -132,12 +144,19 @@ class TableView:
         known = list(self._ledgers().items())
         return [LedgerView(one, ledger, states.get(one)) for one, ledger in known]
 
+    def memory(self) -> list[SegmentView]:
+        """See `query_api.ports.View`."""
+        return segment_views(dict(self._segments()), self._registrations(), now=self._wall_clock())
+
     def _view(self, registration: Registration) -> ServiceView:
         publisher = registration.publisher
         state = self._publishers().get(publisher, PublisherState())
-        return ServiceView(
-            registration, state, self._connected(publisher), self.standing(publisher)
-        )
+        acting = self._acting(publisher)
+        if acting is None:
+            said = state.confirmation
+            acting = ("", 0.0) if said is None else (said.activity, said.activity_since)
+        connected, standing = self._connected(publisher), self.standing(publisher)
+        return ServiceView(registration, state, connected, standing, acting)
 
 
 def _scope_of(publisher: PublisherKey) -> PrefixScope:

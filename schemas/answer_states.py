@@ -46,9 +46,21 @@ class Doubt(StrEnum):
     REPLAY_DIFFERS = "replay_differs"  # its replay has other batches than came live: another's
     RECEIVED_LATE = "received_late"  # received messages have waited for too long
     UNREADABLE = "unreadable"  # a message without a place in the stream: a batch may be missing
+    NO_ENDPOINT = "no_endpoint"  # its HTTP address does not say where it publishes
+    ENGINE_AWAY = "engine_away"  # its link is up, and its HTTP address does not answer
+    PROCESS_CHANGED = "process_changed"  # its HTTP address names another process over the same link
     SPOOLED = "spooled"  # its records wait on the bridge's disk
     NOT_FOLLOWED = "not_followed"  # no bridge follows it
     NO_HEARTBEAT = "no_heartbeat"  # its bridge has not been heard of, or is far behind
+
+
+class Activity(StrEnum):
+    """What a publisher does now, as its bridge sees it; says nothing of what may be missing."""
+
+    ACTIVE = "active"  # it was heard of within the last seconds
+    SILENT = "silent"  # its link is up, and nothing comes over it
+    DISCONNECTED = "disconnected"  # its link is down
+    REPLAYING = "replaying"  # its engine is being asked for what may be missing
 
 
 LOST_BATCHES: Final = "lost_batches"

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Final, NewType
+from typing import Annotated, Final, Literal, NewType
 
 import msgspec
 
@@ -22,13 +22,17 @@ from schemas.limits import KIND_CHARS_MAX, PUBLISHERS_MAX
 from schemas.positions import LogOffset
 
 PublisherKind = NewType("PublisherKind", str)
-"""The wire protocol of a publisher, as Mooncake's `/register` spells it: `vLLM`, `SGLang`. Each
+"""The wire protocol of a publisher, as Mooncake's `/register` spells it: `vLLM`, `SGLang`;
+others as their makers do: `TensorRT-LLM`, `Dynamo`. Each
 is a module of `bridge/wire/`.
 """
 
 
 POOLS: Final = frozenset({PublisherKind("Mooncake")})
 """Kinds that publish what a pool holds that every instance of the scope reads."""
+
+ReportMode = Literal["", "incremental", "full"]
+"""vLLM's `kv_cache_report_mode`; "" where it is not said."""
 
 
 class HashProfile(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,9 +51,16 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     spelling.
 
     Attributes:
-        endpoint: ZMQ address of the PUB socket, e.g. `tcp://10.0.0.7:5557`.
+        endpoint: ZMQ address of the PUB socket, e.g. `tcp://10.0.0.7:5557`; or a base URL of the
+            engine's HTTP server, e.g. `http://10.0.0.7:8000`, which says where it publishes.
         replay_endpoint: ZMQ address of the ROUTER socket that replays, or "".
+        http_endpoint: base URL of the engine's HTTP server, e.g. `http://10.0.0.7:8000`, or "".
         lora_name: the adapter of events that name none; "" for the base model.
+        memory_segment: the segment that says what the engine's cache takes (`schemas.memory`): its
+            name, or a pattern of it, with `HOST/` before it where hosts use the same names; or "".
+        kv_cache_report_mode: what the engine's requests ask for: with `full` it announces the
+            cached blocks that a request uses again as stored, with `incremental` never; "" for
+            what it is seen to do.
     """
 
     endpoint: Name
@@ -62,7 +73,10 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     lora_name: Text = ""
     additional_salt: Text = ""
     replay_endpoint: Text = ""
+    http_endpoint: Text = ""
+    kv_cache_report_mode: ReportMode = ""
     hash_profile: HashProfile | None = None
+    memory_segment: Text = ""
 
     @property
     def is_pool(self) -> bool:
@@ -80,6 +94,16 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     def publisher(self) -> PublisherKey:
         """The identity under which its events are folded."""
         return PublisherKey(self.stream, self.dp_rank)
+
+    @property
+    def has_url(self) -> bool:
+        """Whether the engine is to be asked where it publishes: its endpoint is a base URL."""
+        return self.endpoint.startswith(("http://", "https://"))
+
+    @property
+    def http_url(self) -> str:
+        """Base URL of the engine's HTTP server, or ""."""
+        return self.http_endpoint or (self.endpoint if self.has_url else "")
 
     @property
     def service_key(self) -> str:
@@ -129,10 +153,17 @@ def is_new(registration: Registration, registered: Mapping[PublisherKey, Registr
         raise RegistrationConflictError(
             f"conflicting registration for service key: {registration.service_key}"
         )
-    if any(other.endpoint == registration.endpoint for other in registered.values()):
+    if any(_is_same_socket(other, registration) for other in registered.values()):
         raise RegistrationConflictError(
             f"conflicting active registration for endpoint: {registration.endpoint}"
         )
     if len(registered) >= PUBLISHERS_MAX:
         raise RegistrationError(f"Expected at most {PUBLISHERS_MAX} publishers, got one more")
     return True
+
+
+def _is_same_socket(one: Registration, other: Registration) -> bool:
+    """Behind one base URL each rank has a socket of its own."""
+    if one.endpoint != other.endpoint:
+        return False
+    return not one.has_url or one.dp_rank == other.dp_rank

@@ -35,10 +35,10 @@ from schemas.codec import (
 from schemas.errors import EntryError, RecordError
 from schemas.identities import PublisherKey
 from schemas.limits import CURSOR_NOTE_BEHIND_RECORDS_MAX, CURSOR_NOTES_MAX, ENTRIES_NAMED_MAX
-from schemas.positions import NO_CURSOR, Cursor, Proof
+from schemas.positions import NO_CURSOR, Cursor, ProcessMark, Proof
 from schemas.records import (
+    BridgeRecord,
     EventsRecord,
-    HeartbeatRecord,
     Record,
     RegisteredRecord,
     UnregisteredRecord,
@@ -73,6 +73,7 @@ class LogState:
         cursor: its last batch, or gap.
         engine_time: of that batch, 0 where it is not known.
         proof, begun, heard: see `Anchor`.
+        process: of its engine, where that is known.
         registered: `fingerprint` of the registration that the log has, or UNREGISTERED.
         partition: of its records in `events`.
         offset: everything before it is known.
@@ -85,6 +86,7 @@ class LogState:
     engine_time: float = 0.0
     proof: Proof | None = None
     begun: float | None = None
+    process: ProcessMark | None = None
     heard: Proof | None = None
     registered: int = UNREGISTERED
     offset: int = 0
@@ -139,6 +141,7 @@ class LogState:
             registered=self.registered,
             proof=self.proof,
             begun=self.begun,
+            process=self.process,
             heard=self.heard,
         )
 
@@ -236,6 +239,7 @@ class Cursors:
             offset=note.offset if note.partition == partition else 0,
             proof=note.proof,
             begun=note.begun,
+            process=note.process,
             heard=note.heard,
             noted=True,
             noted_offset=note.offset,
@@ -285,7 +289,7 @@ class Cursors:
 
         def take(message: Message) -> None:
             record = decode_log_record(message.value or b"")
-            if isinstance(record, HeartbeatRecord):
+            if isinstance(record, BridgeRecord):
                 return
             state = wanted.get(record.publisher)
             if state is not None:
@@ -346,6 +350,13 @@ class Cursors:
         state = self._states.get(publisher)
         if state is not None:
             state.take(record, offset)
+            self._dirty[publisher] = None
+
+    def note_process(self, publisher: PublisherKey, process: ProcessMark | None) -> None:
+        """Which process of its engine published which incarnation."""
+        state = self._states.get(publisher)
+        if state is not None and process is not None and state.process != process:
+            state.process = process
             self._dirty[publisher] = None
 
     def advance(self, ends: Mapping[int, int]) -> None:

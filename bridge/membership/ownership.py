@@ -389,7 +389,7 @@ class Ownership:
         self.takeovers += 1
         writer.forget(publisher)
         writer.place(publisher, anchor)
-        pump.begin(publisher, anchor)
+        pump.begin(publisher, anchor, process=state.process)
 
     def write_registered(self, registration: Registration) -> None:
         """Writes into the log that the publisher is registered."""

@@ -21,6 +21,7 @@ class PublisherCounters:
         duplicates: batches that had been delivered before.
         gaps: places where batches are missing; lost_batches: how many are.
         restarts: new incarnations found.
+        reports: stored events that only report hits, marked as such or taken back.
         dropped: messages, batches and events that were dropped, by `DropReason`.
     """
 
@@ -32,6 +33,7 @@ class PublisherCounters:
     gaps: int = 0
     lost_batches: int = 0
     restarts: int = 0
+    reports: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
 
     def count_drop(self, error: WireError, things: int = 1) -> None:

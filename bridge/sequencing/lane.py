@@ -10,10 +10,12 @@ from bridge.sequencing.causes import JOINED_LATE, MISSED, RESTARTED, cause_of_re
 from bridge.sequencing.counters import PublisherCounters
 from bridge.sequencing.lateness import Lateness
 from bridge.sequencing.pairing import LiveBatch, Pairing
+from bridge.sequencing.reports import Reports
 from bridge.sequencing.tracker import Outcome, SequenceTracker
 from bridge.sequencing.window import Window
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import DecodedBatch, DecodedRun, Source
+from schemas.arrays import HitReports
 from schemas.errors import WireError
 from schemas.limits import RUN_MESSAGES_MAX
 from schemas.positions import Cursor, Proof
@@ -88,18 +90,25 @@ class Lane:
         "received_time",
         "repaired",
         "repairs",
+        "reports",
         "source",
         "tracker",
         "unplaced",
     )
 
     def __init__(
-        self, registration: Registration, source: Source, cursor: Cursor, repairs: bool
+        self,
+        registration: Registration,
+        source: Source,
+        cursor: Cursor,
+        repairs: bool,
+        hits: HitReports | None = None,
     ) -> None:
         self.publisher = registration.publisher
         self.source = source
         self.tracker = SequenceTracker(cursor)
         self.counters = PublisherCounters(registration.service_key)
+        self.reports = Reports(hits, self.counters)
         self.engine_time = 0.0
         self._begun: _Begun | None = None
         self.degraded = False  # a gap was written here, and no reset or clear since
@@ -138,6 +147,7 @@ class Lane:
             self.tracker = SequenceTracker(anchor.cursor)
             self._proven_link = _NO_LINK
             self.pairing.place(anchor.heard, is_open=anchor.cursor.sequence >= 0)
+            self.reports.forget()
         self.engine_time, self.proof = anchor.engine_time, anchor.proof
         self._begun = None if anchor.begun is None else _Begun(anchor.cursor, anchor.begun)
 
@@ -227,6 +237,7 @@ class Lane:
         if cursor <= self.tracker.cursor:
             return
         if cursor.incarnation > self.tracker.incarnation:
+            self.reports.forget()
             window.add_reset(incarnation=cursor.incarnation, reason=reason)
             self.degraded = False
             self.tracker = SequenceTracker(Cursor(cursor.incarnation, -1))
@@ -315,6 +326,7 @@ class Lane:
 
     def _accept_run(self, run: DecodedRun, window: Window) -> None:
         first, batches = self.tracker.sequence + 1, len(run.digests)
+        run = self.reports.of_run(run)
         window.add_batch(
             incarnation=self.tracker.incarnation,
             sequence=first,
@@ -370,6 +382,7 @@ class Lane:
             counters.restarts += 1
             self.degraded = False
             self.pairing.begin_incarnation()
+            self.reports.forget()
             window.add_reset(incarnation=tracker.incarnation, reason=RESTARTED)
         if verdict.gap is not None:
             first, last = verdict.gap
@@ -391,6 +404,7 @@ class Lane:
             self.prove(link)  # of what was before, nothing is left
         if batch.dropped:
             self.degraded = True
+        batch = self.reports.of_batch(batch)
         counters.events += batch.event_count
         window.add_batch(
             incarnation=tracker.incarnation,
@@ -427,6 +441,7 @@ class Lane:
             self.tracker.begin_incarnation()
             self.pairing.begin_incarnation()
             self.prove(link)
+            self.reports.forget()
             window.add_reset(incarnation=self.tracker.incarnation, reason=RESTARTED)
 
     def lost_to(self, batch: DecodedBatch) -> Cursor | None:
@@ -441,6 +456,7 @@ class Lane:
     def add_gap(self, window: Window, first: int, last: int, reason: str) -> None:
         """Adds a gap for these batches, by which the fold degrades the publisher."""
         self.degraded = True
+        self.reports.forget()
         # What was sent before we listened is no loss of ours.
         if reason != JOINED_LATE and not self._has_told_gap:
             self._has_told_gap = True

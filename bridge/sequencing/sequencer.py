@@ -31,6 +31,7 @@ from bridge.sequencing.window import Window
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import DecodedBatch, open_source
 from bridge.wire.drop_reasons import DropReason
+from bridge.wire.hit_reports import open_hit_reports
 from schemas.arrays import ArrayPacker, PythonArrayPacker
 from schemas.errors import BatchError, RegistrationConflictError
 from schemas.identities import PublisherKey
@@ -75,7 +76,8 @@ class Sequencer:
         if publisher in self._lanes:
             raise RegistrationConflictError(f"Expected a new publisher, got: {publisher}")
         source = open_source(registration, self._packer)
-        self._lanes[publisher] = Lane(registration, source, cursor, repairs)
+        hits = open_hit_reports(registration, self._packer)
+        self._lanes[publisher] = Lane(registration, source, cursor, repairs, hits)
 
     def remove(self, publisher: PublisherKey) -> None:
         """Forgets a publisher; its messages that are still under way are counted and dropped."""
@@ -471,6 +473,43 @@ class Sequencer:
         lane.prove(link)
         window.add_reset(incarnation=lane.tracker.incarnation, reason=reason)
         return window.close()
+
+    def begin_process(
+        self, publisher: PublisherKey, now: float, *, last_link: int, link: int
+    ) -> Iterator[list[SequencedRecord]]:
+        """Another process of the engine is at the other end of the link: what waits of the one
+        before is written, then the reset. As many records at a time as take HELD_TURN_S.
+
+        Args:
+            publisher: held.
+            now: Unix seconds; the records' bridge_time.
+            last_link: what came up to this one is of the process before; of a link between the two
+                it is not known whose it is, so it is dropped.
+            link: the live one.
+        """
+        lane = self._lanes[publisher]
+        window, until = lane.open(now), time.monotonic() + HELD_TURN_S
+        dropped = 0
+        while (held := self._first_held(lane)) is not None and held.link < link:
+            if time.monotonic() >= until:
+                yield self._close(lane, window, now)
+                window, until = lane.open(now), time.monotonic() + HELD_TURN_S
+            self._pop(lane)
+            if 0 < held.link <= last_link:
+                window = self._accept(lane, window, held.batch, held.link, now)
+            else:
+                dropped += 1
+        yield self._close(lane, window, now)
+        reason = "it came over a link between those to two processes of the engine"
+        lane.counters.count_drop(BatchError(DropReason.EARLIER_INCARNATION, reason), dropped)
+        lane.missing = None  # if it is of this process, it is replayed, or a gap
+        yield self.begin_incarnation(publisher, now, link=link)
+
+    def know_link(self, publisher: PublisherKey, link: int) -> None:
+        """What comes over this link is of the process that published the log's incarnation, and so
+        is what came since over others.
+        """
+        self._lanes[publisher].prove(link)
 
     def lose(
         self, publisher: PublisherKey, sequence: int, error: BatchError, now: float, *, link: int

@@ -234,6 +234,15 @@ def read_frames(frames: Sequence[bytes]) -> tuple[int, bytes]:
     return sequence, payload
 
 
+def read_sequence(heads: Sequence[bytes]) -> int:
+    """The sequence of a message of any kind: of all its frames but the last, the last one.
+
+    Raises:
+        FrameError: there is none.
+    """
+    return read_frames([b"", *heads[-1:], b""])[0]
+
+
 class BatchDecoder:
     """Turns one publisher's messages into batches of canonical events. One owner.
 

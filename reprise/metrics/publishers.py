@@ -4,11 +4,21 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
+from bridge.engine_http.inquiries import EngineSource
+from bridge.followed import Followed
 from bridge.ports import Receiver, ReplaySource
 from bridge.sequencing.counters import PublisherCounters
 from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.inbox import Inbox
-from reprise.metrics.family import Family, Samples, counter, counters, gauge, gauges
+from reprise.metrics.family import (
+    Family,
+    Samples,
+    by_label,
+    counter,
+    counters,
+    gauge,
+    gauges,
+)
 from schemas.answer_states import Standing
 from schemas.identities import PublisherKey
 from schemas.positions import Cursor, PublisherState
@@ -120,6 +130,13 @@ RECEIVED: Final[tuple[Family[Received], ...]] = (
         _counted(lambda counted: counted.events),
     ),
     counters(
+        "reprise_bridge_reports",
+        "Stored events of the publisher that only report hits (kv_cache_report_mode=full): marked,"
+        " or taken back, so that no block is counted twice.",
+        _LABELS,
+        _counted(lambda counted: counted.reports),
+    ),
+    counters(
         "reprise_bridge_duplicates",
         "Batches that the publisher delivered more than once.",
         _LABELS,
@@ -200,6 +217,36 @@ REPLAY: Final[tuple[Family[ReplaySource], ...]] = (
         "reprise_bridge_replayed_batches",
         "Missing batches recovered by replay.",
         lambda replayer: replayer.replayed_batches,
+    ),
+)
+
+ACTIVITIES: Final[tuple[Family[Mapping[PublisherKey, Followed]], ...]] = (
+    gauges(
+        "reprise_publisher_activity",
+        "1 for what the publisher does: active, silent, disconnected or replaying.",
+        (*_LABELS, "activity"),
+        lambda found: [
+            ((*_labels(publisher), followed.acting.activity.value), 1.0)
+            for publisher, followed in found.items()
+        ],
+    ),
+    gauges(
+        "reprise_publisher_activity_since_seconds",
+        "Unix time since when the publisher has done that; 0 where it is not known.",
+        _LABELS,
+        lambda found: [
+            (_labels(publisher), followed.acting.since) for publisher, followed in found.items()
+        ],
+    ),
+)
+
+ENGINE_HTTP: Final[tuple[Family[EngineSource], ...]] = (
+    counters(
+        "reprise_bridge_http_requests",
+        "Requests to engines' HTTP addresses, by outcome: answered, refused (500 and above) or"
+        " silent.",
+        ("outcome",),
+        lambda source: by_label(dict(source.requests)),
     ),
 )
 

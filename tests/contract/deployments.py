@@ -44,6 +44,11 @@ class Deployment(Protocol):
         """One whose HTTP interface has been started with Conductor's configuration file."""
         ...
 
+    @property
+    def memory(self) -> Path:
+        """Where it looks for segments of memory."""
+        ...
+
     def log(self) -> str:
         """What the processes have logged."""
         ...
@@ -59,7 +64,8 @@ class Embedded:
     """See `Deployment`."""
 
     def __init__(self, directory: Path, *options: str) -> None:
-        self._service = Service(directory / "data", *options)
+        self.memory = directory / "shm"
+        self._service = Service(directory / "data", *memory_options(self.memory), *options)
         self._service.start()
 
     @property
@@ -101,12 +107,14 @@ class Distributed:
         self._bridge = bridge
         self._replica = replica
         self._its = its
+        self.memory = bridge.data.with_name("shm")
         self._start()
 
     @classmethod
     def round(cls, settings: KafkaSettings, directory: Path) -> "Distributed":
         """A deployment on topics of its own."""
-        bridge = Role("bridge", directory / "bridge", settings, *SESSION)
+        options = memory_options(directory / "shm")
+        bridge = Role("bridge", directory / "bridge", settings, *SESSION, *options)
         worker = Role("streams", directory / "streams", settings, *SESSION)
         replica = Role("serve", directory / "serve", settings)
         return cls(settings, bridge=bridge, replica=replica, its=[bridge, worker, replica])
@@ -154,6 +162,15 @@ class Distributed:
     def close(self) -> None:
         for role in self._its:
             role.kill()
+
+
+def memory_options(directory: Path) -> tuple[str, ...]:
+    """Those by which segments are looked for in a directory, which is made."""
+    directory.mkdir(parents=True, exist_ok=True)
+    return (
+        *("--memory-dir", str(directory), "--memory-host", "node-1"),
+        *("--memory-period-s", "0.25"),
+    )
 
 
 def _api(role: Role) -> Api:

@@ -7,7 +7,7 @@ from typing import cast
 import msgspec
 import pytest
 
-from bridge.followed import Ask, Doubted, Followed, Look
+from bridge.followed import Ask, Doubted, Followed, Look, Said
 from schemas.answer_states import Doubt
 from schemas.limits import (
     CHECK_AGAIN_S,
@@ -473,11 +473,10 @@ def test_while_something_is_missing_it_is_catching_up_while_it_is_checked_it_sta
 def test_what_was_written_of_it_is_remembered_and_is_news_no_more() -> None:
     followed = Followed(REPLAYS)
     assert followed.has_news
-    followed.note_said(Doubt.CATCHING_UP, 0.0)
-    assert followed.said == followed.doubted
+    followed.said = followed.says
+    assert followed.said.doubted == Doubted(Doubt.CATCHING_UP, 0.0)
     assert not followed.has_news
-    followed.note_said("", 8.0)
-    assert followed.said == Doubted(None, 8.0)
+    followed.said = Said(Doubted(None, 8.0), None, None)
     assert followed.has_news
 
 

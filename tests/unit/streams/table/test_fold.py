@@ -265,8 +265,8 @@ def test_unregistering_forgets_blocks_cursor_and_registration(fold: Fold) -> Non
         (b"", "malformed_record"),
         (b"\xc1", "malformed_record"),
         (b"\x81\xa4kind\xa6events", "malformed_record"),
-        (b"\x82\xa4kind\xa6events\xa7version\x04", "newer_version"),
-        (b"\x82\xa4kind\xa5other\xa7version\x04", "newer_version"),
+        (b"\x82\xa4kind\xa6events\xa7version\x7f", "newer_version"),
+        (b"\x82\xa4kind\xa5other\xa7version\x7f", "newer_version"),
     ],
 )
 def test_a_record_of_another_form_is_skipped_counted_and_named(
