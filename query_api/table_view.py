@@ -114,11 +114,17 @@ class TableView:
 
     def instance_standings(self, scope: PrefixScope) -> dict[str, Standing]:
         """See `query_api.ports.View`."""
+        pools = {one.publisher for one in self._registrations() if one.is_pool}
         worst: dict[str, Standing] = {}
+        shared: list[Standing] = []
         for publisher in self._states().publishers(scope):
             name, standing = publisher.stream.instance_id, self.standing(publisher)
-            if name not in worst or badness(standing.state) > badness(worst[name].state):
-                worst[name] = standing
+            if publisher in pools:
+                shared.append(standing)
+            else:
+                worst[name] = _worse(worst.get(name, standing), standing)
+        for standing in shared:  # what every instance holds
+            worst = {name: _worse(one, standing) for name, one in worst.items()}
         return worst
 
     def standing(self, publisher: PublisherKey) -> Standing:
@@ -135,8 +141,12 @@ class TableView:
 
     def services(self) -> list[ServiceView]:
         """See `query_api.ports.View`."""
-        views = map(self._view, self._registrations())
-        return sorted(views, key=lambda view: view.registration.service_key)
+        views: dict[Registration, ServiceView] = {}
+        for view in map(self._view, self._registrations()):
+            # Of the members of a pool, the one that is worst, and the one that is least far.
+            known = views.get(view.registration, view)
+            views[view.registration] = max(known, view, key=_badness)
+        return sorted(views.values(), key=lambda view: view.registration.service_key)
 
     def ledgers(self) -> list[LedgerView]:
         """See `query_api.ports.View`."""
@@ -156,7 +166,15 @@ class TableView:
             said = state.confirmation
             acting = ("", 0.0) if said is None else (said.activity, said.activity_since)
         connected, standing = self._connected(publisher), self.standing(publisher)
-        return ServiceView(registration, state, connected, standing, acting)
+        return ServiceView(registration.as_registered, state, connected, standing, acting)
+
+
+def _worse(one: Standing, other: Standing) -> Standing:
+    return other if badness(other.state) > badness(one.state) else one
+
+
+def _badness(view: ServiceView) -> tuple[int, int, int]:
+    return badness(view.standing.state), -view.state.incarnation, -view.state.sequence
 
 
 def _scope_of(publisher: PublisherKey) -> PrefixScope:

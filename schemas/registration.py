@@ -3,7 +3,7 @@
 `/register`, the configuration file, the registry topic and the log all hold what is here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Final, Literal, NewType
 
 import msgspec
@@ -18,13 +18,24 @@ from schemas.identities import (
     StreamKey,
     Text,
 )
-from schemas.limits import KIND_CHARS_MAX, PUBLISHERS_MAX
-from schemas.positions import LogOffset
+from schemas.limits import KIND_CHARS_MAX, NAME_BYTES_MAX, POOL_NAMES_TRIED, PUBLISHERS_MAX
+from schemas.positions import LogOffset, Seconds
 
 PublisherKind = NewType("PublisherKind", str)
 """The wire protocol of a publisher, as Mooncake's `/register` spells it: `vLLM`, `SGLang`;
 others as their makers do: `TensorRT-LLM`, `Dynamo`. Each
-is a module of `bridge/wire/`.
+is a module of `bridge/wire/`, but for those of `SELF_REGISTERED`.
+"""
+
+LMCACHE: Final = PublisherKind("LMCache")
+"""A worker of LMCache, which connects to the bridge as to LMCache's own controller."""
+
+LMCACHE_TOPIC: Final = PublisherKind("LMCache-MP")
+"""A server of LMCache's multi-process mode, which writes a Kafka topic of its own."""
+
+SELF_REGISTERED: Final = frozenset({LMCACHE, LMCACHE_TOPIC})
+"""Kinds that are nowhere registered by a client: their bridge writes into the log that they are
+there, once it has heard of them, and the registry knows nothing of them.
 """
 
 
@@ -54,6 +65,8 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         endpoint: ZMQ address of the PUB socket, e.g. `tcp://10.0.0.7:5557`; or a base URL of the
             engine's HTTP server, e.g. `http://10.0.0.7:8000`, which says where it publishes.
         replay_endpoint: ZMQ address of the ROUTER socket that replays, or "".
+        peer_url: where an LMCache worker gives its blocks to others of its kind, or "".
+        registered_at: when a publisher that registered itself did so, Unix seconds; 0 for others.
         http_endpoint: base URL of the engine's HTTP server, e.g. `http://10.0.0.7:8000`, or "".
         lora_name: the adapter of events that name none; "" for the base model.
         memory_segment: the segment that says what the engine's cache takes (`schemas.memory`): its
@@ -61,6 +74,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         kv_cache_report_mode: what the engine's requests ask for: with `full` it announces the
             cached blocks that a request uses again as stored, with `incremental` never; "" for
             what it is seen to do.
+        pool: the instance that was registered, where this is one of its members (`pool_members`).
     """
 
     endpoint: Name
@@ -76,7 +90,17 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     http_endpoint: Text = ""
     kv_cache_report_mode: ReportMode = ""
     hash_profile: HashProfile | None = None
+    peer_url: Text = ""
+    registered_at: Seconds = 0.0
     memory_segment: Text = ""
+    pool: Text = ""
+
+    @property
+    def as_registered(self) -> "Registration":
+        """What was asked for: of a member of a pool, the pool."""
+        if not self.pool:
+            return self
+        return msgspec.structs.replace(self, instance_id=self.pool, pool="")
 
     @property
     def is_pool(self) -> bool:
@@ -120,8 +144,9 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         block_size: int | None,
     ) -> bool:
         """Whether `/unregister` of these means this one; None matches any."""
+        ours = (self.tenant_id, self.pool or self.instance_id, self.dp_rank)
         return (
-            (self.tenant_id, self.instance_id, self.dp_rank) == (tenant_id, instance_id, dp_rank)
+            ours == (tenant_id, instance_id, dp_rank)
             and model_name in (None, self.model_name)
             and block_size in (None, self.block_size)
         )
@@ -139,6 +164,36 @@ def service_key(tenant_id: str, instance_id: str, dp_rank: int) -> str:
     return f"{instance_id}|{tenant_id}|{dp_rank}"
 
 
+def pool_members(
+    pool: Registration, partitions: int, partition_of: Callable[[StreamKey], int]
+) -> list[Registration]:
+    """The publishers that a pool is followed as where a log has several partitions: one in each,
+    since its objects are joined to what the engines of a partition announce. Cost O(partitions *
+    log(partitions)).
+
+    Each is named by the pool's instance and a number that puts its stream into a partition that
+    none before it is in. A log of one partition has the pool itself.
+
+    Raises:
+        RegistrationError: such a name is longer than the bound.
+    """
+    if partitions == 1:
+        return [pool]
+    found: dict[int, Registration] = {}
+    for number in range(POOL_NAMES_TRIED * partitions):
+        name = f"{pool.instance_id}#{number}"
+        member = msgspec.structs.replace(pool, instance_id=name, pool=pool.instance_id)
+        found.setdefault(partition_of(member.stream), member)
+        if len(found) == partitions:
+            break
+    if len(name.encode()) > NAME_BYTES_MAX or len(found) < partitions:
+        raise RegistrationError(
+            f"Expected a pool's instance_id that leaves room for `#{number}` in"
+            f" {NAME_BYTES_MAX} bytes, got: {pool.instance_id[:80]}"
+        )
+    return list(found.values())
+
+
 def is_new(registration: Registration, registered: Mapping[PublisherKey, Registration]) -> bool:
     """Whether the publisher is not registered yet. Cost O(registered).
 
@@ -153,7 +208,15 @@ def is_new(registration: Registration, registered: Mapping[PublisherKey, Registr
         raise RegistrationConflictError(
             f"conflicting registration for service key: {registration.service_key}"
         )
-    if any(_is_same_socket(other, registration) for other in registered.values()):
+    name = registration.as_registered.publisher
+    if any(
+        other.pool != registration.pool and other.as_registered.publisher == name
+        for other in registered.values()
+    ):
+        raise RegistrationConflictError(
+            f"conflicting registration for service key: {registration.as_registered.service_key}"
+        )
+    if any(_is_taken_by(other, registration) for other in registered.values()):
         raise RegistrationConflictError(
             f"conflicting active registration for endpoint: {registration.endpoint}"
         )
@@ -162,8 +225,10 @@ def is_new(registration: Registration, registered: Mapping[PublisherKey, Registr
     return True
 
 
-def _is_same_socket(one: Registration, other: Registration) -> bool:
-    """Behind one base URL each rank has a socket of its own."""
-    if one.endpoint != other.endpoint:
+def _is_taken_by(other: Registration, registration: Registration) -> bool:
+    """Whether the endpoint is another's. A pool serves all models, each of which is registered;
+    behind one base URL each rank has a socket of its own.
+    """
+    if other.endpoint != registration.endpoint or (other.is_pool and registration.is_pool):
         return False
-    return not one.has_url or one.dp_rank == other.dp_rank
+    return not other.has_url or other.dp_rank == registration.dp_rank

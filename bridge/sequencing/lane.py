@@ -390,8 +390,7 @@ class Lane:
             counters.lost_batches += last - first + 1
             reason = MISSED if first else JOINED_LATE
             self.add_gap(window, first, last, reason)
-        for dropped in batch.dropped:
-            counters.count_drop(dropped)
+        lost = counters.count_drops(batch.dropped)
         counters.batches += 1
         if batch.engine_time is None and not self.degraded:
             (unusable,) = batch.dropped
@@ -402,7 +401,7 @@ class Lane:
         if batch.clears and (self.degraded or self.proof is not None):
             self.degraded = False
             self.prove(link)  # of what was before, nothing is left
-        if batch.dropped:
+        if lost:
             self.degraded = True
         batch = self.reports.of_batch(batch)
         counters.events += batch.event_count
@@ -414,7 +413,7 @@ class Lane:
             run=batch.run,
             parts=batch.parts,
             doubted=self.proof is not None,
-            unusable=batch.dropped[0].reason if batch.dropped else "",
+            unusable=lost[0].reason if lost else "",
             is_whole=batch.engine_time is None,
             repaired=self.repaired,
         )

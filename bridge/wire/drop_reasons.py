@@ -41,3 +41,7 @@ class DropReason(StrEnum):
     NAME_TOO_LONG = "name_too_long"
     TOO_MANY_LORA_NAMES = "too_many_lora_names"
     TOO_MANY_BLOCKS = "too_many_blocks"
+    # The event, which is none of the publisher's blocks: nothing is missing without it.
+    OTHER_STREAM = "other_stream"  # of a tenant, model or the like that is not the registered one
+    OTHER_GROUP = "other_group"
+    NO_BLOCK = "no_block"  # an object that is none, or does not tell which

@@ -19,11 +19,15 @@ from schemas.limits import (
     LORA_NAMES_MAX,
     NAME_BYTES_MAX,
 )
+from schemas.registration import Registration
 
 NIL: Final = msgspec.Raw(b"\xc0")
 """The default of fields that stay encoded."""
 
 _NIL_BYTES: Final = b"\xc0"
+
+_NOTHING_BEFORE: Final = 5740354900026072187
+"""CPython's hash(()), by which SGLang up to 0.5.0 says that nothing is before a page."""
 
 _MEDIA: Final[dict[str | None, Medium]] = {
     None: Medium.GPU,
@@ -43,13 +47,18 @@ class Origin(NamedTuple):
 
     Attributes:
         packer: of hashes and tokens.
-        lora_name: what its registration adds to its events.
+        registration: adds what its events leave out.
         lora_names: those that its events have named: each makes a context of the table.
     """
 
     packer: ArrayPacker
-    lora_name: str
+    registration: Registration
     lora_names: set[str]
+
+    @property
+    def lora_name(self) -> str:
+        """What its registration adds to its events."""
+        return self.registration.lora_name
 
 
 def medium_of(name: str | None) -> Medium:
@@ -92,9 +101,10 @@ def parent_of(value: int | bytes | None) -> int | None:
     if value is None:
         return None
     try:
-        return hash_to_u64(value)
+        parent = hash_to_u64(value)
     except ValueError as error:
         raise EventError(DropReason.BAD_PARENT, str(error)) from error
+    return None if parent == _NOTHING_BEFORE else parent
 
 
 def block_size_of(value: int | None) -> int:

@@ -103,6 +103,12 @@ def _counted(value: Callable[[PublisherCounters], int]) -> Callable[[Received], 
     return samples
 
 
+def _passed_over(found: Received) -> Samples:
+    for publisher, counted in found.counters.items():
+        for reason, count in dict(counted.passed_over).items():  # another thread counts
+            yield (*_labels(publisher), reason), count
+
+
 def _dropped(found: Received) -> Samples:
     for (publisher, reason), count in sorted(found.dropped.items()):
         yield (*_labels(publisher), reason), count
@@ -165,6 +171,12 @@ RECEIVED: Final[tuple[Family[Received], ...]] = (
         "Messages, batches, events and records that were dropped, by reason.",
         (*_LABELS, "reason"),
         _dropped,
+    ),
+    counters(
+        "reprise_bridge_passed_over",
+        "Events of a pool that are about something else than the publisher's blocks, by reason.",
+        (*_LABELS, "reason"),
+        _passed_over,
     ),
     gauges(
         "reprise_publisher_connected",

@@ -28,6 +28,11 @@ class Deployment(Protocol):
     @property
     def api(self) -> Api: ...
 
+    @property
+    def pool_links(self) -> int:
+        """How often a pool is followed."""
+        ...
+
     def followed(self, tenant_id: str) -> list[str]:
         """The endpoints of the tenant's publishers whose link is up."""
         ...
@@ -71,6 +76,10 @@ class Embedded:
     @property
     def api(self) -> Api:
         return self._service
+
+    @property
+    def pool_links(self) -> int:
+        return 1
 
     def followed(self, tenant_id: str) -> list[str]:
         services = self.api.get("/services")[1]["services"]
@@ -127,6 +136,10 @@ class Distributed:
     @property
     def api(self) -> Api:
         return _api(self._replica)
+
+    @property
+    def pool_links(self) -> int:
+        return self._settings.topics.events.partitions
 
     def followed(self, tenant_id: str) -> list[str]:
         return [

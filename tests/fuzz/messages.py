@@ -84,6 +84,7 @@ class _Event:
 
     def __init__(self, tag: str, event: type[WireEvent]) -> None:
         self.tag = tag
+        self.tag_field = event.__struct_config__.tag_field
         self.is_map = not event.__struct_config__.array_like
         self.fields = msgspec.structs.fields(event)
         self.required = sum(field.required for field in self.fields)
@@ -172,7 +173,7 @@ class Messages:
         count = self._random.choice((0, 1, 2, 4, 8, 64))
         if event.is_map:
             values = {field.encode_name: self._field(field, count) for field in event.fields}
-            return {"type": event.tag} | values
+            return values | {event.tag_field: event.tag}
         most = self._random.randint(event.required, len(event.fields))
         return [event.tag, *(self._field(field, count) for field in event.fields[:most])]
 

@@ -8,7 +8,7 @@ from bridge.sequencing.lane import Lane, Missing
 from bridge.wire import DecodedBatch, open_source
 from bridge.wire.drop_reasons import DropReason
 from schemas.arrays import PythonArrayPacker
-from schemas.errors import BatchError, EventError
+from schemas.errors import BatchError, EventError, PassedOverError
 from schemas.events import BlockEvent, Cleared
 from schemas.positions import NO_CURSOR, Cursor, Proof
 from schemas.records import EventsRecord, GapRecord, ResetRecord, SequencedRecord
@@ -163,6 +163,18 @@ def test_a_clear_ends_a_loss(lane: Lane) -> None:
     assert lane.degraded
     accept(lane, batch(13, clears=True))
     assert not lane.degraded
+
+
+def test_an_event_that_is_passed_over_is_counted_and_no_loss(lane: Lane) -> None:
+    lane.prove(7)
+    passed = PassedOverError(DropReason.OTHER_STREAM, "none")
+    assert events(lane, batch(10)._replace(dropped=[passed])).incomplete is msgspec.UNSET
+    assert not lane.degraded
+    bad = EventError(DropReason.MALFORMED_EVENT, "none")
+    assert events(lane, batch(11)._replace(dropped=[passed, bad])).incomplete == 11
+    assert lane.degraded
+    assert lane.counters.passed_over == {"other_stream": 2}
+    assert lane.counters.dropped == {"malformed_event": 1}
 
 
 @pytest.mark.parametrize("clears", [False, True])
