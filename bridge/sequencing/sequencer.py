@@ -281,6 +281,10 @@ class Sequencer:
         """Whether its replay socket has shown batches that came live, as they came."""
         return self._lanes[publisher].pairing.is_trusted
 
+    def vouch_for_replay(self, publisher: PublisherKey) -> None:
+        """The engine itself has said that the replay socket is its own."""
+        self._lanes[publisher].pairing.vouch()
+
     def comparable(self, publisher: PublisherKey) -> int | None:
         """With which batch a replay is to begin, to be compared with what came live; None where
         nothing did, or it has been shown.
