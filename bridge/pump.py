@@ -402,7 +402,7 @@ class Pump:
         """The log has the publisher's batches up to `anchor`: what came after it is asked for."""
         if anchor != self.sequencer.anchor(publisher):
             self.followed[publisher].begin_again()  # what was confirmed is not what the log has
-        self.sequencer.place(publisher, anchor)
+        self.sequencer.place(publisher, anchor, away=NOT_FOLLOWED)
         self.followed[publisher].live = True
         self.repair(publisher, begins=anchor.cursor != NO_CURSOR, cause=NOT_FOLLOWED)
 

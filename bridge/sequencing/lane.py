@@ -5,7 +5,13 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from bridge.sequencing.causes import JOINED_LATE, MISSED, RESTARTED, cause_of_repair
+from bridge.sequencing.causes import (
+    JOINED_LATE,
+    MISSED,
+    RECONNECTED,
+    RESTARTED,
+    cause_of_repair,
+)
 from bridge.sequencing.counters import PublisherCounters
 from bridge.sequencing.lateness import Lateness
 from bridge.sequencing.tracker import Outcome, SequenceTracker
@@ -112,6 +118,7 @@ class Lane:
         "_has_told_gap",
         "_proven_link",
         "_run_max",
+        "away",
         "cause",
         "counters",
         "degraded",
@@ -150,6 +157,7 @@ class Lane:
         self.repairs = repairs
         self.held: deque[Held] | None = None
         self.held_bytes = 0
+        self.away = ""  # why batches may be missing before the next one, if any
         self.cause = ""  # why it waits: of the batches that a replay brings meanwhile
         self.repaired = ""  # the same, while such batches are accepted
         self.is_resuming = False  # some of what waited has followed, the rest is to
@@ -187,6 +195,7 @@ class Lane:
     def begin_link(self, link: int) -> None:
         """What comes now comes over this link."""
         self.link = link
+        self.away = self.away or RECONNECTED
         self.lateness = Lateness()  # the engine may be another one, with another clock
 
     def adopt_link(self, link: int, *, heard: int) -> None:
@@ -203,7 +212,7 @@ class Lane:
         Args:
             link: over which it sends that incarnation. Over a later one another may come.
         """
-        self._proven_link, self.proof = link, None
+        self._proven_link, self.proof, self.away = link, None, ""
 
     @property
     def proven(self) -> Proof:
@@ -340,6 +349,7 @@ class Lane:
             batches=batches,
         )
         self.tracker.advance(run.digests)
+        self.away = ""
         self.engine_time = run.engine_time
         self.received_time = run.engine_time or self.received_time
         self.unplaced = 0
@@ -387,8 +397,9 @@ class Lane:
             first, last = verdict.gap
             counters.gaps += 1
             counters.lost_batches += last - first + 1
-            reason = MISSED if first else JOINED_LATE
+            reason = (self.cause or self.away or MISSED) if first else JOINED_LATE
             self.add_gap(window, first, last, reason)
+        self.away = ""
         for dropped in batch.dropped:
             counters.count_drop(dropped)
         counters.batches += 1

@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from bridge.sequencing.causes import MISSED, RECONNECTED, RESTARTED
+from bridge.sequencing.causes import MISSED, RESTARTED
 from bridge.sequencing.counters import PublisherCounters
 from bridge.sequencing.lane import Anchor, Held, Lane, Missing
 from bridge.sequencing.window import Window
@@ -177,7 +177,7 @@ class Sequencer:
         """
         lane.begin_link(link)
         if lane.repairs and lane.held is None:
-            self._hold_at_gap(lane, RECONNECTED)
+            self._hold_at_gap(lane, lane.away)
 
     def _hold_at_gap(self, lane: Lane, cause: str) -> None:
         lane.held, lane.cause = deque(), cause
@@ -214,7 +214,7 @@ class Sequencer:
         """
         lane = self._lanes[publisher]
         lane.is_resuming = False
-        lane.cause = lane.cause or cause
+        lane.cause = lane.cause or lane.away or cause
         if lane.held is None:
             lane.held = deque()
 
@@ -230,9 +230,13 @@ class Sequencer:
         lane = self._lanes.get(publisher)
         return lane is not None and lane.held is not None
 
-    def place(self, publisher: PublisherKey, anchor: Anchor) -> None:
-        """Sets the publisher's last batch in the log; see `Lane.place`."""
-        self._lanes[publisher].place(anchor)
+    def place(self, publisher: PublisherKey, anchor: Anchor, *, away: str = "") -> None:
+        """Sets the publisher's last batch in the log, see `Lane.place`; `away` says why batches may
+        be missing behind it.
+        """
+        lane = self._lanes[publisher]
+        lane.place(anchor)
+        lane.away = away
 
     def anchor(self, publisher: PublisherKey) -> Anchor:
         """The publisher's last accepted batch."""

@@ -129,6 +129,7 @@ class SimulatedEngine:
         self.cache = EngineCache(self._sizes, chain=BlockChain(BLOCK_SIZE, root))
         self.sequence = 0
         self._life += 1
+        self._skew_before_s = self._skew_s
         if self._life > 1 and self.registration.replay_endpoint:
             self._skew_s = self._rng.choice((0.0, 0.0, -50.0, 20.0))  # of its clock
         self.buffer: deque[tuple[int, bytes]] = deque(maxlen=self.buffer_batches)
@@ -201,6 +202,11 @@ class SimulatedEngine:
     def life(self) -> int:
         """The present one, from 1."""
         return self._life
+
+    @property
+    def is_set_back(self) -> bool:
+        """Whether its clock shows less than that of the life before."""
+        return self._skew_s < self._skew_before_s
 
     def spoilt_in(self, life: int, how: Spoilt) -> set[int]:
         """The batches of one of its lives that were spoilt in this way."""
