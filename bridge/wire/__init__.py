@@ -1,21 +1,21 @@
 """What engines send, one module for each kind of publisher; their wire versions end here.
 
-A new kind is one module in this folder with two names, as `vllm` and `sglang` have them:
+A new kind is one module in this folder with two names, as `vllm` and `sglang` have them, and one
+entry in `SOURCES`:
 
     KIND          how `/register` names it
     open_source   makes the decoder of one publisher's messages
 
-The folder is searched for them when it is imported; nothing else has to be changed.
+Nothing else has to be changed; docs/publishers.md shows how, by an example.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
-from pkgutil import iter_modules
 from types import MappingProxyType
 from typing import Final, Protocol
 
 from xxhash import xxh3_64_intdigest
 
+from bridge.wire import sglang, vllm
 from bridge.wire.batch import DecodedBatch, DecodedRun, read_frames
 from bridge.wire.drop_reasons import DropReason
 from schemas.arrays import ArrayPacker
@@ -61,18 +61,13 @@ class Source(Protocol):
 SourceFactory = Callable[[Registration, ArrayPacker], Source]
 
 
-def _find_sources() -> dict[PublisherKind, SourceFactory]:
-    found: dict[PublisherKind, SourceFactory] = {}
-    for entry in iter_modules(__path__, f"{__name__}."):
-        module = import_module(entry.name)
-        kind = getattr(module, "KIND", None)
-        if kind is not None:
-            assert kind not in found, f"two modules of one kind: {kind}"
-            found[kind] = module.open_source
-    return found
-
-
-SOURCES: Final[Mapping[PublisherKind, SourceFactory]] = MappingProxyType(_find_sources())
+SOURCES: Final[Mapping[PublisherKind, SourceFactory]] = MappingProxyType(
+    {
+        sglang.KIND: sglang.open_source,
+        vllm.KIND: vllm.open_source,
+    }
+)
+"""The table of kinds."""
 
 KINDS: Final = tuple(sorted(SOURCES, key=str.lower, reverse=True))
 """Those that `/register` accepts, in the order in which it names them."""

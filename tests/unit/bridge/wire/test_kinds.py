@@ -1,4 +1,6 @@
-"""A kind of publisher is one module in `bridge/wire/`; what an unknown one sends is counted."""
+"""A kind of publisher is one module in `bridge/wire/` and one entry in `SOURCES`; what an unknown
+one sends is counted.
+"""
 
 from importlib import import_module
 from pkgutil import iter_modules
@@ -16,10 +18,11 @@ from tests.unit.bridge.messages import registration
 CONDUCTORS = [PublisherKind("vLLM"), PublisherKind("SGLang")]
 
 
-def test_every_module_with_a_kind_is_found() -> None:
+def test_every_module_with_a_kind_has_its_entry_in_the_table() -> None:
     modules = [import_module(entry.name) for entry in iter_modules(wire.__path__, "bridge.wire.")]
-    found = [module.KIND for module in modules if hasattr(module, "KIND")]
-    assert sorted(KINDS) == sorted(SOURCES) == sorted(found)
+    found = {module.KIND: module.open_source for module in modules if hasattr(module, "KIND")}
+    assert found == dict(SOURCES)
+    assert sorted(KINDS) == sorted(SOURCES)
     assert set(CONDUCTORS) <= set(KINDS)
 
 
