@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, Optional
 
 from xxhash import xxh3_64_intdigest
 
-from schemas.events import PREFIX_SPEC_KINDS, Stored
+from schemas.events import PREFIX_SPEC_KINDS, Stored, is_placeholder
 from schemas.identities import PublisherKey
 from schemas.limits import CHAINED_BLOCKS_MAX
 
@@ -25,7 +25,8 @@ class Link(NamedTuple):
     Attributes:
         prefix: the hash of all tokens up to its end; of a chain whose beginning is not known, one
             that no other publisher has.
-        blocks: how many the chain has up to it, as far as it is known.
+        blocks: how many the chain has up to it, as far as it is known; 1 of a block that was named
+            by its prefix hash.
         before: the block before it; None of the first one that is known.
         is_whole: whether the chain is known from its beginning.
     """
@@ -61,11 +62,17 @@ class Chains:
             self.counters["skipped_group"] += len(hashes)
             return [None] * len(hashes)
         known = self._known.setdefault(publisher, {})
-        if not event.tokens:
+        if event.aliases:
+            prefixes = numbers_of(event.aliases) if event.by_hash else []
+            self.counters["unresolved"] += len(hashes) - len(prefixes)
+            return [Link(prefix, 1, None, is_whole=True) for prefix in prefixes] or [None] * len(
+                hashes
+            )
+        if is_placeholder(event):
             found = [known.get((event.group, value)) for value in hashes]
             self.counters["unresolved"] += found.count(None)
             return found
-        block_bytes = 4 * event.block_size
+        block_bytes = 0 if event.by_hash else 4 * event.block_size
         if len(event.tokens) != block_bytes * len(hashes) or (
             event.extra_keys and len(event.extra_keys) != len(hashes)
         ):
@@ -75,10 +82,13 @@ class Chains:
         links = []
         before = len(known)
         for number, value in enumerate(hashes):
-            content = event.tokens[number * block_bytes : (number + 1) * block_bytes]
-            if event.extra_keys:
-                content += event.extra_keys[number]
-            link = self._next(link, content)
+            if event.by_hash:
+                link = Link(value, 1, None, is_whole=True)
+            else:
+                content = event.tokens[number * block_bytes : (number + 1) * block_bytes]
+                if event.extra_keys:
+                    content += event.extra_keys[number]
+                link = self._next(link, content)
             known[event.group, value] = link
             links.append(link)
         self._count += len(known) - before
@@ -93,7 +103,7 @@ class Chains:
     def _parent(
         self, publisher: PublisherKey, event: Stored, known: dict[tuple[int, int], Link]
     ) -> Link | None:
-        if event.parent is None:
+        if event.parent is None or event.by_hash:
             return None
         link = known.get((event.group, event.parent))
         if link is None:

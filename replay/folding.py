@@ -35,7 +35,8 @@ class Skipped(NamedTuple):
 class ReplayedTable:
     """The table that a capture's records give. One writer; other threads may read.
 
-    The partitions' folds share a kernel: a stream is in one partition, so they never meet.
+    The partitions' folds share a kernel: a stream is in one partition, so they never meet, and
+    objects of a pool are joined within theirs.
 
     Attributes:
         kernel: the index.
@@ -53,7 +54,8 @@ class ReplayedTable:
         self.named: list[Skipped] = []
         self._folds: dict[int, Fold] = {}
         for partition in records.partitions:
-            fold = Fold(kernel, when_folded=partial(kernel.note_position, partition))
+            noted = partial(kernel.note_position, partition)
+            fold = Fold(kernel, when_folded=noted, partition=partition)
             fold.states = self.states
             if before := records.unproven_before(partition):
                 fold.distrust(Offset(before))

@@ -31,8 +31,9 @@ class Stored(
     Attributes:
         sequence: of the batch that carried the event.
         hashes: (n,) engine hashes, u64 LE, in chain order.
-        tokens: (n * block_size,) tokens, u32 LE; empty for a placeholder, which names blocks that
-            the publisher already holds on another medium, or has removed from it in the same batch.
+        tokens: (n * block_size,) tokens, u32 LE; empty where the event is `by_hash`, and for a
+            placeholder, which names blocks that the publisher already holds on another medium, or
+            has removed from it in the same batch.
         parent: engine hash of the block before the first; None at the root.
         block_size: tokens per block; 0 for a placeholder.
         medium: where the blocks are.
@@ -40,6 +41,14 @@ class Stored(
         lora_name: adapter, "" for the base model.
         group: the engine's cache group. The same hash in two groups is two blocks.
         spec_kind: the group's kind of attention, see `PREFIX_SPEC_KINDS`.
+        by_hash: True where each hash is the prefix hash of its block: the publisher names blocks by
+            a chain of hashes that queries by hash use too. Such an event has a block size and no
+            tokens; whatever parent or extra keys it has, the hashes contain.
+        aliases: () or (n,) u64 LE: what others call the blocks, where the hashes name objects of a
+            shared pool. A prefix hash each where the event is `by_hash`; else the hash of an engine
+            of the scope, of cache group 0: the object is of the block that the engine announces
+            under it with its tokens, before or after. An object is held once, however often it is
+            announced, and an event of objects has a block size and no tokens.
         extra_keys: () or n byte strings: what besides tokens enters each block's hash (salt,
             multimodal keys), b"" for nothing. See `extra_key`.
     """
@@ -54,6 +63,8 @@ class Stored(
     lora_name: str = ""
     group: int = 0
     spec_kind: str = ""
+    by_hash: bool = False
+    aliases: bytes = b""
     extra_keys: tuple[bytes, ...] = ()
 
 
@@ -84,6 +95,11 @@ ARRAY_HEADER: Final = struct.Struct(">BI")
 """Of an array in msgpack's widest form, so that its size is known beforehand: ARRAY32, length."""
 
 ARRAY32: Final = 0xDD
+
+
+def is_placeholder(event: BlockEvent) -> bool:
+    """Whether it names blocks of which nothing but their engine hashes is said."""
+    return isinstance(event, Stored) and not (event.tokens or event.by_hash or event.aliases)
 
 
 def encode_events(events: list[BlockEvent]) -> bytes:

@@ -43,6 +43,11 @@ Offset = NewType("Offset", int)
 
 DEFAULT_TENANT: Final = "default"
 
+WAITING: Final = "\0waiting:"
+"""What the LoRA names of those scopes begin with in which objects of a pool wait for an engine to
+announce their blocks. Behind it stands the name of the scope in which they are found then.
+"""
+
 
 class Medium(StrEnum):
     """The storage tier of a block. Engines' own names for tiers end in the bridge."""
@@ -85,6 +90,19 @@ class PrefixScope(NamedTuple):
     lora_name: Text
     block_size: BlockSize
     additional_salt: Text
+
+
+def waiting_scope(scope: PrefixScope) -> PrefixScope | None:
+    """Where objects wait that are to be found in the scope; None where its name would be too long
+    for a row.
+    """
+    name = WAITING + scope.lora_name
+    return scope._replace(lora_name=name) if len(name.encode()) <= NAME_BYTES_MAX else None
+
+
+def is_waiting(lora_name: str) -> bool:
+    """Whether a scope of this LoRA name is one in which objects wait."""
+    return lora_name.startswith(WAITING)
 
 
 class ModelContext(NamedTuple):

@@ -328,6 +328,10 @@ SKIPPED_ROWS_NAMED_MAX: Final = 100  # waiting to be logged; the latest ones are
 # kernel.
 HOLD_COUNT_MAX: Final = 65_535  # kernel counter `hold_count_overflow`
 GROUP_MAX: Final = 63  # cache groups above it are not remembered as skipped
+WAITING_MAX: Final = 2**20
+"""Objects of one pool, by adapter, that may wait for an engine to announce their blocks: some 70
+bytes each; reprise_kernel_blocks_total{outcome="waiting_overflow"}.
+"""
 
 # worker: between its consumer and its fold, in messages, since Faust counts no bytes. Above them it
 # fetches no more. It has a poll, a buffer and a batch in memory at once: some 40 MiB while it

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Mapping
-from typing import Annotated, NewType
+from typing import Annotated, Final, NewType
 
 import msgspec
 
@@ -25,6 +25,10 @@ PublisherKind = NewType("PublisherKind", str)
 """The wire protocol of a publisher, as Mooncake's `/register` spells it: `vLLM`, `SGLang`. Each
 is a module of `bridge/wire/`.
 """
+
+
+POOLS: Final = frozenset({PublisherKind("Mooncake")})
+"""Kinds that publish what a pool holds that every instance of the scope reads."""
 
 
 class HashProfile(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +63,11 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     additional_salt: Text = ""
     replay_endpoint: Text = ""
     hash_profile: HashProfile | None = None
+
+    @property
+    def is_pool(self) -> bool:
+        """Whether it is a pool that all instances share, and no instance itself."""
+        return self.kind in POOLS
 
     @property
     def stream(self) -> StreamKey:

@@ -73,6 +73,33 @@ def removed(sequence: int, hashes: Sequence[int], *, medium: Medium = Medium.GPU
     return Removed(sequence=sequence, hashes=u64s(hashes), medium=medium)
 
 
+def objects(
+    sequence: int,
+    keys: Sequence[int],
+    aliases: Sequence[int],
+    *,
+    medium: Medium = Medium.CPU,
+    lora_name: str = "",
+    by_hash: bool = False,
+) -> Stored:
+    """Of a shared pool, each of one block."""
+    return Stored(
+        sequence=sequence,
+        hashes=u64s(keys),
+        aliases=u64s(aliases),
+        block_size=BLOCK,
+        medium=medium,
+        shared=True,
+        lora_name=lora_name,
+        by_hash=by_hash,
+    )
+
+
+def dropped(sequence: int, keys: Sequence[int], *, medium: Medium = Medium.CPU) -> Removed:
+    """Objects of a shared pool that it has no longer."""
+    return Removed(sequence=sequence, hashes=u64s(keys), medium=medium, shared=True)
+
+
 def cleared(sequence: int) -> Cleared:
     return Cleared(sequence=sequence)
 
@@ -151,10 +178,12 @@ def reset_record(incarnation: int, *, stream: StreamKey = STREAM, dp_rank: int =
     )
 
 
-def registration(instance_id: str = "a", *, port: int = 5557, dp_rank: int = 0) -> Registration:
+def registration(
+    instance_id: str = "a", *, port: int = 5557, dp_rank: int = 0, kind: str = "vLLM"
+) -> Registration:
     return Registration(
         endpoint=f"tcp://127.0.0.1:{port}",
-        kind=PublisherKind("vLLM"),
+        kind=PublisherKind(kind),
         model_name="m",
         instance_id=instance_id,
         block_size=BLOCK,

@@ -11,11 +11,14 @@ from hypothesis import strategies as st
 
 from schemas.events import BlockEvent, Cleared, Removed, Stored, extra_key
 from schemas.identities import Medium, ModelContext, PrefixScope, StreamKey
+from streams.kernel.hashing import prefix_hashes
 
 BLOCK_SIZE = 2
 LORA_NAMES = ("", "adapter")
 INSTANCES = ("a", "b")
 TENANT, MODEL = "default", "m"
+SEED = 2**64 - 5
+"""Of the kernels that are compared."""
 
 Prompt = tuple[int, ...]
 """A prompt as a path of block kinds."""
@@ -92,6 +95,11 @@ def prompt_key(prompt: Prompt, lora_name: str = "") -> int:
     return xxhash.xxh3_64_intdigest(repr((prompt, lora_name)).encode())
 
 
+def prompt_prefixes(prompt: Prompt, seed: int = SEED) -> list[int]:
+    """The prefix hash of each block."""
+    return list(prefix_hashes(prompt_tokens(prompt), BLOCK_SIZE, seed=seed))
+
+
 def prompt_hashes(prompt: Prompt, lora_name: str = "", start: int = 0) -> bytes:
     return u64s([prompt_key(prompt[: i + 1], lora_name) for i in range(start, len(prompt))])
 
@@ -115,7 +123,8 @@ def stored_events(draw: st.DrawFn) -> Stored:
     block_size, spec_kind = BLOCK_SIZE, ""
     extra_keys: tuple[bytes, ...] = ()
     blocks = len(prompt) - start
-    match draw(st.integers(0, 24)):
+    by_hash = False
+    match draw(st.integers(0, 27)):
         case 0:
             tokens = tokens[4:]
         case 1:
@@ -138,6 +147,11 @@ def stored_events(draw: st.DrawFn) -> Stored:
             hashes, tokens = b"", b""
         case 9:
             hashes = u64s(draw(st.lists(st.integers(0, 3), min_size=blocks, max_size=blocks)))
+        case 13 | 14 | 15:
+            by_hash, tokens = True, draw(st.sampled_from((b"", b"", b"", tokens)))
+            named = draw(st.booleans())
+            hashes = u64s(prompt_prefixes(prompt)[start:]) if named else hashes
+            parent = draw(st.sampled_from((None, parent)))
     return Stored(
         sequence=draw(sequences),
         hashes=hashes,
@@ -149,6 +163,7 @@ def stored_events(draw: st.DrawFn) -> Stored:
         lora_name=lora_name,
         group=draw(groups),
         spec_kind=spec_kind,
+        by_hash=by_hash,
         extra_keys=extra_keys,
     )
 
@@ -156,17 +171,75 @@ def stored_events(draw: st.DrawFn) -> Stored:
 @st.composite
 def removed_events(draw: st.DrawFn) -> Removed:
     prompt = draw(prompts)
+    start = draw(st.integers(0, len(prompt) - 1))
+    hashes = prompt_hashes(prompt, draw(lora_names), start)
+    if draw(st.integers(0, 4)) == 0:
+        hashes = u64s(prompt_prefixes(prompt)[start:])
     return Removed(
         sequence=draw(sequences),
-        hashes=prompt_hashes(prompt, draw(lora_names), draw(st.integers(0, len(prompt) - 1))),
+        hashes=hashes,
         medium=draw(media),
         shared=draw(st.sampled_from((False, False, True))),
         group=draw(groups),
     )
 
 
+def object_key(prompt: Prompt, backend: int = 0) -> int:
+    """What a pool calls the object that has the last block of a prompt."""
+    return xxhash.xxh3_64_intdigest(repr((prompt, backend)).encode(), 1)
+
+
+@st.composite
+def object_events(draw: st.DrawFn) -> Stored:
+    """Objects of a pool, named by an engine's hashes or by prefix hashes; now and then oddly."""
+    prompt = draw(prompts)
+    lora_name = draw(lora_names)
+    backend = draw(st.sampled_from((0, 0, 1)))
+    blocks = range(draw(st.integers(0, len(prompt) - 1)), len(prompt))
+    by_hash = draw(st.sampled_from((False, False, False, True)))
+    hashes = [object_key(prompt[: i + 1], backend) for i in blocks]
+    aliases = prompt_hashes(prompt, lora_name, blocks.start)
+    odd = draw(st.integers(0, 15))
+    if by_hash != (odd == 0):
+        aliases = u64s(prompt_prefixes(prompt)[blocks.start :])
+    elif odd == 1:
+        aliases = u64s(
+            draw(st.lists(st.integers(0, 3), min_size=len(blocks), max_size=len(blocks)))
+        )
+    return Stored(
+        sequence=draw(sequences),
+        hashes=u64s(hashes),
+        tokens=prompt_tokens(prompt) if odd == 2 else b"",
+        block_size=BLOCK_SIZE + (odd == 3),
+        medium=draw(media),
+        shared=draw(st.sampled_from((True, True, False))),
+        lora_name=lora_name,
+        group=draw(st.sampled_from((0, 0, 0, 0, 1))),
+        spec_kind="mamba" if odd == 4 else "",
+        by_hash=by_hash,
+        aliases=aliases,
+    )
+
+
+@st.composite
+def object_removals(draw: st.DrawFn) -> Removed:
+    prompt = draw(prompts)
+    backend = draw(st.sampled_from((0, 0, 1)))
+    return Removed(
+        sequence=draw(sequences),
+        hashes=u64s([object_key(prompt[: i + 1], backend) for i in range(len(prompt))]),
+        medium=draw(media),
+        shared=draw(st.sampled_from((True, True, False))),
+    )
+
+
 block_events: st.SearchStrategy[BlockEvent] = st.one_of(
-    stored_events(), stored_events(), removed_events(), st.builds(Cleared, sequence=sequences)
+    stored_events(),
+    stored_events(),
+    removed_events(),
+    object_events(),
+    object_removals(),
+    st.builds(Cleared, sequence=sequences),
 )
 event_lists = st.lists(block_events, min_size=1, max_size=6)
 

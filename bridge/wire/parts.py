@@ -23,7 +23,14 @@ from typing import Final, NamedTuple
 import msgspec
 
 from schemas.arrays import ArrayPacker
-from schemas.events import BlockEvent, Removed, Stored, decode_run, encode_run
+from schemas.events import (
+    BlockEvent,
+    Removed,
+    Stored,
+    decode_run,
+    encode_run,
+    is_placeholder,
+)
 
 _SPREAD: Final = 0x9E37_79B9_7F4A_7C15
 """2**64 over the golden ratio: near hashes, as of an engine that counts, come to all groups."""
@@ -167,6 +174,8 @@ def _can_be_cut(event: Stored | Removed) -> bool:
     blocks = len(event.hashes) // 8
     if isinstance(event, Removed) or not blocks:
         return bool(blocks)
+    if event.aliases:
+        return False  # one object for each event is what a pool sends
     fits = len(event.tokens) in (0, 4 * event.block_size * blocks)
     return fits and len(event.extra_keys) in (0, blocks)
 
@@ -183,7 +192,7 @@ def _joined(events: Sequence[BlockEvent]) -> list[bool]:
         if isinstance(event, Removed):
             for number in _numbers(event.hashes):
                 removed_at.setdefault((event.group, number), at)
-        elif isinstance(event, Stored) and not event.tokens:
+        elif isinstance(event, Stored) and is_placeholder(event):
             for number in _numbers(event.hashes):
                 since = removed_at.get((event.group, number))
                 if since is not None:

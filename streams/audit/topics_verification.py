@@ -44,7 +44,7 @@ class _Table:
     def __init__(self, seed: int, events: Sequence[PartitionLog]) -> None:
         self.kernel = open_kernel(seed)
         self._events = events
-        self._folds = [Fold(self.kernel) for _ in events]
+        self._folds = [Fold(self.kernel, partition=place) for place, _ in enumerate(events)]
         self._at = [int(NO_OFFSET)] * len(events)
         for log in events:
             log.seek(Offset(log.bounds.start))

@@ -139,7 +139,7 @@ class Past:
             )
         flushed = self.flush_before(position)
         tail = self._tail(flushed.covers, position, wanted)
-        fold = Fold(kernel or self._make_kernel())
+        fold = Fold(kernel or self._make_kernel(), partition=self.partition)
         if flushed.run is not None:
             selection = None
             if blocks is not None and self._is_all_registered(flushed, wanted, blocks.lora_name):
@@ -334,8 +334,11 @@ def _keys_of(entry: LogEntry) -> bytes:
         if isinstance(event, Cleared):
             continue
         hashes = event.hashes
-        if isinstance(event, Stored) and event.parent is not None:
-            hashes += event.parent.to_bytes(8, "little")
+        if isinstance(event, Stored):
+            # What an engine calls by an object's alias decides where the object is found.
+            named.append(event.aliases)
+            if event.parent is not None:
+                hashes += event.parent.to_bytes(8, "little")
         if event.group:
             keys = (engine_key(one, event.group) for (one,) in struct.iter_unpack("<Q", hashes))
             hashes = b"".join(key.to_bytes(8, "little") for key in keys)

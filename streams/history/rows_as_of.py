@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from schemas.identities import StreamKey
+from schemas.identities import StreamKey, is_waiting
 from streams.history.store import HistoryStore, Run
 from streams.kernel.selection import ChangeSelection
 from streams.table.rows import format as rows
@@ -19,7 +19,8 @@ class RowsAsOf:
         store: has them.
         run, covers: which flush.
         wanted: rows of other streams are left out.
-        selection: of the changes in the rows of contexts; None for all.
+        selection: of the changes in the rows of contexts, but of those in which objects wait; None
+            for all.
     """
 
     def __init__(
@@ -57,12 +58,15 @@ class RowsAsOf:
 
     def context_rows(self, prefix: bytes) -> Iterator[tuple[bytes, bytes | None]]:
         """See `RowSource`."""
+        lora_name = rows.parse_context_prefix(prefix).lora_name
+        # Of objects that wait it is not known yet of which blocks they are.
+        selection = None if is_waiting(lora_name) else self._selection
         for key, value in self._store.context_rows(self._run, prefix, self._covers):
-            if self._selection is None:
+            if selection is None:
                 yield key, value
             else:
                 row = rows.decode_row(key, value)
-                body = self._selection.of(row.body)
+                body = selection.of(row.body)
                 yield key, rows.encode_row(RowKind(row.kind), row.covers, body)
 
     def keep(self, key: bytes, value: bytes) -> None:

@@ -6,6 +6,7 @@ from types import ModuleType
 from typing import Any
 
 from schemas.arrays import ArrayPacker, PythonArrayPacker
+from schemas.limits import WAITING_MAX
 from streams.kernel.interface import Kernel
 from streams.kernel.reference import ReferenceKernel
 from streams.kernel.selection import ChangeSelection, PythonChangeSelection
@@ -49,7 +50,11 @@ def native_available() -> bool:
 
 
 def open_kernel(
-    seed: int, *, name: str | None = None, cleared_at_once: int | None = None
+    seed: int,
+    *,
+    name: str | None = None,
+    cleared_at_once: int | None = None,
+    waiting_max: int = WAITING_MAX,
 ) -> Kernel:
     """An empty kernel: the one named (`rust`, `reference`), or the fastest there is.
 
@@ -58,6 +63,7 @@ def open_kernel(
         name: of a kernel, or None.
         cleared_at_once: entries that a clear of the Rust kernel releases itself; those of a larger
             one are hidden, and released later. None for the kernel's own bound.
+        waiting_max: see `WAITING_MAX`.
 
     Raises:
         ValueError: no such kernel in this installation.
@@ -67,9 +73,9 @@ def open_kernel(
     if name == "rust" and _native is None:
         raise ValueError("Expected the Rust kernel, but it is not built: run `make install`")
     if name == "reference" or _native is None:
-        return ReferenceKernel(seed)
-    more = () if cleared_at_once is None else (cleared_at_once,)
-    kernel: Kernel = _native.Kernel(seed, *more)
+        return ReferenceKernel(seed, waiting_max=waiting_max)
+    more = {} if cleared_at_once is None else {"cleared_at_once": cleared_at_once}
+    kernel: Kernel = _native.Kernel(seed, waiting_max=waiting_max, **more)
     return kernel
 
 

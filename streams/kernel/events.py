@@ -33,6 +33,10 @@ def _check(event: BlockEvent) -> None:
         return
     if len(event.tokens) % 4:
         raise EventsFormatError(f"Expected 4-byte tokens, got {len(event.tokens)} bytes")
+    if event.aliases and len(event.aliases) != len(event.hashes):
+        raise EventsFormatError(
+            f"Expected as many aliases as hashes, got {len(event.aliases)} bytes of them"
+        )
     if event.parent is not None and not 0 <= event.parent < 2**64:
         raise EventsFormatError(f"Expected a 64-bit parent, got `{event.parent}`")
     if not 0 <= event.block_size < 2**32:

@@ -32,6 +32,9 @@ COUNTERS = (
     "skipped_group",  # blocks stored or removed in a cache group that forms no prefix: dropped
     "hash_conflict",  # blocks stored under a key that names another block: the first one is kept
     "hold_count_overflow",  # announcements beyond HOLD_COUNT_MAX: not counted
+    "waiting",  # objects stored whose block no engine has announced yet: kept until one does
+    "joined",  # objects that have waited, and have been given their block
+    "waiting_overflow",  # objects stored beyond WAITING_MAX that would have to wait: dropped
 )
 """Names of a kernel's counters, all in blocks; they start at 0 with the process."""
 
@@ -278,7 +281,10 @@ class ReadOnlyKernel(Protocol):
         ...
 
     def stats(self) -> dict[str, int]:
-        """Sizes now: `blocks`, `entries`, `publishers`, `scopes`, `holder_sets`, `memory_bytes`."""
+        """Sizes now: `blocks`, `entries`, `publishers`, `scopes`, `holder_sets`, `waiting`,
+        `memory_bytes`. `waiting` are those of the entries that wait for an engine to announce their
+        blocks; no block or scope is counted for them.
+        """
         ...
 
 
@@ -287,6 +293,13 @@ class Kernel(ReadOnlyKernel, Protocol):
 
     def open_publisher(self, stream: StreamKey, dp_rank: int, /) -> PublisherId:
         """The handle of a publisher, made where it is new. Cost O(1)."""
+        ...
+
+    def set_domain(self, publisher: PublisherId, domain: int, /) -> None:
+        """Objects of the publisher are joined to their blocks through engines of the same domain
+        alone, 0 at first: a partition of the log, where one kernel has several. Who folds a
+        partition has no other one to join them through.
+        """
         ...
 
     def register(self, publisher: PublisherId, lora_name: str, routable: bool, /) -> None:

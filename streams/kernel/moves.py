@@ -9,7 +9,7 @@ packed into records.
 
 from collections.abc import Iterable
 
-from schemas.events import BlockEvent, Stored
+from schemas.events import BlockEvent, is_placeholder
 from schemas.identities import PrefixScope
 
 
@@ -19,9 +19,7 @@ class Moves:
     """
 
     def __init__(self, events: Iterable[BlockEvent]) -> None:
-        self._moving = {
-            event.sequence for event in events if isinstance(event, Stored) and not event.tokens
-        }
+        self._moving = {event.sequence for event in events if is_placeholder(event)}
         self._sequence: int | None = None
         self._removed: dict[int, tuple[PrefixScope, int]] = {}
 

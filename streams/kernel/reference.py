@@ -12,9 +12,9 @@ from typing import Concatenate, Final, ParamSpec, TypeVar
 
 import xxhash
 
-from schemas.events import PREFIX_SPEC_KINDS, Removed, Stored
-from schemas.identities import ModelContext, PrefixScope, StreamKey
-from schemas.limits import GROUP_MAX, HOLD_COUNT_MAX
+from schemas.events import PREFIX_SPEC_KINDS, Removed, Stored, is_placeholder
+from schemas.identities import ModelContext, PrefixScope, StreamKey, is_waiting, waiting_scope
+from schemas.limits import GROUP_MAX, HOLD_COUNT_MAX, WAITING_MAX
 from streams.kernel.changes import (
     CHANGE_BYTES,
     SHARED,
@@ -92,8 +92,12 @@ class _Publisher:
         self.entries: dict[int, _Entry] = {}
         self.registered_lora: str | None = None
         self.routable = False
+        self.domain = 0
         self.skipped_groups: set[int] = set()
         self.own: Counter[PrefixScope] = Counter()  # entries on tiers that are not shared
+        self.held: Counter[PrefixScope] = Counter()  # entries on any tier
+        # Keys of objects that wait, by the scope in which they do and their "prefix" there.
+        self.waiting: defaultdict[tuple[PrefixScope, int], set[int]] = defaultdict(set)
 
     def scope(self, lora_name: str) -> PrefixScope:
         key = self.stream
@@ -103,6 +107,20 @@ class _Publisher:
 
     def context(self, scope: PrefixScope) -> ModelContext:
         return ModelContext(*scope, self.stream.instance_id)
+
+    def put_entry(self, key: int, scope: PrefixScope, prefix: int) -> _Entry:
+        entry = self.entries[key] = _Entry(scope, prefix)
+        if is_waiting(scope.lora_name):
+            self.waiting[scope, prefix].add(key)
+        return entry
+
+    def drop_entry(self, key: int) -> None:
+        entry = self.entries.pop(key)
+        if is_waiting(entry.scope.lora_name):
+            keys = self.waiting[entry.scope, entry.prefix]
+            keys.remove(key)
+            if not keys:
+                del self.waiting[entry.scope, entry.prefix]
 
     def live(self, scope: PrefixScope) -> Iterator[Change]:
         """The publisher's entries in the scope, as changes."""
@@ -168,8 +186,9 @@ class ReferenceKernel:
 
     name: Final = "reference"
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, waiting_max: int = WAITING_MAX) -> None:
         self.seed = seed
+        self._waiting_max = waiting_max
         self._publishers: dict[PublisherId, _Publisher] = {}
         self._ids: dict[tuple[StreamKey, int], PublisherId] = {}
         self._next_id = 0
@@ -194,6 +213,10 @@ class ReferenceKernel:
         self._ids[stream, dp_rank] = publisher
         self._publishers[publisher] = _Publisher(StreamKey(*stream), dp_rank)
         return publisher
+
+    @_locked
+    def set_domain(self, publisher: PublisherId, domain: int, /) -> None:
+        self._publishers[publisher].domain = domain
 
     @_changing
     def register(self, publisher: PublisherId, lora_name: str, routable: bool, /) -> None:
@@ -264,16 +287,34 @@ class ReferenceKernel:
             return
         tier = tier_of(event.medium, shared=event.shared)
         keys = [engine_key(value, event.group) for value in hashes]
-        if not event.tokens:
+        if is_placeholder(event):
             self._store_placeholders(publisher, owner, keys, tier, moves)
             return
+        if event.aliases:
+            for key, alias in zip(keys, _u64s(event.aliases), strict=True):
+                self._store_object(publisher, owner, event, key, alias)
+            return
+        scope = owner.scope(event.lora_name)
+        if event.by_hash:
+            for key, prefix in zip(keys, hashes, strict=True):
+                self._hold(publisher, owner, key, scope, prefix, tier)
+            return
+        if self._store_tokens(publisher, owner, event, keys) and event.group == 0:
+            for value in hashes:
+                self._join(owner.domain, scope, value)
+
+    def _store_tokens(
+        self, publisher: PublisherId, owner: _Publisher, event: Stored, keys: list[int]
+    ) -> bool:
+        """False where the blocks follow on one that the publisher does not hold."""
+        tier = tier_of(event.medium, shared=event.shared)
         scope = owner.scope(event.lora_name)
         previous: int | None = None
         if event.parent is not None:
             parent = owner.entries.get(engine_key(event.parent, event.group))
             if parent is None or parent.scope != scope:
-                self._counters["unknown_parent"] += len(hashes)
-                return
+                self._counters["unknown_parent"] += len(keys)
+                return False
             previous = parent.prefix
         block_bytes = 4 * event.block_size
         for i, key in enumerate(keys):
@@ -282,6 +323,7 @@ class ReferenceKernel:
                 content += event.extra_keys[i]
             previous = chained(previous, self._hash(content), self.seed)
             self._hold(publisher, owner, key, scope, previous, tier)
+        return True
 
     def _store_placeholders(
         self,
@@ -298,6 +340,73 @@ class ReferenceKernel:
                 self._counters["unresolved"] += 1
             else:
                 self._hold(publisher, owner, key, *block, tier)
+
+    def _store_object(
+        self, publisher: PublisherId, owner: _Publisher, event: Stored, key: int, alias: int
+    ) -> None:
+        tier = tier_of(event.medium, shared=event.shared)
+        scope = owner.scope(event.lora_name)
+        waiting = waiting_scope(scope)
+        entry = owner.entries.get(key)
+        if entry is not None:
+            block: tuple[PrefixScope | None, int] = entry.scope, entry.prefix
+            fits = block == (scope, alias) if event.by_hash else entry.scope == scope
+            if not fits and (event.by_hash or block != (waiting, alias)):
+                self._counters["hash_conflict"] += 1
+                return
+            if entry.counts[tier]:
+                self._counters["stored"] += 1
+                self._counters["repeated"] += 1
+                return
+        elif event.by_hash:
+            block = scope, alias
+        else:
+            prefix = self._prefix_of(owner.domain, scope, alias)
+            block = (waiting, alias) if prefix is None else (scope, prefix)
+        found_in, prefix = block
+        if found_in != scope:
+            if found_in is None or owner.held[found_in] >= self._waiting_max:
+                self._counters["waiting_overflow"] += 1
+                return
+            self._counters["waiting"] += 1
+        self._hold(publisher, owner, key, found_in, prefix, tier)
+
+    def _prefix_of(self, domain: int, scope: PrefixScope, alias: int) -> int | None:
+        """The block that the engines of a scope and a domain call by this hash, which they have
+        announced with its tokens; None where none holds one, or they hold different ones.
+        """
+        found = {
+            entry.prefix
+            for owner in self._publishers.values()
+            if owner.domain == domain
+            and (entry := owner.entries.get(alias)) is not None
+            and entry.scope == scope
+            and entry.prefix != alias  # one that was named by its prefix hash says no tokens
+        }
+        return found.pop() if len(found) == 1 else None
+
+    def _join(self, domain: int, scope: PrefixScope, alias: int) -> None:
+        """Gives the block that an engine has announced to the objects that wait for it."""
+        waiting = waiting_scope(scope)
+        if waiting is None or waiting not in self._scopes:
+            return
+        if alias not in self._scopes[waiting].blocks:
+            return
+        prefix = self._prefix_of(domain, scope, alias)
+        if prefix is None:
+            return
+        of_domain = [item for item in self._publishers.items() if item[1].domain == domain]
+        for publisher, owner in sorted(of_domain, key=lambda item: item[0]):
+            for key in sorted(owner.waiting.get((waiting, alias), ())):
+                counts = list(enumerate(owner.entries[key].counts))
+                held = [(tier, count) for tier, count in counts if count]
+                for block, is_left in (((waiting, alias), True), ((scope, prefix), False)):
+                    for tier, count in held:
+                        holds = 0 if is_left else count
+                        change = Change(key, block[1], owner.dp_rank, tier, Op.SET, holds)
+                        self._set_count(publisher, block[0], change)
+                        self._record(owner.context(block[0]), change)
+                self._counters["joined"] += len(held)
 
     def _hold(
         self,
@@ -348,7 +457,7 @@ class ReferenceKernel:
         if entry is None:
             if not change.holds:
                 return
-            entry = owner.entries[change.engine_key] = _Entry(scope, change.prefix)
+            entry = owner.put_entry(change.engine_key, scope, change.prefix)
         before = entry.counts[change.tier]
         entry.counts[change.tier] = change.holds
         blocks = self._scopes.setdefault(scope, _Scope())
@@ -356,13 +465,15 @@ class ReferenceKernel:
         if change.holds and not before:
             blocks.hold(entry.prefix, holder)
             owner.own[scope] += change.tier < SHARED
+            owner.held[scope] += 1
         elif before and not change.holds:
             blocks.release(entry.prefix, holder)
             owner.own[scope] -= change.tier < SHARED
+            owner.held[scope] -= 1
             if not blocks.blocks:
                 del self._scopes[scope]
         if not any(entry.counts):
-            del owner.entries[change.engine_key]
+            owner.drop_entry(change.engine_key)
 
     # Rows
 
@@ -527,7 +638,7 @@ class ReferenceKernel:
 
     @_locked
     def scopes(self) -> list[ScopeView]:
-        scopes = set(self._scopes)
+        scopes = {scope for scope in self._scopes if not is_waiting(scope.lora_name)}
         for owner in self._publishers.values():
             if owner.registered_lora is not None and owner.routable:
                 scopes.add(owner.scope(owner.registered_lora))
@@ -560,7 +671,13 @@ class ReferenceKernel:
     def stats(self) -> dict[str, int]:
         keys = [entry for owner in self._publishers.values() for entry in owner.entries.values()]
         entries = sum(1 for entry in keys for count in entry.counts if count)
-        blocks = [holders for scope in self._scopes.values() for holders in scope.blocks.values()]
+        blocks = [
+            holders
+            for key, scope in self._scopes.items()
+            if not is_waiting(key.lora_name)
+            for holders in scope.blocks.values()
+        ]
+        waiting = [entry for entry in keys if is_waiting(entry.scope.lora_name)]
         return {
             "blocks": len(blocks),
             "entries": entries,
@@ -568,6 +685,7 @@ class ReferenceKernel:
             "scopes": len(self.scopes()),
             "holder_sets": len({frozenset(holders) for holders in blocks}),
             # Measured on CPython 3.11: dict slots, one Counter a block, one entry object a holder.
+            "waiting": sum(1 for entry in waiting for count in entry.counts if count),
             "memory_bytes": 300 * len(blocks) + 250 * len(keys),
         }
 
@@ -585,10 +703,12 @@ def _refusal(owner: _Publisher, event: Stored, blocks: int) -> str | None:
     """The counter under which a stored event is dropped, or None."""
     if event.spec_kind not in PREFIX_SPEC_KINDS:
         return "skipped_group"
-    if not event.tokens:
+    if is_placeholder(event):
         return None
     if event.block_size != owner.stream.block_size:
         return "block_size_mismatch"
+    if event.by_hash or event.aliases:
+        return "token_count_mismatch" if event.tokens else None
     if len(event.tokens) != 4 * blocks * event.block_size:
         return "token_count_mismatch"
     if event.extra_keys and len(event.extra_keys) != blocks:

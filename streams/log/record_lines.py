@@ -124,6 +124,9 @@ def _event_fields(event: BlockEvent, *, compact: bool) -> dict[str, Any]:
         fields["tokens"] = len(tokens) if compact else tokens
         if event.parent is not None:
             fields["parent"] = str(event.parent)
+        if event.aliases:
+            aliases = _numbers("Q", event.aliases)
+            fields["aliases"] = len(aliases) if compact else [str(number) for number in aliases]
         if event.extra_keys:
             keys = event.extra_keys
             fields["extra_keys"] = len(keys) if compact else [_extra_key(key) for key in keys]

@@ -116,13 +116,16 @@ class Fold:
         kernel: Kernel,
         *,
         when_folded: Callable[[Offset], None] = lambda offset: None,
+        partition: int = 0,
     ) -> None:
         """Args:
         kernel: empty.
         when_folded: called as `offset` has changed.
+        partition: of the log, where the kernel has other ones beside it.
         """
         self.kernel = kernel
         self._when_folded = when_folded
+        self._partition = partition
         self.offset = NO_OFFSET
         self.publishers: dict[PublisherKey, PublisherState] = {}
         self.registrations: dict[PublisherKey, Registered] = {}
@@ -280,6 +283,7 @@ class Fold:
         handle = self._handles.get(publisher)
         if handle is None:
             handle = self._handles[publisher] = self.kernel.open_publisher(*publisher)
+            self.kernel.set_domain(handle, self._partition)
         return handle
 
     def _put(self, publisher: PublisherKey, state: PublisherState | None) -> None:
@@ -341,7 +345,9 @@ class Fold:
         if registered is not None and registered.registration == record.registration:
             self.counters["duplicate_records"] += 1
             return
-        self.kernel.register(self._handle(publisher), record.registration.lora_name, True)
+        registration = record.registration
+        routable = not registration.is_pool
+        self.kernel.register(self._handle(publisher), registration.lora_name, routable)
         self.registrations[publisher] = Registered(record.registration, offset)
         self.states.register(publisher, True)
         self._changed_registrations[publisher] = None

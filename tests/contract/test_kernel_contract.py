@@ -11,6 +11,7 @@ from schemas.identities import MEDIA, Medium, ModelContext, PrefixScope, StreamK
 from schemas.limits import HOLD_COUNT_MAX
 from streams.kernel import Kernel, native_available, open_kernel
 from streams.kernel.changes import Change, Op, decode_changes, engine_key
+from streams.kernel.hashing import prefix_hashes
 from streams.kernel.interface import PublisherId, ScopeView
 from tests.strategies import (
     BLOCK_SIZE,
@@ -396,6 +397,62 @@ def test_a_block_that_is_held_under_the_key_wins_over_one_that_was_removed(bench
     [match] = bench.kernel.query(SCOPE, prompt_tokens((1,)), b"", None)
     assert (match.gpu, match.cpu) == (BLOCK_SIZE, BLOCK_SIZE)
     assert bench.ask((0,)) == {"a": 0}
+
+
+def test_a_block_that_is_named_by_its_prefix_hash_is_found_by_it(bench: Bench) -> None:
+    publisher = bench.publisher()
+    bench.kernel.register(publisher, "", True)
+    chunks = [7, 2**63 + 5, 9]
+    named = Stored(
+        sequence=1,
+        hashes=u64s(chunks),
+        block_size=BLOCK_SIZE,
+        medium=Medium.CPU,
+        lora_name="adapter",
+        by_hash=True,
+    )
+    bench.apply(publisher, named)
+    adapter = scope_of("adapter")
+    [match] = bench.kernel.query_by_hash(adapter, u64s(chunks), None)
+    assert (match.longest, match.gpu, match.cpu) == (3 * BLOCK_SIZE, 0, 3 * BLOCK_SIZE)
+    assert bench.kernel.query_by_hash(SCOPE, u64s(chunks), None)[0].longest == 0
+    [(context, changes)] = bench.kernel.take_changes()
+    assert context == context_of("adapter", "a")
+    assert [(one.engine_key, one.prefix) for one in decode_changes(changes)] == [
+        (chunk, chunk) for chunk in chunks
+    ]
+    bench.remove(publisher, u64s(chunks[1:]), medium=Medium.CPU)
+    [match] = bench.kernel.query_by_hash(adapter, u64s(chunks), None)
+    assert match.longest == BLOCK_SIZE
+
+
+def test_a_prefix_hash_is_the_same_block_as_one_of_these_tokens(bench: Bench) -> None:
+    bench.store(bench.publisher(), ABC)
+    other = bench.publisher("b")
+    named = u64s(list(prefix_hashes(prompt_tokens(ABC), BLOCK_SIZE, seed=SEED)))
+    bench.apply(other, Stored(sequence=1, hashes=named, block_size=BLOCK_SIZE, by_hash=True))
+    assert bench.ask(ABC) == {"a": 3, "b": 3}
+    assert bench.blocks() == 3
+    bench.remove(other, named[8:16])
+    assert bench.ask(ABC) == {"a": 3, "b": 1}
+
+
+def test_blocks_may_follow_on_one_that_was_named_by_its_prefix_hash(bench: Bench) -> None:
+    publisher = bench.publisher()
+    first, *_ = prefix_hashes(prompt_tokens(ABC), BLOCK_SIZE, seed=SEED)
+    named = Stored(sequence=1, hashes=u64s([first]), block_size=BLOCK_SIZE, by_hash=True)
+    bench.apply(publisher, named, stored(ABC, start=1, parent=first))
+    assert bench.ask(ABC) == {"a": 3}
+
+
+def test_in_two_groups_a_prefix_hash_is_one_block(bench: Bench) -> None:
+    publisher = bench.publisher()
+    for group in (0, 1):
+        named = Stored(
+            sequence=1, hashes=u64s([5]), block_size=BLOCK_SIZE, by_hash=True, group=group
+        )
+        bench.apply(publisher, named)
+    assert (bench.blocks(), bench.kernel.stats()["entries"]) == (1, 2)
 
 
 def test_a_salt_separates_prompts_from_the_first_block_on(bench: Bench) -> None:

@@ -16,6 +16,7 @@ from tests.strategies import (
     BLOCK_SIZE,
     Prompt,
     context_of,
+    object_key,
     prompt_hashes,
     prompt_key,
     prompt_tokens,
@@ -31,7 +32,7 @@ ABC: Prompt = (0, 1, 2)
 def kernel(request: pytest.FixtureRequest) -> Kernel:
     if request.param == "rust" and not native_available():
         pytest.skip("the Rust kernel is not built")
-    return open_kernel(11, name=request.param)
+    return open_kernel(11, name=request.param, waiting_max=5)
 
 
 def opened(kernel: Kernel) -> PublisherId:
@@ -46,6 +47,11 @@ def stored(prompt: Prompt = ABC, **fields: Any) -> Stored:
         "block_size": BLOCK_SIZE,
     }
     return Stored(**(values | fields))
+
+
+def objects(prompt: Prompt = ABC, backend: int = 0) -> Stored:
+    keys = [object_key(prompt[: i + 1], backend) for i in range(len(prompt))]
+    return stored(prompt, tokens=b"", hashes=u64s(keys), aliases=prompt_hashes(prompt), shared=True)
 
 
 def removed(prompt: Prompt = ABC, **fields: Any) -> Removed:
@@ -103,6 +109,42 @@ CASES: dict[str, tuple[list[Step], dict[str, int]]] = {
     "a placeholder": (
         [stored((0,)), stored(tokens=b"", block_size=0, medium=Medium.CPU)],
         {"stored": 2, "unresolved": 2},
+    ),
+    "by their hashes": (
+        [stored(tokens=b"", by_hash=True), removed((0, 1)), removed((0,))],
+        {"stored": 3, "removed": 2, "unknown_removed": 1},
+    ),
+    "by their hashes, after a parent that nobody knows": (
+        [stored(tokens=b"", by_hash=True, parent=5, extra_keys=(b"x",))],
+        {"stored": 3},
+    ),
+    "by their hashes and by tokens": ([stored(by_hash=True)], {"token_count_mismatch": 3}),
+    "by their hashes, of another size": (
+        [stored(tokens=b"", by_hash=True, block_size=0)],
+        {"block_size_mismatch": 3},
+    ),
+    "by their hashes, of a sparse group": (
+        [stored(tokens=b"", by_hash=True, spec_kind="mamba")],
+        {"skipped_group": 3},
+    ),
+    "a hash that is another block's by its tokens": (
+        [stored(), stored(tokens=b"", by_hash=True)],
+        {"stored": 3, "hash_conflict": 3},
+    ),
+    "a placeholder of what is known by its hash": (
+        [
+            stored(tokens=b"", by_hash=True),
+            stored(tokens=b"", block_size=0, medium=Medium.CPU),
+        ],
+        {"stored": 6},
+    ),
+    "removed and announced anew by its hash": (
+        [stored((0,)), removed((0,)), stored((0,), tokens=b"", by_hash=True)],
+        {"stored": 2, "removed": 1},
+    ),
+    "objects that wait, and one too many": (
+        [objects(), objects(backend=1), stored()],
+        {"stored": 8, "waiting": 5, "waiting_overflow": 1, "joined": 5},
     ),
     "another block size": ([stored(block_size=BLOCK_SIZE + 1)], {"block_size_mismatch": 3}),
     "no block size": ([stored(block_size=0)], {"block_size_mismatch": 3}),

@@ -30,6 +30,7 @@ from tests.kills import Kill, kills
 from tests.property.test_recovery_equals_never_crashing import (
     HARSH,
     MEMORY,
+    POOLED,
     Item,
     Service,
     histories,
@@ -108,7 +109,7 @@ def recorded(
 
 
 @settings(max_examples=60)
-@given(histories(HARSH), st.integers(1, 6))
+@given(histories(HARSH) | histories(POOLED), st.integers(1, 6))
 def test_every_position_of_a_whole_log(
     make_fold: Callable[[], Fold], history: list[Item], marked: int
 ) -> None:
@@ -166,7 +167,7 @@ SCOPES = [SCOPE, SCOPE._replace(lora_name="adapter")]
 
 
 @settings(max_examples=60)
-@given(histories(HARSH), st.integers(1, 6))
+@given(histories(HARSH) | histories(POOLED), st.integers(1, 6))
 def test_answers_about_a_prompt(
     make_fold: Callable[[], Fold], history: list[Item], marked: int
 ) -> None:
@@ -196,7 +197,7 @@ def held_at(fold: Fold, context: ModelContext, prefix: int) -> set[tuple[int, st
 
 
 @settings(max_examples=60)
-@given(histories(HARSH), st.integers(1, 6), st.integers(1, 6), st.data())
+@given(histories(HARSH) | histories(POOLED), st.integers(1, 6), st.integers(1, 6), st.data())
 def test_what_became_of_a_block(
     make_fold: Callable[[], Fold],
     history: list[Item],

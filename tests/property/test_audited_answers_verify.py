@@ -31,6 +31,7 @@ from tests.property.test_as_of_equals_fresh_fold import KEPT, RecordedService
 from tests.property.test_recovery_equals_never_crashing import (
     HARSH,
     MEMORY,
+    POOLED,
     Item,
     histories,
     tokens_of,
@@ -153,7 +154,7 @@ ASKED = st.lists(queries(), min_size=1, max_size=5)
 
 
 @settings(max_examples=60)
-@given(histories(HARSH), ASKED)
+@given(histories(HARSH) | histories(POOLED), ASKED)
 def test_every_answer_that_was_kept_is_what_the_whole_log_gives(
     make_fold: Callable[[], Fold], history: list[Item], asked: list[Query]
 ) -> None:

@@ -39,12 +39,16 @@ class Churn:
         prompt = self.prompt() if self.random.random() < 0.08 else self.random.choice(self.prompts)
         tier = self.random.randrange(6)
         hashes = u64s([hash(tuple(prompt[: i + 1])) % 2**64 for i in range(len(prompt))])
+        by_hash = tier == 4  # one tier, so that no key is two blocks
+        if by_hash:
+            hashes = u64s([hash((*prompt[: i + 1], -1)) % 2**64 for i in range(len(prompt))])
         for at in range(0, len(hashes), 8):
             self.held[instance].append((hashes[at : at + 8], tier))
         return Stored(
             sequence=0,
             hashes=hashes,
-            tokens=u32s([block + i for block in prompt for i in range(BLOCK_SIZE)]),
+            tokens=b"" if by_hash else tokens_of(prompt),
+            by_hash=by_hash,
             block_size=BLOCK_SIZE,
             medium=MEDIA[tier % 3],
             shared=tier >= 3,

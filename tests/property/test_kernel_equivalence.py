@@ -6,15 +6,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from schemas.events import encode_events, extra_key
-from schemas.identities import ModelContext
+from schemas.identities import ModelContext, waiting_scope
 from streams.kernel import Kernel, native_available, open_kernel
 from streams.kernel.changes import Change
 from streams.kernel.interface import PublisherId
+from streams.table.rows.loader import net
 from tests import strategies
 from tests.strategies import (
     INSTANCES,
     LORA_NAMES,
     PUBLISHERS,
+    SEED,
     Apply,
     Clear,
     Load,
@@ -24,13 +26,15 @@ from tests.strategies import (
     Reload,
     Take,
     Unregister,
+    prompt_hashes,
+    prompt_prefixes,
     prompt_tokens,
     scope_of,
+    u64s,
 )
 
 pytestmark = pytest.mark.skipif(not native_available(), reason="the Rust kernel is not built")
 
-SEED = 2**64 - 5
 BOUNDED = settings(
     max_examples=300,
     deadline=None,
@@ -44,7 +48,9 @@ class Run:
     """One kernel under a list of operations, with the changes it has given so far."""
 
     def __init__(self, name: str, *, cleared_at_once: int | None = None) -> None:
-        self.kernel: Kernel = open_kernel(SEED, name=name, cleared_at_once=cleared_at_once)
+        self.kernel: Kernel = open_kernel(
+            SEED, name=name, cleared_at_once=cleared_at_once, waiting_max=4
+        )
         self.taken: list[tuple[ModelContext, bytes]] = []
 
     def do(self, operation: Operation) -> object:
@@ -75,7 +81,9 @@ class Run:
         return None
 
     def publisher(self, number: int) -> PublisherId:
-        return self.kernel.open_publisher(*PUBLISHERS[number])
+        handle = self.kernel.open_publisher(*PUBLISHERS[number])
+        self.kernel.set_domain(handle, int(number == len(PUBLISHERS) - 1))
+        return handle
 
     @staticmethod
     def encode(change: tuple[int, Prompt, int, int, int, int]) -> bytes:
@@ -107,10 +115,15 @@ def answers(kernel: Kernel, prompts: list[Prompt]) -> Iterator[object]:
     for lora_name in LORA_NAMES:
         scope = scope_of(lora_name)
         yield kernel.knows(scope)
+        waiting = waiting_scope(scope)
+        assert waiting is not None
+        yield kernel.knows(waiting)
         for prompt in prompts:
             tokens = prompt_tokens(prompt)
             for first_key in (b"", extra_key(["salt"])):
                 yield kernel.query(scope, tokens, first_key, None)
+            for hashes in (u64s(prompt_prefixes(prompt)), prompt_hashes(prompt, lora_name)):
+                yield kernel.query_by_hash(scope, hashes, None)
             for instance in (*INSTANCES, "absent"):
                 yield kernel.query(scope, tokens + b"\0\0\0\0", b"", instance)
 
@@ -126,9 +139,10 @@ def entries_of(kernel: Kernel) -> list[tuple[ModelContext, list[bytes]]]:
 
 
 def replayed(name: str, rows: list[tuple[ModelContext, bytes]]) -> Kernel:
+    """As rows are loaded: contexts of one flush share the keys of objects that have waited."""
     kernel = open_kernel(SEED, name=name)
     for context, changes in rows:
-        kernel.load(context, changes)
+        kernel.load(context, net(changes))
     return kernel
 
 

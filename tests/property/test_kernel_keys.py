@@ -71,12 +71,16 @@ class World:
         keys = [self.key(instance, prompt[: i + 1], lora_name) for i in range(len(prompt))]
         start = self.random.choice((0, 0, self.random.randrange(len(prompt))))
         tier = self.random.choice((0, 0, 0, 1, 2, 3, 5))
+        by_hash = self.random.random() < 0.2
+        if by_hash:  # other keys than those of blocks with tokens
+            keys = [key ^ 1 << 40 for key in keys]
         self.held[instance] |= dict.fromkeys((key, tier) for key in keys[start:])
         return Stored(
             sequence=0,
             hashes=u64s(keys[start:]),
             parent=keys[start - 1] if start else None,
-            tokens=tokens_of(prompt[start:]),
+            tokens=b"" if by_hash else tokens_of(prompt[start:]),
+            by_hash=by_hash,
             block_size=BLOCK_SIZE,
             medium=MEDIA[tier % 3],
             shared=tier >= 3,

@@ -29,8 +29,11 @@ from streams.table.threads import run_without_loop
 from streams.table.verification import fresh_fold
 from tests.building import (
     cleared,
+    dropped,
     events_record,
     gap_record,
+    objects,
+    prefix_hashes,
     registered_record,
     registration,
     removed,
@@ -70,6 +73,9 @@ pytestmark = pytest.mark.timeout(600)
 
 KINDS = ["events"] * 6 + ["gap", "reset", "again", "flush", "some", "some", "abort", "un"]
 HARSH = [*KINDS, "death", "death", "death", "lose"]
+POOLED = [*HARSH, *["pool"] * 6]
+"""Beside the engine a pool, whose objects are joined to what the engine announces."""
+POOLED_KINDS = [*KINDS, *["pool"] * 5]
 RETIRED = [kind for kind in HARSH if kind != "again"] + ["retire"] * 3
 """Without records that come again: what is retired is older than whatever comes late."""
 
@@ -107,10 +113,39 @@ def events(draw: st.DrawFn, sequence: int) -> list[BlockEvent]:
 
 
 @st.composite
+def pool_events(draw: st.DrawFn, sequence: int) -> list[BlockEvent]:
+    """A batch of a pool: two objects of each block, named by the engine's hashes, which are the
+    numbers of blocks, or by prefix hashes.
+    """
+    batch: list[BlockEvent] = []
+    for _ in range(draw(st.integers(1, 4))):
+        block = draw(st.integers(1, 6))
+        key = 1000 * draw(st.sampled_from((1, 1, 2))) + block
+        medium = draw(st.sampled_from([Medium.CPU, Medium.CPU, Medium.DISK]))
+        match draw(st.sampled_from([*["store"] * 5, "prefix", "remove", "remove", "clear"])):
+            case "store":
+                lora = draw(st.sampled_from(["", "", "adapter"]))
+                batch.append(objects(sequence, [key], [block], medium=medium, lora_name=lora))
+            case "prefix":
+                prefixes = prefix_hashes(tokens_of(block))
+                batch.append(objects(sequence, [key], prefixes, medium=medium, by_hash=True))
+            case "remove":
+                batch.append(dropped(sequence, [key], medium=medium))
+            case _:
+                batch.append(cleared(sequence))
+    return batch
+
+
+POOL = registration("pool", port=5559, kind="Mooncake")
+
+
+@st.composite
 def histories(draw: st.DrawFn, kinds: Sequence[str] = tuple(KINDS)) -> list[Item]:
     """Records of a publisher with gaps, restarts, redeliveries and crashes among them."""
     history: list[Item] = [registered_record(registration("a"))]
-    incarnation, sequence = 1, 0
+    if "pool" in kinds:
+        history.append(registered_record(POOL))
+    incarnation, sequence, pool_sequence = 1, 0, 0
     for _ in range(draw(st.integers(1, 25))):
         match draw(st.sampled_from(kinds)):
             case "events":
@@ -123,6 +158,11 @@ def histories(draw: st.DrawFn, kinds: Sequence[str] = tuple(KINDS)) -> list[Item
                     )
                 )
                 sequence = last + 1
+            case "pool":
+                batch = draw(pool_events(pool_sequence))
+                numbers = pool_sequence, pool_sequence
+                history.append(events_record(*numbers, batch, stream=POOL.stream))
+                pool_sequence += 1
             case "gap":
                 history.append(gap_record(sequence, sequence + 1, incarnation=incarnation))
                 sequence += 2
@@ -255,7 +295,7 @@ def straight(records: list[bytes], make_fold: Callable[[], Fold]) -> Fold:
 
 
 @settings(max_examples=30)
-@given(histories(HARSH), st.sampled_from(SLICES))
+@given(histories(HARSH) | histories(POOLED), st.sampled_from(SLICES))
 def test_killed_anywhere_and_recovered_equals_never_killed(
     make_fold: Callable[[], Fold], history: list[Item], entries: int
 ) -> None:

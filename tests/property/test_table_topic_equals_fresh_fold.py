@@ -26,6 +26,7 @@ from tests.kills import Kill, Killed, kills
 from tests.property.test_recovery_equals_never_crashing import (
     IDLE_RECORDS,
     MEMORY,
+    POOLED_KINDS,
     RETIRED,
     Item,
     assert_nothing_wrong_is_exact,
@@ -215,7 +216,7 @@ class World:
 
 @settings(max_examples=50)
 @given(
-    histories(),
+    histories() | histories(POOLED_KINDS),
     st.lists(st.sampled_from(FAULTS), max_size=12),
     st.integers(0, 2**32),
     st.sampled_from(SLICES),
@@ -279,7 +280,7 @@ def test_what_the_events_no_longer_prove_is_never_called_exact(
 
 
 @settings(max_examples=30)
-@given(histories())
+@given(histories() | histories(POOLED_KINDS))
 def test_the_three_recoveries_give_one_table(
     make_fold: Callable[[], Fold], history: list[Item]
 ) -> None:

@@ -324,8 +324,9 @@ class RowReader:
         self.states.put(publisher, state, partition)
 
     def _register(self, publisher: PublisherKey) -> None:
-        lora_name = self.registrations[publisher].registration.lora_name
-        self.kernel.register(self.kernel.open_publisher(*publisher), lora_name, True)
+        registration = self.registrations[publisher].registration
+        handle, routable = self.kernel.open_publisher(*publisher), not registration.is_pool
+        self.kernel.register(handle, registration.lora_name, routable)
         self.states.register(publisher, True)
 
     def _forget(self, part: _Partition, publisher: PublisherKey) -> None:

@@ -47,6 +47,14 @@ def test_the_kernel_has_the_same_also_with_extra_keys() -> None:
     assert by_hash <= found
 
 
+def test_a_block_may_be_named_by_its_prefix_hash() -> None:
+    chains = Chains(SEED)
+    named = Stored(sequence=0, hashes=u64s([5, 6]), block_size=BLOCK, by_hash=True, parent=4)
+    assert chains.stored(A, named) == [Link(5, 1, None, True), Link(6, 1, None, True)]
+    assert prefixes([*chains.stored(A, stored(1, [6], []))]) == [6]
+    assert not chains.counters.total()
+
+
 def test_a_placeholder_is_the_block_that_it_names() -> None:
     chains = Chains(SEED)
     links = chains.stored(A, stored(0, [1, 2], range(2 * BLOCK)))

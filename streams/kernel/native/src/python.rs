@@ -12,7 +12,7 @@ use prefix_index::core::Core;
 use prefix_index::counters::COUNTER_NAMES;
 use prefix_index::dumps::Dump;
 use prefix_index::events::{Event, read_events};
-use prefix_index::limits::CLEARED_AT_ONCE_MAX;
+use prefix_index::limits::{CLEARED_AT_ONCE_MAX, WAITING_MAX};
 use prefix_index::names::TIERS;
 use prefix_index::scan::scan_query;
 use prefix_index::selection::Selection;
@@ -118,9 +118,10 @@ fn unknown(publisher: u64) -> impl Fn(UnknownPublisher) -> PyErr {
 #[pymethods]
 impl Kernel {
     #[new]
-    #[pyo3(signature = (seed, cleared_at_once=CLEARED_AT_ONCE_MAX))]
-    fn new(seed: u64, cleared_at_once: usize) -> Self {
-        Self { core: Arc::new(Core::new(seed, cleared_at_once)), writing: Mutex::new(()) }
+    #[pyo3(signature = (seed, cleared_at_once=CLEARED_AT_ONCE_MAX, waiting_max=WAITING_MAX))]
+    fn new(seed: u64, cleared_at_once: usize, waiting_max: u64) -> Self {
+        let core = Core::new(seed, cleared_at_once, waiting_max);
+        Self { core: Arc::new(core), writing: Mutex::new(()) }
     }
 
     #[getter]
@@ -137,6 +138,12 @@ impl Kernel {
     fn open_publisher(&self, stream: &Bound<'_, PyAny>, dp_rank: u32) -> PyResult<u64> {
         let stream = stream_key(stream)?;
         Ok(self.write(|turn| turn.state().open_publisher(stream, dp_rank)))
+    }
+
+    #[pyo3(signature = (publisher, domain, /))]
+    fn set_domain(&self, publisher: u64, domain: u32) -> PyResult<()> {
+        self.write(|turn| turn.publisher(publisher).map(|(known, _)| known.domain = domain))
+            .map_err(unknown(publisher))
     }
 
     #[pyo3(signature = (publisher, lora_name, routable, /))]

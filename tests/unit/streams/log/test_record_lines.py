@@ -123,6 +123,19 @@ def test_extra_keys_are_readable() -> None:
     assert shown["extra_keys"] == [["salt"], None, [["image", 3], "ff"], "c1"]
 
 
+def test_hashes_that_are_prefix_hashes_are_told_apart() -> None:
+    named = Stored(sequence=5, hashes=u64s([2**64 - 1]), block_size=4, by_hash=True)
+    [shown] = line(events_record(5, 5, [named]))["events"]
+    assert shown == {
+        "type": "stored",
+        "sequence": 5,
+        "hashes": ["18446744073709551615"],
+        "tokens": [],
+        "block_size": 4,
+        "by_hash": True,
+    }
+
+
 def test_compact_says_how_many() -> None:
     event = stored(0, [1, 2], range(8))
     (shown,) = line(events_record(0, 0, [event]), compact=True)["events"]

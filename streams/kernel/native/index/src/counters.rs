@@ -26,4 +26,7 @@ counters! {
     SkippedGroup "skipped_group",
     HashConflict "hash_conflict",
     HoldCountOverflow "hold_count_overflow",
+    Waiting "waiting",
+    Joined "joined",
+    WaitingOverflow "waiting_overflow",
 }

@@ -215,6 +215,32 @@ impl Index {
         Some(slot)
     }
 
+    /// Moves the entry of a key to a block of another membership, on all its tiers; returns on how
+    /// many it is. The membership that it leaves may be left empty.
+    pub fn rename(&mut self, publisher: &mut Publisher, key: u64, to: u32, prefix: u64) -> usize {
+        let Some(entry) = self.find(publisher, key) else { return 0 };
+        let tiers = entry.tiers().map(|tier| (tier, publisher.counts.of(&entry, tier)));
+        let held: Vec<(u32, u16)> = tiers.collect();
+        for &(tier, _) in &held {
+            let Some(now) = self.find(publisher, key) else { return 0 };
+            self.set_known(publisher, now, tier, 0, true);
+        }
+        for &(tier, count) in &held {
+            let block = Block { key, prefix, tier };
+            if self.find(publisher, key).is_none() && self.add(publisher, to, block, None).is_none()
+            {
+                return 0;
+            }
+            let Some(mut now) = self.find(publisher, key) else { return 0 };
+            now.set(tier, true);
+            publisher.counts.keep(key, tier, count);
+            let (entries, keys) = publisher.entries_mut(self);
+            entries.update(&now, keys);
+            self.carry(publisher, &now, tier, (0, count), true);
+        }
+        held.len()
+    }
+
     /// Drops an entry on all tiers. `kept` is a membership that stays even if it is left empty.
     fn drop_entry(&mut self, publisher: &mut Publisher, entry: Entry, kept: u32) {
         for tier in entry.tiers() {
@@ -280,6 +306,16 @@ impl Index {
             |count| Change { key, prefix, dp_rank: step.dp_rank, tier, clears: false, count };
         let bytes = change(step.after).encode();
         let own_before = membership.own;
+        if let Some(waiting) = &mut membership.waiting
+            && (step.before == 0) != (step.after == 0)
+        {
+            let tiers = waiting.entry((prefix, key)).or_default();
+            *tiers ^= 1 << tier;
+            if *tiers == 0 {
+                waiting.remove(&(prefix, key));
+            }
+            self.waiting = self.waiting + u64::from(step.before == 0) - u64::from(step.after == 0);
+        }
         if step.before == 0 {
             scope.hold(step.slot, holder);
             membership.entries += 1;

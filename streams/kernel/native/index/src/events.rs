@@ -26,6 +26,10 @@ pub struct Stored<'a> {
     pub group: u32,
     /// Whether blocks of the group form a prefix.
     pub forms_prefix: bool,
+    /// Whether each hash is the prefix hash of its block.
+    pub by_hash: bool,
+    /// What others call the blocks, where the hashes name objects: as many, or none.
+    pub aliases: &'a [[u8; 8]],
     pub extra_keys: Vec<&'a [u8]>,
 }
 
@@ -37,6 +41,11 @@ pub struct Removed<'a> {
 }
 
 impl Stored<'_> {
+    /// Whether it names blocks of which nothing but their engine hashes is said.
+    pub fn is_placeholder(&self) -> bool {
+        self.tokens.is_empty() && !self.by_hash && self.aliases.is_empty()
+    }
+
     /// The tokens of block `i`; the event must have as many as its blocks need.
     #[inline]
     pub fn block_tokens(&self, i: usize) -> &[u8] {
@@ -102,6 +111,8 @@ struct Fields<'a> {
     lora_name: &'a str,
     group: i128,
     forms_prefix: bool,
+    by_hash: bool,
+    aliases: &'a [u8],
     extra_keys: Vec<&'a [u8]>,
 }
 
@@ -119,6 +130,8 @@ fn read_event<'a>(reader: &mut Reader<'a>) -> Result<Event<'a>> {
         lora_name: "",
         group: 0,
         forms_prefix: true,
+        by_hash: false,
+        aliases: &[],
         extra_keys: Vec::new(),
     };
     for _ in 0..len {
@@ -194,6 +207,8 @@ fn read_stored_field<'a>(
         b"block_size" => fields.block_size = reader.int()?,
         b"lora_name" => fields.lora_name = reader.str()?,
         b"spec_kind" => fields.forms_prefix = PREFIX_SPEC_KINDS.contains(&reader.str()?),
+        b"aliases" => fields.aliases = reader.bin()?,
+        b"by_hash" => fields.by_hash = reader.bool()?,
         b"extra_keys" => {
             let len = reader.array()?;
             fields.extra_keys.clear();
@@ -226,6 +241,12 @@ fn finish<'a>(reader: &Reader<'a>, kind: Kind, fields: Fields<'a>) -> Result<Eve
     if !fields.tokens.len().is_multiple_of(4) {
         return reader.fail("tokens of 4 bytes");
     }
+    let (aliases, []) = fields.aliases.as_chunks() else {
+        return reader.fail("aliases of 8 bytes");
+    };
+    if !aliases.is_empty() && aliases.len() != hashes.len() {
+        return reader.fail("as many aliases as hashes");
+    }
     let Ok(parent) = fields.parent.map(u64::try_from).transpose() else {
         return reader.fail("a 64-bit parent");
     };
@@ -242,6 +263,8 @@ fn finish<'a>(reader: &Reader<'a>, kind: Kind, fields: Fields<'a>) -> Result<Eve
         lora_name: fields.lora_name,
         group,
         forms_prefix: fields.forms_prefix,
+        by_hash: fields.by_hash,
+        aliases,
         extra_keys: fields.extra_keys,
     }))
 }

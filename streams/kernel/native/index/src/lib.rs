@@ -13,6 +13,7 @@
 //!     scope               blocks of a scope (`slots`), their holders (`sets`, `masks`), its ranks
 //!     publisher, moves    a publisher, and its blocks that change their tier
 //!     entry_table         what a publisher calls its blocks
+//!     waiting             objects of a pool that are yet to be joined to a block
 //!     leaving             what was cleared and is yet to be released
 //!     changes, counters   what a write leaves to be taken and shown
 //!     selection           of changes those that are of some blocks
@@ -55,5 +56,6 @@ pub mod state;
 mod tables;
 mod urls;
 pub mod views;
+mod waiting;
 pub mod walk;
 pub mod write;

@@ -28,5 +28,8 @@ pub const HIDDEN_SETS_MAX: usize = 131_072;
 /// and ENDED_ENTRIES for each membership that it makes: in proportion to what it costs itself.
 pub const RELEASED_BESIDE_MIN: usize = 64;
 
+/// Blocks of one publisher that may wait for an engine, by adapter.
+pub const WAITING_MAX: u64 = 1 << 20;
+
 /// Blocks that a writer folds before it lets waiting queries in: about 0.1 ms of work.
 pub const TURN_BLOCKS: usize = 512;

@@ -111,6 +111,7 @@ mod tests {
             own: entries,
             digest: 0,
             registered: false,
+            waiting: None,
         }
     }
 

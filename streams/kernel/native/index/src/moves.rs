@@ -19,7 +19,7 @@ pub struct Moves {
 impl Moves {
     pub fn new(events: &[Event]) -> Self {
         let moving = events.iter().filter_map(|event| match event {
-            Event::Stored(stored) if stored.tokens.is_empty() => Some(stored.sequence),
+            Event::Stored(stored) if stored.is_placeholder() => Some(stored.sequence),
             _ => None,
         });
         Self { moving: moving.collect(), sequence: None, removed: HashMap::new() }

@@ -5,12 +5,29 @@ use std::sync::Arc;
 
 use hashbrown::Equivalent;
 
+use crate::limits::NAME_BYTES_MAX;
+
 /// The media in the order of their tiers' codes.
 pub const MEDIA: [&str; 3] = ["GPU", "CPU", "DISK"];
 /// Codes of the tiers: first the media of a publisher itself, then the same as shared pools.
 pub const TIERS: u32 = 2 * SHARED;
 /// Tiers from here on are shared pools.
 pub const SHARED: u32 = MEDIA.len() as u32;
+
+/// What the names of the scopes begin with in which blocks wait; see `waiting`.
+const WAITING: &str = "\0waiting:";
+
+/// The LoRA name of the scope in which blocks wait for those of an adapter; None where it would be
+/// too long for a row.
+pub fn waiting_name(lora_name: &str) -> Option<String> {
+    let is_short = lora_name.len() + WAITING.len() <= NAME_BYTES_MAX;
+    is_short.then(|| format!("{WAITING}{lora_name}"))
+}
+
+/// Whether a scope of this LoRA name is one in which blocks wait.
+pub fn is_waiting(lora_name: &str) -> bool {
+    lora_name.starts_with(WAITING)
+}
 
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct ScopeKey {

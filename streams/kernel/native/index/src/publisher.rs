@@ -1,5 +1,6 @@
 //! One publisher: what it calls the blocks it holds, and its part in each scope.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
@@ -23,7 +24,11 @@ pub struct Membership {
     pub digest: u64,
     /// Registered here, and routable.
     pub registered: bool,
+    /// In a scope in which blocks wait: (prefix, key) -> a bit per tier; else None.
+    pub waiting: Option<Waiting>,
 }
+
+pub type Waiting = BTreeMap<(u64, u64), u8>;
 
 impl Membership {
     pub fn is_used(&self) -> bool {
@@ -89,6 +94,8 @@ pub struct Publisher {
     pub memberships: Memberships,
     pub registered_lora: Option<Arc<str>>,
     pub routable: bool,
+    /// Objects are joined through engines of the same domain only.
+    pub domain: u32,
     /// Bit per cache group that stored events have been left out of.
     pub skipped_groups: u64,
 }
@@ -104,6 +111,7 @@ impl Publisher {
             memberships: Memberships::default(),
             registered_lora: None,
             routable: false,
+            domain: 0,
             skipped_groups: 0,
         }
     }

@@ -161,6 +161,11 @@ impl Scope {
         }
     }
 
+    /// The publishers of its members, in no order.
+    pub fn publishers(&self) -> impl Iterator<Item = u64> {
+        self.members.iter().flatten().map(|member| member.publisher)
+    }
+
     pub fn publisher_of(&self, member: u32) -> u64 {
         self.members[member as usize].as_ref().map_or(u64::MAX, |member| member.publisher)
     }

@@ -8,8 +8,8 @@ use crate::entry_table::{Entry, Keys};
 use crate::hashing::Placement;
 use crate::leaving::Leaving;
 use crate::limits::{CLEARED_SCOPES_AT_ONCE_MAX, ENDED_ENTRIES, HIDDEN_SETS_MAX};
-use crate::names::{ContextKey, ScopeKey, StreamKey};
-use crate::publisher::{MemberId, Membership, Publisher};
+use crate::names::{ContextKey, ScopeKey, StreamKey, is_waiting};
+use crate::publisher::{MemberId, Membership, Publisher, Waiting};
 use crate::scope::Scope;
 use crate::sets::holder_of;
 
@@ -33,12 +33,15 @@ pub struct Index {
     pub cleared_at_once: usize,
     /// Memberships that were made since `release_left_beside`.
     pub joined: usize,
+    /// Entries of all publishers that wait, and how many one membership may have.
+    pub waiting: u64,
+    pub waiting_max: u64,
     /// Scopes to settle before queries see them.
     touched: Vec<u32>,
 }
 
 impl State {
-    pub fn new(cleared_at_once: usize) -> Self {
+    pub fn new(cleared_at_once: usize, waiting_max: u64) -> Self {
         Self {
             publishers: HashMap::new(),
             ids: HashMap::new(),
@@ -53,6 +56,8 @@ impl State {
                 leaving: Leaving::default(),
                 cleared_at_once,
                 joined: 0,
+                waiting: 0,
+                waiting_max,
                 touched: Vec::new(),
             },
         }
@@ -128,6 +133,7 @@ impl Index {
         }
         let key = publisher.stream.scope(lora_name);
         let lora_name = key.lora_name.clone();
+        let waiting = is_waiting(&lora_name).then(Waiting::new);
         let instance_id = publisher.stream.instance_id.clone();
         let context = ContextKey { scope: key.clone(), instance_id };
         let scope = self.open_scope(key);
@@ -145,6 +151,7 @@ impl Index {
             own: 0,
             digest: 0,
             registered: false,
+            waiting,
         })
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use hashbrown::HashSet;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::names::{ContextKey, ScopeKey, TIERS};
+use crate::names::{ContextKey, ScopeKey, TIERS, is_waiting};
 use crate::publisher::Publisher;
 use crate::scope::Scope;
 use crate::state::State;
@@ -24,7 +24,9 @@ pub struct ContextView {
 }
 
 fn scope_is_shown(scope: &Scope) -> bool {
-    scope.has_members() && (scope.slots.len() > 0 || !scope.roster.is_empty())
+    !is_waiting(&scope.key.lora_name)
+        && scope.has_members()
+        && (scope.slots.len() > 0 || !scope.roster.is_empty())
 }
 
 pub fn scopes(state: &State) -> Vec<ScopeView> {
@@ -66,7 +68,7 @@ pub fn contexts(state: &State) -> Vec<ContextView> {
     views.collect()
 }
 
-pub fn stats(state: &State) -> [(&'static str, u64); 6] {
+pub fn stats(state: &State) -> [(&'static str, u64); 7] {
     let index = &state.index;
     let shown: Vec<&Scope> = index.scopes.iter().filter(|scope| scope_is_shown(scope)).collect();
     let publishers = state.publishers.values();
@@ -80,6 +82,7 @@ pub fn stats(state: &State) -> [(&'static str, u64); 6] {
         ("publishers", state.publishers.len() as u64),
         ("scopes", shown.len() as u64),
         ("holder_sets", holder_sets(&shown)),
+        ("waiting", index.waiting),
         ("memory_bytes", memory as u64),
     ]
 }

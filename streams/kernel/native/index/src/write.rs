@@ -26,7 +26,7 @@ pub struct UnknownPublisher;
 const TOUCHED_MAX: usize = 4;
 const EVENTS_AHEAD: usize = 8;
 
-type Result<T> = std::result::Result<T, UnknownPublisher>;
+pub type Result<T> = std::result::Result<T, UnknownPublisher>;
 
 /// A write in progress, which holds the state's lock for one turn at a time.
 pub struct WriteTurn<'a> {
@@ -59,14 +59,14 @@ impl<'a> WriteTurn<'a> {
         &mut self.state
     }
 
-    fn publisher(&mut self, id: u64) -> Result<(&mut Publisher, &mut Index)> {
+    pub fn publisher(&mut self, id: u64) -> Result<(&mut Publisher, &mut Index)> {
         let State { publishers, index, .. } = &mut *self.state;
         let publisher = publishers.get_mut(&id).ok_or(UnknownPublisher)?;
         Ok((publisher, index))
     }
 
     /// Lets readers in where this turn is over.
-    fn spend(&mut self, blocks: usize) {
+    pub fn spend(&mut self, blocks: usize) {
         if blocks < self.blocks_left {
             self.blocks_left -= blocks;
             return;
@@ -130,8 +130,11 @@ impl<'a> WriteTurn<'a> {
             return Ok(());
         }
         let mask = group_mask(event.group);
-        if event.tokens.is_empty() {
+        if event.is_placeholder() {
             return self.store_placeholders(id, event, mask, moves);
+        }
+        if !event.aliases.is_empty() {
+            return self.store_objects(id, event, mask);
         }
         let Some(mut chain) = start_chain(publisher, index, event, mask) else {
             index.count(Counter::UnknownParent, blocks);
@@ -143,6 +146,9 @@ impl<'a> WriteTurn<'a> {
             self.store_blocks(id, event, mask, done..end, &mut chain)?;
             self.spend(end - done);
             done = end;
+        }
+        if self.state.index.waiting > 0 && event.group == 0 && !event.by_hash {
+            self.join_waiting(id, event)?;
         }
         let (publisher, index) = self.publisher(id)?;
         index.leave_if_unused(publisher, chain.membership);
@@ -171,11 +177,16 @@ impl<'a> WriteTurn<'a> {
             // What the first ones wait for comes while the others are hashed.
             let (scope, placement) = (&index.scopes[number], index.placement);
             for (i, (key, place)) in (start..).zip(keys.iter_mut().zip(&mut *prefixes)) {
-                *key = u64::from_le_bytes(event.hashes[i]) ^ mask;
+                let hash = u64::from_le_bytes(event.hashes[i]);
+                *key = hash ^ mask;
                 publisher.entries.touch(*key, placement);
-                let local =
-                    self.hasher.block(event.block_tokens(i), event.extra_key(i), &mut self.scratch);
-                let prefix = self.hasher.chain(chain.prefix, local);
+                let prefix = if event.by_hash {
+                    hash
+                } else {
+                    let (tokens, extra) = (event.block_tokens(i), event.extra_key(i));
+                    let local = self.hasher.block(tokens, extra, &mut self.scratch);
+                    self.hasher.chain(chain.prefix, local)
+                };
                 scope.touch(prefix, placement);
                 chain.prefix = Some(prefix);
                 *place = prefix;
@@ -409,9 +420,13 @@ impl<'a> WriteTurn<'a> {
 /// Sets a membership to no entries; the index still has them.
 fn empty_membership(publisher: &mut Publisher, index: &mut Index, number: u32) {
     if let Some(membership) = publisher.memberships.get_mut(number) {
-        membership.entries = 0;
+        let entries = std::mem::take(&mut membership.entries);
         membership.own = 0;
         membership.digest = 0;
+        if let Some(waiting) = &mut membership.waiting {
+            index.waiting -= entries;
+            waiting.clear();
+        }
         index.note_participation(membership);
     }
 }
@@ -423,7 +438,7 @@ fn start_chain(
     event: &Stored,
     mask: u64,
 ) -> Option<Chain> {
-    let Some(parent) = event.parent else {
+    let Some(parent) = event.parent.filter(|_| !event.by_hash) else {
         let membership = index.join(publisher, event.lora_name);
         return Some(Chain { membership, prefix: None, slot: None });
     };
@@ -442,11 +457,14 @@ fn refusal(publisher: &Publisher, event: &Stored) -> Option<Counter> {
     if !event.forms_prefix {
         return Some(Counter::SkippedGroup);
     }
-    if event.tokens.is_empty() {
+    if event.is_placeholder() {
         return None;
     }
     if event.block_size != publisher.stream.block_size {
         return Some(Counter::BlockSizeMismatch);
+    }
+    if event.by_hash || !event.aliases.is_empty() {
+        return (!event.tokens.is_empty()).then_some(Counter::TokenCountMismatch);
     }
     // Both factors are below 2**61 and 2**32, so the product takes more than 64 bits.
     if event.tokens.len() as u128 != 4 * blocks as u128 * u128::from(event.block_size) {

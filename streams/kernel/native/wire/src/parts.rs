@@ -118,7 +118,7 @@ struct Piece<'a> {
     first: usize,
     kind: Kind,
     hashes: &'a [[u8; 8]],
-    has_tokens: bool,
+    is_placeholder: bool,
     group: i128,
 }
 
@@ -131,6 +131,8 @@ struct Event<'a> {
     parent: Option<&'a [u8]>,
     block_size: i128,
     group: i128,
+    by_hash: bool,
+    has_aliases: bool,
     extra_keys: Option<Vec<&'a [u8]>>,
     /// The type and the sequence; then all that is not named above but the group.
     head: Vec<&'a [u8]>,
@@ -149,6 +151,8 @@ impl<'a> Event<'a> {
             parent: None,
             block_size: 0,
             group: 0,
+            by_hash: false,
+            has_aliases: false,
             extra_keys: None,
             head: Vec::new(),
             others: Vec::new(),
@@ -162,6 +166,8 @@ impl<'a> Event<'a> {
                 b"tokens" => event.tokens = reader.bin()?,
                 b"extra_keys" => event.extra_keys = Some(read_keys(reader)?),
                 b"group" => event.group = reader.int()?,
+                b"by_hash" => event.by_hash = reader.bool()?,
+                b"aliases" => event.has_aliases = !reader.bin()?.is_empty(),
                 b"block_size" => event.block_size = reader.int()?,
                 b"type" => event.kind = kind_of(reader.str_bytes()?),
                 _ => reader.skip()?,
@@ -189,8 +195,10 @@ impl<'a> Event<'a> {
         first: usize,
         hashes: &'a [[u8; 8]],
     ) -> Piece<'a> {
-        let has_tokens = !self.tokens.is_empty();
-        Piece { encoded, source, first, kind: self.kind, hashes, has_tokens, group: self.group }
+        let kind = self.kind;
+        let is_unnamed = self.tokens.is_empty() && !self.by_hash && !self.has_aliases;
+        let is_placeholder = kind == Kind::Stored && is_unnamed;
+        Piece { encoded, source, first, kind, hashes, is_placeholder, group: self.group }
     }
 
     /// Whether it says of each of its blocks what it says, whatever becomes of the others.
@@ -211,7 +219,7 @@ impl<'a> Event<'a> {
             Kind::Stored => {
                 let tokens = [0, 4 * self.block_size * blocks as i128];
                 let fits = tokens.contains(&(self.tokens.len() as i128));
-                blocks > 0 && fits && (keys == 0 || keys == blocks)
+                blocks > 0 && !self.has_aliases && fits && (keys == 0 || keys == blocks)
             }
             Kind::Removed => blocks > 0,
             Kind::Other => false,
@@ -304,8 +312,7 @@ fn read_keys<'a>(reader: &mut Reader<'a>) -> Result<Vec<&'a [u8]>> {
 
 /// Whether each piece has to be in one part with the one before it; empty where none has.
 fn joined(pieces: &[Piece]) -> Vec<bool> {
-    let is_placeholder = |piece: &Piece| piece.kind == Kind::Stored && !piece.has_tokens;
-    if !pieces.iter().any(is_placeholder) {
+    if !pieces.iter().any(|piece| piece.is_placeholder) {
         return Vec::new();
     }
     let removals = pieces.iter().filter(|piece| piece.kind == Kind::Removed);
@@ -316,7 +323,7 @@ fn joined(pieces: &[Piece]) -> Vec<bool> {
             for hash in piece.hashes {
                 removed_at.entry((piece.group, *hash)).or_insert(at);
             }
-        } else if is_placeholder(piece) {
+        } else if piece.is_placeholder {
             for hash in piece.hashes {
                 if let Some(&since) = removed_at.get(&(piece.group, *hash)) {
                     spans[since + 1] += 1;
