@@ -19,7 +19,7 @@ ARGS ?=
 DYNAMO ?= ai-dynamo-runtime==1.6.1
 JOBS ?= 3
 
-.PHONY: help run install test fuzz losses check fmt bench bench-check peers plots mutants kafka clean
+.PHONY: help run install test fuzz losses check fmt bench bench-check peers engines publishers plots mutants kafka clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -77,6 +77,12 @@ peers: .make/peers ## install what we are measured beside, in an environment of 
 	@.make/dynamo.new/bin/pip install --quiet --disable-pip-version-check "$(DYNAMO)"
 	@mv .make/dynamo.new .make/dynamo
 	@touch .make/peers
+
+engines: .make/dev ## fetch the publishers of released engines, one file of each package
+	$(BIN)/python -m devtools.publishers fetch
+
+publishers: .make/dev ## try all publishers, and write the table of docs/publishers.md
+	$(BIN)/python -m devtools.publishers table --write
 
 plots: .make/dev ## measure queries, and draw the pictures of docs/performance.md
 	@$(MAKE) --no-print-directory peers || echo "==> going on without $(DYNAMO)"

@@ -14,7 +14,9 @@ import asyncio
 from enum import Enum
 from typing import NamedTuple
 
-from schemas.answer_states import Doubt
+from bridge.engine_http.engine import can_ask
+from bridge.engine_http.watch import EngineWatch
+from schemas.answer_states import Activity, Doubt
 from schemas.limits import (
     CHECK_AGAIN_S,
     CHECK_DOUBLINGS_MAX,
@@ -31,6 +33,7 @@ from schemas.limits import (
     RECEIVED_LATE_S,
     WATCH_LATE_S,
 )
+from schemas.positions import ProcessMark
 from schemas.registration import Registration
 
 
@@ -79,6 +82,21 @@ class Doubted(NamedTuple):
     since: float
 
 
+class Acting(NamedTuple):
+    """What a publisher does, and since when, Unix seconds."""
+
+    activity: Activity
+    since: float
+
+
+class Said(NamedTuple):
+    """What was last written of a publisher into the log."""
+
+    doubted: Doubted
+    acting: Acting | None
+    process: ProcessMark | None
+
+
 class Followed:
     """See the module.
 
@@ -89,6 +107,9 @@ class Followed:
         held_since: when the first batch came that waits for a check.
         interrupted: whether a repair was ended before its engine had said all.
         said: what was last written of it into the log.
+        engine: what its HTTP address says; None where it has none.
+        replay_endpoint: of its registration, or what its engine has said; "" where there is none.
+        has_no_endpoint: whether its engine was asked where it publishes, and does not say.
         rests_until: until then a look at it changes nothing but `as_of`, unless its link changes or
             something comes of it; 0 where it is to be looked at.
         as_of: where it is confirmed: the log, or what waits for it, has all that it had published
@@ -101,8 +122,11 @@ class Followed:
         "_asked_at",
         "_asked_link",
         "_asked_unplaced",
+        "_began_at",
+        "_compare_at",
         "_confirmed_link",
         "_connected",
+        "_distrusted_at",
         "_doubt",
         "_doubted",
         "_failures",
@@ -115,15 +139,20 @@ class Followed:
         "_proven_link",
         "_settled_at",
         "_settled_unplaced",
+        "_unmatched",
         "_unplaced",
         "_up_at",
+        "acting",
         "as_of",
+        "engine",
+        "has_no_endpoint",
         "held_since",
         "interrupted",
         "is_check",
         "live",
         "registration",
         "repair",
+        "replay_endpoint",
         "rests_until",
         "said",
     )
@@ -135,7 +164,12 @@ class Followed:
         self.is_check = False
         self.held_since: float | None = None
         self.interrupted = False
-        self.said: Doubted | None = None
+        self.said: Said | None = None
+        self.replay_endpoint = registration.replay_endpoint
+        self.has_no_endpoint = False
+        has_http = bool(registration.http_url) and can_ask(registration.kind)
+        self.engine = EngineWatch() if has_http else None
+        self.acting = Acting(Activity.DISCONNECTED, 0.0)
         self.rests_until = 0.0
         self.as_of = 0.0
         self._connected = self._is_doubted = self._is_behind = False
@@ -144,15 +178,21 @@ class Followed:
         self._asked_link = self._confirmed_link = self._proven_link = 0
         self._doubt = self._first_doubt
         self._doubted: Doubted | None = None
-        self._failures = 0
+        self._failures = self._unmatched = 0
         self._settled_at = 0.0
-        self._up_at = self._heard_at = self._asked_at = self._ask_at = 0.0
+        self._up_at = self._heard_at = self._asked_at = self._ask_at = self._compare_at = 0.0
+        self._began_at = self._distrusted_at = 0.0
         self._heard_as_of = 0.0
 
     @property
     def can_replay(self) -> bool:
         """Whether its engine can be asked for what it has sent."""
-        return bool(self.registration.replay_endpoint)
+        return bool(self.replay_endpoint)
+
+    @property
+    def can_ask(self) -> bool:
+        """Whether its engine can be asked anything, so that a link that comes up is no doubt."""
+        return self.can_replay or self.engine is not None
 
     def cancel_repair(self) -> None:
         """Ends the repair under way, if there is one; what waits goes on waiting."""
@@ -182,15 +222,29 @@ class Followed:
         if look.messages != self._messages:
             self._messages, self._heard_at = look.messages, now
             self._heard_as_of = look.received_until
+            if self.engine is not None:
+                self.engine.heard()
+            if self._doubt is Doubt.REPLAY_UNMATCHED:
+                self._ask_at = min(self._ask_at, self._compare_at)
         if look.proven_link == look.links > 0 and look.links != self._proven_link:
             self._proven_link = self._confirmed_link = look.links
         self.as_of = look.received_until - (look.late_s if self._is_heard(now) else 0.0)
         if self.can_replay and self._asked_at < self._heard_at:
             self.as_of = min(self.as_of, self._heard_as_of)
+        activity = self._activity(now)
+        if self.acting.activity is not activity or not self.acting.since:
+            self.acting = Acting(activity, wall_now)
         doubt = self._doubt_of(now, look)
         if self._doubted is None or self._doubted.doubt is not doubt:
             self._doubted = Doubted(doubt, wall_now)
         self.rests_until = self._rest(now, look)
+
+    def _activity(self, now: float) -> Activity:
+        if not self._connected:
+            return Activity.DISCONNECTED
+        if not self.live or (self.repair is not None and not self.is_check):
+            return Activity.REPLAYING
+        return Activity.ACTIVE if self._is_heard(now) else Activity.SILENT
 
     def _rest(self, now: float, look: Look) -> float:
         """See `rests_until`; bounded, for whatever may have been forgotten here."""
@@ -208,15 +262,23 @@ class Followed:
             if self._asked_at < self._heard_at:  # as of then is all that is known
                 return 0.0
             rests_until = min(rests_until, self._asks_at())
+        if self._connected and self.engine is not None:
+            rests_until = min(rests_until, self.inquires_at())
+            if self._asked_link != self._links:
+                rests_until = min(rests_until, self._asks_at())
         return rests_until
 
     def _doubt_of(self, now: float, look: Look) -> Doubt | None:
         if not self.live:
             return Doubt.CATCHING_UP
         if not look.connected:
-            return Doubt.LINK_DOWN
+            return Doubt.NO_ENDPOINT if self.has_no_endpoint else Doubt.LINK_DOWN
         if self.repair is not None and not self.is_check:
             return Doubt.CATCHING_UP
+        if self.engine is not None and self.engine.is_changed:
+            return Doubt.PROCESS_CHANGED
+        if self._is_away(now):
+            return Doubt.ENGINE_AWAY
         if self._confirmed_link != look.links or look.is_doubted:
             return self._doubt if self._asked_link == look.links else self._first_doubt
         if look.unplaced > self._settled_unplaced:
@@ -239,7 +301,7 @@ class Followed:
 
     @property
     def _first_doubt(self) -> Doubt:
-        return Doubt.CATCHING_UP if self.can_replay else Doubt.NO_REPLAY
+        return Doubt.CATCHING_UP if self.can_ask else Doubt.NO_REPLAY
 
     @property
     def doubted(self) -> Doubted:
@@ -249,11 +311,13 @@ class Followed:
     @property
     def has_news(self) -> bool:
         """Whether that differs from what was last written of it into the log."""
-        return self.said != self.doubted
+        return self.said is None or self.said.doubted != self.doubted
 
-    def note_said(self, reason: str, since: float) -> None:
-        """This was written of it into the log."""
-        self.said = Doubted(Doubt(reason) if reason else None, since)
+    @property
+    def says(self) -> Said:
+        """What there is to say of it."""
+        process = None if self.engine is None else self.engine.known
+        return Said(self.doubted, self.acting if self.acting.since else None, process)
 
     def begin_again(self) -> None:
         """The log has something else of it than what was known: nothing is known any more."""
@@ -266,6 +330,7 @@ class Followed:
         what the system has kept of the others has to be received first.
         """
         self._settled_at = now + PAUSE_SETTLE_S
+        self._distrusted_at = now
         self.rests_until = 0.0
         if self.can_replay:
             self.begin_again()
@@ -292,7 +357,7 @@ class Followed:
         """What is to be asked now."""
         if (
             not self.live
-            or not self.can_replay
+            or not self.can_ask
             or not self._connected
             or self._is_behind  # a replay must not overtake what has arrived
             or not self._links
@@ -302,7 +367,7 @@ class Followed:
             return Ask.NOTHING
         if self._asked_link != self._links:
             return Ask.REPAIR
-        return Ask.CHECK
+        return Ask.CHECK if self.can_replay else Ask.NOTHING
 
     def _asks_at(self) -> float:
         """When its engine is to be asked, as far as that is a matter of time."""
@@ -317,28 +382,84 @@ class Followed:
         last = self._asked_at if asked_of_last else self._heard_at
         return max(from_then, last + (CHECK_AGAIN_S if asked_of_last else CHECK_SILENCE_S))
 
+    # Asking over HTTP
+
+    def _is_away(self, now: float) -> bool:
+        is_asked = self.engine is not None and not self._is_heard(now)
+        return is_asked and self.engine is not None and self.engine.is_away
+
+    def probes(self, now: float) -> bool:
+        """Whether its engine is to be asked whether it is there: it is silent, and no replay socket
+        tells.
+        """
+        engine = self.engine
+        return (
+            engine is not None
+            and self.live
+            and self._connected
+            and self.repair is None
+            and not self._is_heard(now)
+            and (self.fails or not self.can_replay)
+            and now >= engine.probes_at
+        )
+
+    def reads_process(self, now: float) -> bool:
+        """Whether its engine is to be asked which process it is."""
+        engine = self.engine
+        is_up = self.live and self._connected and self._links > 0
+        return engine is not None and is_up and now >= engine.reads_at(self._links)
+
+    def inquires_at(self) -> float:
+        """When its engine is to be asked either, as far as that is a matter of time."""
+        engine = self.engine
+        assert engine is not None
+        reads_at = engine.reads_at(self._links)
+        if self.can_replay and not self.fails:
+            return reads_at
+        return min(reads_at, max(self._heard_at + CHECK_SILENCE_S, engine.probes_at))
+
     def begin_asking(self, now: float, *, heard: int) -> int:
         """A repair begins, after the link `heard` has brought a message; returns the link that it
         may confirm, 0 for none.
         """
         self.rests_until = 0.0
+        self._began_at = now
         settled = now >= self._up_at + LINK_SETTLE_S or heard == self._links
         self._asked_link = self._links if settled and self._connected else 0
         self._asked_unplaced = self._unplaced
         return self._asked_link
 
     def answered(self, now: float, link: int, doubt: Doubt | None) -> None:
-        """A repair that began on this link has ended, and confirms the publisher or not."""
+        """A repair that began on this link has ended, and confirms the publisher or not: as of when
+        it began, for its engine may have given the answer then. One that was under way while this
+        process was paused says nothing of what was sent meanwhile.
+        """
         self.rests_until = 0.0
+        if doubt is None and self._began_at < self._distrusted_at:
+            self._asked_link, self._ask_at = 0, now
+            return
         if doubt is None:
-            self._failures, self._ask_at = 0, now
+            self._failures, self._unmatched, self._ask_at = 0, 0, now
+            if self.engine is not None:
+                self.engine.heard()
             if link and link == self._links and self._connected:
-                self._confirmed_link, self._asked_at = link, now
+                self._confirmed_link, self._asked_at = link, self._began_at
                 self._settled_at = 0.0
                 self._settled_unplaced = self._asked_unplaced
             return
+        if not self.can_replay:  # nothing was asked of it that it could answer another time
+            self._doubt = Doubt.NO_REPLAY
+            return
+        if doubt is Doubt.REPLAY_UNMATCHED:
+            # It answers well; the next batch that comes live is what its replay is to show.
+            self._failures, self._doubt = 0, doubt
+            self._ask_at = now + min(CHECK_RETRY_S * 2.0**self._unmatched, CHECK_AGAIN_S)
+            self._compare_at = now + CHECK_RETRY_S
+            self._unmatched = min(self._unmatched + 1, CHECK_DOUBLINGS_MAX)
+            return
+        self._unmatched = 0
         self._ask_at = now + min(CHECK_RETRY_S * self._doublings, CHECK_RETRY_MAX_S)
         self._failures += 1
-        self._doubt = doubt if self.can_replay else Doubt.NO_REPLAY
-        if self._failures >= CHECK_FAILURES_MAX and self.can_replay:
+        self._doubt = doubt
+        if self._failures >= CHECK_FAILURES_MAX:
             self._confirmed_link = 0

@@ -13,9 +13,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
-from bridge.followed import Followed
+import msgspec
+
+from bridge.followed import Acting, Doubted, Followed, Said
 from bridge.ports import Watched
-from schemas.answer_states import Doubt
+from schemas.answer_states import Activity, Doubt
 from schemas.identities import PublisherKey, StreamKey
 from schemas.limits import (
     BRIDGE_NAME_RANDOM_BYTES,
@@ -132,9 +134,9 @@ class Heartbeats:
             for publisher in partition.released
         ]
         for publisher, followed in partition.followed.items():
-            if complete or followed.has_news:
-                doubt, since = followed.doubted
-                reports.append(Report(publisher.stream, publisher.dp_rank, doubt or "", since))
+            says = followed.says
+            if complete or says != followed.said:
+                reports.append(_report(publisher, says))
         return HeartbeatRecord(
             bridge=self.bridge,
             uptime=now - self._started_at,
@@ -172,9 +174,26 @@ class Heartbeats:
         for report in record.reports:
             followed = partition.followed.get(report.publisher)
             if followed is not None:
-                followed.note_said(report.reason, report.since)
+                followed.said = _said(report)
             elif report.reason == Doubt.NOT_FOLLOWED:
                 partition.released.pop(report.publisher, None)
+
+
+def _report(publisher: PublisherKey, says: Said) -> Report:
+    doubt, since = says.doubted
+    report = Report(publisher.stream, publisher.dp_rank, doubt or "", since, process=says.process)
+    if says.acting is None:
+        return report
+    activity, activity_since = says.acting
+    return msgspec.structs.replace(report, activity=activity, activity_since=activity_since)
+
+
+def _said(report: Report) -> Said:
+    doubted = Doubted(Doubt(report.reason) if report.reason else None, report.since)
+    acting = None
+    if report.activity:
+        acting = Acting(Activity(report.activity), report.activity_since)
+    return Said(doubted, acting, report.process)
 
 
 def _confirmed(followed: Mapping[PublisherKey, Followed]) -> dict[PublisherKey, Followed]:

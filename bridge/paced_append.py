@@ -96,12 +96,19 @@ class PacedAppend:
         else:
             await self._write(*self._take(records), ask_again=ask_again)
 
-    def begin_paced(self, records: Sequence[SequencedRecord]) -> None:
-        """The same, in a task of its own."""
-        if self.at_once or self._is_small(records):
+    def begin_paced(self, records: Sequence[SequencedRecord], since: float) -> None:
+        """The same, in a task of its own.
+
+        Args:
+            records: of one publisher.
+            since: when the first of what they say came, monotonic seconds.
+        """
+        if self.has_room_for(records):
             self.append(records)
         else:
-            task = asyncio.create_task(self._write_alone(*self._take(records)))
+            publisher, waiting = self._take(records)
+            waiting.since = since
+            task = asyncio.create_task(self._write_alone(publisher, waiting))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -157,6 +164,10 @@ class PacedAppend:
         if waiting is not None:
             waiting.records.clear()
             self._when_ended(publisher)
+
+    def has_room_for(self, records: Sequence[SequencedRecord]) -> bool:
+        """Whether the records would be handed over at once."""
+        return self.at_once or self._is_small(records)
 
     def _is_small(self, records: Sequence[SequencedRecord]) -> bool:
         return sum(map(_size, records)) <= self._sink.turn_bytes

@@ -72,6 +72,12 @@ class Receiver(Protocol):
         """Connects to the publisher; RegistrationError where that is impossible."""
         ...
 
+    def follow_once(self, registration: Registration) -> None:
+        """The same over one link, in place of one that has ended: once this one has, another
+        process may have the address, so it is not connected to again.
+        """
+        ...
+
     def unfollow(self, publisher: PublisherKey) -> None:
         """Disconnects from the publisher; nothing of it arrives afterwards."""
         ...

@@ -30,22 +30,26 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from bridge.bulk_pump import BulkPump
+from bridge.engine_http.discovery import Discovery
+from bridge.engine_http.engine import EngineHttp, check_http
+from bridge.engine_http.inquiries import EngineSource, Inquiries
+from bridge.engine_http.watch import EngineWatch, Life
 from bridge.followed import Ask, Followed, Look
 from bridge.held_back import HeldBack
 from bridge.pace import Pace
 from bridge.paced_append import PacedAppend
 from bridge.ports import Receiver, RecordSink, ReplaySource
+from bridge.sequencing.anchor import Anchor
 from bridge.sequencing.bulk import Bulk
 from bridge.sequencing.causes import MISSED, NOT_FOLLOWED, RECONNECTED
-from bridge.sequencing.lane import Anchor
-from bridge.sequencing.replay_client import Replayer
+from bridge.sequencing.replay_client import Emit, Replayer
 from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.inbox import Inbox
 from bridge.sockets.raw_message import RawMessage
 from bridge.sockets.reader import MessageReader
 from bridge.sockets.subscriber import Subscriber
 from bridge.supervision import cancel, keep
-from bridge.wire.batch import read_frames
+from bridge.wire.batch import read_sequence
 from bridge.wire.drop_reasons import DropReason
 from schemas.answer_states import Doubt
 from schemas.arrays import ArrayPacker
@@ -64,7 +68,7 @@ from schemas.limits import (
     WATCH_LATE_S,
     WATCH_PAUSED_S,
 )
-from schemas.positions import NO_CURSOR, Cursor
+from schemas.positions import NO_CURSOR, Cursor, ProcessMark
 from schemas.records import SequencedRecord
 from schemas.registration import Registration
 
@@ -82,7 +86,7 @@ class Pump:
         reader: of sockets; likewise.
         window_s: how long batches are collected for one record, 0 for not at all.
         loop: that it will run on; None: the running one.
-        receiver, replayer: others than sockets, for tests.
+        receiver, replayer, engines: others than sockets, for tests.
 
     Attributes:
         followed: the publishers.
@@ -100,6 +104,7 @@ class Pump:
         loop: asyncio.AbstractEventLoop | None = None,
         receiver: Receiver | None = None,
         replayer: ReplaySource | None = None,
+        engines: EngineSource | None = None,
     ) -> None:
         self.inbox = Inbox(when_filled=self._wake)
         self.subscriber = Subscriber(self.inbox, reader) if receiver is None else receiver
@@ -123,6 +128,19 @@ class Pump:
             on_fault=self._count_fault,
         )
         self.replayer = Replayer(self.sequencer) if replayer is None else replayer
+        self.engine_http: EngineSource = EngineHttp() if engines is None else engines
+        self.inquiries = Inquiries(
+            self.engine_http,
+            self.subscriber,
+            on_answer=self._engine_answered,
+            on_fault=self._count_fault,
+        )
+        self.discovery = Discovery(
+            self.engine_http,
+            self.subscriber,
+            connect=lambda found: self._call(self.subscriber.follow_once, found),
+            on_fault=self._count_fault,
+        )
         self.followed: dict[PublisherKey, Followed] = {}
         self._own_faults = 0
         self._calls = ThreadPoolExecutor(1, "reprise-links")
@@ -202,6 +220,8 @@ class Pump:
         ]
         self._bulk_pump.close()
         await cancel(*repairs, *self._bulk_pump.tasks)
+        await self.inquiries.close()
+        await self.discovery.close()
         await self._paced.close()
         await asyncio.to_thread(self.subscriber.stop)
         self._calls.shutdown(wait=False, cancel_futures=True)
@@ -299,7 +319,7 @@ class Pump:
         """
         for publisher, heads in self.inbox.take_overflowed().items():
             try:
-                sequence, _ = read_frames([*heads, b""])
+                sequence = read_sequence(heads)
             except FrameError:
                 continue  # it had no place in the stream
             followed = self.followed.get(publisher)
@@ -354,10 +374,15 @@ class Pump:
                 `unfollow` forgets it.
         """
         publisher = registration.publisher
-        self.sequencer.add(registration, repairs=bool(registration.replay_endpoint))
+        followed = Followed(registration)
+        self.sequencer.add(registration, repairs=followed.can_ask)
         self.sequencer.hold(publisher)
-        self.followed[publisher] = Followed(registration)
-        await self._call(self.subscriber.follow, registration)
+        self.followed[publisher] = followed
+        check_http(registration)
+        if registration.has_url:
+            self.discovery.add(followed)
+        else:
+            await self._call(self.subscriber.follow, registration)
 
     async def connect_again(self, registration: Registration) -> None:
         """Connects to a followed publisher, where that has failed before.
@@ -365,6 +390,8 @@ class Pump:
         Raises:
             RegistrationError: it failed again.
         """
+        if registration.has_url:
+            return
         with contextlib.suppress(RegistrationConflictError):  # it has not failed
             await self._call(self.subscriber.follow, registration)
 
@@ -376,6 +403,8 @@ class Pump:
         """
         self.followed.pop(publisher).cancel_repair()
         self._checks.pop(publisher, None)
+        self.inquiries.forget(publisher)
+        self.discovery.remove(publisher)
         self._bulk.discard(publisher)
         self._paced.discard(publisher)
         self.held_back.discard(publisher)
@@ -398,8 +427,19 @@ class Pump:
         self._checks.pop(publisher, None)
         self.sequencer.hold(publisher)
 
-    def begin(self, publisher: PublisherKey, anchor: Anchor) -> None:
-        """The log has the publisher's batches up to `anchor`: what came after it is asked for."""
+    def begin(
+        self, publisher: PublisherKey, anchor: Anchor, *, process: ProcessMark | None = None
+    ) -> None:
+        """The log has the publisher's batches up to `anchor`: what came after it is asked for.
+
+        Args:
+            publisher: followed.
+            anchor: that batch.
+            process: what the log says of the engine's process, or None.
+        """
+        engine = self.followed[publisher].engine
+        if engine is not None and process is not None:
+            engine.remember(process)
         if anchor != self.sequencer.anchor(publisher):
             self.followed[publisher].begin_again()  # what was confirmed is not what the log has
         self.sequencer.place(publisher, anchor, away=NOT_FOLLOWED)
@@ -417,15 +457,22 @@ class Pump:
         else:
             self.resume(publisher)
 
-    def resume(self, publisher: PublisherKey) -> None:
-        """The log has all that is to be had of the publisher: what waits follows."""
+    def resume(self, publisher: PublisherKey, *, since: float | None = None) -> None:
+        """The log has all that is to be had of the publisher: what waits follows.
+
+        Args:
+            publisher: followed.
+            since: when the first of that came, monotonic seconds; None where that is not known: the
+                publisher is not confirmed then before all of it has been handed over.
+        """
         followed = self.followed[publisher]
         followed.live = True
         records = self._resume_some(publisher)
-        if self.sequencer.is_resuming(publisher):
+        is_unknown = since is None and not self._paced.has_room_for(records)
+        if self.sequencer.is_resuming(publisher) or is_unknown:
             followed.repair = asyncio.create_task(self._resume_rest(publisher, followed, records))
         else:
-            self._paced.begin_paced(records)
+            self._paced.begin_paced(records, time.monotonic() if since is None else since)
             self._repair_gaps()
 
     def _resume_some(self, publisher: PublisherKey) -> Sequence[SequencedRecord]:
@@ -442,7 +489,13 @@ class Pump:
         self, publisher: PublisherKey, followed: Followed, records: Sequence[SequencedRecord]
     ) -> None:
         """The same, of all that is left after these records."""
-        await self._resume_after(publisher, records)
+        try:
+            await self._resume_after(publisher, records)
+        except Exception:
+            self._count_fault()
+            _logger.exception(
+                "Unexpected error while records of %s waited; all were handed over", publisher
+            )
         followed.repair = None
         self._go_on_repairing(publisher)
 
@@ -504,8 +557,10 @@ class Pump:
         link = followed.begin_asking(now, heard=self.sequencer.link(publisher))
         doubt: Doubt | None = Doubt.NO_REPLAY
         try:
+            if followed.engine is not None:
+                await self._settle_process(publisher, followed, followed.engine, emit)
             if followed.can_replay:
-                endpoint = followed.registration.replay_endpoint
+                endpoint = followed.replay_endpoint
                 doubt = await self.replayer.repair(publisher, endpoint, emit)
         except Exception:
             self._count_fault()
@@ -521,6 +576,58 @@ class Pump:
         followed.repair = None
         followed.answered(now, link, doubt)
         self._go_on_repairing(publisher)
+
+    async def _settle_process(
+        self, publisher: PublisherKey, followed: Followed, engine: EngineWatch, emit: Emit
+    ) -> None:
+        """Asks which process the engine is, where this link has not told. Where it is not the one
+        that the log has, its incarnation begins, of which everything is to be replayed.
+        """
+        await self.inquiries.process_read(followed.registration, engine)
+        self._note_link(publisher)
+        if self._judge(publisher, engine) is not Life.OTHER:
+            return
+        link = self.subscriber.links(publisher)
+        _logger.info("%s is of another process than before: beginning a new incarnation", publisher)
+        began = self.sequencer.begin_process(
+            publisher, time.time(), last_link=engine.known_link, link=link
+        )
+        for records in began:
+            await emit(records)
+        engine.begin(self.sequencer.cursor(publisher).incarnation)
+
+    def _judge(self, publisher: PublisherKey, engine: EngineWatch) -> Life:
+        """What its HTTP address says of what comes of the publisher now."""
+        sequencer, link = self.sequencer, self.subscriber.links(publisher)
+        if not self.subscriber.connected(publisher):
+            return Life.UNKNOWN
+        life = engine.judge(
+            link,
+            sequencer.cursor(publisher).incarnation,
+            sequencer.proven(publisher),
+            is_proven=sequencer.proven_link(publisher) == link,
+        )
+        if life is Life.SAME:
+            sequencer.know_link(publisher, link)
+        return life
+
+    def _inquire(self, publisher: PublisherKey, followed: Followed, now: float) -> None:
+        """Asks its engine over HTTP what is to be asked now, and judges by what it has said."""
+        engine = followed.engine
+        if engine is None or self.inquiries.is_asking(publisher):
+            return
+        if followed.reads_process(now):
+            self.inquiries.read_process(followed.registration, engine)
+        elif followed.probes(now):
+            self.inquiries.probe(followed.registration, engine)
+        is_at_rest = followed.live and followed.repair is None
+        if is_at_rest and self._judge(publisher, engine) is Life.OTHER:
+            self.repair(publisher)
+
+    def _engine_answered(self, publisher: PublisherKey) -> None:
+        followed = self.followed.get(publisher)
+        if followed is not None:
+            followed.rests_until = 0.0
 
     async def _arrived_taken(self, publisher: PublisherKey) -> None:
         """Waits until what has arrived of the publisher is held: another bridge may have written it
@@ -561,7 +668,7 @@ class Pump:
             self._promote(publisher, followed)
             if patience_s:
                 followed.answered(now, 0, Doubt.REPLAY_SILENT)
-            self.resume(publisher)
+            self.resume(publisher, since=followed.held_since)
 
     def _repair_gaps(self) -> None:
         """Starts to repair the publishers that the sequencer now holds at a gap."""
@@ -587,6 +694,7 @@ class Pump:
         if self._checks:
             self._end_checks(now)
         self.held_back.watch()
+        self.discovery.watch(now)
         received_until, changed = self.subscriber.changed()
         for publisher in changed:
             if publisher in self.followed:
@@ -603,6 +711,7 @@ class Pump:
                 self.repair(publisher, cause=RECONNECTED)
             elif ask is Ask.CHECK and self._may_check(followed):
                 self.repair(publisher, is_check=True)
+            self._inquire(publisher, followed, now)
         self.watched_at = now
 
     def _received_until(self, publisher: PublisherKey) -> tuple[float, bool]:

@@ -23,6 +23,7 @@ from bridge.heartbeats import Heartbeats
 from bridge.membership.cursors import Cursors
 from bridge.membership.ownership import Ownership
 from bridge.membership.registry_reader import RegistryReader
+from bridge.memory.watch import MemorySettings, MemoryStatus, MemoryWatch
 from bridge.pump import Pump
 from bridge.sequencing.counters import PublisherCounters
 from bridge.sockets.reader import MessageReader
@@ -48,6 +49,7 @@ from schemas.limits import (
     SESSION_MIN_S,
     SPOOL_BYTES_MAX,
 )
+from schemas.memory import MemoryRecord
 from schemas.registration import Registration
 
 _logger = logging.getLogger(__name__)
@@ -63,6 +65,7 @@ class BridgeSettings(msgspec.Struct, frozen=True, kw_only=True):
         window_ms: how long batches are collected for one record, 0 for not at all.
         spool_bytes: bound on the spool.
         session_s: a bridge without a heartbeat for so long loses its publishers to the others.
+        memory: where segments of memory are; None for nowhere.
     """
 
     kafka: KafkaSettings
@@ -71,6 +74,7 @@ class BridgeSettings(msgspec.Struct, frozen=True, kw_only=True):
     window_ms: int = RECORD_WINDOW_MS
     spool_bytes: int = SPOOL_BYTES_MAX
     session_s: float = BRIDGE_SESSION_S
+    memory: MemorySettings | None = None
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError where a value cannot be used."""
@@ -98,6 +102,7 @@ class BridgeStatus(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         partitions: of the registry, that this bridge owns.
         queue_bytes: of records that are neither acknowledged nor in the spool.
+        memory: of the segments that it looks at; None where it does not.
     """
 
     partitions: list[int]
@@ -105,6 +110,7 @@ class BridgeStatus(msgspec.Struct, frozen=True, kw_only=True):
     spool_records: int
     spool_bytes: int
     queue_bytes: int
+    memory: MemoryStatus | None = None
 
 
 class Bridge:
@@ -144,6 +150,8 @@ class Bridge:
             may_write=lambda: self.registry.has_lease,
             make_heartbeat=lambda partition: self.heartbeats.make(partition),
             on_heartbeat=lambda partition, record: self.heartbeats.written(partition, record),
+            make_memory=self._make_memory,
+            on_memory=lambda record: None if self.memory is None else self.memory.written(record),
         )
         self.pump = Pump(
             self.writer, packer=packer, reader=reader, window_s=settings.window_ms / 1000
@@ -155,6 +163,10 @@ class Bridge:
             on_released=self._let_go_on,
         )
         self.heartbeats = Heartbeats(self.pump, self.writer.partition_of)
+        self.memory: MemoryWatch | None = None
+        if settings.memory is not None:
+            name = self.heartbeats.bridge
+            self.memory = MemoryWatch(settings.memory, bridge=name, conditions=self.conditions)
         self.ownership = Ownership(
             pump=self.pump,
             writer=self.writer,
@@ -224,14 +236,17 @@ class Bridge:
         looking = asyncio.create_task(
             keep("watch over workers", self.lag_watch.run, on_fault=count)
         )
+        watching = asyncio.create_task(
+            keep("watch over memory segments", self._watch_memory, on_fault=count)
+        )
         try:
             await self._stopping.wait()
-            await cancel(pumping, keeping, beating, looking)
+            await cancel(pumping, keeping, beating, looking, watching)
             await self._drain()
             await cancel(following)
         finally:
             await self.ownership.stop()
-            await cancel(pumping, keeping, beating, looking, following, sending)
+            await cancel(pumping, keeping, beating, looking, watching, following, sending)
 
     def stop(self) -> None:
         """Asks `run` to end; from the loop's thread, signal handlers included."""
@@ -272,10 +287,29 @@ class Bridge:
                 self.writer.beat(partition)
             await asyncio.sleep(HEARTBEAT_S)
 
+    async def _watch_memory(self) -> None:
+        if self.memory is None:
+            await asyncio.Event().wait()
+        else:
+            await self.memory.run(self._tell_memory)
+
+    def _tell_memory(self) -> None:
+        assert self.memory is not None, "somebody has looked"
+        due = self.memory.poller.due(time.monotonic())
+        for partition in set(map(self.writer.partition_of_segment, due)):
+            self.writer.tell_memory(partition)
+
+    def _make_memory(self, partition: int) -> list[MemoryRecord]:
+        records = () if self.memory is None else self.memory.records()
+        return [one for one in records if self.writer.partition_of_segment(one.key) == partition]
+
     async def _write_notes(self) -> None:
         if self.writer.is_late or not self.registry.has_lease:
             return
         self.cursors.advance(self.writer.ends())
+        for publisher, followed in self.pump.followed.items():
+            if followed.engine is not None:
+                self.cursors.note_process(publisher, followed.engine.known)
         for home, notes in self.cursors.take_notes().items():
             publishers = [publisher for publisher, _, _ in notes]
             try:
@@ -318,6 +352,7 @@ class Bridge:
             spool_records=self.spool.records,
             spool_bytes=self.spool.size_bytes,
             queue_bytes=self.writer.queue_bytes,
+            memory=None if self.memory is None else self.memory.status(),
         )
 
     def _status_of(self, publisher: PublisherKey) -> PublisherStatus:

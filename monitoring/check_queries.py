@@ -25,6 +25,8 @@ SOMETIMES: Final = frozenset(
         "reprise_worker_records_total",  # once the worker was given records
         "reprise_condition",  # once something is wrong
         "reprise_log_size_bytes",  # embedded
+        "reprise_memory_pressure",  # where a bridge looks at a directory of memory segments
+        "reprise_memory_segment_state",
         "reprise_kernel_blocks_total",  # once blocks were folded
         "reprise_http_requests_total",  # the query asks for answers other than 2xx
         "reprise_http_refused_total",  # once something was refused

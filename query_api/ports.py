@@ -9,6 +9,7 @@ from query_api.gaps import LedgerView
 from schemas.answer_states import AnswerState, Standing, Verdict
 from schemas.conditions import Condition, is_ready, problem
 from schemas.identities import PrefixScope, PublisherKey, StreamKey
+from schemas.memory import SegmentKey, SegmentStanding, SegmentState
 from schemas.positions import Position, PublisherState
 from schemas.registration import PublisherKind, Registration
 from streams.history.explain import Explanation, Question
@@ -31,12 +32,32 @@ class ServiceView(NamedTuple):
         state: what is folded of it.
         connected: None where this process cannot know, because another one's bridge follows it.
         standing: how far answers of it can be trusted.
+        acting: its `Activity`, or "" where that is not known; and since when, Unix seconds.
     """
 
     registration: Registration
     state: PublisherState
     connected: bool | None
     standing: Standing
+    acting: tuple[str, float] = ("", 0.0)
+
+
+class SegmentView(NamedTuple):
+    """One segment of memory for `/memory`.
+
+    Attributes:
+        key: its host and name.
+        state: what was read last.
+        standing: what that is worth now.
+        age_s: since it was read, seconds.
+        instances: the registrations that name it, sorted by service key.
+    """
+
+    key: SegmentKey
+    state: SegmentState
+    standing: SegmentStanding
+    age_s: float
+    instances: tuple[Registration, ...]
 
 
 class Lag(NamedTuple):
@@ -138,6 +159,12 @@ class View(Protocol):
 
     def ledgers(self) -> list[LedgerView]:
         """What became of the batches of each publisher."""
+        ...
+
+    def memory(self) -> list[SegmentView]:
+        """All segments of memory that are known, sorted by host and name. Cost O(segments), and of
+        each O(patterns that registrations name).
+        """
         ...
 
 

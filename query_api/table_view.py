@@ -1,10 +1,11 @@
 """The part of `query_api.ports.View` that every form answers from its table in the same way."""
 
 from collections.abc import Callable, Iterable, Mapping
-from time import monotonic
+from time import monotonic, time
 
 from query_api.gaps import LedgerView
-from query_api.ports import Positions, ServiceView
+from query_api.ports import Positions, SegmentView, ServiceView
+from query_api.segments import segment_views
 from schemas.answer_states import (
     BEHIND_LOG,
     DAMAGED_ROWS,
@@ -14,6 +15,7 @@ from schemas.answer_states import (
     badness,
 )
 from schemas.identities import PrefixScope, PublisherKey
+from schemas.memory import SegmentKey, SegmentState
 from schemas.positions import PublisherState
 from schemas.registration import Registration
 from streams.kernel.interface import ReadOnlyKernel
@@ -38,6 +40,10 @@ class TableView:
         connected: whether the link to a publisher is up; None where this process cannot know.
         ledgers: what became of each publisher's batches.
         clock: of `fresh_until`.
+        acting: what a publisher does, and since when; None where only its bridge knows, which has
+            written it into the log.
+        segments: what is known of segments of memory.
+        wall_clock: of these, Unix seconds.
     """
 
     _notify: Callable[[], None] = staticmethod(lambda: None)
@@ -55,7 +61,10 @@ class TableView:
         is_damaged: Callable[[PrefixScope], bool] = lambda scope: False,
         clock: Callable[[], float] = monotonic,
         connected: Callable[[PublisherKey], bool | None] = lambda publisher: None,
+        acting: Callable[[PublisherKey], tuple[str, float] | None] = lambda publisher: None,
         ledgers: Callable[[], Mapping[PublisherKey, Ledger]] = lambda: NO_LEDGERS,
+        segments: Callable[[], Mapping[SegmentKey, SegmentState]] = dict,
+        wall_clock: Callable[[], float] = time,
     ) -> None:
         self._kernel = kernel
         self._publishers = publishers
@@ -67,7 +76,10 @@ class TableView:
         self._is_damaged = is_damaged
         self._now = clock
         self._connected = connected
+        self._acting = acting
         self._ledgers = ledgers
+        self._segments = segments
+        self._wall_clock = wall_clock
 
     @property
     def kernel(self) -> ReadOnlyKernel:
@@ -102,11 +114,17 @@ class TableView:
 
     def instance_standings(self, scope: PrefixScope) -> dict[str, Standing]:
         """See `query_api.ports.View`."""
+        pools = {one.publisher for one in self._registrations() if one.is_pool}
         worst: dict[str, Standing] = {}
+        shared: list[Standing] = []
         for publisher in self._states().publishers(scope):
             name, standing = publisher.stream.instance_id, self.standing(publisher)
-            if name not in worst or badness(standing.state) > badness(worst[name].state):
-                worst[name] = standing
+            if publisher in pools:
+                shared.append(standing)
+            else:
+                worst[name] = _worse(worst.get(name, standing), standing)
+        for standing in shared:  # what every instance holds
+            worst = {name: _worse(one, standing) for name, one in worst.items()}
         return worst
 
     def standing(self, publisher: PublisherKey) -> Standing:
@@ -123,8 +141,12 @@ class TableView:
 
     def services(self) -> list[ServiceView]:
         """See `query_api.ports.View`."""
-        views = map(self._view, self._registrations())
-        return sorted(views, key=lambda view: view.registration.service_key)
+        views: dict[Registration, ServiceView] = {}
+        for view in map(self._view, self._registrations()):
+            # Of the members of a pool, the one that is worst, and the one that is least far.
+            known = views.get(view.registration, view)
+            views[view.registration] = max(known, view, key=_badness)
+        return sorted(views.values(), key=lambda view: view.registration.service_key)
 
     def ledgers(self) -> list[LedgerView]:
         """See `query_api.ports.View`."""
@@ -132,12 +154,27 @@ class TableView:
         known = list(self._ledgers().items())
         return [LedgerView(one, ledger, states.get(one)) for one, ledger in known]
 
+    def memory(self) -> list[SegmentView]:
+        """See `query_api.ports.View`."""
+        return segment_views(dict(self._segments()), self._registrations(), now=self._wall_clock())
+
     def _view(self, registration: Registration) -> ServiceView:
         publisher = registration.publisher
         state = self._publishers().get(publisher, PublisherState())
-        return ServiceView(
-            registration, state, self._connected(publisher), self.standing(publisher)
-        )
+        acting = self._acting(publisher)
+        if acting is None:
+            said = state.confirmation
+            acting = ("", 0.0) if said is None else (said.activity, said.activity_since)
+        connected, standing = self._connected(publisher), self.standing(publisher)
+        return ServiceView(registration.as_registered, state, connected, standing, acting)
+
+
+def _worse(one: Standing, other: Standing) -> Standing:
+    return other if badness(other.state) > badness(one.state) else one
+
+
+def _badness(view: ServiceView) -> tuple[int, int, int]:
+    return badness(view.standing.state), -view.state.incarnation, -view.state.sequence
 
 
 def _scope_of(publisher: PublisherKey) -> PrefixScope:

@@ -18,8 +18,8 @@ from schemas.events import BlockEvent
 from schemas.identities import PublisherKey
 from schemas.limits import CAPTURE_TOLD_RECORDS
 from schemas.records import (
+    BridgeRecord,
     EventsRecord,
-    HeartbeatRecord,
     Record,
     RegisteredRecord,
     SequencedRecord,
@@ -116,7 +116,7 @@ class BlockEvents:
             self.records += 1
             try:
                 record = decode_log_record(entry.value)
-                if isinstance(record, HeartbeatRecord):
+                if isinstance(record, BridgeRecord):
                     continue
                 if isinstance(record, RegisteredRecord | UnregisteredRecord):
                     forgets = isinstance(record, UnregisteredRecord)

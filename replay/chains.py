@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, Optional
 
 from xxhash import xxh3_64_intdigest
 
-from schemas.events import PREFIX_SPEC_KINDS, Stored, is_placeholder
+from schemas.events import PREFIX_SPEC_KINDS, TOKEN_HASH_SEED, Stored, is_placeholder
 from schemas.identities import PublisherKey
 from schemas.limits import CHAINED_BLOCKS_MAX
 
@@ -72,18 +72,19 @@ class Chains:
             found = [known.get((event.group, value)) for value in hashes]
             self.counters["unresolved"] += found.count(None)
             return found
-        block_bytes = 0 if event.by_hash else 4 * event.block_size
-        if len(event.tokens) != block_bytes * len(hashes) or (
-            event.extra_keys and len(event.extra_keys) != len(hashes)
-        ):
+        if not self._fits(event, len(hashes)):
             self.counters["mismatch"] += len(hashes)
             return [None] * len(hashes)
+        block_bytes = 4 * event.block_size
         link = self._parent(publisher, event, known)
         links = []
         before = len(known)
         for number, value in enumerate(hashes):
             if event.by_hash:
                 link = Link(value, 1, None, is_whole=True)
+            elif event.token_hashes:
+                local = int.from_bytes(event.token_hashes[8 * number : 8 * number + 8], "little")
+                link = self._chained(link, local)
             else:
                 content = event.tokens[number * block_bytes : (number + 1) * block_bytes]
                 if event.extra_keys:
@@ -95,6 +96,16 @@ class Chains:
         if self._count > self._blocks_max:
             self._forget_oldest()
         return links
+
+    def _fits(self, event: Stored, blocks: int) -> bool:
+        """Whether the event has as much of everything as a kernel asks for."""
+        if event.token_hashes:
+            is_ours = self._seed == TOKEN_HASH_SEED and not event.by_hash and not event.extra_keys
+            return is_ours and not event.tokens and len(event.token_hashes) == _U64 * blocks
+        block_bytes = 0 if event.by_hash else 4 * event.block_size
+        return len(event.tokens) == block_bytes * blocks and (
+            not event.extra_keys or len(event.extra_keys) == blocks
+        )
 
     def forget(self, publisher: PublisherKey) -> None:
         """What it calls a block from now on is another one."""
@@ -114,7 +125,9 @@ class Chains:
 
     def _next(self, before: Link | None, content: bytes) -> Link:
         """prefix[0] = local[0]; prefix[i] = XXH3(prefix[i-1] LE || local[i] LE)."""
-        local = xxh3_64_intdigest(content, self._seed)
+        return self._chained(before, xxh3_64_intdigest(content, self._seed))
+
+    def _chained(self, before: Link | None, local: int) -> Link:
         if before is None:
             return Link(local, 1, None, is_whole=True)
         both = before.prefix.to_bytes(_U64, "little") + local.to_bytes(_U64, "little")

@@ -16,6 +16,7 @@ from schemas.limits import (
     REPLAYED_FAULTS_NAMED_MAX,
     TABLE_FLUSH_CHANGES_MAX,
 )
+from schemas.memory import SegmentKey, SegmentState
 from schemas.positions import Position, PublisherState
 from schemas.registration import Registration
 from streams.kernel.interface import Kernel
@@ -113,6 +114,14 @@ class ReplayedTable:
             for fold in self._folds.values()
             for registered in list(fold.registrations.values())
         ]
+
+    @property
+    def segments(self) -> dict[SegmentKey, SegmentState]:
+        """What is folded of segments of memory."""
+        found: dict[SegmentKey, SegmentState] = {}
+        for fold in self._folds.values():
+            found |= dict(fold.memory.segments)
+        return found
 
     @property
     def digests(self) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 Records go in as they are, in their order, under new offsets; a table folds the same from them. Left
 out is what would say something of now that was true then: heartbeats, by which publishers would
-count as confirmed; and what is no record.
+count as confirmed, and what segments of memory held; and what is no record.
 
 A record that is not above its publisher's cursor in the log would be skipped by every fold. So a
 capture that has such a record is refused, unless it is forced: then what the log has already is
@@ -43,8 +43,10 @@ from schemas.limits import (
     RECORD_SEND_BYTES_MAX,
     TAIL_REACH_S,
 )
+from schemas.memory import MemoryRecord
 from schemas.positions import Cursor
 from schemas.records import (
+    BridgeRecord,
     HeartbeatRecord,
     LogRecord,
     Record,
@@ -274,6 +276,8 @@ class _Loading:
                 self._left_out["unreadable"] += 1
             elif isinstance(record, HeartbeatRecord):
                 self._left_out["heartbeats"] += 1
+            elif isinstance(record, MemoryRecord):
+                self._left_out["memory"] += 1
             elif self._bytes_max is not None and len(entry.value) > self._bytes_max:
                 self._left_out["too_large"] += 1
             elif self._written and entry.value in self._written:
@@ -292,7 +296,7 @@ def _survey(records: CaptureRecords) -> _Survey:
     for entry in records:
         total += 1
         record = _decoded(entry)
-        if record is None or isinstance(record, HeartbeatRecord):
+        if record is None or isinstance(record, BridgeRecord):
             continue
         publisher = record.publisher
         if isinstance(record, UnregisteredRecord):
@@ -325,7 +329,7 @@ def _note_cursor(there: dict[PublisherKey, Cursor], value: bytes) -> None:
         record = decode_log_record(value)
     except RecordError:
         return
-    if not isinstance(record, HeartbeatRecord | RegisteredRecord | UnregisteredRecord):
+    if not isinstance(record, BridgeRecord | RegisteredRecord | UnregisteredRecord):
         publisher = record.publisher
         there[publisher] = max(record.last, there.get(publisher, record.last))
 

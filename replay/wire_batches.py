@@ -7,7 +7,8 @@ number for an error; where an incarnation begins, its first batch then begins wi
 `AllBlocksCleared`.
 
 Batches that shared a record share its time, too. What a record cannot give back is lost: fields of
-events that name no block, and that an event could not be used.
+events that name no block, and that an event could not be used. What vLLM's wire cannot say is left
+out: blocks that were stored by hashes in place of their tokens, as Dynamo's.
 """
 
 import struct
@@ -16,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from bridge.wire.batch import read_frames
+from bridge.wire.batch import read_sequence
 from replay.capture.errors import CaptureDamagedError
 from replay.capture.format import Kind, MalformedError, PublisherSource, decode_frames
 from replay.capture.reader import Capture
@@ -116,7 +117,7 @@ class Outgoing:
                 detail = f"{error}, number {entry.position} of publisher {entry.lane}"
                 raise CaptureDamagedError(str(self._capture.path), 0, detail) from error
             try:
-                sequence, _ = read_frames(frames)
+                sequence = read_sequence(frames[:-1])
             except WireError:
                 yield WireMessage(entry.lane, entry.time, None, frames)
             else:
@@ -194,7 +195,7 @@ class _Numbering:
         return whole
 
     def _batch(self, sequence: int, events: list[BlockEvent], time: float) -> tuple[int, bytes]:
-        shaped: list[object] = [_shaped(event) for event in events]
+        shaped: list[object] = [_shaped(event) for event in events if _has_a_form(event)]
         if self._begins and (self._renumber or sequence > self._sent_before):
             shaped.insert(0, {"type": "AllBlocksCleared"})
         self._begins = False
@@ -206,6 +207,13 @@ class _Numbering:
     def _sent_before(self) -> int:
         """The last number that was given: one above it would not show that numbers began again."""
         return self._next - 1
+
+
+def _has_a_form(event: BlockEvent) -> bool:
+    is_by_hash = isinstance(event, Stored) and (
+        event.by_hash or event.aliases or event.token_hashes
+    )
+    return not is_by_hash
 
 
 def _shaped(event: BlockEvent) -> dict[str, object]:

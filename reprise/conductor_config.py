@@ -16,7 +16,11 @@ import msgspec
 
 from bridge.wire import KINDS
 from query_api.http.errors import RequestError
-from query_api.http.requests.registrations import REGISTER_FIELDS, read_registration
+from query_api.http.requests.registrations import (
+    OWN_FIELDS,
+    REGISTER_FIELDS,
+    read_registration,
+)
 from query_api.http.wire import Wire
 from reprise.settings import DEFAULT_PORT
 from schemas.errors import ConfigurationError
@@ -24,7 +28,7 @@ from schemas.registration import Registration
 
 logger = logging.getLogger(__name__)
 
-_KNOWN: Final = REGISTER_FIELDS | {"additionalsalt"}
+_KNOWN: Final = REGISTER_FIELDS | OWN_FIELDS
 
 
 class Configuration(msgspec.Struct, frozen=True):

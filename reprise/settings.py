@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from bridge.memory.watch import MemorySettings
 from query_api.http.wire import Wire
 from schemas import limits
 from schemas.errors import ConfigurationError
@@ -38,6 +39,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         history_bytes: how much of the past is kept for `as_of`; 0 for none.
         audit_rate: the share of answers that is kept to be proven, from 0 to 1.
         only_exact: whether queries leave out instances that are not `exact`.
+        memory: where segments of memory are; None for nowhere.
     """
 
     host: str = DEFAULT_HOST
@@ -54,6 +56,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     history_bytes: int = limits.HISTORY_BYTES
     audit_rate: float = 0.0
     only_exact: bool = False
+    memory: MemorySettings | None = None
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError where a value cannot be used."""

@@ -42,11 +42,25 @@ class Doubt(StrEnum):
     NO_REPLAY = "no_replay"  # its link was down, and it has no replay socket to ask
     NOTHING_REPLAYED = "nothing_replayed"  # its engine has none of the batches that the log has
     REPLAY_BROKEN = "replay_broken"  # its replay breaks off, as at a message above the bound
+    REPLAY_UNMATCHED = "replay_unmatched"  # its replay has shown no batch that came live
+    REPLAY_DIFFERS = "replay_differs"  # its replay has other batches than came live: another's
     RECEIVED_LATE = "received_late"  # received messages have waited for too long
     UNREADABLE = "unreadable"  # a message without a place in the stream: a batch may be missing
+    NO_ENDPOINT = "no_endpoint"  # its HTTP address does not say where it publishes
+    ENGINE_AWAY = "engine_away"  # its link is up, and its HTTP address does not answer
+    PROCESS_CHANGED = "process_changed"  # its HTTP address names another process over the same link
     SPOOLED = "spooled"  # its records wait on the bridge's disk
     NOT_FOLLOWED = "not_followed"  # no bridge follows it
     NO_HEARTBEAT = "no_heartbeat"  # its bridge has not been heard of, or is far behind
+
+
+class Activity(StrEnum):
+    """What a publisher does now, as its bridge sees it; says nothing of what may be missing."""
+
+    ACTIVE = "active"  # it was heard of within the last seconds
+    SILENT = "silent"  # its link is up, and nothing comes over it
+    DISCONNECTED = "disconnected"  # its link is down
+    REPLAYING = "replaying"  # its engine is being asked for what may be missing
 
 
 LOST_BATCHES: Final = "lost_batches"

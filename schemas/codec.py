@@ -31,11 +31,12 @@ from schemas.errors import (
 from schemas.events import BlockEvent, decode_events
 from schemas.identities import ModelContext, PublisherKey
 from schemas.limits import ERROR_DETAIL_CHARS_MAX
+from schemas.memory import SegmentKey
 from schemas.records import (
     NEWEST_VERSION,
+    BridgeRecord,
     EventsRecord,
     GapRecord,
-    HeartbeatRecord,
     LogRecord,
     Record,
     RegisteredRecord,
@@ -67,6 +68,7 @@ _answers_record = msgspec.msgpack.Decoder(AnswersRecord)
 _answers: msgspec.msgpack.Decoder[list[GivenAnswer]] = msgspec.msgpack.Decoder(list[GivenAnswer])
 _publisher = msgspec.msgpack.Decoder(PublisherKey)
 _context = msgspec.msgpack.Decoder(ModelContext)
+_segment = msgspec.msgpack.Decoder(SegmentKey)
 _registration = msgspec.msgpack.Decoder(Registration)
 _note = msgspec.msgpack.Decoder(CursorNote)
 
@@ -133,11 +135,12 @@ def decode_record(encoded: bytes) -> Record:
     """As `decode_log_record`, where every record is of a publisher.
 
     Raises:
-        RecordError: see there; a RecordFormatError also for a heartbeat.
+        RecordError: see there; a RecordFormatError also for one of no publisher.
     """
     record = decode_log_record(encoded)
-    if isinstance(record, HeartbeatRecord):
-        raise RecordFormatError(detail="a heartbeat, which is of no publisher")
+    if isinstance(record, BridgeRecord):
+        kind = record.__struct_config__.tag
+        raise RecordFormatError(detail=f"of kind `{kind}`, which is of no publisher")
     return record
 
 
@@ -258,6 +261,15 @@ def decode_row_publisher(key: bytes, encoded: bytes) -> PublisherKey:
         RowCorruptError: there is none.
     """
     return _decode(_publisher.decode, encoded, _row_error(key, "its key does not decode"))
+
+
+def decode_row_segment(key: bytes, encoded: bytes) -> SegmentKey:
+    """The segment in a row's key.
+
+    Raises:
+        RowCorruptError: there is none.
+    """
+    return _decode(_segment.decode, encoded, _row_error(key, "its key does not decode"))
 
 
 def decode_row_body(kind: type[T], *, key: bytes, body: bytes) -> T:

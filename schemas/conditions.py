@@ -38,6 +38,7 @@ class Part(StrEnum):
     KAFKA = "kafka"  # the brokers and the topics
     REGISTRY = "registry"  # who is registered, as a bridge follows it
     SPOOL = "spool"  # records that wait on a bridge's disk
+    MEMORY = "memory"  # the directory of memory segments
     WORKER = "worker"  # the process that folds
     INTERNAL = "internal"  # an unexpected error; see the log
 

@@ -11,6 +11,7 @@
     |   +-- FrameError            a message is not topic, sequence, payload
     |   +-- BatchError            a payload is not a batch of events
     |   +-- EventError            one event of a batch is unusable
+    |       +-- PassedOverError   one event is about something else
     +-- RecordError               a log record cannot be used
     |   +-- RecordFormatError
     |   +-- RecordVersionError
@@ -109,6 +110,12 @@ class BatchError(WireError):
 
 class EventError(WireError):
     """One event that cannot be used; its siblings in the batch are."""
+
+
+class PassedOverError(EventError):
+    """One event that is about something else than the publisher's blocks, as of a store that others
+    use, too: it is counted, and nothing is missing without it.
+    """
 
 
 class RecordError(RepriseError):

@@ -22,6 +22,9 @@ PREFIX_SPEC_KINDS = frozenset({"", "full_attention", "mla_attention", "sink_full
 (sliding window, mamba, cross attention) are sparse: they are counted and not put into the table.
 """
 
+TOKEN_HASH_SEED: Final = 1337
+"""Of `Stored.token_hashes`: Dynamo's, and the default of our own prefix hash."""
+
 
 class Stored(
     msgspec.Struct, tag="stored", tag_field="type", omit_defaults=True, kw_only=True, frozen=True
@@ -31,9 +34,9 @@ class Stored(
     Attributes:
         sequence: of the batch that carried the event.
         hashes: (n,) engine hashes, u64 LE, in chain order.
-        tokens: (n * block_size,) tokens, u32 LE; empty where the event is `by_hash`, and for a
-            placeholder, which names blocks that the publisher already holds on another medium, or
-            has removed from it in the same batch.
+        tokens: (n * block_size,) tokens, u32 LE; empty where the event is `by_hash` or has
+            `token_hashes`, and for a placeholder, which names blocks that the publisher already
+            holds on another medium, or has removed from it in the same batch.
         parent: engine hash of the block before the first; None at the root.
         block_size: tokens per block; 0 for a placeholder.
         medium: where the blocks are.
@@ -49,6 +52,11 @@ class Stored(
             of the scope, of cache group 0: the object is of the block that the engine announces
             under it with its tokens, before or after. An object is held once, however often it is
             announced, and an event of objects has a block size and no tokens.
+        reported: True where the publisher says again what it holds, and has stored nothing: a block
+            that it holds on that medium is not counted once more.
+        token_hashes: in place of tokens, (n,) u64 LE: of each block the XXH3-64 of its tokens, and
+            of whatever else enters it, with TOKEN_HASH_SEED. A kernel of another seed cannot use
+            them.
         extra_keys: () or n byte strings: what besides tokens enters each block's hash (salt,
             multimodal keys), b"" for nothing. See `extra_key`.
     """
@@ -65,6 +73,8 @@ class Stored(
     spec_kind: str = ""
     by_hash: bool = False
     aliases: bytes = b""
+    reported: bool = False
+    token_hashes: bytes = b""
     extra_keys: tuple[bytes, ...] = ()
 
 
@@ -99,7 +109,10 @@ ARRAY32: Final = 0xDD
 
 def is_placeholder(event: BlockEvent) -> bool:
     """Whether it names blocks of which nothing but their engine hashes is said."""
-    return isinstance(event, Stored) and not (event.tokens or event.by_hash or event.aliases)
+    if not isinstance(event, Stored):
+        return False
+    named = event.tokens or event.by_hash or event.token_hashes or event.aliases
+    return not named
 
 
 def encode_events(events: list[BlockEvent]) -> bytes:

@@ -45,6 +45,11 @@ TOMBSTONE_RETENTION_MS: Final = 24 * 3600 * 1000
 COMPACTED_SEGMENT_MS: Final = 10 * 60 * 1000  # only closed segments are compacted
 COMPACTED_SEGMENT_BYTES: Final = 8 * MIB  # what is being written is never compacted
 
+# Memory segments of engines: kvcached's. What is above a bound is no segment: reason="bad_numbers"
+# of reprise_memory_files_skipped.
+MEMORY_BYTES_MAX: Final = 2**60  # of memory; no machine has so much
+MEMORY_STALE_S: Final = 90.0  # since a segment was read: it is shown as `stale`
+
 # Health: how soon after one line about a condition another, with another reason, is logged.
 CONDITION_REPEAT_S: Final = 10.0
 
@@ -113,7 +118,7 @@ TOPIC_SETTLE_PAUSE_S: Final = 0.05
 # wire: one ZMQ message of an engine. A 128K-token prefill is about 0.6 MB. What is above a bound is
 # dropped: reprise_bridge_dropped_total with the reason that is given.
 MESSAGE_BYTES_MAX: Final = 16 * MIB  # reason="message_too_large"
-MESSAGE_FRAMES_MAX: Final = 3  # reason="frame_count"; what follows is not read: the link is dropped
+MESSAGE_FRAMES_MAX: Final = 4  # reason="frame_count"; what follows is not read: the link is dropped
 BULK_BYTES: Final = 64 * KIB  # a larger message is decoded beside the loop, and counted before
 BULK_IDLE_WAIT_S: Final = 0.02  # each part of it goes when the fold has nothing to do, or then
 BULK_IDLE_LOOK_S: Final = 0.001
@@ -122,11 +127,14 @@ BATCH_VALUES_MAX: Final = 2_500_000  # reason="too_many_values"; numbers, nested
 BATCH_EVENTS_MAX: Final = 65_536  # reason="too_many_events"
 BATCH_APART_EVENTS_MAX: Final = 16_384  # with a bad one among them, looked at one by one
 BATCH_APART_VALUES_MAX: Final = 262_144  # the same in values; some 30 ms of the interpreter's lock
+SINGLE_EVENTS_BYTES_MAX: Final = 4 * MIB  # JSON and envelopes, read in Python: some 30 ms of it
 BATCH_ERRORS_MAX: Final = 100  # bad events of a batch; more, and it is undecodable as a whole
 EVENT_FIELDS_MAX: Final = 64  # of an event in no known form, to find its tag
 EVENT_BLOCKS_MAX: Final = 1_000_000  # reason="too_many_blocks"
 LORA_NAMES_MAX: Final = 4096  # of a publisher; each makes a context, of some KB
 PACKED_BATCH_BYTES_MAX: Final = 32 * MIB  # reason="batch_too_large"
+HIT_REPORT_BLOCKS_MAX: Final = 4096  # remembered of a publisher that may report hits; then anew
+HIT_REPORT_SCORE: Final = 8  # of repeats, from which on it reports them
 GROUP_NUMBER_MAX: Final = 2**31 - 1  # reason="bad_group"
 
 # sockets: from the engines to the inbox.
@@ -202,6 +210,29 @@ REPLAY_BREAK_LOOK_S: Final = 0.25  # how often it is looked whether a reply has 
 REPLAYS_AT_ONCE_MAX: Final = 64  # whose replies are read; the others wait
 PROBES_AT_ONCE_MAX: Final = 192  # engines that are asked whether they answer; three files each
 
+# engine_http: what an engine's HTTP address is asked for; reprise_bridge_http_requests_total has
+# what came of it. A registration names the address, so no more is read than is needed.
+HTTP_ENGINE_WAIT_S: Final = 2.0  # for a whole answer; then it counts as none
+HTTP_ENGINE_BYTES_MAX: Final = 2 * MIB  # of a head with its body, as SGLang's of many ranks
+HTTP_METRICS_BYTES: Final = 256 * KIB  # of metrics: what tells of the process stands first
+HTTP_BODIES_BYTES_MAX: Final = 32 * MIB  # of all answers that have come in part; then as silent
+HTTP_STARTUP_BYTES_MAX: Final = 16 * KIB  # of what took how long at an engine's start
+HTTP_ENGINE_VALUES_MAX: Final = 4096  # ranks of one engine that it may name
+HTTP_RANKS_NAMED_MAX: Final = 16  # of those that it names, in the log
+HTTP_ENGINE_READ_BYTES: Final = 64 * KIB  # at once
+HTTP_ENGINES_AT_ONCE_MAX: Final = 64  # that are asked; a file each
+HTTP_SILENT_AT_ONCE_MAX: Final = 16  # likewise, of those that did not answer the last time
+FIND_AGAIN_S: Final = 3.0  # how often an engine without a link is asked where it publishes
+FIND_REFUSED_S: Final = 30.0  # where it said what cannot be used: it is to be registered otherwise
+PROBE_AGAIN_S: Final = 10.0  # how often a silent engine is asked whether it is there
+PROBE_RETRY_S: Final = 1.0  # after an attempt without an answer
+PROBE_FAILURES_MAX: Final = 2  # in a row; then it counts as away
+PROCESS_RETRY_S: Final = 5.0  # how often it is asked which process it is, where it has not said
+PROCESS_RETRY_DOUBLINGS_MAX: Final = 5  # of that pause: not every release says it
+PROCESS_AGAIN_S: Final = 60.0  # how often it is asked again over the same link: it must not change
+PROCESS_SETTLE_S: Final = 0.25  # from the end of a process to the end of its link, as we see it
+PROCESS_CLOCK_S: Final = 2.0  # how much its start time and its batches' times may be apart
+
 # confirmation: by the replay socket that nothing is missing; see schemas/answer_states.py.
 LOOK_REST_S: Final = 4.0  # who is silent, or away, is looked at so often if nothing happens
 CHECK_SILENCE_S: Final = 2.0  # after its last message an engine is asked whether there is more
@@ -226,6 +257,20 @@ ARRIVED_LOOK_S: Final = 0.02  # how often it is looked whether what had arrived 
 WATCH_LATE_S: Final = 1.0  # nothing is said of publishers that were not looked at for this long
 PAUSE_SETTLE_S: Final = 4.0  # after such a pause, until what the system has kept has been received
 WATCH_PAUSED_S: Final = 5.0  # not looked at for this long: the process was paused; all are asked
+
+# memory: segments of a directory. What is left out: reprise_memory_files_skipped by reason.
+MEMORY_PERIOD_S: Final = 1.0  # between two looks at the directory: some 15 us a segment
+MEMORY_PERIOD_MIN_S: Final = 0.25
+MEMORY_PERIOD_MAX_S: Final = 60.0
+MEMORY_SEGMENTS_READ_MAX: Final = 256  # of one directory: reason="too_many"
+MEMORY_ENTRIES_MAX: Final = 16_384  # names of the directory that are looked at: some 10 ms
+MEMORY_NAMES_SHOWN_MAX: Final = 32  # files that were left out and are named; all are counted
+MEMORY_CHANGE_RATIO: Final = 0.01  # of the limit, by which a number changes before it is written
+MEMORY_LEVEL_MARGIN: Final = 0.005  # below a level of pressure, before it counts as left
+MEMORY_REPEAT_S: Final = 30.0  # a segment that does not change is written again
+MEMORY_STUCK_S: Final = (
+    30.0  # without a look that has ended, beyond a period: the condition says so
+)
 
 # delivery: to Kafka, with the spool behind it. A gap stands in the log for what is dropped.
 QUEUE_BYTES_MAX: Final = 64 * MIB  # records not yet acknowledged; above it they go to the spool
@@ -305,6 +350,11 @@ TABLE_TRANSACTION_BYTES_MAX: Final = 1 * GIB  # TableTooLargeError; within TABLE
 # degraded at its registration: reprise_fold_records{outcome="unregistered_forgotten"}.
 UNREGISTERED_REMEMBERED_MAX: Final = 256
 BRIDGES_REMEMBERED_MAX: Final = 32  # by their last heartbeat; publishers of others are unconfirmed
+# Memory segments of all hosts. What is above goes, first those that are gone, then those not heard
+# of for the longest: reprise_fold_records{outcome="segments_forgotten"}.
+MEMORY_SEGMENTS_MAX: Final = 1024  # 300 bytes each, in a row of its own
+MEMORY_GONE_S: Final = 3600.0  # one that is gone is remembered for so long, by the records' time
+MEMORY_FORGOTTEN_S: Final = 24 * 3600.0  # one that nobody has read for so long, too
 
 # ledger: what is remembered of each publisher's losses and repairs, in one row of 10 KB at most.
 # What is older stays in the totals, and `forgotten` of /gaps counts it. Each kind of interval has a
@@ -328,6 +378,7 @@ SKIPPED_ROWS_NAMED_MAX: Final = 100  # waiting to be logged; the latest ones are
 # kernel.
 HOLD_COUNT_MAX: Final = 65_535  # kernel counter `hold_count_overflow`
 GROUP_MAX: Final = 63  # cache groups above it are not remembered as skipped
+POOL_NAMES_TRIED: Final = 100  # by partition, for the members of a pool: each of them gets one
 WAITING_MAX: Final = 2**20
 """Objects of one pool, by adapter, that may wait for an engine to announce their blocks: some 70
 bytes each; reprise_kernel_blocks_total{outcome="waiting_overflow"}.
@@ -544,6 +595,7 @@ MONITOR_REQUEST_S: Final = 5.0  # a connection lasts no longer, answered or not
 MONITOR_CONNECTIONS_MAX: Final = 64  # at once; the oldest idle one makes room for the next
 MONITOR_STOP_S: Final = 2.0  # for it to end with its role
 
+MEMORY_ASK_S: Final = 10.0  # that `reprise memory` waits for an answer
 EXPLAIN_S: Final = 60.0  # that `reprise explain` waits for an answer
 
 # ====================================================================================== relations
@@ -570,6 +622,14 @@ assert max(CHECK_LATE_S, RECEIVED_LATE_S) + HEARTBEAT_S < STALE_S, (
 )
 assert SPOOL_REOPEN_RATIO < 1.0, "a full spool must be drained before it is filled again"
 assert PUBLISHERS_MAX <= REGISTRY_ENTRIES_MAX <= CURSOR_NOTES_MAX, "all publishers are remembered"
+
+# memory
+assert MEMORY_PERIOD_MIN_S <= MEMORY_PERIOD_S <= MEMORY_PERIOD_MAX_S, "the default must be allowed"
+assert MEMORY_PERIOD_MAX_S + MEMORY_REPEAT_S <= MEMORY_STALE_S, (
+    "a segment that is read is not stale, however seldom it is"
+)
+assert MEMORY_GONE_S <= MEMORY_FORGOTTEN_S, "what is known to be gone goes first"
+assert MEMORY_SEGMENTS_READ_MAX <= MEMORY_SEGMENTS_MAX, "a table holds all that one bridge reads"
 
 # links
 assert LINK_RETRY_FIRST_MS <= LINK_RETRY_MAX_MS, "the pauses grow"

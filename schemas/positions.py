@@ -54,6 +54,18 @@ class Proof(NamedTuple):
     engine_time: Seconds
 
 
+class ProcessMark(NamedTuple):
+    """Which process of an engine published an incarnation, where its HTTP address says so.
+
+    Attributes:
+        incarnation: of the publisher.
+        mark: what only this process says of itself, as its start time; opaque.
+    """
+
+    incarnation: IncarnationNumber
+    mark: Text
+
+
 class Confirmation(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a bridge last said of one publisher; see `schemas.answer_states`.
 
@@ -61,11 +73,17 @@ class Confirmation(msgspec.Struct, frozen=True, omit_defaults=True):
         bridge: which one; it counts only while its heartbeats come.
         reason: a `Doubt`; "" where the publisher is confirmed.
         since: when that began, Unix seconds of the bridge's clock.
+        activity: an `Activity`; "" where the bridge is of a version that does not say.
+        activity_since: when that began, likewise.
+        process: None where it is not known.
     """
 
     bridge: Text
     reason: Text = ""
     since: Seconds = 0.0
+    activity: Text = ""
+    activity_since: Seconds = 0.0
+    process: ProcessMark | None = None
 
 
 class Heartbeat(msgspec.Struct, frozen=True):
@@ -108,6 +126,7 @@ class PublisherState(msgspec.Struct, kw_only=True, omit_defaults=True):
         degraded_at: Unix seconds of the bridge's clock when that was written; 0 where not known.
         confirmation: what its bridge last said of it, or None.
         begun: of the batch behind the cursor; None where nothing of it is folded.
+        heard: the last batch of the incarnation that came live, and was not replayed; or None.
     """
 
     incarnation: IncarnationNumber = 0
@@ -118,6 +137,7 @@ class PublisherState(msgspec.Struct, kw_only=True, omit_defaults=True):
     degraded_at: Seconds = 0.0
     confirmation: Confirmation | None = None
     begun: Begun | None = None
+    heard: Proof | None = None
 
     @property
     def cursor(self) -> Cursor:

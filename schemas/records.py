@@ -2,7 +2,8 @@
 
 One record is one msgpack map, tagged by `kind`. All kinds share the envelope:
 
-    kind         str    "events" | "reset" | "gap" | "registered" | "unregistered"; "heartbeat"
+    kind         str    "events" | "reset" | "gap" | "registered" | "unregistered"; "heartbeat";
+                        "memory"
     version      int    1; a reader skips, counts and logs records of a newer version
     stream       array  [tenant_id, model_name, block_size, additional_salt, instance_id]
     dp_rank      int    with `stream`, the publisher
@@ -18,7 +19,8 @@ An `events` record may have a part of one batch, where that is large: then it ha
 version is 3, since the batch has been folded only with its last part.
 
 A `heartbeat` is of a bridge and not of a publisher, so it has neither `stream` nor `dp_rank`; its
-version is 2, so that a reader of version 1 skips it.
+version is 2, so that a reader of version 1 skips it. Neither has a `memory` record, which is of a
+segment in the memory of a host: `schemas.memory`.
 
 What became of batches that did not simply come is in `gap` records and in `incomplete`, `unusable`
 and `repaired` of `events`, each where the batches themselves are: so it is folded when they are.
@@ -31,11 +33,14 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 
 from schemas.identities import Name, PublisherKey, Rank, StreamKey, Text
+from schemas.memory import MEMORY_VERSION, MemoryRecord
 from schemas.positions import (
     Cursor,
     Duration,
     EventCount,
     IncarnationNumber,
+    ProcessMark,
+    Proof,
     Seconds,
     SequenceNumber,
 )
@@ -44,7 +49,7 @@ from schemas.registration import Registration
 RECORD_VERSION: Final = 1
 HEARTBEAT_VERSION: Final = 2
 PART_VERSION: Final = 3
-NEWEST_VERSION: Final = 3
+NEWEST_VERSION: Final = MEMORY_VERSION
 """The newest that this Reprise reads."""
 
 
@@ -132,6 +137,12 @@ class EventsRecord(_Sequenced, kw_only=True, frozen=True, tag="events"):
         return self.part is not msgspec.UNSET and self.part.end < self.part.total
 
     @property
+    def heard(self) -> Proof | None:
+        """Its last batch, where that came live and is whole."""
+        is_live = self.repaired is msgspec.UNSET and not self.is_unfinished
+        return Proof(self.last_sequence, self.engine_time) if is_live else None
+
+    @property
     def reached(self) -> Cursor:
         """See `_Sequenced`."""
         last = self.last
@@ -172,12 +183,18 @@ class Report(msgspec.Struct, frozen=True, array_like=True):
         stream, dp_rank: the publisher.
         reason: a `schemas.answer_states.Doubt`; "" where it is confirmed.
         since: when that began, Unix seconds.
+        activity: a `schemas.answer_states.Activity`; "" where it is not followed.
+        activity_since: when that began, Unix seconds.
+        process: of its engine, where its HTTP address says which.
     """
 
     stream: StreamKey
     dp_rank: Rank
     reason: Text = ""
     since: Seconds = 0.0
+    activity: Text = ""
+    activity_since: Seconds = 0.0
+    process: ProcessMark | None = None
 
     @property
     def publisher(self) -> PublisherKey:
@@ -213,7 +230,10 @@ SequencedRecord = EventsRecord | ResetRecord | GapRecord
 Record = EventsRecord | ResetRecord | GapRecord | RegisteredRecord | UnregisteredRecord
 """Of one publisher."""
 
-LogRecord = Record | HeartbeatRecord
+BridgeRecord = HeartbeatRecord | MemoryRecord
+"""Of a bridge, or of what it sees, and of no publisher."""
+
+LogRecord = Record | BridgeRecord
 """All that a log has."""
 
 RecordT = TypeVar("RecordT", bound=Record)

@@ -3,8 +3,8 @@
 `/register`, the configuration file, the registry topic and the log all hold what is here.
 """
 
-from collections.abc import Mapping
-from typing import Annotated, Final, NewType
+from collections.abc import Callable, Mapping
+from typing import Annotated, Final, Literal, NewType
 
 import msgspec
 
@@ -18,17 +18,21 @@ from schemas.identities import (
     StreamKey,
     Text,
 )
-from schemas.limits import KIND_CHARS_MAX, PUBLISHERS_MAX
+from schemas.limits import KIND_CHARS_MAX, NAME_BYTES_MAX, POOL_NAMES_TRIED, PUBLISHERS_MAX
 from schemas.positions import LogOffset
 
 PublisherKind = NewType("PublisherKind", str)
-"""The wire protocol of a publisher, as Mooncake's `/register` spells it: `vLLM`, `SGLang`. Each
+"""The wire protocol of a publisher, as Mooncake's `/register` spells it: `vLLM`, `SGLang`;
+others as their makers do: `TensorRT-LLM`, `Dynamo`. Each
 is a module of `bridge/wire/`.
 """
 
 
 POOLS: Final = frozenset({PublisherKind("Mooncake")})
 """Kinds that publish what a pool holds that every instance of the scope reads."""
+
+ReportMode = Literal["", "incremental", "full"]
+"""vLLM's `kv_cache_report_mode`; "" where it is not said."""
 
 
 class HashProfile(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,9 +51,17 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     spelling.
 
     Attributes:
-        endpoint: ZMQ address of the PUB socket, e.g. `tcp://10.0.0.7:5557`.
+        endpoint: ZMQ address of the PUB socket, e.g. `tcp://10.0.0.7:5557`; or a base URL of the
+            engine's HTTP server, e.g. `http://10.0.0.7:8000`, which says where it publishes.
         replay_endpoint: ZMQ address of the ROUTER socket that replays, or "".
+        http_endpoint: base URL of the engine's HTTP server, e.g. `http://10.0.0.7:8000`, or "".
         lora_name: the adapter of events that name none; "" for the base model.
+        memory_segment: the segment that says what the engine's cache takes (`schemas.memory`): its
+            name, or a pattern of it, with `HOST/` before it where hosts use the same names; or "".
+        kv_cache_report_mode: what the engine's requests ask for: with `full` it announces the
+            cached blocks that a request uses again as stored, with `incremental` never; "" for
+            what it is seen to do.
+        pool: the instance that was registered, where this is one of its members (`pool_members`).
     """
 
     endpoint: Name
@@ -62,7 +74,18 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     lora_name: Text = ""
     additional_salt: Text = ""
     replay_endpoint: Text = ""
+    http_endpoint: Text = ""
+    kv_cache_report_mode: ReportMode = ""
     hash_profile: HashProfile | None = None
+    memory_segment: Text = ""
+    pool: Text = ""
+
+    @property
+    def as_registered(self) -> "Registration":
+        """What was asked for: of a member of a pool, the pool."""
+        if not self.pool:
+            return self
+        return msgspec.structs.replace(self, instance_id=self.pool, pool="")
 
     @property
     def is_pool(self) -> bool:
@@ -82,6 +105,16 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         return PublisherKey(self.stream, self.dp_rank)
 
     @property
+    def has_url(self) -> bool:
+        """Whether the engine is to be asked where it publishes: its endpoint is a base URL."""
+        return self.endpoint.startswith(("http://", "https://"))
+
+    @property
+    def http_url(self) -> str:
+        """Base URL of the engine's HTTP server, or ""."""
+        return self.http_endpoint or (self.endpoint if self.has_url else "")
+
+    @property
     def service_key(self) -> str:
         """Conductor's name for a service, `instance|tenant|rank`: what `/unregister` reports."""
         return service_key(self.tenant_id, self.instance_id, self.dp_rank)
@@ -96,8 +129,9 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         block_size: int | None,
     ) -> bool:
         """Whether `/unregister` of these means this one; None matches any."""
+        ours = (self.tenant_id, self.pool or self.instance_id, self.dp_rank)
         return (
-            (self.tenant_id, self.instance_id, self.dp_rank) == (tenant_id, instance_id, dp_rank)
+            ours == (tenant_id, instance_id, dp_rank)
             and model_name in (None, self.model_name)
             and block_size in (None, self.block_size)
         )
@@ -115,6 +149,36 @@ def service_key(tenant_id: str, instance_id: str, dp_rank: int) -> str:
     return f"{instance_id}|{tenant_id}|{dp_rank}"
 
 
+def pool_members(
+    pool: Registration, partitions: int, partition_of: Callable[[StreamKey], int]
+) -> list[Registration]:
+    """The publishers that a pool is followed as where a log has several partitions: one in each,
+    since its objects are joined to what the engines of a partition announce. Cost O(partitions *
+    log(partitions)).
+
+    Each is named by the pool's instance and a number that puts its stream into a partition that
+    none before it is in. A log of one partition has the pool itself.
+
+    Raises:
+        RegistrationError: such a name is longer than the bound.
+    """
+    if partitions == 1:
+        return [pool]
+    found: dict[int, Registration] = {}
+    for number in range(POOL_NAMES_TRIED * partitions):
+        name = f"{pool.instance_id}#{number}"
+        member = msgspec.structs.replace(pool, instance_id=name, pool=pool.instance_id)
+        found.setdefault(partition_of(member.stream), member)
+        if len(found) == partitions:
+            break
+    if len(name.encode()) > NAME_BYTES_MAX or len(found) < partitions:
+        raise RegistrationError(
+            f"Expected a pool's instance_id that leaves room for `#{number}` in"
+            f" {NAME_BYTES_MAX} bytes, got: {pool.instance_id[:80]}"
+        )
+    return list(found.values())
+
+
 def is_new(registration: Registration, registered: Mapping[PublisherKey, Registration]) -> bool:
     """Whether the publisher is not registered yet. Cost O(registered).
 
@@ -129,10 +193,27 @@ def is_new(registration: Registration, registered: Mapping[PublisherKey, Registr
         raise RegistrationConflictError(
             f"conflicting registration for service key: {registration.service_key}"
         )
-    if any(other.endpoint == registration.endpoint for other in registered.values()):
+    name = registration.as_registered.publisher
+    if any(
+        other.pool != registration.pool and other.as_registered.publisher == name
+        for other in registered.values()
+    ):
+        raise RegistrationConflictError(
+            f"conflicting registration for service key: {registration.as_registered.service_key}"
+        )
+    if any(_is_taken_by(other, registration) for other in registered.values()):
         raise RegistrationConflictError(
             f"conflicting active registration for endpoint: {registration.endpoint}"
         )
     if len(registered) >= PUBLISHERS_MAX:
         raise RegistrationError(f"Expected at most {PUBLISHERS_MAX} publishers, got one more")
     return True
+
+
+def _is_taken_by(other: Registration, registration: Registration) -> bool:
+    """Whether the endpoint is another's. A pool serves all models, each of which is registered;
+    behind one base URL each rank has a socket of its own.
+    """
+    if other.endpoint != registration.endpoint or (other.is_pool and registration.is_pool):
+        return False
+    return not other.has_url or other.dp_rank == registration.dp_rank

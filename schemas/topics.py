@@ -29,7 +29,7 @@ from schemas.limits import (
     OFFSET_MAX,
     TOMBSTONE_RETENTION_MS,
 )
-from schemas.positions import IncarnationNumber, Proof, Seconds, SequenceNumber
+from schemas.positions import IncarnationNumber, ProcessMark, Proof, Seconds, SequenceNumber
 from schemas.registration import Registration
 
 EVENTS_PARTITIONS: Final = 8
@@ -75,6 +75,8 @@ class CursorNote(msgspec.Struct, frozen=True, kw_only=True):
         registered: fingerprint of the registration in the log; 0: none.
         proof: see `PublisherState`.
         begun: the engine time of the batch behind the cursor, where the log has a part of it.
+        process: of its engine, where its HTTP address says which.
+        heard: see `PublisherState`.
     """
 
     incarnation: IncarnationNumber
@@ -85,6 +87,8 @@ class CursorNote(msgspec.Struct, frozen=True, kw_only=True):
     registered: Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)] = 0
     proof: Proof | None = None
     begun: Seconds | None = None
+    process: ProcessMark | None = None
+    heard: Proof | None = None
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -8,6 +8,7 @@ import xxhash
 
 from schemas.events import BlockEvent, Cleared, Removed, Stored, encode_events
 from schemas.identities import Medium, PrefixScope, StreamKey
+from schemas.memory import MemoryRecord, pressure_of
 from schemas.records import (
     PART_VERSION,
     RECORD_VERSION,
@@ -115,6 +116,7 @@ def events_record(
     doubted: bool = False,
     incomplete: int | None = None,
     part: Part | None = None,
+    repaired: str = "",
 ) -> bytes:
     return encode_record(
         EventsRecord(
@@ -129,6 +131,7 @@ def events_record(
             doubted=doubted or msgspec.UNSET,
             incomplete=msgspec.UNSET if incomplete is None else incomplete,
             part=msgspec.UNSET if part is None else part,
+            repaired=repaired or msgspec.UNSET,
             version=RECORD_VERSION if part is None else PART_VERSION,
         )
     )
@@ -226,4 +229,36 @@ def heartbeat_record(
             complete=complete,
             reports=tuple(reports),
         )
+    )
+
+
+def memory_record(
+    segment: str = "kvcached_a",
+    *,
+    host: str = "host",
+    bridge: str = "b-1",
+    change: str = "changed",
+    inode: int = 1,
+    used: int = 400,
+    preallocated: int = 100,
+    total: int = 1000,
+    writer: str = "",
+    at: float = 1000.0,
+    changed_at: float | None = None,
+) -> MemoryRecord:
+    """What a bridge has read of a segment at a time."""
+    return MemoryRecord(
+        host=host,
+        segment=segment,
+        bridge=bridge,
+        change=change,
+        inode=inode,
+        total=total,
+        used=used,
+        preallocated=preallocated,
+        pressure=pressure_of(total, used, preallocated),
+        writer=writer,
+        observed_at=at,
+        changed_at=at if changed_at is None else changed_at,
+        bridge_time=at,
     )

@@ -12,12 +12,14 @@ from starlette.types import ASGIApp, Message
 
 from bridge.wire import KINDS
 from query_api.gaps import LedgerView
-from query_api.ports import Health, Lag, Positions, ServiceView
+from query_api.ports import Health, Lag, Positions, SegmentView, ServiceView
+from query_api.segments import segment_views
 from schemas.answer_states import AnswerState, Standing, Verdict
 from schemas.conditions import Condition, Level, Part
 from schemas.errors import EndpointError, NotRegisteredError, RegistrationConflictError
 from schemas.events import BlockEvent, Stored, encode_events
 from schemas.identities import Medium, Offset, PrefixScope, PublisherKey
+from schemas.memory import SegmentKey, SegmentState
 from schemas.positions import Position, PublisherState
 from schemas.registration import PublisherKind, Registration
 from streams.kernel.interface import Kernel, PublisherId
@@ -88,6 +90,8 @@ class FakeTable:
         self.states: dict[PublisherKey, PublisherState] = {}
         self.registrations: dict[PublisherKey, Registration] = {}
         self.known: dict[PublisherKey, Ledger] = {}
+        self.segments: dict[SegmentKey, SegmentState] = {}
+        self.now = 1000.0
         self.failure: Exception | None = None
         self._sequence = 0
 
@@ -145,9 +149,13 @@ class FakeTable:
         """See `View`."""
         return [LedgerView(one, ledger, self.states.get(one)) for one, ledger in self.known.items()]
 
+    def memory(self) -> list[SegmentView]:
+        """See `View`."""
+        return segment_views(self.segments, self.registrations.values(), now=self.now)
+
     def _service(self, known: Registration) -> ServiceView:
         state = self.states.get(known.publisher, PublisherState())
-        return ServiceView(known, state, True, self.standing(known.publisher))
+        return ServiceView(known, state, True, self.standing(known.publisher), ("silent", 8.0))
 
     async def register(self, registration: Registration) -> None:
         """See `PublisherRegistry`."""

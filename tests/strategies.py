@@ -9,7 +9,7 @@ from typing import NamedTuple
 import xxhash
 from hypothesis import strategies as st
 
-from schemas.events import BlockEvent, Cleared, Removed, Stored, extra_key
+from schemas.events import TOKEN_HASH_SEED, BlockEvent, Cleared, Removed, Stored, extra_key
 from schemas.identities import Medium, ModelContext, PrefixScope, StreamKey
 from streams.kernel.hashing import prefix_hashes
 
@@ -19,6 +19,9 @@ INSTANCES = ("a", "b")
 TENANT, MODEL = "default", "m"
 SEED = 2**64 - 5
 """Of the kernels that are compared."""
+
+SEEDS = (SEED, TOKEN_HASH_SEED)
+"""The second one can use what is hashed by publishers."""
 
 Prompt = tuple[int, ...]
 """A prompt as a path of block kinds."""
@@ -95,6 +98,14 @@ def prompt_key(prompt: Prompt, lora_name: str = "") -> int:
     return xxhash.xxh3_64_intdigest(repr((prompt, lora_name)).encode())
 
 
+def prompt_locals(prompt: Prompt) -> list[int]:
+    """The hash of the tokens of each block alone, with the seed of publishers that send it."""
+    tokens = prompt_tokens(prompt)
+    size = 4 * BLOCK_SIZE
+    blocks = [tokens[at : at + size] for at in range(0, len(tokens), size)]
+    return [xxhash.xxh3_64_intdigest(block, TOKEN_HASH_SEED) for block in blocks]
+
+
 def prompt_prefixes(prompt: Prompt, seed: int = SEED) -> list[int]:
     """The prefix hash of each block."""
     return list(prefix_hashes(prompt_tokens(prompt), BLOCK_SIZE, seed=seed))
@@ -109,6 +120,13 @@ lora_names = st.sampled_from(("", "", LORA_NAMES[1]))
 groups = st.sampled_from((0, 0, 0, 0, 1, 64))
 prompts = st.lists(st.integers(0, 2), min_size=1, max_size=5).map(tuple)
 sequences = st.integers(0, 5)
+
+
+@st.composite
+def _token_hashes(draw: st.DrawFn, prompt: Prompt, start: int) -> bytes:
+    """In place of the tokens of the blocks from `start` on; seldom too few."""
+    hashed = prompt_locals(prompt)[start:]
+    return u64s(hashed[: draw(st.sampled_from((None, None, None, 1)))])
 
 
 @st.composite
@@ -152,10 +170,11 @@ def stored_events(draw: st.DrawFn) -> Stored:
             named = draw(st.booleans())
             hashes = u64s(prompt_prefixes(prompt)[start:]) if named else hashes
             parent = draw(st.sampled_from((None, parent)))
+    token_hashes = draw(_token_hashes(prompt, start)) if draw(st.integers(0, 6)) == 0 else b""
     return Stored(
         sequence=draw(sequences),
         hashes=hashes,
-        tokens=tokens,
+        tokens=draw(st.sampled_from((b"", b"", b"", tokens))) if token_hashes else tokens,
         parent=parent,
         block_size=block_size,
         medium=draw(media),
@@ -164,6 +183,8 @@ def stored_events(draw: st.DrawFn) -> Stored:
         group=draw(groups),
         spec_kind=spec_kind,
         by_hash=by_hash,
+        reported=draw(st.sampled_from((False, False, False, True))),
+        token_hashes=token_hashes,
         extra_keys=extra_keys,
     )
 

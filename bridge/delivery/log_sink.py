@@ -24,7 +24,7 @@ from schemas.limits import (
     LOG_WAITING_BYTES_MAX,
     TURN_BYTES_MAX,
 )
-from schemas.records import HeartbeatRecord, LogRecord, encode_record
+from schemas.records import BridgeRecord, LogRecord, encode_record
 
 LOG_FULL: Final = "log_full"
 
@@ -92,7 +92,9 @@ class LogSink:
         return bool(self._waiting)
 
     def append(self, records: Iterable[LogRecord]) -> None:
-        """See `RecordSink`. Cost: one write. A heartbeat is dropped where others wait."""
+        """See `RecordSink`. Cost: one write. What is of no publisher is dropped where
+        others wait: it will be said again.
+        """
         records = list(records)
         if not records:
             return
@@ -174,7 +176,7 @@ class LogSink:
         kept = []
         room_bytes = LOG_WAITING_BYTES_MAX - self.waiting_bytes
         for record in records:
-            if isinstance(record, HeartbeatRecord):
+            if isinstance(record, BridgeRecord):
                 continue
             encoded = encode_record(record)
             room_bytes -= len(encoded)

@@ -32,6 +32,7 @@ class PartitionQueue:
         drained_last: whether the last batch came from the spool; the next is the queue's turn.
         failing: whether the last batch failed, which has been logged.
         is_beat_due: whether a heartbeat is to be sent behind all that waits.
+        is_memory_due: whether there may be something to say of segments of memory.
         changed: set when there may be something to send.
     """
 
@@ -44,6 +45,7 @@ class PartitionQueue:
     drained_last: bool = False
     failing: bool = False
     is_beat_due: bool = False
+    is_memory_due: bool = False
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property

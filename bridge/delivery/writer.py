@@ -24,7 +24,7 @@ import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final
 
 from bridge.delivery.complaints import Complaints
@@ -34,7 +34,7 @@ from bridge.delivery.partition_queue import PartitionQueue, Pending, is_control
 from bridge.delivery.producer import ProducerReplacedError, ReplaceableProducer
 from bridge.delivery.spool import Spool, SpooledRecord
 from bridge.delivery.unreadable_records import drop_unreadable
-from bridge.sequencing.lane import NO_ANCHOR, Anchor
+from bridge.sequencing.anchor import NO_ANCHOR, Anchor
 from brokers.clients import partition_of
 from brokers.errors import KafkaError, MessageSizeTooLargeError
 from brokers.interface import Batch, Producer
@@ -49,6 +49,7 @@ from schemas.limits import (
     TURN_BYTES_MAX,
     WRITER_PAUSE_S,
 )
+from schemas.memory import MemoryRecord, SegmentKey, encode_segment
 from schemas.positions import Cursor
 from schemas.records import (
     EventsRecord,
@@ -75,6 +76,8 @@ class Writer:
         may_write: False while another bridge may own our publishers: nothing is sent then.
         make_heartbeat: for a partition, where there is something to say; made as it is sent.
         on_heartbeat: called for each acknowledged heartbeat, with its partition.
+        make_memory: of segments of memory in a partition, what is to be said; made as it is sent.
+        on_memory: called for each acknowledged one.
     """
 
     def __init__(
@@ -87,6 +90,8 @@ class Writer:
         may_write: Callable[[], bool],
         make_heartbeat: Callable[[int], HeartbeatRecord | None] = lambda partition: None,
         on_heartbeat: Callable[[int, HeartbeatRecord], None] = lambda partition, record: None,
+        make_memory: Callable[[int], Sequence[MemoryRecord]] = lambda partition: (),
+        on_memory: Callable[[MemoryRecord], None] = lambda record: None,
     ) -> None:
         self.spool = spool
         self.dropped: Counter[tuple[PublisherKey, str]] = Counter()
@@ -102,6 +107,8 @@ class Writer:
         self._may_write = may_write
         self._make_heartbeat = make_heartbeat
         self._on_heartbeat = on_heartbeat
+        self._make_memory = make_memory
+        self._on_memory = on_memory
         self._queues = [PartitionQueue(number) for number in range(topic.partitions)]
         self._partitions: dict[StreamKey, tuple[bytes, int]] = {}
         self._withheld = dict.fromkeys(spool.publishers())
@@ -485,8 +492,9 @@ class Writer:
                     continue
                 batch = producer.create_batch()
                 is_filled = self._fill(queue, batch)
+                memory = self._add_memory(queue, batch)
                 heartbeat = self._add_heartbeat(queue, batch)
-                if not is_filled and heartbeat is None:
+                if not is_filled and not memory and heartbeat is None:
                     await queue.changed.wait()
                     queue.changed.clear()
                     continue
@@ -504,6 +512,9 @@ class Writer:
                 await asyncio.sleep(BRIDGE_RETRY_S)
             else:
                 self._finish(queue, offset)
+                for told in memory:
+                    queue.end += 1
+                    self._on_memory(told)
                 if heartbeat is not None:
                     queue.end += 1
                     self._on_heartbeat(queue.partition, heartbeat)
@@ -526,6 +537,31 @@ class Writer:
             return None
         added = batch.append(key=None, value=encode_record(heartbeat), timestamp=None)
         return None if added is None else heartbeat
+
+    def tell_memory(self, partition: int) -> None:
+        """Writes what is to be said of segments in the partition; what cannot be written now is
+        made anew when this is called again.
+        """
+        queue = self._queues[partition]
+        queue.is_memory_due = True
+        queue.changed.set()
+
+    def _add_memory(self, queue: PartitionQueue, batch: Batch) -> list[MemoryRecord]:
+        if not queue.is_memory_due:
+            return []
+        queue.is_memory_due = False
+        added = []
+        for record in self._make_memory(queue.partition):
+            key, value = encode_segment(record.key), encode_record(record)
+            if batch.append(key=key, value=value, timestamp=None) is None:
+                queue.is_memory_due = True  # the rest with the next one
+                break
+            added.append(record)
+        return added
+
+    def partition_of_segment(self, key: SegmentKey) -> int:
+        """The partition of the records of a segment of memory."""
+        return partition_of(encode_segment(key), len(self._queues))
 
     def _fill(self, queue: PartitionQueue, batch: Batch) -> bool:
         """Fills the batch with what is next; False where there is nothing."""

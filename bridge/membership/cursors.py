@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Final
 from zlib import crc32
 
-from bridge.sequencing.lane import Anchor
+from bridge.sequencing.anchor import Anchor
 from brokers.client_internals import start_client
 from brokers.clients import Clients, partition_of
 from brokers.interface import Message, Partition
@@ -35,10 +35,10 @@ from schemas.codec import (
 from schemas.errors import EntryError, RecordError
 from schemas.identities import PublisherKey
 from schemas.limits import CURSOR_NOTE_BEHIND_RECORDS_MAX, CURSOR_NOTES_MAX, ENTRIES_NAMED_MAX
-from schemas.positions import NO_CURSOR, Cursor, Proof
+from schemas.positions import NO_CURSOR, Cursor, ProcessMark, Proof
 from schemas.records import (
+    BridgeRecord,
     EventsRecord,
-    HeartbeatRecord,
     Record,
     RegisteredRecord,
     UnregisteredRecord,
@@ -72,7 +72,8 @@ class LogState:
     Attributes:
         cursor: its last batch, or gap.
         engine_time: of that batch, 0 where it is not known.
-        proof, begun: see `Anchor`.
+        proof, begun, heard: see `Anchor`.
+        process: of its engine, where that is known.
         registered: `fingerprint` of the registration that the log has, or UNREGISTERED.
         partition: of its records in `events`.
         offset: everything before it is known.
@@ -85,6 +86,8 @@ class LogState:
     engine_time: float = 0.0
     proof: Proof | None = None
     begun: float | None = None
+    process: ProcessMark | None = None
+    heard: Proof | None = None
     registered: int = UNREGISTERED
     offset: int = 0
     noted: bool = False
@@ -93,7 +96,11 @@ class LogState:
     @property
     def anchor(self) -> Anchor:
         """The cursor, with the engine time that identifies its batch."""
-        return Anchor(self.cursor, self.engine_time, self.proof, self.begun)
+        return Anchor(self.cursor, self.engine_time, self.proof, self.begun, self.heard)
+
+    @anchor.setter
+    def anchor(self, anchor: Anchor) -> None:
+        self.cursor, self.engine_time, self.proof, self.begun, self.heard = anchor
 
     def take(self, record: Record, offset: int) -> None:
         """Follows one record of the publisher in the log; one that is known already is passed over:
@@ -110,7 +117,7 @@ class LogState:
             self.registered = UNREGISTERED
         else:
             if record.last > self.cursor:
-                self.cursor, self.engine_time, self.proof, self.begun = self.anchor.after(record)
+                self.anchor = self.anchor.after(record)
 
     def begin_registration(self) -> None:
         """A publisher is registered again after it was unregistered: nothing from before counts.
@@ -121,7 +128,7 @@ class LogState:
         if self.cursor.sequence >= 0 or self.begun is not None:
             self.cursor = Cursor(self.cursor.incarnation + 1, -1)
             self.engine_time, self.proof = 0.0, None
-        self.begun = None
+        self.begun = self.heard = None
 
     def note(self) -> CursorNote:
         """What the next bridge needs to know."""
@@ -134,6 +141,8 @@ class LogState:
             registered=self.registered,
             proof=self.proof,
             begun=self.begun,
+            process=self.process,
+            heard=self.heard,
         )
 
 
@@ -230,6 +239,8 @@ class Cursors:
             offset=note.offset if note.partition == partition else 0,
             proof=note.proof,
             begun=note.begun,
+            process=note.process,
+            heard=note.heard,
             noted=True,
             noted_offset=note.offset,
         )
@@ -278,7 +289,7 @@ class Cursors:
 
         def take(message: Message) -> None:
             record = decode_log_record(message.value or b"")
-            if isinstance(record, HeartbeatRecord):
+            if isinstance(record, BridgeRecord):
                 return
             state = wanted.get(record.publisher)
             if state is not None:
@@ -339,6 +350,13 @@ class Cursors:
         state = self._states.get(publisher)
         if state is not None:
             state.take(record, offset)
+            self._dirty[publisher] = None
+
+    def note_process(self, publisher: PublisherKey, process: ProcessMark | None) -> None:
+        """Which process of its engine published which incarnation."""
+        state = self._states.get(publisher)
+        if state is not None and process is not None and state.process != process:
+            state.process = process
             self._dirty[publisher] = None
 
     def advance(self, ends: Mapping[int, int]) -> None:

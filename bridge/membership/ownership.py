@@ -36,7 +36,7 @@ from bridge.membership.cursors import UNREGISTERED, Cursors, LogState, fingerpri
 from bridge.membership.registry_reader import RegistryPartition
 from bridge.membership.spool_recovery import prune, resolve
 from bridge.pump import Pump
-from bridge.sequencing.lane import Anchor
+from bridge.sequencing.anchor import Anchor
 from brokers.clients import partition_of
 from brokers.errors import KafkaError
 from schemas.errors import RegistrationError, StorageError
@@ -389,7 +389,7 @@ class Ownership:
         self.takeovers += 1
         writer.forget(publisher)
         writer.place(publisher, anchor)
-        pump.begin(publisher, anchor)
+        pump.begin(publisher, anchor, process=state.process)
 
     def write_registered(self, registration: Registration) -> None:
         """Writes into the log that the publisher is registered."""

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from bridge.ports import RecordSink
 from bridge.pump import Pump
-from bridge.sequencing.lane import NO_ANCHOR, Anchor
+from bridge.sequencing.anchor import NO_ANCHOR, Anchor
 from schemas.errors import NotRegisteredError, RegistrationError
 from schemas.identities import PublisherKey
 from schemas.positions import PublisherState
@@ -88,7 +88,12 @@ class Registrar:
 
     def _begin(self, publisher: PublisherKey) -> None:
         state = self._table.state(publisher)
-        self._pump.begin(publisher, NO_ANCHOR if state is None else Anchor.of(state))
+        if state is None:
+            self._pump.begin(publisher, NO_ANCHOR)
+            return
+        said = state.confirmation
+        process = None if said is None else said.process
+        self._pump.begin(publisher, Anchor.of(state), process=process)
 
     async def register(self, registration: Registration) -> list[Registration]:
         """Follows a publisher; nothing changes where it is registered already.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from bridge.delivery.spool import Spool, SpooledRecord
 from bridge.delivery.unreadable_records import drop_unreadable
 from bridge.membership.cursors import UNREGISTERED, LogState
-from bridge.sequencing.lane import Anchor
+from bridge.sequencing.anchor import Anchor
 from schemas.identities import PublisherKey
 from schemas.positions import Cursor
 from schemas.records import (

@@ -2,9 +2,10 @@
 
 import logging
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from schemas.errors import WireError
+from schemas.errors import PassedOverError, WireError
 
 _logger = logging.getLogger(__name__)
 
@@ -21,7 +22,9 @@ class PublisherCounters:
         duplicates: batches that had been delivered before.
         gaps: places where batches are missing; lost_batches: how many are.
         restarts: new incarnations found.
+        reports: stored events that only report hits, marked as such or taken back.
         dropped: messages, batches and events that were dropped, by `DropReason`.
+        passed_over: events that are about something else than its blocks, likewise.
     """
 
     publisher: str = ""
@@ -32,7 +35,9 @@ class PublisherCounters:
     gaps: int = 0
     lost_batches: int = 0
     restarts: int = 0
+    reports: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
+    passed_over: Counter[str] = field(default_factory=Counter)
 
     def count_drop(self, error: WireError, things: int = 1) -> None:
         """Counts what is dropped, and logs the first of each kind."""
@@ -41,3 +46,23 @@ class PublisherCounters:
                 "Dropping from %s (further ones are only counted): %s", self.publisher, error
             )
         self.dropped[error.reason] += things
+
+    def count_drops(self, errors: Sequence[WireError]) -> list[WireError]:
+        """Counts what a batch drops and passes over; returns what is missing without it."""
+        lost = []
+        for error in errors:
+            if isinstance(error, PassedOverError):
+                self._count_passed_over(error)
+            else:
+                self.count_drop(error)
+                lost.append(error)
+        return lost
+
+    def _count_passed_over(self, error: PassedOverError) -> None:
+        if not self.passed_over[error.reason]:
+            _logger.info(
+                "Passing over events of %s (further ones are only counted): %s",
+                self.publisher,
+                error,
+            )
+        self.passed_over[error.reason] += 1

@@ -89,6 +89,7 @@ class Repair:
         self._verified = False  # the reply under way is of the incarnation asked for
         self._anchored = False  # and that is proven by its first batch
         self._whole = False
+        self._differs = False  # it is another publisher's, as one of its batches has shown
         self._taken = 0  # batches of the reply under way
         self._highest = -1  # of their numbers, those passed over included
         self._link = 0  # which brought the last message, when it was asked for
@@ -108,7 +109,11 @@ class Repair:
     @property
     def start(self) -> int:
         """The first sequence to ask for."""
-        return max(self._start, self._behind)
+        comparable = None
+        if not self._new_incarnation:
+            comparable = self._sequencer.comparable(self._publisher)
+        start = self._start if comparable is None else min(self._start, comparable)
+        return max(start, self._behind)
 
     @property
     def _start(self) -> int:
@@ -122,8 +127,11 @@ class Repair:
     @property
     def doubt(self) -> Doubt | None:
         """Why it does not confirm the publisher; None where it does."""
+        if self._differs:
+            return Doubt.REPLAY_DIFFERS
         if self._whole:
-            return None
+            is_trusted = self._sequencer.trusts_replay(self._publisher)
+            return None if is_trusted else Doubt.REPLAY_UNMATCHED
         if self._broke_at is not None or self._skips:
             return Doubt.REPLAY_BROKEN
         return Doubt.NOTHING_REPLAYED if self.is_answered else Doubt.REPLAY_SILENT
@@ -161,6 +169,10 @@ class Repair:
             self.is_answered = True
             if batch is None:
                 continue
+            if self._is_of_another(batch):
+                self._differs, self.answer = True, Answer.DONE
+                yield self._sequencer.refuse(self._publisher, batch, now, link=self._link)
+                return
             if not self._is_known(batch):
                 answer = Answer.ASK
                 break
@@ -171,6 +183,7 @@ class Repair:
                 self._verified = True
             self._highest = max(self._highest, batch.sequence)
             answer = self._place(batch, taken)
+            self._sequencer.compare(self._publisher, batch, is_anchored=self._anchored)
             if answer is not Answer.MORE:
                 break
         if taken:
@@ -255,6 +268,8 @@ class Repair:
                 if not self._sequencer.drop_earlier(self._publisher, self._live_link):
                     break
             if self._is_without_anchor():
+                if self._is_same_process():
+                    return Answer.DONE
                 # A reply may have lost its end, once.
                 self._ask_for_incarnation(new=self._ended_short)
                 self._ended_short = not self._new_incarnation
@@ -270,6 +285,8 @@ class Repair:
         self._end_whole(is_empty and not self._is_short())
         if self._new_incarnation or not (self._is_anchored() or self._has_begun_again()):
             return Answer.DONE
+        if self._is_same_process():
+            return Answer.DONE
         self._ask_for_incarnation(new=True)  # the engine has not yet sent as much as the log has
         return Answer.ASK
 
@@ -280,6 +297,15 @@ class Repair:
         self._whole = is_whole
         if is_whole and self._up_link:
             self._sequencer.adopt_link(self._publisher, self._up_link, heard=self._link)
+
+    def _is_of_another(self, batch: DecodedBatch) -> bool:
+        """Step 0: whether a batch of this number came live over the link that was up, and was
+        another one.
+        """
+        publisher, link = self._publisher, self._up_link
+        if self._sequencer.differs(publisher, batch, link):
+            return True
+        return self._sequencer.differs_from_waiting(publisher, batch, link)
 
     def _is_known(self, batch: DecodedBatch) -> bool:
         """Step 1: whether the batch may be of the incarnation asked for; else what to ask for next
@@ -322,6 +348,12 @@ class Repair:
         """
         return self._asked_again or self.start <= self._sequencer.cursor(self._publisher).sequence
 
+    def _is_same_process(self) -> bool:
+        """Whether the log's last batch is of the process at the other end of the link: if that has
+        it no more, or not in this reply, it has not restarted.
+        """
+        return self._sequencer.is_of(self._publisher, self._up_link)
+
     def _has_begun_again(self) -> bool:
         """Whether a live batch, which the log does not have, is numbered as one that it has."""
         waiting = self._sequencer.first_waiting(self._publisher)
@@ -348,7 +380,12 @@ class Repair:
     def _is_of_this_incarnation(self, batch: DecodedBatch) -> bool:
         """Step 1, for the first batch of a reply; one without a time counts as of it."""
         sequence, engine_time = self._sequencer.proven(self._publisher)
-        if self._new_incarnation or batch.sequence > sequence or batch.engine_time is None:
+        if self._new_incarnation or batch.sequence > sequence:
+            return True
+        known = self._sequencer.recognises(self._publisher, batch)
+        if known is not None:
+            return known
+        if batch.engine_time is None:
             return True
         if batch.sequence < sequence:
             return batch.engine_time <= engine_time

@@ -5,71 +5,23 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from bridge.sequencing.causes import (
-    JOINED_LATE,
-    MISSED,
-    RECONNECTED,
-    RESTARTED,
-    cause_of_repair,
-)
+from bridge.sequencing.anchor import Anchor
+from bridge.sequencing.causes import JOINED_LATE, MISSED, RECONNECTED, RESTARTED, cause_of_repair
 from bridge.sequencing.counters import PublisherCounters
 from bridge.sequencing.lateness import Lateness
+from bridge.sequencing.pairing import LiveBatch, Pairing
+from bridge.sequencing.reports import Reports
 from bridge.sequencing.tracker import Outcome, SequenceTracker
 from bridge.sequencing.window import Window
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import DecodedBatch, DecodedRun, Source
+from schemas.arrays import HitReports
 from schemas.errors import WireError
 from schemas.limits import RUN_MESSAGES_MAX
-from schemas.positions import NO_CURSOR, Cursor, Proof, PublisherState
-from schemas.records import EventsRecord, SequencedRecord
+from schemas.positions import Cursor, Proof
 from schemas.registration import Registration
 
 _logger = logging.getLogger(__name__)
-
-
-class Anchor(NamedTuple):
-    """A batch that is in the log, with the time that identifies its incarnation.
-
-    Attributes:
-        cursor: of the batch.
-        engine_time: its own timestamp, Unix seconds; 0 where it is not known.
-        proof: None where it is known to be of its incarnation.
-        begun: the timestamp of the next batch, where the log has a part of it; else None.
-    """
-
-    cursor: Cursor
-    engine_time: float
-    proof: Proof | None = None
-    begun: float | None = None
-
-    @classmethod
-    def of(cls, state: PublisherState) -> "Anchor":
-        """The one of a table that has folded the whole log."""
-        begun = None if state.begun is None else state.begun.engine_time
-        return cls(state.cursor, state.engine_time, state.proof, begun)
-
-    def after(self, record: SequencedRecord) -> "Anchor":
-        """The one that the record leads to, where it is not older than this."""
-        cursor = record.reached
-        if not isinstance(record, EventsRecord):
-            return Anchor(cursor, 0.0)
-        if cursor.incarnation != self.cursor.incarnation:
-            if record.is_unfinished:
-                return Anchor(cursor, 0.0, begun=record.engine_time)
-            return Anchor(cursor, record.engine_time)
-        proof = self.proof
-        if record.doubted is True:
-            proof = proof or Proof(self.cursor.sequence, self.engine_time)
-        elif not record.is_unfinished:
-            proof = None
-        if record.is_unfinished:
-            # The batch before is the last whole one, and only that proves what this one is of.
-            engine_time = self.engine_time if cursor == self.cursor else 0.0
-            return Anchor(cursor, engine_time, proof, record.engine_time)
-        return Anchor(cursor, record.engine_time, proof)
-
-
-NO_ANCHOR: Final = Anchor(NO_CURSOR, 0.0)
 
 
 _NO_LINK: Final = -1
@@ -133,23 +85,31 @@ class Lane:
         "live_link",
         "missing",
         "overflowed",
+        "pairing",
         "proof",
         "publisher",
         "received_time",
         "repaired",
         "repairs",
+        "reports",
         "source",
         "tracker",
         "unplaced",
     )
 
     def __init__(
-        self, registration: Registration, source: Source, cursor: Cursor, repairs: bool
+        self,
+        registration: Registration,
+        source: Source,
+        cursor: Cursor,
+        repairs: bool,
+        hits: HitReports | None = None,
     ) -> None:
         self.publisher = registration.publisher
         self.source = source
         self.tracker = SequenceTracker(cursor)
         self.counters = PublisherCounters(registration.service_key)
+        self.reports = Reports(hits, self.counters)
         self.engine_time = 0.0
         self._begun: _Begun | None = None
         self.degraded = False  # a gap was written here, and no reset or clear since
@@ -173,6 +133,7 @@ class Lane:
         self.is_up = False
         self._proven_link = _NO_LINK  # what comes over it is known to be of the log's incarnation
         self.proof: Proof | None = None  # what follows it may be of another one
+        self.pairing = Pairing()
         self._checkpoint = _Checkpoint(self.anchor, False)
 
     @property
@@ -180,13 +141,15 @@ class Lane:
         """The last accepted batch."""
         cursor, begun = self.tracker.cursor, self._begun
         begun_time = begun.engine_time if begun is not None and begun.after == cursor else None
-        return Anchor(cursor, self.engine_time, self.proof, begun_time)
+        return Anchor(cursor, self.engine_time, self.proof, begun_time, self.pairing.heard)
 
     def place(self, anchor: Anchor) -> None:
         """Sets the last batch in the log; what was seen before no longer proves duplicates."""
         if self.tracker.cursor != anchor.cursor:
             self.tracker = SequenceTracker(anchor.cursor)
             self._proven_link = _NO_LINK
+            self.pairing.place(anchor.heard, is_open=anchor.cursor.sequence >= 0)
+            self.reports.forget()
         self.engine_time, self.proof = anchor.engine_time, anchor.proof
         self._begun = None if anchor.begun is None else _Begun(anchor.cursor, anchor.begun)
 
@@ -225,7 +188,32 @@ class Lane:
         with all before it; else 0.
         """
         is_proven = self._proven_link == self.link and self.proof is None
-        return self.link if is_proven and self.anchor.begun is None else 0
+        is_open = self.pairing.is_open and not self.pairing.was_shown
+        is_whole = self.anchor.begun is None and not is_open
+        return self.link if is_proven and is_whole else 0
+
+    def is_of(self, link: int) -> bool:
+        """Whether the log has a batch that the process at the other end of this link published."""
+        live = self.pairing.live
+        return self._is_all_of(link) or (live is not None and 0 < live.link == link)
+
+    def _is_all_of(self, link: int) -> bool:
+        return 0 < link == self._proven_link and not self.pairing.is_open and self.proof is None
+
+    def differs(self, batch: DecodedBatch, link: int) -> bool:
+        """Whether a replayed batch is not the one that the log has of its number, and the process
+        at the other end of this link published that: so it has not replayed this one.
+        """
+        live = self.pairing.live
+        if live is not None and 0 < live.link == link and live.recognises(batch) is False:
+            return True
+        return self._is_all_of(link) and self.recognises(batch) is False
+
+    def recognises(self, batch: DecodedBatch) -> bool | None:
+        """Whether this is the batch of its number in the log; None where that cannot be told."""
+        live = self.pairing.live
+        known = None if live is None else live.recognises(batch)
+        return self.tracker.recognises(batch.sequence, batch.digest) if known is None else known
 
     def begin_repaired(self) -> None:
         """What is accepted from here on had been missing: a replay has brought it."""
@@ -252,9 +240,11 @@ class Lane:
         if cursor <= self.tracker.cursor:
             return
         if cursor.incarnation > self.tracker.incarnation:
+            self.reports.forget()
             window.add_reset(incarnation=cursor.incarnation, reason=reason)
             self.degraded = False
             self.tracker = SequenceTracker(Cursor(cursor.incarnation, -1))
+            self.pairing.begin_incarnation()
         first, last = self.tracker.sequence + 1, cursor.sequence
         if first <= last:
             self.counters.gaps += 1
@@ -339,6 +329,7 @@ class Lane:
 
     def _accept_run(self, run: DecodedRun, window: Window) -> None:
         first, batches = self.tracker.sequence + 1, len(run.digests)
+        run = self.reports.of_run(run)
         window.add_batch(
             incarnation=self.tracker.incarnation,
             sequence=first,
@@ -350,6 +341,8 @@ class Lane:
         )
         self.tracker.advance(run.digests)
         self.away = ""
+        last = LiveBatch(self.tracker.sequence, run.digests[-1], run.engine_time, self.link)
+        self.pairing.note_live(last)
         self.engine_time = run.engine_time
         self.received_time = run.engine_time or self.received_time
         self.unplaced = 0
@@ -379,11 +372,11 @@ class Lane:
         sequence, engine_time = tracker.sequence, self.engine_time
         if batch.sequence <= sequence and 0 < link == self._proven_link and self.is_older(batch):
             # A link ends with the process at its other end: no restart. A replay was faster.
-            counters.duplicates += 1
+            self.note_again(batch, link)
             return False
         verdict = tracker.observe(batch.sequence, batch.digest)
         if verdict.outcome is Outcome.DUPLICATE:
-            counters.duplicates += 1
+            self.note_again(batch, link)
             return False
         if verdict.outcome is Outcome.RESTART or sequence == -1:
             self.prove(link)  # the log has nothing else of this incarnation
@@ -392,6 +385,8 @@ class Lane:
         if verdict.outcome is Outcome.RESTART:
             counters.restarts += 1
             self.degraded = False
+            self.pairing.begin_incarnation()
+            self.reports.forget()
             window.add_reset(incarnation=tracker.incarnation, reason=RESTARTED)
         if verdict.gap is not None:
             first, last = verdict.gap
@@ -400,8 +395,7 @@ class Lane:
             reason = (self.cause or self.away or MISSED) if first else JOINED_LATE
             self.add_gap(window, first, last, reason)
         self.away = ""
-        for dropped in batch.dropped:
-            counters.count_drop(dropped)
+        lost = counters.count_drops(batch.dropped)
         counters.batches += 1
         if batch.engine_time is None and not self.degraded:
             (unusable,) = batch.dropped
@@ -412,8 +406,9 @@ class Lane:
         if batch.clears and (self.degraded or self.proof is not None):
             self.degraded = False
             self.prove(link)  # of what was before, nothing is left
-        if batch.dropped:
+        if lost:
             self.degraded = True
+        batch = self.reports.of_batch(batch)
         counters.events += batch.event_count
         window.add_batch(
             incarnation=tracker.incarnation,
@@ -423,11 +418,19 @@ class Lane:
             run=batch.run,
             parts=batch.parts,
             doubted=self.proof is not None,
-            unusable=batch.dropped[0].reason if batch.dropped else "",
+            unusable=lost[0].reason if lost else "",
             is_whole=batch.engine_time is None,
             repaired=self.repaired,
         )
+        self._note_origin(batch, link)
         return True
+
+    def _note_origin(self, batch: DecodedBatch, link: int) -> None:
+        if self.repaired:
+            self.pairing.note_replayed()
+        else:
+            live = LiveBatch(batch.sequence, batch.digest, self.engine_time, link)
+            self.pairing.note_live(live, clears=batch.clears)
 
     def _begin_other(self, begun: _Begun, batch: DecodedBatch, window: Window, link: int) -> None:
         """Begins an incarnation where the log has a part of a batch of this number, and of another
@@ -440,7 +443,9 @@ class Lane:
             self.counters.restarts += 1
             self.degraded = False
             self.tracker.begin_incarnation()
+            self.pairing.begin_incarnation()
             self.prove(link)
+            self.reports.forget()
             window.add_reset(incarnation=self.tracker.incarnation, reason=RESTARTED)
 
     def lost_to(self, batch: DecodedBatch) -> Cursor | None:
@@ -455,6 +460,7 @@ class Lane:
     def add_gap(self, window: Window, first: int, last: int, reason: str) -> None:
         """Adds a gap for these batches, by which the fold degrades the publisher."""
         self.degraded = True
+        self.reports.forget()
         # What was sent before we listened is no loss of ours.
         if reason != JOINED_LATE and not self._has_told_gap:
             self._has_told_gap = True
@@ -473,10 +479,22 @@ class Lane:
         """Whether a batch that waited is in the log: neither above the cursor nor later.
 
         The number alone could be that of a new incarnation; the engine's clock tells them apart.
-        Where that was set back, the publisher is not confirmed until its replay has told.
+        Where that was set back, the publisher is not confirmed until its replay has told. What was
+        replayed may be another publisher's: there, what is not the same is not older.
         """
         return (
             batch.sequence <= self.tracker.sequence
             and batch.engine_time is not None
             and batch.engine_time <= self.engine_time
+            and (not self.pairing.is_open or self.recognises(batch) is not False)
         )
+
+    def note_again(self, batch: DecodedBatch, link: int) -> None:
+        """A batch came that the log has: live, where it had been replayed before, as a rule."""
+        self.counters.duplicates += 1
+        live = self.pairing.live
+        is_new = not self.repaired and (live is None or batch.sequence > live.sequence)
+        if is_new and self.recognises(batch):
+            time = batch.engine_time or 0.0
+            self.pairing.note_live(LiveBatch(batch.sequence, batch.digest, time, link))
+            self.pairing.show(is_anchored=True)

@@ -23,13 +23,15 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from bridge.sequencing.anchor import Anchor
 from bridge.sequencing.causes import MISSED, RESTARTED
 from bridge.sequencing.counters import PublisherCounters
-from bridge.sequencing.lane import Anchor, Held, Lane, Missing
+from bridge.sequencing.lane import Held, Lane, Missing
 from bridge.sequencing.window import Window
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import DecodedBatch, open_source
 from bridge.wire.drop_reasons import DropReason
+from bridge.wire.hit_reports import open_hit_reports
 from schemas.arrays import ArrayPacker, PythonArrayPacker
 from schemas.errors import BatchError, RegistrationConflictError
 from schemas.identities import PublisherKey
@@ -74,7 +76,8 @@ class Sequencer:
         if publisher in self._lanes:
             raise RegistrationConflictError(f"Expected a new publisher, got: {publisher}")
         source = open_source(registration, self._packer)
-        self._lanes[publisher] = Lane(registration, source, cursor, repairs)
+        hits = open_hit_reports(registration, self._packer)
+        self._lanes[publisher] = Lane(registration, source, cursor, repairs, hits)
 
     def remove(self, publisher: PublisherKey) -> None:
         """Forgets a publisher; its messages that are still under way are counted and dropped."""
@@ -276,6 +279,77 @@ class Sequencer:
         """See `note_link`; 0 where that is not known."""
         return self._lanes[publisher].live_link
 
+    # Whose a replay is: see `bridge.sequencing.pairing`
+
+    def trusts_replay(self, publisher: PublisherKey) -> bool:
+        """Whether its replay socket has shown batches that came live, as they came."""
+        return self._lanes[publisher].pairing.is_trusted
+
+    def comparable(self, publisher: PublisherKey) -> int | None:
+        """With which batch a replay is to begin, to be compared with what came live; None where
+        nothing did, or it has been shown.
+        """
+        pairing = self._lanes[publisher].pairing
+        return None if pairing.is_shown or pairing.live is None else pairing.live.sequence
+
+    def is_of(self, publisher: PublisherKey, link: int) -> bool:
+        """See `Lane.is_of`."""
+        return self._lanes[publisher].is_of(link)
+
+    def recognises(self, publisher: PublisherKey, batch: DecodedBatch) -> bool | None:
+        """See `Lane.recognises`."""
+        return self._lanes[publisher].recognises(batch)
+
+    def differs(self, publisher: PublisherKey, batch: DecodedBatch, link: int) -> bool:
+        """See `Lane.differs`."""
+        return self._lanes[publisher].differs(batch, link)
+
+    def differs_from_waiting(self, publisher: PublisherKey, batch: DecodedBatch, link: int) -> bool:
+        """The same, of the first batch that waits."""
+        held = self._lanes[publisher].held
+        first = held[0] if held else None
+        return first is not None and 0 < first.link == link and _is_other(batch, first.batch)
+
+    def compare(self, publisher: PublisherKey, batch: DecodedBatch, *, is_anchored: bool) -> None:
+        """A batch of a reply that is taken, or could be; see `Pairing.show`."""
+        pairing = self._lanes[publisher].pairing
+        if pairing.is_shown and not (is_anchored and pairing.is_open):
+            return
+        waiting = self.first_waiting(publisher)
+        if pairing.live is not None and pairing.live.recognises(batch):
+            pairing.show(is_anchored=True)
+        elif waiting is not None and _is_same(batch, waiting):
+            pairing.show(is_anchored=is_anchored)
+
+    def refuse(
+        self, publisher: PublisherKey, batch: DecodedBatch, now: float, *, link: int
+    ) -> list[SequencedRecord]:
+        """Its replay is another publisher's, as this batch of it shows: what may have been taken of
+        it before is withdrawn, and what of that incarnation came live is lost.
+
+        Args:
+            publisher: held.
+            batch: see `differs`.
+            now: Unix seconds; the records' bridge_time.
+            link: that had brought its last message when it was asked.
+        """
+        lane = self._lanes[publisher]
+        detail = f"Expected batch {batch.sequence} as it came live from a replay, got another one"
+        error = BatchError(DropReason.REPLAY_DIFFERS, f"{detail}: is `replay_endpoint` its own?")
+        live, is_open = lane.pairing.live, lane.pairing.is_open
+        lane.counters.count_drop(error)
+        lane.pairing.distrust()
+        if not is_open:
+            return []
+        records = self.begin_incarnation(publisher, now, link=link, reason=error.reason)
+        if live is not None:
+            window = lane.open(now)
+            lane.lose(
+                window, Missing(Cursor(lane.tracker.incarnation, live.sequence), error.reason)
+            )
+            records += self._close(lane, window, now)
+        return records
+
     def drop_earlier(self, publisher: PublisherKey, link: int) -> bool:
         """Drops the first batch that waits, and all that came over the same link, where that was
         before this one: a link ends with the process at its other end. Returns whether it did.
@@ -304,8 +378,8 @@ class Sequencer:
     def _first_held(self, lane: Lane) -> Held | None:
         """Drops what is in the log: else each question would look at all of it again."""
         while lane.held and lane.is_older(lane.held[0].batch):
-            lane.counters.duplicates += 1
-            self._pop(lane)
+            older = self._pop(lane)
+            lane.note_again(older.batch, older.link)
         return lane.held[0] if lane.held else None
 
     def waiting(self, publisher: PublisherKey) -> int:
@@ -399,9 +473,47 @@ class Sequencer:
         lane.degraded, lane.cause = False, reason
         window = lane.open(now)
         lane.tracker.begin_incarnation()
+        lane.pairing.begin_incarnation()
         lane.prove(link)
         window.add_reset(incarnation=lane.tracker.incarnation, reason=reason)
         return window.close()
+
+    def begin_process(
+        self, publisher: PublisherKey, now: float, *, last_link: int, link: int
+    ) -> Iterator[list[SequencedRecord]]:
+        """Another process of the engine is at the other end of the link: what waits of the one
+        before is written, then the reset. As many records at a time as take HELD_TURN_S.
+
+        Args:
+            publisher: held.
+            now: Unix seconds; the records' bridge_time.
+            last_link: what came up to this one is of the process before; of a link between the two
+                it is not known whose it is, so it is dropped.
+            link: the live one.
+        """
+        lane = self._lanes[publisher]
+        window, until = lane.open(now), time.monotonic() + HELD_TURN_S
+        dropped = 0
+        while (held := self._first_held(lane)) is not None and held.link < link:
+            if time.monotonic() >= until:
+                yield self._close(lane, window, now)
+                window, until = lane.open(now), time.monotonic() + HELD_TURN_S
+            self._pop(lane)
+            if 0 < held.link <= last_link:
+                window = self._accept(lane, window, held.batch, held.link, now)
+            else:
+                dropped += 1
+        yield self._close(lane, window, now)
+        reason = "it came over a link between those to two processes of the engine"
+        lane.counters.count_drop(BatchError(DropReason.EARLIER_INCARNATION, reason), dropped)
+        lane.missing = None  # if it is of this process, it is replayed, or a gap
+        yield self.begin_incarnation(publisher, now, link=link)
+
+    def know_link(self, publisher: PublisherKey, link: int) -> None:
+        """What comes over this link is of the process that published the log's incarnation, and so
+        is what came since over others.
+        """
+        self._lanes[publisher].prove(link)
 
     def lose(
         self, publisher: PublisherKey, sequence: int, error: BatchError, now: float, *, link: int
@@ -623,6 +735,14 @@ class Sequencer:
     def counters(self) -> dict[PublisherKey, PublisherCounters]:
         """The counters of every publisher that is followed; live, so read them only."""
         return {publisher: lane.counters for publisher, lane in list(self._lanes.items())}
+
+
+def _is_same(one: DecodedBatch, other: DecodedBatch) -> bool:
+    return (one.sequence, one.digest) == (other.sequence, other.digest)
+
+
+def _is_other(one: DecodedBatch, other: DecodedBatch) -> bool:
+    return one.sequence == other.sequence and one.digest != other.digest
 
 
 def _after(cursor: Cursor) -> Cursor:

@@ -91,6 +91,15 @@ class SequenceTracker:
             return _DUPLICATE
         return Verdict(Outcome.RESTART, Gap(0, sequence - 1)) if sequence else _RESTART
 
+    def recognises(self, sequence: int, payload_digest: int) -> bool | None:
+        """Whether the batch of this number that was accepted had this payload; None where that is
+        not known: it was accepted before the window, or elsewhere, or not at all.
+        """
+        if not self.sequence - DUPLICATE_WINDOW < sequence <= self.sequence:
+            return None
+        known = self._fingerprints[sequence % DUPLICATE_WINDOW]
+        return known == hash((sequence, payload_digest)) if known else None
+
     def begin_incarnation(self) -> None:
         """Starts the publisher's next incarnation, of which nothing is known yet."""
         self.incarnation += 1
@@ -111,6 +120,7 @@ class SequenceTracker:
             verdict = _NEXT
         elif sequence > expected:
             verdict = Verdict(Outcome.GAP, Gap(expected, sequence - 1))
+            self._forget(expected, sequence)
         elif self._fingerprints[slot] == fingerprint:
             return _DUPLICATE
         else:
@@ -126,6 +136,11 @@ class SequenceTracker:
             sequence += 1
             fingerprints[sequence % DUPLICATE_WINDOW] = hash((sequence, digest))
         self.sequence = sequence
+
+    def _forget(self, first: int, end: int) -> None:
+        """What stands at the places of these numbers is of much earlier ones."""
+        for sequence in range(max(first, end - DUPLICATE_WINDOW), end):
+            self._fingerprints[sequence % DUPLICATE_WINDOW] = 0
 
     def _restart(self, sequence: int) -> Verdict:
         self.begin_incarnation()

@@ -12,6 +12,7 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from bridge.sockets.endpoints import check_endpoint, names_host
+from bridge.sockets.link_options import set_options
 from bridge.sockets.lookup import LOOKUPS, Addresses
 from bridge.sockets.probing import Address, Probing, address_of
 from bridge.sockets.raw_message import RawMessage
@@ -22,12 +23,6 @@ from schemas.limits import (
     LINK_AWAY_S,
     LINK_BREACH_S,
     LINK_BUFFER_BYTES,
-    LINK_CONNECT_MS,
-    LINK_HEARTBEAT_MS,
-    LINK_HEARTBEAT_WAIT_MS,
-    LINK_KEEPALIVE_IDLE_S,
-    LINK_KEEPALIVE_INTERVAL_S,
-    LINK_KEEPALIVE_PROBES_MAX,
     LINK_LOOK_BYTES,
     LINK_LOOK_S,
     LINK_MESSAGE_BYTES,
@@ -37,7 +32,6 @@ from schemas.limits import (
     LINK_QUIET_S,
     LINK_REPLACE_S,
     LINK_RETRY_FIRST_MS,
-    LINK_RETRY_MAX_MS,
     LINK_WARN_S,
     LINK_WATCH_S,
     MESSAGE_BYTES_MAX,
@@ -81,6 +75,8 @@ class Connection:
         wait_s: before it is connected to.
         reader: of its messages; pyzmq's where none is given.
         probing: of the thread; one of its own where none is given.
+        once: whether it is over when its link has ended, for another process may have the address
+            by then; what it has brought is still received.
 
     A peer that does not answer ZMTP's heartbeats is disconnected by libzmq: a link over which
     nothing comes is known to be alive.
@@ -88,6 +84,7 @@ class Connection:
     Attributes:
         broken: whether such a message is under way.
         closed: whether it has been.
+        is_over: whether its only link has ended.
         links: how often the link has come up.
         look_number: its place in the queue of those that are to be looked at; the owner's.
         behind_since: since when more has arrived than was taken, monotonic seconds; None where all
@@ -108,6 +105,7 @@ class Connection:
         wait_s: float = 0.0,
         reader: MessageReader | None = None,
         probing: "Probing[Connection] | None" = None,
+        once: bool = False,
     ) -> None:
         check_endpoint(registration.endpoint)
         self.publisher = registration.publisher
@@ -118,6 +116,8 @@ class Connection:
         self._name = f"{registration.service_key} ({registration.model_name})"
         self.endpoint = registration.endpoint
         self.connected = False
+        self.is_over = False
+        self._once = once
         self.broken = False
         self.closed = False
         self.pending = True
@@ -145,8 +145,7 @@ class Connection:
         self.socket = context.socket(zmq.SUB)
         self._monitor: zmq.Socket[bytes] | None = None
         try:
-            _set_options(self.socket)
-            self.socket.ipv6 = True
+            set_options(self.socket, reconnects=not once)
             self._monitor = self.socket.get_monitor_socket(
                 zmq.EVENT_CONNECTED
                 | zmq.EVENT_HANDSHAKE_SUCCEEDED
@@ -156,7 +155,7 @@ class Connection:
             )
             with suppress(zmq.Again):  # its descriptor tells of nothing that nobody has looked for
                 self._monitor.recv_multipart(zmq.NOBLOCK)
-            if not wait_s:
+            if not (wait_s or once):
                 self._connect()
         except BaseException:
             self.close()
@@ -165,6 +164,8 @@ class Connection:
         self._connect_at = self._watched_at + wait_s if wait_s else math.inf
         self._quiet_from = self._quiet_until = math.inf
         self._start_waiting(self._watched_at)
+        if once:  # libzmq tries but once: not before somebody listens
+            self._is_away, self._retry_at = True, self._watched_at
 
     def descriptors(self) -> tuple[int, int]:
         """Those that tell of something to receive, and of a change of the link."""
@@ -229,6 +230,23 @@ class Connection:
             wait_s=LINK_BREACH_S,
             reader=self._reader,
             probing=self._probing,
+            once=self._once,
+        )
+        connection.links = self.links
+        return connection
+
+    def replaced(self, registration: Registration) -> "Connection | None":
+        """Another one in place of this one, which is to be closed, for one link to where the
+        publisher is now; None where this one has a link, or something left to receive.
+
+        Raises:
+            EndpointError, zmq.ZMQError: see the class.
+        """
+        self.watch()
+        if self.connected or self._has_arrived():
+            return None
+        connection = Connection(
+            self._context, registration, reader=self._reader, probing=self._probing, once=True
         )
         connection.links = self.links
         return connection
@@ -253,7 +271,7 @@ class Connection:
         """When it is to be looked at again, monotonic seconds; None where the next thing that
         happens is an answer of `Probing`.
         """
-        if self._asked is not None:
+        if self._asked is not None or self.is_over:
             return None
         if self.connected and self._sent_over:  # until that is known, nothing proves anything
             return time.monotonic() + LINK_LOOK_S
@@ -389,6 +407,7 @@ class Connection:
             self._sent_over = 0  # what waits may be of the link that is down
             _logger.info("Disconnected from %s of %s", self.endpoint, self._name)
             self._start_waiting(time.monotonic())
+            self.is_over = self._once
 
     def _start_waiting(self, now: float) -> None:
         self._away_from = now
@@ -399,6 +418,8 @@ class Connection:
         self._pause_s = random.random() * LINK_PROBE_S
 
     def _wait(self, now: float) -> None:
+        if self.is_over:
+            return
         if now >= self._connect_at:
             self._connect_at = math.inf
             self._connect()
@@ -459,23 +480,3 @@ def descriptor_of(socket: "zmq.Socket[bytes]") -> int:
 def _has_message(socket: "zmq.Socket[bytes]") -> bool:
     """The same as `poll(0)` and as a `recv` that raises, which cost several times this."""
     return bool(int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
-
-
-def _set_options(socket: "zmq.Socket[bytes]") -> None:
-    """All that matters is passed: libzmq's defaults drop messages and never find a dead link."""
-    socket.linger = 0
-    # None: libzmq forgets a link whose bound is changed, and one in messages bounds no memory. What
-    # it holds is bounded by `_check_queue`, what we hold by the inbox.
-    socket.rcvhwm = 0
-    socket.maxmsgsize = MESSAGE_BYTES_MAX
-    socket.reconnect_ivl = LINK_RETRY_FIRST_MS
-    socket.reconnect_ivl_max = LINK_RETRY_MAX_MS
-    socket.connect_timeout = LINK_CONNECT_MS
-    socket.heartbeat_ivl = LINK_HEARTBEAT_MS
-    socket.heartbeat_timeout = LINK_HEARTBEAT_WAIT_MS
-    socket.handshake_ivl = LINK_CONNECT_MS
-    socket.tcp_keepalive = 1
-    socket.tcp_keepalive_idle = LINK_KEEPALIVE_IDLE_S
-    socket.tcp_keepalive_intvl = LINK_KEEPALIVE_INTERVAL_S
-    socket.tcp_keepalive_cnt = LINK_KEEPALIVE_PROBES_MAX
-    socket.subscribe(b"")

@@ -111,6 +111,16 @@ class Subscriber:
         """
         self._call(lambda: self._follow(registration))
 
+    def follow_once(self, registration: Registration) -> None:
+        """Connects to the publisher where it is now, for one link. Nothing changes where it has
+        one, or something of the last one is yet to be received.
+
+        Raises:
+            EndpointError: as `follow`.
+            OpenFilesError: as `follow`.
+        """
+        self._call(lambda: self._follow_once(registration))
+
     def unfollow(self, publisher: PublisherKey) -> None:
         """Closes the publisher's socket and drops its waiting messages, if it is followed."""
         self._call(lambda: self._unfollow(publisher))
@@ -301,13 +311,13 @@ class Subscriber:
             while True:
                 self._commands.get_nowait()()
 
-    def _follow(self, registration: Registration) -> None:
+    def _follow(self, registration: Registration, *, once: bool = False) -> None:
         publisher = registration.publisher
         if publisher in self._connections:
             raise RegistrationConflictError(f"Expected a new publisher, got: {publisher}")
         try:
             connection = Connection(
-                self._context, registration, reader=self._reader, probing=self._probing
+                self._context, registration, reader=self._reader, probing=self._probing, once=once
             )
         except zmq.ZMQError as error:
             raise OpenFilesError(str(error.strerror)) from error
@@ -317,6 +327,21 @@ class Subscriber:
             connection.close()
             raise OpenFilesError(f"all but {left} of {limit} are open, and others need those")
         self._add(connection)
+
+    def _follow_once(self, registration: Registration) -> None:
+        connection = self._connections.get(registration.publisher)
+        if connection is None:
+            self._follow(registration, once=True)
+            return
+        try:
+            replaced = connection.replaced(registration)
+        except zmq.ZMQError as error:
+            raise OpenFilesError(str(error.strerror)) from error
+        self._note(connection)
+        if replaced is not None:
+            self._remove(connection)
+            self._add(replaced)
+            self._mark(connection.publisher)
 
     def _unfollow(self, publisher: PublisherKey) -> None:
         connection = self._connections.get(publisher)

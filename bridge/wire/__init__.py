@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 from xxhash import xxh3_64_intdigest
 
-from bridge.wire import sglang, vllm
+from bridge.wire import dynamo, mooncake, sglang, trtllm, vllm
 from bridge.wire.batch import DecodedBatch, DecodedRun, read_frames
 from bridge.wire.drop_reasons import DropReason
 from schemas.arrays import ArrayPacker
@@ -63,7 +63,10 @@ SourceFactory = Callable[[Registration, ArrayPacker], Source]
 
 SOURCES: Final[Mapping[PublisherKind, SourceFactory]] = MappingProxyType(
     {
+        dynamo.KIND: dynamo.open_source,
+        mooncake.KIND: mooncake.open_source,
         sglang.KIND: sglang.open_source,
+        trtllm.KIND: trtllm.open_source,
         vllm.KIND: vllm.open_source,
     }
 )

@@ -115,19 +115,24 @@ class WireForms(NamedTuple):
     Attributes:
         maps: by tag, the events as maps; a tag that no map has is missing.
         arrays: by tag, the events as arrays, likewise.
+        tag_field: where maps have the tag.
     """
 
     batches: tuple[BatchForm, ...]
     events: tuple[EventForm, ...]
     maps: Mapping[str, type[WireEvent]]
     arrays: Mapping[str, type[WireEvent]]
+    tag_field: str = "type"
 
 
 def forms_of(
-    *, maps: Sequence[type[WireEvent]] = (), arrays: Sequence[type[WireEvent]] = ()
+    *,
+    maps: Sequence[type[WireEvent]] = (),
+    arrays: Sequence[type[WireEvent]] = (),
+    tag_field: str = "type",
 ) -> WireForms:
-    """The forms of an engine whose events are these: maps, which have the tag as `type`, or arrays,
-    which begin with it, or both.
+    """The forms of an engine whose events are these: maps, which have the tag as `tag_field`, or
+    arrays, which begin with it, or both.
     """
     assert maps or arrays, "an engine's events have some form"
     unions = [Union[tuple(form)] for form in (maps, arrays) if form]  # noqa: UP007
@@ -139,6 +144,7 @@ def forms_of(
         events=tuple(msgspec.msgpack.Decoder(union) for union in unions),
         maps={_tag(event): event for event in maps},
         arrays={_tag(event): event for event in arrays},
+        tag_field=tag_field,
     )
 
 
@@ -234,6 +240,15 @@ def read_frames(frames: Sequence[bytes]) -> tuple[int, bytes]:
     return sequence, payload
 
 
+def read_sequence(heads: Sequence[bytes]) -> int:
+    """The sequence of a message of any kind: of all its frames but the last, the last one.
+
+    Raises:
+        FrameError: there is none.
+    """
+    return read_frames([b"", *heads[-1:], b""])[0]
+
+
 class BatchDecoder:
     """Turns one publisher's messages into batches of canonical events. One owner.
 
@@ -249,7 +264,7 @@ class BatchDecoder:
     def __init__(
         self, registration: Registration, packer: ArrayPacker, *, forms: WireForms
     ) -> None:
-        self._origin = Origin(packer, registration.lora_name, set())
+        self._origin = Origin(packer, registration, set())
         self._dp_rank = registration.dp_rank
         # An engine never changes its form, so the one that fitted last is tried first.
         self._batch_forms = list(forms.batches)
@@ -400,7 +415,7 @@ class BatchDecoder:
                 return form.decode(encoded)
             except DECODING_ERRORS as error:
                 details.append(str(error))
-        tag = tag_of(encoded)
+        tag = tag_of(encoded, self.forms.tag_field)
         tags = self.forms.maps.keys() | self.forms.arrays.keys()
         if tag is not None and tag not in tags:
             raise EventError(
@@ -419,12 +434,14 @@ class BatchDecoder:
         if as_map is not None:
             with suppress(*DECODING_ERRORS):
                 fields = _map_fields.decode(encoded).keys()
-                return ", ".join(sorted(fields - {"type", *as_map.__struct_encode_fields__}))
+                known = {self.forms.tag_field, *as_map.__struct_encode_fields__}
+                return ", ".join(sorted(fields - known))
         if as_array is not None:
             with suppress(*DECODING_ERRORS):
                 elements = len(array_elements.decode(encoded))
-                known = 1 + len(as_array.__struct_fields__)
-                return f"{elements} elements instead of {known}" if elements > known else ""
+                expected = 1 + len(as_array.__struct_fields__)
+                more = f"{elements} elements instead of {expected}"
+                return more if elements > expected else ""
         return ""
 
     def _check_envelope(self, engine_time: float, rank: int | None, events: int) -> None:

@@ -14,6 +14,8 @@ class DropReason(StrEnum):
     HELD_FULL = "held_full"
     EARLIER_INCARNATION = "earlier_incarnation"  # it waited; its process is gone, and its blocks
     UNREGISTERED = "unregistered"
+    # A replay: nothing more of it is taken, since it is of another publisher.
+    REPLAY_DIFFERS = "replay_differs"
     # The batch; a gap stands for it, unless the publisher is degraded by an earlier one.
     MESSAGE_TOO_LARGE = "message_too_large"
     UNDECODABLE = "undecodable"
@@ -39,3 +41,7 @@ class DropReason(StrEnum):
     NAME_TOO_LONG = "name_too_long"
     TOO_MANY_LORA_NAMES = "too_many_lora_names"
     TOO_MANY_BLOCKS = "too_many_blocks"
+    # The event, which is none of the publisher's blocks: nothing is missing without it.
+    OTHER_STREAM = "other_stream"  # of a tenant, model or the like that is not the registered one
+    OTHER_GROUP = "other_group"
+    NO_BLOCK = "no_block"  # an object that is none, or does not tell which

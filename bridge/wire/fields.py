@@ -19,6 +19,7 @@ from schemas.limits import (
     LORA_NAMES_MAX,
     NAME_BYTES_MAX,
 )
+from schemas.registration import Registration
 
 NIL: Final = msgspec.Raw(b"\xc0")
 """The default of fields that stay encoded."""
@@ -43,13 +44,18 @@ class Origin(NamedTuple):
 
     Attributes:
         packer: of hashes and tokens.
-        lora_name: what its registration adds to its events.
+        registration: adds what its events leave out.
         lora_names: those that its events have named: each makes a context of the table.
     """
 
     packer: ArrayPacker
-    lora_name: str
+    registration: Registration
     lora_names: set[str]
+
+    @property
+    def lora_name(self) -> str:
+        """What its registration adds to its events."""
+        return self.registration.lora_name
 
 
 def medium_of(name: str | None) -> Medium:

@@ -1,5 +1,6 @@
 """Batches and events of which little is known: what is in them stays encoded."""
 
+from functools import cache
 from typing import Annotated, Final
 
 import msgspec
@@ -29,18 +30,18 @@ class OpaqueMapBatch(msgspec.Struct):
     data_parallel_rank: msgspec.Raw = msgspec.Raw(b"\xc0")
 
 
-class _Tag(msgspec.Struct):
-    type: str
-
-
 _array_batch: Final = msgspec.msgpack.Decoder(OpaqueArrayBatch)
 _map_batch: Final = msgspec.msgpack.Decoder(OpaqueMapBatch)
-_map_tag: Final = msgspec.msgpack.Decoder(_Tag)
 _string: Final = msgspec.msgpack.Decoder(str)
 array_elements: Final = msgspec.msgpack.Decoder(
     Annotated[list[msgspec.Raw], msgspec.Meta(max_length=EVENT_FIELDS_MAX)]
 )
 """Of an event as an array."""
+
+
+@cache
+def _map_tag(tag_field: str) -> msgspec.msgpack.Decoder[msgspec.Struct]:
+    return msgspec.msgpack.Decoder(msgspec.defstruct("_Tag", [(tag_field, str)]))
 
 
 def either(*details: str) -> str:
@@ -80,10 +81,10 @@ def array_length(encoded: msgspec.Raw) -> int:
     return int.from_bytes(content[1 : 1 + size_bytes], "big")
 
 
-def tag_of(encoded: msgspec.Raw) -> str | None:
+def tag_of(encoded: msgspec.Raw, tag_field: str = "type") -> str | None:
     """The event's tag, however odd the rest of it is; None where it has none."""
     try:
-        return _map_tag.decode(encoded).type
+        return str(getattr(_map_tag(tag_field).decode(encoded), tag_field))
     except DECODING_ERRORS:
         pass
     try:

@@ -110,7 +110,7 @@ def _together(pieces: Sequence[_Piece], bytes_max: int) -> Iterator[tuple[list[b
 
 def _is_of_keys(event: BlockEvent) -> bool:
     """Whether it says of each of its blocks what it says, whatever becomes of the others."""
-    if isinstance(event, Stored) and event.tokens:
+    if isinstance(event, Stored) and (event.tokens or event.token_hashes):
         return False
     return isinstance(event, Stored | Removed) and (not event.hashes or _can_be_cut(event))
 
@@ -164,6 +164,7 @@ def _pieces(event: BlockEvent, bytes_max: int) -> Iterator[BlockEvent]:
             event,
             hashes=hashes,
             tokens=event.tokens[width * first : width * (first + step)],
+            token_hashes=event.token_hashes[8 * first : 8 * (first + step)],
             parent=parent,
             extra_keys=event.extra_keys[first : first + step],
         )
@@ -177,6 +178,7 @@ def _can_be_cut(event: Stored | Removed) -> bool:
     if event.aliases:
         return False  # one object for each event is what a pool sends
     fits = len(event.tokens) in (0, 4 * event.block_size * blocks)
+    fits = fits and len(event.token_hashes) in (0, 8 * blocks)
     return fits and len(event.extra_keys) in (0, blocks)
 
 

@@ -10,6 +10,10 @@ salt does: an event that has one is not used.
     0.20.0  + group_idx       0.22.0  + kv_cache_spec_kind, kv_cache_spec_sliding_window
     0.26.0  + locality (maps only, as all that follow)
     0.29.0  + ownership       0.30.0  + session_id       0.33.0  + lookahead_token_ids
+
+`origin`, which is proposed (vllm-project/vllm#51699), says of cached blocks that a request uses
+again that they are `REUSED`. Without it they are found out by what the engine does
+(`bridge.wire.hit_reports`).
 """
 
 from typing import Final
@@ -44,6 +48,7 @@ from schemas.registration import PublisherKind, Registration
 KIND: Final = PublisherKind("vLLM")
 
 _REMOTE: Final = "REMOTE"
+_REUSED: Final = "REUSED"
 
 _extra_keys: Final = msgspec.msgpack.Decoder(list[list[object] | None] | None)
 
@@ -75,11 +80,16 @@ class _Stored(WireEvent):
             lora_name=lora_name,
             group=group_of(self.group_idx),
             spec_kind=name_of(self.kv_cache_spec_kind),
-            extra_keys=_extra_keys_of(self.extra_keys, lora_name),
+            reported=self.is_reported(),
+            extra_keys=extra_keys_of(self.extra_keys, lora_name),
         )
 
     def is_shared(self) -> bool:
         """Whether every instance can read the blocks."""
+        return False
+
+    def is_reported(self) -> bool:
+        """Whether the blocks were there before."""
         return False
 
 
@@ -116,6 +126,11 @@ class _StoredMap(_Stored, tag="BlockStored", tag_field="type", forbid_unknown_fi
     ownership: msgspec.Raw = NIL
     session_id: msgspec.Raw = NIL
     lookahead_token_ids: msgspec.Raw = NIL
+    origin: str | None = None
+
+    def is_reported(self) -> bool:
+        """See `_Stored`."""
+        return self.origin is not None and self.origin.upper() == _REUSED
 
     def is_shared(self) -> bool:
         """See `_Stored`."""
@@ -131,7 +146,7 @@ class _RemovedMap(_Removed, tag="BlockRemoved", tag_field="type", forbid_unknown
         return self.locality is not None and self.locality.upper() == _REMOTE
 
 
-def _extra_keys_of(encoded: msgspec.Raw, lora_name: str) -> tuple[bytes, ...]:
+def extra_keys_of(encoded: msgspec.Raw, lora_name: str) -> tuple[bytes, ...]:
     """One key for each block, () when no block has any.
 
     The LoRA's name stands first where the engine hashes one; it is a level of the table here. A

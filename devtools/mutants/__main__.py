@@ -4,6 +4,7 @@
     make mutants ARGS="streams/table/fold.py --function Fold.apply"
     make mutants ARGS="streams/kernel/native/index/src/slots.rs"      a file of the Rust kernel
     make mutants ARGS="--rust --every 10"                             one in ten of all its files
+    make mutants ARGS="--rust --resume found.jsonl"                   go on where a run was ended
 
 It fails on a survivor that `survivors.toml` does not explain, and on an explanation of a mutant
 that no longer exists.
@@ -16,8 +17,9 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from devtools.mutants.findings import Findings, key_of, state_of
 from devtools.mutants.kept import SURVIVORS, Survivor, as_entries, read_kept
 from devtools.mutants.rust import NotTriedError, try_file
 from devtools.mutants.targets import ONLY, RUST, TESTS
@@ -73,16 +75,37 @@ def judge(module: str, result: Result, kept: Mapping[Survivor, str], *, whole: b
     )
 
 
-def _try(module: str, functions: Sequence[str], arguments: argparse.Namespace) -> Result:
+def _try(
+    module: str, functions: Sequence[str], arguments: argparse.Namespace, findings: Findings
+) -> Result:
     if module.endswith(".rs"):
         try:
             package, specified_by = RUST[str(Path(module).parent)]
             mutants, outcomes = try_file(
-                ROOT, module, functions, arguments.every, package=package, tests=specified_by
+                ROOT,
+                module,
+                functions,
+                arguments.every,
+                package=package,
+                tests=specified_by,
+                findings=findings,
             )
         except NotTriedError as error:
             sys.exit(str(error))
         return Result(mutants, outcomes, [])
+    # The tests of a module call what they like, so that all files count.
+    packages = [path.parent.name for path in ROOT.glob("*/__init__.py")]
+    settings = (arguments.every, arguments.seeds, arguments.quick)
+    key = key_of("python", module, *functions, *map(str, settings), state_of(ROOT, packages))
+    read = findings.find(key)
+    if read is None:
+        read = _tried(module, functions, arguments)
+        findings.note(key, read, of=module)
+    return Result([tuple(one) for one in read["mutants"]], read["outcomes"], read["failed"])
+
+
+def _tried(module: str, functions: Sequence[str], arguments: argparse.Namespace) -> dict[str, Any]:
+    """What `trial` writes."""
     with tempfile.TemporaryDirectory() as directory:
         out = Path(directory) / "result.json"
         options = [f"--out={out}", f"--jobs={arguments.jobs}", f"--every={arguments.every}"]
@@ -104,8 +127,8 @@ def _try(module: str, functions: Sequence[str], arguments: argparse.Namespace) -
                 f"Expected the mutants of {module} to be tried, got exit {done.returncode}; run its"
                 f" tests with pytest first. Its output:\n{done.stdout[-4000:]}"
             )
-        read = json.loads(out.read_text())
-    return Result([tuple(one) for one in read["mutants"]], read["outcomes"], read["failed"])
+        read: dict[str, Any] = json.loads(out.read_text())
+    return read
 
 
 def _print(module: str, judged: Judged, result: Result) -> None:
@@ -134,6 +157,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--every", type=int, default=1, help="one mutant in so many (default: 1)")
     parser.add_argument("--quick", action="store_true", help="unit tests only; leaves more over")
     parser.add_argument("--rust", action="store_true", help="all files of the Rust kernel")
+    parser.add_argument(
+        "--resume", type=Path, metavar="FILE", help="keep what is found there, and go on from it"
+    )
     parser.add_argument("--entries", action="store_true", help="print new ones as entries to keep")
     arguments = parser.parse_args()
     rust = _rust_files()
@@ -155,18 +181,24 @@ def main() -> int:
     """Tries the mutants; 1 where there is a new survivor, or an explanation of none."""
     arguments = _arguments()
     kept = read_kept()
+    try:
+        findings = Findings(arguments.resume)
+    except OSError as error:
+        sys.exit(f"Expected a file of findings that can be written: {error}")
     stray = sorted({one.module for one in kept} - {*TESTS, *_rust_files()})
     for module in stray:
         print(f"{SURVIVORS.name} names a module that has no mutants: {module}")
     new: list[Survivor] = []
     faults = len(stray)
-    for module in arguments.modules:
-        functions = arguments.function or ONLY.get(module, ())
-        result = _try(module, functions, arguments)
-        judged = judge(module, result, kept, whole=not arguments.function and arguments.every == 1)
-        _print(module, judged, result)
-        new += judged.new
-        faults += len(judged.new) + len(judged.gone)
+    whole = not arguments.function and arguments.every == 1
+    with findings:
+        for module in arguments.modules:
+            functions = arguments.function or ONLY.get(module, ())
+            result = _try(module, functions, arguments, findings)
+            judged = judge(module, result, kept, whole=whole)
+            _print(module, judged, result)
+            new += judged.new
+            faults += len(judged.new) + len(judged.gone)
     if arguments.entries:
         print(as_entries(new))
     return 1 if faults else 0

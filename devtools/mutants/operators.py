@@ -76,21 +76,40 @@ class Mutant(NamedTuple):
     code: CodeType
 
 
+class Name(NamedTuple):
+    """What a mutant is called: see `Mutant`."""
+
+    function: str
+    at: int
+    line: str
+    change: str
+
+
 def mutants(source: str, path: Path) -> list[Mutant]:
-    """All mutants of a module, in the order of its text."""
+    """All mutants of a module, in the order of its text. Cost: each compiles the module."""
+    return [
+        Mutant(*name, codes(compile(mutated, str(path), "exec"))[name.function, first_line])
+        for name, first_line, mutated in _named(source)
+    ]
+
+
+def names(source: str) -> list[Name]:
+    """Of all mutants of a module, in the order of its text."""
+    return [name for name, _, _ in _named(source)]
+
+
+def _named(source: str) -> Iterator[tuple[Name, int, ast.Module]]:
+    """Each with its function's first line and the module's tree, which is it until the next one."""
     tree = ast.parse(source)
     lines = source.splitlines()
-    found = []
     for name, function in _functions(tree):
         seen: Counter[tuple[str, str]] = Counter()
         for at, change, mutated in _changed(tree, function):
             line = lines[at - 1].strip()
             seen[line, change] += 1
             count = seen[line, change]
-            code = codes(compile(mutated, str(path), "exec"))[name, _first_line(function)]
             numbered = change if count == 1 else f"{change} (#{count})"
-            found.append(Mutant(name, at, line, numbered, code))
-    return found
+            yield Name(name, at, line, numbered), _first_line(function), mutated
 
 
 def instrumented(source: str, path: Path, hook: str) -> dict[tuple[str, int], CodeType]:
@@ -149,10 +168,10 @@ def _changed(tree: ast.Module, function: Function) -> Iterator[tuple[int, str, a
     """Each change of a function: its line, its text, and the whole module while it has it."""
     for node, place in list(_walk(function)):
         for new in _replacements(node, place):
-            ast.copy_location(new, node)
+            ast.fix_missing_locations(ast.copy_location(new, node))
             change = "dropped" if isinstance(new, ast.If) else f"{_shown(node)} -> {_shown(new)}"
             place.put(new)
-            yield getattr(node, "lineno", function.lineno), change, ast.fix_missing_locations(tree)
+            yield getattr(node, "lineno", function.lineno), change, tree
             place.put(node)
 
 

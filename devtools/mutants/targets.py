@@ -45,6 +45,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "bridge/membership/cursors.py": (*MEMBERSHIP, *SIMULATION),
     "bridge/membership/spool_recovery.py": (*MEMBERSHIP, *SIMULATION),
     "streams/table/fold.py": (*TABLE, "tests/contract/test_log_contract.py", *SIMULATION),
+    "streams/table/batch_parts.py": (*TABLE, "tests/contract/test_log_contract.py", *SIMULATION),
     "streams/table/ledger.py": (*TABLE, *SIMULATION),
     "streams/table/recovery.py": (*TABLE, *SIMULATION),
     "streams/table/scope_states.py": (*TABLE, *REPLICA, *SIMULATION),
@@ -74,6 +75,10 @@ RUST = {
         ("tests/unit/reprise/http/test_plain_listener.py",),
     ),
     "streams/kernel/native/index/src": ("prefix-index", KERNEL),
+    "streams/kernel/native/listener/src": (
+        "listener",
+        ("tests/unit/reprise/http/test_plain_listener.py",),
+    ),
     "streams/kernel/native/msgpack/src": ("msgpack", PACKING),
     "streams/kernel/native/wire/src": ("wire", PACKING),
 }

@@ -155,6 +155,7 @@ def _service(service: ServiceView) -> Document:
     return {
         "Endpoint": registration.endpoint,
         "ReplayEndpoint": registration.replay_endpoint,
+        "HttpEndpoint": registration.http_endpoint,
         "Type": registration.kind,
         "ModelName": registration.model_name,
         "LoraName": registration.lora_name,
@@ -165,6 +166,7 @@ def _service(service: ServiceView) -> Document:
         "CacheGroup": None,
         "HashProfile": _hash_profile(registration.hash_profile),
         "AdditionalSalt": registration.additional_salt,
+        "MemorySegment": registration.memory_segment,
         "Incarnation": service.state.incarnation,
         "Sequence": service.state.sequence,
         "DegradedSince": service.state.degraded_since,
@@ -172,6 +174,8 @@ def _service(service: ServiceView) -> Document:
         "State": service.standing.state.value,
         "Reason": str(service.standing.reason),
         "Since": service.standing.since,
+        "Activity": service.acting[0],
+        "ActivitySince": service.acting[1],
     }
 
 

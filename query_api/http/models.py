@@ -13,6 +13,7 @@ from query_api.gaps import GapsDocument
 from query_api.http.errors import ErrorEnvelope
 from schemas.arrays import Token
 from schemas.limits import BLOCK_SIZE_MAX, DP_RANK_MAX, NAME_BYTES_MAX, QUERY_TOKENS_MAX
+from schemas.registration import ReportMode
 
 Name = Annotated[str, Meta(min_length=1, max_length=NAME_BYTES_MAX)]
 Text = Annotated[str, Meta(max_length=NAME_BYTES_MAX)]
@@ -147,18 +148,45 @@ class HashProfileModel(msgspec.Struct, kw_only=True, omit_defaults=True):
 class RegisterRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One publisher of events to follow."""
 
-    endpoint: Annotated[Name, Meta(description="ZMQ address of the engine's PUB socket.")]
+    endpoint: Annotated[
+        Name,
+        Meta(
+            description="ZMQ address of the engine's PUB socket; or a base URL of the engine, which"
+            " is asked for that."
+        ),
+    ]
     type: str
     modelname: Name
     instance_id: Name
     block_size: BlockSize
     dp_rank: Rank
     replay_endpoint: Annotated[Text, Meta(description="ZMQ address of the ROUTER socket.")] = ""
+    http_endpoint: Annotated[
+        Text,
+        Meta(
+            description="Base URL of the engine's HTTP server, `http://10.0.0.7:8000`. JSON only."
+        ),
+    ] = ""
     lora_name: Text | None = ""
     tenant_id: Text = "default"
     additionalsalt: Annotated[Text | None, Meta(description="Namespace. JSON only.")] = ""
+    kv_cache_report_mode: Annotated[
+        ReportMode,
+        Meta(
+            description="What the engine's requests ask for, JSON only: with `full` it announces"
+            " blocks again that are held, which are not counted twice then. Where nothing is said,"
+            " it is known by what the engine does."
+        ),
+    ] = ""
     cache_group: Literal[0] | None = None
     hash_profile: HashProfileModel | None = None
+    memory_segment: Annotated[
+        Text,
+        Meta(
+            description="The kvcached segment of its engine: a name, or a pattern of `*`, `?` and"
+            " `[ab]`, with `HOST/` before it where hosts use the same names. JSON only."
+        ),
+    ] = ""
 
 
 class RegisterResponse(msgspec.Struct, kw_only=True):
@@ -192,6 +220,7 @@ class Service(msgspec.Struct, kw_only=True):
 
     Endpoint: str
     ReplayEndpoint: str
+    HttpEndpoint: Annotated[str, Meta(description="Base URL of the engine's HTTP server.")]
     Type: str
     ModelName: str
     LoraName: str
@@ -202,6 +231,7 @@ class Service(msgspec.Struct, kw_only=True):
     CacheGroup: int | None
     HashProfile: HashProfileModel | None
     AdditionalSalt: str
+    MemorySegment: str
     Incarnation: Annotated[int, Meta(description="Which run of the publisher's process, from 1.")]
     Sequence: Annotated[int, Meta(description="Last batch folded; -1 for none.")]
     DegradedSince: Annotated[int | None, Meta(description="First batch lost for good, or null.")]
@@ -214,6 +244,11 @@ class Service(msgspec.Struct, kw_only=True):
     ]
     Reason: Annotated[str, Meta(description="Why it is not exact, in one word; else empty.")]
     Since: Annotated[float, Meta(description="Since when, Unix seconds; 0 where not known.")]
+    Activity: Annotated[
+        Literal["active", "silent", "disconnected", "replaying", ""],
+        Meta(description="What it does now, as its bridge sees it; empty where not known."),
+    ]
+    ActivitySince: Annotated[float, Meta(description="Since when, likewise.")]
 
 
 class Services(msgspec.Struct, kw_only=True):
@@ -221,6 +256,56 @@ class Services(msgspec.Struct, kw_only=True):
 
     count: int
     services: list[Service]
+
+
+class MemoryInstance(msgspec.Struct, kw_only=True):
+    """A registration that names the segment."""
+
+    tenant_id: str
+    model_name: str
+    instance_id: str
+    dp_rank: int
+    state: Annotated[str, Meta(description="How far answers of it can be trusted.")]
+    reason: Annotated[str, Meta(description="Why it is not exact, in one word; else empty.")]
+
+
+class MemorySegment(msgspec.Struct, kw_only=True):
+    """What an engine group's KV cache takes of its memory, as kvcached says; sizes in bytes."""
+
+    host: str
+    segment: str
+    state: Annotated[
+        Literal["live", "orphaned", "stale", "gone"],
+        Meta(
+            description="`orphaned`: its writer has ended without removing it. `stale`: nobody has"
+            " read it for a while. `gone`: it was removed."
+        ),
+    ]
+    total: Annotated[int, Meta(description="The limit.")]
+    used: int
+    preallocated: Annotated[int, Meta(description="Reserved beside what is used.")]
+    pressure: Annotated[float, Meta(description="(used + preallocated) / total.")]
+    instances: Annotated[
+        list[MemoryInstance],
+        Meta(description="By `memory_segment` of their registrations; empty: nobody names it."),
+    ]
+    writer: Annotated[
+        str,
+        Meta(description="Its processes: `alive`, `gone`; empty where the bridge cannot know."),
+    ]
+    age: Annotated[float, Meta(description="Seconds since it was read.")]
+    observed_at: Annotated[float, Meta(description="When it was read, Unix seconds.")]
+    changed_at: Annotated[float, Meta(description="When these numbers were first read.")]
+    since: Annotated[float, Meta(description="When this file was first seen.")]
+    inode: int
+    bridge: Annotated[str, Meta(description="The run of a bridge that has read it.")]
+
+
+class MemoryView(msgspec.Struct, kw_only=True):
+    """All segments of memory that bridges see, sorted by host and name."""
+
+    count: int
+    segments: list[MemorySegment]
 
 
 class GlobalContext(msgspec.Struct, kw_only=True):
@@ -387,6 +472,7 @@ MODELS = (
     UnregisterResponse,
     Services,
     GlobalView,
+    MemoryView,
     Alive,
     Ready,
     TableDigest,

@@ -14,6 +14,7 @@ from query_api.http import models, openapi
 from query_api.http.answers import Document, services_document, view_document
 from query_api.http.errors import unsupported_content_type
 from query_api.http.health import digest_document, health_document, ready_document
+from query_api.http.memory import memory_document
 from query_api.http.metrics import Exposition
 from query_api.http.query_endpoint import HotRoutes
 from query_api.http.requests.bodies import Bodies
@@ -129,6 +130,15 @@ def view_routes(view: View, version: str, default_wire: Wire) -> APIRouter:
         wanted = Wanted(**{name: given[name] for name in Wanted._fields if name in given})
         found, position = view.ledgers(), positions_text(view.positions())
         return await large.make(lambda: respond(gaps_document(found, position, wanted), wire))
+
+    @router.get(
+        "/memory",
+        summary="What engines' KV caches take of their memory",
+        openapi_extra=openapi.view_operation(models.MemoryView, *BOTH_WIRES),
+    )
+    async def memory(request: Request) -> Response:
+        wire = reply_wire(request.headers.raw, default_wire)
+        return await large.make(lambda: respond(memory_document(view.memory(), view), wire))
 
     @router.get(
         "/global_view",

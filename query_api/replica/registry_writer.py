@@ -2,15 +2,16 @@
 
 A request is checked against the registry as this replica has read it, written with acks=all, and
 answered once the log has it. Repeating a request that failed is safe: what was written is no
-change the second time. Two replicas that write different registrations of one publisher at once
-cannot know of each other; see `query_api.replica.registry_table`.
+change the second time. A pool is as many entries as the events have partitions. Two replicas that
+write different registrations of one publisher at once cannot know of each other; see
+`query_api.replica.registry_table`.
 """
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine
 from typing import Any, TypeVar
 
-from brokers.clients import Clients
+from brokers.clients import Clients, partition_of
 from brokers.errors import AWAY
 from brokers.interface import EntryProducer
 from brokers.options import ClientOptions
@@ -22,8 +23,14 @@ from query_api.replica.topic_reader import TopicReader
 from schemas.errors import NotRegisteredError, StorageError
 from schemas.identities import PublisherKey
 from schemas.limits import REGISTRY_ENTRY_MS, REGISTRY_WRITE_S
-from schemas.registration import PublisherKind, Registration, is_new, service_key
-from schemas.topics import encode_publisher, encode_registration
+from schemas.registration import (
+    PublisherKind,
+    Registration,
+    is_new,
+    pool_members,
+    service_key,
+)
+from schemas.topics import encode_publisher, encode_registration, encode_stream
 
 assert REGISTRY_ENTRY_MS / 1000 < REGISTRY_WRITE_S, "an entry is given up before its request is"
 
@@ -48,6 +55,7 @@ class RegistryWriter:
         kinds: of publishers that the bridges can follow.
         """
         self._topic = settings.topics.registry.name
+        self._events_partitions = settings.topics.events.partitions
         self._servers = settings.bootstrap
         self._options = options
         self._replica = replica
@@ -100,9 +108,20 @@ class RegistryWriter:
     async def write(self, registration: Registration) -> None:
         """What `register` does; for callers that are on the reader's loop already."""
         async with self._lock:
-            if is_new(registration, self._registrations()):
+            registered = self._registrations()
+            new = [one for one in self._members(registration) if is_new(one, registered)]
+            if new:
                 self._check(registration)
-                await self._send(registration.publisher, registration)
+            for one in new:
+                await self._send(one.publisher, one)
+
+    def _members(self, registration: Registration) -> list[Registration]:
+        if not registration.is_pool:
+            return [registration]
+        partitions = self._events_partitions
+        return pool_members(
+            registration, partitions, lambda stream: partition_of(encode_stream(stream), partitions)
+        )
 
     async def _forget(
         self, is_meant: Callable[[Registration], bool], target: str
@@ -113,7 +132,7 @@ class RegistryWriter:
                 raise NotRegisteredError(target)
             for registration in gone:
                 await self._send(registration.publisher, None)
-            return gone
+            return list(dict.fromkeys(registration.as_registered for registration in gone))
 
     def _registrations(self) -> dict[PublisherKey, Registration]:
         snapshot = self._replica.loading

@@ -56,6 +56,7 @@ class Replica(TableView):
             is_damaged=lambda scope: self.current.faulty or self.current.table.is_damaged(scope),
             clock=clock,
             ledgers=lambda: self.current.table.ledgers,
+            segments=lambda: self.current.table.segments(),
         )
         self.rebuilds = 0
         self.recovery_s = 0.0

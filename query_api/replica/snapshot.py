@@ -18,6 +18,7 @@ from query_api.replica.heartbeat_watch import HeartbeatWatch
 from query_api.replica.lag import NEVER, LagTracker
 from query_api.replica.registry_table import RegistryTable
 from schemas.identities import Offset, PrefixScope, PublisherKey
+from schemas.memory import SegmentKey, SegmentState
 from schemas.positions import Heartbeat, Position, PublisherState
 from schemas.registration import Registration
 from streams.kernel.interface import Kernel
@@ -80,6 +81,10 @@ class TableReader(Protocol):
 
     def bridges(self, partition: int) -> Mapping[str, Heartbeat]:
         """The last heartbeat of each bridge in the partition."""
+        ...
+
+    def segments(self) -> Mapping[SegmentKey, SegmentState]:
+        """What is known of segments of memory."""
         ...
 
     def release_left(self, entries: int) -> int:

@@ -11,6 +11,7 @@ from replay.capture.format import Asked, Entry, PartitionSource
 from schemas.codec import decode_log_record
 from schemas.errors import RecordError
 from schemas.identities import PublisherKey, StreamKey
+from schemas.memory import MemoryRecord
 from schemas.positions import LogBounds
 from schemas.records import (
     HeartbeatRecord,
@@ -150,7 +151,11 @@ class Sieve:
             return None
 
     def _wanted(self, record: LogRecord) -> LogRecord | None:
-        """The record, a heartbeat with what it says of wanted streams; None for no such record."""
+        """The record, a heartbeat with what it says of wanted streams; None for no such record,
+        as one of a segment of memory, which is of no stream.
+        """
+        if isinstance(record, MemoryRecord):
+            return None
         if not isinstance(record, HeartbeatRecord):
             return self._wanted_record(record)
         reports = tuple(report for report in record.reports if self._matches(report.stream))

@@ -130,15 +130,14 @@ class Rows:
         if not count:
             self._add_no_block(event.tokens)
             return
+        is_chain = bool(event.tokens or event.token_hashes)
         self._add_hashes(event.hashes, count)
         self._parents += bytes(8) if event.parent is None else _U64.pack(event.parent)
         self._parents += (
-            event.hashes[: _U64.size * (count - 1)]
-            if event.tokens
-            else bytes(_U64.size * (count - 1))
+            event.hashes[: _U64.size * (count - 1)] if is_chain else bytes(_U64.size * (count - 1))
         )
         self._has_parent.append(event.parent is not None)
-        self._has_parent += bytes([bool(event.tokens)]) * (count - 1)
+        self._has_parent += bytes([is_chain]) * (count - 1)
         self._prefixes += [link.prefix if link and link.is_whole else None for link in links]
         if event.tokens:
             self._tokens += event.tokens[: len(event.tokens) // 4 * 4]

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import click
 
+from bridge.memory.watch import MemorySettings
 from brokers.settings import KafkaSettings
 from reprise.cli.kafka_options import data_option, kafka_options, metrics_options
+from reprise.cli.memory_options import memory_options
 from reprise.cli.param_types import Amount
 from reprise.cli.process import begin_service
 from reprise.settings import log_level_from
@@ -45,6 +47,7 @@ from schemas.errors import RepriseError
     show_default=True,
     help="The other bridges take over one that sends no heartbeat for this long.",
 )
+@memory_options
 def bridge(
     kafka: KafkaSettings,
     data: Path,
@@ -53,6 +56,7 @@ def bridge(
     window_ms: int,
     spool_gib: float,
     session_timeout_s: float,
+    memory: MemorySettings | None,
 ) -> None:
     """Receive the engines' events and append them to Kafka: one bridge of any number.
 
@@ -73,6 +77,7 @@ def bridge(
             session_s=session_timeout_s,
             metrics_host=metrics_host,
             metrics_port=metrics_port,
+            memory=memory,
         )
         begin_service(log_level_from(os.environ))
         run_bridge(options)

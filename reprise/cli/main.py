@@ -11,6 +11,7 @@ from reprise.cli.export import export
 from reprise.cli.gaps import gaps
 from reprise.cli.interruption import Commands
 from reprise.cli.load import load
+from reprise.cli.memory import memory
 from reprise.cli.miss_ratio import miss_ratio
 from reprise.cli.repair import repair
 from reprise.cli.replay import replay
@@ -40,6 +41,7 @@ def main() -> None:
     reprise tail --data DIR            print the log as JSON lines
     reprise gaps                       say what became of every batch: seen, repaired or lost
     reprise explain --instance NAME    say what ended the prefix that an instance held, and when
+    reprise memory list                show what engines' KV caches take of their memory
     reprise repair --data DIR          say what is damaged in DIR, and repair it
     reprise capture --out FILE         take a range of the log, or what engines send, into a file
     reprise replay FILE                fold a capture: digest, compare, serve, or publish it
@@ -51,7 +53,7 @@ def main() -> None:
 
 
 for command in (
-    *(up, verify, audit, tail, gaps, explain, repair),
+    *(up, verify, audit, tail, gaps, explain, memory, repair),
     *(capture, replay, load, simulate, miss_ratio, export),
     *(bridge, streams, serve),
 ):

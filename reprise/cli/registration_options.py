@@ -27,7 +27,9 @@ def registration_options(command: Callable[..., R]) -> Callable[..., R]:
             multiple=True,
             help="The instance; of several engines, once for each.",
         ),
-        click.option("--type", "kind", help="What the engine is, vLLM or SGLang.  [default: vLLM]"),
+        click.option(
+            "--type", "kind", help="What the engine is, as /register names it.  [default: vLLM]"
+        ),
         click.option(
             "--block-size", type=click.IntRange(1, BLOCK_SIZE_MAX), help="Tokens of a block."
         ),

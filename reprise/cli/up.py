@@ -5,8 +5,10 @@ from pathlib import Path
 
 import click
 
+from bridge.memory.watch import MemorySettings
 from query_api.http.wire import Wire
 from reprise.cli.http_options import query_options
+from reprise.cli.memory_options import memory_options
 from reprise.cli.param_types import Amount
 from reprise.cli.process import begin_service
 from reprise.cli.terminal import say_ready, warn_without_native
@@ -64,6 +66,7 @@ from schemas.errors import RepriseError
     show_default=True,
     help="The share of answers to keep for `reprise audit verify`, from 0 to 1.",
 )
+@memory_options
 @query_options()
 def up(
     demo: bool,
@@ -75,6 +78,7 @@ def up(
     log_retention_hours: float,
     history_gib: float,
     audit: float,
+    memory: MemorySettings | None,
     default_wire: Wire,
     kernel: str | None,
     only_exact: bool,
@@ -110,6 +114,7 @@ def up(
             history_bytes=int(history_gib * limits.GIB),
             audit_rate=audit,
             only_exact=only_exact,
+            memory=memory,
         )
         begin_service(settings.log_level)
         warn_without_native(kernel)

@@ -31,6 +31,7 @@ from reprise.metrics.process import process_registry
 from reprise.settings import Settings
 from schemas.conditions import Part
 from schemas.errors import DamagedError, StorageError
+from schemas.identities import PublisherKey
 from schemas.limits import EMBEDDED_COMMAND_S
 from schemas.positions import Position
 from schemas.registration import Registration, service_key
@@ -111,7 +112,9 @@ class EmbeddedService(TableView):
             stale_at=self._stale_at_now,
             is_damaged=lambda scope: self.write.losses.covers(scope),
             connected=self.write.pump.subscriber.connected,
+            acting=self._acting,
             ledgers=lambda: self.write.fold.ledgers.current,
+            segments=lambda: self.write.fold.memory.segments,
         )
         self.metrics = process_registry()
         self.write.conditions.on_change = self.changed
@@ -183,6 +186,10 @@ class EmbeddedService(TableView):
         return [
             registered.registration for registered in list(self.write.fold.registrations.values())
         ]
+
+    def _acting(self, publisher: PublisherKey) -> tuple[str, float] | None:
+        followed = self.write.pump.followed.get(publisher)
+        return None if followed is None else (followed.acting.activity.value, followed.acting.since)
 
     # PublisherRegistry
 

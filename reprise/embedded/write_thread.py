@@ -30,6 +30,7 @@ from bridge.delivery.log_sink import LogSink
 from bridge.heartbeats import Heartbeats
 from bridge.membership.commands import Commands
 from bridge.membership.registrar import Registrar
+from bridge.memory.watch import MemoryWatch
 from bridge.pump import Pump
 from bridge.sockets.reader import MessageReader
 from bridge.supervision import cancel, keep
@@ -118,6 +119,11 @@ class WriteThread:
         )
         self.heartbeats = Heartbeats(self.pump)
         self._source = Source(0, self.heartbeats.bridge)
+        self.memory: MemoryWatch | None = None
+        if settings.memory is not None:
+            self.memory = MemoryWatch(
+                settings.memory, bridge=self.heartbeats.bridge, conditions=self.conditions
+            )
         self.registrar = Registrar(
             pump=self.pump, sink=self.sink, table=_FoldedTable(self), sync=self._sync
         )
@@ -240,6 +246,9 @@ class WriteThread:
             asyncio.create_task(keep("commands", self.commands.run, on_fault=count)),
             asyncio.create_task(keep("retention", self._retain_often, on_fault=count)),
             asyncio.create_task(keep("heartbeats", self._beat, on_fault=count)),
+            asyncio.create_task(
+                keep("watch over memory segments", self._watch_memory, on_fault=count)
+            ),
         ]
         try:
             await self._stop.wait()
@@ -355,6 +364,24 @@ class WriteThread:
     def fresh_until(self) -> FreshUntil:
         """See `ScopeStates`; monotonic seconds."""
         return {self._source: self.folding.as_of + STALE_S}
+
+    # Segments of memory
+
+    async def _watch_memory(self) -> None:
+        if self.memory is None:
+            await asyncio.Event().wait()
+            return
+        self.memory.remember(self.fold.memory.segments)
+        await self.memory.run(self._tell_memory)
+
+    def _tell_memory(self) -> None:
+        assert self.memory is not None, "somebody has looked"
+        records = self.memory.records() if self.sink.is_ready else ()
+        if records:
+            self.sink.append(records)
+            if self.sink.is_ready:
+                for record in records:
+                    self.memory.written(record)
 
     # Retention and sync
 

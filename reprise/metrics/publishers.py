@@ -4,11 +4,21 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
+from bridge.engine_http.inquiries import EngineSource
+from bridge.followed import Followed
 from bridge.ports import Receiver, ReplaySource
 from bridge.sequencing.counters import PublisherCounters
 from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.inbox import Inbox
-from reprise.metrics.family import Family, Samples, counter, counters, gauge, gauges
+from reprise.metrics.family import (
+    Family,
+    Samples,
+    by_label,
+    counter,
+    counters,
+    gauge,
+    gauges,
+)
 from schemas.answer_states import Standing
 from schemas.identities import PublisherKey
 from schemas.positions import Cursor, PublisherState
@@ -93,6 +103,12 @@ def _counted(value: Callable[[PublisherCounters], int]) -> Callable[[Received], 
     return samples
 
 
+def _passed_over(found: Received) -> Samples:
+    for publisher, counted in found.counters.items():
+        for reason, count in dict(counted.passed_over).items():  # another thread counts
+            yield (*_labels(publisher), reason), count
+
+
 def _dropped(found: Received) -> Samples:
     for (publisher, reason), count in sorted(found.dropped.items()):
         yield (*_labels(publisher), reason), count
@@ -118,6 +134,13 @@ RECEIVED: Final[tuple[Family[Received], ...]] = (
         "Events of the publisher that were put into records.",
         _LABELS,
         _counted(lambda counted: counted.events),
+    ),
+    counters(
+        "reprise_bridge_reports",
+        "Stored events of the publisher that only report hits (kv_cache_report_mode=full): marked,"
+        " or taken back, so that no block is counted twice.",
+        _LABELS,
+        _counted(lambda counted: counted.reports),
     ),
     counters(
         "reprise_bridge_duplicates",
@@ -148,6 +171,12 @@ RECEIVED: Final[tuple[Family[Received], ...]] = (
         "Messages, batches, events and records that were dropped, by reason.",
         (*_LABELS, "reason"),
         _dropped,
+    ),
+    counters(
+        "reprise_bridge_passed_over",
+        "Events of a pool that are about something else than the publisher's blocks, by reason.",
+        (*_LABELS, "reason"),
+        _passed_over,
     ),
     gauges(
         "reprise_publisher_connected",
@@ -200,6 +229,36 @@ REPLAY: Final[tuple[Family[ReplaySource], ...]] = (
         "reprise_bridge_replayed_batches",
         "Missing batches recovered by replay.",
         lambda replayer: replayer.replayed_batches,
+    ),
+)
+
+ACTIVITIES: Final[tuple[Family[Mapping[PublisherKey, Followed]], ...]] = (
+    gauges(
+        "reprise_publisher_activity",
+        "1 for what the publisher does: active, silent, disconnected or replaying.",
+        (*_LABELS, "activity"),
+        lambda found: [
+            ((*_labels(publisher), followed.acting.activity.value), 1.0)
+            for publisher, followed in found.items()
+        ],
+    ),
+    gauges(
+        "reprise_publisher_activity_since_seconds",
+        "Unix time since when the publisher has done that; 0 where it is not known.",
+        _LABELS,
+        lambda found: [
+            (_labels(publisher), followed.acting.since) for publisher, followed in found.items()
+        ],
+    ),
+)
+
+ENGINE_HTTP: Final[tuple[Family[EngineSource], ...]] = (
+    counters(
+        "reprise_bridge_http_requests",
+        "Requests to engines' HTTP addresses, by outcome: answered, refused (500 and above) or"
+        " silent.",
+        ("outcome",),
+        lambda source: by_label(dict(source.requests)),
     ),
 )
 

@@ -9,8 +9,11 @@ from reprise.metrics.delivery import DELIVERY, MEMBERSHIP, REACHABLE
 from reprise.metrics.family import RoleCollector
 from reprise.metrics.http import HTTP
 from reprise.metrics.log import COMMANDS, DISK, FOLLOWED, HISTORY, LOG, WAITING
+from reprise.metrics.memory import LOOKS, SEGMENTS
 from reprise.metrics.process import PROCESS, Role, process_registry
 from reprise.metrics.publishers import (
+    ACTIVITIES,
+    ENGINE_HTTP,
     FOLDED,
     LEDGERS,
     RECEIVED,
@@ -57,6 +60,8 @@ def embedded_collector(service: "EmbeddedService") -> RoleCollector:
         ),
     )
     collector.add(REPLAY, lambda: pump.replayer)
+    collector.add(ACTIVITIES, lambda: dict(pump.followed))
+    collector.add(ENGINE_HTTP, lambda: pump.engine_http)
     collector.add(LOG, lambda: loop.log)
     if service.history is not None:
         history = service.history
@@ -71,6 +76,8 @@ def embedded_collector(service: "EmbeddedService") -> RoleCollector:
     collector.add(FOLDED, lambda: dict(loop.fold.publishers))
     collector.add(LEDGERS, lambda: dict(loop.fold.ledgers.current))
     collector.add(STANDINGS, service.standings)
+    collector.add(SEGMENTS, service.memory)
+    collector.add(LOOKS, lambda: loop.memory)
     collector.add(INDEX, lambda: loop.fold.kernel)
     return collector
 
@@ -96,7 +103,10 @@ def bridge_metrics(bridge: "Bridge") -> CollectorRegistry:
     collector.add(REACHABLE, lambda: not bridge.conditions.has(Part.KAFKA))
     collector.add(RECEIVED, incoming)
     collector.add(REPLAY, lambda: bridge.pump.replayer)
+    collector.add(ACTIVITIES, lambda: dict(bridge.pump.followed))
+    collector.add(ENGINE_HTTP, lambda: bridge.pump.engine_http)
     collector.add(DELIVERY, lambda: bridge)
+    collector.add(LOOKS, lambda: bridge.memory)
     collector.add(MEMBERSHIP, lambda: bridge)
     return _registered(collector)
 
@@ -145,6 +155,7 @@ def replica_collector(replica: "Replica", audit: KeptAnswers | None = None) -> R
     collector.add(FOLDED, lambda: dict(replica.current.table.publishers))
     collector.add(LEDGERS, lambda: dict(replica.current.table.ledgers))
     collector.add(STANDINGS, replica.standings)
+    collector.add(SEGMENTS, replica.memory)
     collector.add(INDEX, lambda: replica.current.table.kernel)
     collector.add(AUDIT, lambda: audit)
     return collector

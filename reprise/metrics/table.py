@@ -149,6 +149,11 @@ INDEX: Final[tuple[Family[ReadOnlyKernel], ...]] = (
         lambda kernel: kernel.stats()["holder_sets"],
     ),
     gauge(
+        "reprise_index_waiting",
+        "Objects of pools in that index that wait for an engine to announce their blocks.",
+        lambda kernel: kernel.stats()["waiting"],
+    ),
+    gauge(
         "reprise_index_memory_bytes",
         "Memory of the index that answers queries, in bytes.",
         lambda kernel: kernel.stats()["memory_bytes"],

@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from bridge.memory.watch import MemorySettings
 from bridge.service import Bridge, BridgeSettings
 from bridge.sockets.reader import open_reader
 from brokers.availability import quiet_client, watch
@@ -37,6 +38,7 @@ class BridgeOptions(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         metrics_port: where `/health`, `/ready` and `/metrics` are; None for no monitor, 0 for any.
         metrics_host: the address to listen on there.
+        memory: where segments of memory are; None for nowhere.
     """
 
     kafka: KafkaSettings
@@ -46,6 +48,7 @@ class BridgeOptions(msgspec.Struct, frozen=True, kw_only=True):
     session_s: float
     metrics_port: int | None = None
     metrics_host: str = "127.0.0.1"
+    memory: MemorySettings | None = None
 
 
 def run_bridge(options: BridgeOptions) -> None:
@@ -68,6 +71,7 @@ async def _run(options: BridgeOptions) -> None:
         window_ms=options.window_ms,
         spool_bytes=options.spool_bytes,
         session_s=options.session_s,
+        memory=options.memory,
     )
     listening = None
     if options.metrics_port is not None:

@@ -76,6 +76,9 @@ class ReplayedService(TableView):
             fresh_until=lambda: {},
             stale_at=lambda: math.inf if self._is_folded else -math.inf,
             ledgers=lambda: table.ledgers,
+            segments=lambda: table.segments,
+            # As of the last record of one: what was live then is shown as live.
+            wall_clock=lambda: max((one.observed_at for one in table.segments.values()), default=0),
         )
         self.metrics = process_registry()
         self.conditions.on_change = self.changed

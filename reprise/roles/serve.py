@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from bridge.engine_http.engine import check_http
 from bridge.sockets.endpoints import check_endpoint
 from bridge.wire import KINDS
 from brokers.availability import quiet_client
@@ -187,7 +188,9 @@ class ReplicaService:
 
 
 def _check_endpoints(registration: Registration) -> None:
-    check_endpoint(registration.endpoint)
+    if not registration.has_url:
+        check_endpoint(registration.endpoint)
+    check_http(registration)
 
 
 def _log_refusal(registration: Registration, done: "Future[None]") -> None:

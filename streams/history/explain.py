@@ -14,7 +14,7 @@ from schemas.errors import PastError
 from schemas.events import Removed, Stored
 from schemas.identities import MEDIA, ModelContext, Offset, PrefixScope, StreamKey
 from schemas.limits import DUMP_CHUNK_ENTRIES_MAX, EXPLAINED_CHANGES_MAX
-from schemas.records import EventsRecord, HeartbeatRecord
+from schemas.records import BridgeRecord, EventsRecord
 from streams.history.past import Past
 from streams.kernel.changes import CHANGE_BYTES, SHARED, Change, Op, decode_changes
 from streams.kernel.interface import InstanceMatch
@@ -205,7 +205,7 @@ def _change(
     offset: int, encoded: bytes, what: str, dp_rank: int, tier: int, key: int | None
 ) -> BlockChange:
     record = decode_log_record(encoded)
-    assert not isinstance(record, HeartbeatRecord), "a heartbeat changes no block"
+    assert not isinstance(record, BridgeRecord), "what is of no publisher changes no block"
     kind = str(type(record).__struct_config__.tag)
     incarnation = getattr(record, "incarnation", -1)
     sequence = getattr(record, "last_sequence", -1)

@@ -20,7 +20,7 @@ from schemas.limits import (
     HISTORY_RECORDS_MAX,
     HISTORY_TAIL_BYTES_MAX,
 )
-from schemas.records import EventsRecord, HeartbeatRecord
+from schemas.records import BridgeRecord, EventsRecord
 from schemas.registration import Registered
 from streams.history.rows_as_of import RowsAsOf, Wanted
 from streams.history.store import HistoryStore, Run, RunBounds
@@ -308,6 +308,7 @@ class Past:
             reader.registrations,
             reader.unproven(0),
             reader.bridges(0),
+            segments=reader.segments(),
         )
 
 
@@ -317,7 +318,7 @@ def is_wanted(encoded: bytes, wanted: Wanted) -> bool:
         record = decode_log_record(encoded)
     except RecordError:
         return False
-    return isinstance(record, HeartbeatRecord) or wanted(record.stream)
+    return isinstance(record, BridgeRecord) or wanted(record.stream)
 
 
 def _keys_of(entry: LogEntry) -> bytes:

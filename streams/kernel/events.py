@@ -37,6 +37,9 @@ def _check(event: BlockEvent) -> None:
         raise EventsFormatError(
             f"Expected as many aliases as hashes, got {len(event.aliases)} bytes of them"
         )
+    if len(event.token_hashes) % 8:
+        got = len(event.token_hashes)
+        raise EventsFormatError(f"Expected 8-byte token_hashes, got {got} bytes")
     if event.parent is not None and not 0 <= event.parent < 2**64:
         raise EventsFormatError(f"Expected a 64-bit parent, got `{event.parent}`")
     if not 0 <= event.block_size < 2**32:

@@ -35,6 +35,8 @@ COUNTERS = (
     "waiting",  # objects stored whose block no engine has announced yet: kept until one does
     "joined",  # objects that have waited, and have been given their block
     "waiting_overflow",  # objects stored beyond WAITING_MAX that would have to wait: dropped
+    "reported",  # blocks that the publisher said again it holds on that tier: nothing changes
+    "seed_mismatch",  # blocks stored by hashes of their tokens, with another seed: dropped
 )
 """Names of a kernel's counters, all in blocks; they start at 0 with the process."""
 

@@ -12,7 +12,13 @@ from typing import Concatenate, Final, ParamSpec, TypeVar
 
 import xxhash
 
-from schemas.events import PREFIX_SPEC_KINDS, Removed, Stored, is_placeholder
+from schemas.events import (
+    PREFIX_SPEC_KINDS,
+    TOKEN_HASH_SEED,
+    Removed,
+    Stored,
+    is_placeholder,
+)
 from schemas.identities import ModelContext, PrefixScope, StreamKey, is_waiting, waiting_scope
 from schemas.limits import GROUP_MAX, HOLD_COUNT_MAX, WAITING_MAX
 from streams.kernel.changes import (
@@ -279,7 +285,7 @@ class ReferenceKernel:
         self, publisher: PublisherId, owner: _Publisher, event: Stored, moves: Moves
     ) -> None:
         hashes = _u64s(event.hashes)
-        refusal = _refusal(owner, event, len(hashes))
+        refusal = _refusal(owner, event, len(hashes), self.seed)
         if refusal:
             if refusal == "skipped_group" and event.group <= GROUP_MAX:
                 owner.skipped_groups.add(event.group)
@@ -288,7 +294,7 @@ class ReferenceKernel:
         tier = tier_of(event.medium, shared=event.shared)
         keys = [engine_key(value, event.group) for value in hashes]
         if is_placeholder(event):
-            self._store_placeholders(publisher, owner, keys, tier, moves)
+            self._store_placeholders(publisher, owner, keys, tier, moves, event.reported)
             return
         if event.aliases:
             for key, alias in zip(keys, _u64s(event.aliases), strict=True):
@@ -297,7 +303,7 @@ class ReferenceKernel:
         scope = owner.scope(event.lora_name)
         if event.by_hash:
             for key, prefix in zip(keys, hashes, strict=True):
-                self._hold(publisher, owner, key, scope, prefix, tier)
+                self._hold(publisher, owner, key, scope, prefix, tier, event.reported)
             return
         if self._store_tokens(publisher, owner, event, keys) and event.group == 0:
             for value in hashes:
@@ -316,14 +322,22 @@ class ReferenceKernel:
                 self._counters["unknown_parent"] += len(keys)
                 return False
             previous = parent.prefix
+        for key, local in zip(keys, self._locals(event), strict=True):
+            previous = chained(previous, local, self.seed)
+            self._hold(publisher, owner, key, scope, previous, tier, event.reported)
+        return True
+
+    def _locals(self, event: Stored) -> Iterator[int]:
+        """The hash of each block alone."""
+        if event.token_hashes:
+            yield from _u64s(event.token_hashes)
+            return
         block_bytes = 4 * event.block_size
-        for i, key in enumerate(keys):
+        for i in range(len(event.hashes) // 8):
             content = event.tokens[i * block_bytes : (i + 1) * block_bytes]
             if event.extra_keys:
                 content += event.extra_keys[i]
-            previous = chained(previous, self._hash(content), self.seed)
-            self._hold(publisher, owner, key, scope, previous, tier)
-        return True
+            yield self._hash(content)
 
     def _store_placeholders(
         self,
@@ -332,6 +346,7 @@ class ReferenceKernel:
         keys: list[int],
         tier: int,
         moves: Moves,
+        reported: bool,
     ) -> None:
         for key in keys:
             entry = owner.entries.get(key)
@@ -339,7 +354,7 @@ class ReferenceKernel:
             if block is None:
                 self._counters["unresolved"] += 1
             else:
-                self._hold(publisher, owner, key, *block, tier)
+                self._hold(publisher, owner, key, *block, tier, reported)
 
     def _store_object(
         self, publisher: PublisherId, owner: _Publisher, event: Stored, key: int, alias: int
@@ -369,7 +384,7 @@ class ReferenceKernel:
                 self._counters["waiting_overflow"] += 1
                 return
             self._counters["waiting"] += 1
-        self._hold(publisher, owner, key, found_in, prefix, tier)
+        self._hold(publisher, owner, key, found_in, prefix, tier, False)
 
     def _prefix_of(self, domain: int, scope: PrefixScope, alias: int) -> int | None:
         """The block that the engines of a scope and a domain call by this hash, which they have
@@ -416,12 +431,16 @@ class ReferenceKernel:
         scope: PrefixScope,
         prefix: int,
         tier: int,
+        reported: bool = False,
     ) -> None:
         entry = owner.entries.get(key)
         if entry is not None and (entry.scope, entry.prefix) != (scope, prefix):
             self._counters["hash_conflict"] += 1
             return
         count = entry.counts[tier] if entry is not None else 0
+        if count and reported:
+            self._counters["reported"] += 1
+            return
         self._counters["stored"] += 1
         if count == HOLD_COUNT_MAX:
             self._counters["hold_count_overflow"] += 1
@@ -699,7 +718,7 @@ def _u64s(encoded: bytes) -> list[int]:
     return [int.from_bytes(encoded[i : i + 8], "little") for i in range(0, len(encoded) - 7, 8)]
 
 
-def _refusal(owner: _Publisher, event: Stored, blocks: int) -> str | None:
+def _refusal(owner: _Publisher, event: Stored, blocks: int, seed: int) -> str | None:
     """The counter under which a stored event is dropped, or None."""
     if event.spec_kind not in PREFIX_SPEC_KINDS:
         return "skipped_group"
@@ -708,7 +727,13 @@ def _refusal(owner: _Publisher, event: Stored, blocks: int) -> str | None:
     if event.block_size != owner.stream.block_size:
         return "block_size_mismatch"
     if event.by_hash or event.aliases:
-        return "token_count_mismatch" if event.tokens else None
+        return "token_count_mismatch" if event.tokens or event.token_hashes else None
+    if event.token_hashes:
+        if event.tokens or len(event.token_hashes) != 8 * blocks:
+            return "token_count_mismatch"
+        if event.extra_keys:
+            return "extra_keys_mismatch"
+        return None if seed == TOKEN_HASH_SEED else "seed_mismatch"
     if len(event.tokens) != 4 * blocks * event.block_size:
         return "token_count_mismatch"
     if event.extra_keys and len(event.extra_keys) != blocks:

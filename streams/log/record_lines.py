@@ -17,6 +17,7 @@ from schemas.errors import RecordError
 from schemas.events import BlockEvent, Stored
 from schemas.identities import StreamKey
 from schemas.limits import TAIL_KEY_NESTING_MAX
+from schemas.memory import MemoryRecord
 from schemas.records import EventsRecord, HeartbeatRecord, Record, RegisteredRecord
 
 _encoder: Final = msgspec.json.Encoder()
@@ -65,6 +66,10 @@ def record_line(entry: Entry, wanted: StreamFilter, *, compact: bool = False) ->
         return _encoder.encode(fields | {"error": str(error)})
     if isinstance(record, HeartbeatRecord):
         return _heartbeat_line(fields, record, wanted)
+    if isinstance(record, MemoryRecord):
+        # Of no stream, so any filter excludes it.
+        own = {"kind": "memory"} | msgspec.structs.asdict(record)
+        return _encoder.encode(fields | own) if wanted == StreamFilter() else None
     if not wanted.matches(record.stream):
         return None
     return _encoder.encode(fields | _record_fields(record, compact=compact))
@@ -86,6 +91,9 @@ def _heartbeat_line(
             "dp_rank": report.dp_rank,
             "reason": report.reason,
             "since": report.since,
+            "activity": report.activity,
+            "activity_since": report.activity_since,
+            "process": None if report.process is None else report.process._asdict(),
         }
         for report in reports
     ]
@@ -122,6 +130,9 @@ def _event_fields(event: BlockEvent, *, compact: bool) -> dict[str, Any]:
     if isinstance(event, Stored):
         tokens = _numbers("I", event.tokens)
         fields["tokens"] = len(tokens) if compact else tokens
+        if event.token_hashes:
+            hashes = _numbers("Q", event.token_hashes)
+            fields["token_hashes"] = len(hashes) if compact else [str(one) for one in hashes]
         if event.parent is not None:
             fields["parent"] = str(event.parent)
         if event.aliases:

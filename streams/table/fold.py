@@ -23,7 +23,8 @@ Rules, in the order in which they are applied to a record:
    that a complete heartbeat of its bridge leaves out is no longer followed.
 9. What became of each batch is kept in the publisher's ledger (`streams.table.ledger`), which no
    answer depends on.
-10. An unexpected error on a record stops nothing: the record is counted and skipped, and its
+10. `memory` says what a segment in the memory of a host holds: `streams.table.segments`.
+11. An unexpected error on a record stops nothing: the record is counted and skipped, and its
    publisher is degraded, since a part of the record may have been folded.
 """
 
@@ -35,18 +36,17 @@ from typing import NamedTuple
 import msgspec
 
 from schemas.answer_states import Doubt
-from schemas.codec import decode_log_record, decode_record, decode_record_events
+from schemas.codec import decode_log_record, decode_record
 from schemas.errors import RecordError
-from schemas.events import encode_events
 from schemas.identities import ModelContext, Offset, PrefixScope, PublisherKey
 from schemas.limits import BRIDGES_REMEMBERED_MAX, UNREGISTERED_REMEMBERED_MAX
+from schemas.memory import MemoryRecord, SegmentKey, SegmentState
 from schemas.positions import Begun, Confirmation, Heartbeat, Proof, PublisherState
 from schemas.records import (
     EventsRecord,
     GapRecord,
     HeartbeatRecord,
     LogRecord,
-    Part,
     RegisteredRecord,
     Report,
     ResetRecord,
@@ -55,8 +55,10 @@ from schemas.records import (
 )
 from schemas.registration import Registered
 from streams.kernel.interface import Kernel, PublisherId
+from streams.table.batch_parts import events_after, goes_on, is_folded
 from streams.table.ledger import NO_LEDGERS, Ledger, Ledgers
 from streams.table.scope_states import ScopeStates
+from streams.table.segments import SegmentsFold
 
 NO_OFFSET = Offset(-1)
 """The position of a table that has folded nothing."""
@@ -95,6 +97,7 @@ class TableChanges(NamedTuple):
     unproven: Unproven | None = None
     bridges: Mapping[str, Heartbeat | None] = MappingProxyType({})
     ledgers: Mapping[PublisherKey, Ledger | None] = MappingProxyType({})
+    segments: Mapping[SegmentKey, SegmentState | None] = MappingProxyType({})
 
 
 class SkippedRecord(NamedTuple):
@@ -133,6 +136,7 @@ class Fold:
         self.counters: Counter[str] = Counter()
         self._handles: dict[PublisherKey, PublisherId] = {}
         self.bridges: dict[str, Heartbeat] = {}
+        self.memory = SegmentsFold(self.counters)
         self.states = ScopeStates()
         self.ledgers = Ledgers()
         # In the order of the log, so that the same log gives the same rows in the same order.
@@ -156,7 +160,7 @@ class Fold:
         except RecordError as error:
             self.counters[error.reason] += 1
             return SkippedRecord(offset, error.reason, str(error))
-        except Exception as error:  # noqa: BLE001 -- rule 10
+        except Exception as error:  # noqa: BLE001 -- rule 11
             self.counters[INTERNAL_ERROR] += 1
             self._degrade_publisher_of(encoded)
             return SkippedRecord(offset, INTERNAL_ERROR, f"{type(error).__name__}: {error}", error)
@@ -176,6 +180,8 @@ class Fold:
                 self._unregister(offset, record.publisher)
             case HeartbeatRecord():
                 self._take_heartbeat(record)
+            case MemoryRecord():
+                self.memory.take(record)
             case _:
                 return self._apply_sequenced(record)
         return ""
@@ -189,7 +195,7 @@ class Fold:
                 # What is no array of events may not drop what the publisher holds either.
                 self.kernel.check_events(bytes(record.events))
             self._begin_incarnation(publisher, state, record.incarnation)
-        elif record.last <= state.cursor or _is_folded(record, state):
+        elif record.last <= state.cursor or is_folded(record, state):
             self.counters["duplicate_records"] += 1
             return (
                 f"Expected batches after {before.incarnation}:{before.sequence}, got"
@@ -226,7 +232,7 @@ class Fold:
         state.sequence = -1
         state.engine_time, state.proof = 0.0, None
         state.degraded_since, state.degraded_at = None, 0.0
-        state.begun = None
+        state.begun = state.heard = None
 
     def _expect(self, state: PublisherState, record: SequencedRecord) -> None:
         if record.first_sequence > state.sequence + 1:
@@ -241,10 +247,10 @@ class Fold:
         begun: Begun | None,
     ) -> bool:
         """Returns whether parts of its first batch are missing."""
-        events = _events_after(record, state, begun)
+        events = events_after(record, state, begun)
         cleared = self.kernel.apply(self._handle(publisher), events, state.sequence)
         self._expect(state, record)  # only of events that were folded
-        is_torn = not _goes_on(record, state, begun)
+        is_torn = not goes_on(record, state, begun)
         if is_torn:
             self.counters["log_holes"] += 1
             _degrade(state, record.first_sequence, record.bridge_time)
@@ -253,6 +259,7 @@ class Fold:
                 state.proof = Proof(state.sequence, state.engine_time)
         elif not record.is_unfinished:
             state.proof = None
+        state.heard = record.heard or state.heard
         if not record.is_unfinished:
             state.engine_time = record.engine_time
         elif record.part is not msgspec.UNSET:
@@ -304,7 +311,14 @@ class Fold:
             publisher = report.publisher
             reported.add(publisher)
             if publisher in self.registrations and not self._is_foreign(record.bridge, report):
-                said = Confirmation(record.bridge, report.reason, report.since)
+                said = Confirmation(
+                    record.bridge,
+                    report.reason,
+                    report.since,
+                    report.activity,
+                    report.activity_since,
+                    report.process,
+                )
                 self._confirm(publisher, said)
         if record.complete:
             gone = Confirmation(record.bridge, Doubt.NOT_FOLLOWED, record.bridge_time)
@@ -400,6 +414,7 @@ class Fold:
             self.unproven if self._unproven_changed else None,
             {bridge: self.bridges.get(bridge) for bridge in self._changed_bridges},
             self.ledgers.take_changes(),
+            self.memory.take_changes(),
         )
         self._changed_bridges.clear()
         self._unproven_changed = False
@@ -423,6 +438,7 @@ class Fold:
         unproven: Unproven = ALL_PROVEN,
         bridges: Mapping[str, Heartbeat] = MappingProxyType({}),
         ledgers: Mapping[PublisherKey, Ledger] = NO_LEDGERS,
+        segments: Mapping[SegmentKey, SegmentState] = MappingProxyType({}),
     ) -> None:
         """Takes over what a table's rows say; whoever read them has loaded the kernel."""
         assert self.offset == NO_OFFSET, "a fold is restored before it folds"
@@ -438,6 +454,7 @@ class Fold:
             self.states.register(publisher, True)
         self.bridges = dict(sorted(bridges.items(), key=_heard_at))
         self.ledgers.restore(ledgers, publishers)
+        self.memory.restore(segments)
         self._changed_publishers.clear()
 
     # Reading
@@ -450,42 +467,6 @@ class Fold:
 def _degrade(state: PublisherState, sequence: int, at: float) -> None:
     if state.degraded_since is None:
         state.degraded_since, state.degraded_at = sequence, at
-
-
-def _is_of(record: EventsRecord, part: Part, state: PublisherState, begun: Begun) -> bool:
-    """Whether the part is one of the batch that was begun."""
-    is_next = record.first_sequence == state.sequence + 1
-    return is_next and (part.total, record.engine_time) == (begun.total, begun.engine_time)
-
-
-def _is_folded(record: SequencedRecord, state: PublisherState) -> bool:
-    """Whether the record is a part of the batch that was begun, and nothing of it is new."""
-    begun = state.begun
-    if begun is None or not isinstance(record, EventsRecord) or record.part is msgspec.UNSET:
-        return False
-    return _is_of(record, record.part, state, begun) and record.part.end <= begun.events
-
-
-def _goes_on(record: EventsRecord, state: PublisherState, begun: Begun | None) -> bool:
-    """Whether the record has what follows on what is folded of its batch. A batch that is missing
-    as a whole shows otherwise.
-    """
-    part = record.part
-    if begun is None or record.first_sequence > state.sequence + 1:
-        return part is msgspec.UNSET or not part.first
-    if part is msgspec.UNSET:
-        return False
-    return _is_of(record, part, state, begun) and part.first <= begun.events
-
-
-def _events_after(record: EventsRecord, state: PublisherState, begun: Begun | None) -> bytes:
-    """The record's events, encoded, without what is folded of the batch that was begun."""
-    part = record.part
-    if begun is None or part is msgspec.UNSET or part.first >= begun.events:
-        return bytes(record.events)
-    if not _is_of(record, part, state, begun):
-        return bytes(record.events)
-    return encode_events(decode_record_events(record)[begun.events - part.first :])
 
 
 def _heard_at(item: tuple[str, Heartbeat]) -> tuple[float, str]:

@@ -13,11 +13,12 @@ from schemas.codec import decode_log_record, decode_record_events
 from schemas.errors import RecordError
 from schemas.identities import PublisherKey
 from schemas.limits import BRIDGES_REMEMBERED_MAX
+from schemas.memory import MemoryRecord
 from schemas.positions import PublisherState
 from schemas.records import (
     EventsRecord,
     HeartbeatRecord,
-    LogRecord,
+    Record,
     RegisteredRecord,
     SequencedRecord,
     UnregisteredRecord,
@@ -33,12 +34,14 @@ def contradiction(fold: Fold, entries: Iterable[LogEntry]) -> str:
         fold: of the table.
         entries: the last ones that it covers, in their order; none are needed.
     """
-    last: dict[object, tuple[int, LogRecord]] = {}
+    last: dict[object, tuple[int, Record | HeartbeatRecord]] = {}
     for entry in entries:
         try:
             record = decode_log_record(entry.value)
         except RecordError:
             continue
+        if isinstance(record, MemoryRecord):
+            continue  # another bridge may say the same, or a segment be forgotten
         if isinstance(record, UnregisteredRecord):
             last.pop(record.publisher, None)  # what it ends is forgotten
         last[_key_of(record)] = entry.offset, record
@@ -48,7 +51,7 @@ def contradiction(fold: Fold, entries: Iterable[LogEntry]) -> str:
     return ""
 
 
-def _key_of(record: LogRecord) -> object:
+def _key_of(record: Record | HeartbeatRecord) -> object:
     match record:
         case HeartbeatRecord():
             return record.bridge
@@ -58,7 +61,7 @@ def _key_of(record: LogRecord) -> object:
             return record.publisher
 
 
-def _contradicts(fold: Fold, record: LogRecord) -> str:
+def _contradicts(fold: Fold, record: Record | HeartbeatRecord) -> str:
     match record:
         case HeartbeatRecord():
             known = fold.bridges.get(record.bridge)

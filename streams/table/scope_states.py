@@ -101,6 +101,10 @@ class ScopeStates:
             and known.degraded_at == degraded_at
         ):
             return  # with almost every record
+        if known.stated and known.degraded_at == degraded_at and _is_as_good(known, state):
+            # Kept all the same, so that the next records find the same object.
+            self._known[publisher] = known._replace(confirmation=state.confirmation)
+            return
         self._replace(
             publisher,
             known._replace(
@@ -209,6 +213,14 @@ class ScopeStates:
     def publishers(self, scope: PrefixScope) -> tuple[PublisherKey, ...]:
         """Those of the scope."""
         return tuple(self._publishers.get(common_scope(scope), ()))
+
+
+def _is_as_good(known: _Known, state: PublisherState) -> bool:
+    """Whether what its bridge said of the publisher says no other of how far it can be trusted."""
+    before, now = known.confirmation, state.confirmation
+    if before is None or now is None:
+        return before is now
+    return (before.bridge, before.reason, before.since) == (now.bridge, now.reason, now.since)
 
 
 def scope_of(stream: StreamKey) -> Scope:

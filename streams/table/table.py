@@ -241,6 +241,7 @@ class Table:
             reader.unproven(0),
             reader.bridges(0),
             reader.ledgers,
+            reader.segments(),
         )
         self._writer = self._new_writer(
             table=self._store.table(),

@@ -28,6 +28,11 @@ class Deployment(Protocol):
     @property
     def api(self) -> Api: ...
 
+    @property
+    def pool_links(self) -> int:
+        """How often a pool is followed."""
+        ...
+
     def followed(self, tenant_id: str) -> list[str]:
         """The endpoints of the tenant's publishers whose link is up."""
         ...
@@ -42,6 +47,11 @@ class Deployment(Protocol):
 
     def configured(self, config: Path, directory: Path) -> "Deployment":
         """One whose HTTP interface has been started with Conductor's configuration file."""
+        ...
+
+    @property
+    def memory(self) -> Path:
+        """Where it looks for segments of memory."""
         ...
 
     def log(self) -> str:
@@ -59,12 +69,17 @@ class Embedded:
     """See `Deployment`."""
 
     def __init__(self, directory: Path, *options: str) -> None:
-        self._service = Service(directory / "data", *options)
+        self.memory = directory / "shm"
+        self._service = Service(directory / "data", *memory_options(self.memory), *options)
         self._service.start()
 
     @property
     def api(self) -> Api:
         return self._service
+
+    @property
+    def pool_links(self) -> int:
+        return 1
 
     def followed(self, tenant_id: str) -> list[str]:
         services = self.api.get("/services")[1]["services"]
@@ -101,12 +116,14 @@ class Distributed:
         self._bridge = bridge
         self._replica = replica
         self._its = its
+        self.memory = bridge.data.with_name("shm")
         self._start()
 
     @classmethod
     def round(cls, settings: KafkaSettings, directory: Path) -> "Distributed":
         """A deployment on topics of its own."""
-        bridge = Role("bridge", directory / "bridge", settings, *SESSION)
+        options = memory_options(directory / "shm")
+        bridge = Role("bridge", directory / "bridge", settings, *SESSION, *options)
         worker = Role("streams", directory / "streams", settings, *SESSION)
         replica = Role("serve", directory / "serve", settings)
         return cls(settings, bridge=bridge, replica=replica, its=[bridge, worker, replica])
@@ -119,6 +136,10 @@ class Distributed:
     @property
     def api(self) -> Api:
         return _api(self._replica)
+
+    @property
+    def pool_links(self) -> int:
+        return self._settings.topics.events.partitions
 
     def followed(self, tenant_id: str) -> list[str]:
         return [
@@ -154,6 +175,15 @@ class Distributed:
     def close(self) -> None:
         for role in self._its:
             role.kill()
+
+
+def memory_options(directory: Path) -> tuple[str, ...]:
+    """Those by which segments are looked for in a directory, which is made."""
+    directory.mkdir(parents=True, exist_ok=True)
+    return (
+        *("--memory-dir", str(directory), "--memory-host", "node-1"),
+        *("--memory-period-s", "0.25"),
+    )
 
 
 def _api(role: Role) -> Api:

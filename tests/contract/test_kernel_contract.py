@@ -6,7 +6,14 @@ import pytest
 import xxhash
 
 from schemas.errors import EventsFormatError
-from schemas.events import Cleared, Removed, Stored, encode_events, extra_key
+from schemas.events import (
+    TOKEN_HASH_SEED,
+    Cleared,
+    Removed,
+    Stored,
+    encode_events,
+    extra_key,
+)
 from schemas.identities import MEDIA, Medium, ModelContext, PrefixScope, StreamKey
 from schemas.limits import HOLD_COUNT_MAX
 from streams.kernel import Kernel, native_available, open_kernel
@@ -19,6 +26,7 @@ from tests.strategies import (
     context_of,
     prompt_hashes,
     prompt_key,
+    prompt_locals,
     prompt_tokens,
     scope_of,
     u64s,
@@ -453,6 +461,67 @@ def test_in_two_groups_a_prefix_hash_is_one_block(bench: Bench) -> None:
         )
         bench.apply(publisher, named)
     assert (bench.blocks(), bench.kernel.stats()["entries"]) == (1, 2)
+
+
+@pytest.fixture(params=["reference", "rust"])
+def standard(request: pytest.FixtureRequest) -> Bench:
+    """A kernel with the seed of publishers that hash tokens themselves."""
+    if request.param == "rust" and not native_available():
+        pytest.skip("the Rust kernel is not built")
+    return Bench(open_kernel(TOKEN_HASH_SEED, name=request.param))
+
+
+def test_blocks_of_which_the_tokens_hashes_are_known_are_those_of_the_tokens(
+    standard: Bench,
+) -> None:
+    bench = standard
+    publisher, other = bench.publisher(), bench.publisher("b")
+    hashed = u64s(prompt_locals(ABC))
+    bench.apply(
+        publisher,
+        stored(ABC[:1], tokens=b"", token_hashes=hashed[:8]),
+        stored(ABC, start=1, tokens=b"", token_hashes=hashed[8:]),
+    )
+    bench.store(other, ABC)
+    assert bench.ask(ABC) == {"a": 3, "b": 3}
+    assert bench.blocks() == 3
+    bench.remove(publisher, prompt_hashes(ABC)[8:16])
+    assert bench.ask(ABC) == {"a": 1, "b": 3}
+    bench.apply(publisher, stored(ABC[:2], start=1, tokens=b"", token_hashes=hashed[8:16]))
+    assert bench.ask(ABC) == {"a": 3, "b": 3}
+
+
+def test_blocks_may_follow_on_one_whose_tokens_hash_alone_is_known(standard: Bench) -> None:
+    bench = standard
+    publisher = bench.publisher()
+    hashed = u64s(prompt_locals(ABC))
+    bench.apply(publisher, stored(ABC[:1], tokens=b"", token_hashes=hashed[:8]))
+    bench.store(publisher, ABC, start=1)
+    assert bench.ask(ABC) == {"a": 3}
+
+
+def test_what_is_said_again_is_held_as_often_as_before(bench: Bench) -> None:
+    publisher = bench.publisher()
+    bench.store(publisher, ABC)
+    bench.kernel.take_changes()
+    digest = bench.kernel.contexts()
+    for _ in range(3):
+        bench.store(publisher, ABC, reported=True)
+    assert bench.kernel.take_changes() == []
+    assert bench.kernel.contexts() == digest
+    bench.remove(publisher, prompt_hashes(ABC))
+    assert bench.ask(ABC) == {}
+
+
+def test_two_copies_stay_two_whatever_is_said_again(bench: Bench) -> None:
+    publisher = bench.publisher()
+    bench.store(publisher, ABC)
+    bench.store(publisher, ABC, reported=True)
+    bench.store(publisher, ABC)
+    bench.remove(publisher, prompt_hashes(ABC))
+    assert bench.ask(ABC) == {"a": 3}
+    bench.remove(publisher, prompt_hashes(ABC))
+    assert bench.ask(ABC) == {}
 
 
 def test_a_salt_separates_prompts_from_the_first_block_on(bench: Bench) -> None:

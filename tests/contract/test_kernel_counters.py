@@ -146,6 +146,51 @@ CASES: dict[str, tuple[list[Step], dict[str, int]]] = {
         [objects(), objects(backend=1), stored()],
         {"stored": 8, "waiting": 5, "waiting_overflow": 1, "joined": 5},
     ),
+    "said again": ([stored(), stored(reported=True)], {"stored": 3, "reported": 3}),
+    "said again, and not known in part": (
+        [stored((0,)), stored(reported=True), removed(), removed()],
+        {"stored": 3, "reported": 1, "removed": 3, "unknown_removed": 3},
+    ),
+    "said again of another tier": (
+        [stored(), stored(reported=True, medium=Medium.CPU)],
+        {"stored": 6},
+    ),
+    "said again without tokens": (
+        [
+            stored(),
+            stored(tokens=b"", block_size=0, medium=Medium.CPU, reported=True),
+            stored(tokens=b"", block_size=0, medium=Medium.CPU, reported=True),
+        ],
+        {"stored": 6, "reported": 3},
+    ),
+    "said again by its hash": (
+        [stored(tokens=b"", by_hash=True), stored(tokens=b"", by_hash=True, reported=True)],
+        {"stored": 3, "reported": 3},
+    ),
+    "said again of another block": (
+        [stored((0,)), stored((1,), hashes=prompt_hashes((0,)), reported=True)],
+        {"stored": 1, "hash_conflict": 1},
+    ),
+    "hashes of tokens of another seed": (
+        [stored(tokens=b"", token_hashes=u64s([1, 2, 3]))],
+        {"seed_mismatch": 3},
+    ),
+    "too few hashes of tokens": (
+        [stored(tokens=b"", token_hashes=u64s([1, 2]))],
+        {"token_count_mismatch": 3},
+    ),
+    "tokens and hashes of tokens": (
+        [stored(token_hashes=u64s([1, 2, 3]))],
+        {"token_count_mismatch": 3},
+    ),
+    "a prefix hash and a hash of tokens": (
+        [stored(tokens=b"", by_hash=True, token_hashes=u64s([1, 2, 3]))],
+        {"token_count_mismatch": 3},
+    ),
+    "hashes of tokens with extra keys": (
+        [stored(tokens=b"", token_hashes=u64s([1, 2, 3]), extra_keys=(b"x",) * 3)],
+        {"extra_keys_mismatch": 3},
+    ),
     "another block size": ([stored(block_size=BLOCK_SIZE + 1)], {"block_size_mismatch": 3}),
     "no block size": ([stored(block_size=0)], {"block_size_mismatch": 3}),
     "too few tokens": ([stored(tokens=prompt_tokens((0, 1)))], {"token_count_mismatch": 3}),

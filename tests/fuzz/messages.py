@@ -1,13 +1,14 @@
-"""Messages of publishers by the grammar of `bridge.wire`, with mutations: three frames, or not.
+"""Messages of publishers by the grammar of `bridge.wire`, with mutations: three frames, or four of
+Dynamo's event plane, or neither.
 
 What a kind may send follows from its decoder's forms and from its captured messages, so a new kind
 is attacked without a line here.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from random import Random
 from types import NoneType
-from typing import Any, Final, get_args
+from typing import Any, Final, NamedTuple, get_args
 
 import msgspec
 from msgspec.structs import FieldInfo
@@ -17,7 +18,7 @@ from bridge.wire.batch import BatchDecoder, WireEvent
 from schemas.arrays import PythonArrayPacker
 from schemas.registration import PublisherKind
 from tests.fuzz.mutation import NUMBERS, Base, Mutator
-from tests.unit.bridge.messages import captured_messages, registration
+from tests.unit.bridge.messages import Captured, captured_messages, registration
 
 _HASHES: Final = 512  # different ones: what the index holds of an attacker is bounded
 _BASES: Final = 1000
@@ -27,10 +28,13 @@ _VALUES: Final[dict[str, tuple[object, ...]]] = {
     "group_idx": (None, 0, 1, 64),
     "kv_cache_spec_kind": (None, "full_attention", "sliding_window", "mamba"),
     "locality": (None, "LOCAL", "REMOTE"),
+    "origin": (None, "NEW", "REUSED"),
     "lora_id": (None, None, 1),
     "lora_name": (None, None, "one", "two"),
     "cache_salt": (None, None, "one", "two"),
     "metadata": (None, None, {"cache_salt": "one"}),
+    "mm_keys": (None, None, []),
+    "block_mm_infos": (None, None, []),
     # Named and not read: what stands there makes messages long, and tells nothing.
     "kv_cache_spec_sliding_window": (None,),
     "lookahead_token_ids": (None,),
@@ -38,7 +42,41 @@ _VALUES: Final[dict[str, tuple[object, ...]]] = {
     "session_id": (None,),
 }
 """What the fields of that name have; the others get something of their type."""
-_FRAMES_EXPECTED: Final = 3
+_PLANE_HEADER: Final = 5
+
+
+class _Shape(NamedTuple):
+    """A valid payload, and the frames round it.
+
+    Attributes:
+        base: what is mutated.
+        heads: the frames before the sequence.
+        envelope: round the payload, where there is one: on Dynamo's event plane.
+    """
+
+    base: Base
+    heads: tuple[bytes, ...] = (b"",)
+    envelope: Mapping[str, object] | None = None
+
+    @classmethod
+    def of(cls, captured: Captured) -> "_Shape":
+        *heads, _, payload = captured.frames
+        if len(heads) == 1:
+            json = msgspec.json
+            is_json = payload[:1] in (b"{", b"[")
+            return cls(
+                Base(json.decode(payload), json.encode)
+                if is_json
+                else Base(msgspec.msgpack.decode(payload))
+            )
+        envelope = msgspec.msgpack.decode(payload[_PLANE_HEADER:])
+        return cls(Base(msgspec.msgpack.decode(envelope["payload"])), tuple(heads), envelope)
+
+    def frames(self, sequence: bytes, payload: bytes) -> list[bytes]:
+        if self.envelope is not None:
+            content = msgspec.msgpack.encode({**self.envelope, "payload": payload})
+            payload = b"\x01" + len(content).to_bytes(4, "big") + content
+        return [*self.heads, sequence, payload]
 
 
 class _Event:
@@ -46,6 +84,7 @@ class _Event:
 
     def __init__(self, tag: str, event: type[WireEvent]) -> None:
         self.tag = tag
+        self.tag_field = event.__struct_config__.tag_field
         self.is_map = not event.__struct_config__.array_like
         self.fields = msgspec.structs.fields(event)
         self.required = sum(field.required for field in self.fields)
@@ -70,11 +109,12 @@ class Messages:
             for events in (source.forms.maps, source.forms.arrays):
                 form = [_Event(tag, event) for tag, event in events.items()]
                 self._forms += [[*form, form[0]]] if form else []
-        captured = [one.frames[2] for one in captured_messages() if one.kind == kind]
-        self._bases = [Base(msgspec.msgpack.decode(payload)) for payload in captured]
+        self._shapes = [_Shape.of(one) for one in captured_messages() if one.kind == kind]
         if self._forms:
-            self._bases += [Base(self._batch()) for _ in range(_BASES)]
-        assert self._bases, f"{kind}: expected the decoder of bridge.wire.batch, or captured frames"
+            self._shapes += [_Shape(Base(self._batch())) for _ in range(_BASES)]
+        assert self._shapes, (
+            f"{kind}: expected the decoder of bridge.wire.batch, or captured frames"
+        )
 
     def __iter__(self) -> Iterator[list[bytes]]:
         return self
@@ -82,16 +122,16 @@ class Messages:
     def honest(self) -> list[bytes]:
         """The next one as an engine would send it."""
         self._sequence += 1
-        payload = self._random.choice(self._bases).encoded
-        return [b"", self._sequence.to_bytes(8, "big"), payload]
+        shape = self._random.choice(self._shapes)
+        return shape.frames(self._sequence.to_bytes(8, "big"), shape.base.encoded)
 
     def __next__(self) -> list[bytes]:
         """The next one, whatever is wrong with it."""
-        payload = self._mutator.encoded(self._random.choice(self._bases))
-        frames = [b"", self._encoded_sequence(), payload]
+        shape = self._random.choice(self._shapes)
+        frames = shape.frames(self._encoded_sequence(), self._mutator.encoded(shape.base))
         match self._random.randrange(200):
             case 0:
-                return frames[: self._random.randrange(1, _FRAMES_EXPECTED)]
+                return frames[: self._random.randrange(1, len(frames))]
             case 1:
                 return [*frames, b""]
             case 2:
@@ -99,7 +139,9 @@ class Messages:
             case 3:
                 self._random.shuffle(frames)
             case 4:
-                return [b"", b"", b""]
+                return [b""] * len(frames)
+            case 5:
+                return [*frames[:-1], self._mutator.raw(frames[-1])]
         return frames
 
     def _encoded_sequence(self) -> bytes:
@@ -131,7 +173,7 @@ class Messages:
         count = self._random.choice((0, 1, 2, 4, 8, 64))
         if event.is_map:
             values = {field.encode_name: self._field(field, count) for field in event.fields}
-            return {"type": event.tag} | values
+            return values | {event.tag_field: event.tag}
         most = self._random.randint(event.required, len(event.fields))
         return [event.tag, *(self._field(field, count) for field in event.fields[:most])]
 

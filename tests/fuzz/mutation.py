@@ -1,6 +1,6 @@
 """Bytes that are almost valid: something encoded, with one thing wrong, or with several."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, Final
 
@@ -37,14 +37,19 @@ HUGE_BYTES: Final = (300_000, 1_000_000, 5_000_000)
 class Base:
     """Something valid, and every place in it.
 
-    Attributes:
+    Args:
         value: as decoded.
-        encoded: in msgpack.
+        encode: how it is encoded.
+
+    Attributes:
+        value, encode: as given.
+        encoded: the value.
     """
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: Any, encode: Callable[[Any], bytes] = msgspec.msgpack.encode) -> None:
         self.value = value
-        self.encoded = msgspec.msgpack.encode(value)
+        self.encode = encode
+        self.encoded = encode(value)
         self.paths = list(_paths(value))
 
 
@@ -94,11 +99,11 @@ class Mutator:
         return self.random.choice(values)
 
     def tree(self, base: Base) -> bytes:
-        """In msgpack, with one place changed."""
+        """Encoded, with one place changed."""
         values = ENCODED if self.random.randrange(4) == 0 else VALUES
         if self.random.randrange(HUGE_ONE_IN) == 0:
             values = ("x" * self.random.choice(HUGE_BYTES),)
-        return msgspec.msgpack.encode(self.changed(base, values=values))
+        return base.encode(self.changed(base, values=values))
 
     def raw(self, valid: bytes) -> bytes:
         """With bytes changed, cut, repeated, inserted, or none of them kept."""

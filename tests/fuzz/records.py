@@ -10,8 +10,9 @@ import msgspec
 
 from schemas.events import BlockEvent
 from schemas.identities import ModelContext
+from schemas.memory import SegmentKey, SegmentState
 from schemas.positions import Heartbeat, PublisherState
-from schemas.records import NEWEST_VERSION
+from schemas.records import NEWEST_VERSION, encode_record
 from schemas.registration import Registered, Registration
 from schemas.topics import CursorNote, encode_note, encode_publisher, encode_registration
 from streams.table.fold import Unproven
@@ -22,6 +23,7 @@ from tests.building import (
     events_record,
     gap_record,
     heartbeat_record,
+    memory_record,
     registered_record,
     registration,
     removed,
@@ -69,7 +71,7 @@ class Records:
         one = self._registrations[number]
         sequence = self._sequences[number]
         self._sequences[number] += 1
-        match self._random.randrange(12):
+        match self._random.randrange(13):
             case 0:
                 return gap_record(sequence, sequence, stream=one.stream)
             case 1:
@@ -83,6 +85,10 @@ class Records:
                 bridge = f"bridge-{self._random.randrange(40)}"
                 uptime = float(self._random.randrange(1000))
                 return heartbeat_record(bridge, uptime, reports, complete=uptime > 900)
+            case 5:
+                change = self._random.choice(("appeared", "changed", "disappeared"))
+                segment = f"kvcached_{self._random.randrange(40)}"
+                return encode_record(memory_record(segment, change=change, at=float(sequence)))
         events = [self._block_event(sequence) for _ in range(self._random.randrange(3))]
         return events_record(sequence, sequence, events, stream=one.stream)
 
@@ -150,7 +156,7 @@ class Records:
     def _valid_row(self, *, contexts: bool) -> tuple[bytes, bytes]:
         one = self._one()
         context = ModelContext("default", "m", "", 4, "", one.instance_id)
-        match self._random.randrange(6 if contexts else 4):
+        match self._random.randrange(7 if contexts else 5):
             case 0:
                 state = PublisherState(incarnation=1, sequence=self._random.randrange(9))
                 key = rows.publisher_key(rows.PUBLISHER, one.publisher)
@@ -166,6 +172,13 @@ class Records:
                 unproven = Unproven(3, (one.publisher,))
                 return rows.UNPROVEN_KEY, self._mutated(msgspec.msgpack.encode(unproven))
             case 4:
+                segment = SegmentKey("host", f"kvcached_{self._random.randrange(40)}")
+                known = SegmentState(
+                    bridge="b", inode=1, total=9, used=1, preallocated=0, observed_at=1.0,
+                    changed_at=1.0, since=1.0,
+                )  # fmt: skip
+                return rows.segment_key(segment), self._mutated(msgspec.msgpack.encode(known))
+            case 5:
                 generation = self._random.choice((0, 1, 2, 2**31 - 1, 2**32 - 1))
                 return rows.mark_key(context), generation.to_bytes(4, "little")
         number = self._random.choice(NUMBERS) % 2**63

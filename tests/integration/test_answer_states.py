@@ -221,7 +221,14 @@ def test_an_engine_that_came_exactly_as_far_while_the_service_was_dead_is_told_a
     engine.restart()
     while engine.published() < goal:
         engine.serve(1)
-    start_until_exact(settled, engine)
+    silent_since, right = time.monotonic() - STALE_S, truth(engine)
+    with asked(settled) as asker:
+        settled.start()
+        until_caught_up(settled, engine, incarnation=2)
+        until(lambda: doubted(settled) == "replay_unmatched", what="nothing has come live yet")
+    assert_never_exact_and_wrong(asker.told, right, silent_since)
+    engine.serve(1)
+    until_state(settled, "exact")
     assert shown(settled)["Incarnation"] == 2
 
 

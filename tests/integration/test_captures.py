@@ -348,7 +348,7 @@ def test_a_damaged_capture_is_folded_up_to_the_damage(tmp_path: Path) -> None:
         (
             [
                 *("capture", "--out", "x", "--from-zmq", "y", "--model", "m"),
-                *("--block-size", "4", "--type", "Mooncake"),
+                *("--block-size", "4", "--type", "Other"),
             ],
             "Expected --type",
         ),

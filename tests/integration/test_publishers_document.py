@@ -1,4 +1,6 @@
-"""The kind of publisher that docs/publishers.md adds, as it says, in a copy of the project."""
+"""docs/publishers.md: the kind of publisher that it adds, as it says, in a copy of the project; and
+its table of what was tried.
+"""
 
 import os
 import re
@@ -12,6 +14,10 @@ from pathlib import Path
 import pytest
 
 from devtools.broker import free_ports
+from devtools.publishers import table
+from devtools.publishers.releases import RELEASES
+from devtools.publishers.table import CODE
+from devtools.publishers.trial import captured_files, try_captured
 from tests.processes import Service, until
 
 ROOT = Path(__file__).parents[2]
@@ -21,6 +27,7 @@ COPIED = ("bridge", "tests")
 TABLE = "bridge/wire/__init__.py"
 ENGINE = "tcp://127.0.0.1:5557"
 BOUND_S = 60.0
+REMEDY = "`make publishers` writes the table anew"
 
 
 def blocks() -> dict[str, str]:
@@ -138,3 +145,17 @@ def test_a_message_that_was_caught_is_tested_from_then_on(in_copy: Path) -> None
         "-m", "pytest", "-v", "-p", "no:cacheprovider", captured, "-k", "acme or every_version"
     )
     assert "[acme-2.1/added] PASSED" in output
+
+
+@pytest.mark.parametrize("path", captured_files(), ids=lambda path: path.stem)
+def test_every_file_of_captured_frames_has_its_row_in_the_document(path: Path) -> None:
+    tried = try_captured(path)
+    assert tried.unused == 0
+    assert table.row(tried) in table.in_document(), REMEDY
+
+
+def test_the_document_has_a_row_for_each_release_and_each_file_and_no_other() -> None:
+    rows = table.in_document()
+    code = {(one.kind, one.version) for one in rows if one.how == CODE}
+    assert code == {(release.kind, release.version) for release in RELEASES}, REMEDY
+    assert len(rows) == len(captured_files()) + len(RELEASES), REMEDY

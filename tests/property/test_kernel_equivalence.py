@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from schemas.events import encode_events, extra_key
 from schemas.identities import ModelContext, waiting_scope
@@ -17,6 +18,7 @@ from tests.strategies import (
     LORA_NAMES,
     PUBLISHERS,
     SEED,
+    SEEDS,
     Apply,
     Clear,
     Load,
@@ -47,9 +49,9 @@ BOUNDED = settings(
 class Run:
     """One kernel under a list of operations, with the changes it has given so far."""
 
-    def __init__(self, name: str, *, cleared_at_once: int | None = None) -> None:
+    def __init__(self, name: str, *, cleared_at_once: int | None = None, seed: int = SEED) -> None:
         self.kernel: Kernel = open_kernel(
-            SEED, name=name, cleared_at_once=cleared_at_once, waiting_max=4
+            seed, name=name, cleared_at_once=cleared_at_once, waiting_max=4
         )
         self.taken: list[tuple[ModelContext, bytes]] = []
 
@@ -150,9 +152,9 @@ ASKED: list[Prompt] = [(0,), (1, 0), (0, 1, 2), (2, 2, 2, 2), (0, 0, 1, 0, 2), (
 
 
 @BOUNDED
-@given(strategies.operation_lists)
-def test_both_kernels_agree_after_every_operation(operations: list[Operation]) -> None:
-    reference, rust = Run("reference"), Run("rust")
+@given(strategies.operation_lists, st.sampled_from(SEEDS))
+def test_both_kernels_agree_after_every_operation(operations: list[Operation], seed: int) -> None:
+    reference, rust = Run("reference", seed=seed), Run("rust", seed=seed)
     for operation in [*operations, Take()]:
         assert rust.do(operation) == reference.do(operation)
         assert rust.view() == reference.view()

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.sequencing import window as windows
-from bridge.sequencing.lane import Anchor
+from bridge.sequencing.anchor import Anchor
 from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import batch as batches

@@ -45,12 +45,16 @@ class Crowd:
 
     def _engine(self, number: int) -> SimulatedEngine:
         rng = self.rng
+        http = self.history.source(f"http {number}")
+        answers_http = http.choice((0.0, 0.5, 1.0, 1.0))
         return SimulatedEngine(
             self.loop,
             self.history.source(f"engine {number}"),
             number,
             replays=self.covered or rng.random() < 0.6,
             buffer_batches=100_000 if self.covered else rng.choice((4, 16, 100_000)),
+            answers_http=answers_http,
+            by_url=answers_http == 1.0 and http.random() < 0.5,
         )
 
     # Steps

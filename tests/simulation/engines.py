@@ -5,18 +5,21 @@ An engine's cache is the truth to which every answer is compared.
 
 import asyncio
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from enum import StrEnum
 from typing import Final, Protocol
 
 import msgspec
 
+from bridge.engine_http.answers import Process, PublisherSource
+from bridge.engine_http.client import NoAnswerError
 from bridge.sequencing.replay_client import Replayer
 from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from schemas.errors import RegistrationConflictError
 from schemas.identities import PublisherKey
+from schemas.limits import HTTP_ENGINE_WAIT_S
 from schemas.records import EventsRecord, GapRecord
 from schemas.registration import PublisherKind, Registration
 from simulation.engines.cache import BlockChain, CacheSizes, EngineCache
@@ -66,6 +69,9 @@ class SimulatedEngine:
     Args:
         replays: whether it has a replay socket.
         buffer_batches: how many batches that has.
+        answers_http: how many of the questions to its HTTP server it answers while it is up; 0:
+            it is registered without one.
+        by_url: whether it is registered by that alone, and publishes elsewhere in each life.
     """
 
     def __init__(
@@ -77,15 +83,19 @@ class SimulatedEngine:
         replays: bool,
         buffer_batches: int,
         gpu_blocks: int = 24,
+        answers_http: float = 0.0,
+        by_url: bool = False,
     ) -> None:
         self.number = number
         self._loop = loop
         self._rng = rng
         self._sizes = CacheSizes(block_size=BLOCK_SIZE, gpu_blocks=gpu_blocks)
         self._encoder = EventEncoder(rng.choice(_WIRES))
+        self.answers_http = answers_http
         self.registration = Registration(
-            endpoint=f"tcp://engine-{number}:5557",
+            endpoint=f"http://engine-{number}:8000" if by_url else f"tcp://engine-{number}:5557",
             replay_endpoint=f"tcp://engine-{number}:5558" if replays else "",
+            http_endpoint=f"http://engine-{number}:8000" if answers_http and not by_url else "",
             kind=PublisherKind("vLLM"),
             model_name=MODEL,
             instance_id=f"engine-{number}",
@@ -132,6 +142,7 @@ class SimulatedEngine:
         self._skew_before_s = self._skew_s
         if self._life > 1 and self.registration.replay_endpoint:
             self._skew_s = self._rng.choice((0.0, 0.0, -50.0, 20.0))  # of its clock
+        self._started_at = EPOCH_S + self._loop.now + self._skew_s
         self.buffer: deque[tuple[int, bytes]] = deque(maxlen=self.buffer_batches)
         self.up = True
         self._note_past(set())
@@ -216,6 +227,17 @@ class SimulatedEngine:
         """What it publishes next is not as it should be, live and in its buffer."""
         self._spoils = how
 
+    @property
+    def source(self) -> PublisherSource:
+        """Where it publishes in its present life."""
+        replay_endpoint = self.registration.replay_endpoint
+        return PublisherSource(0, f"tcp://engine-{self.number}:{self._life}", replay_endpoint, None)
+
+    def tell_process(self) -> Process:
+        """What its HTTP server says of the present incarnation; somebody has heard of it then."""
+        self._heard.add((self._life, -1))
+        return Process(f"life {self._life}", self._started_at)
+
     def hid_a_restart(self, records: Iterable[EventsRecord | GapRecord]) -> bool:
         """Whether the numbers of its batches could not show that it was started again: the first
         one of an incarnation that anybody heard came just after the last one of another.
@@ -280,9 +302,21 @@ def _spoilt(payload: bytes, how: Spoilt) -> bytes:
 
 
 class Link:
-    """From one engine to one bridge: in order; what is sent while it is down is lost."""
+    """From one engine to one bridge: in order; what is sent while it is down is lost.
 
-    def __init__(self, loop: SimulatedLoop, rng: random.Random, engine: SimulatedEngine) -> None:
+    Args:
+        only_at: where the engine must publish, and that it comes up but once; "": it may be
+            anywhere, and comes up again and again.
+    """
+
+    def __init__(
+        self,
+        loop: SimulatedLoop,
+        rng: random.Random,
+        engine: SimulatedEngine,
+        *,
+        only_at: str = "",
+    ) -> None:
         self._loop = loop
         self._rng = rng
         self.process = current()
@@ -295,6 +329,8 @@ class Link:
         self.arrived = 0
         self.loss = 0.0
         self._epoch = 0
+        self._only_at = only_at
+        self._is_over = False
         engine.links.append(self)
 
     def open(self, inbox: Inbox) -> None:
@@ -309,6 +345,9 @@ class Link:
 
     def set_up(self, up: bool) -> None:
         """Comes up or goes down; what was under way is lost."""
+        if self._only_at:
+            self._is_over |= self.up and not up
+            up = up and not self._is_over and self.engine.source.endpoint == self._only_at
         if up and not self.up:
             self.times_up += 1
         if up != self.up:
@@ -377,6 +416,20 @@ class SimulatedSubscriber:
         link = Link(self._loop, self._rng, self._engines[registration.publisher])
         self._links[registration.publisher] = link
         link.open(self._inbox)
+
+    def follow_once(self, registration: Registration) -> None:
+        """Connects to where it is now, unless it is connected."""
+        publisher = registration.publisher
+        link = self._links.get(publisher)
+        if link is not None:
+            if link.up:
+                return
+            link.close()
+        engine = self._engines[publisher]
+        once = Link(self._loop, self._rng, engine, only_at=registration.endpoint)
+        once.times_up = 0 if link is None else link.times_up
+        self._links[publisher] = once
+        once.open(self._inbox)
 
     def unfollow(self, publisher: PublisherKey) -> None:
         """Disconnects, if it is connected."""
@@ -451,6 +504,44 @@ class Replays:
         if self._rng.random() < self.loss:
             await asyncio.sleep(REPLAY_TIMEOUT_S)
             raise TimeoutError
+
+
+class SimulatedEngineHttp:
+    """In place of `bridge.engine_http.engine.EngineHttp`: the engines' HTTP servers, some of which
+    do not always answer.
+    """
+
+    def __init__(
+        self, loop: SimulatedLoop, rng: random.Random, engines: Sequence[SimulatedEngine]
+    ) -> None:
+        self.requests: Counter[str] = Counter()
+        self._loop = loop
+        self._rng = rng
+        self._engines = {engine.publisher: engine for engine in engines}
+
+    async def is_there(self, registration: Registration) -> bool:
+        """See `EngineSource`."""
+        return await self._asked(registration) is not None
+
+    async def process(self, registration: Registration) -> Process | None:
+        """See `EngineSource`."""
+        engine = await self._asked(registration)
+        return None if engine is None else engine.tell_process()
+
+    async def sources(self, registration: Registration) -> list[PublisherSource]:
+        """See `EngineSource`."""
+        engine = await self._asked(registration)
+        if engine is None:
+            raise NoAnswerError("Expected an answer, got none")
+        return [engine.source]
+
+    async def _asked(self, registration: Registration) -> SimulatedEngine | None:
+        engine = self._engines[registration.publisher]
+        await asyncio.sleep(self._rng.random() * 0.05)
+        if engine.up and self._rng.random() < engine.answers_http:
+            return engine
+        await asyncio.sleep(self._rng.choice((0.0, HTTP_ENGINE_WAIT_S)))
+        return None
 
 
 class SimulatedReplayer(Replayer):

@@ -39,7 +39,7 @@ from schemas.limits import (
     SPOOL_BYTES_MAX,
     TURN_S,
 )
-from schemas.records import EventsRecord, HeartbeatRecord, Record
+from schemas.records import BridgeRecord, EventsRecord, Record
 from schemas.topics import encode_publisher
 from streams.kernel import open_kernel
 from streams.table.fold import Fold
@@ -53,7 +53,11 @@ from tests.simulation.crowd import (
     check_states,
 )
 from tests.simulation.disk import Database, SimulatedDisk, WriteBatch
-from tests.simulation.engines import SimulatedReplayer, SimulatedSubscriber
+from tests.simulation.engines import (
+    SimulatedEngineHttp,
+    SimulatedReplayer,
+    SimulatedSubscriber,
+)
 from tests.simulation.history import History
 from tests.simulation.ledgers import held_by
 from tests.simulation.loop import Process, SimulatedLoop, State, current
@@ -145,6 +149,7 @@ class BridgeWorld:
                 (clients, "AIOKafkaProducer", self.broker.producer),
                 (pump, "Subscriber", self._subscriber),
                 (pump, "Replayer", self._replayer),
+                (pump, "EngineHttp", self._engine_http),
                 (spool, "Database", self._database),
                 (spool, "new_batch", WriteBatch),
                 (sequencer, "HELD_BATCHES_MAX", self.held_max),
@@ -171,6 +176,10 @@ class BridgeWorld:
     def _bridge_name(self) -> str:
         self.bridges += 1
         return f"bridge-{self.bridges}"
+
+    def _engine_http(self) -> SimulatedEngineHttp:
+        source = self.history.source(f"http {self.loop.now}")
+        return SimulatedEngineHttp(self.loop, source, self.crowd.engines)
 
     def _replayer(self, sequencer: Sequencer) -> SimulatedReplayer:
         return SimulatedReplayer(sequencer, self.crowd.replays)
@@ -427,7 +436,7 @@ class BridgeWorld:
             for log in self.broker.topics[KAFKA.topics.events.name]
             for message in log.records
         ]
-        return [one for one in records if not isinstance(one, HeartbeatRecord)]
+        return [one for one in records if not isinstance(one, BridgeRecord)]
 
 
 class Workers:

@@ -32,7 +32,7 @@ from schemas.errors import DiskError, NotRegisteredError, StorageError
 from schemas.identities import Offset, PublisherKey
 from schemas.limits import HEARTBEAT_S, HELD_BATCHES_MAX, STALE_S, TURN_S
 from schemas.positions import PublisherState
-from schemas.records import HeartbeatRecord
+from schemas.records import BridgeRecord
 from schemas.registration import Registration
 from streams.kernel import open_kernel
 from streams.log import embedded
@@ -52,7 +52,11 @@ from tests.simulation.crowd import (
     check_states,
 )
 from tests.simulation.disk import Database, KilledError, SimulatedDisk, WriteBatch
-from tests.simulation.engines import SimulatedReplayer, SimulatedSubscriber
+from tests.simulation.engines import (
+    SimulatedEngineHttp,
+    SimulatedReplayer,
+    SimulatedSubscriber,
+)
 from tests.simulation.history import History
 from tests.simulation.ledgers import held_by
 from tests.simulation.loop import EPOCH_S, Process, SimulatedLoop, State
@@ -233,6 +237,7 @@ class EmbeddedWorld:
             for module, name, made in (
                 (pump, "Subscriber", self._subscriber),
                 (pump, "Replayer", self._replayer),
+                (pump, "EngineHttp", self._engine_http),
                 (embedded, "Database", self._database),
                 (embedded, "new_batch", WriteBatch),
                 (store, "Database", self._database),
@@ -258,6 +263,10 @@ class EmbeddedWorld:
     def _bridge_name(self) -> str:
         self.bridges += 1
         return f"bridge-{self.bridges}"
+
+    def _engine_http(self) -> SimulatedEngineHttp:
+        source = self.history.source(f"http {self.loop.now}")
+        return SimulatedEngineHttp(self.loop, source, self.crowd.engines)
 
     def _replayer(self, sequencer: Sequencer) -> SimulatedReplayer:
         return SimulatedReplayer(sequencer, self.crowd.replays)
@@ -537,7 +546,7 @@ class EmbeddedWorld:
         if not self.proven_from:
             assert not service.table.fold.counters["log_holes"], "the log has holes"
         logged = [decode_log_record(self.written[offset]) for offset in sorted(self.written)]
-        records = [one for one in logged if not isinstance(one, HeartbeatRecord)]
+        records = [one for one in logged if not isinstance(one, BridgeRecord)]
         for engine in self.crowd.engines:
             registered = engine.number in self.registered
             check_engine(

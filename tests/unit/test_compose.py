@@ -58,6 +58,14 @@ def test_every_file_that_is_mounted_is_there() -> None:
         assert (ROOT / path).exists()
 
 
+def test_shared_memory_is_mounted_to_be_read_and_looked_at_only_where_it_is_asked_for() -> None:
+    for number in (1, 2):
+        mounts = f'["bridge-{number}-data:/var/lib/reprise", "/dev/shm:/host-shm:ro"]'
+        assert f"    volumes: {mounts}\n" in COMPOSE
+    assert COMPOSE.count("/dev/shm") == 2
+    assert "    REPRISE_MEMORY_DIR: ${REPRISE_MEMORY_DIR:-}\n" in COMPOSE
+
+
 def test_every_role_is_scraped() -> None:
     prometheus = (ROOT / "monitoring/prometheus.yml").read_text()
     for role in ("bridge", "streams", "serve"):

@@ -1,12 +1,12 @@
 """The bodies of `POST /register` and `POST /unregister`, checked in Conductor's order.
 
 The msgpack form takes exactly Conductor's fields (G3), where `hash_profile` is required; the JSON
-form takes the published ones, with `additionalsalt`, and `hash_profile` may be absent, because
-Reprise hashes tokens itself.
+form takes the published ones and OWN_FIELDS, and `hash_profile` may be absent, because Reprise
+hashes tokens itself.
 """
 
 from collections.abc import Collection
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, get_args
 
 from query_api.http.errors import RequestError
 from query_api.http.requests.fields import (
@@ -20,7 +20,7 @@ from query_api.http.requests.queries import missing, read_lora_name, unknown_fie
 from query_api.http.wire import Field, Wire, is_map, split_fields
 from schemas.identities import DEFAULT_TENANT
 from schemas.limits import BLOCK_SIZE_MAX, DP_RANK_MAX
-from schemas.registration import HashProfile, PublisherKind, Registration
+from schemas.registration import HashProfile, PublisherKind, Registration, ReportMode
 
 REGISTER_FIELDS: Final = frozenset(
     {
@@ -37,6 +37,11 @@ REGISTER_FIELDS: Final = frozenset(
         "type",
     }
 )
+OWN_FIELDS: Final = frozenset(
+    {"additionalsalt", "http_endpoint", "kv_cache_report_mode", "memory_segment"}
+)
+"""Those that Conductor does not know: of the JSON form alone."""
+
 _UNREGISTER_FIELDS: Final = frozenset(
     {"block_size", "dp_rank", "instance_id", "lora_name", "modelname", "tenant_id", "type"}
 )
@@ -70,7 +75,7 @@ def read_registration(body: bytes, wire: Wire, kinds: Collection[PublisherKind])
     """
     allowed = REGISTER_FIELDS
     if wire is Wire.JSON:
-        allowed = allowed | {"additionalsalt"}
+        allowed = allowed | OWN_FIELDS
     fields = _known_fields(split_fields(body, wire), allowed)
     endpoint = _required_name(fields, "endpoint", wire)
     kind = _required_name(fields, "type", wire)
@@ -78,6 +83,7 @@ def read_registration(body: bytes, wire: Wire, kinds: Collection[PublisherKind])
     instance_id = _required_name(fields, "instance_id", wire)
     block_size = _read_block_size(fields, wire)
     replay_endpoint = _text(fields, "replay_endpoint", wire)
+    http_endpoint = _text(fields, "http_endpoint", wire)
     lora_name = read_lora_name(fields["lora_name"], wire) if "lora_name" in fields else ""
     tenant_id = _text(fields, "tenant_id", wire) or DEFAULT_TENANT
     _check_cache_group(fields, wire)
@@ -96,7 +102,10 @@ def read_registration(body: bytes, wire: Wire, kinds: Collection[PublisherKind])
         lora_name=lora_name,
         additional_salt=additional_salt,
         replay_endpoint=replay_endpoint,
+        http_endpoint=http_endpoint,
+        kv_cache_report_mode=_report_mode(_text(fields, "kv_cache_report_mode", wire)),
         hash_profile=hash_profile,
+        memory_segment=_text(fields, "memory_segment", wire),
     )
 
 
@@ -143,6 +152,15 @@ def _kind(name: str, kinds: Collection[PublisherKind]) -> PublisherKind:
         expected = " or ".join(kinds)
         raise RequestError("invalid_value", f"type must be {expected}", field="type")
     return PublisherKind(name)
+
+
+def _report_mode(name: str) -> ReportMode:
+    for mode in get_args(ReportMode):
+        if name == mode:
+            found: ReportMode = mode
+            return found
+    detail = "kv_cache_report_mode must be full or incremental"
+    raise RequestError("invalid_value", detail, field="kv_cache_report_mode")
 
 
 def _read_block_size(fields: FieldMap, wire: Wire) -> int:

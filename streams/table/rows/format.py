@@ -6,11 +6,13 @@ r"""Table rows as bytes: what the store keeps and what the table log carries. Fo
     b"P" + publisher                                   `PublisherState` as msgpack
     b"R" + publisher                                   `Registered` as msgpack
     b"M" + name                                        facts of the table: `covered`, `seed`,
-                                                       `unproven` (`fold.Unproven` as msgpack)
+                                                       `unproven` (`fold.Unproven` as msgpack),
+                                                       `bridge:` + its name, `memory:` + segment
     b"M" + b"ledger:" + publisher                      `ledger.Ledger` as msgpack
 
-`context` and `publisher` are the named tuple as a msgpack array behind its length (u16 BE): no key
-is a prefix of another, and the rows of one context in one generation stand together in order.
+`context`, `publisher` and `segment` are the named tuple as a msgpack array behind its length
+(u16 BE): no key is a prefix of another, and the rows of one context in one generation stand
+together in order.
 
 A value is a header and a body. The header says what it is and what it covers, and guards it:
 
@@ -38,10 +40,16 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from schemas.codec import decode_row_context, decode_row_number, decode_row_publisher
+from schemas.codec import (
+    decode_row_context,
+    decode_row_number,
+    decode_row_publisher,
+    decode_row_segment,
+)
 from schemas.errors import RowCorruptError, RowVersionError
 from schemas.identities import ModelContext, PublisherKey
 from schemas.limits import GENERATION_MAX, OFFSET_MAX
+from schemas.memory import SegmentKey
 
 T = TypeVar("T")
 
@@ -51,6 +59,7 @@ COVERED_KEY: Final = FACT + b"covered"
 SEED_KEY: Final = FACT + b"seed"
 UNPROVEN_KEY: Final = FACT + b"unproven"
 OWNER_KEY: Final = FACT + b"owner"
+_SEGMENT: Final = FACT + b"memory:"
 _BRIDGE: Final = FACT + b"bridge:"
 """A tombstone of it in a topic marks where a worker took the partition; no row has this key."""
 _LEDGER: Final = FACT + b"ledger:"
@@ -214,6 +223,23 @@ def parse_ledger_key(key: bytes) -> PublisherKey:
         return _parse(key[len(_LEDGER) - 1 :], decode_row_publisher, rest_bytes=0)
     except RowCorruptError as error:
         raise RowCorruptError(key=key, detail="its key names no publisher") from error
+
+
+def segment_key(segment: SegmentKey) -> bytes:
+    """The key of what is known of a segment in the memory of a host."""
+    return _named(_SEGMENT, segment)
+
+
+def parse_segment_key(key: bytes) -> SegmentKey | None:
+    """The segment of such a key; None for another key.
+
+    Raises:
+        RowCorruptError: it names none.
+    """
+    if not key.startswith(_SEGMENT):
+        return None
+    name = key[len(_SEGMENT) - 1 :]  # as if its prefix were of one byte
+    return _parse(name, lambda _, encoded: decode_row_segment(key, encoded), rest_bytes=0)
 
 
 def parse_publisher_key(key: bytes) -> PublisherKey:

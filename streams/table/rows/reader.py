@@ -31,6 +31,7 @@ from typing import Final, TypeVar
 from schemas.codec import decode_row_body
 from schemas.errors import RowCorruptError, RowVersionError
 from schemas.identities import ModelContext, Offset, PrefixScope, PublisherKey
+from schemas.memory import SegmentKey, SegmentState
 from schemas.positions import Heartbeat, Position, PublisherState
 from schemas.registration import Registered
 from streams.kernel.interface import Kernel
@@ -61,6 +62,7 @@ class _Partition:
         self.contexts = contexts
         self.publishers: dict[PublisherKey, None] = {}  # a set in the order of its rows
         self.bridges: dict[str, Heartbeat] = {}
+        self.segments: dict[SegmentKey, SegmentState] = {}
 
 
 class _Commit:
@@ -74,6 +76,7 @@ class _Commit:
         self.unproven: Unproven | None = None
         self.bridges: dict[str, Heartbeat | None] = {}
         self.ledgers: dict[PublisherKey, Ledger | None] = {}
+        self.segments: dict[SegmentKey, SegmentState | None] = {}
 
 
 class RowReader:
@@ -136,6 +139,13 @@ class RowReader:
         """The last heartbeat of each bridge in the partition."""
         part = self._partitions.get(partition)
         return {} if part is None else part.bridges
+
+    def segments(self) -> dict[SegmentKey, SegmentState]:
+        """What is known of segments in the memory of hosts. Cost O(segments)."""
+        found: dict[SegmentKey, SegmentState] = {}
+        for part in list(self._partitions.values()):
+            found |= dict(part.segments)
+        return found
 
     def is_degraded(self, scope: PrefixScope) -> bool:
         """Whether a publisher of the scope has lost batches, or something of it `is_damaged`."""
@@ -258,6 +268,7 @@ class RowReader:
             self._register(publisher)
         _update(part.bridges, commit.bridges)
         _update(self.ledgers, commit.ledgers)
+        _update(part.segments, commit.segments)
         if commit.unproven is not None:
             part.unproven = commit.unproven
 
@@ -290,6 +301,8 @@ class RowReader:
             commit.bridges[bridge] = None
         elif rows.is_ledger_key(key):
             commit.ledgers[rows.parse_ledger_key(key)] = None
+        elif (segment := rows.parse_segment_key(key)) is not None:
+            commit.segments[segment] = None
 
     @staticmethod
     def _sort_row(commit: _Commit, key: bytes, row: Row) -> None:
@@ -312,6 +325,8 @@ class RowReader:
             case rows.FACT if rows.is_ledger_key(key):
                 ledger = decode_row_body(Ledger, key=key, body=row.body)
                 commit.ledgers[rows.parse_ledger_key(key)] = ledger
+            case rows.FACT if (segment := rows.parse_segment_key(key)) is not None:
+                commit.segments[segment] = decode_row_body(SegmentState, key=key, body=row.body)
 
     # Publishers
 
@@ -350,6 +365,7 @@ class RowReader:
             self._skipped.damaged.discard(publisher.stream)
         part.contexts = PartitionContexts(partition, self.kernel, self._skipped)
         part.covered, part.unproven, part.bridges = NO_OFFSET, ALL_PROVEN, {}
+        part.segments = {}
 
 
 def _update(known: dict[KeyT, ValueT], changed: Mapping[KeyT, ValueT | None]) -> None:

@@ -130,6 +130,9 @@ class RowWriter:
         written += _bodies(
             ((rows.ledger_key(one), ledger) for one, ledger in changes.ledgers.items()), covers
         )
+        written += _bodies(
+            ((rows.segment_key(key), state) for key, state in changes.segments.items()), covers
+        )
         if changes.unproven is not None:
             body = msgspec.msgpack.encode(changes.unproven)
             row = rows.encode_row(RowKind.DELTA, covers, body)

@@ -11,7 +11,7 @@ from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
 from schemas.codec import decode_log_record
 from schemas.identities import ModelContext, Offset, PublisherKey
-from schemas.records import EventsRecord, HeartbeatRecord, Record, encode_record
+from schemas.records import BridgeRecord, EventsRecord, Record, encode_record
 from schemas.registration import Registration
 from schemas.topics import encode_publisher, encode_registration
 from streams.kernel import open_kernel
@@ -42,7 +42,7 @@ async def _read_all(kafka: KafkaSettings) -> list[Logged]:
             for messages in (await consumer.getmany(timeout_ms=500)).values():
                 for one in messages:
                     record = decode_log_record(one.value)
-                    if isinstance(record, HeartbeatRecord):
+                    if isinstance(record, BridgeRecord):
                         continue
                     found.append(Logged(one.partition, one.offset, one.key, record))
     finally:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -23,7 +23,15 @@ class Captured(NamedTuple):
     name: str
     kind: PublisherKind
     frames: list[bytes]
-    decoded: list[object]
+    decoded: Any
+
+    @property
+    def rank(self) -> int:
+        """That the batch names, where it is one of `[ts, events, rank]`; else 0."""
+        if not isinstance(self.decoded, list) or len(self.decoded) < 3:
+            return 0
+        rank = self.decoded[2]
+        return rank if isinstance(rank, int) else 0
 
 
 def captured_messages() -> Iterator[Captured]:

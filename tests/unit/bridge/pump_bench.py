@@ -14,8 +14,11 @@ from unittest import mock
 from bridge import followed as followed_module
 from bridge import pump as pumps
 from bridge import supervision
+from bridge.engine_http import inquiries
+from bridge.engine_http.answers import Process, PublisherSource
+from bridge.engine_http.client import NoAnswerError
 from bridge.pump import Pump
-from bridge.sequencing.lane import NO_ANCHOR, Anchor
+from bridge.sequencing.anchor import NO_ANCHOR, Anchor
 from bridge.sequencing.replay_client import Emit
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire.drop_reasons import DropReason
@@ -45,6 +48,7 @@ _PAUSES: tuple[tuple[ModuleType, str], ...] = (
     (pumps, "RELINK_CHECK_S"),
     (pumps, "ARRIVED_LOOK_S"),
     (followed_module, "LINK_SETTLE_S"),
+    (inquiries, "PROCESS_SETTLE_S"),
 )
 
 
@@ -123,6 +127,7 @@ class FakeReceiver:
     unexpected_errors: int = 0
     followed: set[PublisherKey] = field(default_factory=set)
     ups: Counter[PublisherKey] = field(default_factory=Counter)
+    at: dict[PublisherKey, str] = field(default_factory=dict)  # of those that were found
     refuse: bool = False
     stopped: bool = False
     open: threading.Event = field(default_factory=threading.Event)
@@ -139,6 +144,10 @@ class FakeReceiver:
             raise EndpointError("for a test")
         if registration.publisher in self.followed:
             raise RegistrationConflictError("for a test")
+        self.followed.add(registration.publisher)
+
+    def follow_once(self, registration: Registration) -> None:
+        self.at[registration.publisher] = registration.endpoint
         self.followed.add(registration.publisher)
 
     def unfollow(self, publisher: PublisherKey) -> None:
@@ -193,6 +202,30 @@ class FakeEngine:
         self.closed = True
 
 
+class FakeHttp:
+    """The HTTP server of each engine; None: it does not answer."""
+
+    def __init__(self) -> None:
+        self.requests: Counter[str] = Counter()
+        self.says: Process | None = None
+        self.there = True
+        self.at: list[PublisherSource] = []
+        self.probed = self.asked = 0
+
+    async def is_there(self, registration: Registration) -> bool:
+        self.probed += 1
+        return self.there
+
+    async def process(self, registration: Registration) -> Process | None:
+        self.asked += 1
+        return self.says
+
+    async def sources(self, registration: Registration) -> list[PublisherSource]:
+        if not self.there:
+            raise NoAnswerError("for a test")
+        return self.at
+
+
 class Bench:
     """A pump round fakes."""
 
@@ -200,7 +233,8 @@ class Bench:
         self.sink = FakeSink()
         self.receiver = FakeReceiver()
         self.engine = FakeEngine()
-        self.pump = Pump(self.sink, receiver=self.receiver, replayer=self.engine)
+        self.http = FakeHttp()
+        self.pump = Pump(self.sink, receiver=self.receiver, replayer=self.engine, engines=self.http)
         self.engine.pump = self.pump
         self.running: asyncio.Task[None] | None = None
 

@@ -7,7 +7,7 @@ from typing import cast
 import msgspec
 import pytest
 
-from bridge.followed import Ask, Doubted, Followed, Look
+from bridge.followed import Ask, Doubted, Followed, Look, Said
 from schemas.answer_states import Doubt
 from schemas.limits import (
     CHECK_AGAIN_S,
@@ -73,6 +73,61 @@ class Scene:
         link = self.followed.begin_asking(self.now, heard=heard)
         self.followed.answered(self.now, link, doubt)
         return self.see()
+
+
+def test_an_answer_that_was_asked_for_before_a_pause_confirms_nothing() -> None:
+    """It may have waited in our socket since then."""
+    scene = Scene()
+    scene.see(connected=True, links=1)
+    scene.now += LINK_SETTLE_S
+    link = scene.followed.begin_asking(scene.now, heard=0)
+    scene.now += 6.0
+    scene.followed.distrust(scene.now)
+    scene.followed.answered(scene.now, link, None)
+    assert scene.see(PAUSE_SETTLE_S) is Doubt.CATCHING_UP
+    assert scene.asks() is Ask.REPAIR, "at once"
+    assert scene.ask(None) is None
+
+
+def test_what_was_heard_while_its_engine_was_asked_is_asked_for_once_more() -> None:
+    """The engine may have answered before, and its socket may have dropped what came behind."""
+    scene = Scene()
+    scene.see(connected=True, links=1)
+    scene.now += LINK_SETTLE_S
+    link = scene.followed.begin_asking(scene.now, heard=0)
+    heard_at = scene.now = scene.now + 0.5
+    scene.see(messages=1)
+    scene.followed.answered(scene.now, link, None)
+    assert scene.see(0.5) is None
+    assert scene.followed.as_of <= heard_at, "until its engine is asked again"
+    scene.now = heard_at
+    assert scene.see(CHECK_SILENCE_S) is None
+    assert scene.asks() is Ask.CHECK
+    assert scene.ask(None) is None
+    assert scene.followed.as_of == scene.now
+
+
+def test_what_its_replay_has_not_shown_is_asked_for_once_something_comes_live() -> None:
+    scene = Scene()
+    scene.see(connected=True, links=1)
+    scene.now += LINK_SETTLE_S
+    assert scene.ask(Doubt.REPLAY_UNMATCHED) is Doubt.REPLAY_UNMATCHED
+    assert not scene.followed.fails, "it answers"
+    pauses = []
+    for _ in range(8):
+        since = scene.now
+        while scene.asks() is Ask.NOTHING:
+            scene.see(0.5)
+        pauses.append(scene.now - since)
+        scene.ask(Doubt.REPLAY_UNMATCHED)
+    assert pauses == sorted(pauses)
+    assert pauses[0] <= CHECK_RETRY_S + 0.5
+    assert pauses[-1] == CHECK_AGAIN_S
+    scene.see(2 * CHECK_RETRY_S)
+    assert scene.asks() is Ask.NOTHING
+    scene.see(messages=1)
+    assert scene.asks() is Ask.CHECK
+    assert scene.ask(None) is None
 
 
 @pytest.fixture
@@ -418,11 +473,10 @@ def test_while_something_is_missing_it_is_catching_up_while_it_is_checked_it_sta
 def test_what_was_written_of_it_is_remembered_and_is_news_no_more() -> None:
     followed = Followed(REPLAYS)
     assert followed.has_news
-    followed.note_said(Doubt.CATCHING_UP, 0.0)
-    assert followed.said == followed.doubted
+    followed.said = followed.says
+    assert followed.said.doubted == Doubted(Doubt.CATCHING_UP, 0.0)
     assert not followed.has_news
-    followed.note_said("", 8.0)
-    assert followed.said == Doubted(None, 8.0)
+    followed.said = Said(Doubted(None, 8.0), None, None)
     assert followed.has_news
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from bridge.followed import Doubted, Followed
+from bridge.followed import Doubted, Followed, Said
 from bridge.heartbeats import Heartbeats, new_bridge_name
 from schemas.answer_states import Doubt
 from schemas.identities import PublisherKey, StreamKey
@@ -136,7 +136,7 @@ def test_who_is_followed_no_more_is_given_up(pump: Pump) -> None:
     assert first is not None
     beats.written(0, first)
     pump.follow("w-2")
-    pump.followed[TWO.publisher].note_said("link_down", 7.0)
+    pump.followed[TWO.publisher].said = Said(Doubted(Doubt.LINK_DOWN, 7.0), None, None)
     beats.partitions()
     assert beats.has_news(0)
     released = beats.make(0)

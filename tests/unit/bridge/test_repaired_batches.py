@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.sequencing import sequencer
-from bridge.sequencing.lane import Anchor
+from bridge.sequencing.anchor import Anchor
 from bridge.sockets.raw_message import RawMessage
 from schemas.identities import Offset
 from schemas.positions import Cursor

@@ -25,6 +25,7 @@ from tests.building import (
     events_record,
     gap_record,
     heartbeat_record,
+    memory_record,
     registered_record,
     registration,
     removed,
@@ -52,6 +53,8 @@ def history(records: int = 120, seed: int = 1) -> list[bytes]:
     while len(encoded) < records:
         if len(encoded) == records // 3:
             encoded += [unregistered_record(names[2]), registered_record(names[2])]
+        if len(encoded) == records // 2:
+            encoded.append(encode_record(memory_record()))
         one = source.choice(names)
         incarnation, sequence = places[one.instance_id]
         choice = source.random()

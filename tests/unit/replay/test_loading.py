@@ -13,6 +13,7 @@ from replay.capture.reader import Capture
 from replay.loading import Loaded, load_into_log
 from schemas.codec import decode_log_record
 from schemas.errors import DataDirectoryInUseError
+from schemas.memory import MemoryRecord
 from schemas.records import HeartbeatRecord
 from streams.log.embedded import EmbeddedLog, ReadOnlyLog
 from streams.table.verification import context_digests
@@ -51,13 +52,23 @@ def is_heartbeat(value: bytes) -> bool:
     return not value.startswith(b"\xc1") and isinstance(decode_log_record(value), HeartbeatRecord)
 
 
-def test_a_whole_log_is_the_same_log_again_but_for_heartbeats(tmp_path: Path, data: Path) -> None:
+def is_of_memory(value: bytes) -> bool:
+    return not value.startswith(b"\xc1") and isinstance(decode_log_record(value), MemoryRecord)
+
+
+def test_a_whole_log_is_the_same_log_again_but_for_what_was_true_then_alone(
+    tmp_path: Path, data: Path
+) -> None:
     path, copy = captured(data, tmp_path / "c"), tmp_path / "copy"
     loaded = load(path, copy)
-    kept = [value for value in RECORDS if value[:1] != b"\xc1" and not is_heartbeat(value)]
+    kept = [
+        value
+        for value in RECORDS
+        if value[:1] != b"\xc1" and not is_heartbeat(value) and not is_of_memory(value)
+    ]
     assert values_of(copy) == kept
     assert loaded.records == len(kept)
-    assert set(loaded.left_out) == {"heartbeats", "unreadable"}
+    assert set(loaded.left_out) == {"heartbeats", "memory", "unreadable"}
     assert digests_of(copy) == digests_of(data)
     again = captured(copy, tmp_path / "again")
     assert replayed(again).digests == digests_of(data)
@@ -68,6 +79,8 @@ def test_nothing_of_the_past_is_confirmed_now(tmp_path: Path, data: Path) -> Non
     assert any(is_heartbeat(value) for value in RECORDS), "or this shows nothing"
     fold = fold_of(tmp_path / "copy")
     assert not fold.bridges
+    assert any(map(is_of_memory, RECORDS)), "or this shows nothing"
+    assert not fold.memory.segments
     assert {state.confirmation for state in fold.publishers.values()} == {None}
 
 

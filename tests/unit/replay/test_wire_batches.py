@@ -145,6 +145,17 @@ def test_an_event_of_another_kind_of_group_is_left_out_there_too(tmp_path: Path)
     )
 
 
+def test_blocks_without_tokens_of_their_own_are_left_out(tmp_path: Path) -> None:
+    """As placeholders they would say that blocks had moved."""
+    chain = stored(0, [1, 2], range(2 * BLOCK))
+    by_hash = Stored(sequence=0, hashes=u64s([7]), block_size=BLOCK, by_hash=True)
+    hashed = Stored(sequence=0, hashes=u64s([8]), block_size=BLOCK, token_hashes=u64s([80]))
+    records = [registered_record(registration()), events_record(0, 0, [by_hash, chain, hashed])]
+    [message] = outgoing(tmp_path, records)
+    _, events, _ = msgspec.msgpack.decode(message.frames[2])
+    assert [event["block_hashes"] for event in events] == [[1, 2]]
+
+
 def test_a_record_of_several_batches_becomes_each_of_them(tmp_path: Path) -> None:
     events: list[BlockEvent] = [
         stored(3, [1], range(4)),

@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
 use wire::arrays::{pack_hashes, pack_tokens};
 use wire::batches::{self, Limits};
+use wire::hit_reports::{self, Marked};
 use wire::layout::Layout;
 use wire::parts;
 use xxhash_rust::xxh3::xxh3_64;
@@ -61,6 +62,17 @@ impl ArrayPacker {
             return Err(PyValueError::new_err(format!("Expected {count} events, got {split}")));
         }
         PyList::new(py, parts.iter().map(|part| (part.events, PyBytes::new(py, &part.run))))
+    }
+
+    #[pyo3(signature = (are_known, /))]
+    fn hit_reports(&self, are_known: bool, py: Python<'_>) -> PyResult<HitReports> {
+        let limits = py.import("schemas.limits")?;
+        let size = |name: &str| limits.getattr(name)?.extract::<usize>();
+        let limits = hit_reports::Limits {
+            blocks: size("HIT_REPORT_BLOCKS_MAX")?,
+            score: size("HIT_REPORT_SCORE")?,
+        };
+        Ok(HitReports { reports: hit_reports::HitReports::new(are_known, limits) })
     }
 
     #[pyo3(signature = (*, arrays, maps, dp_rank, lora_name))]
@@ -180,6 +192,52 @@ impl BatchPacker {
         let names = names_of(py, &packed.lora_names)?;
         (packed.digests, packed.engine_time, packed.events, run, names).into_pyobject(py)
     }
+}
+
+/// `bridge.wire.hit_reports` documents every method.
+#[pyclass(module = "streams.kernel._native")]
+pub struct HitReports {
+    reports: hit_reports::HitReports,
+}
+
+#[pymethods]
+impl HitReports {
+    #[getter]
+    fn are_known(&self) -> bool {
+        self.reports.are_known
+    }
+
+    #[pyo3(signature = (run, count, /))]
+    fn take<'py>(
+        &mut self,
+        run: &Bound<'py, PyBytes>,
+        count: usize,
+    ) -> PyResult<Option<(Bound<'py, PyBytes>, usize, usize)>> {
+        let _ = count;
+        marked_of(run.py(), self.reports.take(run.as_bytes()))
+    }
+
+    #[pyo3(signature = (run, count, /))]
+    fn mark<'py>(
+        &mut self,
+        run: &Bound<'py, PyBytes>,
+        count: usize,
+    ) -> PyResult<Option<(Bound<'py, PyBytes>, usize, usize)>> {
+        let _ = count;
+        marked_of(run.py(), self.reports.mark(run.as_bytes()))
+    }
+
+    fn forget(&mut self) {
+        self.reports.forget();
+    }
+}
+
+fn marked_of(
+    py: Python<'_>,
+    marked: msgpack::Result<Option<Marked>>,
+) -> PyResult<Option<(Bound<'_, PyBytes>, usize, usize)>> {
+    let marked = marked.map_err(|malformed| array_error(&malformed, "events"))?;
+    Ok(marked.map(|one| (PyBytes::new(py, &one.run), one.added, one.reports)))
 }
 
 fn names_of<'py>(py: Python<'py>, names: &[Cow<'_, str>]) -> PyResult<Bound<'py, PyTuple>> {

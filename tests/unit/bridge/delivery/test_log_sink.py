@@ -11,6 +11,7 @@ from schemas.codec import decode_record
 from schemas.errors import StorageError
 from schemas.identities import Offset
 from schemas.records import Record, UnregisteredRecord
+from tests.building import memory_record
 from tests.unit.bridge.messages import registration
 
 PUBLISHERS = [registration(dp_rank=rank).publisher for rank in range(8)]
@@ -217,3 +218,13 @@ def test_who_would_delay_others_waits_until_nothing_waits_but_not_for_ever(
     monkeypatch.setattr(log_sink, "BULK_IDLE_WAIT_S", 0.05)
     bench.is_idle = False
     assert asyncio.run(waits()) >= 0.04
+
+
+def test_what_is_of_no_publisher_is_not_kept_behind_a_failed_write(bench: Bench) -> None:
+    bench.log.full = True
+    bench.append(0)
+    bench.sink.append([memory_record()])
+    bench.append(1)
+    bench.log.full = False
+    bench.sink.retry()
+    assert bench.numbers() == [0, 1]

@@ -15,10 +15,10 @@ from bridge.delivery.dropped_records import RECORD_TOO_LARGE, SPOOL_FULL, SPOOL_
 from bridge.delivery.producer import ReplaceableProducer
 from bridge.delivery.spool import Spool
 from bridge.delivery.writer import Writer
-from bridge.sequencing.lane import Anchor
+from bridge.sequencing.anchor import Anchor
 from brokers.errors import KafkaError, MessageSizeTooLargeError
 from brokers.interface import Batch, SentBatch
-from schemas.codec import decode_record
+from schemas.codec import decode_log_record
 from schemas.errors import DiskError
 from schemas.events import Removed, encode_events
 from schemas.identities import PublisherKey
@@ -28,16 +28,20 @@ from schemas.limits import (
     LAG_BYTES_FIRST,
     LAG_RECORD_BYTES,
 )
-from schemas.positions import Cursor
+from schemas.memory import MemoryRecord
+from schemas.positions import Cursor, Proof
 from schemas.records import (
+    BridgeRecord,
     EventsRecord,
     GapRecord,
+    LogRecord,
     Record,
     ResetRecord,
     UnregisteredRecord,
     encode_record,
 )
 from schemas.topics import Cleanup, TopicSpec
+from tests.building import memory_record
 from tests.unit.bridge.messages import registration
 
 ONE = registration().publisher
@@ -79,8 +83,14 @@ class FakeBroker:
         return FakeProducer(self)
 
     def records(self, publisher: PublisherKey) -> list[Record]:
-        every = [decode_record(value) for log in self.partitions.values() for value in log]
-        return [record for record in every if record.publisher == publisher]
+        return [
+            record
+            for record in self.all_records()
+            if not isinstance(record, BridgeRecord) and record.publisher == publisher
+        ]
+
+    def all_records(self) -> list[LogRecord]:
+        return [decode_log_record(value) for log in self.partitions.values() for value in log]
 
 
 class FakeClosable:
@@ -130,6 +140,8 @@ class Run:
         self.broker = FakeBroker()
         self.leased = True
         self.written: list[tuple[PublisherKey, Record, int]] = []
+        self.memory: list[MemoryRecord] = []
+        self.memory_written: list[MemoryRecord] = []
         self.spool = Spool(path, bytes_max=spool_bytes)
         self.writer = Writer(
             topic=TOPIC,
@@ -137,8 +149,19 @@ class Run:
             spool=self.spool,
             on_written=lambda *written: self.written.append(written),
             may_write=lambda: self.leased,
+            make_memory=self.make_memory,
+            on_memory=self.memory_written.append,
         )
         self.task = asyncio.create_task(self.writer.run())
+
+    def make_memory(self, partition: int) -> list[MemoryRecord]:
+        """What has not been written yet."""
+        return [
+            one
+            for one in self.memory
+            if one not in self.memory_written
+            and self.writer.partition_of_segment(one.key) == partition
+        ]
 
     async def stop(self) -> None:
         self.task.cancel()
@@ -270,7 +293,8 @@ def test_above_the_bound_records_are_lost_and_the_loss_is_known_exactly(tmp_path
         assert run.writer.losses_to_end() == []
         loss = run.writer.losses[ONE]
         kept = loss.before.cursor.sequence
-        assert loss.before == Anchor(Cursor(1, kept), float(kept))
+        heard = Proof(kept, float(kept))
+        assert loss.before == Anchor(Cursor(1, kept), float(kept), heard=heard)
         assert (loss.incarnation, loss.first, loss.last) == (1, kept + 1, 199)
         assert run.writer.dropped[ONE, SPOOL_FULL] == 199 - kept
         run.broker.away.set()
@@ -678,5 +702,98 @@ def test_what_is_too_large_for_the_topic_counts_as_the_gap_that_it_becomes(
         (gap,) = run.broker.records(ONE)
         assert isinstance(gap, GapRecord)
         assert lag_bytes(run) == len(encode_record(gap)) + LAG_RECORD_BYTES
+
+    play(tmp_path, scenario)
+
+
+# Segments of memory
+
+
+def tell(run: Run) -> None:
+    for partition in range(TOPIC.partitions):
+        run.writer.tell_memory(partition)
+
+
+async def written(run: Run, count: int) -> None:
+    for _ in range(500):
+        if len(run.memory_written) >= count:
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail(f"{len(run.memory_written)} of {count} were written")
+
+
+def test_what_is_said_of_segments_is_made_as_it_is_sent_in_the_partition_of_each(
+    tmp_path: Path,
+) -> None:
+    async def scenario(run: Run) -> None:
+        run.memory = [memory_record(f"s-{number}") for number in range(20)]
+        tell(run)
+        await written(run, 20)
+        assert sorted(one.segment for one in run.memory_written) == sorted(
+            one.segment for one in run.memory
+        )
+        for partition, log in run.broker.partitions.items():
+            for value in log:
+                record = decode_log_record(value)
+                assert isinstance(record, MemoryRecord)
+                assert run.writer.partition_of_segment(record.key) == partition
+        assert len(run.broker.partitions) == TOPIC.partitions
+        assert run.writer.ends() == {
+            number: len(log) for number, log in run.broker.partitions.items()
+        }
+
+    play(tmp_path, scenario)
+
+
+def test_of_segments_nothing_waits_while_kafka_is_away_and_the_end_is_told(
+    tmp_path: Path,
+) -> None:
+    async def scenario(run: Run) -> None:
+        run.broker.failures = [KafkaError("no")] * (3 * TOPIC.partitions)
+        for used in range(50):
+            run.memory = [memory_record(used=used)]
+            tell(run)
+            await asyncio.sleep(0.001)
+        while run.broker.failures or not run.memory_written:
+            tell(run)
+            await asyncio.sleep(0.01)
+        assert run.memory_written[-1].used == 49
+        assert not run.spool.records
+        assert run.writer.queue_bytes == 0
+
+    play(tmp_path, scenario)
+
+
+def test_events_and_segments_share_a_partition_and_offsets_stay_right(tmp_path: Path) -> None:
+    async def scenario(run: Run) -> None:
+        partition = run.writer.partition_of(ONE.stream)
+        segment = next(
+            one
+            for one in (memory_record(f"s-{number}") for number in range(100))
+            if run.writer.partition_of_segment(one.key) == partition
+        )
+        for sequence in range(20):
+            run.memory = [segment]
+            run.writer.append([events(sequence)])
+            run.writer.tell_memory(partition)
+            assert await run.writer.flush(5)
+        await written(run, 1)
+        assert sequences(run.broker.records(ONE)) == list(range(20))
+        log = [decode_log_record(value) for value in run.broker.partitions[partition]]
+        for _, record, offset in run.written:
+            assert log[offset] == record
+
+    play(tmp_path, scenario)
+
+
+def test_without_a_lease_nothing_of_segments_is_written_either(tmp_path: Path) -> None:
+    async def scenario(run: Run) -> None:
+        run.leased = False
+        run.memory = [memory_record()]
+        tell(run)
+        await asyncio.sleep(0.05)
+        assert run.broker.partitions == {}
+        run.leased = True
+        await written(run, 1)
 
     play(tmp_path, scenario)

@@ -8,11 +8,11 @@ import pytest
 
 from bridge.membership import cursors
 from bridge.membership.cursors import Cursors, LogState, fingerprint
-from bridge.sequencing.lane import Anchor
+from bridge.sequencing.anchor import Anchor
 from brokers.clients import Clients
 from schemas.codec import decode_record
 from schemas.events import encode_events
-from schemas.positions import NO_CURSOR, Cursor
+from schemas.positions import NO_CURSOR, Cursor, Proof
 from schemas.records import (
     EventsRecord,
     GapRecord,
@@ -160,7 +160,7 @@ def test_a_publisher_that_is_registered_again_begins_again_and_one_that_is_chang
     records: list[Record] = [registered(ONE), events(ONE, 1, 0, 0), registered(changed)]
     for offset, record in enumerate(records):
         state.take(record, offset)
-    assert state.anchor == Anchor(Cursor(1, 0), 100.0)
+    assert state.anchor == Anchor(Cursor(1, 0), 100.0, heard=Proof(0, 100.0))
     assert state.registered == fingerprint(changed)
     state.take(UnregisteredRecord(**envelope(ONE)), 3)
     state.take(registered(ONE), 4)
@@ -178,10 +178,10 @@ def test_a_batch_that_the_log_has_in_part_is_noted_as_begun() -> None:
     write_notes(topics, made)
     _, states = recover(topics, 0)
     state = states[ONE.publisher]
-    assert state.anchor == Anchor(Cursor(2, 7), 107.0, begun=108.0)
+    assert state.anchor == Anchor(Cursor(2, 7), 107.0, begun=108.0, heard=Proof(7, 107.0))
     topics.record(begun, ended)
     _, states = recover(topics, 0)
-    assert states[ONE.publisher].anchor == Anchor(Cursor(2, 8), 108.0)
+    assert states[ONE.publisher].anchor == Anchor(Cursor(2, 8), 108.0, heard=Proof(8, 108.0))
 
 
 def test_a_registration_begins_again_behind_a_batch_of_which_there_is_only_a_part() -> None:
@@ -200,7 +200,7 @@ def test_what_comes_twice_in_the_log_changes_nothing() -> None:
     records: list[Record] = [events(ONE, 1, 0, 4), gap]
     for offset, record in enumerate(records):
         state.take(record, offset)
-    assert state.anchor == Anchor(Cursor(1, 4), 104.0)
+    assert state.anchor == Anchor(Cursor(1, 4), 104.0, heard=Proof(4, 104.0))
 
 
 def test_a_fingerprint_tells_registrations_apart_and_is_never_none(

@@ -10,10 +10,10 @@ from bridge.delivery.dropped_records import SPOOL_UNREADABLE
 from bridge.delivery.spool import Spool
 from bridge.membership.cursors import LogState
 from bridge.membership.spool_recovery import prune, resolve
-from bridge.sequencing.lane import Anchor
+from bridge.sequencing.anchor import Anchor
 from schemas.codec import decode_record
 from schemas.events import encode_events
-from schemas.positions import NO_CURSOR, Cursor
+from schemas.positions import NO_CURSOR, Cursor, Proof
 from schemas.records import (
     EventsRecord,
     GapRecord,
@@ -100,7 +100,7 @@ def state(
 def test_our_spool_goes_on_where_the_log_ends_and_is_the_cursor(spool: Spool) -> None:
     records: list[Record] = [events(1, 0, 4), events(1, 5, 7), gap(1, 8, 9), events(1, 10, 12)]
     fill(spool, *records)
-    assert resolve(spool, ONE, state(1, 4)) == Anchor(Cursor(1, 12), 12.0)
+    assert resolve(spool, ONE, state(1, 4)) == Anchor(Cursor(1, 12), 12.0, heard=Proof(12, 12.0))
     assert left(spool) == records[1:]
 
 
@@ -108,7 +108,7 @@ def test_the_parts_of_a_batch_that_is_not_whole_in_the_log_are_kept(spool: Spool
     """Some of them may be there: a fold passes over those."""
     parts = in_parts(events(1, 5, 5), 2, 4, 6)
     fill(spool, events(1, 4, 4), *parts, events(1, 6, 6))
-    assert resolve(spool, ONE, state(1, 4)) == Anchor(Cursor(1, 6), 6.0)
+    assert resolve(spool, ONE, state(1, 4)) == Anchor(Cursor(1, 6), 6.0, heard=Proof(6, 6.0))
     assert left(spool) == [*parts, events(1, 6, 6)]
 
 
@@ -143,7 +143,9 @@ def test_what_was_spooled_before_an_unregistering_is_dropped(spool: Spool) -> No
 def test_what_was_spooled_of_the_present_registration_is_kept(spool: Spool) -> None:
     """Its engine may have no replay socket: nobody else has these."""
     fill(spool, events(1, 5, 7), REGISTERED, events(2, 0, 3), events(2, 4, 6))
-    assert resolve(spool, ONE, state(1, 4, registered=0)) == Anchor(Cursor(2, 6), 6.0)
+    assert resolve(spool, ONE, state(1, 4, registered=0)) == Anchor(
+        Cursor(2, 6), 6.0, heard=Proof(6, 6.0)
+    )
     assert left(spool) == [REGISTERED, events(2, 0, 3), events(2, 4, 6)]
 
 
@@ -165,7 +167,7 @@ def test_an_unregistering_that_the_log_does_not_have_is_written(
 
 def test_what_is_in_the_spool_twice_changes_nothing(spool: Spool) -> None:
     fill(spool, events(1, 5, 7), gap(1, 6, 7))
-    assert resolve(spool, ONE, state(1, 4)) == Anchor(Cursor(1, 7), 7.0)
+    assert resolve(spool, ONE, state(1, 4)) == Anchor(Cursor(1, 7), 7.0, heard=Proof(7, 7.0))
 
 
 @pytest.mark.parametrize(
@@ -243,7 +245,7 @@ def said(spool: Spool) -> list[tuple[str, int, int, int]]:
 
 def test_what_cannot_be_read_becomes_a_gap_of_the_batches_around_it(spool: Spool) -> None:
     append(spool, NEWER, b"\xa1\xff", events(1, 7, 8), NEWER, events(1, 12, 12), events(1, 13, 13))
-    assert resolve(spool, ONE, state(1, 4)) == Anchor(Cursor(1, 13), 13.0)
+    assert resolve(spool, ONE, state(1, 4)) == Anchor(Cursor(1, 13), 13.0, heard=Proof(13, 13.0))
     assert said(spool) == [
         ("GapRecord", 1, 5, 6),
         ("EventsRecord", 1, 7, 8),
@@ -269,7 +271,7 @@ def test_batches_of_a_new_incarnation_that_cannot_be_read_are_a_gap_in_it(spool:
 
 def test_a_tail_that_cannot_be_read_is_left_to_whoever_goes_on(spool: Spool) -> None:
     append(spool, events(1, 5, 6), NEWER, NEWER)
-    assert resolve(spool, ONE, state(1, 4)) == Anchor(Cursor(1, 6), 6.0)
+    assert resolve(spool, ONE, state(1, 4)) == Anchor(Cursor(1, 6), 6.0, heard=Proof(6, 6.0))
     assert said(spool) == [("EventsRecord", 1, 5, 6)]
 
 
@@ -350,8 +352,8 @@ def test_an_incarnation_that_was_begun_here_alone_goes_on_where_the_log_ends(
     spool: Spool, log: LogState, kept: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     fill(spool, *BEGUN)
-    last = max(log.anchor, Anchor(Cursor(2, 9), 9.0))
-    assert resolve(spool, ONE, log) == last
+    ours = Anchor(Cursor(2, 9), 9.0, heard=Proof(9, 9.0))
+    assert resolve(spool, ONE, log) == max(log.anchor, ours, key=lambda one: one[:2])
     assert left(spool) == BEGUN[len(BEGUN) - kept :]
     assert not caplog.text
 

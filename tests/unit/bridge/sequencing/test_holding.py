@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from bridge.sequencing import sequencer as sequencer_module
+from bridge.sequencing.anchor import Anchor
 from bridge.sequencing.causes import MISSED, RESTARTED
-from bridge.sequencing.lane import Anchor
 from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import DecodedBatch
@@ -17,7 +17,7 @@ from schemas.records import SequencedRecord
 from tests.unit.bridge.sequencing.test_sequencer import ONE, TWO, bad_message, removed, told
 
 KEY = ONE.publisher
-LAST = Anchor(Cursor(1, 9), 9.0)
+LAST = Anchor(Cursor(1, 9), 9.0, heard=Proof(9, 9.0))
 
 
 def live(sequence: int, at: float | None = None, *, link: int = 0) -> RawMessage:

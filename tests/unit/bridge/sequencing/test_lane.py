@@ -3,11 +3,12 @@
 import msgspec
 import pytest
 
-from bridge.sequencing.lane import Anchor, Lane, Missing
+from bridge.sequencing.anchor import Anchor
+from bridge.sequencing.lane import Lane, Missing
 from bridge.wire import DecodedBatch, open_source
 from bridge.wire.drop_reasons import DropReason
 from schemas.arrays import PythonArrayPacker
-from schemas.errors import BatchError, EventError
+from schemas.errors import BatchError, EventError, PassedOverError
 from schemas.events import BlockEvent, Cleared
 from schemas.positions import NO_CURSOR, Cursor, Proof
 from schemas.records import EventsRecord, GapRecord, ResetRecord, SequencedRecord
@@ -69,7 +70,8 @@ def test_what_follows_on_over_an_unproven_link_is_doubted_from_the_last_batch_be
     assert doubted(accept(lane, batch(11, 92.0))) == [True]
     assert lane.proven == Proof(9, TIME)
     assert lane.proven_link == 0
-    assert lane.anchor == Anchor(Cursor(4, 11), 92.0, Proof(9, TIME))
+    heard = Proof(11, 92.0)
+    assert lane.anchor == Anchor(Cursor(4, 11), 92.0, Proof(9, TIME), heard=heard)
 
 
 def test_once_proven_nothing_over_the_link_is_doubted(lane: Lane) -> None:
@@ -163,6 +165,18 @@ def test_a_clear_ends_a_loss(lane: Lane) -> None:
     assert not lane.degraded
 
 
+def test_an_event_that_is_passed_over_is_counted_and_no_loss(lane: Lane) -> None:
+    lane.prove(7)
+    passed = PassedOverError(DropReason.OTHER_STREAM, "none")
+    assert events(lane, batch(10)._replace(dropped=[passed])).incomplete is msgspec.UNSET
+    assert not lane.degraded
+    bad = EventError(DropReason.MALFORMED_EVENT, "none")
+    assert events(lane, batch(11)._replace(dropped=[passed, bad])).incomplete == 11
+    assert lane.degraded
+    assert lane.counters.passed_over == {"other_stream": 2}
+    assert lane.counters.dropped == {"malformed_event": 1}
+
+
 @pytest.mark.parametrize("clears", [False, True])
 def test_a_batch_of_which_an_event_could_not_be_used_is_a_loss_that_needs_no_gap(
     lane: Lane, clears: bool
@@ -241,7 +255,25 @@ def test_an_anchor_after_a_gap_or_a_reset_has_no_time(lane: Lane) -> None:
 def test_doubt_of_one_incarnation_is_none_of_the_next(lane: Lane) -> None:
     record = msgspec.structs.replace(events(lane, batch(10)), incarnation=5)
     assert record.doubted is True
-    assert Anchor(CURSOR, TIME, Proof(5, 50.0)).after(record) == Anchor(Cursor(5, 10), TIME + 1)
+    later = Anchor(CURSOR, TIME, Proof(5, 50.0), heard=Proof(4, 40.0)).after(record)
+    assert later == Anchor(Cursor(5, 10), TIME + 1, heard=Proof(10, TIME + 1))
+
+
+def test_an_anchor_knows_the_last_batch_of_its_incarnation_that_came_live(lane: Lane) -> None:
+    heard = Proof(7, 70.0)
+    anchor = Anchor(CURSOR, TIME, heard=heard)
+    live = events(lane, batch(10, 91.0))
+    replayed = msgspec.structs.replace(live, repaired="missed")
+    part, _ = in_parts(live, 2, 5)
+    assert anchor.after(live).heard == Proof(10, 91.0)
+    assert anchor.after(replayed).heard == heard
+    assert anchor.after(part).heard == heard, "until it is whole"
+    gap = accept(lane, batch(15))[0]
+    assert isinstance(gap, GapRecord)
+    assert anchor.after(gap).heard == heard
+    reset = accept(lane, batch(0))[0]
+    assert isinstance(reset, ResetRecord)
+    assert anchor.after(reset).heard is None
 
 
 def test_an_anchor_within_a_batch_stands_before_it_and_knows_that_it_was_begun(lane: Lane) -> None:
@@ -329,7 +361,7 @@ def test_to_roll_back_returns_to_where_the_last_window_started(lane: Lane) -> No
     accept(lane, batch(15, 92.0))
     assert lane.degraded
     assert lane.roll_back() == Cursor(4, 15)
-    assert lane.anchor == Anchor(Cursor(4, 10), 91.0, Proof(9, TIME))
+    assert lane.anchor == Anchor(Cursor(4, 10), 91.0, Proof(9, TIME), heard=Proof(10, 91.0))
     assert not lane.degraded
 
 

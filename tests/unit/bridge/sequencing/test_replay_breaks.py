@@ -10,14 +10,14 @@ import pytest
 import zmq
 
 from bridge.sequencing import replay_client
+from bridge.sequencing.anchor import NO_ANCHOR, Anchor
 from bridge.sequencing.gap_repair import Answer
-from bridge.sequencing.lane import NO_ANCHOR, Anchor
 from bridge.sequencing.replay_client import _NO_SEQUENCE as PROBE
 from bridge.sequencing.replay_client import Replayer
 from bridge.sequencing.sequencer import Sequencer
 from schemas.answer_states import Doubt
 from schemas.limits import REPLAY_REQUESTS_MAX, REPLAY_SKIPS_BARREN_MAX, REPLAY_SKIPS_MAX
-from schemas.positions import Cursor
+from schemas.positions import Cursor, Proof
 from schemas.records import GapRecord, SequencedRecord
 from tests.unit.bridge.sequencing import test_replay_client
 from tests.unit.bridge.sequencing.test_gap_repair import KEY, Scene, message
@@ -224,7 +224,7 @@ def test_where_no_batch_came_it_is_the_next_one_that_is_missing() -> None:
 
 def test_a_break_before_the_logs_last_batch_is_gone_round() -> None:
     """It was a gap before; the engine is asked from further back, for what was doubted since."""
-    scene = Scene(anchor=Anchor(Cursor(1, 40), 40.0))
+    scene = Scene(anchor=Anchor(Cursor(1, 40), 40.0, heard=Proof(40, 40.0)))
     assert scene.replays(message(40, 50.0)) is Answer.ASK
     assert scene.replays(message(0, 1.0)) is Answer.ASK
     start = scene.repair.start

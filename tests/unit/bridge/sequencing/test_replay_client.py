@@ -15,7 +15,7 @@ import zmq
 
 from bridge.sequencing import replay_client
 from bridge.sequencing import sequencer as sequencer_module
-from bridge.sequencing.lane import Anchor
+from bridge.sequencing.anchor import Anchor
 from bridge.sequencing.replay_client import _NO_SEQUENCE as PROBE
 from bridge.sequencing.replay_client import END_SEQUENCE, Replayer
 from bridge.sequencing.sequencer import Sequencer
@@ -25,7 +25,7 @@ from bridge.wire import DecodedBatch
 from schemas.answer_states import Doubt
 from schemas.codec import decode_record_events
 from schemas.events import Removed
-from schemas.positions import NO_CURSOR, Cursor
+from schemas.positions import NO_CURSOR, Cursor, Proof
 from schemas.records import EventsRecord, SequencedRecord
 from simulation.engines.publisher import Publisher, PublisherOptions
 from simulation.engines.wire import BlockRemoved
@@ -156,7 +156,7 @@ def batches(incarnation: int, first: int, last: int) -> list[object]:
     return [(incarnation, sequence) for sequence in range(first, last + 1)]
 
 
-ANCHOR = Anchor(Cursor(3, 10), 110.0)
+ANCHOR = Anchor(Cursor(3, 10), 110.0, heard=Proof(10, 110.0))
 
 
 def test_what_is_missing_comes_before_what_waited(engines: Engines) -> None:
@@ -254,7 +254,7 @@ def test_an_empty_reply_that_may_have_lost_the_last_batch_is_asked_for_once_more
 
 
 def test_where_the_last_batch_is_lost_again_those_before_it_tell(engines: Engines) -> None:
-    anchor = Anchor(Cursor(3, 40), 140.0)
+    anchor = Anchor(Cursor(3, 40), 140.0, heard=Proof(40, 140.0))
 
     def answer(start: int) -> list[Reply | None]:
         return [one for one in honest(0, 42)(start) if one and one[0] != 40 and start < 40]
@@ -268,7 +268,9 @@ def test_an_engine_that_stays_without_the_last_batch_has_restarted_whatever_its_
     engines: Engines,
 ) -> None:
     engine = engines(honest(0, 4, born=50.0))
-    records = repair(held(Anchor(Cursor(3, 30), 130.0), live(5, 55.0)), engine.endpoint)
+    records = repair(
+        held(Anchor(Cursor(3, 30), 130.0, heard=Proof(30, 130.0)), live(5, 55.0)), engine.endpoint
+    )
     assert told(records) == [("restarted", 4, -1, -1), *batches(4, 0, 5)]
     assert engine.asked == [30, 0, 14, 0]
 
@@ -343,7 +345,9 @@ def test_a_last_batch_that_cannot_be_decoded_is_no_proof_of_another_life(
 
     monkeypatch.setattr(sys.modules[__name__], "payload", partly)
     engine = engines(honest(0, 14))
-    assert told(repair(held(Anchor(Cursor(3, 10), 109.0)), engine.endpoint)) == batches(3, 11, 14)
+    assert told(
+        repair(held(Anchor(Cursor(3, 10), 109.0, heard=Proof(10, 109.0))), engine.endpoint)
+    ) == batches(3, 11, 14)
 
 
 def test_a_restart_in_the_middle_of_a_replay_ends_it(engines: Engines) -> None:
@@ -485,7 +489,7 @@ def test_a_socket_that_sends_without_end_what_brings_nothing_is_as_good_as_silen
     thread.start()
 
     async def ask() -> list[SequencedRecord]:
-        sequencer = held(Anchor(Cursor(1, 5), 105.0))
+        sequencer = held(Anchor(Cursor(1, 5), 105.0, heard=Proof(5, 105.0)))
         replayer = Replayer(sequencer, idle_s=5.0, barren_s=0.1)
         records: list[SequencedRecord] = []
 

@@ -14,6 +14,7 @@ import pytest
 import zmq
 
 from bridge.sockets import connection as connection_module
+from bridge.sockets import link_options as options_module
 from bridge.sockets import lookup as lookup_module
 from bridge.sockets import reader as reader_module
 from bridge.sockets import subscriber as subscriber_module
@@ -25,6 +26,7 @@ from bridge.sockets.subscriber import Subscriber
 from schemas.errors import EndpointError, RegistrationConflictError
 from schemas.identities import PublisherKey
 from schemas.limits import MESSAGE_FRAMES_MAX
+from schemas.registration import Registration
 from streams.kernel import socket_reader
 from tests.unit.bridge.messages import registration
 from tests.zmtp import GREETING, READY
@@ -62,6 +64,10 @@ class Engine:
         while not subscribed:
             assert self._socket.poll(round(PATIENCE_S * 1000))
             subscribed = self._socket.recv() == b"\x01"
+
+    def has_subscriber(self) -> bool:
+        """Whether one has come since that was asked last."""
+        return bool(self._socket.poll(200))
 
     def send(self, *frames: bytes) -> None:
         self._socket.send_multipart(frames)
@@ -245,7 +251,7 @@ def test_messages_of_any_shape_leave_the_stream_alive(
     wait_until(lambda: subscriber.links(publisher) == 1)
 
 
-@pytest.mark.parametrize("frames", [5, 1_000_000])
+@pytest.mark.parametrize("frames", [MESSAGE_FRAMES_MAX + 2, 1_000_000])
 def test_a_message_of_many_frames_costs_its_link_and_nobody_else_a_moment(
     subscriber: Subscriber,
     engine: Engine,
@@ -278,7 +284,7 @@ def test_a_message_of_many_frames_costs_its_link_and_nobody_else_a_moment(
     engine.send(b"t", bytes(8), b"again")
     assert take(inbox, 1)[0].frames[-1] == b"again"
     assert received < 100
-    assert "more than 3 frames" in caplog.text
+    assert f"more than {MESSAGE_FRAMES_MAX} frames" in caplog.text
     assert subscriber.unexpected_errors == 0
     other.close()
 
@@ -371,6 +377,76 @@ def test_a_publisher_that_comes_back_is_found_again(
         "Disconnected",
         "Connected",
     ]
+
+
+def once(engine: Engine, endpoint: str = "") -> Registration:
+    return registration(endpoint=endpoint or engine.endpoint)
+
+
+def test_one_that_is_followed_for_one_link_is_not_connected_to_when_that_has_ended(
+    subscriber: Subscriber, inbox: Inbox
+) -> None:
+    engine = Engine()
+    publisher = once(engine).publisher
+    subscriber.follow_once(once(engine))
+    engine.await_subscriber()
+    wait_until(lambda: subscriber.connected(publisher))
+    engine.send(b"its own")
+    assert take(inbox, 1)[0].frames == [b"its own"]
+    engine.close()
+    wait_until(lambda: not subscriber.connected(publisher))
+    stranger, elsewhere = Engine(engine.endpoint), Engine()
+    subscriber.follow_once(once(elsewhere))
+    elsewhere.await_subscriber()
+    elsewhere.send(b"its own again")
+    assert take(inbox, 1)[0].frames == [b"its own again"]
+    wait_until(lambda: subscriber.connected(publisher))
+    assert subscriber.links(publisher) == 2
+    assert not stranger.has_subscriber()
+    stranger.close()
+    elsewhere.close()
+
+
+def test_nobody_listens_there_yet_and_it_is_connected_to_once_somebody_does(
+    subscriber: Subscriber, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("LINK_PROBE_S", "LINK_REPLACE_S"):
+        monkeypatch.setattr(connection_module, name, 0.05)
+    endpoint = free_endpoint()
+    one = registration(endpoint=endpoint)
+    subscriber.follow_once(one)
+    engine = Engine(endpoint)
+    engine.await_subscriber()
+    engine.send(b"here")
+    assert take(inbox, 1)[0].frames == [b"here"]
+    engine.close()
+
+
+def test_who_has_a_link_stays_where_it_is(subscriber: Subscriber, engine: Engine) -> None:
+    other = Engine()
+    publisher = once(engine).publisher
+    subscriber.follow_once(once(engine))
+    engine.await_subscriber()
+    wait_until(lambda: subscriber.connected(publisher))
+    subscriber.follow_once(once(other))
+    assert subscriber.connected(publisher)
+    assert subscriber.links(publisher) == 1
+    assert not other.has_subscriber()
+    other.close()
+
+
+def test_a_place_that_cannot_be_connected_to_leaves_all_as_it_was(
+    subscriber: Subscriber, engine: Engine
+) -> None:
+    publisher = once(engine).publisher
+    with pytest.raises(EndpointError):
+        subscriber.follow_once(once(engine, "tcp://*:1"))
+    subscriber.follow_once(once(engine, free_endpoint()))
+    with pytest.raises(EndpointError):
+        subscriber.follow_once(once(engine, "tcp://*:1"))
+    subscriber.follow_once(once(engine))
+    engine.await_subscriber()
+    wait_until(lambda: subscriber.connected(publisher))
 
 
 def test_a_publisher_that_is_not_up_is_waited_for_and_named_once(
@@ -516,7 +592,7 @@ def test_a_lost_link_is_replaced_only_once_all_that_it_brought_is_received(
 def test_an_oversized_message_costs_the_link_and_not_the_stream(
     subscriber: Subscriber, engine: Engine, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection_module, "MESSAGE_BYTES_MAX", 1000)
+    monkeypatch.setattr(options_module, "MESSAGE_BYTES_MAX", 1000)
     monkeypatch.setattr(connection_module, "LINK_REPLACE_S", 0.1)
     follow(subscriber, engine)
     engine.send(b"", bytes(8), b"x" * 2000)
@@ -528,7 +604,7 @@ def test_an_oversized_message_costs_the_link_and_not_the_stream(
 def test_a_port_that_accepts_and_says_nothing_is_tried_again(
     subscriber: Subscriber, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection_module, "LINK_CONNECT_MS", 100)
+    monkeypatch.setattr(options_module, "LINK_CONNECT_MS", 100)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(PATIENCE_S / 3)
         subscriber.follow(registration(endpoint=f"tcp://127.0.0.1:{silent.getsockname()[1]}"))

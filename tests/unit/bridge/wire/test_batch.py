@@ -7,7 +7,13 @@ from hypothesis import strategies as st
 
 from bridge.wire import batch as batch_module
 from bridge.wire import fields
-from bridge.wire.batch import BatchDecoder, DecodedBatch, WireEvent, read_frames
+from bridge.wire.batch import (
+    BatchDecoder,
+    DecodedBatch,
+    WireEvent,
+    read_frames,
+    read_sequence,
+)
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.vllm import open_source
 from schemas.arrays import PythonArrayPacker
@@ -240,6 +246,14 @@ def test_a_message_without_a_place_in_the_stream_is_refused(
 
 def test_the_sequence_is_big_endian() -> None:
     assert read_frames([b"t", b"\0\0\0\0\0\0\1\2", b"p"]) == (258, b"p")
+
+
+@pytest.mark.parametrize("before", [[b"t"], [b"t", bytes(8)]])
+def test_the_sequence_is_the_last_frame_before_the_payload(before: list[bytes]) -> None:
+    assert read_sequence([*before, b"\0\0\0\0\0\0\1\2"]) == 258
+    for heads in ([], [*before, b""], [*before, b"\xff" * 8]):
+        with pytest.raises(FrameError):
+            read_sequence(heads)
 
 
 def test_equal_payloads_have_equal_digests_and_others_do_not() -> None:

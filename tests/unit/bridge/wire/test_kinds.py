@@ -8,14 +8,14 @@ from pkgutil import iter_modules
 import pytest
 
 from bridge import wire
-from bridge.wire import KINDS, SOURCES, open_source
+from bridge.wire import KINDS, SOURCES, mooncake, open_source
 from bridge.wire.drop_reasons import DropReason
 from schemas.arrays import PythonArrayPacker
 from schemas.errors import BatchError
 from schemas.registration import PublisherKind
 from tests.unit.bridge.messages import registration
 
-CONDUCTORS = [PublisherKind("vLLM"), PublisherKind("SGLang")]
+CONDUCTORS = [PublisherKind("vLLM"), PublisherKind("SGLang"), PublisherKind("Mooncake")]
 
 
 def test_every_module_with_a_kind_has_its_entry_in_the_table() -> None:
@@ -30,7 +30,8 @@ def test_every_module_with_a_kind_has_its_entry_in_the_table() -> None:
 def test_every_kind_makes_a_decoder_whose_messages_have_numbers(kind: PublisherKind) -> None:
     source = open_source(registration(kind=kind), PythonArrayPacker())
     batch = source.decode([b"", (7).to_bytes(8, "big"), b"\xc1"])
-    assert (batch.sequence, batch.events) == (7, [])
+    first = mooncake.FIRST_NUMBER if kind == mooncake.KIND else 0
+    assert (batch.sequence, batch.events) == (7 - first, [])
     assert [type(error) for error in batch.dropped] == [BatchError]
 
 

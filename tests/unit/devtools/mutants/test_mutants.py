@@ -8,7 +8,7 @@ import pytest
 
 from devtools.mutants.__main__ import Result, judge
 from devtools.mutants.kept import Survivor, as_entries, read_kept
-from devtools.mutants.operators import Mutant, mutants
+from devtools.mutants.operators import mutants, names
 from devtools.mutants.targets import ONLY, RUST, TESTS
 
 ROOT = Path(__file__).parents[4]
@@ -68,6 +68,7 @@ def test_a_name_says_which_of_several_like_lines_and_does_not_change_with_the_pl
     source = body("a.call()", "b()", "a.call()")
     named = [(one.line, one.change) for one in mutants(source, Path("given.py"))]
     assert named == [("a.call()", "dropped"), ("b()", "dropped"), ("a.call()", "dropped (#2)")]
+    assert [(one.line, one.change) for one in names(source)] == named
     moved = mutants("# one line\n" * 5 + source, Path("given.py"))
     assert [(one.line, one.change) for one in moved] == named
 
@@ -165,20 +166,15 @@ def test_entries_are_read_as_they_are_written_and_need_a_reason(tmp_path: Path) 
         read_kept(path)
 
 
-def named_in(module: str) -> set[Mutant]:
-    path = ROOT / module
-    return set(mutants(path.read_text(), path))
-
-
 def test_every_explained_survivor_is_a_mutant_still() -> None:
     """Of Python; those of Rust need cargo-mutants."""
     kept = [one for one in read_kept() if one.module.endswith(".py")]
-    names = {
+    known = {
         Survivor(module, mutant.function, mutant.line, mutant.change)
         for module in {one.module for one in kept}
-        for mutant in named_in(module)
+        for mutant in names((ROOT / module).read_text())
     }
-    assert [one for one in kept if one not in names] == []
+    assert [one for one in kept if one not in known] == []
 
 
 def test_every_target_is_there() -> None:

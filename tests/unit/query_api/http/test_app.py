@@ -95,6 +95,7 @@ names = st.sampled_from(
         "cache_group",
         "replay_endpoint",
         "additionalsalt",
+        "http_endpoint",
     ]
 )
 likely = st.sampled_from(

@@ -14,6 +14,7 @@ from query_api.http.requests.queries import read_hash_query, read_query
 from query_api.http.requests.registrations import read_registration, read_unregistration
 from query_api.http.wire import Wire, encode
 from schemas.answer_states import AnswerState
+from schemas.memory import SegmentKey, SegmentState
 from streams.table.ledger import Account, Incarnation, Interval, Ledger
 from tests.fakes import AsgiClient, FakeTable, registration
 
@@ -25,6 +26,7 @@ PATHS = {
     "/services": "get",
     "/gaps": "get",
     "/global_view": "get",
+    "/memory": "get",
     "/health": "get",
     "/ready": "get",
     "/digest": "get",
@@ -144,6 +146,7 @@ def test_examples_match_their_models(example: object, model: Any) -> None:
         ("/services", models.Services),
         ("/gaps", GapsDocument),
         ("/global_view", models.GlobalView),
+        ("/memory", models.MemoryView),
         ("/health", models.Alive),
         ("/ready", models.Ready),
         ("/digest", models.TableDigest),
@@ -152,10 +155,16 @@ def test_examples_match_their_models(example: object, model: Any) -> None:
 def test_answers_match_their_models(
     table: FakeTable, client: AsgiClient, path: str, model: type[msgspec.Struct]
 ) -> None:
-    table.store(table.add(registration("a")), range(8), hashes=[1, 2])
+    one = registration("a")
+    table.store(table.add(one), range(8), hashes=[1, 2])
+    table.registrations[one.publisher] = msgspec.structs.replace(one, memory_segment="s")
     lost = Account(1, (Interval(0, 0, "missed", 1.0, 2.0),))
     known = Ledger(incarnations=(Incarnation(number=1, lost=lost),), lost={"missed": 1})
-    table.known[registration("a").publisher] = known
+    table.known[one.publisher] = known
+    table.segments[SegmentKey("host", "s")] = SegmentState(
+        bridge="b", inode=1, total=9, used=1, preallocated=0,
+        observed_at=1.0, changed_at=1.0, since=1.0,
+    )  # fmt: skip
     answer = client.get(path)
     decoded = msgspec.json.decode(answer.body, type=model)
     assert msgspec.json.decode(msgspec.json.encode(decoded)) == answer.document()

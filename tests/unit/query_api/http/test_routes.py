@@ -151,6 +151,7 @@ def test_services_have_conductors_names_and_ours(table: FakeTable, client: AsgiC
         lora_name="l",
         additional_salt="s",
         replay_endpoint="tcp://a:2",
+        http_endpoint="http://a:3",
         hash_profile=HashProfile(**PROFILE),
     )
     table.add(known)
@@ -167,6 +168,7 @@ def test_services_have_conductors_names_and_ours(table: FakeTable, client: AsgiC
         {
             "Endpoint": "tcp://a:1",
             "ReplayEndpoint": "tcp://a:2",
+            "HttpEndpoint": "http://a:3",
             "Type": "SGLang",
             "ModelName": "m",
             "LoraName": "l",
@@ -177,6 +179,7 @@ def test_services_have_conductors_names_and_ours(table: FakeTable, client: AsgiC
             "CacheGroup": None,
             "HashProfile": PROFILE,
             "AdditionalSalt": "s",
+            "MemorySegment": "",
             "Incarnation": 3,
             "Sequence": 7,
             "DegradedSince": 5,
@@ -184,6 +187,8 @@ def test_services_have_conductors_names_and_ours(table: FakeTable, client: AsgiC
             "State": "exact",
             "Reason": "",
             "Since": 0.0,
+            "Activity": "silent",
+            "ActivitySince": 8.0,
         }
     ]
 

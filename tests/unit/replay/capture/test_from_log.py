@@ -14,6 +14,7 @@ from replay.folding import ReplayedTable
 from schemas.codec import decode_log_record
 from schemas.errors import DiskError, StorageError
 from schemas.identities import Offset, PublisherKey
+from schemas.memory import MemoryRecord
 from schemas.records import HeartbeatRecord
 from storage.rocksdb import new_batch
 from streams.log.embedded import _KEY, EmbeddedLog
@@ -143,6 +144,7 @@ def test_an_instance_chooses_its_records_and_what_heartbeats_say_of_it(
             heartbeats += 1
             assert [one.stream for one in record.reports] == [stream]
         else:
+            assert not isinstance(record, MemoryRecord), "which is of no instance"
             assert record.stream == stream
             assert entry.value == RECORDS[entry.position]
     assert heartbeats

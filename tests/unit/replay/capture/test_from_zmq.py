@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import zmq
 
 from bridge.sequencing.sequencer import Sequencer
 from replay.as_records import CaptureRecords
@@ -176,6 +177,29 @@ def test_without_a_replay_socket_what_was_missed_shows_as_lost(
         fold_capture(records, table, total=None)
         assert table.counters["lost_batches"] == 10 - len(frames_of(path)) > 0
         assert table.publishers[engine.registration.publisher].degraded_since == 0
+
+
+def test_messages_of_four_frames_are_captured_as_they_came(tmp_path: Path) -> None:
+    """Of Dynamo's event plane; the sequence is the third frame."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    sender = context.socket(zmq.XPUB)
+    sender.bind("tcp://127.0.0.1:0")
+    source = PublisherSource(endpoint=sender.get_string(zmq.LAST_ENDPOINT).rstrip("\0"))
+    messages = [
+        [b"kv-events", bytes(8), number.to_bytes(8, "big"), b"payload"] for number in range(3)
+    ]
+    recording = threading.Thread(
+        target=capture_frames,
+        args=([source], tmp_path / "frames"),
+        kwargs={"created_by": "test", "limit": len(messages)},
+    )
+    recording.start()
+    assert sender.poll(10_000), "nobody has subscribed"
+    for frames in messages:
+        sender.send_multipart(frames)
+    recording.join()
+    context.destroy(linger=0)
+    assert frames_of(tmp_path / "frames") == messages
 
 
 def test_an_engine_that_restarts_is_captured_as_two_incarnations(

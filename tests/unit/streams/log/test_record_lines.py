@@ -9,6 +9,7 @@ import pytest
 from schemas.events import BlockEvent, Stored, encode_events, extra_key
 from schemas.identities import StreamKey
 from schemas.records import (
+    NEWEST_VERSION,
     EventsRecord,
     GapRecord,
     Record,
@@ -151,8 +152,10 @@ def test_what_is_no_record_is_shown_whatever_the_filter(value: bytes | None) -> 
 
 def test_a_newer_version_is_named() -> None:
     fields = msgspec.msgpack.decode(encode_record(UnregisteredRecord(**PUBLISHER)))
-    newer = msgspec.msgpack.encode(fields | {"version": 4, "kind": "novelty"})
-    assert line(newer)["error"] == "Expected a record of version `3` or older, got `4`"
+    newer = msgspec.msgpack.encode(fields | {"version": NEWEST_VERSION + 1, "kind": "novelty"})
+    assert line(newer)["error"] == (
+        f"Expected a record of version `{NEWEST_VERSION}` or older, got `{NEWEST_VERSION + 1}`"
+    )
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,17 @@ def test_a_clear_where_nothing_was_lost_is_no_fault(fold: Fold) -> None:
 
 def test_nothing_is_left_of_a_loss_that_has_ended(fold: Fold) -> None:
     feed(fold, gap_record(0, 4), events_record(5, 5, [cleared(5)]))
-    assert fold.publishers[PUBLISHER] == PublisherState(incarnation=1, sequence=5, engine_time=5.0)
+    assert fold.publishers[PUBLISHER] == PublisherState(
+        incarnation=1, sequence=5, engine_time=5.0, heard=Proof(5, 5.0)
+    )
+
+
+def test_the_last_batch_that_came_live_is_known_until_a_new_incarnation(fold: Fold) -> None:
+    feed(fold, events_record(0, 3, []))
+    feed(fold, events_record(4, 9, [], repaired="missed"), gap_record(10, 12))
+    assert fold.publishers[PUBLISHER].heard == Proof(3, 3.0)
+    feed(fold, events_record(0, 9, [], incarnation=2, repaired="restarted"))
+    assert fold.publishers[PUBLISHER].heard is None
 
 
 def test_a_gap_that_leaves_out_batches_before_it_is_a_hole_as_well(fold: Fold) -> None:
@@ -174,7 +184,9 @@ def test_a_new_incarnation_drops_the_old_ones_blocks_without_a_reset_record(fold
     feed(fold, events_record(0, 0, [stored(0, [2], range(8, 12))], incarnation=2))
     assert matched(fold, list(range(4))) == 0
     assert matched(fold, list(range(8, 12))) == 4
-    assert fold.publishers[PUBLISHER] == PublisherState(incarnation=2, sequence=0, engine_time=0.0)
+    assert fold.publishers[PUBLISHER] == PublisherState(
+        incarnation=2, sequence=0, engine_time=0.0, heard=Proof(0, 0.0)
+    )
 
 
 def test_a_record_that_came_again_or_late_is_skipped_counted_and_named(fold: Fold) -> None:
@@ -253,8 +265,8 @@ def test_unregistering_forgets_blocks_cursor_and_registration(fold: Fold) -> Non
         (b"", "malformed_record"),
         (b"\xc1", "malformed_record"),
         (b"\x81\xa4kind\xa6events", "malformed_record"),
-        (b"\x82\xa4kind\xa6events\xa7version\x04", "newer_version"),
-        (b"\x82\xa4kind\xa5other\xa7version\x04", "newer_version"),
+        (b"\x82\xa4kind\xa6events\xa7version\x7f", "newer_version"),
+        (b"\x82\xa4kind\xa5other\xa7version\x7f", "newer_version"),
     ],
 )
 def test_a_record_of_another_form_is_skipped_counted_and_named(

@@ -29,4 +29,6 @@ counters! {
     Waiting "waiting",
     Joined "joined",
     WaitingOverflow "waiting_overflow",
+    Reported "reported",
+    SeedMismatch "seed_mismatch",
 }

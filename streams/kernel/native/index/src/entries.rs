@@ -18,6 +18,8 @@ pub struct Block {
     pub key: u64,
     pub prefix: u64,
     pub tier: u32,
+    /// Whether its publisher only says again that it holds it.
+    pub reported: bool,
 }
 
 /// Blocks whose places in the tables are asked for together, so that cache misses overlap.
@@ -114,8 +116,12 @@ impl Index {
             self.count(Counter::HashConflict, 1);
             return None;
         }
-        self.count(Counter::Stored, 1);
         let before = publisher.counts.of(&entry, block.tier);
+        if before > 0 && block.reported {
+            self.count(Counter::Reported, 1);
+            return Some(slot);
+        }
+        self.count(Counter::Stored, 1);
         if before == HOLD_COUNT_MAX {
             self.count(Counter::HoldCountOverflow, 1);
             return Some(slot);
@@ -181,7 +187,8 @@ impl Index {
         change: &Change,
         after: Option<u32>,
     ) -> Option<u32> {
-        let block = Block { key: change.key, prefix: change.prefix, tier: change.tier };
+        let block =
+            Block { key: change.key, prefix: change.prefix, tier: change.tier, reported: false };
         if let Some(known) = self.find(publisher, block.key) {
             let scope = publisher.memberships.get(known.membership)?.scope as usize;
             let prefix = self.scopes[scope].slots.prefix(known.slot);
@@ -226,7 +233,7 @@ impl Index {
             self.set_known(publisher, now, tier, 0, true);
         }
         for &(tier, count) in &held {
-            let block = Block { key, prefix, tier };
+            let block = Block { key, prefix, tier, reported: false };
             if self.find(publisher, key).is_none() && self.add(publisher, to, block, None).is_none()
             {
                 return 0;
@@ -290,7 +297,7 @@ impl Index {
         };
         let slot = entry.slot;
         let prefix = self.scopes[membership.scope as usize].slots.prefix(slot);
-        let block = Block { key: entry.key, prefix, tier };
+        let block = Block { key: entry.key, prefix, tier, reported: false };
         let step = Step { block, slot, dp_rank: publisher.dp_rank, before, after };
         self.step(membership, &step, record);
     }
@@ -298,7 +305,7 @@ impl Index {
     /// Carries a new count into the index, the digest and the changes.
     #[inline]
     fn step(&mut self, membership: &mut Membership, step: &Step, record: bool) {
-        let Block { key, prefix, tier } = step.block;
+        let Block { key, prefix, tier, .. } = step.block;
         let scope = &mut self.scopes[membership.scope as usize];
         let holder = holder_of(membership.member, tier);
         let is_own = u64::from(tier < SHARED);

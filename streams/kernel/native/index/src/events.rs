@@ -30,6 +30,10 @@ pub struct Stored<'a> {
     pub by_hash: bool,
     /// What others call the blocks, where the hashes name objects: as many, or none.
     pub aliases: &'a [[u8; 8]],
+    /// Whether the publisher only says again what it holds.
+    pub reported: bool,
+    /// In place of tokens, of each block the hash of its tokens.
+    pub token_hashes: &'a [[u8; 8]],
     pub extra_keys: Vec<&'a [u8]>,
 }
 
@@ -43,7 +47,10 @@ pub struct Removed<'a> {
 impl Stored<'_> {
     /// Whether it names blocks of which nothing but their engine hashes is said.
     pub fn is_placeholder(&self) -> bool {
-        self.tokens.is_empty() && !self.by_hash && self.aliases.is_empty()
+        self.tokens.is_empty()
+            && !self.by_hash
+            && self.aliases.is_empty()
+            && self.token_hashes.is_empty()
     }
 
     /// The tokens of block `i`; the event must have as many as its blocks need.
@@ -113,6 +120,8 @@ struct Fields<'a> {
     forms_prefix: bool,
     by_hash: bool,
     aliases: &'a [u8],
+    reported: bool,
+    token_hashes: &'a [u8],
     extra_keys: Vec<&'a [u8]>,
 }
 
@@ -132,6 +141,8 @@ fn read_event<'a>(reader: &mut Reader<'a>) -> Result<Event<'a>> {
         forms_prefix: true,
         by_hash: false,
         aliases: &[],
+        reported: false,
+        token_hashes: &[],
         extra_keys: Vec::new(),
     };
     for _ in 0..len {
@@ -209,6 +220,8 @@ fn read_stored_field<'a>(
         b"spec_kind" => fields.forms_prefix = PREFIX_SPEC_KINDS.contains(&reader.str()?),
         b"aliases" => fields.aliases = reader.bin()?,
         b"by_hash" => fields.by_hash = reader.bool()?,
+        b"reported" => fields.reported = reader.bool()?,
+        b"token_hashes" => fields.token_hashes = reader.bin()?,
         b"extra_keys" => {
             let len = reader.array()?;
             fields.extra_keys.clear();
@@ -247,6 +260,9 @@ fn finish<'a>(reader: &Reader<'a>, kind: Kind, fields: Fields<'a>) -> Result<Eve
     if !aliases.is_empty() && aliases.len() != hashes.len() {
         return reader.fail("as many aliases as hashes");
     }
+    let (token_hashes, []) = fields.token_hashes.as_chunks() else {
+        return reader.fail("token_hashes of 8 bytes");
+    };
     let Ok(parent) = fields.parent.map(u64::try_from).transpose() else {
         return reader.fail("a 64-bit parent");
     };
@@ -265,6 +281,8 @@ fn finish<'a>(reader: &Reader<'a>, kind: Kind, fields: Fields<'a>) -> Result<Eve
         forms_prefix: fields.forms_prefix,
         by_hash: fields.by_hash,
         aliases,
+        reported: fields.reported,
+        token_hashes,
         extra_keys: fields.extra_keys,
     }))
 }

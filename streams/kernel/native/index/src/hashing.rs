@@ -93,6 +93,9 @@ impl PrefixHasher {
     }
 }
 
+/// Of the hashes of blocks' tokens that publishers send: `TOKEN_HASH_SEED` of `schemas/events.py`.
+pub const TOKEN_HASH_SEED: u64 = 1337;
+
 #[inline]
 fn word_at(bytes: &[u8], index: usize) -> u64 {
     let mut word = [0; 8];

@@ -62,7 +62,8 @@ impl WriteTurn<'_> {
         if prefix.is_none() {
             index.count(Counter::Waiting, 1);
         }
-        let block = Block { key, prefix: prefix.unwrap_or(alias), tier: event.tier };
+        let prefix = prefix.unwrap_or(alias);
+        let block = Block { key, prefix, tier: event.tier, reported: false };
         index.hold(publisher, number, block, None);
         Ok(())
     }
@@ -97,7 +98,8 @@ impl WriteTurn<'_> {
             if waits {
                 index.count(Counter::Waiting, 1);
             }
-            index.hold(publisher, entry.membership, Block { key, prefix, tier: event.tier }, None);
+            let block = Block { key, prefix, tier: event.tier, reported: false };
+            index.hold(publisher, entry.membership, block, None);
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use crate::counters::Counter;
 use crate::entries::{AHEAD, Block};
 use crate::entry_table::Entry;
 use crate::events::{Event, Removed, Stored};
-use crate::hashing::{PrefixHasher, group_mask};
+use crate::hashing::{PrefixHasher, TOKEN_HASH_SEED, group_mask};
 use crate::limits::{ENDED_ENTRIES, GROUP_MAX, RELEASED_BESIDE_MIN, TURN_BLOCKS};
 use crate::moves::Moves;
 use crate::names::ContextKey;
@@ -120,9 +120,10 @@ impl<'a> WriteTurn<'a> {
     }
 
     fn store(&mut self, id: u64, event: &Stored, moves: &Moves) -> Result<()> {
+        let seed = self.hasher.seed();
         let (publisher, index) = self.publisher(id)?;
         let blocks = event.hashes.len();
-        if let Some(refusal) = refusal(publisher, event) {
+        if let Some(refusal) = refusal(publisher, event, seed) {
             if matches!(refusal, Counter::SkippedGroup) && event.group <= GROUP_MAX {
                 publisher.skipped_groups |= 1 << event.group;
             }
@@ -183,8 +184,12 @@ impl<'a> WriteTurn<'a> {
                 let prefix = if event.by_hash {
                     hash
                 } else {
-                    let (tokens, extra) = (event.block_tokens(i), event.extra_key(i));
-                    let local = self.hasher.block(tokens, extra, &mut self.scratch);
+                    let local = if let Some(&local) = event.token_hashes.get(i) {
+                        u64::from_le_bytes(local)
+                    } else {
+                        let (tokens, extra) = (event.block_tokens(i), event.extra_key(i));
+                        self.hasher.block(tokens, extra, &mut self.scratch)
+                    };
                     self.hasher.chain(chain.prefix, local)
                 };
                 scope.touch(prefix, placement);
@@ -192,7 +197,7 @@ impl<'a> WriteTurn<'a> {
                 *place = prefix;
             }
             for (&key, &prefix) in keys.iter().zip(&*prefixes) {
-                let block = Block { key, prefix, tier: event.tier };
+                let block = Block { key, prefix, tier: event.tier, reported: event.reported };
                 let slot = index.hold(publisher, chain.membership, block, chain.slot);
                 chain.slot = slot.or(chain.slot);
             }
@@ -226,7 +231,8 @@ impl<'a> WriteTurn<'a> {
                 if let Some(membership) = publisher.memberships.get(number) {
                     index.touch(membership.scope);
                 }
-                index.hold(publisher, number, Block { key, prefix, tier: event.tier }, None);
+                let block = Block { key, prefix, tier: event.tier, reported: event.reported };
+                index.hold(publisher, number, block, None);
             }
             self.spend(hashes.len());
         }
@@ -452,7 +458,7 @@ fn start_chain(
 }
 
 /// The counter under which a stored event is left out, if it is.
-fn refusal(publisher: &Publisher, event: &Stored) -> Option<Counter> {
+fn refusal(publisher: &Publisher, event: &Stored, seed: u64) -> Option<Counter> {
     let blocks = event.hashes.len();
     if !event.forms_prefix {
         return Some(Counter::SkippedGroup);
@@ -464,7 +470,17 @@ fn refusal(publisher: &Publisher, event: &Stored) -> Option<Counter> {
         return Some(Counter::BlockSizeMismatch);
     }
     if event.by_hash || !event.aliases.is_empty() {
-        return (!event.tokens.is_empty()).then_some(Counter::TokenCountMismatch);
+        let is_mixed = !event.tokens.is_empty() || !event.token_hashes.is_empty();
+        return is_mixed.then_some(Counter::TokenCountMismatch);
+    }
+    if !event.token_hashes.is_empty() {
+        if !event.tokens.is_empty() || event.token_hashes.len() != blocks {
+            return Some(Counter::TokenCountMismatch);
+        }
+        if !event.extra_keys.is_empty() {
+            return Some(Counter::ExtraKeysMismatch);
+        }
+        return (seed != TOKEN_HASH_SEED).then_some(Counter::SeedMismatch);
     }
     // Both factors are below 2**61 and 2**32, so the product takes more than 64 bits.
     if event.tokens.len() as u128 != 4 * blocks as u128 * u128::from(event.block_size) {

@@ -56,6 +56,11 @@ pub fn map(to: &mut Bytes, len: usize) {
     header(to, len, Some((0x80, 16)), [None, Some(0xde), Some(0xdf)]);
 }
 
+/// The same in two bytes whatever it is: so msgspec writes a struct that may have more than 15.
+pub fn wide_map(to: &mut Bytes, len: usize) {
+    tagged(to, 0xde, &(len as u16).to_be_bytes());
+}
+
 /// A length: in the tag itself where it is below `short.1`, else behind one of the tags for 1, 2
 /// and 4 bytes.
 fn header(to: &mut Bytes, len: usize, short: Option<(u8, usize)>, tags: [Option<u8>; 3]) {
@@ -122,6 +127,16 @@ mod tests {
     fn a_map_begins_with_its_length() {
         for len in [0, 15, 16, 65_535, 65_536] {
             let mut bytes = written(|to| map(to, len));
+            bytes.resize(bytes.len() + 2 * len, 0);
+            assert_eq!(Reader::new(&bytes).map().unwrap(), len);
+        }
+    }
+
+    #[test]
+    fn a_wide_map_is_as_long_as_it_says() {
+        for len in [0, 15, 16, 65_535] {
+            let mut bytes = written(|to| wide_map(to, len));
+            assert_eq!(bytes.len(), 3);
             bytes.resize(bytes.len() + 2 * len, 0);
             assert_eq!(Reader::new(&bytes).map().unwrap(), len);
         }

@@ -23,6 +23,7 @@ const GPU: &str = "GPU";
 const CPU: &str = "CPU";
 const DISK: &str = "DISK";
 const REMOTE: &str = "REMOTE";
+const REUSED: &str = "REUSED";
 
 /// The bounds of `schemas/limits.py` on a batch.
 pub struct Limits {
@@ -80,6 +81,7 @@ struct Event<'a> {
     lora_name: &'a str,
     medium: &'static str,
     shared: bool,
+    reported: bool,
     group: u64,
     spec_kind: &'a str,
     cache_salt: &'a str,
@@ -98,6 +100,7 @@ impl Default for Event<'_> {
             lora_name: "",
             medium: GPU,
             shared: false,
+            reported: false,
             group: 0,
             spec_kind: "",
             cache_salt: "",
@@ -318,6 +321,7 @@ impl<'a, 'p> Batch<'a, 'p> {
             }
             Field::Tokens => return append_tokens(reader, &mut self.tokens).ok(),
             Field::Ignored => return self.skip(),
+            Field::Segments => return skip_no_segments(reader),
             _ => {}
         }
         if field == Field::ExtraKeys {
@@ -341,6 +345,11 @@ impl<'a, 'p> Batch<'a, 'p> {
                 // Python folds case beyond ASCII, too.
                 return name.is_ascii().then_some(());
             }
+            Field::Origin => {
+                let name = reader.str().ok()?;
+                event.reported = name.eq_ignore_ascii_case(REUSED);
+                return name.is_ascii().then_some(());
+            }
             Field::LoraId => {
                 let is_text = matches!(reader.peek().ok()?, 0xa0..=0xbf | 0xd9..=0xdb);
                 event.lora_id = Some(if is_text {
@@ -358,7 +367,9 @@ impl<'a, 'p> Batch<'a, 'p> {
                     event.cache_salt = reader.str().ok()?;
                 }
             }
-            Field::Hashes | Field::Tokens | Field::Ignored | Field::ExtraKeys => unreachable!(),
+            Field::Hashes | Field::Tokens | Field::Ignored | Field::Segments | Field::ExtraKeys => {
+                unreachable!()
+            }
         }
         Some(())
     }
@@ -391,6 +402,9 @@ impl<'a, 'p> Batch<'a, 'p> {
     fn write_stored(&mut self, event: &Event<'a>) -> Option<()> {
         let lora_name = self.lora_name(event)?;
         if let Some(at) = event.extra_keys_at {
+            if !event.cache_salt.is_empty() {
+                return None; // of no engine
+            }
             let behind = self.reader.at();
             self.reader.seek(at);
             self.extra_keys.read(&mut self.reader, &lora_name)?;
@@ -409,6 +423,7 @@ impl<'a, 'p> Batch<'a, 'p> {
             !lora_name.is_empty(),
             event.group != 0,
             !event.spec_kind.is_empty(),
+            event.reported,
             has_keys,
         ];
         let run = &mut self.run;
@@ -433,6 +448,9 @@ impl<'a, 'p> Batch<'a, 'p> {
         if !event.spec_kind.is_empty() {
             write_field(run, "spec_kind", |run| write::str(run, event.spec_kind));
         }
+        if event.reported {
+            write_field(run, "reported", |run| write::bool(run, true));
+        }
         if has_keys {
             write_field(run, "extra_keys", |run| self.extra_keys.append_to(run));
         }
@@ -454,6 +472,19 @@ impl<'a, 'p> Batch<'a, 'p> {
         self.clears = true;
         begin(&mut self.run, "cleared", self.sequence, 0);
     }
+}
+
+/// Takes a row for each block, where none of them has anything.
+fn skip_no_segments(reader: &mut Reader) -> Option<()> {
+    if reader.nil().ok()? {
+        return Some(());
+    }
+    for _ in 0..reader.array().ok()? {
+        if !reader.nil().ok()? && reader.array().ok()? > 0 {
+            return None;
+        }
+    }
+    Some(())
 }
 
 fn read_hash(reader: &mut Reader) -> Option<u64> {
@@ -497,7 +528,11 @@ fn count(present: &[bool]) -> usize {
 
 /// What every event begins with; `fields` are to follow.
 fn begin(run: &mut Vec<u8>, kind: &str, sequence: u64, fields: usize) {
-    write::map(run, 2 + fields);
+    if kind == "stored" {
+        write::wide_map(run, 2 + fields);
+    } else {
+        write::map(run, 2 + fields);
+    }
     write_field(run, "type", |run| write::str(run, kind));
     write_field(run, "sequence", |run| write::uint(run, sequence));
 }

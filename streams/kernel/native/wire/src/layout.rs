@@ -14,10 +14,14 @@ pub enum Field {
     Group,
     SpecKind,
     Locality,
+    Origin,
     CacheSalt,
     Metadata,
     /// It names no block.
     Ignored,
+    /// What besides tokens enters a block's hash, for few blocks: where a block has it, it is left
+    /// to the specification.
+    Segments,
 }
 
 impl Field {
@@ -35,11 +39,13 @@ impl Field {
             "group_idx" => Self::Group,
             "kv_cache_spec_kind" => Self::SpecKind,
             "locality" => Self::Locality,
+            "origin" => Self::Origin,
             "cache_salt" => Self::CacheSalt,
             "metadata" => Self::Metadata,
             "kv_cache_spec_sliding_window" | "lookahead_token_ids" | "ownership" | "session_id" => {
                 Self::Ignored
             }
+            "mm_keys" | "block_mm_infos" => Self::Segments,
             _ => return None,
         })
     }

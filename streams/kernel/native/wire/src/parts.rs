@@ -128,6 +128,7 @@ struct Event<'a> {
     kind: Kind,
     hashes: &'a [[u8; 8]],
     tokens: &'a [u8],
+    token_hashes: &'a [[u8; 8]],
     parent: Option<&'a [u8]>,
     block_size: i128,
     group: i128,
@@ -148,6 +149,7 @@ impl<'a> Event<'a> {
             kind: Kind::Other,
             hashes: &[],
             tokens: &[],
+            token_hashes: &[],
             parent: None,
             block_size: 0,
             group: 0,
@@ -164,6 +166,7 @@ impl<'a> Event<'a> {
             match name {
                 b"hashes" => event.hashes = reader.bin()?.as_chunks().0,
                 b"tokens" => event.tokens = reader.bin()?,
+                b"token_hashes" => event.token_hashes = reader.bin()?.as_chunks().0,
                 b"extra_keys" => event.extra_keys = Some(read_keys(reader)?),
                 b"group" => event.group = reader.int()?,
                 b"by_hash" => event.by_hash = reader.bool()?,
@@ -174,7 +177,7 @@ impl<'a> Event<'a> {
             }
             let pair = &bytes[from..reader.at() - start];
             match name {
-                b"hashes" | b"tokens" | b"extra_keys" => {}
+                b"hashes" | b"tokens" | b"token_hashes" | b"extra_keys" => {}
                 b"parent" => event.parent = Some(&bytes[value_from..reader.at() - start]),
                 b"type" | b"sequence" => event.head.push(pair),
                 _ => event.others.push(pair),
@@ -196,7 +199,10 @@ impl<'a> Event<'a> {
         hashes: &'a [[u8; 8]],
     ) -> Piece<'a> {
         let kind = self.kind;
-        let is_unnamed = self.tokens.is_empty() && !self.by_hash && !self.has_aliases;
+        let is_unnamed = self.tokens.is_empty()
+            && self.token_hashes.is_empty()
+            && !self.by_hash
+            && !self.has_aliases;
         let is_placeholder = kind == Kind::Stored && is_unnamed;
         Piece { encoded, source, first, kind, hashes, is_placeholder, group: self.group }
     }
@@ -204,7 +210,7 @@ impl<'a> Event<'a> {
     /// Whether it says of each of its blocks what it says, whatever becomes of the others.
     fn is_of_keys(&self) -> bool {
         let is_kind = match self.kind {
-            Kind::Stored => self.tokens.is_empty(),
+            Kind::Stored => self.tokens.is_empty() && self.token_hashes.is_empty(),
             Kind::Removed => true,
             Kind::Other => false,
         };
@@ -218,7 +224,8 @@ impl<'a> Event<'a> {
         match self.kind {
             Kind::Stored => {
                 let tokens = [0, 4 * self.block_size * blocks as i128];
-                let fits = tokens.contains(&(self.tokens.len() as i128));
+                let fits = tokens.contains(&(self.tokens.len() as i128))
+                    && [0, blocks].contains(&self.token_hashes.len());
                 blocks > 0 && !self.has_aliases && fits && (keys == 0 || keys == blocks)
             }
             Kind::Removed => blocks > 0,
@@ -253,7 +260,8 @@ impl<'a> Event<'a> {
         let keys = self.extra_keys.as_deref().unwrap_or_default();
         let keys = if keys.is_empty() { keys } else { &keys[first..end] };
         let tokens = &self.tokens[width * first..width * end];
-        self.encode_as(&self.hashes[first..end], tokens, &parent, keys)
+        let token_hashes = self.token_hashes.get(first..end).unwrap_or_default();
+        self.encode_as(&self.hashes[first..end], tokens, token_hashes, &parent, keys)
     }
 
     /// The event of any of its blocks, by number: one without tokens.
@@ -261,7 +269,7 @@ impl<'a> Event<'a> {
         let hashes: Vec<[u8; 8]> = blocks.iter().map(|&(_, at)| self.hashes[at]).collect();
         let keys = self.extra_keys.as_deref().unwrap_or_default();
         let keys: Vec<&[u8]> = blocks.iter().filter_map(|&(_, at)| keys.get(at).copied()).collect();
-        self.encode_as(&hashes, &[], &[], &keys)
+        self.encode_as(&hashes, &[], &[], &[], &keys)
     }
 
     /// The event with these blocks, in the order of fields that the packer writes.
@@ -269,13 +277,20 @@ impl<'a> Event<'a> {
         &self,
         hashes: &[[u8; 8]],
         tokens: &[u8],
+        token_hashes: &[[u8; 8]],
         parent: &[u8],
         keys: &[&[u8]],
     ) -> Vec<u8> {
-        let optional = [!tokens.is_empty(), !parent.is_empty(), !keys.is_empty()];
+        let numbers = [!tokens.is_empty(), !token_hashes.is_empty()];
+        let optional = [numbers[0], numbers[1], !parent.is_empty(), !keys.is_empty()];
         let optional = optional.iter().filter(|&&is| is).count();
         let mut to = Vec::new();
-        write::map(&mut to, self.head.len() + 1 + self.others.len() + optional);
+        let fields = self.head.len() + 1 + self.others.len() + optional;
+        if self.kind == Kind::Stored {
+            write::wide_map(&mut to, fields);
+        } else {
+            write::map(&mut to, fields);
+        }
         self.head.iter().for_each(|pair| to.extend_from_slice(pair));
         write::str(&mut to, "hashes");
         write::bin(&mut to, hashes.as_flattened());
@@ -288,6 +303,10 @@ impl<'a> Event<'a> {
             to.extend_from_slice(parent);
         }
         self.others.iter().for_each(|pair| to.extend_from_slice(pair));
+        if !token_hashes.is_empty() {
+            write::str(&mut to, "token_hashes");
+            write::bin(&mut to, token_hashes.as_flattened());
+        }
         if !keys.is_empty() {
             write::str(&mut to, "extra_keys");
             write::array(&mut to, keys.len());

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from query_api.http.errors import ErrorEnvelope, RequestError, describe
@@ -85,10 +86,24 @@ def test_the_published_json_form_has_a_namespace_and_needs_no_hash_profile() -> 
     assert (read.additional_salt, read.lora_name, read.hash_profile) == ("", "", None)
 
 
-def test_msgpack_is_exactly_conductors() -> None:
-    envelope = refusal({**FULL, "additionalsalt": "x"}, Wire.MSGPACK)
-    error = "unsupported request field: additionalsalt"
-    assert envelope == ErrorEnvelope(error, "unknown_field", "additionalsalt")
+@pytest.mark.parametrize("segment", ["", "kvcached_vLLM_4711", "node-7/kvcached_*"])
+def test_the_published_json_form_may_name_a_memory_segment(segment: str) -> None:
+    body = encode({**FULL, "memory_segment": segment}, Wire.JSON)
+    plain = read_registration(encode(FULL, Wire.JSON), Wire.JSON, KINDS)
+    expected = msgspec.structs.replace(plain, memory_segment=segment)
+    assert read_registration(body, Wire.JSON, KINDS) == expected
+
+
+@pytest.mark.parametrize("segment", [7, ["a"], "x" * 1025])
+def test_a_bad_memory_segment_is_named(segment: object) -> None:
+    assert refusal({**FULL, "memory_segment": segment}, Wire.JSON).field == "memory_segment"
+
+
+@pytest.mark.parametrize("name", ["additionalsalt", "memory_segment"])
+def test_msgpack_is_exactly_conductors(name: str) -> None:
+    envelope = refusal({**FULL, name: "x"}, Wire.MSGPACK)
+    error = f"unsupported request field: {name}"
+    assert envelope == ErrorEnvelope(error, "unknown_field", name)
     envelope = refusal(without("hash_profile"), Wire.MSGPACK)
     assert envelope == ErrorEnvelope("hash_profile is required", "missing", "hash_profile")
 
@@ -101,8 +116,8 @@ def test_msgpack_is_exactly_conductors() -> None:
         ("endpoint", 1, "endpoint must be a string", "invalid_type"),
         ("endpoint", "", "endpoint must not be empty", "invalid_value"),
         ("type", "", "type must not be empty", "invalid_value"),
-        ("type", "Mooncake", "type must be vLLM or SGLang", "invalid_value"),
-        ("type", "vllm", "type must be vLLM or SGLang", "invalid_value"),
+        ("type", "Other", f"type must be {' or '.join(KINDS)}", "invalid_value"),
+        ("type", "vllm", f"type must be {' or '.join(KINDS)}", "invalid_value"),
         ("modelname", None, "modelname must be a string", "invalid_type"),
         ("instance_id", "", "instance_id must not be empty", "invalid_value"),
         ("block_size", "4", "block_size must be an integer", "invalid_type"),
@@ -156,7 +171,7 @@ def test_fields_are_checked_in_conductors_order_not_the_bodys(wire: Wire) -> Non
     for name in order:
         assert refusal(bad, wire).field == name
         bad[name] = FULL[name]
-    bad["type"] = "Mooncake"
+    bad["type"] = "Other"
     assert refusal(bad, wire).field == "type"
     bad["type"] = "vLLM"
     assert refusal(bad, wire).field == "dp_rank"

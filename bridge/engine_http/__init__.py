@@ -1,0 +1,1 @@
+"""What engines say of themselves over HTTP: whether, which process and where they are."""

@@ -1,0 +1,157 @@
+"""Finds out where engines publish that were registered by a base URL, and connects to them.
+
+Each link is connected to once. When it has ended, the engine is asked anew: it may be another
+process by then, which publishes elsewhere (vLLM with `tcp://*:0`), and its former port may be
+another engine's, whose events would be taken for its own. Asyncio; one loop.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import msgspec
+
+from bridge.engine_http.answers import source_of
+from bridge.engine_http.client import NoAnswerError
+from bridge.engine_http.inquiries import EngineSource, Links
+from schemas.errors import OpenFilesError, RegistrationError
+from schemas.identities import PublisherKey
+from schemas.limits import FIND_AGAIN_S, FIND_REFUSED_S
+from schemas.registration import Registration
+
+_logger = logging.getLogger(__name__)
+
+
+class Unplaced(Protocol):
+    """What is to be found out of a publisher; see `bridge.followed.Followed`."""
+
+    registration: Registration
+    replay_endpoint: str
+    has_no_endpoint: bool
+    rests_until: float
+
+
+class _Sought:
+    """One publisher, and when its engine is asked next if it has no link by then."""
+
+    __slots__ = ("asking", "at", "endpoint", "followed", "refusal")
+
+    def __init__(self, followed: Unplaced) -> None:
+        self.followed = followed
+        self.at = 0.0
+        self.asking: asyncio.Task[None] | None = None
+        self.endpoint = ""  # that was found last
+        self.refusal = ""  # that was logged last
+
+
+class Discovery:
+    """See the module.
+
+    Args:
+        source: asks.
+        links: of the publishers.
+        connect: to a publisher, whose registration says where it publishes now; see
+            `bridge.ports.Receiver.follow_once`.
+        on_fault: an unexpected error of ours; the engine is asked again.
+    """
+
+    def __init__(
+        self,
+        source: EngineSource,
+        links: Links,
+        *,
+        connect: Callable[[Registration], Awaitable[None]],
+        on_fault: Callable[[], None],
+    ) -> None:
+        self._source = source
+        self._links = links
+        self._connect = connect
+        self._on_fault = on_fault
+        self._sought: dict[PublisherKey, _Sought] = {}
+
+    def add(self, followed: Unplaced) -> None:
+        """Its engine is asked from the next `watch` on."""
+        self._sought[followed.registration.publisher] = _Sought(followed)
+
+    def remove(self, publisher: PublisherKey) -> None:
+        """Asks for it no more, if it did."""
+        sought = self._sought.pop(publisher, None)
+        if sought is not None and sought.asking is not None:
+            sought.asking.cancel()
+
+    async def close(self) -> None:
+        """Ends."""
+        asking = [one.asking for one in self._sought.values() if one.asking is not None]
+        self._sought.clear()
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+
+    def watch(self, now: float) -> None:
+        """Asks those engines of which there is no link; `now` in monotonic seconds. Cost O(sought),
+        0.2 us each.
+        """
+        for publisher, sought in self._sought.items():
+            if sought.asking is None and now >= sought.at and not self._links.connected(publisher):
+                sought.asking = asyncio.create_task(self._ask(sought))
+
+    async def _ask(self, sought: _Sought) -> None:
+        pause_s = FIND_AGAIN_S
+        try:
+            await self._find(sought)
+        except (NoAnswerError, OpenFilesError) as error:
+            _logger.debug(
+                "Cannot ask where %s publishes: %s", _name(sought.followed.registration), error
+            )
+        except RegistrationError as error:
+            pause_s = FIND_REFUSED_S
+            self._refuse(sought, error)
+        except Exception:
+            self._on_fault()
+            _logger.exception(
+                "Unexpected error while asking where %s publishes; asking again in %g s",
+                _name(sought.followed.registration),
+                pause_s,
+            )
+        finally:
+            sought.asking = None
+            sought.at = time.monotonic() + pause_s
+
+    async def _find(self, sought: _Sought) -> None:
+        followed = sought.followed
+        registration = followed.registration
+        source = source_of(await self._source.sources(registration), registration)
+        replay_endpoint = registration.replay_endpoint or source.replay_endpoint
+        found = msgspec.structs.replace(
+            registration, endpoint=source.endpoint, replay_endpoint=replay_endpoint
+        )
+        if source.endpoint != sought.endpoint:
+            _logger.info(
+                "%s publishes at %s%s, as %s says",
+                _name(registration),
+                source.endpoint,
+                f" and replays at {replay_endpoint}" if replay_endpoint else "",
+                registration.endpoint,
+            )
+        sought.endpoint, sought.refusal = source.endpoint, ""
+        followed.replay_endpoint = replay_endpoint
+        followed.has_no_endpoint = False
+        await self._connect(found)
+
+    def _refuse(self, sought: _Sought, error: RegistrationError) -> None:
+        sought.followed.has_no_endpoint = True
+        sought.followed.rests_until = 0.0
+        if str(error) != sought.refusal:
+            sought.refusal = str(error)
+            _logger.warning(
+                "Not connected to %s: %s. Its engine is asked again every %g s",
+                _name(sought.followed.registration),
+                error,
+                FIND_REFUSED_S,
+            )
+
+
+def _name(registration: Registration) -> str:
+    return f"{registration.service_key} ({registration.model_name})"

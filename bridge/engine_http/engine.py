@@ -1,0 +1,200 @@
+"""Asks engines over HTTP, each kind in its own way. Asyncio; one loop.
+
+    kind    whether it is there   which process it is   where it publishes
+    vLLM    /health               /metrics              /kv_event_sources (from 0.33 on)
+    SGLang  /model_info           /server_info          /server_info
+
+SGLang's own `/health` generates a token where nothing else runs, and so publishes events where its
+pages are of one token, and takes at least a second (Source: SGLang 0.5.23, `http_server.py`). What
+`/model_info` answers is known to its HTTP server alone; but SGLang ends all its processes with any.
+
+Any answer below 500 says that the engine's HTTP server is there: an older release has not each
+path, and one with an API key answers 401.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from bridge.engine_http.address import BaseUrl, read_base_url
+from bridge.engine_http.answers import (
+    Process,
+    PublisherSource,
+    read_kv_event_sources,
+    read_kv_events,
+    read_server_info_process,
+    read_start_time,
+)
+from bridge.engine_http.client import NoAnswerError, Reply, Room, get
+from schemas.errors import EndpointError, RegistrationError
+from schemas.limits import (
+    HTTP_ENGINE_BYTES_MAX,
+    HTTP_ENGINE_WAIT_S,
+    HTTP_ENGINES_AT_ONCE_MAX,
+    HTTP_METRICS_BYTES,
+    HTTP_SILENT_AT_ONCE_MAX,
+    PUBLISHERS_MAX,
+)
+from schemas.registration import PublisherKind, Registration
+
+_logger = logging.getLogger(__name__)
+_NOT_FOUND: Final = (404, 405)
+_METRICS: Final = "/metrics"
+
+
+class _Kind(NamedTuple):
+    """How a kind of engine is asked; of several paths the first that is known there."""
+
+    health: str
+    process: tuple[str, ...]
+    read_process: Callable[[bytes], Process | None]
+    sources: tuple[str, ...]
+    read_sources: Callable[[bytes, BaseUrl], list[PublisherSource]]
+    since: str
+
+
+_KINDS: Final = {
+    "vLLM": _Kind(
+        health="/health",
+        process=(_METRICS,),
+        read_process=read_start_time,
+        sources=("/kv_event_sources",),
+        read_sources=read_kv_event_sources,
+        since="vLLM says it from 0.33 on",
+    ),
+    "SGLang": _Kind(
+        health="/model_info",
+        process=("/server_info", "/get_server_info"),
+        read_process=read_server_info_process,
+        sources=("/server_info", "/get_server_info"),
+        read_sources=read_kv_events,
+        since="SGLang says it in `/server_info`",
+    ),
+}
+
+
+def can_ask(kind: PublisherKind) -> bool:
+    """Whether such engines have an HTTP server that is asked."""
+    return kind in _KINDS
+
+
+def check_http(registration: Registration) -> None:
+    """Accepts a registration without an HTTP address, or with one that can be asked.
+
+    Raises:
+        EndpointError: it is no base URL, or engines of its kind are not asked over HTTP.
+    """
+    if not registration.http_url:
+        return
+    read_base_url(registration.http_url)
+    if registration.has_url:
+        read_base_url(registration.endpoint)
+    if not can_ask(registration.kind):
+        raise EndpointError(
+            f"Expected a `tcp://` or `ipc://` address and no `http_endpoint` for a publisher of"
+            f" type {registration.kind}: only {' and '.join(_KINDS)} are asked over HTTP"
+        )
+
+
+class EngineHttp:
+    """See the module.
+
+    Args:
+        wait_s: for each answer.
+
+    Attributes:
+        requests: by what came of them: `answered`, `refused` (500 and above), `silent`.
+    """
+
+    def __init__(self, *, wait_s: float = HTTP_ENGINE_WAIT_S) -> None:
+        self.requests: Counter[str] = Counter()
+        self._wait_s = wait_s
+        # Engines that do not answer leave places to those that do.
+        self._places = asyncio.Semaphore(HTTP_ENGINES_AT_ONCE_MAX)
+        self._silent_places = asyncio.Semaphore(HTTP_SILENT_AT_ONCE_MAX)
+        self._silent: dict[str, None] = {}  # base URLs that did not answer the last time
+        self._room = Room()
+
+    async def is_there(self, registration: Registration) -> bool:
+        """Whether the engine's HTTP server answers, and says of itself that it works."""
+        path = _KINDS[registration.kind].health
+        try:
+            reply = await self._get(registration.http_url, path, with_body=False)
+        except NoAnswerError:
+            return False
+        return reply.status < 500
+
+    async def process(self, registration: Registration) -> Process | None:
+        """Which process the engine is; None where it does not answer, or does not say."""
+        kind = _KINDS[registration.kind]
+        try:
+            reply = await self._first(registration.http_url, kind.process)
+        except NoAnswerError:
+            return None
+        return kind.read_process(reply.body) if reply.status == 200 else None
+
+    async def sources(self, registration: Registration) -> list[PublisherSource]:
+        """Where the engine publishes that was registered by its base URL, by rising rank.
+
+        Raises:
+            NoAnswerError: it does not answer now.
+            RegistrationError: it publishes nothing, or does not say where.
+        """
+        url = read_base_url(registration.endpoint)
+        kind = _KINDS[registration.kind]
+        reply = await self._first(registration.endpoint, kind.sources)
+        if reply.status in _NOT_FOUND:
+            raise RegistrationError(
+                f"{url.authority} does not say where it publishes (HTTP {reply.status} for"
+                f" {kind.sources[0]}; {kind.since}): register its `endpoint`, a `tcp://` address"
+            )
+        if reply.status >= 500:
+            raise NoAnswerError(f"{url.authority} answers HTTP {reply.status}: it is not ready")
+        if reply.status != 200:
+            raise RegistrationError(
+                f"{url.authority} answers HTTP {reply.status} for {kind.sources[0]}: register its"
+                " `endpoint`, a `tcp://` address"
+            )
+        sources = kind.read_sources(reply.body, url)
+        if not sources:
+            raise RegistrationError(
+                f"{url.authority} publishes no KV-cache events: start it with --kv-events-config"
+            )
+        return sources
+
+    async def _first(self, url: str, paths: tuple[str, ...]) -> Reply:
+        reply = Reply(404, b"")
+        for path in paths:
+            reply = await self._get(url, path, with_body=True)
+            if reply.status not in _NOT_FOUND:
+                break
+        return reply
+
+    async def _get(self, url: str, path: str, *, with_body: bool) -> Reply:
+        is_metrics = path == _METRICS
+        async with self._silent_places if url in self._silent else self._places:
+            try:
+                reply = await get(
+                    url,
+                    path,
+                    with_body=with_body,
+                    wait_s=self._wait_s,
+                    bytes_max=HTTP_METRICS_BYTES if is_metrics else HTTP_ENGINE_BYTES_MAX,
+                    cut=is_metrics,
+                    room=self._room,
+                )
+            except NoAnswerError as error:
+                self._note_silent(url)
+                self.requests["silent"] += 1
+                _logger.debug("No answer to %s: %s", path, error)
+                raise
+        self._silent.pop(url, None)
+        self.requests["refused" if reply.status >= 500 else "answered"] += 1
+        return reply
+
+    def _note_silent(self, url: str) -> None:
+        if len(self._silent) >= PUBLISHERS_MAX:
+            self._silent.pop(next(iter(self._silent)))
+        self._silent[url] = None

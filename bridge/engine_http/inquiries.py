@@ -1,0 +1,150 @@
+"""Asks engines over HTTP beside everything else, one question at a time of each. One loop.
+
+The pump looks at its publishers, and says of whom something is to be asked; a repair waits for the
+answer, for what is held meanwhile may be of another process (`bridge.engine_http.watch`).
+"""
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Protocol
+
+from bridge.engine_http.answers import Process, PublisherSource
+from bridge.engine_http.watch import EngineWatch
+from schemas.identities import PublisherKey
+from schemas.limits import HTTP_ENGINE_WAIT_S, PROCESS_SETTLE_S
+from schemas.registration import Registration
+
+_logger = logging.getLogger(__name__)
+
+
+class EngineSource(Protocol):
+    """Asks engines; see `EngineHttp`."""
+
+    requests: Counter[str]
+
+    async def is_there(self, registration: Registration) -> bool:
+        """Whether the engine answers."""
+        ...
+
+    async def process(self, registration: Registration) -> Process | None:
+        """Which process it is; None where that is not known."""
+        ...
+
+    async def sources(self, registration: Registration) -> list[PublisherSource]:
+        """Where it publishes; see `EngineHttp.sources`."""
+        ...
+
+
+class Links(Protocol):
+    """What is known of links; see `bridge.ports.Receiver`."""
+
+    def connected(self, publisher: PublisherKey) -> bool:
+        """Whether the link is up."""
+        ...
+
+    def links(self, publisher: PublisherKey) -> int:
+        """How often it has come up."""
+        ...
+
+
+class Inquiries:
+    """See the module.
+
+    Args:
+        source: asks.
+        links: of the publishers.
+        on_answer: called after a question was answered, or not, with whose engine it was.
+        on_fault: an unexpected error of ours; nothing else comes of it.
+    """
+
+    def __init__(
+        self,
+        source: EngineSource,
+        links: Links,
+        *,
+        on_answer: Callable[[PublisherKey], None],
+        on_fault: Callable[[], None],
+    ) -> None:
+        self._source = source
+        self._links = links
+        self._on_answer = on_answer
+        self._on_fault = on_fault
+        self._under_way: dict[PublisherKey, asyncio.Task[None]] = {}
+
+    def is_asking(self, publisher: PublisherKey) -> bool:
+        """Whether something is being asked of its engine."""
+        return publisher in self._under_way
+
+    def probe(self, registration: Registration, engine: EngineWatch) -> None:
+        """Asks whether the engine is there, unless something else is being asked."""
+        self._begin(registration.publisher, lambda: self._probe(registration, engine))
+
+    def read_process(self, registration: Registration, engine: EngineWatch) -> None:
+        """Asks which process it is, likewise."""
+        self._begin(registration.publisher, lambda: self._read_process(registration, engine))
+
+    async def process_read(self, registration: Registration, engine: EngineWatch) -> None:
+        """Returns once the engine has said over the link that is up which process it is, or does
+        not say now: within twice HTTP_ENGINE_WAIT_S.
+        """
+        publisher = registration.publisher
+        with suppress(TimeoutError):
+            async with asyncio.timeout(2 * HTTP_ENGINE_WAIT_S):
+                for _ in range(2):  # a probe may be under way, and this comes behind it
+                    if engine.reads_at(self._links.links(publisher)) > time.monotonic():
+                        return
+                    self.read_process(registration, engine)
+                    await asyncio.wait({self._under_way[publisher]})
+
+    def forget(self, publisher: PublisherKey) -> None:
+        """Asks it nothing more."""
+        asking = self._under_way.pop(publisher, None)
+        if asking is not None:
+            asking.cancel()
+
+    async def close(self) -> None:
+        """Ends; what is under way is not answered."""
+        under_way = list(self._under_way.values())
+        self._under_way.clear()
+        for asking in under_way:
+            asking.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
+
+    def _begin(
+        self, publisher: PublisherKey, ask: Callable[[], Coroutine[None, None, None]]
+    ) -> None:
+        if publisher not in self._under_way:
+            self._under_way[publisher] = asyncio.create_task(self._ask(publisher, ask))
+
+    async def _ask(
+        self, publisher: PublisherKey, ask: Callable[[], Coroutine[None, None, None]]
+    ) -> None:
+        try:
+            await ask()
+        except Exception:
+            self._on_fault()
+            _logger.exception("Unexpected error while asking the engine of %s", publisher)
+        finally:
+            if self._under_way.get(publisher) is asyncio.current_task():
+                del self._under_way[publisher]
+        self._on_answer(publisher)
+
+    async def _probe(self, registration: Registration, engine: EngineWatch) -> None:
+        is_there = await self._source.is_there(registration)
+        engine.probed(time.monotonic(), is_there=is_there)
+
+    async def _read_process(self, registration: Registration, engine: EngineWatch) -> None:
+        publisher = registration.publisher
+        link = self._links.links(publisher)
+        process: Process | None = None
+        if self._links.connected(publisher):
+            process = await self._source.process(registration)
+            # The end of a process shows at its link only after this.
+            await asyncio.sleep(PROCESS_SETTLE_S)
+        if not self._links.connected(publisher) or self._links.links(publisher) != link:
+            process = None  # of which of two links it was said is not known
+        engine.read(time.monotonic(), link, process)

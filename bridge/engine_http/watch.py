@@ -1,0 +1,177 @@
+"""What one publisher's engine says over HTTP, and what follows from it. Pure.
+
+Two questions. *Is it there?* is asked where the publisher is silent, and no replay socket tells:
+an idle engine and a hung one look alike. *Which process is it?* is asked of each link, while that
+is up, and now and then again: a link ends with the process at its other end, so what is said then
+is said of that process. An incarnation whose process is known is the same for as long as the
+process is, whatever the numbers of its batches; and another process is another incarnation, however
+far it has come.
+
+It is taken for granted that the address is of the engine that publishes, and starts and ends with
+it. Where it names another process over a link that has not been down meanwhile, that is not so (a
+load balancer stands there, or the server was started anew by itself): nothing is concluded, and the
+publisher is not confirmed, until its link has been down.
+
+Times are monotonic seconds.
+"""
+
+from enum import Enum
+
+from bridge.engine_http.answers import Process
+from schemas.limits import (
+    PROBE_AGAIN_S,
+    PROBE_FAILURES_MAX,
+    PROBE_RETRY_S,
+    PROCESS_AGAIN_S,
+    PROCESS_CLOCK_S,
+    PROCESS_RETRY_DOUBLINGS_MAX,
+    PROCESS_RETRY_S,
+)
+from schemas.positions import ProcessMark, Proof
+
+
+class Life(Enum):
+    """What is known of the process over the link that is up."""
+
+    UNKNOWN = "unknown"
+    SAME = "same"  # it published the incarnation that the log has
+    OTHER = "other"  # it did not: the engine has restarted
+    CHANGED = "changed"  # it is another one than over the same link before: see the module
+
+
+class EngineWatch:
+    """See the module.
+
+    Attributes:
+        known: which process published which incarnation; None where that is not known.
+    """
+
+    __slots__ = (
+        "_asked_link",
+        "_failures",
+        "_is_changed",
+        "_known_link",
+        "_link",
+        "_probe_at",
+        "_process",
+        "_process_at",
+        "_read_at",
+        "_unread",
+        "known",
+    )
+
+    def __init__(self) -> None:
+        self.known: ProcessMark | None = None
+        self._known_link = 0  # over which that was found; 0: in the log
+        self._process: Process | None = None
+        self._link = 0  # over which that was read
+        self._asked_link = 0
+        self._is_changed = False
+        self._process_at = self._probe_at = self._read_at = 0.0
+        self._failures = 0  # of probes, in a row
+        self._unread = 0  # questions in a row for the process that brought nothing
+
+    # Is it there?
+
+    @property
+    def is_away(self) -> bool:
+        """Whether it has not answered the last times."""
+        return self._failures >= PROBE_FAILURES_MAX
+
+    @property
+    def probes_at(self) -> float:
+        """When it is to be asked whether it is there, where nothing else tells."""
+        return self._probe_at
+
+    def probed(self, now: float, *, is_there: bool) -> None:
+        """It was asked."""
+        self._failures = 0 if is_there else self._failures + 1
+        self._probe_at = now + (PROBE_AGAIN_S if is_there else PROBE_RETRY_S)
+
+    def heard(self) -> None:
+        """Something came of the publisher, or its replay socket has answered: it is there."""
+        self._failures = 0
+
+    # Which process is it?
+
+    @property
+    def known_link(self) -> int:
+        """The last link of which it is known that the process of `known` was at its other end."""
+        return self._known_link
+
+    def reads_at(self, link: int) -> float:
+        """When it is to be asked which process it is: soon, where this link has not told."""
+        if self.has_read(link):
+            return self._read_at + PROCESS_AGAIN_S
+        return self._process_at if self._asked_link == link else 0.0
+
+    def has_read(self, link: int) -> bool:
+        """Whether it has said over this link which process it is."""
+        return self._process is not None and self._link == link
+
+    def read(self, now: float, link: int, process: Process | None) -> None:
+        """It was asked while this link was up, from before until it answered; None where it did
+        not say, or the link went down meanwhile.
+        """
+        self._asked_link = link
+        if process is None:
+            doublings = min(self._unread, PROCESS_RETRY_DOUBLINGS_MAX)
+            self._process_at = now + PROCESS_RETRY_S * 2.0**doublings
+            self._unread += 1
+            return
+        self._unread = 0
+        self._process_at = 0.0
+        if link != self._link:
+            self._is_changed = False
+        elif self._process is not None and self._process.mark != process.mark:
+            self._is_changed = True
+        self._process, self._link, self._read_at = process, link, now
+
+    def remember(self, known: ProcessMark | None) -> None:
+        """What the log says of it."""
+        self.known, self._known_link = known, 0
+
+    def judge(self, link: int, incarnation: int, last: Proof, *, is_proven: bool) -> Life:
+        """What is known of the process over the link that is up.
+
+        Args:
+            link: that one.
+            incarnation: that the log has.
+            last: its last batch, as far as that is known.
+            is_proven: whether what comes over the link is known to be of it, by its batches.
+        """
+        process = self._process
+        if process is None or self._link != link:
+            return Life.UNKNOWN
+        if self._is_changed:
+            return Life.CHANGED
+        known = self.known if self.known is not None and self.known[0] == incarnation else None
+        if is_proven or last.sequence < 0:
+            if known is not None and known.mark != process.mark and self._known_link == link:
+                self._is_changed = True
+                return Life.CHANGED
+            self.begin(incarnation)
+            return Life.UNKNOWN
+        if known is None:
+            is_later = process.started_at > last.engine_time + PROCESS_CLOCK_S
+            return Life.OTHER if is_later and last.engine_time > 0 else Life.UNKNOWN
+        if known.mark == process.mark:
+            if process.is_given:
+                return Life.UNKNOWN
+            self._known_link = link
+            return Life.SAME
+        if self._known_link == link:
+            self._is_changed = True
+            return Life.CHANGED
+        return Life.OTHER
+
+    def begin(self, incarnation: int) -> None:
+        """This incarnation is of the process that was read last."""
+        if self._process is not None:
+            self.known = ProcessMark(incarnation, self._process.mark)
+            self._known_link = self._link
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether the address does not tell which process is at the other end of the link."""
+        return self._is_changed

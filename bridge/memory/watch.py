@@ -1,0 +1,242 @@
+"""Looks at a directory of segments again and again, in a thread of its own: so neither the look nor
+a file system that hangs holds anything else up. What was found is compared on the loop.
+"""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from bridge.memory.poller import SegmentPoller
+from bridge.memory.reading import DEFAULT_PREFIX, EMPTY, LOCKED, TOO_MANY, Scan, read_segments
+from schemas.conditions import Conditions, Part
+from schemas.errors import ConfigurationError
+from schemas.limits import (
+    HOST_NAME_CHARS_MAX,
+    MEMORY_ENTRIES_MAX,
+    MEMORY_PERIOD_MAX_S,
+    MEMORY_PERIOD_MIN_S,
+    MEMORY_PERIOD_S,
+    MEMORY_SEGMENTS_READ_MAX,
+    MEMORY_STUCK_S,
+    NAME_BYTES_MAX,
+)
+from schemas.memory import MemoryRecord, SegmentKey, SegmentState
+
+_logger = logging.getLogger(__name__)
+
+_NOTHING: Final = Scan({}, frozenset(), Counter())
+_NOT_NAMED: Final = (LOCKED, EMPTY, TOO_MANY)
+"""Reasons that pass by themselves, or that the condition says."""
+
+Read = Callable[[frozenset[str]], Scan]
+"""Looks at a directory, where these segments were before."""
+
+
+class MemorySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where segments are, and how they are looked at.
+
+    Attributes:
+        directory: as `/dev/shm`.
+        prefix: of the segments' names; "" for any.
+        period_s: between two looks.
+        host: what this machine is called in records; "" for its own name.
+    """
+
+    directory: Path
+    prefix: str = DEFAULT_PREFIX
+    period_s: float = MEMORY_PERIOD_S
+    host: str = ""
+
+    def __post_init__(self) -> None:
+        """Raises ConfigurationError where a value cannot be used."""
+        if not MEMORY_PERIOD_MIN_S <= self.period_s <= MEMORY_PERIOD_MAX_S:
+            raise ConfigurationError(
+                f"Expected a period of memory segments from {MEMORY_PERIOD_MIN_S:g} to"
+                f" {MEMORY_PERIOD_MAX_S:g} s, got: {self.period_s:g}"
+            )
+        if len(self.host.encode()) > NAME_BYTES_MAX or "/" in self.host:
+            raise ConfigurationError(
+                f"Expected a host name of at most {NAME_BYTES_MAX} bytes without `/`,"
+                f" got: {self.host[:HOST_NAME_CHARS_MAX]}"
+            )
+
+    @property
+    def host_name(self) -> str:
+        """What this machine is called in records."""
+        return self.host or socket.gethostname()[:HOST_NAME_CHARS_MAX] or "localhost"
+
+
+class MemoryStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What a bridge sees of memory, for `/health`.
+
+    Attributes:
+        directory, host: see `MemorySettings`.
+        segments: how many were there at the last look.
+        skipped: files that were left out then, by reason.
+        looks: how many there have been.
+        records: how many are in the log.
+    """
+
+    directory: str
+    host: str
+    segments: int
+    skipped: dict[str, int]
+    looks: int
+    records: int
+
+
+class MemoryWatch:
+    """See the module.
+
+    Args:
+        settings: where to look.
+        bridge: the name of this run of a bridge.
+        conditions: of the role.
+        read: looks at the directory.
+
+    Attributes:
+        poller: what was found.
+        looks, failed_looks: how many there have been, and those that could not read the directory.
+        busy_s: what they took, seconds.
+        last: what the last one found.
+        names: the segments that were there then. Both are replaced, so any thread may read them.
+    """
+
+    def __init__(
+        self,
+        settings: MemorySettings,
+        *,
+        bridge: str,
+        conditions: Conditions,
+        read: Read | None = None,
+    ) -> None:
+        self.settings = settings
+        self.poller = SegmentPoller(settings.host_name, bridge)
+        self.looks = self.failed_looks = 0
+        self.busy_s = 0.0
+        self.last = _NOTHING
+        self.names: frozenset[str] = frozenset()
+        self._conditions = conditions
+        self._read = read or (
+            lambda known: read_segments(settings.directory, settings.prefix, known=known)
+        )
+        self._stopping = threading.Event()
+        self._found: tuple[Scan, float] | None = None  # the latest look, and when it ended
+        self._thread: threading.Thread | None = None
+        self._named: set[tuple[str, str]] = set()
+
+    def remember(self, segments: Mapping[SegmentKey, SegmentState]) -> None:
+        """Takes over what a table has; before the first look."""
+        self.poller.remember(segments, self.settings.prefix)
+
+    async def run(self, when_looked: Callable[[], None]) -> None:
+        """Looks until it is cancelled; may be called again.
+
+        Args:
+            when_looked: called after each look, on the loop.
+        """
+        loop, found = asyncio.get_running_loop(), asyncio.Event()
+
+        def tell() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has been closed
+                loop.call_soon_threadsafe(found.set)
+
+        self._stopping = stopping = threading.Event()
+        self._thread = threading.Thread(
+            target=self._look_often, args=(stopping, tell), name="memory", daemon=True
+        )
+        self._thread.start()
+        try:
+            while True:
+                try:
+                    await asyncio.wait_for(found.wait(), self.settings.period_s + MEMORY_STUCK_S)
+                except TimeoutError:
+                    message = f"a look at {self.settings.directory} does not end"
+                    self._conditions.set(Part.MEMORY, "stuck", message)
+                    continue
+                found.clear()
+                self.take()
+                when_looked()
+        finally:
+            stopping.set()
+
+    def _look_often(self, stopping: threading.Event, tell: Callable[[], None]) -> None:
+        while True:
+            self.look()
+            tell()
+            if stopping.wait(self.settings.period_s):
+                return
+
+    def look(self) -> None:
+        """Looks once; `take` takes what was found."""
+        begun = time.monotonic()
+        try:
+            scan = self._read(self.names)
+        except Exception as error:
+            _logger.exception("Unexpected error while memory segments were read")
+            scan = _NOTHING._replace(error=f"memory segments: {error!r}", reason="internal_error")
+        self._found = scan, time.time()
+        self.looks += 1
+        self.busy_s += time.monotonic() - begun
+
+    def take(self) -> None:
+        """Compares what the last look has found with what is known."""
+        found, self._found = self._found, None
+        if found is None:
+            return
+        self.last, at = found
+        self.poller.note(self.last, at=at)
+        self.names = self.poller.names
+        self._note_problems(self.last)
+
+    def _note_problems(self, scan: Scan) -> None:
+        if scan.error:
+            self.failed_looks += 1
+            self._conditions.set(Part.MEMORY, scan.reason, scan.error)
+            return
+        if scan.skipped[TOO_MANY]:
+            message = (
+                f"Expected at most {MEMORY_SEGMENTS_READ_MAX} memory segments among"
+                f" {MEMORY_ENTRIES_MAX} names in {self.settings.directory}, left out: at least"
+                f" {scan.skipped[TOO_MANY]}"
+            )
+            self._conditions.set(Part.MEMORY, TOO_MANY, message)
+        else:
+            self._conditions.clear(Part.MEMORY)
+        for name, reason in scan.named:
+            if reason not in _NOT_NAMED and len(self._named) < MEMORY_SEGMENTS_READ_MAX:
+                if (name, reason) not in self._named:
+                    _logger.warning(
+                        "Leaving out %s of %s: %s", name, self.settings.directory, reason
+                    )
+                self._named.add((name, reason))
+
+    def records(self) -> Sequence[MemoryRecord]:
+        """What is to be written now. Cost O(segments)."""
+        now, at = time.monotonic(), time.time()
+        made = (self.poller.make(key, now=now, at=at) for key in list(self.poller.due(now)))
+        return [record for record in made if record is not None]
+
+    def written(self, record: MemoryRecord) -> None:
+        """The record is in the log."""
+        self.poller.written(record, now=time.monotonic())
+
+    def status(self) -> MemoryStatus:
+        """What there is to see."""
+        return MemoryStatus(
+            directory=str(self.settings.directory),
+            host=self.poller.host,
+            segments=len(self.names),
+            skipped=dict(self.last.skipped),
+            looks=self.looks,
+            records=self.poller.records,
+        )

@@ -1,0 +1,56 @@
+"""Where a publisher stands in the log: what a repair begins from. Pure."""
+
+from typing import Final, NamedTuple
+
+from schemas.positions import NO_CURSOR, Cursor, Proof, PublisherState
+from schemas.records import EventsRecord, SequencedRecord
+
+
+class Anchor(NamedTuple):
+    """A batch that is in the log, with the time that identifies its incarnation.
+
+    Attributes:
+        cursor: of the batch.
+        engine_time: its own timestamp, Unix seconds; 0 where it is not known.
+        proof: None where it is known to be of its incarnation.
+        begun: the timestamp of the next batch, where the log has a part of it; else None.
+        heard: the last batch of the incarnation that came live, and was not replayed.
+    """
+
+    cursor: Cursor
+    engine_time: float
+    proof: Proof | None = None
+    begun: float | None = None
+    heard: Proof | None = None
+
+    @classmethod
+    def of(cls, state: PublisherState) -> "Anchor":
+        """The one of a table that has folded the whole log."""
+        begun = None if state.begun is None else state.begun.engine_time
+        return cls(state.cursor, state.engine_time, state.proof, begun, state.heard)
+
+    def after(self, record: SequencedRecord) -> "Anchor":
+        """The one that the record leads to, where it is not older than this."""
+        cursor = record.reached
+        is_other = cursor.incarnation != self.cursor.incarnation
+        heard = None if is_other else self.heard
+        if not isinstance(record, EventsRecord):
+            return Anchor(cursor, 0.0, heard=heard)
+        heard = record.heard or heard
+        if is_other:
+            if record.is_unfinished:
+                return Anchor(cursor, 0.0, begun=record.engine_time)
+            return Anchor(cursor, record.engine_time, heard=heard)
+        proof = self.proof
+        if record.doubted is True:
+            proof = proof or Proof(self.cursor.sequence, self.engine_time)
+        elif not record.is_unfinished:
+            proof = None
+        if record.is_unfinished:
+            # The batch before is the last whole one, and only that proves what this one is of.
+            engine_time = self.engine_time if cursor == self.cursor else 0.0
+            return Anchor(cursor, engine_time, proof, record.engine_time, heard)
+        return Anchor(cursor, record.engine_time, proof, heard=heard)
+
+
+NO_ANCHOR: Final = Anchor(NO_CURSOR, 0.0)

@@ -1,0 +1,41 @@
+"""What libzmq is told of a link: its defaults drop messages and never find a dead link."""
+
+import zmq
+
+from schemas.limits import (
+    LINK_CONNECT_MS,
+    LINK_HEARTBEAT_MS,
+    LINK_HEARTBEAT_WAIT_MS,
+    LINK_KEEPALIVE_IDLE_S,
+    LINK_KEEPALIVE_INTERVAL_S,
+    LINK_KEEPALIVE_PROBES_MAX,
+    LINK_RETRY_FIRST_MS,
+    LINK_RETRY_MAX_MS,
+    MESSAGE_BYTES_MAX,
+)
+
+
+def set_options(socket: "zmq.Socket[bytes]", *, reconnects: bool) -> None:
+    """Sets all that matters of a SUB socket, and subscribes to everything.
+
+    Args:
+        socket: new.
+        reconnects: whether libzmq connects again by itself once a link has ended.
+    """
+    socket.linger = 0
+    # None: libzmq forgets a link whose bound is changed, and one in messages bounds no memory. What
+    # it holds is bounded by `_check_queue`, what we hold by the inbox.
+    socket.rcvhwm = 0
+    socket.maxmsgsize = MESSAGE_BYTES_MAX
+    socket.reconnect_ivl = LINK_RETRY_FIRST_MS if reconnects else -1
+    socket.reconnect_ivl_max = LINK_RETRY_MAX_MS
+    socket.connect_timeout = LINK_CONNECT_MS
+    socket.heartbeat_ivl = LINK_HEARTBEAT_MS
+    socket.heartbeat_timeout = LINK_HEARTBEAT_WAIT_MS
+    socket.handshake_ivl = LINK_CONNECT_MS
+    socket.tcp_keepalive = 1
+    socket.tcp_keepalive_idle = LINK_KEEPALIVE_IDLE_S
+    socket.tcp_keepalive_intvl = LINK_KEEPALIVE_INTERVAL_S
+    socket.tcp_keepalive_cnt = LINK_KEEPALIVE_PROBES_MAX
+    socket.ipv6 = True
+    socket.subscribe(b"")

@@ -1,0 +1,238 @@
+"""Events of a Mooncake master (RFC 1527): objects of a store that every instance reads.
+
+Source: Mooncake, `mooncake-store/src/kv_event/kv_event_publisher.cpp`, in two forms:
+
+    main            no model, no block size; the key of an object, and `seq_hashes` of those whose
+                    key is a number: the hash of the object's block
+    dev/conductor   and `connector_block_hash`, the engine's whole digest in hex, the model, the
+                    block size, the ranks that shard the object, and `cleared`
+
+Frames are those of the engines, but numbers begin at 1. A batch is `[ms, events, rank]`: its time
+in whole milliseconds, its events as maps, tagged by `event_type`. `type`, `block_hashes` and
+`parent_block_hash` repeat others in older words; `block_hashes` may be signed.
+
+What an object is called (`backend_id` and `object_key`) is its hash here, and the hash by which an
+engine announces its block is its alias (`schemas.events.Stored.aliases`). Where no field tells that
+hash, the key may (`mooncake_keys`).
+
+A master serves all models and tenants, and whatever else is stored: events of others than the
+registered ones, of other cache groups, and of objects that name no block, are passed over. They are
+counted, and nothing is missing without them.
+
+Ranks say nothing: a pool has none. There is no replay, and nothing is told of what was stored
+before one listens; where the master's queue is full it drops the oldest event and leaves out a
+number.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+from xxhash import xxh3_64_intdigest
+
+from bridge.wire.batch import (
+    BatchDecoder,
+    DecodedBatch,
+    DecodedRun,
+    WireEvent,
+    forms_of,
+    read_frames,
+)
+from bridge.wire.drop_reasons import DropReason
+from bridge.wire.fields import NIL, Origin, hashes_of, lora_name_of, medium_of
+from bridge.wire.mooncake_keys import NamedBlock, block_of, low64
+from schemas.arrays import ArrayPacker
+from schemas.errors import EventError, FrameError, PassedOverError, WireError
+from schemas.events import BlockEvent, Cleared, Removed, Stored
+from schemas.identities import Medium
+from schemas.registration import PublisherKind, Registration
+
+KIND: Final = PublisherKind("Mooncake")
+
+FIRST_NUMBER: Final = 1
+"""Of a master's batches."""
+
+_PER_SECOND: Final = 1000.0
+
+
+class _Event(WireEvent, tag_field="event_type", forbid_unknown_fields=True):
+    """What all events have."""
+
+    event_id: int | None = None
+    timestamp: int | None = None
+    type: str | None = None
+    model_name: str | None = None
+    block_size: int | None = None
+    additional_salt: str | None = None
+    lora_name: str | None = None
+    tenant_id: str | None = None
+    backend_id: str | None = None
+    medium: str | None = None
+    dp_rank: int | None = None
+
+    def check_stream(self, origin: Origin, named: NamedBlock | None = None) -> None:
+        """Raises where it is about another model, tenant or the like than the registered one."""
+        ours = origin.registration
+        if named is not None and not self.model_name and not named.is_of(ours.model_name):
+            detail = f"Expected model_name `{ours.model_name}` in the key, got: {named}"
+            raise PassedOverError(DropReason.OTHER_STREAM, detail[:200])
+        for name, got, expected in (
+            ("tenant_id", self.tenant_id, ours.tenant_id),
+            ("model_name", self.model_name, ours.model_name),
+            ("block_size", self.block_size, ours.block_size),
+            ("additional_salt", self.additional_salt, ours.additional_salt),
+        ):
+            if got and got != expected:
+                detail = f"Expected {name} `{expected}`, got: {str(got)[:80]}"
+                raise PassedOverError(DropReason.OTHER_STREAM, detail)
+
+
+class _OfObject(_Event, forbid_unknown_fields=True):
+    """What the events of objects have beyond that."""
+
+    group_id: str | int | None = None
+    object_key: str | None = None
+    connector_block_hash: str | None = None
+    cache_prefix: str | None = None
+    tp_rank: int | None = None
+    head_or_tp_rank: int | None = None
+    pcp_rank: int | None = None
+    dcp_rank: int | None = None
+    pp_rank: int | None = None
+    layer_id: int | None = None
+    seq_hashes: msgspec.Raw = NIL
+    block_hashes: msgspec.Raw = NIL
+    base_block_idx: int | None = None
+
+    def objects(self, origin: Origin) -> tuple[bytes, bytes]:
+        """What the objects are called, and the engines' hashes of their blocks, (n,) u64 LE each;
+        no hash where nothing tells it.
+
+        Raises:
+            EventError: its fields contradict one another.
+            PassedOverError: it is none of the stream.
+        """
+        named = block_of(self.object_key) if self.object_key else None
+        self.check_stream(origin, named)
+        group = (named.group if named else "") or str(self.group_id or "")
+        # Other words are of groups by which the store evicts.
+        if group.isascii() and group.isdigit() and group.strip("0"):
+            detail = f"Expected objects of cache group 0, got: {group[:80]}"
+            raise PassedOverError(DropReason.OTHER_GROUP, detail)
+        hashes = self._hashes(origin.packer)
+        if not hashes and named is not None:
+            hashes = named.hash.to_bytes(8, "little")
+        if not self.backend_id:
+            raise EventError(DropReason.MALFORMED_EVENT, "Expected a backend_id, got none")
+        owner = self.backend_id.encode() + b"\0"
+        if self.object_key:
+            if len(hashes) > 8:
+                detail = f"Expected one hash of one object, got {len(hashes) // 8}"
+                raise EventError(DropReason.BAD_HASHES, detail)
+            name = xxh3_64_intdigest(owner + self.object_key.encode())
+            return name.to_bytes(8, "little"), hashes
+        # Without keys an object is what it has.
+        names = (
+            xxh3_64_intdigest(owner + hashes[at : at + 8]).to_bytes(8, "little")
+            for at in range(0, len(hashes), 8)
+        )
+        return b"".join(names), hashes
+
+    def _hashes(self, packer: ArrayPacker) -> bytes:
+        """What the fields say of the engines' hashes; none where they say nothing."""
+        told = [
+            hashes
+            for encoded in (self.seq_hashes, self.block_hashes)
+            if bytes(encoded) != bytes(NIL) and (hashes := hashes_of(encoded, packer))
+        ]
+        if self.connector_block_hash:
+            value = low64(self.connector_block_hash)
+            if value is None:
+                detail = "Expected at least 8 bytes in hex as connector_block_hash"
+                raise EventError(
+                    DropReason.BAD_HASHES, f"{detail}, got: {self.connector_block_hash[:80]}"
+                )
+            told.append(value.to_bytes(8, "little"))
+        if len(set(told)) > 1:
+            detail = "Expected seq_hashes, block_hashes and connector_block_hash to agree"
+            raise EventError(DropReason.BAD_HASHES, f"{detail}, got {len(set(told))} different")
+        return told[0] if told else b""
+
+    def tier(self) -> Medium:
+        """Where the object is."""
+        medium = medium_of(self.medium)
+        if medium is Medium.GPU:
+            detail = f"Expected medium `cpu` or `disk`, got: {(self.medium or 'none')[:80]}"
+            raise EventError(DropReason.UNKNOWN_MEDIUM, detail)
+        return medium
+
+
+class _Stored(_OfObject, tag="stored", forbid_unknown_fields=True):
+    parent_hash: msgspec.Raw = NIL
+    token_ids: msgspec.Raw = NIL
+    parent_block_hash: msgspec.Raw = NIL
+
+    def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
+        """See `WireEvent`."""
+        names, aliases = self.objects(origin)
+        if not aliases:
+            detail = f"Expected an object that names a block, got: {(self.object_key or '')[:80]}"
+            raise PassedOverError(DropReason.NO_BLOCK, detail)
+        return Stored(
+            sequence=sequence,
+            hashes=names,
+            aliases=aliases,
+            block_size=origin.registration.block_size,
+            medium=self.tier(),
+            shared=True,
+            lora_name=lora_name_of(self.lora_name, None, origin),
+        )
+
+
+class _Removed(_OfObject, tag="removed", forbid_unknown_fields=True):
+    def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
+        """See `WireEvent`. The key is enough to tell which object is gone."""
+        names, _ = self.objects(origin)
+        return Removed(sequence=sequence, hashes=names, medium=self.tier(), shared=True)
+
+
+class _Cleared(_Event, tag="cleared", forbid_unknown_fields=True):
+    def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
+        """See `WireEvent`. A master has one backend, and a tenant's objects go at once."""
+        self.check_stream(origin)
+        return Cleared(sequence=sequence)
+
+
+_FORMS: Final = forms_of(maps=(_Stored, _Removed, _Cleared), tag_field="event_type")
+
+
+class _PoolDecoder(BatchDecoder):
+    """Batches that are numbered from 1, with times in milliseconds, and ranks that say nothing."""
+
+    def decode(self, frames: Sequence[bytes]) -> DecodedBatch:
+        """See `Source`; the first batch has the number 0, as everywhere behind the bridge."""
+        sequence, payload = read_frames(frames)
+        if sequence < FIRST_NUMBER:
+            detail = f"Expected a sequence from {FIRST_NUMBER} on, got: {sequence}"
+            raise FrameError(DropReason.SEQUENCE_RANGE, detail)
+        return super().decode([b"", (sequence - FIRST_NUMBER).to_bytes(8, "big"), payload])
+
+    def decode_run(
+        self, messages: list[list[bytes]], sequence: int, bytes_max: int
+    ) -> DecodedRun | None:
+        """See `Source`."""
+        return None
+
+    def _read(
+        self, payload: bytes, values: int, dropped: list[WireError]
+    ) -> tuple[float, Sequence[WireEvent]]:
+        time_ms, events = super()._read(payload, values, dropped)
+        return time_ms / _PER_SECOND, events
+
+    def _check_envelope(self, engine_time: float, rank: int | None, events: int) -> None:
+        super()._check_envelope(engine_time, None, events)
+
+
+def open_source(registration: Registration, packer: ArrayPacker) -> BatchDecoder:
+    """The decoder of a master's messages."""
+    return _PoolDecoder(registration, packer, forms=_FORMS)

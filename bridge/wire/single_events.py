@@ -1,0 +1,128 @@
+"""Batches whose events are read one at a time: those of publishers that send JSON, or envelopes.
+
+What is bad costs as little as in `bridge.wire.batch`, and within the same bounds: a bad event its
+own content, a batch with more than BATCH_ERRORS_MAX of them, or of more than
+SINGLE_EVENTS_BYTES_MAX, all of it.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Final
+
+import msgspec
+from xxhash import xxh3_64_intdigest
+
+from bridge.wire.batch import DecodedBatch
+from bridge.wire.drop_reasons import DropReason
+from bridge.wire.opaque import DECODING_ERRORS
+from bridge.wire.parts import parts_of
+from schemas.arrays import ArrayPacker
+from schemas.errors import BatchError, EventError
+from schemas.events import BlockEvent
+from schemas.limits import (
+    BATCH_ERRORS_MAX,
+    BATCH_EVENTS_MAX,
+    EVENT_BLOCKS_MAX,
+    PACKED_BATCH_BYTES_MAX,
+    RECORD_BYTES_MAX,
+    SINGLE_EVENTS_BYTES_MAX,
+)
+
+EventReader = Callable[[msgspec.Raw, int], Sequence[BlockEvent]]
+"""What one encoded event of a batch of that number means; raises EventError."""
+
+BatchReader = Callable[[bytes, int], tuple[float, Sequence[msgspec.Raw]]]
+"""A payload's time, Unix seconds or 0 for none, and its encoded events; raises BatchError."""
+
+_json_array: "Final[msgspec.json.Decoder[list[msgspec.Raw]]]" = msgspec.json.Decoder(
+    Annotated[list[msgspec.Raw], msgspec.Meta(max_length=BATCH_EVENTS_MAX)]
+)
+_OPENS_ARRAY: Final = b"["
+_OPENS_OBJECT: Final = b"{"
+
+
+def is_json(payload: bytes) -> bool:
+    """Whether the payload is JSON where it is anything: no batch in msgpack begins so."""
+    return payload[:1] in (_OPENS_ARRAY, _OPENS_OBJECT)
+
+
+def json_events(payload: bytes) -> list[msgspec.Raw]:
+    """The events of a payload that is one of them, or an array of them; each still encoded.
+
+    Raises:
+        BatchError: it is neither.
+    """
+    if payload[:1] == _OPENS_OBJECT:
+        return [msgspec.Raw(payload)]
+    try:
+        return _json_array.decode(payload)
+    except DECODING_ERRORS as error:
+        detail = f"Expected an event, or an array of events, in JSON: {error}"
+        raise BatchError(DropReason.UNDECODABLE, detail) from error
+
+
+def decode_singly(
+    payload: bytes,
+    sequence: int,
+    packer: ArrayPacker,
+    *,
+    read_batch: BatchReader,
+    read_event: EventReader,
+) -> DecodedBatch:
+    """The batch of this number. Cost O(bytes), of the interpreter's lock."""
+    try:
+        _check_size(payload)
+        engine_time, encoded = read_batch(payload, sequence)
+        return _decode(payload, sequence, packer, engine_time, encoded, read_event)
+    except BatchError as error:
+        alone = BatchError(error.reason, error.detail)
+        return DecodedBatch.unusable(sequence, xxh3_64_intdigest(payload), alone)
+
+
+def _check_size(payload: bytes) -> None:
+    if len(payload) > SINGLE_EVENTS_BYTES_MAX:
+        detail = f"Expected at most {SINGLE_EVENTS_BYTES_MAX} bytes, got {len(payload)}"
+        raise BatchError(DropReason.MESSAGE_TOO_LARGE, detail)
+
+
+def _decode(
+    payload: bytes,
+    sequence: int,
+    packer: ArrayPacker,
+    engine_time: float,
+    encoded: Sequence[msgspec.Raw],
+    read_event: EventReader,
+) -> DecodedBatch:
+    if len(encoded) > BATCH_EVENTS_MAX:
+        detail = f"Expected at most {BATCH_EVENTS_MAX} events, got {len(encoded)}"
+        raise BatchError(DropReason.TOO_MANY_EVENTS, detail)
+    events: list[BlockEvent] = []
+    errors: list[EventError] = []
+    for one in encoded:
+        try:
+            events += read_event(one, sequence)
+        except EventError as error:
+            errors.append(EventError(error.reason, error.detail))
+            if len(errors) > BATCH_ERRORS_MAX:
+                detail = f"Expected at most {BATCH_ERRORS_MAX} bad events; the last: {error}"
+                raise BatchError(DropReason.UNDECODABLE, detail) from error
+    digest = xxh3_64_intdigest(payload)
+    batch = DecodedBatch.of_events(sequence, digest, engine_time, events)
+    if len(batch.run) > PACKED_BATCH_BYTES_MAX:
+        detail = f"Expected at most {PACKED_BATCH_BYTES_MAX} bytes packed, got {len(batch.run)}"
+        raise BatchError(DropReason.BATCH_TOO_LARGE, detail)
+    batch.dropped.extend(errors)
+    if len(batch.run) <= RECORD_BYTES_MAX:
+        return batch
+    parts = parts_of(batch.run, batch.event_count, RECORD_BYTES_MAX, packer)
+    return batch._replace(run=b"", parts=parts) if len(parts) > 1 else batch
+
+
+def check_blocks(count: int) -> None:
+    """Raises where an event has more blocks than any may.
+
+    Raises:
+        EventError: so it is.
+    """
+    if count > EVENT_BLOCKS_MAX:
+        detail = f"Expected at most {EVENT_BLOCKS_MAX} blocks, got {count}"
+        raise EventError(DropReason.TOO_MANY_BLOCKS, detail)

@@ -1,0 +1,82 @@
+"""Options of the commands that look at segments of memory."""
+
+from collections.abc import Callable
+from functools import reduce, wraps
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+
+from bridge.memory.reading import DEFAULT_PREFIX
+from bridge.memory.watch import MemorySettings
+from reprise.cli.param_types import Amount
+from schemas import limits
+from schemas.errors import ConfigurationError
+
+R = TypeVar("R")
+Command = Callable[..., R]
+
+_OPTIONS: Final = (
+    click.option(
+        "--memory-dir",
+        envvar="REPRISE_MEMORY_DIR",
+        show_envvar=True,
+        type=click.Path(path_type=Path),
+        help="Directory of kvcached's memory segments, as /dev/shm; it is only read."
+        "  [default: none]",
+    ),
+    click.option(
+        "--memory-prefix",
+        envvar="REPRISE_MEMORY_PREFIX",
+        show_envvar=True,
+        default=DEFAULT_PREFIX,
+        show_default=True,
+        help="What the names of segments begin with; empty for any name.",
+    ),
+    click.option(
+        "--memory-period-s",
+        envvar="REPRISE_MEMORY_PERIOD_S",
+        show_envvar=True,
+        type=Amount(limits.MEMORY_PERIOD_MIN_S, limits.MEMORY_PERIOD_MAX_S),
+        default=limits.MEMORY_PERIOD_S,
+        show_default=True,
+        help="How often the segments are looked at.",
+    ),
+    click.option(
+        "--memory-host",
+        envvar="REPRISE_MEMORY_HOST",
+        show_envvar=True,
+        default="",
+        help="What this machine is called beside its segments; the same for all bridges of a"
+        " machine.  [default: its host name]",
+    ),
+)
+
+
+def memory_options(command: Command[R]) -> Command[R]:
+    """Adds the options and calls the command with `memory`: its `MemorySettings`, or None."""
+
+    @wraps(command)
+    def with_settings(
+        memory_dir: Path | None,
+        memory_prefix: str,
+        memory_period_s: float,
+        memory_host: str,
+        **arguments: Any,
+    ) -> R:
+        try:
+            memory = (
+                None
+                if memory_dir is None
+                else MemorySettings(
+                    directory=memory_dir,
+                    prefix=memory_prefix,
+                    period_s=memory_period_s,
+                    host=memory_host,
+                )
+            )
+        except ConfigurationError as error:
+            raise click.UsageError(str(error)) from error
+        return command(memory=memory, **arguments)
+
+    return reduce(lambda decorated, option: option(decorated), _OPTIONS[::-1], with_settings)

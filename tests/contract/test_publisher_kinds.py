@@ -1,0 +1,156 @@
+"""Publishers of kinds that are not like vLLM, by the messages that their released code sent: what a
+router is answered then. Registered over HTTP, and by Conductor's configuration file.
+"""
+
+import json
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import zmq
+
+from tests.contract.deployments import Deployment, Distributed, Embedded, Tenant, tenant_of
+from tests.kafka_fixtures import own_topics, settings_for
+from tests.unit.bridge.messages import captured_messages
+
+pytestmark = pytest.mark.timeout(180)
+
+PROMPT = list(range(1000, 1012))
+BLOCK = 4
+WAIT_MS = 10_000
+
+
+class Case(NamedTuple):
+    """A publisher, and what of the prompt is found after each of its messages."""
+
+    kind: str
+    version: str
+    found: list[tuple[str, int]]
+
+
+CASES = [
+    Case(
+        "TensorRT-LLM",
+        "tensorrt-llm-main-2026",
+        [("stored", 8), ("stored-child", 12), ("removed", 8), ("cleared", 0)],
+    ),
+    Case(
+        "TensorRT-LLM",
+        "tensorrt-llm-dynamo-1.6.1",
+        [("stored", 8), ("stored-child", 12), ("removed", 8), ("cleared", 0)],
+    ),
+    Case(
+        "TensorRT-LLM",
+        "tensorrt-llm-api-1.2",
+        [("created", 0), ("stored", 8), ("stored-one", 12), ("removed", 4)],
+    ),
+    Case(
+        "Dynamo",
+        "dynamo-1.6.1",
+        [("stored", 8), ("stored-child", 12), ("stored-again", 12), ("removed-last", 8)],
+    ),
+    Case("Dynamo", "dynamo-json-1.6.1", [("stored", 8), ("cleared", 0)]),
+]
+
+
+class Sender:
+    """A PUB socket that sends captured messages, each with the number of its turn."""
+
+    def __init__(self) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = self._context.socket(zmq.XPUB)
+        self._socket.bind("tcp://127.0.0.1:0")
+        self.endpoint = self._socket.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
+        self._sent = 0
+
+    def await_subscriber(self) -> None:
+        assert self._socket.poll(WAIT_MS), f"nobody has subscribed to {self.endpoint}"
+        self._socket.recv()
+
+    def send(self, frames: list[bytes]) -> None:
+        numbered = [*frames[:-2], self._sent.to_bytes(8, "big"), frames[-1]]
+        self._socket.send_multipart(numbered)
+        self._sent += 1
+
+    def close(self) -> None:
+        self._context.destroy(linger=0)
+
+
+@pytest.fixture
+def sender() -> Iterator[Sender]:
+    opened = Sender()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="module", params=["embedded", pytest.param("kafka", marks=pytest.mark.slow)])
+def deployment(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Deployment]:
+    directory = tmp_path_factory.mktemp(request.param)
+    if request.param == "embedded":
+        yield from closing(Embedded(directory))
+        return
+    kafka = request.getfixturevalue("kafka")
+    with own_topics(kafka) as prefix:
+        yield from closing(Distributed.round(settings_for(kafka, prefix), directory))
+
+
+def closing(opened: Deployment) -> Iterator[Deployment]:
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+@pytest.fixture
+def tenant(deployment: Deployment) -> Iterator[Tenant]:
+    with tenant_of(deployment, f"t-{uuid.uuid4().hex[:8]}") as tenant:
+        yield tenant
+
+
+def entry_of(case: Case, tenant: Tenant, sender: Sender) -> dict[str, object]:
+    return {
+        "endpoint": sender.endpoint,
+        "type": case.kind,
+        "modelname": "m",
+        "block_size": BLOCK,
+        "tenant_id": tenant.tenant_id,
+    }
+
+
+def check(case: Case, tenant: Tenant, sender: Sender) -> None:
+    frames = {one.name: one.frames for one in captured_messages()}
+    for name, matched in case.found:
+        sender.send(frames[f"{case.version}/{name}"])
+        tenant.await_longest(PROMPT, matched, block_size=BLOCK)
+    assert tenant.metric("reprise_bridge_dropped_total") == 0
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.version for case in CASES])
+def test_a_publisher_that_is_registered_over_http_is_followed(
+    tenant: Tenant, sender: Sender, case: Case
+) -> None:
+    body = {**entry_of(case, tenant, sender), "instance_id": "a", "dp_rank": 0}
+    status, answer = tenant.api.post("/register", body)
+    assert status == 200, answer
+    sender.await_subscriber()
+    check(case, tenant, sender)
+
+
+@pytest.mark.parametrize("case", [CASES[0], CASES[3]], ids=["tensorrt-llm", "dynamo"])
+def test_a_publisher_of_the_configuration_file_is_followed(
+    tenant: Tenant, sender: Sender, tmp_path: Path, case: Case
+) -> None:
+    config = tmp_path / "conductor_config.json"
+    entries = {"a": entry_of(case, tenant, sender)}
+    config.write_text(json.dumps({"http_server_port": 1, "kvevent_instance": entries}))
+    configured = tenant.deployment.configured(config, tmp_path)
+    try:
+        with tenant_of(configured, tenant.tenant_id) as here:
+            sender.await_subscriber()
+            check(case, here, sender)
+    finally:
+        configured.close()

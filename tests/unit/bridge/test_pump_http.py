@@ -1,0 +1,307 @@
+"""The pump over engines that say over HTTP whether they are there, and which process they are."""
+
+import time
+from typing import Final
+
+import msgspec
+import pytest
+
+from bridge import followed as followed_module
+from bridge.engine_http import watch as watch_module
+from bridge.engine_http.answers import Process
+from bridge.sequencing.anchor import Anchor
+from bridge.sockets.raw_message import RawMessage
+from schemas.answer_states import Activity, Doubt
+from schemas.identities import PublisherKey
+from schemas.limits import PROBE_FAILURES_MAX
+from schemas.positions import Cursor, ProcessMark
+from schemas.registration import Registration
+from tests.unit.bridge.messages import frames_of
+from tests.unit.bridge.pump_bench import (
+    BORN,
+    ONE,
+    PLAIN,
+    REPLAYS,
+    TWO,
+    Bench,
+    live,
+    numbers,
+    play,
+)
+
+HTTP: Final = msgspec.structs.replace(PLAIN, http_endpoint="http://127.0.0.1:8000")
+BOTH: Final = msgspec.structs.replace(REPLAYS, http_endpoint="http://127.0.0.1:8001")
+FIRST, SECOND = Process("first", BORN - 10), Process("second", BORN + 100)
+
+
+def over(link: int, sequence: int, of: PublisherKey = ONE) -> RawMessage:
+    """A batch that comes over this link."""
+    return live(sequence, of)._replace(link=link)
+
+
+def reborn(link: int, sequence: int, of: PublisherKey = ONE) -> RawMessage:
+    """One of the second process, with other bytes."""
+    batch = [BORN + 200 + sequence, [["BlockRemoved", [sequence]]], 0]
+    return RawMessage(of, frames_of(batch, sequence), 0.0, link)
+
+
+async def look(bench: Bench, times: int = 3) -> None:
+    for _ in range(times):
+        bench.pump.watch()
+        await bench.settle()
+
+
+async def link_up(bench: Bench, link: int, of: PublisherKey = ONE) -> None:
+    """The link comes up, and the pump sees it."""
+    bench.receiver.ups[of] = link
+    await look(bench, 6)
+
+
+async def live_in(bench: Bench, registration: Registration, process: Process | None) -> None:
+    """Its first three batches have come over its first link."""
+    bench.http.says = process
+    bench.receiver.ups[registration.publisher] = 1
+    await bench.begin(registration)
+    await bench.receive(*[over(1, number, registration.publisher) for number in range(3)])
+    await look(bench)
+    assert bench.sink.told(registration.publisher) == numbers(0, 2)
+
+
+def doubt(bench: Bench, of: PublisherKey = ONE) -> Doubt | None:
+    return bench.pump.followed[of].doubted.doubt
+
+
+# Restarts
+
+
+def test_an_engine_that_has_restarted_and_passed_its_old_number_is_found_out() -> None:
+    async def scene(bench: Bench) -> None:
+        await live_in(bench, HTTP, FIRST)
+        assert doubt(bench) is None
+        bench.http.says = SECOND
+        await link_up(bench, 2)
+        await bench.receive(reborn(2, 5))
+        await look(bench)
+
+    bench = play(scene)
+    assert bench.sink.told()[3:] == [
+        ("restarted", 2, -1, -1),
+        ("joined_late", 2, 0, 4),
+        *numbers(5, 5),
+    ]
+
+
+def test_what_the_new_process_can_still_replay_is_asked_for_from_its_first_batch() -> None:
+    async def scene(bench: Bench) -> None:
+        await live_in(bench, BOTH, FIRST)
+        bench.http.says = SECOND
+        bench.engine.has = {number: reborn(2, number, TWO) for number in range(6)}
+        bench.engine.asked.clear()
+        await link_up(bench, 2, TWO)
+        await bench.receive(reborn(2, 6, TWO))
+        await look(bench)
+        assert bench.engine.asked[0] == Cursor(2, -1)
+
+    assert play(scene).sink.told(TWO)[3:] == [("restarted", 2, -1, -1), *numbers(0, 6)]
+
+
+def test_what_waited_of_the_process_before_is_written_before_the_reset() -> None:
+    async def scene(bench: Bench) -> None:
+        await live_in(bench, HTTP, FIRST)
+        bench.pump.hold(ONE)
+        await bench.receive(over(1, 3))
+        bench.http.says = SECOND
+        bench.receiver.ups[ONE] = 2
+        bench.pump.begin(ONE, Anchor(Cursor(1, 2), BORN + 2))
+        await look(bench)
+        await bench.receive(reborn(2, 4))
+        await look(bench)
+
+    assert play(scene).sink.told()[3:] == [
+        *numbers(3, 3),
+        ("restarted", 2, -1, -1),
+        ("joined_late", 2, 0, 3),
+        *numbers(4, 4),
+    ]
+
+
+def test_what_came_over_a_link_between_is_of_nobody_knows_whom() -> None:
+    async def scene(bench: Bench) -> None:
+        await live_in(bench, HTTP, FIRST)
+        bench.pump.hold(ONE)
+        await bench.receive(over(2, 3), reborn(3, 0))
+        bench.http.says = SECOND
+        bench.receiver.ups[ONE] = 3
+        bench.pump.begin(ONE, Anchor(Cursor(1, 2), BORN + 2))
+        await look(bench)
+        dropped = bench.pump.sequencer.counters()[ONE].dropped
+        assert dropped["earlier_incarnation"] == 1
+
+    assert play(scene).sink.told()[3:] == [("restarted", 2, -1, -1), *numbers(0, 0)]
+
+
+def test_a_process_that_is_told_late_ends_the_incarnation_late() -> None:
+    """Its first batches follow on the old ones' numbers: until then they are doubted."""
+
+    async def scene(bench: Bench) -> None:
+        await live_in(bench, HTTP, FIRST)
+        bench.http.says = None
+        await link_up(bench, 2)
+        await bench.receive(reborn(2, 3))
+        await look(bench)
+        assert doubt(bench) is Doubt.NO_REPLAY
+        engine = bench.pump.followed[ONE].engine
+        assert engine is not None
+        bench.http.says = SECOND
+        engine.read(time.monotonic(), 2, SECOND)
+        await look(bench)
+        assert bench.pump.sequencer.cursor(ONE) == Cursor(2, -1)
+
+    told = play(scene).sink.told()
+    assert told[3:] == [*numbers(3, 3), ("restarted", 2, -1, -1)]
+
+
+def test_what_the_log_says_of_the_process_finds_a_restart_while_nobody_listened() -> None:
+    async def scene(bench: Bench) -> None:
+        bench.http.says = SECOND
+        bench.receiver.ups[ONE] = 1
+        await bench.pump.follow(HTTP)
+        anchor = Anchor(Cursor(4, 7), BORN + 7)
+        bench.pump.begin(ONE, anchor, process=ProcessMark(4, "first"))
+        await bench.settle()
+        await bench.receive(reborn(1, 9))
+        await look(bench)
+
+    assert play(scene).sink.told() == [
+        ("restarted", 5, -1, -1),
+        ("joined_late", 5, 0, 8),
+        *numbers(9, 9),
+    ]
+
+
+# The same process
+
+
+def test_the_same_process_is_confirmed_by_its_next_batch_without_a_replay_socket() -> None:
+    async def scene(bench: Bench) -> None:
+        await live_in(bench, HTTP, FIRST)
+        await link_up(bench, 2)
+        assert doubt(bench) is Doubt.NO_REPLAY, "what it sent meanwhile may be missing"
+        await bench.receive(over(2, 3))
+        await look(bench)
+        assert doubt(bench) is None
+
+    bench = play(scene)
+    assert bench.sink.told() == numbers(0, 3)
+    assert all(getattr(one, "doubted", None) is not True for one in bench.sink.records)
+
+
+def test_what_the_same_process_sent_while_its_link_was_down_is_a_gap_of_these_numbers() -> None:
+    async def scene(bench: Bench) -> None:
+        await live_in(bench, HTTP, FIRST)
+        await link_up(bench, 2)
+        await bench.receive(over(2, 6))
+
+    assert play(scene).sink.told()[3:] == [("reconnected", 1, 3, 5), *numbers(6, 6)]
+
+
+def test_without_an_answer_it_is_as_if_it_had_no_address() -> None:
+    async def scene(bench: Bench) -> None:
+        await live_in(bench, HTTP, None)
+        assert doubt(bench) is None, "its first batch came over this link"
+        await link_up(bench, 2)
+        await bench.receive(over(2, 3))
+        await look(bench)
+        assert doubt(bench) is Doubt.NO_REPLAY
+
+    assert play(scene).sink.told() == numbers(0, 3)
+
+
+def test_it_is_asked_once_for_each_link() -> None:
+    async def scene(bench: Bench) -> None:
+        await live_in(bench, HTTP, FIRST)
+        await look(bench, 10)
+        assert bench.http.asked == 1
+        await link_up(bench, 2)
+        await look(bench, 10)
+        assert bench.http.asked == 2
+
+    play(scene)
+
+
+def test_an_address_that_names_two_processes_over_one_link_is_a_doubt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watch_module, "PROCESS_AGAIN_S", 0.0)
+
+    async def scene(bench: Bench) -> None:
+        await live_in(bench, HTTP, FIRST)
+        bench.http.says = SECOND
+        await look(bench, 5)
+        assert doubt(bench) is Doubt.PROCESS_CHANGED
+        await bench.receive(over(1, 3))
+
+    assert play(scene).sink.told() == numbers(0, 3)
+
+
+# Silence
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_silent_engine_is_confirmed_for_as_long_as_it_is_there(
+    monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    monkeypatch.setattr(followed_module, "CHECK_SILENCE_S", 0.0)
+    monkeypatch.setattr(watch_module, "PROBE_AGAIN_S", 0.0)
+    monkeypatch.setattr(watch_module, "PROBE_RETRY_S", 0.0)
+
+    async def scene(bench: Bench) -> None:
+        await live_in(bench, HTTP, FIRST)
+        bench.http.there = there
+        await look(bench, 2 * PROBE_FAILURES_MAX + 2)
+        assert bench.http.probed >= PROBE_FAILURES_MAX
+        assert doubt(bench) is (None if there else Doubt.ENGINE_AWAY)
+        bench.http.there = True
+        await look(bench, 4)
+        assert doubt(bench) is None
+        assert bench.pump.followed[ONE].acting.activity is Activity.SILENT
+
+    play(scene)
+
+
+def test_an_engine_whose_replay_socket_tells_is_not_probed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(followed_module, "CHECK_SILENCE_S", 0.0)
+
+    async def scene(bench: Bench) -> None:
+        await live_in(bench, BOTH, FIRST)
+        await look(bench, 8)
+        assert bench.http.probed == 0
+
+    play(scene)
+
+
+def test_one_whose_replay_socket_is_silent_is_probed_and_told_from_one_that_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(followed_module, "CHECK_SILENCE_S", 0.0)
+    monkeypatch.setattr(watch_module, "PROBE_RETRY_S", 0.0)
+
+    async def scene(bench: Bench) -> None:
+        await live_in(bench, BOTH, FIRST)
+        followed = bench.pump.followed[TWO]
+        for _ in range(3):
+            followed.answered(time.monotonic(), 1, Doubt.REPLAY_SILENT)
+        await look(bench)
+        assert doubt(bench, TWO) is Doubt.REPLAY_SILENT
+        bench.http.there = False
+        engine = followed.engine
+        assert engine is not None
+        for _ in range(PROBE_FAILURES_MAX):
+            engine.probed(0.0, is_there=False)
+        followed.rests_until = 0.0
+        await look(bench)
+        assert doubt(bench, TWO) is Doubt.ENGINE_AWAY
+
+    play(scene)

@@ -1,0 +1,289 @@
+"""What a Mooncake master's events mean: objects, and by which hashes their blocks are found."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+from xxhash import xxh3_64_intdigest
+
+from bridge.wire import mooncake, open_source
+from bridge.wire.drop_reasons import DropReason
+from schemas.arrays import PythonArrayPacker
+from schemas.errors import FrameError, PassedOverError
+from schemas.events import BlockEvent, Cleared, Removed, Stored
+from schemas.identities import Medium
+from schemas.registration import Registration
+from tests.unit.bridge.messages import captured_messages, registration
+
+DIGEST = "1111111111111111222222222222222233333333333333339111111111111101"
+LOW64 = 0x9111111111111101
+HIGH64 = 0x1111111111111111
+KEY = f"m@tp_rank:0@pcp0@dcp0@pp_rank:0@{DIGEST}"
+TIME_MS = 1_700_000_000_250
+
+COMMON: Mapping[str, object] = {
+    "event_id": 1, "timestamp": TIME_MS, "model_name": None, "block_size": None,
+    "additional_salt": None, "lora_name": None, "tenant_id": "default", "backend_id": "pool-0",
+    "group_id": None, "medium": "cpu", "dp_rank": None, "object_key": "17", "seq_hashes": [17],
+}  # fmt: skip
+
+
+def stored(**fields: object) -> dict[str, object]:
+    more = {"base_block_idx": 0, "parent_hash": None, "token_ids": None}
+    return {**COMMON, "event_type": "stored", **more, **fields}
+
+
+def removed(**fields: object) -> dict[str, object]:
+    return {**COMMON, "event_type": "removed", "base_block_idx": None, **fields}
+
+
+def of_pool(**fields: Any) -> Registration:
+    return msgspec.structs.replace(registration(kind=mooncake.KIND), **fields)
+
+
+def decoded(
+    *events: object, pool: Registration | None = None, sequence: int = 8
+) -> tuple[list[BlockEvent], list[str]]:
+    source = open_source(pool or of_pool(), PythonArrayPacker())
+    payload = msgspec.msgpack.encode([TIME_MS, list(events), 0])
+    batch = source.decode([b"", sequence.to_bytes(8, "big"), payload])
+    assert batch.engine_time == TIME_MS / 1000
+    assert batch.sequence == sequence - 1
+    assert [type(error) is PassedOverError for error in batch.dropped] == [
+        error.reason in (DropReason.OTHER_STREAM, DropReason.OTHER_GROUP, DropReason.NO_BLOCK)
+        for error in batch.dropped
+    ]
+    return batch.events, [error.reason for error in batch.dropped]
+
+
+def name_of(object_key: str, backend: str = "pool-0") -> bytes:
+    return xxh3_64_intdigest(f"{backend}\0{object_key}".encode()).to_bytes(8, "little")
+
+
+def u64(value: int) -> bytes:
+    return value.to_bytes(8, "little")
+
+
+def is_at(event: BlockEvent) -> tuple[bytes, bytes, Medium]:
+    assert isinstance(event, Stored)
+    return event.hashes, event.aliases, event.medium
+
+
+def test_an_object_is_named_by_its_key_and_found_by_the_engines_hash() -> None:
+    expected = Stored(
+        sequence=7,
+        hashes=name_of("17"),
+        aliases=u64(17),
+        block_size=4,
+        medium=Medium.CPU,
+        shared=True,
+    )
+    assert decoded(stored()) == ([expected], [])
+    gone = Removed(sequence=7, hashes=name_of("17"), medium=Medium.DISK, shared=True)
+    assert decoded(removed(medium="disk")) == ([gone], [])
+
+
+def test_objects_of_two_backends_are_two() -> None:
+    (one, other), _ = decoded(stored(), stored(backend_id="pool-1"))
+    assert is_at(one)[0] == name_of("17") != is_at(other)[0] == name_of("17", "pool-1")
+
+
+def test_the_digest_of_the_connector_names_the_block_by_its_last_eight_bytes() -> None:
+    event = stored(object_key="any", seq_hashes=[], connector_block_hash=DIGEST)
+    (one,), _ = decoded(event)
+    assert is_at(one)[:2] == (name_of("any"), u64(LOW64))
+    assert decoded({**event, "connector_block_hash": f"0x{DIGEST.upper()}"}) == ([one], [])
+    assert decoded({**event, "seq_hashes": [LOW64]}) == ([one], [])
+
+
+@pytest.mark.parametrize("signed", [LOW64 - 2**64, LOW64])
+def test_the_older_name_of_a_hash_may_be_signed(signed: int) -> None:
+    (one,), reasons = decoded(stored(seq_hashes=[LOW64], block_hashes=[signed]))
+    assert (is_at(one)[1], reasons) == (u64(LOW64), [])
+    (alone,), _ = decoded(stored(seq_hashes=[], block_hashes=[signed]))
+    assert alone == one
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("17", 17),
+        ("0017", 17),
+        (str(2**64 - 1), 2**64 - 1),
+        ("0x11", 17),
+        ("0XfFfFfFfFfFfFfFfF", 2**64 - 1),
+        (KEY, LOW64),
+        (f"a@b@{KEY}", LOW64),
+        (f"m@tp_rank:3@pcp0@dcp1@pp_rank:2@group:0@{DIGEST}", LOW64),
+        (f"m@pcp0@dcp0@head_or_tp_rank:0@pp_rank:0@{DIGEST}", LOW64),
+        (f"m@pcp0@dcp0@head_or_tp_rank:0@{DIGEST}@31", LOW64),
+        (f"{DIGEST}_0_k", HIGH64),
+        (f"{DIGEST}_7_v", HIGH64),
+        (f"m_{DIGEST}_0_1_v", HIGH64),
+        (f"tag_m_{DIGEST}__k", HIGH64),
+    ],
+)
+def test_where_no_field_names_the_block_the_key_does(key: str, value: int) -> None:
+    (one,), reasons = decoded(stored(object_key=key, seq_hashes=[]))
+    assert (is_at(one)[:2], reasons) == ((name_of(key), u64(value)), [])
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "some/object", str(2**64), "9" * 5000, "-1", "0x", "0x1g", "17 ", "\u0661",
+        f"m@tp_rank:0@pcp0@dcp0@{DIGEST}", "m@tp_rank:0@pcp0@dcp0@pp_rank:0@abc",
+        f"m@tp_rank:0@pcp0@dcp0@pp_rank:0@{DIGEST}0", "m@tp_rank:0@pcp0@dcp0@pp_rank:0@",
+        f"@tp_rank:0@pcp0@dcp0@pp_rank:0@{DIGEST}", f"{DIGEST}_0_draft_k", f"m_{DIGEST}_0_swa_v",
+        f"m_{DIGEST[1:]}_0_k", f"{DIGEST}_k", f"{DIGEST}_0_temporal",
+    ],
+)  # fmt: skip
+def test_an_object_that_names_no_block_is_passed_over(key: str) -> None:
+    (other,), reasons = decoded(stored(object_key=key, seq_hashes=[]), stored())
+    assert (is_at(other)[1], reasons) == (u64(17), [DropReason.NO_BLOCK])
+    (gone,), reasons = decoded(removed(object_key=key, seq_hashes=[]))
+    assert (gone.hashes, reasons) == (name_of(key), [])  # type: ignore[union-attr]
+
+
+def test_without_keys_an_object_is_what_it_has() -> None:
+    (one,), _ = decoded(stored(object_key=None, seq_hashes=[17, 18]))
+    (gone,), _ = decoded(removed(object_key=None, seq_hashes=[18]))
+    assert is_at(one)[1] == u64(17) + u64(18)
+    assert is_at(one)[0][8:] == gone.hashes  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"model_name": "other"}, {"tenant_id": "other"}, {"block_size": 16},
+        {"additional_salt": "s"}, {"object_key": KEY.replace("m@", "other@")},
+        {"object_key": f"n_{DIGEST}_0_k"}, {"object_key": f"not-m_{DIGEST}_0_k"},
+    ],
+)  # fmt: skip
+def test_what_is_of_another_stream_is_passed_over(fields: dict[str, object]) -> None:
+    assert decoded(stored(**fields)) == ([], [DropReason.OTHER_STREAM])
+    assert decoded(removed(**fields)) == ([], [DropReason.OTHER_STREAM])
+
+
+def test_what_names_the_registered_stream_is_of_it() -> None:
+    named = {"model_name": "m", "tenant_id": "t", "block_size": 4, "additional_salt": "s"}
+    pool = of_pool(tenant_id="t", additional_salt="s", lora_name="adapter")
+    (one,), reasons = decoded(stored(**named), pool=pool)
+    assert isinstance(one, Stored)
+    assert (one.lora_name, reasons) == ("adapter", [])
+    (one,), _ = decoded(stored(**named, lora_name="other"), pool=pool)
+    assert isinstance(one, Stored)
+    assert one.lora_name == "other"
+
+
+def test_a_model_with_an_owner_has_no_slash_in_keys_of_sglang() -> None:
+    pool = of_pool(model_name="meta/llama")
+    key = f"tag_meta-llama_{DIGEST}_0_k"
+    (one,), reasons = decoded(stored(object_key=key, seq_hashes=[]), pool=pool)
+    assert (is_at(one)[1], reasons) == (u64(HIGH64), [])
+
+
+@pytest.mark.parametrize("group", [None, "", "0", 0, "00", f"sglang-hicache:m_{DIGEST}", "\u0661"])
+def test_group_zero_is_the_only_one_and_other_words_are_no_cache_group(group: object) -> None:
+    assert decoded(stored(group_id=group))[1] == []
+
+
+@pytest.mark.parametrize("group", ["1", "10", 1])
+def test_objects_of_other_groups_are_passed_over(group: object) -> None:
+    assert decoded(stored(group_id=group)) == ([], [DropReason.OTHER_GROUP])
+    key = f"m@tp_rank:0@pcp0@dcp0@pp_rank:0@group:{group}@{DIGEST}"
+    assert decoded(stored(object_key=key, seq_hashes=[])) == ([], [DropReason.OTHER_GROUP])
+
+
+def test_the_group_in_the_key_is_the_cache_group() -> None:
+    key = f"m@tp_rank:0@pcp0@dcp0@pp_rank:0@group:0@{DIGEST}"
+    assert decoded(stored(object_key=key, seq_hashes=[], group_id="7"))[1] == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"seq_hashes": [17], "block_hashes": [18]}, DropReason.BAD_HASHES),
+        ({"connector_block_hash": DIGEST}, DropReason.BAD_HASHES),
+        ({"connector_block_hash": "11" * 7}, DropReason.BAD_HASHES),
+        ({"connector_block_hash": "1" * 17}, DropReason.BAD_HASHES),
+        ({"connector_block_hash": "no hex"}, DropReason.BAD_HASHES),
+        ({"seq_hashes": [17, 18]}, DropReason.BAD_HASHES),
+        ({"seq_hashes": ["17"]}, DropReason.BAD_HASHES),
+        ({"medium": "gpu"}, DropReason.UNKNOWN_MEDIUM),
+        ({"medium": None}, DropReason.UNKNOWN_MEDIUM),
+        ({"medium": "tape"}, DropReason.UNKNOWN_MEDIUM),
+        ({"backend_id": None}, DropReason.MALFORMED_EVENT),
+        ({"backend_id": ""}, DropReason.MALFORMED_EVENT),
+        ({"object_key": 17}, DropReason.MALFORMED_EVENT),
+        ({"shard_of": 3}, DropReason.UNKNOWN_FIELD),
+        ({"event_type": "moved"}, DropReason.UNKNOWN_EVENT),
+        ({"lora_name": "l" * 2000}, DropReason.NAME_TOO_LONG),
+    ],
+)
+def test_what_cannot_be_used_is_a_loss_and_costs_nobody_else(
+    fields: dict[str, object], reason: DropReason
+) -> None:
+    (other,), reasons = decoded(stored(**fields), stored())
+    assert (is_at(other)[1], reasons) == (u64(17), [reason])
+
+
+def test_a_master_that_clears_holds_nothing() -> None:
+    fields = ("event_id", "timestamp", "tenant_id", "backend_id", "medium", "dp_rank", "model_name")
+    event = {**{name: COMMON[name] for name in fields}, "event_type": "cleared"}
+    assert decoded(event) == ([Cleared(sequence=7)], [])
+    assert decoded({**event, "tenant_id": "other"}) == ([], [DropReason.OTHER_STREAM])
+
+
+def test_ranks_say_nothing() -> None:
+    source = open_source(of_pool(dp_rank=3), PythonArrayPacker())
+    payload = msgspec.msgpack.encode([TIME_MS, [stored(dp_rank=1)], 2])
+    batch = source.decode([b"", (1).to_bytes(8, "big"), payload])
+    assert (batch.event_count, batch.dropped) == (1, [])
+
+
+def test_numbers_begin_at_one() -> None:
+    source = open_source(of_pool(), PythonArrayPacker())
+    with pytest.raises(FrameError, match="from 1 on"):
+        source.decode([b"", bytes(8), msgspec.msgpack.encode([TIME_MS, [], 0])])
+    assert source.decode_run([[b"", (1).to_bytes(8, "big"), b""]], 0, 1000) is None
+
+
+def meant(captured: list[object]) -> list[tuple[object, ...]]:
+    """An independent reading of captured events, in the words of `test_captured_objects`."""
+    found: list[tuple[object, ...]] = []
+    for event in captured:
+        assert isinstance(event, dict)
+        key, kind = event.get("object_key", ""), event["event_type"]
+        if "other@" in key or event["tenant_id"] != "default" or "group:1" in key:
+            continue
+        if kind == "cleared":
+            found.append((kind,))
+        elif kind == "removed":
+            found.append((kind, name_of(key), event["medium"]))
+        elif key != "some/other/object":
+            digest = next((part for part in key.split("@") if len(part) == len(DIGEST)), "")
+            value = int(digest[-16:], 16) if digest else int(key, 0)
+            found.append((kind, name_of(key), event["medium"], value))
+    return found
+
+
+CAPTURED = [one for one in captured_messages() if one.kind == mooncake.KIND]
+
+
+@pytest.mark.parametrize("captured", CAPTURED, ids=[one.name for one in CAPTURED])
+def test_captured_objects(captured: Any) -> None:
+    batch = open_source(of_pool(), PythonArrayPacker()).decode(captured.frames)
+    got: list[tuple[object, ...]] = []
+    for event in batch.events:
+        match event:
+            case Stored():
+                alias = int.from_bytes(event.aliases, "little")
+                got.append(("stored", event.hashes, event.medium.lower(), alias))
+            case Removed():
+                got.append(("removed", event.hashes, event.medium.lower()))
+            case Cleared():
+                got.append(("cleared",))
+    assert got == meant(captured.decoded[1])
+    assert batch.engine_time == captured.decoded[0] / 1000

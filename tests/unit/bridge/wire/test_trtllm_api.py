@@ -1,0 +1,214 @@
+"""What `LLM.get_kv_cache_events()` gives, forwarded as JSON."""
+
+import json
+from typing import Any
+
+import pytest
+
+from bridge.wire import single_events
+from bridge.wire.batch import DecodedBatch
+from bridge.wire.drop_reasons import DropReason
+from bridge.wire.trtllm import KIND, open_source
+from schemas.arrays import PythonArrayPacker
+from schemas.errors import BatchError
+from schemas.events import BlockEvent, Removed, Stored, extra_key
+from schemas.identities import Medium
+from schemas.limits import BATCH_ERRORS_MAX, SINGLE_EVENTS_BYTES_MAX
+from tests.unit.bridge.messages import registration
+
+LEVELS = (Medium.GPU, Medium.CPU, Medium.DISK)
+
+
+class Publisher:
+    def __init__(self, dp_rank: int = 0) -> None:
+        registered = registration(kind=KIND, dp_rank=dp_rank)
+        self._source = open_source(registered, PythonArrayPacker())
+
+    def decode(self, document: object) -> DecodedBatch:
+        payload = document if isinstance(document, bytes) else json.dumps(document).encode()
+        return self._source.decode([b"", (9).to_bytes(8, "big"), payload])
+
+    def events(self, *data: dict[str, Any], **fields: object) -> list[BlockEvent]:
+        batch = self.decode([event(one, **fields) for one in data])
+        assert batch.dropped == []
+        return batch.events
+
+
+def event(data: dict[str, Any], **fields: object) -> dict[str, Any]:
+    return {"event_id": 1, "data": data, **fields}
+
+
+def block(value: object, tokens: list[int], **fields: object) -> dict[str, Any]:
+    unique = [{"type": "unique_token", "token_id": token, "token_extra_id": 0} for token in tokens]
+    return {"type": "stored_block", "block_hash": value, "tokens": unique, **fields}
+
+
+def token_of(*, extra: int) -> dict[str, Any]:
+    """A block of one token with an extra id."""
+    return {"block_hash": 7, "tokens": [{"token_id": 1, "token_extra_id": extra}]}
+
+
+def stored(*blocks: dict[str, Any], parent: object = None, **fields: object) -> dict[str, Any]:
+    return {"type": "stored", "parent_hash": parent, "blocks": list(blocks), **fields}
+
+
+def u64s(*values: int) -> bytes:
+    return b"".join(value.to_bytes(8, "little") for value in values)
+
+
+def u32s(*values: int) -> bytes:
+    return b"".join(value.to_bytes(4, "little") for value in values)
+
+
+def test_blocks_of_one_size_and_level_are_one_chain() -> None:
+    data = stored(block(7, [1, 2]), block(8, [3, 4]), parent=6, lora_name="ad")
+    assert Publisher().events(data) == [
+        Stored(
+            sequence=9,
+            hashes=u64s(7, 8),
+            tokens=u32s(1, 2, 3, 4),
+            parent=6,
+            block_size=2,
+            lora_name="ad",
+        )
+    ]
+
+
+def test_a_partial_block_and_one_on_another_level_follow_on_the_one_before() -> None:
+    blocks = block(7, [1, 2]), block(8, [3, 4], cache_level=1), block(9, [5], cache_level=1)
+    common: Any = {"sequence": 9}
+    assert Publisher().events(stored(*blocks)) == [
+        Stored(hashes=u64s(7), tokens=u32s(1, 2), block_size=2, **common),
+        Stored(
+            hashes=u64s(8), tokens=u32s(3, 4), block_size=2, parent=7, medium=Medium.CPU, **common
+        ),
+        Stored(hashes=u64s(9), tokens=u32s(5), block_size=1, parent=8, medium=Medium.CPU, **common),
+    ]
+
+
+def test_a_removal_names_no_level_so_the_block_is_gone_from_all() -> None:
+    data = {"type": "removed", "block_hashes": [7, 8]}
+    assert Publisher().events(data) == [
+        Removed(sequence=9, hashes=u64s(7, 8), medium=medium) for medium in LEVELS
+    ]
+
+
+def test_a_block_that_changes_its_level_is_never_on_none() -> None:
+    level = {"type": "event_diff", "new_value": 1, "old_value": 0}
+    data = {"type": "updated", "block_hash": 7, "cache_level": level}
+    assert Publisher().events(data) == [
+        Stored(sequence=9, hashes=u64s(7), medium=Medium.CPU),
+        Removed(sequence=9, hashes=u64s(7)),
+    ]
+
+
+def test_a_new_priority_and_a_new_pool_say_nothing_of_blocks() -> None:
+    priority = {"type": "event_diff", "new_value": 1, "old_value": 0}
+    updated = {"type": "updated", "block_hash": 7, "cache_level": None, "priority": priority}
+    assert Publisher().events(updated) == []
+    assert Publisher().events({"type": "created", "num_blocks_per_cache_level": [9]}) == []
+
+
+def test_windows_below_the_largest_are_sparse() -> None:
+    publisher = Publisher()
+    created = {"type": "created", "num_blocks_per_cache_level": [9, 9]}
+    publisher.events(created, window_size=4096)
+    publisher.events(created, window_size=512)
+    (small,) = publisher.events(stored(block(7, [1])), window_size=512)
+    (large,) = publisher.events(stored(block(7, [1])), window_size=4096)
+    (unnamed,) = publisher.events(stored(block(7, [1])), window_size=8192)
+    assert isinstance(small, Stored)
+    assert isinstance(large, Stored)
+    assert isinstance(unnamed, Stored)
+    kinds = (small.spec_kind, large.spec_kind, unnamed.spec_kind)
+    assert kinds == ("sliding_window", "", "")
+    assert publisher.events({"type": "removed", "block_hashes": [7]}, window_size=512) == []
+
+
+def test_what_is_no_token_enters_the_hash_of_its_block() -> None:
+    salted = block(7, [1], cache_salt="s")
+    segment = {"type": "mm_key", "hash": "ab", "start_offset": 3}
+    image = block(8, [1], mm_keys=[segment], cache_salt="s")
+    image["tokens"] = [{"token_id": "a3"}]
+    tuned = block(9, [1])
+    tuned["tokens"] = [{"token_id": 5, "token_extra_id": 4}]
+    (only,) = Publisher().events(stored(salted, image, tuned))
+    assert isinstance(only, Stored)
+    assert only.tokens == u32s(1, 0, 5)
+    keys = extra_key(["s"]), extra_key([["ab", 3], ["a3", 0]]), extra_key([[4, 0]])
+    assert only.extra_keys == keys
+
+
+def test_hashes_are_numbers_or_their_digits() -> None:
+    data = {"type": "removed", "block_hashes": [2**64 - 1, -1, "00ff", "ab" * 24 + "00" * 7 + "05"]}
+    (removed, *_) = Publisher().events(data)
+    assert isinstance(removed, Removed)
+    assert removed.hashes == u64s(2**64 - 1, 2**64 - 1, 255, 5)
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (event({"type": "removed", "block_hashes": [2**64]}), DropReason.BAD_HASHES),
+        (event({"type": "removed", "block_hashes": ["text"]}), DropReason.BAD_HASHES),
+        (event({"type": "removed", "block_hashes": [1], "later": 1}), DropReason.MALFORMED_EVENT),
+        (event({"type": "moved"}), DropReason.MALFORMED_EVENT),
+        (event(stored(block(7, [1], cache_level=3))), DropReason.UNKNOWN_MEDIUM),
+        (event(stored(block(7, [2**32]))), DropReason.MALFORMED_EVENT),
+        (event({"type": "created"}, attention_dp_rank=1), DropReason.RANK_MISMATCH),
+        (event({"type": "removed", "block_hashes": ["-1"]}), DropReason.BAD_HASHES),
+        (event({"type": "removed", "block_hashes": ["1_0"]}), DropReason.BAD_HASHES),
+        (event({"type": "removed", "block_hashes": [""]}), DropReason.BAD_HASHES),
+        (event(stored(token_of(extra=2**64))), DropReason.BAD_EXTRA_KEYS),
+        (event(stored(block(7, [1]), parent="x")), DropReason.BAD_HASHES),
+        (5, DropReason.MALFORMED_EVENT),
+    ],
+)
+def test_a_bad_event_costs_itself_only(bad: object, reason: str) -> None:
+    good = event({"type": "removed", "block_hashes": [7]})
+    batch = Publisher().decode([bad, good])
+    assert len(batch.events) == len(LEVELS)
+    assert [error.reason for error in batch.dropped] == [reason]
+
+
+def test_an_event_of_the_registered_rank_is_used() -> None:
+    data = {"type": "removed", "block_hashes": [7]}
+    assert Publisher(dp_rank=1).events(data, attention_dp_rank=1)
+    assert Publisher(dp_rank=1).events(data)
+
+
+@pytest.mark.parametrize("payload", [b"[", b"{", b'{"event_id":1}', b"[1", b"[" * 100_000])
+def test_what_is_no_event_is_one_error(payload: bytes) -> None:
+    batch = Publisher().decode(payload)
+    assert (batch.sequence, batch.events, len(batch.dropped)) == (9, [], 1)
+
+
+def test_a_payload_of_many_bad_events_is_undecodable() -> None:
+    batch = Publisher().decode([1] * (BATCH_ERRORS_MAX + 1))
+    assert [error.reason for error in batch.dropped] == [DropReason.UNDECODABLE]
+    assert len(Publisher().decode([1] * BATCH_ERRORS_MAX).dropped) == BATCH_ERRORS_MAX
+
+
+def test_bounds_are_of_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = Publisher().decode(b"[" + b" " * SINGLE_EVENTS_BYTES_MAX + b"]")
+    assert [error.reason for error in batch.dropped] == [DropReason.MESSAGE_TOO_LARGE]
+    two = [event({"type": "removed", "block_hashes": [7, 8]})] * 2
+    for name, bound, reason in (
+        ("BATCH_EVENTS_MAX", 1, DropReason.TOO_MANY_EVENTS),
+        ("PACKED_BATCH_BYTES_MAX", 50, DropReason.BATCH_TOO_LARGE),
+        ("EVENT_BLOCKS_MAX", 1, DropReason.TOO_MANY_BLOCKS),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(single_events, name, bound)
+            batch = Publisher().decode(two)
+            assert {error.reason for error in batch.dropped} == {reason}
+            assert batch.events == []
+            assert isinstance(batch.dropped[0], BatchError) == (name != "EVENT_BLOCKS_MAX")
+
+
+def test_a_large_batch_is_cut_into_parts_that_say_the_same() -> None:
+    blocks = [block(number, [number % 7] * 64) for number in range(400)]
+    batch = Publisher().decode([event(stored(*blocks))])
+    assert len(batch.parts) > 1
+    hashes = b"".join(one.hashes for one in batch.events if isinstance(one, Stored))
+    assert hashes == u64s(*range(400))

@@ -1,0 +1,84 @@
+"""What a pool is to whoever asks: one service, no instance, a part of what every instance has."""
+
+import msgspec
+import pytest
+
+from query_api.table_view import TableView
+from schemas.answer_states import AnswerState
+from schemas.identities import PublisherKey
+from schemas.positions import Confirmation, PublisherState
+from schemas.registration import Registration
+from streams.kernel import open_kernel
+from streams.table.scope_states import ScopeStates, Source
+from tests.building import SCOPE, registration
+
+POOL = registration("pool", kind="Mooncake", port=7000)
+MEMBERS = [
+    msgspec.structs.replace(POOL, instance_id=f"pool#{number}", pool="pool") for number in range(3)
+]
+ENGINE = registration("a")
+
+
+class Shown:
+    """A table in which these are registered, and confirmed where nothing else is said."""
+
+    def __init__(self, *registrations: Registration) -> None:
+        self.states = ScopeStates()
+        self.publishers: dict[PublisherKey, PublisherState] = {}
+        kernel = open_kernel(1, name="reference")
+        self.view = TableView(
+            kernel=lambda: kernel,
+            publishers=lambda: self.publishers,
+            registrations=lambda: registrations,
+            positions=tuple,
+            states=lambda: self.states,
+            fresh_until=lambda: {Source(0, "bridge"): 10.0},
+            stale_at=lambda: 10.0,
+            clock=lambda: 1.0,
+        )
+        for one in registrations:
+            self.states.register(one.publisher, True)
+            self.states.list(one.publisher, True)
+            self.put(one, sequence=7)
+
+    def put(self, one: Registration, *, sequence: int, degraded: int | None = None) -> None:
+        said = Confirmation("bridge", "", 0.5)
+        state = PublisherState(
+            incarnation=1, sequence=sequence, degraded_since=degraded, confirmation=said
+        )
+        self.publishers[one.publisher] = state
+        self.states.put(one.publisher, state)
+
+
+@pytest.fixture
+def shown() -> Shown:
+    return Shown(ENGINE, *MEMBERS)
+
+
+def test_a_pool_is_one_service_as_it_was_registered(shown: Shown) -> None:
+    found = {one.registration.instance_id: one.registration for one in shown.view.services()}
+    assert found == {"a": ENGINE, "pool": POOL}
+
+
+def test_a_pool_is_as_far_as_the_member_that_is_least_far(shown: Shown) -> None:
+    shown.put(MEMBERS[1], sequence=3)
+    [service] = [one for one in shown.view.services() if one.registration == POOL]
+    assert (service.state.sequence, service.standing.state) == (3, AnswerState.EXACT)
+
+
+def test_a_pool_is_as_bad_as_its_worst_member(shown: Shown) -> None:
+    shown.put(MEMBERS[1], sequence=3)
+    shown.put(MEMBERS[2], sequence=9, degraded=2)
+    [service] = [one for one in shown.view.services() if one.registration == POOL]
+    assert (service.state.sequence, service.standing.state) == (9, AnswerState.DEGRADED)
+
+
+def test_a_pool_is_no_instance_and_what_it_lacks_every_instance_lacks(shown: Shown) -> None:
+    def standings() -> dict[str, AnswerState]:
+        found = shown.view.instance_standings(SCOPE)
+        return {name: one.state for name, one in found.items()}
+
+    assert standings() == {"a": AnswerState.EXACT}
+    shown.put(MEMBERS[0], sequence=9, degraded=2)
+    assert standings() == {"a": AnswerState.DEGRADED}
+    assert shown.view.verdict(SCOPE).state is AnswerState.DEGRADED
