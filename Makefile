@@ -17,9 +17,10 @@ NATIVE := streams/kernel/native
 NATIVE_SOURCES := $(wildcard $(NATIVE)/Cargo.toml $(NATIVE)/src/*.rs $(NATIVE)/*/Cargo.toml $(NATIVE)/*/src/*.rs)
 ARGS ?=
 DYNAMO ?= ai-dynamo-runtime==1.6.1
+LMCACHE ?= lmcache==0.5.6
 JOBS ?= 3
 
-.PHONY: help run install test fuzz losses check fmt bench bench-check peers engines publishers plots mutants kafka clean
+.PHONY: help run install test fuzz losses check fmt bench bench-check peers lmcache engines publishers plots mutants kafka clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -77,6 +78,20 @@ peers: .make/peers ## install what we are measured beside, in an environment of 
 	@.make/dynamo.new/bin/pip install --quiet --disable-pip-version-check "$(DYNAMO)"
 	@mv .make/dynamo.new .make/dynamo
 	@touch .make/peers
+
+lmcache: .make/lmcache ## install LMCache's worker code, which its tests run where they find it
+
+# Its own requirements bring torch, of which the worker uses names only.
+.make/lmcache:
+	@[ -n "$(PYTHON)" ] || { echo "Expected Python 3.11 to 3.13 on the PATH, found none: install one, or name it with PYTHON=..."; exit 1; }
+	@mkdir -p .make
+	@echo "==> installing $(LMCACHE), whose worker code is tried"
+	@rm -rf .make/lmcache .make/lmcache.new
+	@"$(PYTHON)" -m venv .make/lmcache.new
+	@.make/lmcache.new/bin/pip install --quiet --disable-pip-version-check \
+	  cachetools msgspec prometheus_client pyyaml pyzmq requests sortedcontainers
+	@.make/lmcache.new/bin/pip install --quiet --disable-pip-version-check --no-deps "$(LMCACHE)"
+	@mv .make/lmcache.new .make/lmcache
 
 engines: .make/dev ## fetch the publishers of released engines, one file of each package
 	$(BIN)/python -m devtools.publishers fetch

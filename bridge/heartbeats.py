@@ -15,8 +15,8 @@ from typing import Protocol
 
 import msgspec
 
-from bridge.followed import Acting, Doubted, Followed, Said
-from bridge.ports import Watched
+from bridge.followed import Acting, Doubted, Said
+from bridge.ports import Reported, Watched
 from schemas.answer_states import Activity, Doubt
 from schemas.identities import PublisherKey, StreamKey
 from schemas.limits import (
@@ -58,7 +58,7 @@ class _Partition:
     """
 
     def __init__(self) -> None:
-        self.followed: dict[PublisherKey, Followed] = {}
+        self.followed: dict[PublisherKey, Reported] = {}
         self.released: dict[PublisherKey, None] = {}
         self.complete_at = 0.0
 
@@ -85,7 +85,7 @@ class Heartbeats:
 
     def partitions(self) -> list[int]:
         """Those for which there may be something to say, as of now. Cost O(publishers)."""
-        groups: dict[int, dict[PublisherKey, Followed]] = {}
+        groups: dict[int, dict[PublisherKey, Reported]] = {}
         for publisher, followed in self._pump.followed.items():
             number = self._partition_of(publisher.stream)
             groups.setdefault(number, {})[publisher] = followed
@@ -93,7 +93,7 @@ class Heartbeats:
             self._regroup(number, groups.get(number, {}))
         return list(self._partitions)
 
-    def _regroup(self, number: int, followed: Mapping[PublisherKey, Followed]) -> None:
+    def _regroup(self, number: int, followed: Mapping[PublisherKey, Reported]) -> None:
         partition = self._partitions.setdefault(number, _Partition())
         for publisher in partition.followed:
             if publisher not in followed:
@@ -196,10 +196,10 @@ def _said(report: Report) -> Said:
     return Said(doubted, acting, report.process)
 
 
-def _confirmed(followed: Mapping[PublisherKey, Followed]) -> dict[PublisherKey, Followed]:
+def _confirmed(followed: Mapping[PublisherKey, Reported]) -> dict[PublisherKey, Reported]:
     return {publisher: one for publisher, one in followed.items() if one.doubted.doubt is None}
 
 
-def _as_of(confirmed: Mapping[PublisherKey, Followed], now: float) -> float:
+def _as_of(confirmed: Mapping[PublisherKey, Reported], now: float) -> float:
     """As of when all of them had been received; now where there are none."""
     return min((one.as_of for one in confirmed.values()), default=now)

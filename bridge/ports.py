@@ -1,9 +1,9 @@
 """What the pump needs of what stands round it: who receives, who replays, where records go."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from bridge.followed import Followed
+from bridge.followed import Doubted, Said
 from bridge.sequencing.replay_client import Emit
 from schemas.answer_states import Doubt
 from schemas.identities import PublisherKey
@@ -108,11 +108,48 @@ class Receiver(Protocol):
         ...
 
 
+class Reported(Protocol):
+    """A publisher of which heartbeats report; see `Followed`.
+
+    Attributes:
+        said: what was last written of it into the log.
+    """
+
+    said: Said | None
+
+    @property
+    def doubted(self) -> Doubted:
+        """Why it is not confirmed, or None; and since when."""
+        ...
+
+    @property
+    def as_of(self) -> float:
+        """Where it is confirmed: as of when the log, or what waits for it, has all of it."""
+        ...
+
+    @property
+    def has_news(self) -> bool:
+        """Whether something is to be said of it that has not been written."""
+        ...
+
+    @property
+    def says(self) -> Said:
+        """What there is to say of it."""
+        ...
+
+
 class Watched(Protocol):
     """Who follows publishers and looks at them; the pump."""
 
-    followed: dict[PublisherKey, Followed]
-    watched_at: float
+    @property
+    def followed(self) -> Mapping[PublisherKey, Reported]:
+        """The publishers."""
+        ...
+
+    @property
+    def watched_at(self) -> float:
+        """When all of them were last looked at, monotonic seconds."""
+        ...
 
     def has_waiting(self, publisher: PublisherKey) -> bool:
         """Whether records of it have not reached the log, and a later record may be there first."""

@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from bridge.lmcache.settings import LmcacheSettings
 from bridge.memory.watch import MemorySettings
 from query_api.http.wire import Wire
 from schemas import limits
@@ -39,6 +40,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         history_bytes: how much of the past is kept for `as_of`; 0 for none.
         audit_rate: the share of answers that is kept to be proven, from 0 to 1.
         only_exact: whether queries leave out instances that are not `exact`.
+        lmcache: serves LMCache's workers as their controller; None: it does not.
         memory: where segments of memory are; None for nowhere.
     """
 
@@ -56,6 +58,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     history_bytes: int = limits.HISTORY_BYTES
     audit_rate: float = 0.0
     only_exact: bool = False
+    lmcache: LmcacheSettings | None = None
     memory: MemorySettings | None = None
 
     def __post_init__(self) -> None:

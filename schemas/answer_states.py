@@ -50,6 +50,8 @@ class Doubt(StrEnum):
     ENGINE_AWAY = "engine_away"  # its link is up, and its HTTP address does not answer
     PROCESS_CHANGED = "process_changed"  # its HTTP address names another process over the same link
     SPOOLED = "spooled"  # its records wait on the bridge's disk
+    NOT_SYNCED = "not_synced"  # what an LMCache worker holds is not known, or not known any more
+    WORKER_SILENT = "worker_silent"  # an LMCache worker's heartbeats stay away
     NOT_FOLLOWED = "not_followed"  # no bridge follows it
     NO_HEARTBEAT = "no_heartbeat"  # its bridge has not been heard of, or is far behind
 

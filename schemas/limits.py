@@ -307,6 +307,50 @@ CURSOR_NOTE_BEHIND_RECORDS_MAX: Final = 20_000  # an older one makes a takeover 
 CURSOR_NOTES_MAX: Final = 262_144  # of all publishers ever; reason="too_many"
 COMMANDS_MAX: Final = 2 * PUBLISHERS_MAX  # waiting for their turn: reprise_refused_commands_total
 
+# lmcache: the controller's sockets, which anybody who reaches them may write to. What is above a
+# bound is dropped: reprise_lmcache_dropped_total with the reason that is given.
+LMCACHE_MESSAGE_BYTES_MAX: Final = 16 * MIB  # of one frame; libzmq drops the link of a larger one
+LMCACHE_PARTS_MAX: Final = 1024  # of a PUSH message; a worker sends 50: reason="too_many_parts"
+LMCACHE_OPERATIONS_MAX: Final = 262_144  # of one message: reason="too_many_operations"
+LMCACHE_HASHES_MAX: Final = 65_536  # of one look-up; the rest of a prompt counts as a miss
+LMCACHE_QUEUE_MESSAGES: Final = 64  # of a link in libzmq; beyond, its worker keeps them
+LMCACHE_LINKS_MAX: Final = 2048  # of each socket: the newest is closed, reason="too_many_links"
+LMCACHE_LINK_BYTES: Final = 32 * MIB  # of a link in libzmq: it is closed, "endless_message"
+LMCACHE_WORKERS_MAX: Final = 1024  # an ErrorMsg; reason="too_many_workers"
+LMCACHE_LOCATIONS_MAX: Final = 16  # of a worker: reason="too_many_locations"
+LMCACHE_KEYS_MAX: Final = 4_194_304  # of all workers, some 80 bytes each: reason="too_many_keys"
+LMCACHE_FULL_RATIO: Final = 0.9  # of them: then nobody is asked for a full sync
+LMCACHE_WORKER_KEYS_MAX: Final = 2_097_152  # of one full sync, which is refused above it
+LMCACHE_SYNC_BATCHES_MAX: Final = 65_536  # the same
+LMCACHE_SYNCS_AT_ONCE_MAX: Final = 16  # workers asked at once: as many caches are frozen
+LMCACHE_MISSING_NAMED_MAX: Final = 1024  # batches that one answer names as missing
+LMCACHE_SYNC_START_S: Final = 15.0  # for a worker to begin, which it delays by up to 5 s
+LMCACHE_SYNC_AGAIN_MAX_S: Final = 300.0  # between two requests; it doubles with each that failed
+LMCACHE_SYNC_IDLE_S: Final = 20.0  # without a batch: the cache is released, whole or not
+LMCACHE_HELD_S: Final = 60.0  # what a worker sends waits so long for its full sync
+LMCACHE_UNHEARD_S: Final = 15.0  # a worker that has pushed nothing for so long since its link is
+LMCACHE_WORKER_S: Final = 300.0  # without a sign of life: forgotten, as LMCache's controller does
+LMCACHE_BEATS_LATE: Final = 3.0  # of a worker's own interval, and then it is silent
+LMCACHE_BEAT_LATE_MIN_S: Final = 5.0  # however short that is
+LMCACHE_TURN_MESSAGES: Final = 256  # pushed, before requests are looked at again
+LMCACHE_TURN_S: Final = 0.005  # the same in time: what an answer may wait
+LMCACHE_TURN_REQUESTS: Final = 256  # answered before what was pushed is looked at
+LMCACHE_LOOK_S: Final = 0.1  # between two looks at links, silences and time-outs
+LMCACHE_HANDSHAKE_MS: Final = 5_000  # of ZMTP, for whoever connects
+LMCACHE_BATCH_KEYS: Final = 4096  # of one batch in the log: 32 KiB of a record
+LMCACHE_WAITING_BYTES_MAX: Final = 64 * MIB  # of records on their way to the log's loop
+LMCACHE_NOTE_S: Final = 1.0  # between two notes of who is there, for the next run
+LMCACHE_STOP_S: Final = 2.0  # for the sockets' thread to end, or to answer
+LMCACHE_TOPIC_BATCHES_MAX: Final = 4096  # of one value of LMCache's topic: reason="malformed"
+LMCACHE_TOPIC_HASH_CHARS: Final = 256  # of a chunk's hash in it: reason="malformed_batch"
+LMCACHE_TOPIC_PLACES_MAX: Final = 16  # backends and groups of one chunk that are told apart
+LMCACHE_TOPIC_VALUES: Final = 64  # taken of the topic before others have their turn
+LMCACHE_TOPIC_POLL_MS: Final = 200  # for more of them to come
+LMCACHE_TOPIC_END_S: Final = 1.0  # so often it is asked where the topic ends
+LMCACHE_TOPIC_RETRY_S: Final = 5.0  # at most, between two attempts to reach its brokers
+LMCACHE_SERVER_SILENT_S: Final = 60.0  # without a batch, a server is not known to be there
+LMCACHE_STATE_BYTES_MAX: Final = 16 * MIB  # of the file that names the workers of the last run
+
 # ====================================================================================== streams
 
 # log: the embedded one.

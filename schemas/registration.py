@@ -19,12 +19,23 @@ from schemas.identities import (
     Text,
 )
 from schemas.limits import KIND_CHARS_MAX, NAME_BYTES_MAX, POOL_NAMES_TRIED, PUBLISHERS_MAX
-from schemas.positions import LogOffset
+from schemas.positions import LogOffset, Seconds
 
 PublisherKind = NewType("PublisherKind", str)
 """The wire protocol of a publisher, as Mooncake's `/register` spells it: `vLLM`, `SGLang`;
 others as their makers do: `TensorRT-LLM`, `Dynamo`. Each
-is a module of `bridge/wire/`.
+is a module of `bridge/wire/`, but for those of `SELF_REGISTERED`.
+"""
+
+LMCACHE: Final = PublisherKind("LMCache")
+"""A worker of LMCache, which connects to the bridge as to LMCache's own controller."""
+
+LMCACHE_TOPIC: Final = PublisherKind("LMCache-MP")
+"""A server of LMCache's multi-process mode, which writes a Kafka topic of its own."""
+
+SELF_REGISTERED: Final = frozenset({LMCACHE, LMCACHE_TOPIC})
+"""Kinds that are nowhere registered by a client: their bridge writes into the log that they are
+there, once it has heard of them, and the registry knows nothing of them.
 """
 
 
@@ -54,6 +65,8 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         endpoint: ZMQ address of the PUB socket, e.g. `tcp://10.0.0.7:5557`; or a base URL of the
             engine's HTTP server, e.g. `http://10.0.0.7:8000`, which says where it publishes.
         replay_endpoint: ZMQ address of the ROUTER socket that replays, or "".
+        peer_url: where an LMCache worker gives its blocks to others of its kind, or "".
+        registered_at: when a publisher that registered itself did so, Unix seconds; 0 for others.
         http_endpoint: base URL of the engine's HTTP server, e.g. `http://10.0.0.7:8000`, or "".
         lora_name: the adapter of events that name none; "" for the base model.
         memory_segment: the segment that says what the engine's cache takes (`schemas.memory`): its
@@ -77,6 +90,8 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     http_endpoint: Text = ""
     kv_cache_report_mode: ReportMode = ""
     hash_profile: HashProfile | None = None
+    peer_url: Text = ""
+    registered_at: Seconds = 0.0
     memory_segment: Text = ""
     pool: Text = ""
 

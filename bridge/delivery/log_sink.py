@@ -74,6 +74,7 @@ class LogSink:
     ) -> None:
         self.dropped: Counter[tuple[PublisherKey, str]] = Counter()
         self.waiting_bytes = 0
+        self._lost: dict[PublisherKey, None] = {}  # by drops since `take_lost`
         self._log = log
         self._on_appended = on_appended
         self._on_failure = on_failure
@@ -142,6 +143,15 @@ class LogSink:
         """See `RecordSink`: until nothing waits."""
         await self._free.wait()
 
+    def take_lost(self) -> list[PublisherKey]:
+        """The publishers of which records were dropped since the last call; none while others wait
+        for the disk.
+        """
+        if self._waiting:
+            return []
+        lost, self._lost = self._lost, {}
+        return list(lost)
+
     async def idle(self) -> None:
         """See `RecordSink`."""
         end = time.monotonic() + BULK_IDLE_WAIT_S
@@ -182,6 +192,7 @@ class LogSink:
             room_bytes -= len(encoded)
             if room_bytes < 0:
                 self.dropped[record.publisher, LOG_FULL] += 1
+                self._lost[record.publisher] = None
             else:
                 kept.append(encoded)
         if kept:

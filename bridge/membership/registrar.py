@@ -13,7 +13,7 @@ After a restart each registered publisher goes through steps 2 and 4, from its c
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 from bridge.ports import RecordSink
@@ -23,7 +23,7 @@ from schemas.errors import NotRegisteredError, RegistrationError
 from schemas.identities import PublisherKey
 from schemas.positions import PublisherState
 from schemas.records import RegisteredRecord, UnregisteredRecord
-from schemas.registration import Registration, is_new
+from schemas.registration import SELF_REGISTERED, Registration, is_new
 
 _logger = logging.getLogger(__name__)
 
@@ -56,6 +56,7 @@ class Registrar:
         sink: the pump's.
         table: of the sink's log.
         sync: makes durable what has been appended.
+        on_unregistered: told of publishers that are about to be.
     """
 
     def __init__(
@@ -65,15 +66,19 @@ class Registrar:
         sink: RecordSink,
         table: PublisherTable,
         sync: Callable[[], Awaitable[None]],
+        on_unregistered: Callable[[Sequence[PublisherKey]], None] = lambda publishers: None,
     ) -> None:
         self._pump = pump
         self._sink = sink
         self._table = table
         self._sync = sync
+        self._on_unregistered = on_unregistered
 
     async def follow_registered(self) -> None:
         """Follows all that are registered, from where the table stands; once, at the start."""
         for registration in list(self._table.registrations().values()):
+            if registration.kind in SELF_REGISTERED:
+                continue
             key = registration.service_key
             try:
                 await self._pump.follow(registration)
@@ -150,7 +155,9 @@ class Registrar:
         if not gone:
             raise NotRegisteredError(service_key)
         for registration in gone:
-            await self._pump.unfollow(registration.publisher)
+            if registration.publisher in self._pump.followed:
+                await self._pump.unfollow(registration.publisher)
+        self._on_unregistered([registration.publisher for registration in gone])
         now = time.time()
         self._sink.append(
             UnregisteredRecord(

@@ -18,6 +18,8 @@ from query_api.http.errors import (
     RequestError,
 )
 from query_api.http.health import package_version
+from query_api.http.lmcache.routes import lmcache_routes
+from query_api.http.lmcache.workers import WorkerSource
 from query_api.http.metrics import HttpMetrics
 from query_api.http.origins import check_origin
 from query_api.http.past import past_routes
@@ -43,6 +45,7 @@ def create_app(
     only_exact: bool = False,
     history: History | None = None,
     audit: AuditQueue | None = None,
+    workers: WorkerSource | None = None,
 ) -> ASGIApp:
     """The ASGI application over one table and one set of publishers.
 
@@ -55,6 +58,7 @@ def create_app(
             all (`?only=all`).
         history: answers `?as_of=...`; None where no past is kept.
         audit: keeps a share of the answers to queries; the kernels of the view know it, too.
+        workers: knows more of LMCache's workers than the view.
 
     It keeps its metrics in `view.metrics`, so a registry serves one app; a second one raises
     ValueError.
@@ -83,6 +87,7 @@ def create_app(
     app.include_router(registration_routes(registry, bodies, default_wire))
     app.include_router(view_routes(view, app.version, default_wire))
     app.include_router(past_routes(view, history, bodies, default_wire))
+    app.include_router(lmcache_routes(view, workers, bodies, default_wire))
     app.include_router(metrics_route(view))
     # FastAPI's own handler of last resort would answer in text, and re-raise, which logs it twice.
     refusals = _Refusals(default_wire)

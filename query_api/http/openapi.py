@@ -7,7 +7,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from query_api.gaps import GapsDocument, Wanted
-from query_api.http import models
+from query_api.http import lmcache_models, models
 from query_api.http.errors import ErrorEnvelope
 from query_api.http.wire import Wire
 from schemas.answer_states import AnswerState
@@ -232,6 +232,27 @@ def view_operation(model: type[msgspec.Struct], *wires: Wire) -> Fragment:
     return {"responses": {"200": {"description": model.__doc__ or "", "content": content}}}
 
 
+def lookup_operation(
+    model: type[msgspec.Struct], example: Fragment, answer_model: type[msgspec.Struct]
+) -> Fragment:
+    """Request and answer of LMCache's `/lookup`."""
+    operation = view_operation(answer_model, *Wire)
+    operation["requestBody"] = body_of(model, example)
+    operation["responses"] |= errors(400, 413, 503)
+    return operation
+
+
+def workers_operation(model: type[msgspec.Struct]) -> Fragment:
+    """Answers of LMCache's `/controller/workers`: of all, or of those that are named."""
+    operation = view_operation(model)
+    operation["responses"] |= errors(400, 404)
+    operation["parameters"] = [
+        {"name": name, "in": "query", "required": False, "schema": {"type": kind}}
+        for name, kind in (("instance_id", "string"), ("worker_id", "integer"))
+    ]
+    return operation
+
+
 def gaps_operation() -> Fragment:
     """What `GET /gaps` takes, and its answers."""
     parameters: list[Fragment] = [
@@ -261,7 +282,8 @@ def describe_app(app: FastAPI) -> Fragment:
         document = get_openapi(
             title=app.title, version=app.version, summary=app.summary, routes=app.routes
         )
-        _, components = msgspec.json.schema_components(models.MODELS, ref_template=_REFERENCE)
+        every = (*models.MODELS, *lmcache_models.MODELS)
+        _, components = msgspec.json.schema_components(every, ref_template=_REFERENCE)
         document.setdefault("components", {}).setdefault("schemas", {}).update(components)
         app.openapi_schema = document
     return app.openapi_schema

@@ -14,6 +14,7 @@ from query_api.replica.lag import NEVER
 from query_api.replica.snapshot import Snapshot, TableReader, Topic, TopicPartition
 from query_api.table_view import TableView
 from schemas.conditions import Condition, Conditions, Level, Part
+from schemas.registration import SELF_REGISTERED, Registration
 
 ROLE: Final = "serve"
 MakeTable = Callable[[], TableReader]
@@ -48,7 +49,7 @@ class Replica(TableView):
         super().__init__(
             kernel=lambda: self.current.table.kernel,
             publishers=lambda: self.current.table.publishers,
-            registrations=lambda: list(self.current.registry.registrations.values()),
+            registrations=self._registered,
             positions=lambda: self.current.positions,
             states=lambda: self.current.table.states,
             fresh_until=lambda: self.current.heartbeats.fresh_until,
@@ -161,6 +162,16 @@ class Replica(TableView):
         )
 
     # View
+
+    def _registered(self) -> list[Registration]:
+        """By the registry, but for publishers of which only the log knows."""
+        current = self.current
+        themselves = (
+            registered.registration
+            for registered in list(current.table.registrations.values())
+            if registered.registration.kind in SELF_REGISTERED
+        )
+        return [*current.registry.registrations.values(), *themselves]
 
     @property
     def ready(self) -> bool:

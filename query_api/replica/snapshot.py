@@ -20,7 +20,7 @@ from query_api.replica.registry_table import RegistryTable
 from schemas.identities import Offset, PrefixScope, PublisherKey
 from schemas.memory import SegmentKey, SegmentState
 from schemas.positions import Heartbeat, Position, PublisherState
-from schemas.registration import Registration
+from schemas.registration import Registered, Registration
 from streams.kernel.interface import Kernel
 from streams.table.ledger import Ledger
 from streams.table.rows.format import OWNER_KEY
@@ -54,6 +54,11 @@ class TableReader(Protocol):
     @property
     def publishers(self) -> dict[PublisherKey, PublisherState]:
         """What is folded of each publisher."""
+        ...
+
+    @property
+    def registrations(self) -> dict[PublisherKey, Registered]:
+        """Who is registered, as the log says."""
         ...
 
     @property

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import click
 
+from bridge.lmcache.settings import LmcacheSettings
 from bridge.memory.watch import MemorySettings
 from brokers.settings import KafkaSettings
 from reprise.cli.kafka_options import data_option, kafka_options, metrics_options
+from reprise.cli.lmcache_options import lmcache_options
 from reprise.cli.memory_options import memory_options
 from reprise.cli.param_types import Amount
 from reprise.cli.process import begin_service
@@ -47,6 +49,7 @@ from schemas.errors import RepriseError
     show_default=True,
     help="The other bridges take over one that sends no heartbeat for this long.",
 )
+@lmcache_options
 @memory_options
 def bridge(
     kafka: KafkaSettings,
@@ -56,6 +59,7 @@ def bridge(
     window_ms: int,
     spool_gib: float,
     session_timeout_s: float,
+    lmcache: LmcacheSettings | None,
     memory: MemorySettings | None,
 ) -> None:
     """Receive the engines' events and append them to Kafka: one bridge of any number.
@@ -77,6 +81,7 @@ def bridge(
             session_s=session_timeout_s,
             metrics_host=metrics_host,
             metrics_port=metrics_port,
+            lmcache=lmcache,
             memory=memory,
         )
         begin_service(log_level_from(os.environ))

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import click
 
+from bridge.lmcache.settings import LmcacheSettings
 from bridge.memory.watch import MemorySettings
 from query_api.http.wire import Wire
 from reprise.cli.http_options import query_options
+from reprise.cli.lmcache_options import lmcache_options
 from reprise.cli.memory_options import memory_options
 from reprise.cli.param_types import Amount
 from reprise.cli.process import begin_service
@@ -66,6 +68,7 @@ from schemas.errors import RepriseError
     show_default=True,
     help="The share of answers to keep for `reprise audit verify`, from 0 to 1.",
 )
+@lmcache_options
 @memory_options
 @query_options()
 def up(
@@ -82,6 +85,7 @@ def up(
     default_wire: Wire,
     kernel: str | None,
     only_exact: bool,
+    lmcache: LmcacheSettings | None,
 ) -> None:
     """Run the service in one process: bridge, log, prefix tables and HTTP API.
 
@@ -114,6 +118,7 @@ def up(
             history_bytes=int(history_gib * limits.GIB),
             audit_rate=audit,
             only_exact=only_exact,
+            lmcache=lmcache,
             memory=memory,
         )
         begin_service(settings.log_level)

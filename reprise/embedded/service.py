@@ -22,6 +22,8 @@ from typing import Final
 
 from bridge.sockets.reader import open_reader
 from bridge.wire import KINDS
+from query_api.http.lmcache.workers import worker_of
+from query_api.http.lmcache_models import Worker
 from query_api.ports import Health, Positions
 from query_api.table_view import TableView
 from reprise.embedded.audit import AnswerLog
@@ -30,7 +32,7 @@ from reprise.embedded.write_thread import WriteThread
 from reprise.metrics.process import process_registry
 from reprise.settings import Settings
 from schemas.conditions import Part
-from schemas.errors import DamagedError, StorageError
+from schemas.errors import ConfigurationError, DamagedError, StorageError
 from schemas.identities import PublisherKey
 from schemas.limits import EMBEDDED_COMMAND_S
 from schemas.positions import Position
@@ -64,6 +66,7 @@ class EmbeddedService(TableView):
                 recovery; `damage` says how.
 
         Raises:
+            ConfigurationError: LMCache's ports cannot be bound.
             DataDirectoryInUseError: another process uses it.
             RowVersionError: a newer Reprise wrote it.
             StorageError: it cannot be opened.
@@ -93,15 +96,22 @@ class EmbeddedService(TableView):
                 self.history.close()
             log.close()
             raise
-        self.write = WriteThread(
-            settings=settings,
-            log=log,
-            table=table,
-            history=self.history,
-            packer=array_packer(),
-            reader=open_reader(socket_reader),
-            on_damage=on_damage,
-        )
+        try:
+            self.write = WriteThread(
+                settings=settings,
+                log=log,
+                table=table,
+                history=self.history,
+                packer=array_packer(),
+                reader=open_reader(socket_reader),
+                on_damage=on_damage,
+            )
+        except (ConfigurationError, StorageError):  # of a port for LMCache, or the disk
+            table.close()
+            if self.history is not None:
+                self.history.close()
+            log.close()
+            raise
         super().__init__(
             kernel=lambda: self.write.fold.kernel,
             publishers=lambda: self.write.fold.publishers,
@@ -111,7 +121,7 @@ class EmbeddedService(TableView):
             fresh_until=lambda: self.write.fresh_until,
             stale_at=self._stale_at_now,
             is_damaged=lambda scope: self.write.losses.covers(scope),
-            connected=self.write.pump.subscriber.connected,
+            connected=self.write.connected,
             acting=self._acting,
             ledgers=lambda: self.write.fold.ledgers.current,
             segments=lambda: self.write.fold.memory.segments,
@@ -186,6 +196,13 @@ class EmbeddedService(TableView):
         return [
             registered.registration for registered in list(self.write.fold.registrations.values())
         ]
+
+    async def lmcache_workers(self) -> list[Worker]:
+        """See `query_api.http.lmcache.workers.WorkerSource`."""
+        lmcache = self.write.lmcache
+        if lmcache is None:
+            return []
+        return [worker_of(*view) for view in await lmcache.workers()]
 
     def _acting(self, publisher: PublisherKey) -> tuple[str, float] | None:
         followed = self.write.pump.followed.get(publisher)

@@ -28,6 +28,8 @@ import uvloop
 
 from bridge.delivery.log_sink import LogSink
 from bridge.heartbeats import Heartbeats
+from bridge.lmcache.confirmed import Confirmed, WatchedBeside
+from bridge.lmcache.parts import LmcacheParts
 from bridge.membership.commands import Commands
 from bridge.membership.registrar import Registrar
 from bridge.memory.watch import MemoryWatch
@@ -51,7 +53,7 @@ from schemas.limits import (
     STALE_S,
 )
 from schemas.positions import PublisherState
-from schemas.registration import Registration
+from schemas.registration import SELF_REGISTERED, Registration
 from streams.log.embedded import EmbeddedLog
 from streams.table.driver import recover
 from streams.table.fold import Fold
@@ -117,7 +119,10 @@ class WriteThread:
             reader=reader,
             loop=self._loop,
         )
-        self.heartbeats = Heartbeats(self.pump)
+        self.lmcache = self._open_lmcache()
+        self.heartbeats = Heartbeats(
+            self.pump if self.lmcache is None else WatchedBeside(self.pump, self._self_registered)
+        )
         self._source = Source(0, self.heartbeats.bridge)
         self.memory: MemoryWatch | None = None
         if settings.memory is not None:
@@ -125,7 +130,11 @@ class WriteThread:
                 settings.memory, bridge=self.heartbeats.bridge, conditions=self.conditions
             )
         self.registrar = Registrar(
-            pump=self.pump, sink=self.sink, table=_FoldedTable(self), sync=self._sync
+            pump=self.pump,
+            sink=self.sink,
+            table=_FoldedTable(self),
+            sync=self._sync,
+            on_unregistered=self._forget_workers,
         )
         self.commands: Commands[list[Registration]] = Commands(self._loop, refusal=self._refusal)
         self._faults = 0
@@ -134,6 +143,36 @@ class WriteThread:
         self._stop = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="write", daemon=True)
         self._syncer = threading.Thread(target=self._sync_often, name="log-sync", daemon=True)
+
+    def _self_registered(self) -> Mapping[PublisherKey, Confirmed]:
+        return {} if self.lmcache is None else self.lmcache.followed
+
+    def _open_lmcache(self) -> LmcacheParts | None:
+        settings = self._settings.lmcache
+        if settings is None:
+            return None
+
+        def floor(publisher: PublisherKey) -> int:
+            state = self.fold.publishers.get(publisher)
+            return 0 if state is None else state.incarnation
+
+        return LmcacheParts(
+            settings,
+            data=self._settings.data,
+            sink=self.sink,
+            loop=self._loop,
+            floor=floor,
+            take_lost=self.sink.take_lost,
+        )
+
+    def _forget_workers(self, publishers: Sequence[PublisherKey]) -> None:
+        workers = [one for one in publishers if self._is_worker(one)]
+        if self.lmcache is not None and workers:
+            self.lmcache.forget(workers)
+
+    def _is_worker(self, publisher: PublisherKey) -> bool:
+        registered = self.fold.registrations.get(publisher)
+        return registered is not None and registered.registration.kind in SELF_REGISTERED
 
     def _make_folding(self) -> FoldThread:
         return FoldThread(
@@ -153,16 +192,25 @@ class WriteThread:
     @property
     def faults(self) -> int:
         """Unexpected errors, of all parts."""
-        return self._faults + self.pump.faults + self.folding.faults
+        lmcache = 0 if self.lmcache is None else self.lmcache.faults
+        return self._faults + self.pump.faults + self.folding.faults + lmcache
 
     def _count_fault(self) -> None:
         self._faults += 1
 
     # Called by other threads
 
+    def connected(self, publisher: PublisherKey) -> bool:
+        """Whether the link to a publisher is up."""
+        if self.lmcache is not None and self.lmcache.knows(publisher):
+            return self.lmcache.is_linked(publisher)
+        return self.pump.subscriber.connected(publisher)
+
     def start(self) -> None:
-        """Starts recovery, then the write path."""
+        """Starts recovery, then the write path; LMCache's workers are answered at once."""
         self.pump.start()
+        if self.lmcache is not None:
+            self.lmcache.start()
         self._thread.start()
 
     def stop(self) -> None:
@@ -218,6 +266,8 @@ class WriteThread:
 
     def _end(self) -> None:
         self.commands.close()
+        if self.lmcache is not None:
+            self.lmcache.stop()
         try:
             self._loop.run_until_complete(self.pump.close())
             self._loop.run_until_complete(self._loop.shutdown_default_executor())
@@ -250,10 +300,14 @@ class WriteThread:
                 keep("watch over memory segments", self._watch_memory, on_fault=count)
             ),
         ]
+        if self.lmcache is not None:
+            parts.append(asyncio.create_task(keep("LMCache", self.lmcache.run, on_fault=count)))
         try:
             await self._stop.wait()
         finally:
             await cancel(*parts)
+        if self.lmcache is not None:
+            await self.lmcache.end()
         if self._failure is not None:
             raise self._failure
         if self.sink.is_blocked:

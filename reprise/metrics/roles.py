@@ -8,6 +8,7 @@ from reprise.metrics.audit import AUDIT, KeptAnswers
 from reprise.metrics.delivery import DELIVERY, MEMBERSHIP, REACHABLE
 from reprise.metrics.family import RoleCollector
 from reprise.metrics.http import HTTP
+from reprise.metrics.lmcache import LMCACHE, LMCACHE_TOPIC, Lmcache
 from reprise.metrics.log import COMMANDS, DISK, FOLLOWED, HISTORY, LOG, WAITING
 from reprise.metrics.memory import LOOKS, SEGMENTS
 from reprise.metrics.process import PROCESS, Role, process_registry
@@ -29,6 +30,7 @@ from schemas.conditions import Part
 from schemas.positions import Position
 
 if TYPE_CHECKING:
+    from bridge.lmcache.distributed import LmcacheBridge
     from bridge.service import Bridge
     from query_api.replica.replica import Replica
     from reprise.embedded.service import EmbeddedService
@@ -79,14 +81,21 @@ def embedded_collector(service: "EmbeddedService") -> RoleCollector:
     collector.add(SEGMENTS, service.memory)
     collector.add(LOOKS, lambda: loop.memory)
     collector.add(INDEX, lambda: loop.fold.kernel)
+    if loop.lmcache is not None:
+        workers = loop.lmcache.service
+        if workers is not None:
+            collector.add(LMCACHE, lambda: Lmcache(workers.counters, workers.dropped_by_reason()))
+        topic = loop.lmcache.topic
+        if topic is not None:
+            collector.add(LMCACHE_TOPIC, lambda: topic)
     return collector
 
 
-def bridge_metrics(bridge: "Bridge") -> CollectorRegistry:
+def bridge_metrics(bridge: "Bridge", lmcache: "LmcacheBridge | None" = None) -> CollectorRegistry:
     """Of a bridge; collected on its loop."""
 
     def internal_errors() -> int:
-        return bridge.faults
+        return bridge.faults + (0 if lmcache is None else lmcache.faults)
 
     def incoming() -> Received:
         publishers = bridge.status().publishers
@@ -108,6 +117,12 @@ def bridge_metrics(bridge: "Bridge") -> CollectorRegistry:
     collector.add(DELIVERY, lambda: bridge)
     collector.add(LOOKS, lambda: bridge.memory)
     collector.add(MEMBERSHIP, lambda: bridge)
+    if lmcache is not None:
+        service, topic = lmcache.parts.service, lmcache.parts.topic
+        if service is not None:
+            collector.add(LMCACHE, lambda: Lmcache(service.counters, lmcache.dropped()))
+        if topic is not None:
+            collector.add(LMCACHE_TOPIC, lambda: topic)
     return _registered(collector)
 
 

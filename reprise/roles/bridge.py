@@ -13,10 +13,14 @@ from typing import Final
 
 import msgspec
 
+from bridge.lmcache.distributed import LmcacheBridge
+from bridge.lmcache.settings import LmcacheSettings
 from bridge.memory.watch import MemorySettings
 from bridge.service import Bridge, BridgeSettings
 from bridge.sockets.reader import open_reader
+from bridge.supervision import cancel
 from brokers.availability import quiet_client, watch
+from brokers.clients import Clients
 from brokers.options import ClientOptions, client_options
 from brokers.outages import Outage
 from brokers.settings import KafkaSettings
@@ -38,6 +42,7 @@ class BridgeOptions(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         metrics_port: where `/health`, `/ready` and `/metrics` are; None for no monitor, 0 for any.
         metrics_host: the address to listen on there.
+        lmcache: serves LMCache's workers, too; None: it does not.
         memory: where segments of memory are; None for nowhere.
     """
 
@@ -48,6 +53,7 @@ class BridgeOptions(msgspec.Struct, frozen=True, kw_only=True):
     session_s: float
     metrics_port: int | None = None
     metrics_host: str = "127.0.0.1"
+    lmcache: LmcacheSettings | None = None
     memory: MemorySettings | None = None
 
 
@@ -55,7 +61,8 @@ def run_bridge(options: BridgeOptions) -> None:
     """Runs until SIGINT or SIGTERM.
 
     Raises:
-        ConfigurationError: the metrics port is taken, or Kafka or its topics cannot be used.
+        ConfigurationError: the metrics port or one of LMCache's is taken, or Kafka or its topics
+            cannot be used.
         StorageError: the spool cannot be opened.
     """
     raise_open_files_limit()
@@ -78,13 +85,18 @@ async def _run(options: BridgeOptions) -> None:
         listening = listen(options.metrics_host, options.metrics_port)
     reader = open_reader(socket_reader)
     bridge = Bridge(settings, array_packer(), reader, conditions=Conditions(time.time, logger))
-    async with _monitored(bridge, listening):
+    async with (
+        _opened_lmcache(options, settings.options) as lmcache,
+        _monitored(bridge, lmcache, listening),
+    ):
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, bridge.stop)
         logger.info("Bridging to Kafka at %s, spool in %s", options.kafka.bootstrap, options.data)
         async with contextlib.AsyncExitStack() as beside:
-            prepare = partial(_prepare, options, settings.options, bridge.conditions, beside)
+            prepare = partial(
+                _prepare, options, settings.options, bridge.conditions, lmcache, beside
+            )
             await bridge.run(prepare)
         logger.info("Stopped")
 
@@ -93,6 +105,7 @@ async def _prepare(
     options: BridgeOptions,
     clients: ClientOptions,
     conditions: Conditions,
+    lmcache: LmcacheBridge | None,
     beside: contextlib.AsyncExitStack,
 ) -> None:
     """Waits for the topics; from then on Kafka is watched for as long as `beside` is open."""
@@ -103,16 +116,36 @@ async def _prepare(
     outage = Outage(servers, meanwhile, conditions=conditions)
     watching = asyncio.create_task(watch(clients, outage))
     beside.callback(watching.cancel)
+    if lmcache is not None:
+        beside.push_async_callback(cancel, asyncio.create_task(lmcache.run()))
 
 
 @contextlib.asynccontextmanager
-async def _monitored(bridge: Bridge, listening: socket.socket | None) -> AsyncIterator[None]:
+async def _opened_lmcache(
+    options: BridgeOptions, clients: ClientOptions
+) -> AsyncIterator[LmcacheBridge | None]:
+    """LMCache's workers are answered from here on, whether Kafka is there or not."""
+    if options.lmcache is None:
+        yield None
+        return
+    lmcache = LmcacheBridge(options.lmcache, Clients(clients), options.kafka.topics, options.data)
+    lmcache.start()
+    try:
+        yield lmcache
+    finally:
+        lmcache.close()
+
+
+@contextlib.asynccontextmanager
+async def _monitored(
+    bridge: Bridge, lmcache: LmcacheBridge | None, listening: socket.socket | None
+) -> AsyncIterator[None]:
     """Serves `/health`, `/ready` and `/metrics` while the bridge runs, where a port is given."""
     if listening is None:
         yield
         return
     connections = monitor_connections()
-    metrics = bridge_metrics(bridge)
+    metrics = bridge_metrics(bridge, lmcache)
     metrics.register(http_collector(connections))
     app = monitor_app(
         ROLE, bridge.conditions, metrics, lambda: msgspec.structs.asdict(bridge.status())

@@ -205,6 +205,7 @@ def serve(
             only_exact=settings.only_exact,
             history=service.history,
             audit=service.audit_queue,
+            workers=service if settings.lmcache is not None else None,
         ),
         service,
         when_serving=when_serving,

@@ -289,6 +289,10 @@ class ReadOnlyKernel(Protocol):
         """
         ...
 
+    def open_dump(self, context: ModelContext, /) -> ContextDump:
+        """A dump of which nothing is gathered yet. Cost O(publishers)."""
+        ...
+
 
 class Kernel(ReadOnlyKernel, Protocol):
     """The prefix index with its writing methods, which are for one thread at a time."""
@@ -394,8 +398,4 @@ class Kernel(ReadOnlyKernel, Protocol):
         """All entries of a context as SET changes, in chunks of at most `entries_max` changes: an
         `open_dump` in one go. Cost O(entries of the instance).
         """
-        ...
-
-    def open_dump(self, context: ModelContext, /) -> ContextDump:
-        """A dump of which nothing is gathered yet. Cost O(publishers)."""
         ...

@@ -33,7 +33,7 @@ from schemas.errors import RowCorruptError, RowVersionError
 from schemas.identities import ModelContext, Offset, PrefixScope, PublisherKey
 from schemas.memory import SegmentKey, SegmentState
 from schemas.positions import Heartbeat, Position, PublisherState
-from schemas.registration import Registered
+from schemas.registration import SELF_REGISTERED, Registered
 from streams.kernel.interface import Kernel
 from streams.table.fold import ALL_PROVEN, NO_OFFSET, Unproven
 from streams.table.ledger import Ledger
@@ -293,8 +293,7 @@ class RowReader:
         if key[:1] in (rows.PUBLISHER, rows.REGISTRATION):
             publisher = rows.parse_publisher_key(key)
             if key[:1] == rows.REGISTRATION:
-                self.registrations.pop(publisher, None)
-                self.states.register(publisher, False)
+                self._unlist(publisher, self.registrations.pop(publisher, None))
             if publisher in part.publishers:
                 commit.forgotten.append(publisher)
         elif (bridge := rows.parse_bridge_key(key)) is not None:
@@ -343,6 +342,14 @@ class RowReader:
         handle, routable = self.kernel.open_publisher(*publisher), not registration.is_pool
         self.kernel.register(handle, registration.lora_name, routable)
         self.states.register(publisher, True)
+        if self.registrations[publisher].registration.kind in SELF_REGISTERED:
+            self.states.list(publisher, True)
+
+    def _unlist(self, publisher: PublisherKey, registered: Registered | None) -> None:
+        """It is registered no more; of one that the registry does not know it says nothing."""
+        self.states.register(publisher, False)
+        if registered is not None and registered.registration.kind in SELF_REGISTERED:
+            self.states.list(publisher, False)
 
     def _forget(self, part: _Partition, publisher: PublisherKey) -> None:
         """Drops a publisher with its entries, before the rows of what it stored since count."""
@@ -359,8 +366,7 @@ class RowReader:
         """Drops all that the partition held: its table was rebuilt."""
         self.counters[RESETS] += 1
         for publisher in list(part.publishers):
-            self.registrations.pop(publisher, None)
-            self.states.register(publisher, False)
+            self._unlist(publisher, self.registrations.pop(publisher, None))
             self._forget(part, publisher)
             self._skipped.damaged.discard(publisher.stream)
         part.contexts = PartitionContexts(partition, self.kernel, self._skipped)

@@ -220,6 +220,24 @@ def test_who_would_delay_others_waits_until_nothing_waits_but_not_for_ever(
     assert asyncio.run(waits()) >= 0.04
 
 
+def test_publishers_that_lost_records_are_named_once_nothing_waits(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_sink, "LOG_WAITING_BYTES_MAX", 1)
+    bench.append(0)
+    assert bench.sink.take_lost() == []
+    bench.log.full = True
+    bench.append(1, 2)
+    bench.append(3)
+    assert bench.sink.take_lost() == [], "others wait for the disk"
+    bench.log.full = False
+    bench.sink.retry()
+    lost = {publisher for publisher, reason in bench.sink.dropped if reason == LOG_FULL}
+    assert lost
+    assert set(bench.sink.take_lost()) == lost
+    assert bench.sink.take_lost() == []
+
+
 def test_what_is_of_no_publisher_is_not_kept_behind_a_failed_write(bench: Bench) -> None:
     bench.log.full = True
     bench.append(0)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 
+import msgspec
 import pytest
 
 from bridge import pump
@@ -16,7 +17,7 @@ from schemas.errors import (
 from schemas.identities import PublisherKey
 from schemas.positions import Cursor, PublisherState
 from schemas.records import RegisteredRecord, UnregisteredRecord
-from schemas.registration import Registration
+from schemas.registration import LMCACHE, Registration
 from tests.unit.bridge.pump_bench import BORN, ONE, PLAIN, REPLAYS, TWO, Bench, live
 from tests.unit.bridge.sequencing.test_sequencer import removed
 
@@ -56,8 +57,13 @@ class Office:
         self.bench = Bench()
         self.table = FakeTable(self.bench)
         self.syncs = 0
+        self.ended: list[PublisherKey] = []
         self.registrar = Registrar(
-            pump=self.bench.pump, sink=self.bench.sink, table=self.table, sync=self.sync
+            pump=self.bench.pump,
+            sink=self.bench.sink,
+            table=self.table,
+            sync=self.sync,
+            on_unregistered=self.ended.extend,
         )
 
     async def sync(self) -> None:
@@ -219,3 +225,17 @@ def test_after_a_restart_a_publisher_that_cannot_be_connected_to_stops_no_other(
         assert office.bench.receiver.followed == {ONE}
 
     play(scene)
+
+
+def test_whoever_registers_itself_is_not_followed_and_may_be_unregistered() -> None:
+    worker = msgspec.structs.replace(PLAIN, kind=LMCACHE)
+
+    async def scene(office: Office) -> None:
+        office.table.known[worker.publisher] = worker
+        await office.registrar.follow_registered()
+        assert office.bench.pump.followed.keys() == set()
+        assert await office.registrar.unregister(lambda one: one == worker, "any") == [worker]
+
+    office = play(scene)
+    assert office.ended == [worker.publisher]
+    assert office.kinds() == ["UnregisteredRecord"]

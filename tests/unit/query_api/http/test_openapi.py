@@ -31,6 +31,9 @@ PATHS = {
     "/ready": "get",
     "/digest": "get",
     "/explain": "get",
+    "/lookup": "post",
+    "/controller/workers": "get",
+    "/controller/key-stats": "get",
     "/metrics": "get",
 }
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from query_api.http.app import create_app
@@ -11,7 +12,7 @@ from reprise.metrics.roles import replica_collector
 from schemas.answer_states import AnswerState, Doubt
 from schemas.conditions import Level, Part
 from schemas.limits import STALE_S
-from schemas.registration import Registration
+from schemas.registration import LMCACHE, Registration
 from schemas.topics import encode_publisher, encode_registration
 from streams.table.fold import Fold
 from streams.table.rows.reader import RowReader
@@ -23,6 +24,7 @@ from tests.building import (
     registration,
     report,
     stored,
+    unregistered_record,
 )
 from tests.fakes import AsgiClient, FakeTable, FlushingWorker
 
@@ -480,3 +482,16 @@ def test_a_complete_heartbeat_gives_up_whom_it_does_not_name(
     beating.write(heartbeat_record("one", 3.0, [], complete=True))
     beating.read()
     assert beating.state() is AnswerState.UNCONFIRMED
+
+
+def test_whoever_registers_itself_is_listed_by_the_table_alone(
+    beating: Beating, reader: Reader
+) -> None:
+    worker = msgspec.structs.replace(registration("worker"), kind=LMCACHE)
+    beating.write(registered_record(worker))
+    beating.read()
+    listed = [one.registration for one in reader.replica.services()]
+    assert worker in listed
+    beating.write(unregistered_record(worker))
+    beating.read()
+    assert worker not in [one.registration for one in reader.replica.services()]

@@ -9,6 +9,7 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
+from bridge.lmcache.settings import Address, LmcacheSettings, TopicSettings
 from bridge.service import Bridge, BridgeSettings
 from brokers.options import client_options
 from brokers.settings import KafkaSettings
@@ -27,6 +28,10 @@ from streams.worker.worker import StreamsSettings, Worker
 from tests.fakes import FakeTable
 
 ROOT = Path(__file__).parents[4]
+LMCACHE = LmcacheSettings(
+    address=Address(pull_port=0, reply_port=0, heartbeat_port=0),
+    topic=TopicSettings(bootstrap="127.0.0.1:9"),
+)
 KAFKA = KafkaSettings(bootstrap="127.0.0.1:9")
 PUBLISHER_LABELS = {"tenant", "instance", "model", "dp_rank"}
 _NAME = re.compile(r"\breprise_[a-z][a-z_]*\b")
@@ -52,7 +57,7 @@ def _named(collector: Collector) -> dict[str, Metric]:
 
 
 def _embedded(data: Path) -> dict[str, Metric]:
-    service = EmbeddedService(Settings(data=data, kernel="reference"))
+    service = EmbeddedService(Settings(data=data, kernel="reference", lmcache=LMCACHE))
     service.metrics.register(embedded_collector(service))
     service.metrics.register(http_collector(Connections()))
     try:

@@ -1,0 +1,18 @@
+"""LMCache's controller: its three sockets, what its workers hold, and how that reaches the log.
+
+    wire/          LMCache's messages, and its names of storage backends
+    worker/        one worker: operations in order, what is missing, full syncs, records
+    controller/    all workers: what is answered to each message
+    sockets/       the thread that serves the sockets
+    service.py     all of these over one log
+    topic/         LMCache's own Kafka topic, read into one log
+    parts.py       service and topic, whichever is wanted
+    losses.py      who is to write anew what their sink has dropped
+    distributed.py a writer and heartbeats of its own, for both beside a bridge
+    confirmed.py   whether a worker is confirmed, for heartbeats into the log
+    state_file.py  what one run tells the next
+    settings.py    addresses, and the model of each instance
+
+A worker freezes its cache until its full sync is answered, so every answer is given on the thread
+of the sockets, from memory: nothing there waits for a log, a disk or a broker.
+"""

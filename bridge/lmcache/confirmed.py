@@ -1,0 +1,105 @@
+"""Whether an LMCache worker is confirmed, for the heartbeats that a bridge writes into the log."""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from bridge.followed import Acting, Doubted, Said
+from bridge.ports import Reported, Watched
+from schemas.answer_states import Activity, Doubt
+from schemas.identities import PublisherKey
+from schemas.limits import CHECK_LATE_S
+
+_ACTIVITIES: Final = {
+    Doubt.LINK_DOWN: Activity.DISCONNECTED,
+    Doubt.WORKER_SILENT: Activity.SILENT,
+    Doubt.RECEIVED_LATE: Activity.ACTIVE,
+}
+"""What a worker does, by why it is not confirmed; else it is asked for what may be missing."""
+
+
+class Confirmed:
+    """One worker, as `bridge.heartbeats` looks at it; for the loop of its log.
+
+    Args:
+        heard_until: as of when all that had arrived is in the log; monotonic seconds.
+        now: monotonic seconds.
+        wall_now: Unix seconds.
+
+    Attributes:
+        said: what was last written of it into the log.
+    """
+
+    def __init__(
+        self,
+        heard_until: Callable[[], float],
+        now: Callable[[], float],
+        wall_now: Callable[[], float],
+    ) -> None:
+        self._heard_until = heard_until
+        self._now = now
+        self._wall_now = wall_now
+        self._told: Doubt | None = Doubt.CATCHING_UP
+        self._doubted = Doubted(Doubt.CATCHING_UP, wall_now())
+        self.said: Said | None = None
+
+    def tell(self, doubt: Doubt | None) -> None:
+        """What is behind this is in the log, or waits for it."""
+        self._told = doubt
+
+    @property
+    def as_of(self) -> float:
+        """See `bridge.followed.Followed`."""
+        return self._heard_until()
+
+    @property
+    def doubted(self) -> Doubted:
+        """Why it is not confirmed, or None, and since when."""
+        doubt = self._told
+        if doubt is None and self._now() - self._heard_until() > CHECK_LATE_S:
+            doubt = Doubt.RECEIVED_LATE
+        if doubt is not self._doubted.doubt:
+            self._doubted = Doubted(doubt, self._wall_now())
+        return self._doubted
+
+    @property
+    def has_news(self) -> bool:
+        """Whether that differs from what was last written of it into the log."""
+        return self.said is None or self.said.doubted != self.doubted
+
+    @property
+    def says(self) -> Said:
+        """What there is to say of it."""
+        doubted = self.doubted
+        activity = Activity.ACTIVE
+        if doubted.doubt is not None:
+            activity = _ACTIVITIES.get(doubted.doubt, Activity.REPLAYING)
+        return Said(doubted, Acting(activity, doubted.since), None)
+
+
+class WatchedBeside:
+    """The publishers of a pump and LMCache's workers together; see `bridge.ports.Watched`.
+
+    Args:
+        pump: whose publishers.
+        workers: LMCache's.
+    """
+
+    def __init__(
+        self, pump: Watched, workers: Callable[[], Mapping[PublisherKey, Confirmed]]
+    ) -> None:
+        self._pump = pump
+        self._workers = workers
+
+    @property
+    def followed(self) -> Mapping[PublisherKey, Reported]:
+        """See `Watched`. Cost O(publishers)."""
+        return {**self._pump.followed, **self._workers()}
+
+    @property
+    def watched_at(self) -> float:
+        """See `Watched`."""
+        return self._pump.watched_at
+
+    def has_waiting(self, publisher: PublisherKey) -> bool:
+        """See `Watched`."""
+        return self._pump.has_waiting(publisher)

@@ -1,0 +1,197 @@
+"""Where the controller listens, and of which model the workers of an instance are.
+
+LMCache's messages name no model, no tenant and no chunk size: that is configured here, for all
+workers and by instance.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+
+from schemas.errors import ConfigurationError
+from schemas.identities import DEFAULT_TENANT, BlockSize, Name, StreamKey, Text
+from schemas.limits import PORT_MAX
+from schemas.registration import HashProfile
+
+PULL_PORT: Final = 8300
+REPLY_PORT: Final = 8400
+HEARTBEAT_PORT: Final = 8401
+CHUNK_TOKENS: Final = 256
+"""LMCache's own default."""
+
+TOPIC: Final = "lmcache-cache-events"
+"""LMCache's own default."""
+
+WILDCARDS: Final = frozenset({"0.0.0.0", "*", "::", "[::]"})
+HASH_ALGORITHMS: Final = ("", "sha256_cbor", "builtin")
+STRATEGY: Final = "lmcache"
+PROJECTION: Final = "first_8_bytes_big_endian"
+
+
+class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is said of the blocks of an instance, as in `/register`.
+
+    Attributes:
+        block_size: tokens of a chunk.
+        hash_algorithm: LMCache's `pre_caching_hash_algorithm`: `sha256_cbor` or `builtin`; "" where
+            it is not known: then `/lookup` cannot hash tokens.
+        hash_seed: PYTHONHASHSEED of the workers, or `none_hash:` and the number that they log; ""
+            for vLLM's own default.
+    """
+
+    modelname: Name = "lmcache"
+    tenant_id: Name = DEFAULT_TENANT
+    block_size: BlockSize = CHUNK_TOKENS
+    additionalsalt: Text = ""
+    hash_algorithm: Text = ""
+    hash_seed: Text = ""
+
+    def stream(self, instance_id: str) -> StreamKey:
+        """The stream of an instance of it."""
+        return StreamKey(
+            self.tenant_id, self.modelname, self.block_size, self.additionalsalt, instance_id
+        )
+
+    @property
+    def hash_profile(self) -> HashProfile | None:
+        """How its chunks are hashed, where that is known."""
+        if not self.hash_algorithm:
+            return None
+        return HashProfile(
+            strategy=STRATEGY,
+            algorithm=self.hash_algorithm,
+            python_hash_seed=self.hash_seed,
+            index_projection=PROJECTION,
+        )
+
+
+class Models(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The model of each instance; and of each model that LMCache's topic names, by that name."""
+
+    default: Model = Model()
+    instances: Mapping[str, Model] = {}
+    models: Mapping[str, Model] = {}
+
+    def of(self, instance_id: str) -> Model:
+        """That of an instance."""
+        return self.instances.get(instance_id, self.default)
+
+    def named(self, name: str) -> Model:
+        """What is said of a model that LMCache's topic names."""
+        return self.models.get(name, self.default)
+
+
+Port = Annotated[int, msgspec.Meta(ge=0, le=PORT_MAX)]
+
+
+class Address(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the three sockets are bound.
+
+    Attributes:
+        advertised: the host that workers are told for their heartbeats; "" for the one that they
+            have reached us by.
+    """
+
+    host: str = "127.0.0.1"
+    pull_port: Port = PULL_PORT
+    reply_port: Port = REPLY_PORT
+    heartbeat_port: Port = HEARTBEAT_PORT
+    advertised: str = ""
+
+
+class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where LMCache's own topic is.
+
+    Attributes:
+        bootstrap: `host:port`, several separated by commas.
+    """
+
+    bootstrap: str
+    topic: str = TOPIC
+
+
+class LmcacheSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What is served of LMCache.
+
+    Attributes:
+        address: of the controller's sockets; None: there are none.
+        models: of the instances, and of the topic's models by their name.
+        topic: that is read; None: none is.
+    """
+
+    address: Address | None = None
+    models: Models = Models()
+    topic: TopicSettings | None = None
+
+
+def read_models(path: Path | None, model_name: str | None = None) -> Models:
+    """The models of a file, `{"default": {...}, "instances": {"INSTANCE": {...}}, "models":
+    {"MODEL": {...}}}`, where every field may be missing; `model_name` in the place of the
+    default's.
+
+    Raises:
+        ConfigurationError: it cannot be read, or is none; says where.
+    """
+    models = Models()
+    if path is not None:
+        try:
+            models = msgspec.json.decode(path.read_bytes(), type=Models)
+        except OSError as error:
+            raise ConfigurationError(f"Cannot read {path}: {error.strerror}") from error
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"Expected LMCache's models in {path}: {error}") from error
+    if model_name is not None:
+        default = msgspec.structs.replace(models.default, modelname=model_name)
+        models = msgspec.structs.replace(models, default=default)
+    for model in (models.default, *models.instances.values(), *models.models.values()):
+        if model.hash_algorithm not in HASH_ALGORITHMS:
+            raise ConfigurationError(
+                f"Expected a hash_algorithm of {' or '.join(HASH_ALGORITHMS[1:])},"
+                f" got: {model.hash_algorithm}"
+            )
+    return models
+
+
+def read_address(text: str, advertised: str = "") -> Address:
+    """`HOST`, or `HOST:PULL,REPLY,HEARTBEAT` with three ports, 0 for any.
+
+    Raises:
+        ConfigurationError: it is neither.
+    """
+    host, colon, ports = text.rpartition(":")
+    if not colon or text.endswith("]"):
+        host, ports = text, f"{PULL_PORT},{REPLY_PORT},{HEARTBEAT_PORT}"
+    numbers = ports.split(",")
+    known = [int(number) for number in numbers if number.isascii() and number.isdigit()]
+    if not host or len(numbers) != 3 or len(known) != 3 or max(known) > PORT_MAX:
+        raise ConfigurationError(
+            f"Expected HOST or HOST:PULL,REPLY,HEARTBEAT, as in 127.0.0.1:8300,8400,8401,"
+            f" got: {text[:100]}"
+        )
+    pull, reply, heartbeat = known
+    return Address(
+        host=host,
+        pull_port=pull,
+        reply_port=reply,
+        heartbeat_port=heartbeat,
+        advertised=advertised,
+    )
+
+
+def read_topic(bootstrap: str, topic: str) -> TopicSettings:
+    """Where LMCache's topic is.
+
+    Raises:
+        ConfigurationError: a server is no `HOST:PORT`.
+    """
+    for server in bootstrap.split(","):
+        host, _, port = server.strip().rpartition(":")
+        if not host or not (port.isascii() and port.isdigit() and 0 < int(port) <= PORT_MAX):
+            raise ConfigurationError(
+                f"Expected --lmcache-kafka to be HOST:PORT[,...], got: {bootstrap[:100]}"
+            )
+    if not topic:
+        raise ConfigurationError("Expected --lmcache-topic to name a topic, got none")
+    return TopicSettings(bootstrap=bootstrap, topic=topic)

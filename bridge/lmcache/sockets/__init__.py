@@ -1,0 +1,1 @@
+"""The three sockets that workers of LMCache connect to."""

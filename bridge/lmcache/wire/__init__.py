@@ -1,0 +1,1 @@
+"""What LMCache sends and reads, and its names of storage backends."""

@@ -1,0 +1,1 @@
+"""What LMCache's controller answers over HTTP: `/lookup`, and two views of its workers."""

@@ -1,0 +1,209 @@
+"""LMCache's topic in a real broker, read by both forms of the service as processes."""
+
+import asyncio
+import json
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaProducer  # type: ignore[import-untyped]
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic  # type: ignore[import-untyped]
+
+from tests.contract.deployments import SESSION, WAIT_S, Deployment, Distributed, Embedded
+from tests.kafka_fixtures import Kafka, own_topics, settings_for
+from tests.processes import until
+from tests.roles import Role
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+CHUNK = 4
+MODELS = {"models": {"m": {"block_size": CHUNK}}}
+
+
+class Served:
+    """A form of the service that reads the topic; the topic is there later than the service."""
+
+    def __init__(self, form: str, directory: Path, kafka: Kafka, prefix: str) -> None:
+        self.topic = f"{prefix}.cache-events"
+        self._bootstrap = kafka.bootstrap
+        models = directory / "models.json"
+        models.write_text(json.dumps(MODELS))
+        options = [
+            *("--lmcache-kafka", kafka.bootstrap, "--lmcache-topic", self.topic),
+            *("--lmcache-models", str(models)),
+        ]
+        self.deployment: Deployment
+        self.bridge: Role | None = None
+        if form == "embedded":
+            self.deployment = Embedded(directory, *options)
+            return
+        settings = settings_for(kafka, prefix)
+        self.bridge = Role("bridge", directory / "bridge", settings, *SESSION, *options)
+        worker = Role("streams", directory / "streams", settings, *SESSION)
+        replica = Role("serve", directory / "serve", settings)
+        self.deployment = Distributed(
+            settings, bridge=self.bridge, replica=replica, its=[self.bridge, worker, replica]
+        )
+
+    def metric(self, name: str, **labels: str) -> float:
+        if self.bridge is not None:
+            return self.bridge.metric(name, **labels)
+        return self.deployment.api.metric(name, **labels)
+
+    def make_topic(self) -> None:
+        async def make() -> None:
+            admin = AIOKafkaAdminClient(bootstrap_servers=self._bootstrap)
+            await admin.start()
+            try:
+                await admin.create_topics([NewTopic(self.topic, 3, 1)])
+            finally:
+                await admin.close()
+
+        asyncio.run(make())
+
+    def write(self, *values: tuple[str, bytes | None]) -> None:
+        """Keys and values, in order."""
+
+        async def send() -> None:
+            producer = AIOKafkaProducer(bootstrap_servers=self._bootstrap)
+            await producer.start()
+            try:
+                for key, value in values:
+                    await producer.send_and_wait(self.topic, key=key.encode(), value=value)
+            finally:
+                await producer.stop()
+
+        asyncio.run(send())
+
+    def match(self, keys: Sequence[int], instance_id: str) -> tuple[int, int, int, str]:
+        """Chunks matched on any tier, on CPU and on disk, and the answer's state."""
+        fields = {"model": "m", "block_size": CHUNK, "seq_hashes": list(keys)}
+        status, answer, _ = self.deployment.api.exchange("/query_by_hash?detail=1", fields)
+        assert status == 200, answer
+        found = answer.get("default", {}).get(instance_id)
+        if found is None:
+            return (-1, -1, -1, "")
+        tiers = [found[name] // CHUNK for name in ("longest_matched", "CPU", "DISK")]
+        return (tiers[0], tiers[1], tiers[2], found["state"])
+
+    def await_match(self, keys: Sequence[int], instance_id: str, *expected: object) -> None:
+        last: list[object] = []
+
+        def holds() -> bool:
+            last[:] = self.match(keys, instance_id)
+            return tuple(last) == expected
+
+        try:
+            self.until(holds, f"{expected} of {instance_id}")
+        except AssertionError as error:
+            raise AssertionError(f"{last}: {error}") from error
+
+    def until(self, holds: Callable[[], object], what: str) -> None:
+        try:
+            until(holds, what=what, timeout_s=WAIT_S)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.deployment.log()}") from error
+
+
+class Server:
+    """One instance that writes the topic."""
+
+    def __init__(self, served: Served, name: str) -> None:
+        self._served = served
+        self.name = name
+        self.incarnation, self.seq = 100, 0
+
+    def value(self, kind: str, *chunks: int, **fields: object) -> tuple[str, bytes]:
+        """The value of one batch more; written or not."""
+        self.seq += 1
+        entries = [{"key": {"chunk_hash_hex": f"{one:032x}", "model_name": "m"}} for one in chunks]
+        batch: dict[str, Any] = {
+            "instance_id": self.name,
+            "incarnation": self.incarnation,
+            "seq": self.seq,
+            "event_type": kind,
+            "tier": "l1",
+            "backend": "dram",
+            "entries": entries,
+        }
+        return self.name, json.dumps({"batches": [batch | fields]}).encode()
+
+    def write(self, kind: str, *chunks: int, **fields: object) -> None:
+        self._served.write(self.value(kind, *chunks, **fields))
+
+
+@pytest.fixture(scope="module", params=["embedded", "kafka"])
+def served(
+    request: pytest.FixtureRequest, kafka: Kafka, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
+    directory = tmp_path_factory.mktemp(f"topic-{request.param}")
+    with own_topics(kafka) as prefix:
+        served = Served(request.param, directory, kafka, prefix)
+        try:
+            served.make_topic()
+            yield served
+        finally:
+            served.deployment.close()
+
+
+@pytest.fixture
+def server(served: Served) -> Server:
+    return Server(served, f"mp-{uuid.uuid4().hex[:8]}")
+
+
+def test_what_a_server_stores_and_deletes_is_answered(served: Served, server: Server) -> None:
+    server.write("store", 1, 2, 3)
+    served.await_match([1, 2, 3], server.name, 3, 3, 0, "exact")
+    server.write("store", 1, 2, tier="l2", backend="fs")
+    server.write("delete", 2, 3)
+    served.await_match([1, 2, 3], server.name, 2, 1, 2, "exact")
+    status, answer = served.deployment.api.get("/services")
+    assert status == 200
+    [service] = [one for one in answer["services"] if one["InstanceID"] == server.name]
+    assert (service["Type"], service["ModelName"]) == ("LMCache-MP", "m")
+    assert service["Endpoint"] == f"kafka://{served.topic}/{server.name}"
+
+
+def test_the_gate_drops_what_came_before_and_tells_what_is_missing(
+    served: Served, server: Server
+) -> None:
+    first = server.value("store", 1)
+    second = server.value("store", 2)
+    served.write(first, second, first)
+    served.await_match([1, 2], server.name, 2, 2, 0, "exact")
+    server.value("delete", 1)  # lost
+    server.write("store", 3)
+    served.await_match([1, 2, 3], server.name, 3, 3, 0, "degraded")
+    late = server.value("store", 9)
+    server.incarnation, server.seq = 101, 0
+    server.write("store", 2)
+    served.await_match([2, 1], server.name, 1, 1, 0, "exact")
+    served.write(late)
+    served.until(
+        lambda: served.metric("reprise_lmcache_topic_dropped_total", reason="stale_incarnation"),
+        "the batch of the process before",
+    )
+    assert served.match([9], server.name)[0] == 0
+    assert served.metric("reprise_lmcache_topic_dropped_total", reason="duplicate_batch") >= 1
+
+
+def test_values_that_are_none_are_counted_and_the_rest_is_read(
+    served: Served, server: Server
+) -> None:
+    server.write("store", 1)
+    bad = server.value("store", 2, tier="nowhere")
+    served.write((server.name, b"{"), (server.name, b"\xff" * 100), (server.name, None), bad)
+    server.write("store", 3)
+    served.await_match([1, 3], server.name, 2, 2, 0, "degraded")
+    for reason in ("malformed", "empty_value", "malformed_batch"):
+        assert served.metric("reprise_lmcache_topic_dropped_total", reason=reason) >= 1
+
+
+def test_after_kill_9_of_all_the_topic_is_read_again(served: Served, server: Server) -> None:
+    server.write("store", 1, 2, 3)
+    served.await_match([1, 2, 3], server.name, 3, 3, 0, "exact")
+    served.deployment.restart()
+    server.write("delete", 3)
+    served.await_match([1, 2, 3], server.name, 2, 2, 0, "exact")
