@@ -122,7 +122,7 @@ class Lane:
         self.repaired = ""  # the same, while such batches are accepted
         self.is_resuming = False  # some of what waited has followed, the rest is to
         self.missing: Missing | None = None  # becomes a gap at the end of the wait
-        self.overflowed: DecodedBatch | None = None  # the last one that had no room among the held
+        self.overflowed: Held | None = None  # the last one that had no room among the held
         self._run_max = RUN_MESSAGES_MAX  # of the next run: what is not plain is seen again
         self.lateness = Lateness()
         self.received_time = 0.0  # the engine's, of the last live batch

@@ -192,7 +192,7 @@ class Sequencer:
             lane.counters.count_drop(
                 BatchError(DropReason.HELD_FULL, f"no room for batch {batch.sequence}")
             )
-            lane.overflowed = batch
+            lane.overflowed = Held(batch, size_bytes, lane.link)
             return
         lane.held.append(Held(batch, size_bytes, lane.link))
         lane.held_bytes += size_bytes
@@ -366,6 +366,8 @@ class Sequencer:
         while lane.held and lane.held[0].link <= first.link:
             dropped += not lane.is_older(lane.held[0].batch)
             self._pop(lane)
+        if lane.overflowed is not None and lane.overflowed.link <= first.link:
+            lane.overflowed = None  # of that incarnation, too
         reason = "it is of an incarnation before the one that was replayed"
         lane.counters.count_drop(BatchError(DropReason.EARLIER_INCARNATION, reason), dropped)
         return True
@@ -585,8 +587,8 @@ class Sequencer:
         """What had no room while the publisher was held: the batch that would show it as a gap may
         never come.
         """
-        batch, lane.overflowed = lane.overflowed, None
-        lost_to = None if batch is None else lane.lost_to(batch)
+        held, lane.overflowed = lane.overflowed, None
+        lost_to = None if held is None else lane.lost_to(held.batch)
         if lost_to is not None:
             self._ask_again(lane, window, lost_to, DropReason.HELD_FULL)
 
