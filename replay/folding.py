@@ -20,9 +20,10 @@ from schemas.memory import SegmentKey, SegmentState
 from schemas.positions import Position, PublisherState
 from schemas.registration import Registration
 from streams.kernel.interface import Kernel
-from streams.table.fold import DUPLICATE, Fold, SkippedRecord
+from streams.table.fold import DUPLICATE, Fold
 from streams.table.ledger import Ledger
 from streams.table.scope_states import ScopeStates
+from streams.table.skip_log import SkippedRecord
 from streams.table.verification import context_digests, digest_lines
 
 

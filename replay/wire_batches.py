@@ -29,6 +29,7 @@ from schemas.records import EventsRecord, ResetRecord
 from schemas.registration import service_key
 
 _REMOTE: Final = "REMOTE"
+_REUSED: Final = "REUSED"
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _keys_decoder: Final = msgspec.msgpack.Decoder(list[Any])
@@ -245,6 +246,8 @@ def _stored(event: Stored) -> dict[str, object]:
         shaped["extra_keys"] = [_keys(key, event.lora_name) for key in event.extra_keys]
     if event.spec_kind:
         shaped["kv_cache_spec_kind"] = event.spec_kind
+    if event.reported:
+        shaped["origin"] = _REUSED
     return shaped | _place(event)
 
 

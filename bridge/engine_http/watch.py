@@ -120,10 +120,10 @@ class EngineWatch:
             self._unread += 1
             return
         self._unread = 0
-        self._process_at = 0.0
-        if link != self._link:
+        before = self._process if link == self._link else None
+        if before is None:
             self._is_changed = False
-        elif self._process is not None and self._process.mark != process.mark:
+        elif before.mark != process.mark:
             self._is_changed = True
         self._process, self._link, self._read_at = process, link, now
 

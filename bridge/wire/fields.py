@@ -26,6 +26,9 @@ NIL: Final = msgspec.Raw(b"\xc0")
 
 _NIL_BYTES: Final = b"\xc0"
 
+_NOTHING_BEFORE: Final = 5740354900026072187
+"""CPython's hash(()), by which SGLang up to 0.5.0 says that nothing is before a page."""
+
 _MEDIA: Final[dict[str | None, Medium]] = {
     None: Medium.GPU,
     "GPU": Medium.GPU,
@@ -98,9 +101,10 @@ def parent_of(value: int | bytes | None) -> int | None:
     if value is None:
         return None
     try:
-        return hash_to_u64(value)
+        parent = hash_to_u64(value)
     except ValueError as error:
         raise EventError(DropReason.BAD_PARENT, str(error)) from error
+    return None if parent == _NOTHING_BEFORE else parent
 
 
 def block_size_of(value: int | None) -> int:

@@ -10,6 +10,11 @@ own.
     0.5.20  + cache_salt, session_id (maps)
     0.5.22  + lora_name (maps)
 
+Up to 0.5.5 a hash is Python's `hash(tuple(page))`: of the page alone, not of what is before it. So
+a page is found where one chain only has it, and 0.5.1 to 0.5.5 do not say of a chain behind which
+other it hangs: its pages look like the first ones of a prompt. Nothing in what they send tells
+more, see docs/compatibility.md.
+
 `session_id` is ignored: it names no block. A field that is not listed here might, as a salt does:
 an event that has one is not used.
 """

@@ -8,6 +8,7 @@ SEQUENCING = (
     "tests/unit/bridge/test_pump.py",
     "tests/property/test_runs_equal_single_batches.py",
 )
+ENGINE_HTTP = ("tests/unit/bridge/engine_http", "tests/unit/bridge/test_pump_http.py")
 MEMBERSHIP = ("tests/unit/bridge/membership",)
 TABLE = (
     "tests/unit/streams/table",
@@ -36,6 +37,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     "bridge/sequencing/gap_repair.py": (*SEQUENCING, *SIMULATION),
     "bridge/sequencing/sequencer.py": (*SEQUENCING, *SIMULATION),
     "bridge/sequencing/window.py": (*SEQUENCING, *SIMULATION),
+    "bridge/engine_http/watch.py": (*ENGINE_HTTP, *SIMULATION),
+    "bridge/engine_http/discovery.py": (*ENGINE_HTTP, *SIMULATION),
     "bridge/followed.py": ("tests/unit/bridge/test_followed.py", *SEQUENCING, *SIMULATION),
     "bridge/heartbeats.py": (
         "tests/unit/bridge/test_heartbeats.py",

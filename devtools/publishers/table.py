@@ -12,8 +12,8 @@ BEGIN: Final = "<!-- make publishers: begin -->\n"
 END: Final = "<!-- make publishers: end -->\n"
 HEAD: Final = (
     "| publisher | version | tried | events | replies of its replay | live | replayed | stored "
-    "| removed | cleared | blocks | not used |\n"
-    "|---|---|---|---|---|---|---|---|---|---|---|---|\n"
+    "| removed | cleared | blocks | passed over | not used |\n"
+    "|---|---|---|---|---|---|---|---|---|---|---|---|---|\n"
 )
 CODE: Final = "its code"
 FRAMES: Final = "its frames"
@@ -37,10 +37,11 @@ class Row(NamedTuple):
 def row(tried: Tried) -> Row:
     """What was tried as a line."""
     how = CODE if tried.code else FRAMES
-    counts = (tried.live, tried.replayed, tried.stored, tried.removed, tried.cleared)
+    counts = [tried.live, tried.replayed, tried.stored, tried.removed, tried.cleared]
     form = tried.form or "in an envelope"
     cells = (tried.kind, tried.version, how, form, tried.replies or "none tried")
-    line = f"| {' | '.join([*cells, *map(str, (*counts, tried.blocks, tried.unused))])} |\n"
+    counts += [tried.blocks, tried.passed_over, tried.unused]
+    line = f"| {' | '.join([*cells, *map(str, counts)])} |\n"
     return Row(tried.kind, tried.version, how, line)
 
 

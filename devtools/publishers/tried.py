@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from bridge.wire import DecodedBatch, open_source
+from bridge.wire import open_source
 from schemas.arrays import PythonArrayPacker
+from schemas.errors import PassedOverError
 from schemas.events import BlockEvent, Cleared, Removed, Stored
 from schemas.registration import PublisherKind, Registration
 
@@ -25,6 +26,7 @@ class Tried(NamedTuple):
         replayed: messages.
         stored: events, of what came live; likewise those that follow.
         blocks: that the stored events name.
+        passed_over: events that mean nothing here, as of another model: rightly not used.
         unused: events and batches that could not be used.
     """
 
@@ -39,6 +41,7 @@ class Tried(NamedTuple):
     removed: int
     cleared: int
     blocks: int
+    passed_over: int
     unused: int
 
 
@@ -80,6 +83,8 @@ def try_messages(
         if came_live is not None and came_live != batch:
             raise ReplayDiffersError(f"{kind} {version}: batch {batch.sequence}")
     events = [event for batch in batches for event in batch.events]
+    dropped = [error for batch in batches for error in batch.dropped]
+    passed_over = sum(isinstance(error, PassedOverError) for error in dropped)
     return Tried(
         kind=kind,
         version=version,
@@ -92,16 +97,13 @@ def try_messages(
         removed=_count(events, Removed),
         cleared=_count(events, Cleared),
         blocks=sum(len(event.hashes) // 8 for event in events if isinstance(event, Stored)),
-        unused=_unused(batches),
+        passed_over=passed_over,
+        unused=len(dropped) - passed_over,
     )
 
 
 def _count(events: Sequence[BlockEvent], of: type[BlockEvent]) -> int:
     return sum(isinstance(event, of) for event in events)
-
-
-def _unused(batches: Sequence[DecodedBatch]) -> int:
-    return sum(len(batch.dropped) for batch in batches)
 
 
 def _replies(replies: Iterable[Frames]) -> str:

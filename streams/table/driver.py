@@ -15,10 +15,10 @@ from schemas.limits import (
     TABLE_FLUSH_CHANGES_MAX,
 )
 from streams.log.interface import LogEntry, WritableLog
-from streams.table.fold import INTERNAL_ERROR, NO_OFFSET, SkippedRecord
+from streams.table.fold import INTERNAL_ERROR, NO_OFFSET
 from streams.table.recovery import Plan
 from streams.table.releasing import release_some
-from streams.table.skip_log import SkipLog
+from streams.table.skip_log import SkipLog, SkippedRecord
 from streams.table.table import Table
 from streams.table.threads import in_thread, run_without_loop
 

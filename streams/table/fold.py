@@ -59,6 +59,7 @@ from streams.table.batch_parts import events_after, goes_on, is_folded
 from streams.table.ledger import NO_LEDGERS, Ledger, Ledgers
 from streams.table.scope_states import ScopeStates
 from streams.table.segments import SegmentsFold
+from streams.table.skip_log import SkippedRecord
 
 NO_OFFSET = Offset(-1)
 """The position of a table that has folded nothing."""
@@ -98,15 +99,6 @@ class TableChanges(NamedTuple):
     bridges: Mapping[str, Heartbeat | None] = MappingProxyType({})
     ledgers: Mapping[PublisherKey, Ledger | None] = MappingProxyType({})
     segments: Mapping[SegmentKey, SegmentState | None] = MappingProxyType({})
-
-
-class SkippedRecord(NamedTuple):
-    """A record that was not folded: where it is, and why; `error` of an unexpected one."""
-
-    offset: Offset
-    reason: str
-    detail: str
-    error: Exception | None = None
 
 
 class Fold:

@@ -7,11 +7,21 @@ more. Every record is counted; only the first of each reason in each minute are 
 import logging
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
+from schemas.identities import Offset
 from schemas.limits import SKIPPED_RECORDS_NAMED_MAX, SKIPPED_RECORDS_WINDOW_S
-from streams.table.fold import SkippedRecord
 
 logger = logging.getLogger(__name__)
+
+
+class SkippedRecord(NamedTuple):
+    """A record that was not folded: where it is, and why; `error` of an unexpected one."""
+
+    offset: Offset
+    reason: str
+    detail: str
+    error: Exception | None = None
 
 
 class SkipLog:

@@ -48,7 +48,7 @@ from schemas.limits import (
 )
 from schemas.positions import LogBounds
 from streams.log.interface import LogEntry, WritableLog
-from streams.table.fold import NO_OFFSET, Fold, SkippedRecord, TableChanges
+from streams.table.fold import NO_OFFSET, Fold, TableChanges
 from streams.table.history_interface import NO_HISTORY, RowHistory
 from streams.table.recovery import Action, Plan, plan_recovery
 from streams.table.rows import format as rows
@@ -56,6 +56,7 @@ from streams.table.rows.format import RowKind, RowWrite
 from streams.table.rows.reader import RowReader
 from streams.table.rows.rewriting import Rewriting
 from streams.table.rows.writer import Flush, RowWriter
+from streams.table.skip_log import SkippedRecord
 from streams.table.store import Local, StoredRows, TableStore
 from streams.table.threads import in_thread
 from streams.table.topic_copy import TopicCopy

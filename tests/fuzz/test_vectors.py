@@ -22,7 +22,7 @@ from bridge.wire import KINDS, DecodedBatch, Source, open_source
 from bridge.wire.drop_reasons import DropReason
 from schemas.arrays import ArrayPacker, PythonArrayPacker
 from schemas.codec import decode_record_events
-from schemas.errors import FrameError
+from schemas.errors import FrameError, PassedOverError
 from schemas.events import BlockEvent
 from schemas.positions import NO_CURSOR
 from schemas.records import GapRecord, ResetRecord, SequencedRecord
@@ -168,8 +168,10 @@ def test_a_message_with_anything_wrong_costs_no_message_behind_it(
 ) -> None:
     mutations = scaled(MUTATIONS * 3 // 5) // len(VECTOR_LIST)
     for vector in VECTOR_LIST:
-        honest = told(vector.source(PythonArrayPacker()).decode(vector.frames))
-        assert honest[-1] == []
+        captured = vector.source(PythonArrayPacker()).decode(vector.frames)
+        assert all(isinstance(error, PassedOverError) for error in captured.dropped)
+        honest = told(captured)
+        first = int.from_bytes(vector.frames[-2], "big") - captured.sequence  # of its numbers
         mutated = Mutated(vector, random)
         for number in range(mutations):
             if number % REFRESH == 0:
@@ -177,7 +179,7 @@ def test_a_message_with_anything_wrong_costs_no_message_behind_it(
             frames = mutated.frames()
             try:
                 batch = source.decode(frames)
-                assert batch.sequence == int.from_bytes(frames[-2], "big")
+                assert batch.sequence == int.from_bytes(frames[-2], "big") - first
                 if vector.kind in LEARNING and not batch.dropped:
                     source = vector.source(random.choice(PACKERS)())
             except FrameError:
@@ -223,6 +225,8 @@ def test_an_event_with_anything_wrong_costs_no_event_beside_it(
     for base in EVENT_BASES:
         bases = [Base(event) for event in base.events]
         beside = honest_events(base)
+        if not beside:
+            continue  # it is of another model
         for number in range(mutations):
             if number % REFRESH == 0:
                 source = base.vector.source(random.choice(PACKERS)())
@@ -252,7 +256,7 @@ def test_an_event_with_anything_wrong_costs_no_event_beside_it(
 
 def honest_events(base: EventBase) -> list[BlockEvent]:
     found = base.vector.source(PythonArrayPacker()).decode(base.vector.frames)
-    assert not found.dropped
+    assert all(isinstance(error, PassedOverError) for error in found.dropped)
     return found.events
 
 
@@ -379,7 +383,10 @@ def damage(engine: ReplayingEngine, payloads: Sequence[bytes], random: Random) -
 
 async def repaired(vector: Vector, endpoint: str) -> list[SequencedRecord]:
     """All that is written of a publisher of which nothing is known yet."""
-    registered = registration(kind=vector.kind, dp_rank=vector.dp_rank)
+    registered = msgspec.structs.replace(
+        registration(kind=vector.kind, dp_rank=vector.dp_rank),
+        kv_cache_report_mode="incremental",  # else the same blocks, again and again, are reports
+    )
     sequencer = Sequencer()
     sequencer.add(registered, repairs=True)
     sequencer.place(registered.publisher, Anchor(NO_CURSOR, 0.0))

@@ -11,8 +11,17 @@ from replay.capture.reader import Capture
 from replay.capture.writer import CaptureWriter
 from replay.folding import Pace, ReplayedTable, fold_capture
 from schemas.answer_states import AnswerState
+from schemas.identities import Offset
 from streams.kernel import open_kernel
-from tests.building import SCOPE, events_record, registered_record, registration, stored
+from streams.table.fold import Fold
+from tests.building import (
+    SCOPE,
+    events_record,
+    objects,
+    registered_record,
+    registration,
+    stored,
+)
 from tests.unit.replay.histories import SEED, captured, history, write_log
 
 
@@ -96,6 +105,38 @@ def test_partitions_are_one_table_that_says_where_each_is(tmp_path: Path) -> Non
     assert len(table.publishers) == 2
     assert {one.instance_id for one in table.registrations} == {"a", "b"}
     assert table.states.verdict(SCOPE, {}, 0.0).state is AnswerState.UNCONFIRMED
+
+
+def test_objects_are_joined_within_their_partition_as_workers_do(tmp_path: Path) -> None:
+    """One table is folded of all partitions, and has the digests that each worker's had."""
+    partitions = tuple(
+        PartitionSource(partition=n, begin=0, end=9, complete=True, keeps_registrations=False)
+        for n in range(2)
+    )
+    header = Header(
+        kind=Kind.RECORDS, created_at=0.0, created_by="test", source="", partitions=partitions
+    )
+    folds = [Fold(open_kernel(SEED)) for _ in partitions]
+    with CaptureWriter(tmp_path / "c", header) as writer:
+        for lane in range(2):
+            pool = registration(f"pool#{lane}", kind="Mooncake", port=7000)
+            engine = registration(f"engine-{lane}", port=5000 + lane)
+            # Both have block 1, and each one that the other's partition does not.
+            blocks = [stored(0, [one], range(4 * one, 4 * one + 4)) for one in (1, 2 + lane)]
+            of_pool = events_record(0, 0, [objects(0, [11, 12, 13], [1, 2, 3])], stream=pool.stream)
+            of_engine = events_record(0, 0, [*blocks], stream=engine.stream)
+            those = [registered_record(pool), registered_record(engine), of_engine, of_pool]
+            for offset, record in enumerate(those):
+                writer.add(Entry(lane, offset, 1.0, record))
+                folds[lane].apply(Offset(offset), record)
+    with Capture(tmp_path / "c") as capture:
+        records = CaptureRecords(capture)
+        table = ReplayedTable(open_kernel(SEED), records)
+        fold_capture(records, table, total=None)
+    by_workers = [view for fold in folds for view in fold.kernel.contexts()]
+    assert sorted(table.kernel.contexts()) == sorted(by_workers)
+    assert table.kernel.stats()["waiting"] == 2
+    assert sum(fold.kernel.stats()["waiting"] for fold in folds) == 2
 
 
 def test_what_is_skipped_is_counted_and_named(tmp_path: Path) -> None:

@@ -40,10 +40,13 @@ def outgoing(tmp_path: Path, records: list[bytes], *, renumber: bool = False) ->
 
 
 def subscribed(messages: list[WireMessage], *publishers: PublisherKey) -> Fold:
-    """The table of a bridge that receives the messages."""
+    """The table of a bridge that receives the messages. What they announce again was looked at when
+    it came from the engines.
+    """
     sequencer, fold, offset = Sequencer(), Fold(open_kernel(SEED)), 0
     for number, publisher in enumerate(publishers):
-        one = registration(publisher.stream.instance_id, port=6000 + number)
+        named = registration(publisher.stream.instance_id, port=6000 + number)
+        one = msgspec.structs.replace(named, kv_cache_report_mode="incremental")
         sequencer.add(one)
         fold.apply(Offset(offset), registered_record(one))
         offset += 1
@@ -129,6 +132,14 @@ def table_of(*events: BlockEvent, tmp_path: Path) -> tuple[dict[str, str], dict[
 def test_what_says_which_block_it_is_comes_through(tmp_path: Path, event: Stored) -> None:
     theirs, ours = table_of(event, tmp_path=tmp_path)
     assert theirs == ours != {}
+
+
+def test_what_is_said_again_is_counted_once_there_too(tmp_path: Path) -> None:
+    event = stored(0, [1, 2], range(2 * BLOCK))
+    again = msgspec.structs.replace(event, reported=True)
+    theirs, ours = table_of(event, again, tmp_path=tmp_path)
+    once, _ = table_of(event, tmp_path=tmp_path)
+    assert theirs == ours == once
 
 
 def test_an_event_of_another_kind_of_group_is_left_out_there_too(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import re
 import time
 from collections import Counter
@@ -98,7 +99,22 @@ def test_it_is_connected_to_where_its_engine_says(caplog: pytest.LogCaptureFixtu
     )
     assert found.followed.can_replay
     assert found.followed.replay_endpoint == HERE.replay_endpoint
-    assert "publishes at tcp://10.0.0.7:41001 and replays at tcp://10.0.0.7:41002" in caplog.text
+    (record,) = caplog.records
+    assert record.message == (
+        f"{URL.service_key} ({URL.model_name}) publishes at tcp://10.0.0.7:41001 and replays at"
+        " tcp://10.0.0.7:41002, as http://10.0.0.7:8000 says"
+    )
+
+
+def test_where_it_is_is_logged_when_that_is_new(caplog: pytest.LogCaptureFixture) -> None:
+    async def scene(scene: Scene) -> None:
+        for number, says in enumerate(([HERE], [HERE], [THERE], [THERE], [HERE])):
+            scene.says = says
+            await scene.look(number * (FIND_AGAIN_S + 1))
+
+    with caplog.at_level(logging.INFO):
+        assert len(play(scene).connected_to) == 5
+    assert len(caplog.records) == 3
 
 
 def test_a_replay_socket_that_was_registered_is_the_one_that_counts() -> None:
@@ -177,20 +193,25 @@ def test_what_it_says_and_cannot_be_used_is_told_once_and_asked_for_again(
 ) -> None:
     async def scene(scene: Scene) -> None:
         scene.says = says
+        scene.followed.rests_until = math.inf
         await scene.look()
         assert scene.followed.has_no_endpoint
+        assert scene.followed.rests_until == 0.0
         await scene.look(FIND_REFUSED_S - 1)
         assert scene.asked == 1
         await scene.look(FIND_REFUSED_S + 1)
         assert scene.asked == 2
         scene.says = [HERE._replace(block_size=16)]
         await scene.look(FIND_REFUSED_S + 1)
+        assert len(caplog.records) == 1
+        assert not scene.followed.has_no_endpoint
+        scene.says = says
+        await scene.look(FIND_REFUSED_S + 1)
+        assert len(caplog.records) == 2, "it is wrong again"
 
     with caplog.at_level(logging.WARNING):
         found = play(scene)
-    assert len(caplog.records) == 1
-    assert found.connected_to
-    assert not found.followed.has_no_endpoint
+    assert len(found.connected_to) == 1
     assert re.search(why, caplog.text)
 
 
@@ -231,6 +252,14 @@ def test_who_is_unfollowed_is_asked_no_more() -> None:
     found = play(scene)
     assert found.asked == 1
     assert not found.connected_to
+
+
+def test_who_is_not_being_asked_is_unfollowed_as_well() -> None:
+    async def scene(scene: Scene) -> None:
+        scene.discovery.remove(URL.publisher)
+        await scene.look(1000.0)
+
+    assert play(scene).asked == 0
 
 
 def test_the_end_waits_for_no_engine() -> None:

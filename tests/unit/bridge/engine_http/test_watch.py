@@ -114,13 +114,30 @@ def test_an_address_that_names_two_processes_over_one_link_names_neither() -> No
     assert scene.judge(2) is Life.SAME
 
 
-def test_what_was_found_over_a_link_is_not_contradicted_over_it() -> None:
+@pytest.mark.parametrize("is_proven", [False, True])
+def test_what_was_found_over_a_link_is_not_contradicted_over_it(is_proven: bool) -> None:
     scene = Scene()
     scene.prove(1, ONE)
     scene.engine.read(scene.now, 2, ONE)
     assert scene.judge(2) is Life.SAME
     scene.engine.known = ProcessMark(3, "zero")
-    assert scene.judge(2) is Life.CHANGED
+    assert not scene.engine.is_changed
+    assert scene.judge(2, is_proven=is_proven) is Life.CHANGED
+    assert scene.engine.is_changed
+
+
+def test_a_process_that_says_the_same_again_is_the_same() -> None:
+    scene = Scene()
+    scene.prove(1, ONE)
+    scene.read(1, ONE)
+    assert not scene.engine.is_changed
+    assert scene.judge(1) is Life.SAME
+
+
+def test_one_batch_is_enough_to_tell_another_process() -> None:
+    scene = Scene(last=Proof(0, 0.5))
+    scene.read(1, TWO)
+    assert scene.judge(1) is Life.OTHER
 
 
 def test_a_mark_that_may_be_given_proves_another_process_and_not_the_same() -> None:
@@ -150,6 +167,34 @@ def test_one_that_does_not_say_is_asked_less_and_less_often() -> None:
         assert engine.reads_at(2) == 0.0, "over another link it may be another release"
     assert waits[:3] == [PROCESS_RETRY_S, 2 * PROCESS_RETRY_S, 4 * PROCESS_RETRY_S]
     assert waits[-1] == waits[-2] == PROCESS_RETRY_S * 2**PROCESS_RETRY_DOUBLINGS_MAX
+
+
+def test_once_it_has_told_it_is_asked_soon_again_where_it_does_not() -> None:
+    engine = EngineWatch()
+    for _ in range(3):
+        engine.read(100.0, 1, None)
+    engine.read(100.0, 1, ONE)
+    engine.read(100.0, 2, None)
+    assert engine.reads_at(2) == 100.0 + PROCESS_RETRY_S
+
+
+def test_of_an_engine_that_was_never_asked_nothing_is_known() -> None:
+    engine = EngineWatch()
+    assert not engine.has_read(0)
+    assert not engine.is_away
+    assert not engine.is_changed
+    assert engine.probes_at == 0.0
+    assert engine.known_link == 0
+    assert engine.judge(0, 3, LAST, is_proven=False) is Life.UNKNOWN
+    for _ in range(PROBE_FAILURES_MAX - 1):
+        engine.probed(100.0, is_there=False)
+    assert not engine.is_away
+    engine.probed(100.0, is_there=False)
+    assert engine.is_away
+    engine.heard()
+    for _ in range(PROBE_FAILURES_MAX - 1):
+        engine.probed(100.0, is_there=False)
+    assert not engine.is_away
 
 
 def test_it_is_away_once_it_has_not_answered_twice_until_it_is_heard_of() -> None:

@@ -218,6 +218,20 @@ mod tests {
         }
     }
 
+    #[test]
+    fn memory_is_that_of_what_was_not_taken() {
+        let mut lists = ChangeLists::default();
+        assert_eq!(lists.memory_bytes(), 0);
+        let numbers = ["a", "b"].map(|name| lists.join(test_context(name)));
+        for (number, count) in numbers.into_iter().zip([100, 1000]) {
+            (0..count).for_each(|_| lists.record(number, &Change::clear(0).encode()));
+        }
+        let least = 1100 * CHANGE_BYTES;
+        assert!((least..3 * least).contains(&lists.memory_bytes()));
+        lists.take();
+        assert_eq!(lists.memory_bytes(), 0);
+    }
+
     /// One context's list: its members and what was recorded.
     #[derive(Default, Clone)]
     struct Model {

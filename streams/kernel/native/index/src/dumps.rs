@@ -168,6 +168,46 @@ mod tests {
         assert!(slots.is_sorted());
     }
 
+    fn loaded(changes: &[Change]) -> RwLock<State> {
+        let state = RwLock::new(State::new(1000, 1000));
+        WriteTurn::new(&state, &PrefixHasher::new(7))
+            .load(&test_context("i"), changes)
+            .expect("loaded");
+        state
+    }
+
+    /// What each slice of a dump of the state has looked at.
+    fn slices(state: &RwLock<State>, entries: usize) -> Vec<usize> {
+        let mut dump = Dump::new(&state.read(), test_context("i"));
+        let mut slices = vec![dump.gather(&state.read(), entries)];
+        while slices.last() >= Some(&entries) {
+            slices.push(dump.gather(&state.read(), entries));
+        }
+        slices
+    }
+
+    /// Else a large dump would keep the writes waiting.
+    #[test]
+    fn a_slice_ends_where_it_is_to_or_with_its_shard() {
+        let count = 200_000;
+        let state = loaded(&(0..count).map(|key| change(key, 0, 1)).collect::<Vec<_>>());
+        let slices = slices(&state, 100);
+        let (last, full) = slices.split_last().expect("one");
+        assert!(full.iter().all(|seen| (100..100 + 16 * 2048).contains(seen)), "{slices:?}");
+        assert!(*last < 100);
+        let seen: usize = slices.iter().sum();
+        assert!((200_000..201_000).contains(&seen), "each once: {seen}");
+    }
+
+    #[test]
+    fn publishers_without_entries_count_too() {
+        let blocks = (0..500).map(|rank| change(u64::from(rank), rank, 1));
+        let state = loaded(&blocks.chain((1..500).map(Change::clear)).collect::<Vec<_>>());
+        let slices = slices(&state, 100);
+        assert!(slices.len() > 4, "{slices:?}");
+        assert!(slices[..4].iter().all(|&seen| seen == 100), "{slices:?}");
+    }
+
     /// Through splits and joins of the tables, clears, and publishers that come and go.
     #[test]
     fn a_dump_and_the_changes_since_are_what_there_is() {

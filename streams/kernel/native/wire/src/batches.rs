@@ -24,6 +24,8 @@ const CPU: &str = "CPU";
 const DISK: &str = "DISK";
 const REMOTE: &str = "REMOTE";
 const REUSED: &str = "REUSED";
+/// CPython's hash(()), by which SGLang up to 0.5.0 says that nothing is before a page.
+const NOTHING_BEFORE: u64 = 5_740_354_900_026_072_187;
 
 /// The bounds of `schemas/limits.py` on a batch.
 pub struct Limits {
@@ -332,7 +334,9 @@ impl<'a, 'p> Batch<'a, 'p> {
             return Some(());
         }
         match field {
-            Field::Parent => event.parent = Some(read_hash(reader)?),
+            Field::Parent => {
+                event.parent = Some(read_hash(reader)?).filter(|&parent| parent != NOTHING_BEFORE);
+            }
             Field::BlockSize => event.block_size = read_up_to(reader, limits.block_size)?,
             Field::Group => event.group = read_up_to(reader, limits.group)?,
             Field::Medium => event.medium = medium(reader.str().ok()?)?,

@@ -86,6 +86,16 @@ def test_the_published_json_form_has_a_namespace_and_needs_no_hash_profile() -> 
     assert (read.additional_salt, read.lora_name, read.hash_profile) == ("", "", None)
 
 
+def test_the_published_json_form_may_say_what_requests_ask_the_engine_to_report() -> None:
+    for mode in ("", "full", "incremental"):
+        document = {**FULL, "kv_cache_report_mode": mode}
+        read = read_registration(encode(document, Wire.JSON), Wire.JSON, KINDS)
+        assert read.kv_cache_report_mode == mode
+    envelope = refusal({**FULL, "kv_cache_report_mode": "all"}, Wire.JSON)
+    error = "kv_cache_report_mode must be full or incremental"
+    assert envelope == ErrorEnvelope(error, "invalid_value", "kv_cache_report_mode")
+
+
 @pytest.mark.parametrize("segment", ["", "kvcached_vLLM_4711", "node-7/kvcached_*"])
 def test_the_published_json_form_may_name_a_memory_segment(segment: str) -> None:
     body = encode({**FULL, "memory_segment": segment}, Wire.JSON)
@@ -99,7 +109,7 @@ def test_a_bad_memory_segment_is_named(segment: object) -> None:
     assert refusal({**FULL, "memory_segment": segment}, Wire.JSON).field == "memory_segment"
 
 
-@pytest.mark.parametrize("name", ["additionalsalt", "memory_segment"])
+@pytest.mark.parametrize("name", ["additionalsalt", "memory_segment", "kv_cache_report_mode"])
 def test_msgpack_is_exactly_conductors(name: str) -> None:
     envelope = refusal({**FULL, name: "x"}, Wire.MSGPACK)
     error = f"unsupported request field: {name}"
