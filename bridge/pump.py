@@ -449,7 +449,7 @@ class Pump:
             engine.remember(process)
         if anchor != self.sequencer.anchor(publisher):
             self.followed[publisher].begin_again()  # what was confirmed is not what the log has
-        self.sequencer.place(publisher, anchor)
+        self.sequencer.place(publisher, anchor, away=NOT_FOLLOWED)
         self.followed[publisher].live = True
         self.repair(publisher, begins=anchor.cursor != NO_CURSOR, cause=NOT_FOLLOWED)
 

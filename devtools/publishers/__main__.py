@@ -3,6 +3,7 @@
 import argparse
 import sys
 
+from devtools.publishers import lmcache
 from devtools.publishers.releases import RELEASES, FetchError, fetch
 from devtools.publishers.table import CODE, in_document, render, row, write
 from devtools.publishers.trial import captured_files, try_captured, try_release
@@ -25,6 +26,7 @@ def make_table(*, into_document: bool) -> None:
     they stand there.
     """
     rows = [row(try_captured(path)) for path in captured_files()]
+    rows += [row(lmcache.try_captured(path)) for path in lmcache.captured_files()]
     rows += [row(try_release(release)) for release in RELEASES if release.is_fetched]
     missing = {(release.kind, release.version): release for release in RELEASES}
     for release in RELEASES:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from devtools.broker import free_ports
-from devtools.publishers import table
+from devtools.publishers import lmcache, table
 from devtools.publishers.releases import RELEASES
 from devtools.publishers.table import CODE
 from devtools.publishers.trial import captured_files, try_captured
@@ -154,8 +154,16 @@ def test_every_file_of_captured_frames_has_its_row_in_the_document(path: Path) -
     assert table.row(tried) in table.in_document(), REMEDY
 
 
+@pytest.mark.parametrize("path", lmcache.captured_files(), ids=lambda path: path.stem)
+def test_so_have_lmcaches_messages_and_its_topic(path: Path) -> None:
+    tried = lmcache.try_captured(path)
+    assert tried.unused == 0
+    assert table.row(tried) in table.in_document(), REMEDY
+
+
 def test_the_document_has_a_row_for_each_release_and_each_file_and_no_other() -> None:
     rows = table.in_document()
     code = {(one.kind, one.version) for one in rows if one.how == CODE}
     assert code == {(release.kind, release.version) for release in RELEASES}, REMEDY
-    assert len(rows) == len(captured_files()) + len(RELEASES), REMEDY
+    files = [*captured_files(), *lmcache.captured_files()]
+    assert len(rows) == len(files) + len(RELEASES), REMEDY

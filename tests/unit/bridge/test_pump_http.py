@@ -246,7 +246,7 @@ def test_what_the_same_process_sent_while_its_link_was_down_is_a_gap_of_these_nu
         await link_up(bench, 2)
         await bench.receive(over(2, 6))
 
-    assert play(scene).sink.told()[3:] == [("missed", 1, 3, 5), *numbers(6, 6)]
+    assert play(scene).sink.told()[3:] == [("reconnected", 1, 3, 5), *numbers(6, 6)]
 
 
 def test_without_an_answer_it_is_as_if_it_had_no_address() -> None:

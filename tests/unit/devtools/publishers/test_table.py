@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from devtools.publishers import __main__ as command
-from devtools.publishers import table
+from devtools.publishers import lmcache, table
 from devtools.publishers.releases import RELEASES
 from devtools.publishers.table import CODE, FRAMES, Row
 from devtools.publishers.trial import CapturedFileError, captured_files, try_captured
@@ -59,5 +59,5 @@ def test_rows_of_releases_that_are_not_here_stay(
     rows = table.in_document()
     assert tried in rows
     assert {one.how for one in rows if one.version == "0.0.1"} == set()
-    assert len(rows) == 1 + len(captured_files())
+    assert len(rows) == 1 + len(captured_files()) + len(lmcache.captured_files())
     assert str(release) in capsys.readouterr().err
