@@ -595,7 +595,8 @@ class Pump:
         if self._judge(publisher, engine) is not Life.OTHER:
             return
         link = self.subscriber.links(publisher)
-        _logger.info("%s is of another process than before: beginning a new incarnation", publisher)
+        key = followed.registration.service_key
+        _logger.info("%s is of another process than before: beginning a new incarnation", key)
         began = self.sequencer.begin_process(
             publisher, time.time(), last_link=engine.known_link, link=link
         )
