@@ -20,7 +20,7 @@ DYNAMO ?= ai-dynamo-runtime==1.6.1
 LMCACHE ?= lmcache==0.5.6
 JOBS ?= 3
 
-.PHONY: help run install test fuzz check fmt bench bench-check peers lmcache engines publishers plots mutants kafka clean
+.PHONY: help run install test fuzz losses check fmt bench bench-check peers lmcache engines publishers plots mutants kafka clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -37,6 +37,9 @@ test: .make/dev ## all tests; they start by themselves every process that they n
 # One after the other: each measures what a neighbour of the attack still gets.
 fuzz: .make/dev ## hostile bytes on every socket and in every topic: millions of them, some minutes
 	$(BIN)/python -m pytest tests/fuzz --fuzz-scale 1 --durations 10 $(ARGS)
+
+losses: .make/dev ## a thousand histories of loss: the index is right, or the gap ledger equals the loss
+	$(BIN)/python -m pytest -n $(JOBS) tests/simulation/test_losses.py --fuzz-scale 1 $(ARGS)
 
 check: .make/dev ## formatting, lint, types, import rules; the kernel's own lint and tests where Rust is found
 	$(BIN)/ruff format --check .

@@ -138,7 +138,7 @@ class Pump:
         self.discovery = Discovery(
             self.engine_http,
             self.subscriber,
-            connect=lambda found: self._call(self.subscriber.follow_once, found),
+            connect=self._connect_found,
             on_fault=self._count_fault,
         )
         self.followed: dict[PublisherKey, Followed] = {}
@@ -384,6 +384,13 @@ class Pump:
         else:
             await self._call(self.subscriber.follow, registration)
 
+    async def _connect_found(self, found: Registration) -> None:
+        """Connects to where a followed publisher is, as its engine has said."""
+        publisher = found.publisher
+        if not self.followed[publisher].registration.replay_endpoint:
+            self.sequencer.vouch_for_replay(publisher)
+        await self._call(self.subscriber.follow_once, found)
+
     async def connect_again(self, registration: Registration) -> None:
         """Connects to a followed publisher, where that has failed before.
 
@@ -442,7 +449,7 @@ class Pump:
             engine.remember(process)
         if anchor != self.sequencer.anchor(publisher):
             self.followed[publisher].begin_again()  # what was confirmed is not what the log has
-        self.sequencer.place(publisher, anchor)
+        self.sequencer.place(publisher, anchor, away=NOT_FOLLOWED)
         self.followed[publisher].live = True
         self.repair(publisher, begins=anchor.cursor != NO_CURSOR, cause=NOT_FOLLOWED)
 

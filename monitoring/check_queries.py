@@ -22,6 +22,7 @@ SOMETIMES: Final = frozenset(
     {
         "reprise_bridge_dropped_total",  # once something was dropped
         "reprise_ledger_batches_total",  # once a batch did not simply come
+        "reprise_bridge_passed_over_total",  # once a pool sent what is about something else
         "reprise_worker_records_total",  # once the worker was given records
         "reprise_condition",  # once something is wrong
         "reprise_log_size_bytes",  # embedded

@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from bridge.delivery.log_sink import LogSink
 from bridge.memory.poller import SegmentPoller
 from bridge.memory.reading import DEFAULT_PREFIX, EMPTY, LOCKED, TOO_MANY, Scan, read_segments
 from schemas.conditions import Conditions, Part
@@ -168,6 +169,19 @@ class MemoryWatch:
                 when_looked()
         finally:
             stopping.set()
+
+    async def run_into(self, sink: LogSink) -> None:
+        """As `run`; what is to be written goes to the embedded log as it is made."""
+
+        def tell() -> None:
+            records = self.records() if sink.is_ready else ()
+            if records:
+                sink.append(records)
+                if sink.is_ready:
+                    for record in records:
+                        self.written(record)
+
+        await self.run(tell)
 
     def _look_often(self, stopping: threading.Event, tell: Callable[[], None]) -> None:
         while True:

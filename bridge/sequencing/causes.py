@@ -9,7 +9,7 @@ JOINED_LATE: Final = "joined_late"
 """Before the first one that came."""
 
 MISSED: Final = "missed"
-"""Not before a later one."""
+"""Not before a later one over the same link."""
 
 RECONNECTED: Final = "reconnected"
 """While the link was down, or before the first one that came over it."""

@@ -343,7 +343,10 @@ class Repair:
             self._barren += 1
 
     def _is_anchored(self) -> bool:
-        return self._asked_again or self.start <= self._sequencer.proven(self._publisher).sequence
+        """Whether an engine of the log's incarnation would have had something to reply: the log has
+        a batch of the number from which on it was asked, or of a later one.
+        """
+        return self._asked_again or self.start <= self._sequencer.cursor(self._publisher).sequence
 
     def _is_same_process(self) -> bool:
         """Whether the log's last batch is of the process at the other end of the link: if that has

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from bridge.sequencing.anchor import Anchor
-from bridge.sequencing.causes import JOINED_LATE, MISSED, RESTARTED, cause_of_repair
+from bridge.sequencing.causes import JOINED_LATE, MISSED, RECONNECTED, RESTARTED, cause_of_repair
 from bridge.sequencing.counters import PublisherCounters
 from bridge.sequencing.lateness import Lateness
 from bridge.sequencing.pairing import LiveBatch, Pairing
@@ -70,6 +70,7 @@ class Lane:
         "_has_told_gap",
         "_proven_link",
         "_run_max",
+        "away",
         "cause",
         "counters",
         "degraded",
@@ -116,11 +117,12 @@ class Lane:
         self.repairs = repairs
         self.held: deque[Held] | None = None
         self.held_bytes = 0
+        self.away = ""  # why batches may be missing before the next one, if any
         self.cause = ""  # why it waits: of the batches that a replay brings meanwhile
         self.repaired = ""  # the same, while such batches are accepted
         self.is_resuming = False  # some of what waited has followed, the rest is to
         self.missing: Missing | None = None  # becomes a gap at the end of the wait
-        self.overflowed: DecodedBatch | None = None  # the last one that had no room among the held
+        self.overflowed: Held | None = None  # the last one that had no room among the held
         self._run_max = RUN_MESSAGES_MAX  # of the next run: what is not plain is seen again
         self.lateness = Lateness()
         self.received_time = 0.0  # the engine's, of the last live batch
@@ -156,6 +158,7 @@ class Lane:
     def begin_link(self, link: int) -> None:
         """What comes now comes over this link."""
         self.link = link
+        self.away = self.away or RECONNECTED
         self.lateness = Lateness()  # the engine may be another one, with another clock
 
     def adopt_link(self, link: int, *, heard: int) -> None:
@@ -172,7 +175,7 @@ class Lane:
         Args:
             link: over which it sends that incarnation. Over a later one another may come.
         """
-        self._proven_link, self.proof = link, None
+        self._proven_link, self.proof, self.away = link, None, ""
 
     @property
     def proven(self) -> Proof:
@@ -337,6 +340,7 @@ class Lane:
             batches=batches,
         )
         self.tracker.advance(run.digests)
+        self.away = ""
         last = LiveBatch(self.tracker.sequence, run.digests[-1], run.engine_time, self.link)
         self.pairing.note_live(last)
         self.engine_time = run.engine_time
@@ -388,8 +392,9 @@ class Lane:
             first, last = verdict.gap
             counters.gaps += 1
             counters.lost_batches += last - first + 1
-            reason = MISSED if first else JOINED_LATE
+            reason = (self.cause or self.away or MISSED) if first else JOINED_LATE
             self.add_gap(window, first, last, reason)
+        self.away = ""
         lost = counters.count_drops(batch.dropped)
         counters.batches += 1
         if batch.engine_time is None and not self.degraded:

@@ -12,7 +12,8 @@ and each replay is to begin no later than with that one:
 
 An engine that was restarted has the same addresses as before, so a socket that was shown to be the
 publisher's is trusted with the next incarnation, too, until a batch of that comes live: what was
-taken is compared with it then.
+taken is compared with it then. So is the socket that the engine itself has named beside its other
+one (`bridge.engine_http.discovery`).
 
 Of a batch that came before this process did, the log knows the time, which identifies it as well.
 """
@@ -57,7 +58,8 @@ class Pairing:
     Attributes:
         live: the last batch that came live and is in the log; None where none did.
         is_shown: its replay socket has shown a batch of this incarnation that came live.
-        was_shown: or of an earlier one, and since then none that differs.
+        was_shown: or of an earlier one, or the engine has named it, and since then none that
+            differs.
         is_open: the log has batches of which it is not known that they are this publisher's.
     """
 
@@ -71,6 +73,10 @@ class Pairing:
     def is_trusted(self) -> bool:
         """Whether what is replayed may confirm the publisher."""
         return self.is_shown or self.was_shown
+
+    def vouch(self) -> None:
+        """The engine itself has said that the replay socket is its own."""
+        self.was_shown = True
 
     def distrust(self) -> None:
         """The replay socket has shown a batch that came live as another one."""

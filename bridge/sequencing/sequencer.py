@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from bridge.sequencing.anchor import Anchor
-from bridge.sequencing.causes import MISSED, RECONNECTED, RESTARTED
+from bridge.sequencing.causes import MISSED, RESTARTED
 from bridge.sequencing.counters import PublisherCounters
 from bridge.sequencing.lane import Held, Lane, Missing
 from bridge.sequencing.window import Window
@@ -180,7 +180,7 @@ class Sequencer:
         """
         lane.begin_link(link)
         if lane.repairs and lane.held is None:
-            self._hold_at_gap(lane, RECONNECTED)
+            self._hold_at_gap(lane, lane.away)
 
     def _hold_at_gap(self, lane: Lane, cause: str) -> None:
         lane.held, lane.cause = deque(), cause
@@ -192,7 +192,7 @@ class Sequencer:
             lane.counters.count_drop(
                 BatchError(DropReason.HELD_FULL, f"no room for batch {batch.sequence}")
             )
-            lane.overflowed = batch
+            lane.overflowed = Held(batch, size_bytes, lane.link)
             return
         lane.held.append(Held(batch, size_bytes, lane.link))
         lane.held_bytes += size_bytes
@@ -217,7 +217,7 @@ class Sequencer:
         """
         lane = self._lanes[publisher]
         lane.is_resuming = False
-        lane.cause = lane.cause or cause
+        lane.cause = lane.cause or lane.away or cause
         if lane.held is None:
             lane.held = deque()
 
@@ -233,9 +233,13 @@ class Sequencer:
         lane = self._lanes.get(publisher)
         return lane is not None and lane.held is not None
 
-    def place(self, publisher: PublisherKey, anchor: Anchor) -> None:
-        """Sets the publisher's last batch in the log; see `Lane.place`."""
-        self._lanes[publisher].place(anchor)
+    def place(self, publisher: PublisherKey, anchor: Anchor, *, away: str = "") -> None:
+        """Sets the publisher's last batch in the log, see `Lane.place`; `away` says why batches may
+        be missing behind it.
+        """
+        lane = self._lanes[publisher]
+        lane.place(anchor)
+        lane.away = away
 
     def anchor(self, publisher: PublisherKey) -> Anchor:
         """The publisher's last accepted batch."""
@@ -280,6 +284,10 @@ class Sequencer:
     def trusts_replay(self, publisher: PublisherKey) -> bool:
         """Whether its replay socket has shown batches that came live, as they came."""
         return self._lanes[publisher].pairing.is_trusted
+
+    def vouch_for_replay(self, publisher: PublisherKey) -> None:
+        """The engine itself has said that the replay socket is its own."""
+        self._lanes[publisher].pairing.vouch()
 
     def comparable(self, publisher: PublisherKey) -> int | None:
         """With which batch a replay is to begin, to be compared with what came live; None where
@@ -362,6 +370,8 @@ class Sequencer:
         while lane.held and lane.held[0].link <= first.link:
             dropped += not lane.is_older(lane.held[0].batch)
             self._pop(lane)
+        if lane.overflowed is not None and lane.overflowed.link <= first.link:
+            lane.overflowed = None  # of that incarnation, too
         reason = "it is of an incarnation before the one that was replayed"
         lane.counters.count_drop(BatchError(DropReason.EARLIER_INCARNATION, reason), dropped)
         return True
@@ -581,8 +591,8 @@ class Sequencer:
         """What had no room while the publisher was held: the batch that would show it as a gap may
         never come.
         """
-        batch, lane.overflowed = lane.overflowed, None
-        lost_to = None if batch is None else lane.lost_to(batch)
+        held, lane.overflowed = lane.overflowed, None
+        lost_to = None if held is None else lane.lost_to(held.batch)
         if lost_to is not None:
             self._ask_again(lane, window, lost_to, DropReason.HELD_FULL)
 

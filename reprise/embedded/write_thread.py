@@ -426,16 +426,7 @@ class WriteThread:
             await asyncio.Event().wait()
             return
         self.memory.remember(self.fold.memory.segments)
-        await self.memory.run(self._tell_memory)
-
-    def _tell_memory(self) -> None:
-        assert self.memory is not None, "somebody has looked"
-        records = self.memory.records() if self.sink.is_ready else ()
-        if records:
-            self.sink.append(records)
-            if self.sink.is_ready:
-                for record in records:
-                    self.memory.written(record)
+        await self.memory.run_into(self.sink)
 
     # Retention and sync
 

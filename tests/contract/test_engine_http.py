@@ -59,9 +59,10 @@ def service(tenant: Tenant, dp_rank: int = 0) -> dict[str, Any]:
 
 def told(tenant: Tenant, **wanted: object) -> None:
     """Waits until `/services` says so of rank 0."""
-    tenant.until(
-        lambda: service(tenant).items() >= wanted.items(), f"{wanted}, got {service(tenant)}"
-    )
+    try:
+        tenant.until(lambda: service(tenant).items() >= wanted.items(), f"{wanted}")
+    except AssertionError as error:
+        raise AssertionError(f"{error}\nIt is {service(tenant)}") from error
 
 
 def test_an_engine_is_found_by_its_base_url_and_found_again_where_it_is_after_a_restart(

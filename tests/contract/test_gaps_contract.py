@@ -3,6 +3,8 @@
 import json
 import subprocess
 import sys
+import threading
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +15,7 @@ import msgpack
 import pytest
 
 from simulation.engines.publisher import Publisher, PublisherOptions
+from simulation.engines.wire import BlockStored
 from tests.contract.deployments import WAIT_S, Deployment, Distributed, Embedded, Tenant, tenant_of
 from tests.kafka_fixtures import own_topics, settings_for
 
@@ -176,3 +179,118 @@ def test_it_is_served_from_a_capture_too(
     done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert printed(tenant, file) == [before]
+
+
+class Numbered:
+    """A publisher each of whose batches stores a block of its own: the index says which have come.
+
+    Args:
+        instance_id: its name.
+        number: that no other one has.
+        replays: whether it has a replay socket, with a buffer of so many batches.
+    """
+
+    def __init__(self, instance_id: str, number: int, *, replays: int) -> None:
+        endpoint = "tcp://127.0.0.1:0" if replays else ""
+        options = PublisherOptions(replay_endpoint=endpoint, buffer_batches=replays or 1)
+        self.publisher = Publisher(options)
+        self.instance_id = instance_id
+        self.batches = 0
+        self._number = number
+
+    def tokens(self, batch: int) -> list[int]:
+        """Of the block of one batch."""
+        return [1000 * self._number + batch] * 16
+
+    def publish(self, *, lost: bool = False) -> None:
+        hashed = 1_000_000 * self._number + self.batches
+        tokens = self.tokens(self.batches)
+        event = BlockStored(block_hashes=[hashed], token_ids=tokens, block_size=16)
+        self.publisher.publish([event], lost=lost)
+        self.batches += 1
+
+
+@pytest.fixture
+def engines() -> Iterator[list[Numbered]]:
+    """One that has all that it sent, one that has its last four batches, one without replays."""
+    opened = [
+        Numbered(name, number, replays=replays)
+        for number, (name, replays) in enumerate((("all", 10_000), ("few", 4), ("none", 0)))
+    ]
+    yield opened
+    for one in opened:
+        one.publisher.close()
+
+
+def test_whatever_is_killed_the_index_has_what_the_ledger_calls_seen_and_nothing_else(
+    deployment: Deployment, tenant: Tenant, engines: list[Numbered]
+) -> None:
+    for one in engines:
+        replay = {"replay_endpoint": one.publisher.replay_endpoint}
+        fields = replay if replay["replay_endpoint"] else {}
+        assert tenant.register(one.publisher, instance_id=one.instance_id, **fields)[0] == 200
+    tenant.await_links(*(one.publisher for one in engines))
+    for number in range(20):
+        for one in engines:
+            one.publish(lost=number in (7, 8, 12))
+    await_all(tenant, engines)
+
+    def publish() -> None:
+        for _ in range(300):
+            for one in engines:
+                one.publish()
+            time.sleep(0.01)
+
+    thread = threading.Thread(target=publish)
+    thread.start()
+    try:
+        deployment.restart()
+        tenant.await_links(*(one.publisher for one in engines))
+    finally:
+        thread.join()
+    for one in engines:
+        one.publish()  # shows what was lost before it
+    await_all(tenant, engines)
+    for one in engines:
+        seen = seen_of(tenant, one)
+        found = {
+            number
+            for number in range(one.batches)
+            if tenant.longest(one.tokens(number), one.instance_id) == 16
+        }
+        assert found == seen
+        causes = {gap["cause"] for gap in incarnation_of(tenant, one)["lost"]["intervals"]}
+        assert ("not_followed" in causes) == (one.instance_id != "all"), one.instance_id
+        assert one.instance_id != "all" or seen == set(range(one.batches)), "its buffer covers all"
+    command = [sys.executable, "-m", "reprise", "gaps", "--json", "--tenant", tenant.tenant_id]
+    command += deployment.events()
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=True)
+    served = tenant.api.get(f"/gaps?tenant_id={tenant.tenant_id}")[1]
+    assert json.loads(done.stdout)["publishers"] == served["publishers"]
+
+
+def incarnation_of(tenant: Tenant, engine: Numbered) -> dict[str, Any]:
+    """The engine's only one."""
+    path = f"/gaps?tenant_id={tenant.tenant_id}&instance_id={engine.instance_id}"
+    publishers = tenant.api.get(path)[1]["publishers"]
+    if not publishers:
+        return {"last_sequence": -1, "seen": {"intervals": []}}
+    [incarnation] = publishers[0]["incarnations"]
+    found: dict[str, Any] = incarnation
+    return found
+
+
+def await_all(tenant: Tenant, engines: list[Numbered]) -> None:
+    """Until the ledger accounts for all that they have published."""
+
+    def is_there() -> bool:
+        return all(
+            incarnation_of(tenant, one)["last_sequence"] == one.batches - 1 for one in engines
+        )
+
+    tenant.until(is_there, "all batches in the ledger")
+
+
+def seen_of(tenant: Tenant, engine: Numbered) -> set[int]:
+    spans = incarnation_of(tenant, engine)["seen"]["intervals"]
+    return {number for first, last in spans for number in range(first, last + 1)}

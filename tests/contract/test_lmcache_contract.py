@@ -254,7 +254,7 @@ def test_a_worker_that_leaves_is_no_more(served: Served, name: str) -> None:
         served.await_match([1], name, 1, 1, 0, "exact")
         worker.deregister()
         served.until(lambda: not served.workers(name), "its end")
-    assert served.match([1], name)[0] in (-1, 0)
+    served.until(lambda: served.match([1], name)[0] in (-1, 0), "the end of its blocks")
 
 
 def test_a_new_process_of_a_worker_begins_anew(served: Served, name: str) -> None:

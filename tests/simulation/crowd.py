@@ -10,11 +10,10 @@ from schemas.answer_states import AnswerState, Standing
 from schemas.identities import PublisherKey
 from schemas.limits import RECORD_BYTES_MAX, STALE_S
 from schemas.records import EventsRecord, GapRecord, Record
-from streams.kernel.changes import decode_changes
 from streams.table.fold import Fold
-from tests.simulation.engines import Link, Replays, SimulatedEngine
+from tests.simulation.engines import Link, Replays, SimulatedEngine, Spoilt
 from tests.simulation.history import History
-from tests.simulation.ledgers import check_ledger
+from tests.simulation.ledgers import check_ledger, held_by
 from tests.simulation.loop import Process, SimulatedLoop
 
 FAULTS_S: Final = 6.0
@@ -29,12 +28,17 @@ Step = Callable[[], object]
 class Crowd:
     """The engines of a world.
 
+    Args:
+        harsh: much more is dropped, cut and restarted, and engines send what cannot be read.
+
     Attributes:
         covered: every engine has a replay socket, and a buffer for all that it will ever send.
     """
 
-    def __init__(self, loop: SimulatedLoop, history: History, rng: random.Random) -> None:
-        self.loop, self.history, self.rng = loop, history, rng
+    def __init__(
+        self, loop: SimulatedLoop, history: History, rng: random.Random, *, harsh: bool = False
+    ) -> None:
+        self.loop, self.history, self.rng, self.harsh = loop, history, rng, harsh
         self.covered = rng.random() < 0.5
         self.engines = [self._engine(number) for number in range(rng.randint(3, 4))]
         self.replays = Replays(loop, history.source("replays"), self.engines)
@@ -64,6 +68,16 @@ class Crowd:
             (2, self.cut_links),
             (1, self.lose_messages),
             (1, self.lose_replies),
+            *(self._harsh_steps() if self.harsh else ()),
+        ]
+
+    def _harsh_steps(self) -> list[tuple[int, Step]]:
+        return [
+            (3, self.lose_messages),
+            (3, self.cut_links),
+            (2, self.restart),
+            (2, self.lose_replies),
+            (2, self.spoil),
         ]
 
     async def take_steps(self, steps: Iterable[tuple[int, Step]]) -> None:
@@ -136,6 +150,13 @@ class Crowd:
             link.loss = 0.3
         self.later(1.0, f"links of engine {engine.number} are sound", lambda: _make_sound(links))
 
+    def spoil(self) -> None:
+        """What an engine sends next cannot be read, in part or at all."""
+        engine = self.rng.choice(self.engines)
+        how = self.rng.choice(tuple(Spoilt))
+        self.history.note(f"engine {engine.number} sends an {how} next")
+        engine.spoil_next(how)
+
     def lose_replies(self) -> None:
         """Replays lose replies for a while."""
         if not self.covered:
@@ -198,17 +219,6 @@ def check_states(
     return states
 
 
-def held_by(fold: Fold, engine: SimulatedEngine) -> set[int]:
-    """The prefix hashes that a fold has of an engine."""
-    return {
-        change.prefix
-        for view in fold.kernel.contexts()
-        if view.context.instance_id == engine.registration.instance_id
-        for chunk in fold.kernel.dump(view.context, 65_536)
-        for change in decode_changes(chunk)
-    }
-
-
 def check_engine(
     fold: Fold,
     engine: SimulatedEngine,
@@ -231,7 +241,7 @@ def check_engine(
         f"of engine {engine.number} {engine.lives_heard} lives were heard and {registrations}"
         f" registrations made, but the log has {incarnations} incarnations"
     )
-    if engine.hid_a_restart(one for one in own if isinstance(one, EventsRecord)):
+    if engine.hid_a_restart(one for one in own if isinstance(one, EventsRecord | GapRecord)):
         return
     found, held = held_by(fold, engine), engine.held()
     name = f"engine {engine.number}"
@@ -239,14 +249,15 @@ def check_engine(
         assert not found, f"{name} is not registered, but in the table"
         return
     assert engine.publisher in fold.registrations, f"the log does not have that {name} is there"
-    check_ledger(fold, engine, own, known=known)
+    check_ledger(fold, engine, own, known=known, covered=covered)
     state = fold.publishers.get(engine.publisher)
     degraded = state is not None and state.degraded_since is not None
     wrong = (
         f"{name}: {len(found - held)} blocks too many, {len(held - found)} missing, {state};"
         f" the engine is at {engine.sequence}"
     )
-    gaps = [one for one in own if isinstance(one, GapRecord)]
+    gaps = [one for one in own if isinstance(one, GapRecord) and one.reason != Spoilt.BATCH]
+    covered = covered and not any(life == engine.life for life, _ in engine.spoilt)
     assert (
         not covered or state is None or all(one.incarnation < state.incarnation for one in gaps)
     ), f"a gap although the buffer covers all: {wrong}"

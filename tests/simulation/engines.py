@@ -7,6 +7,7 @@ import asyncio
 import random
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Iterable, Sequence
+from enum import StrEnum
 from typing import Final, Protocol
 
 import msgspec
@@ -19,7 +20,7 @@ from bridge.sockets.raw_message import RawMessage
 from schemas.errors import RegistrationConflictError
 from schemas.identities import PublisherKey
 from schemas.limits import HTTP_ENGINE_WAIT_S
-from schemas.records import EventsRecord
+from schemas.records import EventsRecord, GapRecord
 from schemas.registration import PublisherKind, Registration
 from simulation.engines.cache import BlockChain, CacheSizes, EngineCache
 from simulation.engines.wire import AllBlocksCleared, BlockStored, EngineEvent, EventEncoder
@@ -32,6 +33,18 @@ REPLAY_TIMEOUT_S: Final = 2.0
 PAST_S: Final = 30.0
 """For how long it is remembered what an engine had cached."""
 _WIRES: Final = ("0.9", "0.20", "0.26", "0.33")
+
+
+class Spoilt(StrEnum):
+    """How a batch is not as an engine sends it; each is the word by which it is dropped."""
+
+    BATCH = "undecodable"
+    EVENT = "unknown_event"
+
+
+_BAD_BATCH: Final = b"\xc1"
+_BAD_EVENT: Final[dict[bool, object]] = {False: ["BlockPinned", [1]], True: {"type": "BlockPinned"}}
+"""By whether the events are maps."""
 
 
 class Inbox(Protocol):
@@ -93,7 +106,9 @@ class SimulatedEngine:
         self._heard: set[tuple[int, int]] = set()
         self.arrived: set[tuple[int, int]] = set()  # over links: life, sequence
         self.replayed: set[tuple[int, int]] = set()
-        self._sent: dict[int, int] = {}  # batches, by life
+        self.published: dict[int, list[list[bytes]]] = {}  # the frames of all batches, by life
+        self.spoilt: dict[tuple[int, int], Spoilt] = {}  # life, sequence
+        self._spoils: Spoilt | None = None
         self._life = 0
         self._skew_s = 0.0
         self._prefixes: dict[int, int] = {}  # by block hash, of all incarnations
@@ -124,6 +139,7 @@ class SimulatedEngine:
         self.cache = EngineCache(self._sizes, chain=BlockChain(BLOCK_SIZE, root))
         self.sequence = 0
         self._life += 1
+        self._skew_before_s = self._skew_s
         if self._life > 1 and self.registration.replay_endpoint:
             self._skew_s = self._rng.choice((0.0, 0.0, -50.0, 20.0))  # of its clock
         self._started_at = EPOCH_S + self._loop.now + self._skew_s
@@ -189,13 +205,27 @@ class SimulatedEngine:
         self._heard.add((self._life, sequence))
         (self.replayed if is_replayed else self.arrived).add((self._life, sequence))
 
-    def life_at(self, engine_time: float) -> int:
-        """Which of its lives has sent the batch of this time."""
-        return self._lives[engine_time]
+    def life_at(self, engine_time: float) -> int | None:
+        """Which of its lives has sent the batch of this time; None where the time is not known."""
+        return self._lives[engine_time] if engine_time else None
 
-    def sent(self, life: int) -> int:
-        """How many batches one of its lives has sent."""
-        return self._sent.get(life, 0)
+    @property
+    def life(self) -> int:
+        """The present one, from 1."""
+        return self._life
+
+    @property
+    def is_set_back(self) -> bool:
+        """Whether its clock shows less than that of the life before."""
+        return self._skew_s < self._skew_before_s
+
+    def spoilt_in(self, life: int, how: Spoilt) -> set[int]:
+        """The batches of one of its lives that were spoilt in this way."""
+        return {number for (of, number), one in self.spoilt.items() if (of, one) == (life, how)}
+
+    def spoil_next(self, how: Spoilt) -> None:
+        """What it publishes next is not as it should be, live and in its buffer."""
+        self._spoils = how
 
     @property
     def source(self) -> PublisherSource:
@@ -208,15 +238,18 @@ class SimulatedEngine:
         self._heard.add((self._life, -1))
         return Process(f"life {self._life}", self._started_at)
 
-    def hid_a_restart(self, records: Iterable[EventsRecord]) -> bool:
+    def hid_a_restart(self, records: Iterable[EventsRecord | GapRecord]) -> bool:
         """Whether the numbers of its batches could not show that it was started again: the first
         one of an incarnation that anybody heard came just after the last one of another.
         """
-        last: dict[int, tuple[int, int]] = {}  # by incarnation in the log, the last batch
+        last: dict[int, tuple[int | None, int]] = {}  # by incarnation in the log, the last batch
         for record in records:
-            life = self._lives[record.engine_time]
+            if isinstance(record, GapRecord) and record.reason != Spoilt.BATCH:
+                continue
+            before, sequence = last.get(record.incarnation, (None, -1))
+            life = self._life_of(record, before)
+            before = life if before is None else before
             sequences = range(record.first_sequence, record.last_sequence + 1)
-            before, sequence = last.get(record.incarnation, (life, -1))
             if before != life and record.first_sequence == sequence + 1:
                 return True
             if any((life, one) not in self._heard for one in sequences):
@@ -224,6 +257,16 @@ class SimulatedEngine:
             if record.last_sequence > sequence:
                 last[record.incarnation] = (life, record.last_sequence)
         return False
+
+    def _life_of(self, record: EventsRecord | GapRecord, before: int | None) -> int | None:
+        """Which of its lives has sent what is in a record; `before` is that of the record before
+        it in the incarnation. What cannot be decoded has no time.
+        """
+        if isinstance(record, EventsRecord) and record.engine_time:
+            return self.life_at(record.engine_time)
+        numbers = range(record.first_sequence, record.last_sequence + 1)
+        lives = {life for life, one in self.spoilt if one in numbers and (life, one) in self._heard}
+        return before if before in lives or not lives else min(lives)
 
     def clear(self) -> None:
         """Forgets everything, and says so."""
@@ -234,13 +277,28 @@ class SimulatedEngine:
         while now in self._lives:
             now += 1e-6
         payload = self._encoder.encode(events, timestamp_s=now, dp_rank=0)
+        how, self._spoils = self._spoils, None
+        if how is not None:
+            payload = _spoilt(payload, how)
+            self.spoilt[self._life, self.sequence] = how
         self._lives[now] = self._life
         self.buffer.append((self.sequence, payload))
         self._note_events(events)
+        frames = [b"", self.sequence.to_bytes(8, "big"), payload]
+        self.published.setdefault(self._life, []).append(frames)
         for link in self.links:
-            link.send([b"", self.sequence.to_bytes(8, "big"), payload])
+            link.send(frames)
         self.sequence += 1
-        self._sent[self._life] = self.sequence
+
+
+def _spoilt(payload: bytes, how: Spoilt) -> bytes:
+    """The batch with an event that nobody knows in place of its last one, or no batch at all."""
+    if how is Spoilt.BATCH:
+        return _BAD_BATCH + payload
+    batch: list[list[object]] = msgspec.msgpack.decode(payload)
+    events = batch[1]
+    events[-1:] = [_BAD_EVENT[bool(events) and isinstance(events[-1], dict)]]
+    return msgspec.msgpack.encode(batch)
 
 
 class Link:

@@ -51,7 +51,6 @@ from tests.simulation.crowd import (
     Step,
     check_engine,
     check_states,
-    held_by,
 )
 from tests.simulation.disk import Database, SimulatedDisk, WriteBatch
 from tests.simulation.engines import (
@@ -60,6 +59,7 @@ from tests.simulation.engines import (
     SimulatedSubscriber,
 )
 from tests.simulation.history import History
+from tests.simulation.ledgers import held_by
 from tests.simulation.loop import Process, SimulatedLoop, State, current
 
 KAFKA: Final = KafkaSettings(bootstrap="simulated:1", events_partitions=2, registry_partitions=3)
@@ -92,14 +92,14 @@ class BridgeWorld:
 
     modules: tuple[ModuleType, ...] = ()
 
-    def __init__(self, loop: SimulatedLoop, history: History) -> None:
+    def __init__(self, loop: SimulatedLoop, history: History, *, harsh: bool = False) -> None:
         self.loop, self.history = loop, history
         self.rng = rng = history.source("steps")
         self.broker = SimulatedBroker(loop, history.source("broker"))
         self.broker.trace = self._trace
         for topic in KAFKA.topics:
             self.broker.make(topic.name, topic.partitions)
-        self.crowd = Crowd(loop, history, rng)
+        self.crowd = Crowd(loop, history, rng, harsh=harsh)
         self.engines = self.crowd.engines
         self.hosts = {
             f"bridge-{number}": Host(f"bridge-{number}", history.source(f"disk {number}"))

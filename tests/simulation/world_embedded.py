@@ -50,7 +50,6 @@ from tests.simulation.crowd import (
     Step,
     check_engine,
     check_states,
-    held_by,
 )
 from tests.simulation.disk import Database, KilledError, SimulatedDisk, WriteBatch
 from tests.simulation.engines import (
@@ -59,6 +58,7 @@ from tests.simulation.engines import (
     SimulatedSubscriber,
 )
 from tests.simulation.history import History
+from tests.simulation.ledgers import held_by
 from tests.simulation.loop import EPOCH_S, Process, SimulatedLoop, State
 from tests.slices import WHOLE, bounds_for
 
@@ -201,10 +201,10 @@ class EmbeddedWorld:
 
     modules: tuple[ModuleType, ...] = ()
 
-    def __init__(self, loop: SimulatedLoop, history: History) -> None:
+    def __init__(self, loop: SimulatedLoop, history: History, *, harsh: bool = False) -> None:
         self.loop, self.history = loop, history
         self.rng = history.source("steps")
-        self.crowd = Crowd(loop, history, self.rng)
+        self.crowd = Crowd(loop, history, self.rng, harsh=harsh)
         self.disk = SimulatedDisk(history.source("disk"))
         self.process = Process("serve")
         self.process.state = State.DEAD

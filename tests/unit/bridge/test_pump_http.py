@@ -8,7 +8,7 @@ import pytest
 
 from bridge import followed as followed_module
 from bridge.engine_http import watch as watch_module
-from bridge.engine_http.answers import Process
+from bridge.engine_http.answers import Process, PublisherSource
 from bridge.sequencing.anchor import Anchor
 from bridge.sockets.raw_message import RawMessage
 from schemas.answer_states import Activity, Doubt
@@ -69,6 +69,50 @@ async def live_in(bench: Bench, registration: Registration, process: Process | N
 
 def doubt(bench: Bench, of: PublisherKey = ONE) -> Doubt | None:
     return bench.pump.followed[of].doubted.doubt
+
+
+# Where it publishes
+
+
+URL: Final = msgspec.structs.replace(PLAIN, endpoint="http://127.0.0.1:8000", instance_id="w-3")
+HERE: Final = PublisherSource(0, "tcp://127.0.0.1:41001", "tcp://127.0.0.1:41002", None)
+
+
+@pytest.mark.parametrize("replay_endpoint", ["", "tcp://127.0.0.1:7"])
+def test_an_engine_is_connected_to_where_it_says_and_its_replay_socket_is_its_own(
+    replay_endpoint: str,
+) -> None:
+    one = msgspec.structs.replace(URL, replay_endpoint=replay_endpoint)
+
+    async def scene(bench: Bench) -> None:
+        bench.http.there = False
+        await bench.begin(one)
+        await look(bench)
+        assert one.publisher not in bench.receiver.followed
+        assert doubt(bench, one.publisher) is Doubt.LINK_DOWN
+        bench.http.there, bench.http.at = True, [HERE]
+        bench.pump.discovery.watch(time.monotonic() + 100.0)
+        await look(bench)
+        assert bench.receiver.at[one.publisher] == HERE.endpoint
+        followed = bench.pump.followed[one.publisher]
+        assert followed.replay_endpoint == (replay_endpoint or HERE.replay_endpoint)
+        assert bench.pump.sequencer.trusts_replay(one.publisher) == (not replay_endpoint)
+        await bench.pump.unfollow(one.publisher)
+        bench.pump.discovery.watch(time.monotonic() + 1000.0)
+        await look(bench)
+        assert one.publisher not in bench.receiver.followed
+
+    play(scene)
+
+
+def test_an_engine_that_does_not_say_where_it_publishes_is_told_from_one_that_is_away() -> None:
+    async def scene(bench: Bench) -> None:
+        bench.http.at = []
+        await bench.begin(URL)
+        await look(bench)
+        assert doubt(bench, URL.publisher) is Doubt.NO_ENDPOINT
+
+    play(scene)
 
 
 # Restarts
@@ -202,7 +246,7 @@ def test_what_the_same_process_sent_while_its_link_was_down_is_a_gap_of_these_nu
         await link_up(bench, 2)
         await bench.receive(over(2, 6))
 
-    assert play(scene).sink.told()[3:] == [("missed", 1, 3, 5), *numbers(6, 6)]
+    assert play(scene).sink.told()[3:] == [("reconnected", 1, 3, 5), *numbers(6, 6)]
 
 
 def test_without_an_answer_it_is_as_if_it_had_no_address() -> None:

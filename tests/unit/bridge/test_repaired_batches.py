@@ -12,12 +12,12 @@ from bridge.sequencing.anchor import Anchor
 from bridge.sockets.raw_message import RawMessage
 from schemas.identities import Offset
 from schemas.positions import Cursor
-from schemas.records import EventsRecord, Record, encode_record
+from schemas.records import EventsRecord, GapRecord, Record, encode_record
 from streams.kernel import open_kernel
 from streams.table.fold import Fold
 from streams.table.ledger import Account, Incarnation, spans_of
 from tests.unit.bridge.messages import frames_of
-from tests.unit.bridge.pump_bench import BORN, REPLAYS, TWO, Bench, live, play
+from tests.unit.bridge.pump_bench import BORN, PLAIN, REPLAYS, TWO, Bench, live, play
 from tests.unit.bridge.sequencing.test_gap_repair import KEY as HELD
 from tests.unit.bridge.sequencing.test_gap_repair import Scene, message
 
@@ -30,6 +30,15 @@ def repaired(records: Iterable[Record]) -> Repaired:
         (one.first_sequence, one.last_sequence, one.repaired)
         for one in records
         if isinstance(one, EventsRecord) and one.repaired is not msgspec.UNSET
+    ]
+
+
+def lost(records: Iterable[Record]) -> Repaired:
+    """The batches of gaps, and why they are missing."""
+    return [
+        (one.first_sequence, one.last_sequence, one.reason)
+        for one in records
+        if isinstance(one, GapRecord)
     ]
 
 
@@ -103,6 +112,46 @@ def test_the_first_message_of_another_link_is_of_a_reconnect_too() -> None:
         await bench.receive(live(2, TWO)._replace(link=2))
 
     assert repaired(play(scene).sink.records) == [(1, 1, "reconnected")]
+
+
+def over(link: int, sequence: int) -> RawMessage:
+    """A message over one of the links to a publisher without a replay socket."""
+    return live(sequence)._replace(link=link)
+
+
+def test_what_cannot_be_asked_for_has_a_cause_too() -> None:
+    async def scene(bench: Bench) -> None:
+        await bench.begin(PLAIN, Anchor(Cursor(3, 4), BORN + 4))
+        await bench.receive(over(1, 7), over(1, 9), over(2, 12), over(2, 13), over(2, 15))
+
+    assert lost(play(scene).sink.records) == [
+        (5, 6, "not_followed"),
+        (8, 8, "missed"),
+        (10, 11, "reconnected"),
+        (14, 14, "missed"),
+    ]
+
+
+def test_the_first_batches_over_another_link_are_not_missing_where_they_follow_on() -> None:
+    """What is lost behind them was lost while the link was up."""
+
+    async def scene(bench: Bench) -> None:
+        await bench.begin(PLAIN, Anchor(Cursor(3, 4), BORN + 4))
+        await bench.receive(over(1, 5), over(1, 7), over(2, 8), over(2, 9), over(2, 11))
+
+    assert lost(play(scene).sink.records) == [(6, 6, "missed"), (10, 10, "missed")]
+
+
+def test_what_an_engine_no_longer_has_is_missing_for_the_cause_of_the_question() -> None:
+    async def scene(bench: Bench) -> None:
+        bench.engine.has = {number: live(number, TWO) for number in range(8, 10)}
+        await bench.begin(REPLAYS, Anchor(Cursor(3, 4), BORN + 4))
+        bench.engine.has = {}
+        await bench.receive(live(12, TWO))
+
+    records = play(scene).sink.records
+    assert lost(records) == [(5, 7, "not_followed"), (10, 11, "missed")]
+    assert repaired(records) == [(8, 8, "not_followed"), (9, 9, "not_followed")]
 
 
 def test_what_a_check_brings_was_missed() -> None:

@@ -117,7 +117,7 @@ def test_a_publisher_that_can_replay_is_asked_again_for_what_failed_in_decoding(
     assert sequencer.take_gaps() == [ONE.publisher]
     assert sequencer.cursor(ONE.publisher) == Cursor(1, POISON - 1)
     assert told(sequencer.resume(ONE.publisher, 9.0)) == [
-        ("missed", 1, POISON, POISON),
+        (DropReason.INTERNAL_ERROR, 1, POISON, POISON),
         removed(14, 14),
         removed(15, 15),
     ]
@@ -134,7 +134,7 @@ def test_a_publisher_that_can_replay_is_asked_again_for_the_window_that_failed()
         removed(number, number) for number in range(10, 13)
     ]
     assert told(sequencer.resume(ONE.publisher, 9.0)) == [
-        ("missed", 1, POISON, POISON),
+        (DropReason.INTERNAL_ERROR, 1, POISON, POISON),
         removed(14, 14),
         removed(15, 15),
     ]

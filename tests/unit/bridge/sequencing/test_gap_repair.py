@@ -10,7 +10,7 @@ from bridge.sockets.raw_message import RawMessage
 from schemas.answer_states import Doubt
 from schemas.limits import REPLAY_BARREN_MAX, REPLAY_OVERLAP_BATCHES, REPLAY_REQUESTS_MAX
 from schemas.positions import NO_CURSOR, Cursor, Proof
-from schemas.records import GapRecord, ResetRecord, SequencedRecord
+from schemas.records import EventsRecord, GapRecord, ResetRecord, SequencedRecord
 from tests.unit.bridge.messages import registration
 
 ONE = registration()
@@ -584,3 +584,24 @@ def test_where_its_time_is_not_known_a_live_batch_tells_that_the_engine_has_begu
     assert scene.repair.begin()
     assert scene.ends() is Answer.ASK
     assert scene.repair.start == 0
+
+
+BEHIND_UNTIMED = Anchor(Cursor(1, 26), 26.0, proof=Proof(9, 0.0))
+
+
+def test_behind_such_a_batch_an_engine_without_what_the_log_has_since_has_begun_again() -> None:
+    scene = Scene(message(0, 5.0), anchor=BEHIND_UNTIMED)
+    assert scene.repair.start == 10
+    assert scene.repair.begin()
+    assert scene.ends() is Answer.ASK, "whatever its clock says"
+    assert scene.repair.start == 0
+    assert scene.replays(message(0, 5.0)) is Answer.DONE
+    records = [*scene.records, *scene.sequencer.resume(KEY, 1.0)]
+    assert [type(one) for one in records] == [ResetRecord, EventsRecord]
+    assert scene.cursor == Cursor(2, 0)
+
+
+def test_behind_such_a_batch_an_engine_with_what_the_log_has_since_goes_on() -> None:
+    scene = Scene(anchor=BEHIND_UNTIMED)
+    assert scene.replays(*range(10, 28)) is Answer.MORE
+    assert scene.cursor == Cursor(1, 27)

@@ -244,6 +244,19 @@ def test_what_came_over_an_earlier_link_can_be_dropped() -> None:
     assert sequencer.drop_earlier(KEY, 2) is False
 
 
+@pytest.mark.parametrize(("link", "lost"), [(1, []), (2, [(DropReason.HELD_FULL, 1, 10, 14)])])
+def test_what_had_no_room_goes_with_what_waited_of_its_link(
+    monkeypatch: pytest.MonkeyPatch, link: int, lost: list[object]
+) -> None:
+    monkeypatch.setattr(sequencer_module, "HELD_BATCHES_MAX", 1)
+    sequencer = holding(live(12, link=1), live(14, link=link))
+    assert sequencer.counters()[KEY].dropped == {DropReason.HELD_FULL: 1}
+    assert sequencer.drop_earlier(KEY, 3) is True
+    sequencer.resume(KEY, 1.0)
+    assert sequencer.take_gaps() == ([KEY] if lost else []), "it is asked for, or is of no account"
+    assert told(sequencer.resume(KEY, 1.0)) == lost
+
+
 def test_what_came_over_a_link_that_is_not_known_is_not_dropped() -> None:
     sequencer = holding(live(12))
     assert sequencer.drop_earlier(KEY, 2) is False

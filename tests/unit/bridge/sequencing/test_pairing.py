@@ -111,6 +111,17 @@ def test_it_is_believed_once_it_has_shown_a_batch_that_came_live() -> None:
     assert scene.is_proven
 
 
+def test_one_that_the_engine_has_named_is_believed_until_it_differs() -> None:
+    scene = Scene()
+    scene.sequencer.vouch_for_replay(KEY)
+    assert scene.is_asked(batches(10)) is None
+    assert scene.is_proven
+    scene.publishes(10)
+    assert scene.is_asked(batches(11, born=OTHER)) is Doubt.REPLAY_DIFFERS
+    assert scene.refused == 1
+    assert not scene.sequencer.trusts_replay(KEY)
+
+
 def test_one_that_follows_while_it_is_asked_is_as_good() -> None:
     scene = Scene()
     scene.sequencer.hold(KEY)

@@ -101,3 +101,16 @@ def test_a_registered_lora_names_events_that_do_not() -> None:
     assert isinstance(event, Stored)
     assert event.lora_name == "reg"
     assert stored(lora_name="ad").lora_name == "ad"
+
+
+def test_an_engine_with_snapshots_is_read_as_any_other() -> None:
+    """The topics of its live messages say more, and its barriers are batches without events."""
+    source = open_source(registration(kind=PublisherKind("SGLang")), PythonArrayPacker())
+    epoch = b"kv\x00sgl-kv-epoch=6f1b"
+    barrier = epoch + b"\x00sgl-kv-snapshot=09ac"
+    removed = frames_of([1.5, [["BlockRemoved", [1]]], 0], 7)
+    empty = frames_of([1.6, [], 0], 8)
+    for topic, (_, number, payload), events in ((epoch, removed, 1), (barrier, empty, 0)):
+        batch = source.decode([topic, number, payload])
+        assert (batch.dropped, batch.event_count) == ([], events)
+        assert batch.digest == source.decode([b"", number, payload]).digest, "as it is replayed"

@@ -1,0 +1,70 @@
+"""A proxy of messages between an engine's PUB socket and who subscribes: it loses, delays, reorders
+and repeats those of chosen numbers. What TCP itself may do is in `tests.proxy`.
+"""
+
+import threading
+from collections.abc import Collection, Mapping
+
+import zmq
+
+
+class MessageProxy:
+    """Forwards all that the engine publishes, in order, but for what it is told.
+
+    Args:
+        endpoint: of the engine's PUB socket.
+        lost: numbers that are never forwarded.
+        behind: by number, how many further ones are forwarded before it.
+        twice: numbers that are forwarded two times.
+
+    Attributes:
+        endpoint: of its own PUB socket.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        lost: Collection[int] = (),
+        behind: Mapping[int, int] | None = None,
+        twice: Collection[int] = (),
+    ) -> None:
+        self._lost, self._behind, self._twice = lost, dict(behind or {}), twice
+        self._late: list[tuple[int, list[bytes]]] = []  # how many are to come before it
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._from = self._context.socket(zmq.SUB)
+        self._to = self._context.socket(zmq.PUB)
+        for socket in (self._from, self._to):
+            socket.linger = 0
+            socket.set_hwm(0)
+        self._from.subscribe(b"")
+        self._from.connect(endpoint)
+        self.endpoint = f"tcp://127.0.0.1:{self._to.bind_to_random_port('tcp://127.0.0.1')}"
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stopping:
+            if self._from.poll(20):
+                self._take(self._from.recv_multipart())
+
+    def _take(self, message: list[bytes]) -> None:
+        number = int.from_bytes(message[1], "big")
+        if number in self._lost:
+            return
+        if number in self._behind:
+            self._late.append((self._behind[number], message))
+            return
+        for _ in range(2 if number in self._twice else 1):
+            self._to.send_multipart(message)
+        self._late = [(count - 1, late) for count, late in self._late]
+        for count, late in self._late:
+            if count <= 0:
+                self._to.send_multipart(late)
+        self._late = [one for one in self._late if one[0] > 0]
+
+    def close(self) -> None:
+        self._stopping = True
+        self._thread.join()
+        self._context.destroy(linger=0)

@@ -1,0 +1,237 @@
+"""What vLLM and SGLang send of blocks that are not plain, and what a query finds of it then."""
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+import pytest
+
+from bridge.wire import open_source
+from schemas.arrays import ArrayPacker, PythonArrayPacker
+from schemas.events import encode_events, extra_key
+from schemas.identities import PrefixScope, StreamKey
+from schemas.registration import PublisherKind
+from streams.kernel import Kernel, array_packer, open_kernel
+from streams.kernel.interface import InstanceMatch
+from tests.unit.bridge.messages import registration
+
+BLOCK = 4
+STREAM = StreamKey("default", "m", BLOCK, "", "w-1")
+TOKENS = list(range(1000, 1012))
+HASHES = [11, 12, 13]
+
+VLLM_FIELDS = (
+    "block_hashes",
+    "parent_block_hash",
+    "token_ids",
+    "block_size",
+    "lora_id",
+    "medium",
+    "lora_name",
+    "extra_keys",
+    "group_idx",
+    "kv_cache_spec_kind",
+)
+
+Event = dict[str, object]
+Shape = Callable[[Event], object]
+
+
+def as_array(event: Event) -> object:
+    """As vLLM sends it up to 0.23."""
+    fields: tuple[str, ...] = VLLM_FIELDS
+    if event["type"] == "BlockRemoved":
+        fields = ("block_hashes", "medium", "group_idx")
+    return [event["type"], *(event.get(name) for name in fields)]
+
+
+def as_map(event: Event) -> object:
+    """As it does since 0.24, and SGLang since 0.5.20."""
+    return event
+
+
+@pytest.fixture(params=["python", "kernel"])
+def packer(request: pytest.FixtureRequest) -> ArrayPacker:
+    return PythonArrayPacker() if request.param == "python" else array_packer()
+
+
+@pytest.fixture(params=[as_array, as_map])
+def shape(request: pytest.FixtureRequest) -> Shape:
+    chosen: Shape = request.param
+    return chosen
+
+
+class Index:
+    """A kernel behind one publisher's decoder."""
+
+    def __init__(self, packer: ArrayPacker, kind: str = "vLLM", dp_rank: int = 0) -> None:
+        registered = registration(kind=PublisherKind(kind), dp_rank=dp_rank)
+        self._source = open_source(registered, packer)
+        self._dp_rank = dp_rank
+        self._sent = 0
+        self.kernel: Kernel = open_kernel(1337)
+        self._publisher = self.kernel.open_publisher(STREAM, dp_rank)
+        self.kernel.register(self._publisher, "", True)
+
+    def send(self, *events: object) -> None:
+        payload = msgspec.msgpack.encode([1.5, events, self._dp_rank])
+        batch = self._source.decode([b"", self._sent.to_bytes(8, "big"), payload])
+        assert batch.dropped == []
+        self.kernel.apply(self._publisher, encode_events(batch.events), -1)
+        self._sent += 1
+
+    def match(
+        self, tokens: Sequence[int] = TOKENS, *, keys: Sequence[object] = (), lora: str = ""
+    ) -> InstanceMatch:
+        encoded = b"".join(token.to_bytes(4, "little") for token in tokens)
+        scope = PrefixScope("default", "m", lora, BLOCK, "")
+        matches = self.kernel.query(scope, encoded, extra_key(list(keys)), None)
+        return matches[0] if matches else InstanceMatch("", 0, 0, 0, 0, [])
+
+    def counted(self, name: str) -> int:
+        return self.kernel.counters()[name]
+
+
+def stored(
+    hashes: Sequence[int] = HASHES, tokens: Sequence[object] = TOKENS, **fields: object
+) -> Event:
+    event: Event = {
+        "type": "BlockStored",
+        "block_hashes": list(hashes),
+        "parent_block_hash": None,
+        "token_ids": list(tokens),
+        "block_size": BLOCK,
+        "lora_id": None,
+        "medium": "GPU",
+        "lora_name": None,
+    }
+    return event | fields
+
+
+def removed(*hashes: int, **fields: object) -> Event:
+    return {"type": "BlockRemoved", "block_hashes": list(hashes), "medium": "GPU"} | fields
+
+
+def test_of_hybrid_groups_those_that_form_a_prefix_are_found(
+    packer: ArrayPacker, shape: Shape
+) -> None:
+    """The others may have one hash for all their tokens, and the hashes of the first group."""
+    index = Index(packer)
+    index.send(
+        shape(stored(group_idx=0, kv_cache_spec_kind="full_attention")),
+        shape(stored([13], group_idx=1, kv_cache_spec_kind="sliding_window")),
+        shape(stored([13], group_idx=2, kv_cache_spec_kind="mamba")),
+    )
+    assert index.match().longest == 12
+    assert index.counted("skipped_group") == 2
+    index.send(shape(removed(13, group_idx=1)), shape(removed(13, group_idx=2)))
+    assert index.match().longest == 12
+    index.send(shape(removed(13, group_idx=0)))
+    assert index.match().longest == 8
+
+
+@pytest.mark.parametrize("kind", ["mla_attention", "sink_full_attention"])
+def test_other_groups_may_be_the_one_that_forms_a_prefix(
+    packer: ArrayPacker, shape: Shape, kind: str
+) -> None:
+    index = Index(packer)
+    index.send(
+        shape(stored([13], group_idx=0, kv_cache_spec_kind="mamba")),
+        shape(stored(group_idx=3, kv_cache_spec_kind=kind)),
+    )
+    assert index.match().longest == 12
+
+
+def test_a_block_in_two_groups_is_held_until_both_have_removed_it(
+    packer: ArrayPacker, shape: Shape
+) -> None:
+    index = Index(packer)
+    kind = "full_attention"
+    index.send(*(shape(stored(group_idx=one, kv_cache_spec_kind=kind)) for one in (0, 1)))
+    index.send(shape(removed(*HASHES, group_idx=0)))
+    assert index.match().longest == 12
+    index.send(shape(removed(*HASHES, group_idx=1)))
+    assert index.match().longest == 0
+
+
+def test_a_partial_block_is_left_out_and_the_whole_one_found(
+    packer: ArrayPacker, shape: Shape
+) -> None:
+    index = Index(packer)
+    index.send(shape(stored(HASHES[:2], TOKENS[:8])))
+    index.send(shape(stored([21], TOKENS[8:10], parent_block_hash=12, block_size=2)))
+    assert (index.match().longest, index.counted("block_size_mismatch")) == (8, 1)
+    index.send(shape(stored([13], TOKENS[8:], parent_block_hash=12)), shape(removed(21)))
+    assert index.match().longest == 12
+
+
+def test_an_offload_placeholder_is_the_block_that_is_held(
+    packer: ArrayPacker, shape: Shape
+) -> None:
+    index = Index(packer)
+    index.send(shape(stored()))
+    index.send(shape(stored(HASHES[:2], [], block_size=0, medium="CPU")))
+    index.send(shape(removed(*HASHES)))
+    match = index.match()
+    assert (match.longest, match.gpu, match.cpu) == (8, 0, 8)
+    index.send(shape(removed(*HASHES, medium="cpu")))
+    assert index.match().longest == 0
+
+
+def test_a_salt_and_an_image_make_another_prompt(packer: ArrayPacker, shape: Shape) -> None:
+    index = Index(packer)
+    index.send(shape(stored(extra_keys=[["pepper"], None, None])))
+    index.send(shape(stored([31, 32, 33], extra_keys=[[["image", 2]], None, None])))
+    assert index.match().longest == 0
+    assert index.match(keys=["pepper"]).longest == 12
+    assert index.match(keys=[["image", 2]]).longest == 12
+    assert index.match(keys=["salt"]).longest == 0
+
+
+def test_an_adapter_is_a_scope_of_its_own(packer: ArrayPacker, shape: Shape) -> None:
+    index = Index(packer)
+    index.send(shape(stored(lora_name="ad", extra_keys=[["ad"], ["ad"], ["ad"]])))
+    assert index.match().longest == 0
+    assert index.match(lora="ad").longest == 12
+
+
+def test_all_forms_of_a_hash_are_one_block(packer: ArrayPacker, shape: Shape) -> None:
+    index = Index(packer)
+    value = 2**64 - 5
+    digest = b"\x07" * 24 + value.to_bytes(8, "big")
+    index.send(shape(stored([value], TOKENS[:4])))
+    index.send(shape(stored([12], TOKENS[4:8]) | {"parent_block_hash": -5}))
+    assert index.match().longest == 8
+    index.send(shape(removed() | {"block_hashes": [digest]}))
+    assert index.match().longest == 0
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+def test_a_rank_has_its_own_part_of_the_answer(
+    packer: ArrayPacker, shape: Shape, rank: int
+) -> None:
+    index = Index(packer, dp_rank=rank)
+    index.send(shape(stored()))
+    assert [(one.dp_rank, one.matched) for one in index.match().ranks] == [(rank, 12)]
+
+
+def test_pages_of_pairs_are_found_by_their_tokens(packer: ArrayPacker, shape: Shape) -> None:
+    """Of an EAGLE draft model: the second of each pair is the first of the next."""
+    pairs = [[token, token + 1] for token in TOKENS]
+    event = stored([-11, -12, -13], pairs)
+    index = Index(packer, "SGLang")
+    index.send(event if shape is as_map else [event["type"], *_first_six(event)])
+    assert index.match().longest == 12
+
+
+def test_a_salt_of_sglang_is_a_field(packer: ArrayPacker, shape: Shape) -> None:
+    index = Index(packer, "SGLang")
+    event = stored()
+    salted: object = event | {"cache_salt": "pepper"}
+    if shape is as_array:
+        salted = [event["type"], *_first_six(event), {"cache_salt": "pepper"}]
+    index.send(salted)
+    assert (index.match().longest, index.match(keys=["pepper"]).longest) == (0, 12)
+
+
+def _first_six(event: Event) -> list[object]:
+    return [event[name] for name in VLLM_FIELDS[:6]]
