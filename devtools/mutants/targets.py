@@ -33,6 +33,8 @@ SIMULATION = ("tests/simulation",)
 TESTS: dict[str, tuple[str, ...]] = {
     "bridge/sequencing/tracker.py": (*SEQUENCING, *SIMULATION),
     "bridge/sequencing/causes.py": (*SEQUENCING, *SIMULATION),
+    "bridge/sequencing/anchor.py": (*SEQUENCING, *SIMULATION),
+    "bridge/sequencing/pairing.py": (*SEQUENCING, *SIMULATION),
     "bridge/sequencing/lane.py": (*SEQUENCING, *SIMULATION),
     "bridge/sequencing/gap_repair.py": (*SEQUENCING, *SIMULATION),
     "bridge/sequencing/sequencer.py": (*SEQUENCING, *SIMULATION),

@@ -151,6 +151,10 @@ def test_what_came_live_before_shows_it_where_only_the_log_knows_of_it() -> None
     assert Scene(anchor).is_asked(batches(10)) is None
     unheard = anchor._replace(heard=None)
     assert Scene(unheard).is_asked(batches(10)) is Doubt.REPLAY_UNMATCHED
+    restarted = Scene(anchor)
+    assert restarted.is_asked(batches(12, born=OTHER)) is Doubt.REPLAY_UNMATCHED
+    assert restarted.refused == 0, "it may have come over any link"
+    assert restarted.told[:1] == [(OTHER + 11, 0)]
     earlier = anchor._replace(heard=Proof(4, BORN + 4))
     assert Scene(earlier).is_asked(batches(10)) is None, "it is asked from there on"
 
@@ -303,6 +307,8 @@ def test_what_was_shown_stays_open_where_the_reply_did_not_begin_in_the_log() ->
     pairing.note_replayed()
     pairing.show(is_anchored=False)
     assert (pairing.is_shown, pairing.is_open) == (True, True)
+    pairing.note_replayed()
+    assert pairing.is_open
     pairing.show(is_anchored=True)
     assert (pairing.is_shown, pairing.is_open) == (True, False)
     pairing.note_replayed()
