@@ -227,7 +227,7 @@ def test_an_engine_that_came_exactly_as_far_while_the_service_was_dead_is_told_a
         until_caught_up(settled, engine, incarnation=2)
         until(lambda: doubted(settled) == "replay_unmatched", what="nothing has come live yet")
     assert_never_exact_and_wrong(asker.told, right, silent_since)
-    engine.serve(1)
+    engine.publish()
     until_state(settled, "exact")
     assert shown(settled)["Incarnation"] == 2
 
