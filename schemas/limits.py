@@ -405,6 +405,7 @@ MEMORY_FORGOTTEN_S: Final = 24 * 3600.0  # one that nobody has read for so long,
 # share of its own, so that many repairs push no loss out.
 LEDGER_INCARNATIONS_MAX: Final = 8
 LEDGER_INTERVALS_MAX: Final = 64  # of one kind, in all incarnations of a publisher
+LEDGER_BATCHES_MAX: Final = 2**64 - 1  # of one cause; what a row can have
 LEDGER_CAUSES_MAX: Final = 32  # of one kind; batches of any further cause count as `other`
 UNUSABLE_RUNS_MAX: Final = 1024  # named in one record; a further one begins the next record
 

@@ -28,7 +28,12 @@ import msgspec
 from msgspec import Meta
 
 from schemas.identities import PublisherKey, Text
-from schemas.limits import LEDGER_CAUSES_MAX, LEDGER_INCARNATIONS_MAX, LEDGER_INTERVALS_MAX
+from schemas.limits import (
+    LEDGER_BATCHES_MAX,
+    LEDGER_CAUSES_MAX,
+    LEDGER_INCARNATIONS_MAX,
+    LEDGER_INTERVALS_MAX,
+)
 from schemas.positions import IncarnationNumber, PublisherState, Seconds, SequenceNumber
 from schemas.records import EventsRecord, GapRecord, ResetRecord, SequencedRecord
 
@@ -155,7 +160,8 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         incarnations: the latest, the present one last.
         forgotten: how many there were before them.
-        lost, repaired, incomplete: batches by cause, of all incarnations there have been.
+        lost, repaired, incomplete: batches by cause, of all incarnations there have been; at most
+            LEDGER_BATCHES_MAX, which numbers that jump to their end come to in two of them.
     """
 
     incarnations: tuple[Incarnation, ...] = ()
@@ -192,7 +198,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         for one in added:
             is_known = one.cause in totals or len(totals) < LEDGER_CAUSES_MAX - 1
             cause = one.cause if is_known else OTHER
-            totals[cause] = totals.get(cause, 0) + one.batches
+            totals[cause] = min(totals.get(cause, 0) + one.batches, LEDGER_BATCHES_MAX)
         incarnations = [*self.incarnations[:-1], current.with_account(kind, account.add(added))]
         return msgspec.structs.replace(
             self, incarnations=tuple(_bounded(kind, incarnations)), **{kind.value: totals}

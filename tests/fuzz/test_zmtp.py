@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
-from schemas.limits import LINK_BUFFER_BYTES, MESSAGE_BYTES_MAX, MIB
+from schemas.limits import LINK_BUFFER_BYTES, MESSAGE_BYTES_MAX, MESSAGE_FRAMES_MAX, MIB
 from tests.fuzz.neighbour import Neighbour
 from tests.processes import Service, until
 from tests.zmtp import GREETING, READY
@@ -87,7 +87,7 @@ def test_publishers_that_speak_zmtp_badly(
             service.register(endpoint, instance_id=f"attacker-{number}", modelname="other")
         for breach, times in (
             ("of a message without an end", ENDLESS * rounds),
-            ("a message of more than 3 frames", rounds),
+            (f"a message of more than {MESSAGE_FRAMES_MAX} frames", rounds),
         ):
             await_log(service, breach, times)
             neighbour.check()

@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.identities import Offset, PublisherKey
-from schemas.limits import LEDGER_CAUSES_MAX, LEDGER_INCARNATIONS_MAX, LEDGER_INTERVALS_MAX
+from schemas.limits import (
+    LEDGER_BATCHES_MAX,
+    LEDGER_CAUSES_MAX,
+    LEDGER_INCARNATIONS_MAX,
+    LEDGER_INTERVALS_MAX,
+    SEQUENCE_MAX,
+)
 from schemas.positions import PublisherState
 from schemas.records import (
     EventsRecord,
@@ -406,6 +412,16 @@ def test_the_oldest_incarnations_are_forgotten_and_stay_in_the_totals(fold: Fold
     assert ledger.forgotten == 3
     assert ledger.incarnations[-1].number == LEDGER_INCARNATIONS_MAX + 3
     assert ledger.lost == {"missed": 2 * (LEDGER_INCARNATIONS_MAX + 3)}
+
+
+def test_numbers_that_jump_to_their_end_again_and_again_stay_what_a_row_can_have(
+    fold: Fold,
+) -> None:
+    records = [gap(0, SEQUENCE_MAX, incarnation=number) for number in range(1, 5)]
+    ledger = feed(fold, *records)
+    assert [one.lost.batches for one in ledger.incarnations] == [2**63] * 4
+    assert ledger.lost == {"missed": LEDGER_BATCHES_MAX}
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(ledger), type=Ledger) == ledger
 
 
 def test_causes_without_end_are_counted_together(fold: Fold) -> None:
