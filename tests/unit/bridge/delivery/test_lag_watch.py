@@ -61,7 +61,7 @@ class Bench:
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lag_watch, "LAG_LOOK_S", 0.001)
     monkeypatch.setattr(lag_watch, "LAG_SILENT_S", 0.001)
-    monkeypatch.setattr(partition_lag, "LAG_SILENT_S", 0.05)
+    monkeypatch.setattr(partition_lag, "LAG_SILENT_S", 0.5)
 
 
 def play(scenario: Callable[[Bench], "asyncio.Future[None] | object"]) -> Bench:

@@ -599,7 +599,7 @@ def test_without_a_file_for_its_socket_an_engine_counts_as_silent_for_now(
     async def emit(emitted: Sequence[SequencedRecord]) -> None: ...
 
     async def ask() -> None:
-        replayer = Replayer(sequencer, idle_s=0.05)
+        replayer = Replayer(sequencer, idle_s=0.5)
         make = replayer._context.socket
 
         def socket(kind: int) -> object:
