@@ -29,6 +29,8 @@ _NIL_BYTES: Final = b"\xc0"
 _NOTHING_BEFORE: Final = 5740354900026072187
 """CPython's hash(()), by which SGLang up to 0.5.0 says that nothing is before a page."""
 
+_REMOTE: Final = "REMOTE"
+
 _MEDIA: Final[dict[str | None, Medium]] = {
     None: Medium.GPU,
     "GPU": Medium.GPU,
@@ -71,6 +73,11 @@ def medium_of(name: str | None) -> Medium:
     if medium is None:
         raise EventError(DropReason.UNKNOWN_MEDIUM, f"Expected a storage tier, got: {name[:80]}")
     return medium
+
+
+def is_remote(locality: str | None) -> bool:
+    """Whether every instance can read the blocks."""
+    return locality is not None and locality.upper() == _REMOTE
 
 
 def hashes_of(encoded: msgspec.Raw, packer: ArrayPacker) -> bytes:

@@ -34,6 +34,7 @@ from bridge.wire.fields import (
     block_size_of,
     group_of,
     hashes_of,
+    is_remote,
     lora_name_of,
     medium_of,
     name_of,
@@ -50,8 +51,6 @@ from schemas.events import BlockEvent, Removed, Stored, extra_key
 from schemas.registration import PublisherKind, Registration
 
 KIND: Final = PublisherKind("TensorRT-LLM")
-
-_REMOTE: Final = "REMOTE"
 
 
 class _MultimodalKey(msgspec.Struct, tag_field="type", tag="mm_key", forbid_unknown_fields=True):
@@ -115,7 +114,7 @@ class _Stored(WireEvent, tag="BlockStored", tag_field="type", forbid_unknown_fie
             parent=parent,
             block_size=block_size,
             medium=medium_of(self.medium),
-            shared=_is_remote(self.locality),
+            shared=is_remote(self.locality),
             lora_name=lora_name,
             group=group_of(self.group_idx),
             spec_kind=name_of(self.kv_cache_spec_kind),
@@ -162,13 +161,9 @@ class _Removed(WireEvent, tag="BlockRemoved", tag_field="type", forbid_unknown_f
             sequence=sequence,
             hashes=hashes_of(self.block_hashes, origin.packer),
             medium=medium_of(self.medium),
-            shared=_is_remote(self.locality),
+            shared=is_remote(self.locality),
             group=group_of(self.group_idx),
         )
-
-
-def _is_remote(locality: str | None) -> bool:
-    return locality is not None and locality.upper() == _REMOTE
 
 
 def _of_blocks(

@@ -34,6 +34,7 @@ from bridge.wire.fields import (
     block_size_of,
     group_of,
     hashes_of,
+    is_remote,
     lora_name_of,
     medium_of,
     name_of,
@@ -47,7 +48,6 @@ from schemas.registration import PublisherKind, Registration
 
 KIND: Final = PublisherKind("vLLM")
 
-_REMOTE: Final = "REMOTE"
 _REUSED: Final = "REUSED"
 
 _extra_keys: Final = msgspec.msgpack.Decoder(list[list[object] | None] | None)
@@ -134,7 +134,7 @@ class _StoredMap(_Stored, tag="BlockStored", tag_field="type", forbid_unknown_fi
 
     def is_shared(self) -> bool:
         """See `_Stored`."""
-        return self.locality is not None and self.locality.upper() == _REMOTE
+        return is_remote(self.locality)
 
 
 class _RemovedMap(_Removed, tag="BlockRemoved", tag_field="type", forbid_unknown_fields=True):
@@ -143,7 +143,7 @@ class _RemovedMap(_Removed, tag="BlockRemoved", tag_field="type", forbid_unknown
 
     def is_shared(self) -> bool:
         """See `_Removed`."""
-        return self.locality is not None and self.locality.upper() == _REMOTE
+        return is_remote(self.locality)
 
 
 def extra_keys_of(encoded: msgspec.Raw, lora_name: str) -> tuple[bytes, ...]:

@@ -283,6 +283,21 @@ class Tenant:
         assert status == 200
         return dict(headers)
 
+    def gaps(self) -> dict[str, Any]:
+        """The last incarnation of the only publisher, as the gap ledger has it."""
+        status, answer = self.api.get(f"/gaps?tenant_id={self.tenant_id}")
+        assert status == 200, answer
+        if not answer["publishers"]:
+            return {"last_sequence": -1}
+        [publisher] = answer["publishers"]
+        found: dict[str, Any] = publisher["incarnations"][-1]
+        return found
+
+    def await_batches(self, count: int) -> dict[str, Any]:
+        """Waits until the ledger has so many; returns `gaps`."""
+        self.until(lambda: self.gaps()["last_sequence"] == count - 1, f"{count} batches")
+        return self.gaps()
+
     def digests(self) -> dict[tuple[str, str], tuple[str, int]]:
         """Digest and entries, by model and instance."""
         return {

@@ -10,7 +10,6 @@ import os
 import subprocess
 import sys
 import threading
-import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -24,8 +23,7 @@ from devtools.broker import free_ports
 from simulation.engines.publisher import Publisher, PublisherOptions
 from simulation.engines.wire import BlockRemoved, BlockStored
 from tests.conductor_proxy import PROFILE, Prefills, Proxy
-from tests.contract.deployments import Deployment, Distributed, Embedded, Tenant, tenant_of
-from tests.kafka_fixtures import own_topics, settings_for
+from tests.contract.deployments import Tenant
 from tests.processes import Api, until
 
 pytestmark = pytest.mark.timeout(180)
@@ -34,29 +32,6 @@ VARIABLE = "REPRISE_CONDUCTOR_PROXY"
 PROGRAM = os.environ.get(VARIABLE, "")
 SIZE = 16
 TOKENS = list(range(1000, 1064))
-
-
-@pytest.fixture(scope="module", params=["embedded", pytest.param("kafka", marks=pytest.mark.slow)])
-def deployment(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Deployment]:
-    directory = tmp_path_factory.mktemp(request.param)
-    if request.param == "embedded":
-        embedded = Embedded(directory)
-        yield embedded
-        embedded.close()
-        return
-    kafka = request.getfixturevalue("kafka")
-    with own_topics(kafka) as prefix:
-        distributed = Distributed.round(settings_for(kafka, prefix), directory)
-        yield distributed
-        distributed.close()
-
-
-@pytest.fixture
-def tenant(deployment: Deployment) -> Iterator[Tenant]:
-    with tenant_of(deployment, f"t-{uuid.uuid4().hex[:8]}") as tenant:
-        yield tenant
 
 
 @pytest.fixture

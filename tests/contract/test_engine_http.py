@@ -4,7 +4,6 @@ they are, and whether they are there.
 
 import json
 import time
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,31 +11,11 @@ from typing import Any
 import pytest
 
 from simulation.engines.publisher import Publisher, PublisherOptions
-from tests.contract.deployments import Deployment, Distributed, Embedded, Tenant, tenant_of
-from tests.contract.test_service_contract import TOKENS, chain, closing
+from tests.contract.deployments import Tenant, tenant_of
+from tests.contract.test_service_contract import TOKENS, chain
 from tests.engine_http import EngineServer, engine_server
-from tests.kafka_fixtures import own_topics, settings_for
 
 pytestmark = pytest.mark.timeout(180)
-
-
-@pytest.fixture(scope="module", params=["embedded", pytest.param("kafka", marks=pytest.mark.slow)])
-def deployment(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Deployment]:
-    directory = tmp_path_factory.mktemp(request.param)
-    if request.param == "embedded":
-        yield from closing(Embedded(directory))
-        return
-    kafka = request.getfixturevalue("kafka")
-    with own_topics(kafka) as prefix:
-        yield from closing(Distributed.round(settings_for(kafka, prefix), directory))
-
-
-@pytest.fixture
-def tenant(deployment: Deployment) -> Iterator[Tenant]:
-    with tenant_of(deployment, f"h-{uuid.uuid4().hex[:8]}") as tenant:
-        yield tenant
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ import subprocess
 import sys
 import threading
 import time
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,59 +15,12 @@ import pytest
 
 from simulation.engines.publisher import Publisher, PublisherOptions
 from simulation.engines.wire import BlockStored
-from tests.contract.deployments import WAIT_S, Deployment, Distributed, Embedded, Tenant, tenant_of
-from tests.kafka_fixtures import own_topics, settings_for
+from tests.contract.deployments import WAIT_S, Deployment, Tenant
 
 pytestmark = pytest.mark.timeout(180)
 
 BAD_BATCH = b"\xc1 no batch"
 BAD_EVENT: bytes = msgpack.packb([1.0, [["BlockPinned", [1]]]])
-
-
-@pytest.fixture(scope="module", params=["embedded", pytest.param("kafka", marks=pytest.mark.slow)])
-def deployment(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Deployment]:
-    directory = tmp_path_factory.mktemp(request.param)
-    if request.param == "embedded":
-        embedded = Embedded(directory)
-        yield embedded
-        embedded.close()
-        return
-    kafka = request.getfixturevalue("kafka")
-    with own_topics(kafka) as prefix:
-        distributed = Distributed.round(settings_for(kafka, prefix), directory)
-        yield distributed
-        distributed.close()
-
-
-@pytest.fixture
-def tenant(deployment: Deployment) -> Iterator[Tenant]:
-    with tenant_of(deployment, f"t-{uuid.uuid4().hex[:8]}") as tenant:
-        yield tenant
-
-
-@pytest.fixture
-def publisher() -> Iterator[Publisher]:
-    opened = Publisher(PublisherOptions())
-    yield opened
-    opened.close()
-
-
-def gaps(tenant: Tenant) -> dict[str, Any]:
-    """The last incarnation of the tenant's only publisher."""
-    status, answer = tenant.api.get(f"/gaps?tenant_id={tenant.tenant_id}")
-    assert status == 200, answer
-    if not answer["publishers"]:
-        return {"last_sequence": -1}
-    [publisher] = answer["publishers"]
-    found: dict[str, Any] = publisher["incarnations"][-1]
-    return found
-
-
-def await_batches(tenant: Tenant, count: int) -> dict[str, Any]:
-    tenant.until(lambda: gaps(tenant)["last_sequence"] == count - 1, f"{count} batches")
-    return gaps(tenant)
 
 
 def intervals(incarnation: dict[str, Any], kind: str) -> list[tuple[int, int, str]]:
@@ -86,7 +38,7 @@ def test_what_was_dropped_and_cannot_be_asked_for_is_lost_number_for_number(
 ) -> None:
     tenant.connect(publisher)
     inject(publisher, 3, 4, 8)
-    incarnation = await_batches(tenant, 10)
+    incarnation = tenant.await_batches(10)
     assert (incarnation["incarnation"], incarnation["current"]) == (1, True)
     assert intervals(incarnation, "lost") == [(3, 4, "missed"), (8, 8, "missed")]
     assert incarnation["seen"] == {"batches": 7, "intervals": [[0, 2], [5, 7], [9, 9]]}
@@ -101,13 +53,13 @@ def test_what_a_replay_brings_is_repaired(tenant: Tenant) -> None:
     publisher.publish([])
     tenant.until(lambda: publisher.published == 2, "two batches")
     tenant.connect(publisher, replay_endpoint=publisher.replay_endpoint)
-    await_batches(tenant, 2)
+    tenant.await_batches(2)
     # The link is up, and its engine was asked since: what is missing from here on was missed.
     reason = "replay_unmatched"  # nothing has come live yet that a replay could show
     tenant.until(lambda: tenant.services()[0]["Reason"] == reason, "the replay to be asked")
     publisher.publish([], lost=True)
     publisher.publish([])
-    incarnation = await_batches(tenant, 4)
+    incarnation = tenant.await_batches(4)
     assert intervals(incarnation, "repaired") == [(0, 1, "joined_late"), (2, 2, "missed")]
     assert incarnation["seen"] == {"batches": 4, "intervals": [[0, 3]]}
     assert incarnation["lost"]["batches"] == 0
@@ -121,7 +73,7 @@ def test_what_cannot_be_read_is_lost_or_incomplete(tenant: Tenant, publisher: Pu
     for payload in (BAD_EVENT, BAD_EVENT, BAD_BATCH, BAD_BATCH, BAD_EVENT):
         publisher._inlet.send_multipart([b"send", payload])
     publisher.publish([])
-    incarnation = await_batches(tenant, 7)
+    incarnation = tenant.await_batches(7)
     assert intervals(incarnation, "incomplete") == [
         (1, 2, "unknown_event"),
         (5, 5, "unknown_event"),
@@ -135,7 +87,7 @@ def test_it_is_the_same_in_msgpack_after_a_restart_and_from_the_log_alone(
 ) -> None:
     tenant.connect(publisher)
     inject(publisher, 2, 6)
-    before = await_batches(tenant, 10)
+    before = tenant.await_batches(10)
     path = f"/gaps?tenant_id={tenant.tenant_id}&instance_id=a&model=m"
     request = Request(deployment.api.base_url + path, headers={"Accept": "application/msgpack"})
     with urlopen(request, timeout=WAIT_S) as answer:
@@ -145,7 +97,7 @@ def test_it_is_the_same_in_msgpack_after_a_restart_and_from_the_log_alone(
     assert printed(tenant, *deployment.events()) == [before]
     assert printed(tenant, "--url", deployment.api.base_url) == [before]
     deployment.restart()
-    assert gaps(tenant) == before
+    assert tenant.gaps() == before
 
 
 def printed(tenant: Tenant, *options: str) -> list[dict[str, Any]]:
@@ -163,9 +115,9 @@ def printed(tenant: Tenant, *options: str) -> list[dict[str, Any]]:
 def test_an_unregistered_publisher_has_no_ledger(tenant: Tenant, publisher: Publisher) -> None:
     tenant.connect(publisher)
     inject(publisher, 1)
-    await_batches(tenant, 10)
+    tenant.await_batches(10)
     tenant.unregister()
-    tenant.until(lambda: gaps(tenant) == {"last_sequence": -1}, "an empty ledger")
+    tenant.until(lambda: tenant.gaps() == {"last_sequence": -1}, "an empty ledger")
 
 
 def test_it_is_served_from_a_capture_too(
@@ -173,7 +125,7 @@ def test_it_is_served_from_a_capture_too(
 ) -> None:
     tenant.connect(publisher)
     inject(publisher, 1, 5)
-    before = await_batches(tenant, 10)
+    before = tenant.await_batches(10)
     file = str(tmp_path / "all.capture")
     command = [sys.executable, "-m", "reprise", "capture", *deployment.events(), "--out", file]
     done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)

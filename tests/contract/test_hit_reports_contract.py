@@ -1,52 +1,15 @@
 """Engines that announce cached blocks again: what a router is answered once they are removed."""
 
-import uuid
-from collections.abc import Iterator
-
 import pytest
 
 from schemas.limits import HIT_REPORT_SCORE
-from simulation.engines.publisher import Publisher, PublisherOptions
+from simulation.engines.publisher import Publisher
 from simulation.engines.wire import BlockRemoved, BlockStored
-from tests.contract.deployments import Deployment, Distributed, Embedded, Tenant, tenant_of
-from tests.kafka_fixtures import own_topics, settings_for
+from tests.contract.deployments import Tenant
 
 pytestmark = pytest.mark.timeout(180)
 
 TOKENS = list(range(2000, 2064))
-
-
-@pytest.fixture(scope="module", params=["embedded", pytest.param("kafka", marks=pytest.mark.slow)])
-def deployment(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Deployment]:
-    directory = tmp_path_factory.mktemp(request.param)
-    if request.param == "embedded":
-        yield from closing(Embedded(directory))
-        return
-    kafka = request.getfixturevalue("kafka")
-    with own_topics(kafka) as prefix:
-        yield from closing(Distributed.round(settings_for(kafka, prefix), directory))
-
-
-def closing(opened: Deployment) -> Iterator[Deployment]:
-    try:
-        yield opened
-    finally:
-        opened.close()
-
-
-@pytest.fixture
-def tenant(deployment: Deployment) -> Iterator[Tenant]:
-    with tenant_of(deployment, f"t-{uuid.uuid4().hex[:8]}") as tenant:
-        yield tenant
-
-
-@pytest.fixture
-def publisher() -> Iterator[Publisher]:
-    opened = Publisher(PublisherOptions())
-    yield opened
-    opened.close()
 
 
 def chain(first: int, end: int) -> BlockStored:

@@ -6,7 +6,8 @@
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,75 +15,25 @@ import pytest
 
 from brokers.settings import KafkaSettings
 from devtools.broker import free_ports
-from tests.contract.deployments import SESSION, WAIT_S, Deployment, Distributed, Embedded
-from tests.contract.test_service_contract import closing
 from tests.kafka_fixtures import own_topics, settings_for
 from tests.lmcache import CPU, DISK, ScriptedWorker
-from tests.processes import until
-from tests.roles import Role
+from tests.lmcache_service import CHUNK, LmcacheService
 
 pytestmark = pytest.mark.timeout(180)
 
-CHUNK = 4
 MODELS = {"default": {"modelname": "m", "block_size": CHUNK, "hash_algorithm": "builtin"}}
 
 
-class Served:
+class Served(LmcacheService):
     """A form of the service whose bridge is LMCache's controller, too."""
 
-    def __init__(self, form: str, directory: Path, kafka: KafkaSettings | None) -> None:
+    def __init__(self, directory: Path, kafka: KafkaSettings | None) -> None:
         self.ports = free_ports(3)
         models = directory / "models.json"
         models.write_text(json.dumps(MODELS))
         listed = ",".join(map(str, self.ports))
         options = ("--lmcache", f"127.0.0.1:{listed}", "--lmcache-models", str(models))
-        self.deployment: Deployment
-        self.bridge: Role | None = None
-        if kafka is None:
-            self.deployment = Embedded(directory, *options)
-            return
-        self.bridge = Role("bridge", directory / "bridge", kafka, *SESSION, *options)
-        worker = Role("streams", directory / "streams", kafka, *SESSION)
-        replica = Role("serve", directory / "serve", kafka)
-        self.deployment = Distributed(
-            kafka, bridge=self.bridge, replica=replica, its=[self.bridge, worker, replica]
-        )
-
-    def metric(self, name: str, **labels: str) -> float:
-        """Of the process that has the sockets."""
-        if self.bridge is not None:
-            return self.bridge.metric(name, **labels)
-        return self.deployment.api.metric(name, **labels)
-
-    def until(self, holds: Callable[[], object], what: str) -> None:
-        try:
-            until(holds, what=what, timeout_s=WAIT_S)
-        except AssertionError as error:
-            raise AssertionError(f"{error}\n{self.deployment.log()}") from error
-
-    def match(self, keys: Sequence[int], instance_id: str) -> tuple[int, int, int, str]:
-        """Chunks matched on any tier, on CPU and on disk, and the answer's state."""
-        fields = {"model": "m", "block_size": CHUNK, "seq_hashes": list(keys)}
-        path = "/query_by_hash?detail=1"
-        status, answer, _ = self.deployment.api.exchange(path, fields)
-        assert status == 200, answer
-        found = answer.get("default", {}).get(instance_id)
-        if found is None:
-            return (-1, -1, -1, "")
-        tiers = [found[name] // CHUNK for name in ("longest_matched", "CPU", "DISK")]
-        return (tiers[0], tiers[1], tiers[2], found["state"])
-
-    def await_match(self, keys: Sequence[int], instance_id: str, *expected: object) -> None:
-        last: list[object] = []
-
-        def holds() -> bool:
-            last[:] = self.match(keys, instance_id)
-            return tuple(last) == expected
-
-        try:
-            self.until(holds, f"{expected} of {instance_id}")
-        except AssertionError as error:
-            raise AssertionError(f"{last}: {error}") from error
+        super().__init__(directory, kafka, *options)
 
     def workers(self, instance_id: str) -> list[dict[str, Any]]:
         status, answer = self.deployment.api.get(f"/controller/workers?instance_id={instance_id}")
@@ -100,15 +51,15 @@ def served(
 ) -> Iterator[Served]:
     directory = tmp_path_factory.mktemp(f"lmcache-{request.param}")
     if request.param == "embedded":
-        served = Served("embedded", directory, None)
-        for _ in closing(served.deployment):
+        with closing(Served(directory, None)) as served:
             yield served
         return
     kafka = request.getfixturevalue("kafka")
-    with own_topics(kafka) as prefix:
-        served = Served("kafka", directory, settings_for(kafka, prefix))
-        for _ in closing(served.deployment):
-            yield served
+    with (
+        own_topics(kafka) as prefix,
+        closing(Served(directory, settings_for(kafka, prefix))) as served,
+    ):
+        yield served
 
 
 @pytest.fixture

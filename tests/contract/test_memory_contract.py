@@ -9,34 +9,11 @@ import msgpack
 import pytest
 
 from simulation.engines.publisher import Publisher, PublisherOptions
-from tests.contract.deployments import WAIT_S, Deployment, Distributed, Embedded, tenant_of
-from tests.kafka_fixtures import own_topics, settings_for
+from tests.contract.deployments import WAIT_S, Deployment, tenant_of
 from tests.memory_segments import GIB, Segment, SegmentProcess
 from tests.processes import until
 
 pytestmark = pytest.mark.timeout(180)
-
-
-@pytest.fixture(scope="module", params=["embedded", pytest.param("kafka", marks=pytest.mark.slow)])
-def deployment(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Deployment]:
-    directory = tmp_path_factory.mktemp(request.param)
-    opened: Deployment
-    if request.param == "embedded":
-        opened = Embedded(directory)
-        try:
-            yield opened
-        finally:
-            opened.close()
-        return
-    with own_topics(request.getfixturevalue("kafka")) as prefix:
-        settings = settings_for(request.getfixturevalue("kafka"), prefix)
-        opened = Distributed.round(settings, directory)
-        try:
-            yield opened
-        finally:
-            opened.close()
 
 
 class Shown:

@@ -2,7 +2,6 @@
 every instance holds, wherever an engine has said which blocks they are.
 """
 
-import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,8 +9,7 @@ import pytest
 
 from simulation.engines.publisher import Publisher, PublisherOptions
 from simulation.engines.wire import AllBlocksCleared, BlockRemoved, BlockStored
-from tests.contract.deployments import Deployment, Distributed, Embedded, Tenant, tenant_of
-from tests.kafka_fixtures import own_topics, settings_for
+from tests.contract.deployments import Tenant
 from tests.mooncake import Master, key_of
 
 pytestmark = pytest.mark.timeout(180)
@@ -20,29 +18,6 @@ TOKENS = list(range(1000, 1064))
 OTHERS = list(range(2000, 2064))
 HASHES = [2**63 + 1, 2, 3, 4]
 POOL = {"type": "Mooncake", "instance_id": "pool"}
-
-
-@pytest.fixture(scope="module", params=["embedded", pytest.param("kafka", marks=pytest.mark.slow)])
-def deployment(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Deployment]:
-    directory = tmp_path_factory.mktemp(request.param)
-    if request.param == "embedded":
-        embedded = Embedded(directory)
-        yield embedded
-        embedded.close()
-        return
-    kafka = request.getfixturevalue("kafka")
-    with own_topics(kafka) as prefix:
-        distributed = Distributed.round(settings_for(kafka, prefix), directory)
-        yield distributed
-        distributed.close()
-
-
-@pytest.fixture
-def tenant(deployment: Deployment) -> Iterator[Tenant]:
-    with tenant_of(deployment, f"t-{uuid.uuid4().hex[:8]}") as tenant:
-        yield tenant
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@ router is answered then. Registered over HTTP, and by Conductor's configuration 
 """
 
 import json
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -11,8 +10,7 @@ from typing import NamedTuple
 import pytest
 import zmq
 
-from tests.contract.deployments import Deployment, Distributed, Embedded, Tenant, tenant_of
-from tests.kafka_fixtures import own_topics, settings_for
+from tests.contract.deployments import Tenant, tenant_of
 from tests.unit.bridge.messages import captured_messages
 
 pytestmark = pytest.mark.timeout(180)
@@ -83,32 +81,6 @@ def sender() -> Iterator[Sender]:
     opened = Sender()
     yield opened
     opened.close()
-
-
-@pytest.fixture(scope="module", params=["embedded", pytest.param("kafka", marks=pytest.mark.slow)])
-def deployment(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Deployment]:
-    directory = tmp_path_factory.mktemp(request.param)
-    if request.param == "embedded":
-        yield from closing(Embedded(directory))
-        return
-    kafka = request.getfixturevalue("kafka")
-    with own_topics(kafka) as prefix:
-        yield from closing(Distributed.round(settings_for(kafka, prefix), directory))
-
-
-def closing(opened: Deployment) -> Iterator[Deployment]:
-    try:
-        yield opened
-    finally:
-        opened.close()
-
-
-@pytest.fixture
-def tenant(deployment: Deployment) -> Iterator[Tenant]:
-    with tenant_of(deployment, f"t-{uuid.uuid4().hex[:8]}") as tenant:
-        yield tenant
 
 
 def entry_of(case: Case, tenant: Tenant, sender: Sender) -> dict[str, object]:

@@ -3,8 +3,6 @@
 `tests/integration/test_released_publishers.py` has each release before one of the forms.
 """
 
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,8 +10,8 @@ import pytest
 from devtools.publishers.released import ReleasedEngine
 from devtools.publishers.releases import RELEASES, Release
 from devtools.publishers.story import BLOCK_SIZE, removed, stored
-from tests.contract.deployments import Deployment, Distributed, Embedded, Tenant, tenant_of
-from tests.kafka_fixtures import own_topics, settings_for
+from tests.contract.deployments import Tenant
+from tests.releases import fetched
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -21,42 +19,10 @@ PROMPT = list(range(1000, 1020))
 OTHER = list(range(5000, 5008))
 
 
-@pytest.fixture(scope="module", params=["embedded", pytest.param("kafka", marks=pytest.mark.slow)])
-def deployment(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Deployment]:
-    directory = tmp_path_factory.mktemp(request.param)
-    if request.param == "embedded":
-        embedded = Embedded(directory)
-        yield embedded
-        embedded.close()
-        return
-    kafka = request.getfixturevalue("kafka")
-    with own_topics(kafka) as prefix:
-        distributed = Distributed.round(settings_for(kafka, prefix), directory)
-        yield distributed
-        distributed.close()
-
-
-@pytest.fixture
-def tenant(deployment: Deployment) -> Iterator[Tenant]:
-    with tenant_of(deployment, f"t-{uuid.uuid4().hex[:8]}") as tenant:
-        yield tenant
-
-
 def first_and_last(package: str) -> list[object]:
-    """The package's oldest release and its newest, skipped where they have not been fetched."""
+    """The package's oldest release and its newest."""
     of_package = [release for release in RELEASES if release.package == package]
-    return [
-        pytest.param(
-            release,
-            id=str(release),
-            marks=pytest.mark.skipif(
-                not release.is_fetched, reason=f"no {release}: `make engines` fetches it"
-            ),
-        )
-        for release in (of_package[0], of_package[-1])
-    ]
+    return fetched(of_package[0], of_package[-1])
 
 
 @pytest.mark.parametrize("release", [*first_and_last("vllm"), *first_and_last("sglang")])

@@ -2,8 +2,7 @@
 
 import json
 import time
-import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgpack
@@ -21,46 +20,12 @@ from simulation.engines.wire import AllBlocksCleared, BlockRemoved, BlockStored,
 from streams.kernel import open_kernel
 from streams.table.fold import Fold
 from tests.building import prefix_hashes
-from tests.contract.deployments import Deployment, Distributed, Embedded, Tenant, tenant_of
-from tests.kafka_fixtures import own_topics, settings_for
+from tests.contract.deployments import Tenant, tenant_of
 
 pytestmark = pytest.mark.timeout(180)
 
 TOKENS = list(range(1000, 1064))
 MSGPACK = {"Content-Type": "application/msgpack"}
-
-
-@pytest.fixture(scope="module", params=["embedded", pytest.param("kafka", marks=pytest.mark.slow)])
-def deployment(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Deployment]:
-    directory = tmp_path_factory.mktemp(request.param)
-    if request.param == "embedded":
-        yield from closing(Embedded(directory))
-        return
-    kafka = request.getfixturevalue("kafka")
-    with own_topics(kafka) as prefix:
-        yield from closing(Distributed.round(settings_for(kafka, prefix), directory))
-
-
-def closing(opened: Deployment) -> Iterator[Deployment]:
-    try:
-        yield opened
-    finally:
-        opened.close()
-
-
-@pytest.fixture
-def tenant(deployment: Deployment) -> Iterator[Tenant]:
-    with tenant_of(deployment, f"t-{uuid.uuid4().hex[:8]}") as tenant:
-        yield tenant
-
-
-@pytest.fixture
-def publisher() -> Iterator[Publisher]:
-    opened = Publisher(PublisherOptions())
-    yield opened
-    opened.close()
 
 
 def chain(first: int, tokens: list[int], parent: int | None = None) -> BlockStored:

@@ -3,7 +3,8 @@
 import asyncio
 import json
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +12,15 @@ import pytest
 from aiokafka import AIOKafkaProducer  # type: ignore[import-untyped]
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic  # type: ignore[import-untyped]
 
-from tests.contract.deployments import SESSION, WAIT_S, Deployment, Distributed, Embedded
 from tests.kafka_fixtures import Kafka, own_topics, settings_for
-from tests.processes import until
-from tests.roles import Role
+from tests.lmcache_service import CHUNK, LmcacheService
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
-CHUNK = 4
 MODELS = {"models": {"m": {"block_size": CHUNK}}}
 
 
-class Served:
+class Served(LmcacheService):
     """A form of the service that reads the topic; the topic is there later than the service."""
 
     def __init__(self, form: str, directory: Path, kafka: Kafka, prefix: str) -> None:
@@ -34,23 +32,8 @@ class Served:
             *("--lmcache-kafka", kafka.bootstrap, "--lmcache-topic", self.topic),
             *("--lmcache-models", str(models)),
         ]
-        self.deployment: Deployment
-        self.bridge: Role | None = None
-        if form == "embedded":
-            self.deployment = Embedded(directory, *options)
-            return
-        settings = settings_for(kafka, prefix)
-        self.bridge = Role("bridge", directory / "bridge", settings, *SESSION, *options)
-        worker = Role("streams", directory / "streams", settings, *SESSION)
-        replica = Role("serve", directory / "serve", settings)
-        self.deployment = Distributed(
-            settings, bridge=self.bridge, replica=replica, its=[self.bridge, worker, replica]
-        )
-
-    def metric(self, name: str, **labels: str) -> float:
-        if self.bridge is not None:
-            return self.bridge.metric(name, **labels)
-        return self.deployment.api.metric(name, **labels)
+        settings = None if form == "embedded" else settings_for(kafka, prefix)
+        super().__init__(directory, settings, *options)
 
     def make_topic(self) -> None:
         async def make() -> None:
@@ -76,35 +59,6 @@ class Served:
                 await producer.stop()
 
         asyncio.run(send())
-
-    def match(self, keys: Sequence[int], instance_id: str) -> tuple[int, int, int, str]:
-        """Chunks matched on any tier, on CPU and on disk, and the answer's state."""
-        fields = {"model": "m", "block_size": CHUNK, "seq_hashes": list(keys)}
-        status, answer, _ = self.deployment.api.exchange("/query_by_hash?detail=1", fields)
-        assert status == 200, answer
-        found = answer.get("default", {}).get(instance_id)
-        if found is None:
-            return (-1, -1, -1, "")
-        tiers = [found[name] // CHUNK for name in ("longest_matched", "CPU", "DISK")]
-        return (tiers[0], tiers[1], tiers[2], found["state"])
-
-    def await_match(self, keys: Sequence[int], instance_id: str, *expected: object) -> None:
-        last: list[object] = []
-
-        def holds() -> bool:
-            last[:] = self.match(keys, instance_id)
-            return tuple(last) == expected
-
-        try:
-            self.until(holds, f"{expected} of {instance_id}")
-        except AssertionError as error:
-            raise AssertionError(f"{last}: {error}") from error
-
-    def until(self, holds: Callable[[], object], what: str) -> None:
-        try:
-            until(holds, what=what, timeout_s=WAIT_S)
-        except AssertionError as error:
-            raise AssertionError(f"{error}\n{self.deployment.log()}") from error
 
 
 class Server:
@@ -139,13 +93,12 @@ def served(
     request: pytest.FixtureRequest, kafka: Kafka, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
     directory = tmp_path_factory.mktemp(f"topic-{request.param}")
-    with own_topics(kafka) as prefix:
-        served = Served(request.param, directory, kafka, prefix)
-        try:
-            served.make_topic()
-            yield served
-        finally:
-            served.deployment.close()
+    with (
+        own_topics(kafka) as prefix,
+        closing(Served(request.param, directory, kafka, prefix)) as served,
+    ):
+        served.make_topic()
+        yield served
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ import pytest
 
 from devtools import lmcache
 from devtools.broker import free_ports
-from tests.contract.test_lmcache_contract import CHUNK, Served, served
+from tests.contract.test_lmcache_contract import Served, served
+from tests.lmcache_service import CHUNK
 
 __all__ = ["served"]
 

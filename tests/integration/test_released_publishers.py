@@ -16,25 +16,12 @@ from devtools.publishers.story import BLOCK_SIZE, CLEARED, removed, stored
 from devtools.publishers.table import in_document, row
 from devtools.publishers.trial import try_release
 from tests.processes import Service, until
+from tests.releases import fetched
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 LONG = 9000
 LONG_WAIT_S = 60.0
-
-
-def fetched(*releases: Release) -> list[object]:
-    """The releases as parameters of a test."""
-    return [
-        pytest.param(
-            release,
-            id=str(release),
-            marks=pytest.mark.skipif(
-                not release.is_fetched, reason=f"no {release}: `make engines` fetches it"
-            ),
-        )
-        for release in releases
-    ]
 
 
 def newest(package: str, *versions: str) -> list[Release]:

@@ -4,7 +4,6 @@ batch is seen or lost, and the ledger says which, number for number; no answer i
 
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -17,63 +16,14 @@ from simulation.engines.publisher import END_SEQUENCE, Publisher, PublisherOptio
 from simulation.engines.wire import BlockStored
 from tests.contract.deployments import (
     SUBSCRIPTION_S,
-    Deployment,
-    Distributed,
-    Embedded,
     Tenant,
-    tenant_of,
 )
-from tests.kafka_fixtures import own_topics, settings_for
 from tests.message_proxy import MessageProxy
 from tests.proxy import Proxy
 
 pytestmark = pytest.mark.timeout(240)
 
 LONG = 9_000
-
-
-@pytest.fixture(scope="module", params=["embedded", pytest.param("kafka", marks=pytest.mark.slow)])
-def deployment(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Deployment]:
-    directory = tmp_path_factory.mktemp(request.param)
-    if request.param == "embedded":
-        embedded = Embedded(directory)
-        yield embedded
-        embedded.close()
-        return
-    kafka = request.getfixturevalue("kafka")
-    with own_topics(kafka) as prefix:
-        distributed = Distributed.round(settings_for(kafka, prefix), directory)
-        yield distributed
-        distributed.close()
-
-
-@pytest.fixture
-def tenant(deployment: Deployment) -> Iterator[Tenant]:
-    with tenant_of(deployment, f"t-{uuid.uuid4().hex[:8]}") as tenant:
-        yield tenant
-
-
-@pytest.fixture
-def publisher() -> Iterator[Publisher]:
-    opened = Publisher(PublisherOptions())
-    yield opened
-    opened.close()
-
-
-def gaps(tenant: Tenant) -> dict[str, Any]:
-    """The last incarnation of the tenant's only publisher."""
-    answer = tenant.api.get(f"/gaps?tenant_id={tenant.tenant_id}")[1]
-    if not answer["publishers"]:
-        return {"last_sequence": -1}
-    found: dict[str, Any] = answer["publishers"][0]["incarnations"][-1]
-    return found
-
-
-def await_batches(tenant: Tenant, count: int) -> dict[str, Any]:
-    tenant.until(lambda: gaps(tenant)["last_sequence"] == count - 1, f"{count} batches")
-    return gaps(tenant)
 
 
 def lost(incarnation: dict[str, Any]) -> list[tuple[int, int]]:
@@ -129,7 +79,7 @@ def test_what_is_lost_late_or_repeated_on_the_way_is_told_number_for_number(
         for number in range(20):
             publisher.publish([block(number)])
             time.sleep(0.02)
-        incarnation = await_batches(tenant, 20)
+        incarnation = tenant.await_batches(20)
         if replays:
             assert lost(incarnation) == []
             tenant.until(lambda: tenant.state() == "exact", "exact answers")
@@ -254,7 +204,7 @@ def test_a_long_replay_over_a_slow_link_ends_complete_or_as_an_exact_gap(
         proxy.slow(delay_s=0.001, bytes_per_s=16e6)
         register(tenant, engine.endpoint, f"tcp://{proxy.address}")
         engine.publish()
-        incarnation = await_batches(tenant, LONG + 1)
+        incarnation = tenant.await_batches(LONG + 1)
         expected = [*range(release.first), *sorted(release.missing)]
         told = [n for first, last in lost(incarnation) for n in range(first, last + 1)]
         assert told == expected
@@ -281,7 +231,7 @@ def test_a_replay_whose_connection_is_cut_again_and_again_ends_complete(
             tenant.until(lambda asked=asked: engine.requests > asked, "a request")  # type: ignore[misc]
             proxy.cut()
             proxy.heal()
-        incarnation = await_batches(tenant, LONG + 1)
+        incarnation = tenant.await_batches(LONG + 1)
         assert lost(incarnation) == []
         tenant.until(lambda: tenant.state() == "exact", "exact answers")
     finally:

@@ -1,0 +1,68 @@
+"""Both forms of the service where they know of LMCache's chunks, as processes."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from brokers.settings import KafkaSettings
+from tests.contract.deployments import SESSION, WAIT_S, Deployment, Distributed, Embedded
+from tests.processes import until
+from tests.roles import Role
+
+CHUNK: Final = 4
+
+
+class LmcacheService:
+    """The embedded form, or with `kafka` the distributed one, whose bridge has the options."""
+
+    def __init__(self, directory: Path, kafka: KafkaSettings | None, *options: str) -> None:
+        self.deployment: Deployment
+        self.bridge: Role | None = None
+        if kafka is None:
+            self.deployment = Embedded(directory, *options)
+            return
+        self.bridge = Role("bridge", directory / "bridge", kafka, *SESSION, *options)
+        worker = Role("streams", directory / "streams", kafka, *SESSION)
+        replica = Role("serve", directory / "serve", kafka)
+        self.deployment = Distributed(
+            kafka, bridge=self.bridge, replica=replica, its=[self.bridge, worker, replica]
+        )
+
+    def close(self) -> None:
+        self.deployment.close()
+
+    def metric(self, name: str, **labels: str) -> float:
+        """Of the process that has the sockets."""
+        if self.bridge is not None:
+            return self.bridge.metric(name, **labels)
+        return self.deployment.api.metric(name, **labels)
+
+    def until(self, holds: Callable[[], object], what: str) -> None:
+        try:
+            until(holds, what=what, timeout_s=WAIT_S)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.deployment.log()}") from error
+
+    def match(self, keys: Sequence[int], instance_id: str) -> tuple[int, int, int, str]:
+        """Chunks matched on any tier, on CPU and on disk, and the answer's state."""
+        fields = {"model": "m", "block_size": CHUNK, "seq_hashes": list(keys)}
+        path = "/query_by_hash?detail=1"
+        status, answer, _ = self.deployment.api.exchange(path, fields)
+        assert status == 200, answer
+        found = answer.get("default", {}).get(instance_id)
+        if found is None:
+            return (-1, -1, -1, "")
+        tiers = [found[name] // CHUNK for name in ("longest_matched", "CPU", "DISK")]
+        return (tiers[0], tiers[1], tiers[2], found["state"])
+
+    def await_match(self, keys: Sequence[int], instance_id: str, *expected: object) -> None:
+        last: list[object] = []
+
+        def holds() -> bool:
+            last[:] = self.match(keys, instance_id)
+            return tuple(last) == expected
+
+        try:
+            self.until(holds, f"{expected} of {instance_id}")
+        except AssertionError as error:
+            raise AssertionError(f"{last}: {error}") from error
