@@ -310,13 +310,16 @@ class Followed:
 
     @property
     def has_news(self) -> bool:
-        """Whether that differs from what was last written of it into the log."""
-        return self.said is None or self.said.doubted != self.doubted
+        """Whether that, or its engine's process, differs from what was last written of it into the
+        log: what the next process of ours takes for the incarnation's must not be an earlier one.
+        """
+        said, says = self.said, self.says
+        return said is None or (said.doubted, said.process) != (says.doubted, says.process)
 
     @property
     def says(self) -> Said:
         """What there is to say of it."""
-        process = None if self.engine is None else self.engine.known
+        process = None if self.engine is None else self.engine.published
         return Said(self.doubted, self.acting if self.acting.since else None, process)
 
     def begin_again(self) -> None:
@@ -429,10 +432,13 @@ class Followed:
         self._asked_unplaced = self._unplaced
         return self._asked_link
 
-    def answered(self, now: float, link: int, doubt: Doubt | None) -> None:
+    def answered(
+        self, now: float, link: int, doubt: Doubt | None, *, heard_all: bool = True
+    ) -> None:
         """A repair that began on this link has ended, and confirms the publisher or not: as of when
-        it began, for its engine may have given the answer then. One that was under way while this
-        process was paused says nothing of what was sent meanwhile.
+        it began, for its engine may have given the answer then; where it was not heard to the end,
+        as of what was heard last. One that was under way while this process was paused says nothing
+        of what was sent meanwhile.
         """
         self.rests_until = 0.0
         if doubt is None and self._began_at < self._distrusted_at:
@@ -443,7 +449,9 @@ class Followed:
             if self.engine is not None:
                 self.engine.heard()
             if link and link == self._links and self._connected:
-                self._confirmed_link, self._asked_at = link, self._began_at
+                self._confirmed_link = link
+                if heard_all:
+                    self._asked_at = self._began_at
                 self._settled_at = 0.0
                 self._settled_unplaced = self._asked_unplaced
             return

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from bridge.followed import Doubted, Said
+from bridge.sequencing.answers import Repaired
 from bridge.sequencing.replay_client import Emit
-from schemas.answer_states import Doubt
 from schemas.identities import PublisherKey
 from schemas.records import Record
 from schemas.registration import Registration
@@ -162,7 +162,7 @@ class ReplaySource(Protocol):
     requests: int
     replayed_batches: int
 
-    async def repair(self, publisher: PublisherKey, endpoint: str, emit: Emit) -> Doubt | None:
+    async def repair(self, publisher: PublisherKey, endpoint: str, emit: Emit) -> Repaired:
         """Emits what came after the publisher's cursor, up to what waits.
 
         Returns:

@@ -40,6 +40,7 @@ from bridge.pace import Pace
 from bridge.paced_append import PacedAppend
 from bridge.ports import Receiver, RecordSink, ReplaySource
 from bridge.sequencing.anchor import Anchor
+from bridge.sequencing.answers import Repaired
 from bridge.sequencing.bulk import Bulk
 from bridge.sequencing.causes import MISSED, NOT_FOLLOWED, RECONNECTED
 from bridge.sequencing.replay_client import Emit, Replayer
@@ -562,16 +563,16 @@ class Pump:
         now = time.monotonic()
         self._look(publisher, followed, now, time.time())
         link = followed.begin_asking(now, heard=self.sequencer.link(publisher))
-        doubt: Doubt | None = Doubt.NO_REPLAY
+        repaired = Repaired(Doubt.NO_REPLAY, heard_all=False)
         try:
             if followed.engine is not None:
                 await self._settle_process(publisher, followed, followed.engine, emit)
             if followed.can_replay:
                 endpoint = followed.replay_endpoint
-                doubt = await self.replayer.repair(publisher, endpoint, emit)
+                repaired = await self.replayer.repair(publisher, endpoint, emit)
         except Exception:
             self._count_fault()
-            doubt = Doubt.CATCHING_UP
+            repaired = Repaired(Doubt.CATCHING_UP, heard_all=False)
             _logger.exception(
                 "Unexpected error in the replay of %s; continuing without it", publisher
             )
@@ -581,7 +582,7 @@ class Pump:
         now = time.monotonic()
         await self._resume_after(publisher, self._resume_some(publisher))
         followed.repair = None
-        followed.answered(now, link, doubt)
+        followed.answered(now, link, repaired.doubt, heard_all=repaired.heard_all)
         self._go_on_repairing(publisher)
 
     async def _settle_process(
@@ -602,7 +603,7 @@ class Pump:
         )
         for records in began:
             await emit(records)
-        engine.begin(self.sequencer.cursor(publisher).incarnation)
+        engine.begin(self.sequencer.cursor(publisher).incarnation, has_batches=False)
 
     def _judge(self, publisher: PublisherKey, engine: EngineWatch) -> Life:
         """What its HTTP address says of what comes of the publisher now."""

@@ -309,7 +309,7 @@ class Bridge:
         self.cursors.advance(self.writer.ends())
         for publisher, followed in self.pump.followed.items():
             if followed.engine is not None:
-                self.cursors.note_process(publisher, followed.engine.known)
+                self.cursors.note_process(publisher, followed.engine.published)
         for home, notes in self.cursors.take_notes().items():
             publishers = [publisher for publisher, _, _ in notes]
             try:

@@ -43,12 +43,15 @@ class EngineWatch:
     """See the module.
 
     Attributes:
-        known: which process published which incarnation; None where that is not known.
+        known: which process published which incarnation; None where that is not known. Where the
+            incarnation has no batch yet, which process was at the link last: its first batch may be
+            of another one.
     """
 
     __slots__ = (
         "_asked_link",
         "_failures",
+        "_has_batches",
         "_is_changed",
         "_known_link",
         "_link",
@@ -62,6 +65,7 @@ class EngineWatch:
 
     def __init__(self) -> None:
         self.known: ProcessMark | None = None
+        self._has_batches = False  # of the incarnation of `known`, when that was found
         self._known_link = 0  # over which that was found; 0: in the log
         self._process: Process | None = None
         self._link = 0  # over which that was read
@@ -129,7 +133,12 @@ class EngineWatch:
 
     def remember(self, known: ProcessMark | None) -> None:
         """What the log says of it."""
-        self.known, self._known_link = known, 0
+        self.known, self._known_link, self._has_batches = known, 0, True
+
+    @property
+    def published(self) -> ProcessMark | None:
+        """What the log is to say of it: an incarnation without a batch is of no process."""
+        return self.known if self._has_batches else None
 
     def judge(self, link: int, incarnation: int, last: Proof, *, is_proven: bool) -> Life:
         """What is known of the process over the link that is up.
@@ -146,30 +155,35 @@ class EngineWatch:
         if self._is_changed:
             return Life.CHANGED
         known = self.known if self.known is not None and self.known[0] == incarnation else None
+        has_batches = last.sequence >= 0
         if is_proven or last.sequence < 0:
             if known is not None and known.mark != process.mark and self._known_link == link:
                 self._is_changed = True
                 return Life.CHANGED
-            self.begin(incarnation)
+            self.begin(incarnation, has_batches=has_batches)
             return Life.UNKNOWN
+        if known is not None and known.mark != process.mark and not self._has_batches:
+            known = None
         if known is None:
             is_later = process.started_at > last.engine_time + PROCESS_CLOCK_S
             return Life.OTHER if is_later and last.engine_time > 0 else Life.UNKNOWN
         if known.mark == process.mark:
             if process.is_given:
                 return Life.UNKNOWN
-            self._known_link = link
+            self._known_link, self._has_batches = link, True
             return Life.SAME
         if self._known_link == link:
             self._is_changed = True
             return Life.CHANGED
         return Life.OTHER
 
-    def begin(self, incarnation: int) -> None:
-        """This incarnation is of the process that was read last."""
+    def begin(self, incarnation: int, *, has_batches: bool) -> None:
+        """This incarnation is of the process that was read last; or will be, where it has no
+        batches and the next come over the same link.
+        """
         if self._process is not None:
             self.known = ProcessMark(incarnation, self._process.mark)
-            self._known_link = self._link
+            self._known_link, self._has_batches = self._link, has_batches
 
     @property
     def is_changed(self) -> bool:

@@ -18,7 +18,8 @@ marker, and come from another incarnation of the engine, whose numbers look the 
 3. Replayed batches are taken up to the first one that waits; if both have that number but not the
    same time, the one that waits is of another incarnation. It is of an earlier one, and dropped, if
    it came over a link that was gone when the engine was asked; else of a later one, and all that
-   was replayed goes first.
+   was replayed goes first. So it is dropped where it is later than all that the engine has told
+   twice: one of the process that has told would be in its buffer.
 4. What is still missing becomes a gap, by the sequencer.
 
 A repair *confirms* the publisher where it is known that the log then has all that the engine had
@@ -32,8 +33,8 @@ taken for the same incarnation with a gap, as live batches with such numbers are
 """
 
 from collections.abc import Iterable, Iterator
-from enum import Enum
 
+from bridge.sequencing.answers import Answer, Repaired
 from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import DecodedBatch
@@ -50,14 +51,6 @@ from schemas.limits import (
     REPLAY_SKIPS_MAX,
 )
 from schemas.records import SequencedRecord
-
-
-class Answer(Enum):
-    """What became of one request."""
-
-    MORE = "more"  # go on reading
-    ASK = "ask"  # ask again, from `start`
-    DONE = "done"  # nothing more is needed, or available
 
 
 class Repair:
@@ -88,10 +81,11 @@ class Repair:
         self._new_incarnation = False  # what is asked for is not in the log yet
         self._verified = False  # the reply under way is of the incarnation asked for
         self._anchored = False  # and that is proven by its first batch
-        self._whole = False
+        self._whole = self._heard_all = False
         self._differs = False  # it is another publisher's, as one of its batches has shown
         self._taken = 0  # batches of the reply under way
         self._highest = -1  # of their numbers, those passed over included
+        self._ended_at: int | None = None  # the same, of the last whole reply
         self._link = 0  # which brought the last message, when it was asked for
         self._live_link = 0
         self._up_link = 0  # the one that was up then, or 0
@@ -136,13 +130,18 @@ class Repair:
             return Doubt.REPLAY_BROKEN
         return Doubt.NOTHING_REPLAYED if self.is_answered else Doubt.REPLAY_SILENT
 
+    @property
+    def repaired(self) -> Repaired:
+        """How it has ended."""
+        return Repaired(self.doubt, self._heard_all)
+
     def begin(self) -> bool:
         """Whether one more request may be sent; counts it."""
         self._barren = 0 if self._progress else self._barren + 1
         if self.requests >= REPLAY_REQUESTS_MAX or self._barren >= REPLAY_BARREN_MAX:
             return False
         self.requests += 1
-        self._verified = self._anchored = self._whole = False
+        self._verified = self._anchored = self._whole = self._heard_all = False
         self._taken = 0
         self._highest = -1
         self._progress = False
@@ -255,6 +254,7 @@ class Repair:
     def end(self, *, complete: bool) -> Answer:
         """The reply has ended: by its marker, or by silence where it is not `complete`."""
         self.is_answered = self.is_answered or complete
+        self._heard_all = complete
         self.is_sending = self._verified and not complete
         if not complete:
             if self._verified and self._is_joined():
@@ -264,7 +264,9 @@ class Repair:
                 self._note_silence()
             return Answer.ASK
         if self._verified:
-            while self._has_begun_again():
+            is_end = self._highest == self._ended_at
+            self._ended_at = self._highest
+            while self._has_begun_again() or (is_end and self._is_beyond_reply()):
                 if not self._sequencer.drop_earlier(self._publisher, self._live_link):
                     break
             if self._is_without_anchor():
@@ -275,7 +277,12 @@ class Repair:
                 self._ended_short = not self._new_incarnation
                 return Answer.ASK
             self._ended_short = False
-            if self._is_short() or self._is_cut() or (self._taken and not self._is_joined()):
+            if (
+                self._is_beyond_reply()
+                or self._is_short()
+                or self._is_cut()
+                or (self._taken and not self._is_joined())
+            ):
                 return Answer.ASK
             self._end_whole(self._anchored)
             return Answer.DONE
@@ -315,6 +322,9 @@ class Repair:
             self._ask_for_incarnation(new=False)
             self._asked_again = True
             self._progress = True  # one more round
+            return False
+        if not self._new_incarnation and self._differs_from_begun(batch):
+            self._ask_for_incarnation(new=True)
             return False
         sequence, engine_time = self._sequencer.proven(self._publisher)
         is_at_anchor = engine_time > 0 and batch.sequence == sequence
@@ -360,6 +370,17 @@ class Repair:
         cursor = self._sequencer.cursor(self._publisher)
         return waiting is not None and waiting.sequence <= cursor.sequence
 
+    def _is_beyond_reply(self) -> bool:
+        """Whether what waits came over a link that was gone when the engine was asked, and is later
+        than all that it has told. If that ends there again, it is of the process before: a buffer
+        has the newest.
+        """
+        waiting = self._sequencer.first_waiting(self._publisher)
+        link = self._sequencer.first_waiting_link(self._publisher)
+        return (
+            0 < link < self._live_link and waiting is not None and waiting.sequence > self._highest
+        )
+
     def _is_short(self) -> bool:
         """Whether something is still missing before what the engine has sent live."""
         waiting = self._sequencer.first_waiting(self._publisher)
@@ -390,6 +411,12 @@ class Repair:
         if batch.sequence < sequence:
             return batch.engine_time <= engine_time
         return batch.engine_time == engine_time
+
+    def _differs_from_begun(self, batch: DecodedBatch) -> bool:
+        """Whether the log has a part of a batch of this number, and of another time."""
+        cursor, _, _, begun, _ = self._sequencer.anchor(self._publisher)
+        is_next = batch.sequence == cursor.sequence + 1
+        return begun is not None and is_next and batch.engine_time not in (None, begun)
 
     def _is_anchor(self, batch: DecodedBatch) -> bool:
         """Whether nothing can be missing between the log's last batch and this one of a reply that

@@ -12,11 +12,13 @@ from bridge.sequencing.lateness import Lateness
 from bridge.sequencing.pairing import LiveBatch, Pairing
 from bridge.sequencing.reports import Reports
 from bridge.sequencing.tracker import Outcome, SequenceTracker
+from bridge.sequencing.waiting import Held, Missing
 from bridge.sequencing.window import Window
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import DecodedBatch, DecodedRun, Source
+from bridge.wire.drop_reasons import DropReason
 from schemas.arrays import HitReports
-from schemas.errors import WireError
+from schemas.errors import BatchError, WireError
 from schemas.limits import RUN_MESSAGES_MAX
 from schemas.positions import Cursor, Proof
 from schemas.registration import Registration
@@ -25,14 +27,6 @@ _logger = logging.getLogger(__name__)
 
 
 _NO_LINK: Final = -1
-
-
-class Held(NamedTuple):
-    """A batch that waits, and the bytes of its message; over which link it came, 0 for unknown."""
-
-    batch: DecodedBatch
-    size_bytes: int
-    link: int
 
 
 class _Begun(NamedTuple):
@@ -49,18 +43,6 @@ class _Checkpoint(NamedTuple):
     degraded: bool
 
 
-class Missing(NamedTuple):
-    """Batches that are known to have been sent, and become a gap unless a replay brings them.
-
-    Attributes:
-        cursor: everything up to it.
-        reason: of the gap.
-    """
-
-    cursor: Cursor
-    reason: str
-
-
 class Lane:
     """The state of one publisher; see the module."""
 
@@ -75,6 +57,7 @@ class Lane:
         "counters",
         "degraded",
         "engine_time",
+        "first_link",
         "heard",
         "held",
         "held_bytes",
@@ -130,6 +113,7 @@ class Lane:
         self.unplaced = 0  # the last message without a place, where no batch came behind it
         self.link = 0  # the one that brought the last message
         self.live_link = 0  # the one that is up, or the next
+        self.first_link = 0  # to the engine's process: what came over others is of one before
         self.is_up = False
         self._proven_link = _NO_LINK  # what comes over it is known to be of the log's incarnation
         self.proof: Proof | None = None  # what follows it may be of another one
@@ -161,6 +145,11 @@ class Lane:
         self.away = self.away or RECONNECTED
         self.lateness = Lateness()  # the engine may be another one, with another clock
 
+    def drop_earlier(self, batches: int) -> None:
+        """So many came over a link to a process of the engine before the one that the log has."""
+        reason = "its link was to a process of the engine before the present one"
+        self.counters.count_drop(BatchError(DropReason.EARLIER_INCARNATION, reason), batches)
+
     def adopt_link(self, link: int, *, heard: int) -> None:
         """What comes over this link is of the process that the link before was to: it was up when
         that process was asked, and `heard` had brought the last message by then.
@@ -176,6 +165,14 @@ class Lane:
             link: over which it sends that incarnation. Over a later one another may come.
         """
         self._proven_link, self.proof, self.away = link, None, ""
+
+    def forget_incarnation(self, link: int) -> None:
+        """Another one begins, over this link: nothing of the one before is true of it."""
+        self.degraded = False
+        self.engine_time = 0.0
+        self.pairing.begin_incarnation()
+        self.reports.forget()
+        self.prove(link)
 
     @property
     def proven(self) -> Proof:
@@ -378,16 +375,14 @@ class Lane:
         if verdict.outcome is Outcome.DUPLICATE:
             self.note_again(batch, link)
             return False
-        if verdict.outcome is Outcome.RESTART or sequence == -1:
+        if verdict.outcome is Outcome.RESTART:
+            counters.restarts += 1
+            self.forget_incarnation(link)
+            window.add_reset(incarnation=tracker.incarnation, reason=RESTARTED)
+        elif sequence == -1:
             self.prove(link)  # the log has nothing else of this incarnation
         elif link != self._proven_link and self.proof is None:
             self.proof = Proof(sequence, engine_time)
-        if verdict.outcome is Outcome.RESTART:
-            counters.restarts += 1
-            self.degraded = False
-            self.pairing.begin_incarnation()
-            self.reports.forget()
-            window.add_reset(incarnation=tracker.incarnation, reason=RESTARTED)
         if verdict.gap is not None:
             first, last = verdict.gap
             counters.gaps += 1
@@ -441,11 +436,8 @@ class Lane:
         self._begun = None
         if batch.engine_time not in (None, begun.engine_time):
             self.counters.restarts += 1
-            self.degraded = False
             self.tracker.begin_incarnation()
-            self.pairing.begin_incarnation()
-            self.prove(link)
-            self.reports.forget()
+            self.forget_incarnation(link)
             window.add_reset(incarnation=self.tracker.incarnation, reason=RESTARTED)
 
     def lost_to(self, batch: DecodedBatch) -> Cursor | None:

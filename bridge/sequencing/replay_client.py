@@ -27,7 +27,8 @@ from typing import Final
 import zmq
 import zmq.asyncio
 
-from bridge.sequencing.gap_repair import Answer, Repair
+from bridge.sequencing.answers import Answer, Repaired
+from bridge.sequencing.gap_repair import Repair
 from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.endpoints import check_endpoint, names_host
 from bridge.sockets.lookup import LOOKUPS
@@ -97,13 +98,13 @@ class Replayer:
         self._silent: set[PublisherKey] = set()
         self._decoder = ThreadPoolExecutor(1, "reprise-replay")
 
-    async def repair(self, publisher: PublisherKey, endpoint: str, emit: Emit) -> Doubt | None:
+    async def repair(self, publisher: PublisherKey, endpoint: str, emit: Emit) -> Repaired:
         """Emits what the engine still has after the publisher's cursor, up to what waits.
 
         The publisher must be held, and is afterwards: call `Sequencer.resume`.
 
         Returns:
-            None where it is known that the log has all that the engine had sent; else why not.
+            Whether it is known that the log has all that the engine had sent.
 
         Raises:
             KeyError: the publisher was removed meanwhile.
@@ -113,7 +114,7 @@ class Replayer:
             return await self._repair(publisher, endpoint, emit)
         except EndpointError as error:
             _logger.warning("Cannot ask %s for a replay: %s", publisher, error)
-            return Doubt.REPLAY_SILENT
+            return Repaired(Doubt.REPLAY_SILENT, heard_all=False)
 
     def _note(self, publisher: PublisherKey, *, is_silent: bool) -> None:
         if len(self._silent) >= PUBLISHERS_MAX:
@@ -123,7 +124,7 @@ class Replayer:
         else:
             self._silent.discard(publisher)
 
-    async def _repair(self, publisher: PublisherKey, endpoint: str, emit: Emit) -> Doubt | None:
+    async def _repair(self, publisher: PublisherKey, endpoint: str, emit: Emit) -> Repaired:
         repair = Repair(self._sequencer, publisher)
         end_at = time.monotonic() + REPLAY_TOTAL_S
         while repair.begin():
@@ -138,7 +139,7 @@ class Replayer:
                     REPLAY_TOTAL_S,
                 )
                 break
-        return repair.doubt
+        return repair.repaired
 
     async def _ask(
         self, repair: Repair, publisher: PublisherKey, endpoint: str, emit: Emit, end_at: float

@@ -26,7 +26,8 @@ from typing import Final
 from bridge.sequencing.anchor import Anchor
 from bridge.sequencing.causes import MISSED, RESTARTED
 from bridge.sequencing.counters import PublisherCounters
-from bridge.sequencing.lane import Held, Lane, Missing
+from bridge.sequencing.lane import Lane
+from bridge.sequencing.waiting import Held, Missing
 from bridge.sequencing.window import Window
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import DecodedBatch, open_source
@@ -124,6 +125,10 @@ class Sequencer:
                     continue
                 open_window = windows[publisher] = (lane, lane.open(now))
             lane, window = open_window
+            if 0 < message.link < lane.first_link:
+                lane.drop_earlier(1)
+                at += 1
+                continue
             if message.link != lane.link:
                 self._begin_link(lane, message.link)
             if taken := self._take_run(lane, window, messages, at):
@@ -372,14 +377,18 @@ class Sequencer:
             self._pop(lane)
         if lane.overflowed is not None and lane.overflowed.link <= first.link:
             lane.overflowed = None  # of that incarnation, too
-        reason = "it is of an incarnation before the one that was replayed"
-        lane.counters.count_drop(BatchError(DropReason.EARLIER_INCARNATION, reason), dropped)
+        lane.drop_earlier(dropped)
         return True
 
     def first_waiting(self, publisher: PublisherKey) -> DecodedBatch | None:
         """The first batch that waits and is not in the log; those before it are dropped."""
         first = self._first_held(self._lanes[publisher])
         return None if first is None else first.batch
+
+    def first_waiting_link(self, publisher: PublisherKey) -> int:
+        """The link that brought it; 0 where nothing waits, or that is not known."""
+        first = self._first_held(self._lanes[publisher])
+        return 0 if first is None else first.link
 
     def _first_held(self, lane: Lane) -> Held | None:
         """Drops what is in the log: else each question would look at all of it again."""
@@ -476,11 +485,10 @@ class Sequencer:
         """
         lane = self._lanes[publisher]
         lane.counters.restarts += 1
-        lane.degraded, lane.cause = False, reason
+        lane.cause = reason
         window = lane.open(now)
         lane.tracker.begin_incarnation()
-        lane.pairing.begin_incarnation()
-        lane.prove(link)
+        lane.forget_incarnation(link)
         window.add_reset(incarnation=lane.tracker.incarnation, reason=reason)
         return window.close()
 
@@ -498,22 +506,26 @@ class Sequencer:
             link: the live one.
         """
         lane = self._lanes[publisher]
-        window, until = lane.open(now), time.monotonic() + HELD_TURN_S
         dropped = 0
-        while (held := self._first_held(lane)) is not None and held.link < link:
-            if time.monotonic() >= until:
-                yield self._close(lane, window, now)
-                window, until = lane.open(now), time.monotonic() + HELD_TURN_S
-            self._pop(lane)
-            if 0 < held.link <= last_link:
-                window = self._accept(lane, window, held.batch, held.link, now)
-            else:
-                dropped += 1
-        yield self._close(lane, window, now)
-        reason = "it came over a link between those to two processes of the engine"
-        lane.counters.count_drop(BatchError(DropReason.EARLIER_INCARNATION, reason), dropped)
+        while self._waits_before(lane, link):  # more may have come while the last was handed on
+            window, until = lane.open(now), time.monotonic() + HELD_TURN_S
+            while self._waits_before(lane, link):
+                held = self._pop(lane)
+                if 0 < held.link <= last_link:
+                    window = self._accept(lane, window, held.batch, held.link, now)
+                else:
+                    dropped += 1
+                if time.monotonic() >= until:
+                    break
+            yield self._close(lane, window, now)
+        lane.drop_earlier(dropped)
+        lane.first_link = link
         lane.missing = None  # if it is of this process, it is replayed, or a gap
         yield self.begin_incarnation(publisher, now, link=link)
+
+    def _waits_before(self, lane: Lane, link: int) -> bool:
+        first = self._first_held(lane)
+        return first is not None and first.link < link
 
     def know_link(self, publisher: PublisherKey, link: int) -> None:
         """What comes over this link is of the process that published the log's incarnation, and so

@@ -19,6 +19,7 @@ from bridge.engine_http.answers import Process, PublisherSource
 from bridge.engine_http.client import NoAnswerError
 from bridge.pump import Pump
 from bridge.sequencing.anchor import NO_ANCHOR, Anchor
+from bridge.sequencing.answers import Repaired
 from bridge.sequencing.replay_client import Emit
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire.drop_reasons import DropReason
@@ -184,7 +185,7 @@ class FakeEngine:
         self.fails = False
         self.closed = False
 
-    async def repair(self, publisher: PublisherKey, endpoint: str, emit: Emit) -> None:
+    async def repair(self, publisher: PublisherKey, endpoint: str, emit: Emit) -> Repaired:
         sequencer = self.pump.sequencer
         cursor = sequencer.cursor(publisher)
         self.asked.append(cursor)
@@ -197,6 +198,7 @@ class FakeEngine:
                 batch = sequencer.decode(self.has[number])
                 if batch is not None:
                     await emit(sequencer.accept(publisher, [batch], 0.0, link=0))
+        return Repaired(None, heard_all=True)
 
     def close(self) -> None:
         self.closed = True

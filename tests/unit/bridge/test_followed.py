@@ -107,6 +107,23 @@ def test_what_was_heard_while_its_engine_was_asked_is_asked_for_once_more() -> N
     assert scene.followed.as_of == scene.now
 
 
+def test_an_engine_that_was_not_heard_to_the_end_is_asked_again_once_it_is_silent() -> None:
+    """Its reply was read up to a live batch, behind which its socket may have dropped another."""
+    scene = Scene()
+    heard_at = scene.now
+    scene.see(connected=True, links=1, messages=1)
+    scene.now += LINK_SETTLE_S
+    link = scene.followed.begin_asking(scene.now, heard=1)
+    scene.followed.answered(scene.now, link, None, heard_all=False)
+    assert scene.see() is None, "it is confirmed"
+    assert scene.followed.as_of <= heard_at
+    scene.now = heard_at
+    assert scene.see(CHECK_SILENCE_S) is None
+    assert scene.asks() is Ask.CHECK
+    assert scene.ask(None) is None
+    assert scene.followed.as_of == scene.now
+
+
 def test_what_its_replay_has_not_shown_is_asked_for_once_something_comes_live() -> None:
     scene = Scene()
     scene.see(connected=True, links=1)

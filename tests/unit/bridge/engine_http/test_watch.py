@@ -59,9 +59,34 @@ def test_another_process_over_another_link_is_another_incarnation() -> None:
     scene.read(2, TWO)
     assert scene.judge(2) is Life.OTHER
     scene.incarnation, scene.last = 4, NONE
-    scene.engine.begin(4)
+    scene.engine.begin(4, has_batches=True)
     assert scene.judge(2) is Life.UNKNOWN
     assert scene.engine.known == ProcessMark(4, "two")
+
+
+def test_an_incarnation_without_a_batch_is_of_no_process() -> None:
+    """The engine may be started again before it publishes, and not say so."""
+    scene = Scene(last=NONE)
+    scene.read(1, ONE)
+    assert scene.judge(1) is Life.UNKNOWN
+    assert scene.engine.published is None
+    scene.last = LAST
+    assert scene.judge(2, is_proven=True) is Life.UNKNOWN, "it has not been asked over this link"
+    assert scene.engine.published is None
+    scene.read(2, TWO)
+    scene.last = Proof(0, TWO.started_at)
+    assert scene.judge(2) is Life.UNKNOWN
+    assert scene.judge(2, is_proven=True) is Life.UNKNOWN
+    assert scene.engine.published == ProcessMark(3, "two")
+
+
+def test_the_process_over_the_link_of_an_incarnations_first_batch_has_published_it() -> None:
+    scene = Scene(last=NONE)
+    scene.read(1, ONE)
+    scene.judge(1)
+    scene.last = LAST
+    assert scene.judge(1) is Life.SAME
+    assert scene.engine.published == ProcessMark(3, "one")
 
 
 def test_what_the_log_says_of_the_process_counts_as_what_was_read() -> None:

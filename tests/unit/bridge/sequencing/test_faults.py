@@ -4,8 +4,8 @@ import pytest
 
 from bridge.sequencing import lane as lanes
 from bridge.sequencing import sequencer as sequencer_module
-from bridge.sequencing.lane import Held
 from bridge.sequencing.sequencer import Sequencer
+from bridge.sequencing.waiting import Held
 from bridge.sequencing.window import Window
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import DecodedBatch

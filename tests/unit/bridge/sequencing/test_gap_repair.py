@@ -4,7 +4,8 @@ import msgspec
 import pytest
 
 from bridge.sequencing.anchor import NO_ANCHOR, Anchor
-from bridge.sequencing.gap_repair import Answer, Repair
+from bridge.sequencing.answers import Answer, Repaired
+from bridge.sequencing.gap_repair import Repair
 from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from schemas.answer_states import Doubt
@@ -470,6 +471,62 @@ def test_what_came_over_a_link_that_was_gone_waits_where_the_replay_agrees_with_
     assert scene.sequencer.waiting(KEY) == 1
 
 
+@pytest.mark.parametrize("waiting", [10, 24])
+def test_what_came_over_a_link_that_was_gone_and_is_behind_two_replies_is_dropped(
+    waiting: int,
+) -> None:
+    """A buffer has the newest; one reply may have lost its end. Where it is the next number it
+    would otherwise be joined to another process's batches."""
+    scene = Scene()
+    clock_ahead(scene, waiting)
+    scene.sequencer.note_link(KEY, LINK + 1)
+    assert scene.replays(9) is Answer.MORE
+    assert scene.ends() is Answer.ASK
+    assert scene.sequencer.waiting(KEY) == 1
+    assert scene.replays(9) is Answer.MORE
+    assert scene.ends() is Answer.DONE
+    assert scene.repair.doubt is None
+    assert scene.sequencer.counters()[KEY].dropped == {"earlier_incarnation": 1}
+    assert scene.cursor == Cursor(1, 9)
+
+
+def test_what_is_behind_a_reply_waits_where_the_next_one_goes_further() -> None:
+    scene = Scene(12)
+    scene.sequencer.note_link(KEY, LINK + 1)
+    assert scene.replays(9) is Answer.MORE
+    assert scene.ends() is Answer.ASK
+    assert scene.replays(9, 10, 11, 12) is Answer.DONE
+    assert scene.cursor == Cursor(1, 11)
+    assert scene.sequencer.waiting(KEY) == 1
+
+
+@pytest.mark.parametrize("link", [0, LINK])
+def test_what_is_behind_two_replies_waits_where_its_link_may_be_the_one_that_is_up(
+    link: int,
+) -> None:
+    scene = Scene(message(24, link=link))
+    scene.sequencer.note_link(KEY, LINK)
+    for _ in range(2):
+        assert scene.replays(9) is Answer.MORE
+        assert scene.ends() is Answer.ASK
+    assert scene.sequencer.waiting(KEY) == 1
+
+
+def test_only_a_reply_that_was_read_to_its_end_tells_that_there_is_nothing_newer() -> None:
+    """Behind what waits the engine's socket may have dropped something."""
+    scene = Scene(10)
+    assert scene.replays(9, 10) is Answer.DONE
+    assert scene.repair.repaired == Repaired(None, heard_all=False)
+    silent = Scene(10)
+    assert silent.replays(9) is Answer.MORE
+    assert silent.ends(complete=False) is Answer.DONE
+    assert silent.repair.repaired == Repaired(None, heard_all=False)
+    whole = Scene()
+    assert whole.replays(9) is Answer.MORE
+    assert whole.ends() is Answer.DONE
+    assert whole.repair.repaired == Repaired(None, heard_all=True)
+
+
 def test_behind_what_is_dropped_the_next_that_waits_counts() -> None:
     scene = Scene(anchor=Anchor(NO_CURSOR, 0.0))
     clock_ahead(scene, 0)
@@ -527,6 +584,16 @@ def test_a_reply_without_the_rest_of_a_batch_that_the_log_has_in_part_confirms_n
     assert live.replays(9) is Answer.MORE
     assert live.ends() is Answer.DONE
     assert live.repair.doubt is None, "the live batch has the rest"
+
+
+def test_a_batch_of_another_time_than_the_part_that_the_log_has_is_another_incarnations() -> None:
+    """One that cannot be read before it does not tell."""
+    scene = Scene(garbled(9), message(10, 60.0), anchor=LAST._replace(begun=10.0))
+    assert scene.replays(garbled(9), message(10, 60.0)) is Answer.ASK
+    assert scene.repair.start == 0
+    assert scene.cursor == LAST.cursor
+    same = Scene(message(10, 10.0), anchor=LAST._replace(begun=10.0))
+    assert same.replays(9, 10) is Answer.DONE
 
 
 def test_of_a_publisher_of_which_the_log_has_nothing_its_first_batch_confirms() -> None:

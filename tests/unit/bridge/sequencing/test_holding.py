@@ -194,6 +194,46 @@ def test_of_a_new_incarnation_nothing_is_doubted_or_lost_yet() -> None:
     assert told([gap]) == [(DropReason.UNDECODABLE, 2, 0, 0)], "a loss of its own"
 
 
+@pytest.mark.parametrize("turn_s", [-1.0, 10.0])
+def test_of_the_process_before_what_comes_while_its_end_is_written_is_written_too(
+    monkeypatch: pytest.MonkeyPatch, turn_s: float
+) -> None:
+    monkeypatch.setattr(sequencer_module, "HELD_TURN_S", turn_s)
+    sequencer = holding(live(10, link=1))
+    records: list[SequencedRecord] = []
+    for more in sequencer.begin_process(KEY, 1.0, last_link=1, link=2):
+        records += more
+        if len(records) == 1:  # it is handed on, which takes time
+            assert sequencer.process([live(11, link=1)], 1.0) == []
+    assert told(records) == [removed(10, 10), removed(11, 11), (RESTARTED, 2, -1, -1)]
+
+
+def test_of_the_process_before_what_comes_behind_its_reset_is_dropped_and_counted() -> None:
+    sequencer = holding()
+    list(sequencer.begin_process(KEY, 1.0, last_link=1, link=2))
+    assert sequencer.process([live(20, link=1), live(21, link=1), live(0, link=2)], 1.0) == []
+    assert sequencer.waiting(KEY) == 1
+    assert sequencer.counters()[KEY].dropped == {DropReason.EARLIER_INCARNATION: 2}
+    assert resumed(sequencer) == [removed(0, 0)]
+    assert sequencer.cursor(KEY) == Cursor(2, 0)
+
+
+def test_a_process_that_has_sent_nothing_is_not_proven_by_the_end_of_the_one_before() -> None:
+    """What it published before its link came up has not been heard."""
+    sequencer = holding()
+    list(sequencer.begin_process(KEY, 1.0, last_link=1, link=2))
+    assert sequencer.proven_link(KEY) == 0
+
+
+def test_of_a_new_incarnation_no_time_is_known_before_a_batch_that_can_be_read() -> None:
+    """That of the one before would say of which process it is."""
+    sequencer = holding(repairs=False)
+    sequencer.begin_incarnation(KEY, 1.0, link=1)
+    sequencer.resume(KEY, 1.0)
+    sequencer.process([bad_message(0)._replace(link=1)], 1.0)
+    assert sequencer.proven(KEY) == Proof(0, 0.0)
+
+
 # Decoding ahead
 
 

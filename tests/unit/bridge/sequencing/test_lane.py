@@ -4,7 +4,8 @@ import msgspec
 import pytest
 
 from bridge.sequencing.anchor import Anchor
-from bridge.sequencing.lane import Lane, Missing
+from bridge.sequencing.lane import Lane
+from bridge.sequencing.waiting import Missing
 from bridge.wire import DecodedBatch, open_source
 from bridge.wire.drop_reasons import DropReason
 from schemas.arrays import PythonArrayPacker

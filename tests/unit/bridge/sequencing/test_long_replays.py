@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from bridge.sequencing.anchor import NO_ANCHOR
-from bridge.sequencing.gap_repair import Answer, Repair
+from bridge.sequencing.answers import Answer
+from bridge.sequencing.gap_repair import Repair
 from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from schemas.limits import REPLAY_BARREN_MAX, REPLAY_CHUNK_BATCHES

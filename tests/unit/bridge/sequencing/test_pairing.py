@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from bridge.sequencing.anchor import NO_ANCHOR, Anchor
-from bridge.sequencing.gap_repair import Answer, Repair
+from bridge.sequencing.answers import Answer
+from bridge.sequencing.gap_repair import Repair
 from bridge.sequencing.pairing import LiveBatch, Pairing
 from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage

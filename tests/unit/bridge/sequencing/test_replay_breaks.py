@@ -11,7 +11,7 @@ import zmq
 
 from bridge.sequencing import replay_client
 from bridge.sequencing.anchor import NO_ANCHOR, Anchor
-from bridge.sequencing.gap_repair import Answer
+from bridge.sequencing.answers import Answer
 from bridge.sequencing.replay_client import _NO_SEQUENCE as PROBE
 from bridge.sequencing.replay_client import Replayer
 from bridge.sequencing.sequencer import Sequencer
@@ -140,7 +140,7 @@ def ask(sequencer: Sequencer, endpoint: str) -> tuple[Doubt | None, list[Sequenc
     async def run() -> Doubt | None:
         replayer = Replayer(sequencer, idle_s=0.3)
         try:
-            return await replayer.repair(KEY, endpoint, emit)
+            return (await replayer.repair(KEY, endpoint, emit)).doubt
         finally:
             replayer.close()
 

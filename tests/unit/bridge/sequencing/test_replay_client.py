@@ -535,9 +535,9 @@ def test_engines_that_do_not_answer_leave_the_place_to_those_that_do(
             for name, engine in zip(names, silent, strict=True)
         ]
         await asyncio.sleep(0)
-        assert await replayer.repair(KEY, well.endpoint, emit) is None
+        assert (await replayer.repair(KEY, well.endpoint, emit)).doubt is None
         assert not any(other.done() for other in others), "it has waited for one of them, once"
-        assert set(await asyncio.gather(*others)) == {Doubt.REPLAY_SILENT}
+        assert {one.doubt for one in await asyncio.gather(*others)} == {Doubt.REPLAY_SILENT}
         replayer.close()
 
     asyncio.run(ask())
@@ -577,11 +577,11 @@ def test_an_engine_that_answers_again_is_asked_for_all_of_it(engines: Engines) -
     async def ask() -> None:
         nonlocal is_back
         replayer = Replayer(sequencer, idle_s=0.1)
-        assert await replayer.repair(KEY, engine.endpoint, emit) is Doubt.REPLAY_SILENT
+        assert (await replayer.repair(KEY, engine.endpoint, emit)).doubt is Doubt.REPLAY_SILENT
         is_back = True
-        assert await replayer.repair(KEY, engine.endpoint, emit) is None
+        assert (await replayer.repair(KEY, engine.endpoint, emit)).doubt is None
         assert engine.asked[-3:] == [PROBE, 10, 20]
-        assert await replayer.repair(KEY, engine.endpoint, emit) is None
+        assert (await replayer.repair(KEY, engine.endpoint, emit)).doubt is None
         assert engine.asked[-2:] == [20, 20]
         replayer.close()
 
@@ -610,7 +610,7 @@ def test_without_a_file_for_its_socket_an_engine_counts_as_silent_for_now(
             return make(kind)
 
         monkeypatch.setattr(replayer._context, "socket", socket)
-        assert await replayer.repair(KEY, engine.endpoint, emit) is None
+        assert (await replayer.repair(KEY, engine.endpoint, emit)).doubt is None
         replayer.close()
 
     asyncio.run(ask())

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from bridge.sequencing.anchor import NO_ANCHOR
-from bridge.sequencing.gap_repair import Answer, Repair
+from bridge.sequencing.answers import Answer
+from bridge.sequencing.gap_repair import Repair
 from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from schemas.answer_states import Doubt
