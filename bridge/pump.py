@@ -593,9 +593,11 @@ class Pump:
         """
         await self.inquiries.process_read(followed.registration, engine)
         self._note_link(publisher)
-        if self._judge(publisher, engine) is not Life.OTHER:
+        life, link = self._judge(publisher, engine), self.subscriber.links(publisher)
+        if life is not Life.OTHER:
+            if engine.has_read(link) and life is not Life.CHANGED:
+                self.sequencer.begin_at(publisher, link)
             return
-        link = self.subscriber.links(publisher)
         key = followed.registration.service_key
         _logger.info("%s is of another process than before: beginning a new incarnation", key)
         began = self.sequencer.begin_process(

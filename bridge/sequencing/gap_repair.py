@@ -341,9 +341,13 @@ class Repair:
         """Whether a whole reply, asked for from before the log's last batch on, ended before it: an
         engine of that incarnation would have it, whatever the clock of this one says.
         """
+        if self._new_incarnation or self._anchored:
+            return False
         sequence, engine_time = self._sequencer.proven(self._publisher)
-        known = self._asked_again and engine_time > 0 and not self._anchored
-        return known and not self._new_incarnation and self._highest < sequence
+        if engine_time > 0:
+            return self._asked_again and self._highest < sequence
+        # It cannot be recognised, but what was accepted since would be in the reply, too.
+        return self._highest < self._sequencer.cursor(self._publisher).sequence
 
     def _note_silence(self) -> None:
         """Not one reply. Either the engine was away, or has sent since: it was, and is back."""
@@ -399,14 +403,14 @@ class Repair:
         return self._sequencer.first_waiting(self._publisher) is not None and not self._is_short()
 
     def _is_of_this_incarnation(self, batch: DecodedBatch) -> bool:
-        """Step 1, for the first batch of a reply; one without a time counts as of it."""
+        """Step 1, for the first batch of a reply; without both times it counts as of it."""
         sequence, engine_time = self._sequencer.proven(self._publisher)
         if self._new_incarnation or batch.sequence > sequence:
             return True
         known = self._sequencer.recognises(self._publisher, batch)
         if known is not None:
             return known
-        if batch.engine_time is None:
+        if batch.engine_time is None or not engine_time:
             return True
         if batch.sequence < sequence:
             return batch.engine_time <= engine_time

@@ -367,7 +367,7 @@ class Lane:
         counters = self.counters
         tracker = self.tracker
         sequence, engine_time = tracker.sequence, self.engine_time
-        if batch.sequence <= sequence and 0 < link == self._proven_link and self.is_older(batch):
+        if 0 < link == self._proven_link and self.is_older(batch, link):
             # A link ends with the process at its other end: no restart. A replay was faster.
             self.note_again(batch, link)
             return False
@@ -467,18 +467,21 @@ class Lane:
         incarnation = self.tracker.incarnation
         window.add_gap(incarnation=incarnation, first=first, last=last, reason=reason)
 
-    def is_older(self, batch: DecodedBatch) -> bool:
-        """Whether a batch that waited is in the log: neither above the cursor nor later.
+    def is_older(self, batch: DecodedBatch, link: int) -> bool:
+        """Whether a batch that came over this link is in the log: neither above the cursor nor
+        later.
 
         The number alone could be that of a new incarnation; the engine's clock tells them apart.
         Where that was set back, the publisher is not confirmed until its replay has told. What was
-        replayed may be another publisher's: there, what is not the same is not older.
+        replayed may be another publisher's: there, what is not the same is not older. One that
+        cannot be read has no time: its link tells, where it is known to be the log's incarnation's.
         """
-        return (
-            batch.sequence <= self.tracker.sequence
-            and batch.engine_time is not None
-            and batch.engine_time <= self.engine_time
-            and (not self.pairing.is_open or self.recognises(batch) is not False)
+        if batch.sequence > self.tracker.sequence:
+            return False
+        if batch.engine_time is None:
+            return 0 < link == self._proven_link and self.recognises(batch) is not False
+        return batch.engine_time <= self.engine_time and (
+            not self.pairing.is_open or self.recognises(batch) is not False
         )
 
     def note_again(self, batch: DecodedBatch, link: int) -> None:

@@ -373,7 +373,7 @@ class Sequencer:
             return False
         dropped = 0
         while lane.held and lane.held[0].link <= first.link:
-            dropped += not lane.is_older(lane.held[0].batch)
+            dropped += not lane.is_older(lane.held[0].batch, lane.held[0].link)
             self._pop(lane)
         if lane.overflowed is not None and lane.overflowed.link <= first.link:
             lane.overflowed = None  # of that incarnation, too
@@ -392,7 +392,7 @@ class Sequencer:
 
     def _first_held(self, lane: Lane) -> Held | None:
         """Drops what is in the log: else each question would look at all of it again."""
-        while lane.held and lane.is_older(lane.held[0].batch):
+        while lane.held and lane.is_older(lane.held[0].batch, lane.held[0].link):
             older = self._pop(lane)
             lane.note_again(older.batch, older.link)
         return lane.held[0] if lane.held else None
@@ -464,7 +464,7 @@ class Sequencer:
             batch = lane.held[0].batch
             if batch.engine_time is not None and batch.engine_time >= before_time:
                 break
-            is_older = lane.is_older(batch)
+            is_older = lane.is_older(batch, lane.held[0].link)
             if not is_older and batch.sequence <= lane.tracker.sequence:
                 break  # it is the first one of the next incarnation
             link = self._pop(lane).link
@@ -522,6 +522,20 @@ class Sequencer:
         lane.first_link = link
         lane.missing = None  # if it is of this process, it is replayed, or a gap
         yield self.begin_incarnation(publisher, now, link=link)
+
+    def begin_at(self, publisher: PublisherKey, link: int) -> None:
+        """The process over this link is known, and the log has the reset of an incarnation of which
+        it has no batch yet: what came over earlier links may be of the process before.
+        """
+        lane = self._lanes[publisher]
+        if lane.tracker.sequence >= 0 or lane.tracker.incarnation <= 1:
+            return
+        dropped = 0
+        while lane.held and 0 < lane.held[0].link < link:
+            self._pop(lane)
+            dropped += 1
+        lane.drop_earlier(dropped)
+        lane.first_link = link
 
     def _waits_before(self, lane: Lane, link: int) -> bool:
         first = self._first_held(lane)

@@ -26,7 +26,7 @@ from bridge.sockets.inbox import Inbox
 from bridge.sockets.reader import MessageReader
 from bridge.supervision import keep
 from bridge.wire import batch
-from schemas.answer_states import AnswerState, Standing
+from schemas.answer_states import AnswerState, Doubt, Standing
 from schemas.codec import decode_log_record
 from schemas.errors import DiskError, NotRegisteredError, StorageError
 from schemas.identities import Offset, PublisherKey
@@ -190,6 +190,9 @@ class Service:
         end = self.log.end_offset
         while self.table.next_offset < end:  # noqa: ASYNC110 -- one waits at a time
             await asyncio.sleep(0.01)
+
+
+_UNDER_WAY: Final = frozenset({Doubt.LINK_DOWN, Doubt.NO_ENDPOINT, Doubt.CATCHING_UP})
 
 
 class EmbeddedWorld:
@@ -489,6 +492,8 @@ class EmbeddedWorld:
             return "not all are followed that are registered"
         if not all(one.live and one.repair is None for one in followed.values()):
             return "a repair is under way"
+        if any(one.doubted.doubt in _UNDER_WAY for one in followed.values()):
+            return "a link is not up, or its engine is to be asked"
         if service.table.flushed + 1 < service.log.end_offset:
             return "not all is flushed"
         return ""

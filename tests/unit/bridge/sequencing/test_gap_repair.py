@@ -340,14 +340,17 @@ def test_what_ends_before_the_logs_last_batch_tells_nothing_unless_it_was_asked_
     assert scene.repair.doubt is Doubt.NOTHING_REPLAYED
 
 
-def test_what_ends_before_the_logs_last_batch_tells_nothing_where_that_has_no_time() -> None:
+def test_what_ends_twice_before_the_logs_last_batch_tells_also_where_that_has_no_time() -> None:
     """An engine's clock may say 0, too."""
     scene = Scene(message(5, 55.0), anchor=Anchor(Cursor(1, 40), 0.0))
     assert scene.repair.begin()
     assert scene.ends() is Answer.ASK
     assert scene.replays(message(0, 0.0)) is Answer.ASK
-    assert scene.replays(message(scene.repair.start, 0.0)) is Answer.MORE
-    assert scene.ends() is Answer.DONE
+    for _ in range(2):
+        assert scene.repair.start == 40 - REPLAY_OVERLAP_BATCHES
+        assert scene.replays(message(scene.repair.start, 0.0)) is Answer.MORE
+        assert scene.ends() is Answer.ASK
+    assert scene.repair.start == 0
 
 
 def test_a_new_incarnation_may_begin_with_a_batch_that_cannot_be_read() -> None:
@@ -594,6 +597,25 @@ def test_a_batch_of_another_time_than_the_part_that_the_log_has_is_another_incar
     assert scene.cursor == LAST.cursor
     same = Scene(message(10, 10.0), anchor=LAST._replace(begun=10.0))
     assert same.replays(9, 10) is Answer.DONE
+
+
+def test_where_the_last_batchs_time_is_not_known_no_earlier_one_tells_a_restart() -> None:
+    """It could not be read; the engine replays from further back than it was asked."""
+    scene = Scene(anchor=Anchor(Cursor(1, 9), 0.0, heard=Proof(4, 4.0)))
+    assert scene.repair.start == 4
+    assert scene.replays(6, garbled(9)) is Answer.MORE
+    assert scene.ends() is Answer.DONE
+    assert scene.cursor == Cursor(1, 9)
+
+
+def test_a_whole_reply_that_ends_before_the_logs_last_batch_tells_it_where_no_time_does() -> None:
+    anchor = Anchor(Cursor(1, 19), 19.0, proof=Proof(0, 0.0), heard=Proof(19, 19.0))
+    scene = Scene(anchor=anchor)
+    for _ in range(2):  # one may have lost its end
+        assert scene.repair.start == 1
+        assert scene.replays(message(1, 60.0), message(2, 61.0)) is Answer.MORE
+        assert scene.ends() is Answer.ASK
+    assert scene.repair.start == 0
 
 
 def test_of_a_publisher_of_which_the_log_has_nothing_its_first_batch_confirms() -> None:

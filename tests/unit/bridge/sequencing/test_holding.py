@@ -234,6 +234,25 @@ def test_of_a_new_incarnation_no_time_is_known_before_a_batch_that_can_be_read()
     assert sequencer.proven(KEY) == Proof(0, 0.0)
 
 
+@pytest.mark.parametrize(
+    ("at", "dropped"), [(Cursor(2, -1), 1), (Cursor(1, -1), 0), (Cursor(2, 0), 0)]
+)
+def test_of_an_incarnation_without_batches_what_came_before_its_processs_link_is_dropped(
+    at: Cursor, dropped: int
+) -> None:
+    """Another bridge has written its reset, and this one has held what the process before sent."""
+    sequencer = Sequencer()
+    sequencer.add(ONE)
+    sequencer.place(KEY, Anchor(at, 0.0))
+    sequencer.hold(KEY)
+    sequencer.process([live(0, link=2), live(0, 50.0, link=3)], 1.0)
+    sequencer.begin_at(KEY, 3)
+    assert sequencer.counters()[KEY].dropped.get(DropReason.EARLIER_INCARNATION, 0) == dropped
+    assert sequencer.waiting(KEY) == 2 - dropped
+    sequencer.process([live(1, link=2)], 1.0)
+    assert sequencer.waiting(KEY) == (1 if dropped else 3), "what comes of it later, too"
+
+
 # Decoding ahead
 
 

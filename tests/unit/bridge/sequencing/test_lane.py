@@ -220,10 +220,20 @@ def test_over_an_unproven_link_an_older_batch_is_a_restart(lane: Lane) -> None:
 
 
 def test_what_has_no_time_is_not_known_to_be_older(lane: Lane) -> None:
-    assert lane.is_older(batch(9, TIME))
-    assert not lane.is_older(batch(9, None))
-    assert not lane.is_older(batch(9, TIME + 1))
-    assert not lane.is_older(batch(10, TIME))
+    assert lane.is_older(batch(9, TIME), 1)
+    assert not lane.is_older(batch(9, None), 1)
+    assert not lane.is_older(batch(9, TIME + 1), 1)
+    assert not lane.is_older(batch(10, TIME), 1)
+
+
+def test_over_a_proven_link_also_what_has_no_time_is_older(lane: Lane) -> None:
+    """A takeover would begin an incarnation for one message that cannot be read."""
+    lane.prove(7)
+    assert lane.is_older(batch(9, None), 7)
+    assert not lane.is_older(batch(10, None), 7), "it is the next one"
+    assert not lane.is_older(batch(9, None), 0), "over which link it came is not known"
+    lane.prove(0)
+    assert not lane.is_older(batch(9, None), 0)
 
 
 # Anchors, read from the log
