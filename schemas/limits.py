@@ -135,6 +135,7 @@ LORA_NAMES_MAX: Final = 4096  # of a publisher; each makes a context, of some KB
 PACKED_BATCH_BYTES_MAX: Final = 32 * MIB  # reason="batch_too_large"
 HIT_REPORT_BLOCKS_MAX: Final = 4096  # remembered of a publisher that may report hits; then anew
 HIT_REPORT_SCORE: Final = 8  # of repeats, from which on it reports them
+HIT_REPORT_FRESH: Final = 64  # prompts that repeat nothing, by which the score falls by 1
 GROUP_NUMBER_MAX: Final = 2**31 - 1  # reason="bad_group"
 
 # sockets: from the engines to the inbox.

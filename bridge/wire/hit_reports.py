@@ -9,10 +9,11 @@ So it is known by registration, or by what the engine does. A *repeat* is a chai
 more from the first of a prompt, on the GPU, all of which an earlier batch has announced, and no
 event has removed since. An engine without that mode makes one only where it computes or loads what
 it has: seldom, and then nothing follows behind it in the same batch. A repeat counts 1, one behind
-which the same batch goes on 4: at 8 the engine reports hits. What was counted twice until then,
-chains of one block and within one batch included, is taken back by removals, and from then on all
-chains that begin a prompt are marked `reported`: of these the kernel counts only blocks that are
-not held.
+which the same batch goes on 4, and each HIT_REPORT_FRESH other chains that begin a prompt take 1
+off: at 8 the engine reports hits. What was counted twice until then, chains of one block and within
+one batch included, is taken back by removals, and from then on all chains that begin a prompt are
+marked `reported`: of these the kernel counts only blocks that are not held. At 0 the repeats were
+second copies, and are no longer remembered.
 
 Which blocks were announced is remembered of the last HIT_REPORT_BLOCKS_MAX; when they are more it
 begins anew. A gap, a clear and a restart end it, too.
@@ -37,7 +38,7 @@ from schemas.events import (
     encode_run,
 )
 from schemas.identities import Medium
-from schemas.limits import HIT_REPORT_BLOCKS_MAX, HIT_REPORT_SCORE
+from schemas.limits import HIT_REPORT_BLOCKS_MAX, HIT_REPORT_FRESH, HIT_REPORT_SCORE
 from schemas.registration import Registration
 
 _CONTINUED: Final = 3
@@ -88,6 +89,7 @@ class PythonHitReports:
         self._repeats: list[tuple[int, bytes]] = []  # group and hashes of what was counted twice
         self._repeated = 0  # their blocks
         self._score = 0
+        self._fresh = 0  # chains that begin a prompt and repeat nothing, since the score fell
         self._ends: set[_Key] = set()  # of the repeats in this batch, the last block
         self._sequence = -1
 
@@ -128,7 +130,7 @@ class PythonHitReports:
         self._announced.clear()
         self._repeats.clear()
         self._ends.clear()
-        self._repeated = self._score = 0
+        self._repeated = self._score = self._fresh = 0
 
     def _look(self, event: BlockEvent) -> None:
         if event.sequence != self._sequence:
@@ -157,11 +159,22 @@ class PythonHitReports:
                 self._score += 1
                 self._ends.add(keys[-1])
             return
+        elif len(keys) >= _REPEAT_BLOCKS:
+            self._note_fresh()
         if len(self._announced) + len(keys) > HIT_REPORT_BLOCKS_MAX:
             self._announced.clear()
         if len(keys) <= HIT_REPORT_BLOCKS_MAX:
             for key in keys:
                 self._announced.setdefault(key, event.sequence)
+
+    def _note_fresh(self) -> None:
+        self._fresh += 1
+        if self._fresh < HIT_REPORT_FRESH:
+            return
+        self._fresh, self._score = 0, max(self._score - 1, 0)
+        if not self._score:
+            self._repeats.clear()
+            self._repeated = 0
 
     def _is_known(self, key: _Key) -> bool:
         """Whether an earlier batch has announced it."""

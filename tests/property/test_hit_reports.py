@@ -59,6 +59,8 @@ def test_both_say_the_same_of_any_events(seed: int, monkeypatch: pytest.MonkeyPa
     random = Random(seed)
     monkeypatch.setattr("schemas.limits.HIT_REPORT_BLOCKS_MAX", bound := random.choice((4, 20, 90)))
     monkeypatch.setattr(hit_reports, "HIT_REPORT_BLOCKS_MAX", bound)
+    monkeypatch.setattr("schemas.limits.HIT_REPORT_FRESH", fresh := random.choice((1, 3, 64)))
+    monkeypatch.setattr(hit_reports, "HIT_REPORT_FRESH", fresh)
     are_known = seed % 5 == 0
     native = array_packer().hit_reports(are_known)
     assert native is not None

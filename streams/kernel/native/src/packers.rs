@@ -71,6 +71,7 @@ impl ArrayPacker {
         let limits = hit_reports::Limits {
             blocks: size("HIT_REPORT_BLOCKS_MAX")?,
             score: size("HIT_REPORT_SCORE")?,
+            fresh: size("HIT_REPORT_FRESH")?,
         };
         Ok(HitReports { reports: hit_reports::HitReports::new(are_known, limits) })
     }

@@ -19,7 +19,7 @@ from schemas.events import (
     encode_run,
 )
 from schemas.identities import Medium
-from schemas.limits import HIT_REPORT_BLOCKS_MAX, HIT_REPORT_SCORE
+from schemas.limits import HIT_REPORT_BLOCKS_MAX, HIT_REPORT_FRESH, HIT_REPORT_SCORE
 from schemas.registration import PublisherKind, ReportMode
 from streams.kernel import Kernel, array_packer, native_available, open_kernel
 from streams.kernel.reference import ReferenceKernel
@@ -141,6 +141,47 @@ def test_one_that_is_announced_again_and_again_is_reported_and_taken_back(opened
     ]
     assert hits.are_known
     assert taken(hits, chain(9, CHAIN)) == [reported(chain(9, CHAIN))]
+
+
+def prompts(hits: HitReports, sequence: int, count: int) -> int:
+    """Prompts of which nothing is cached, one a batch; returns the next sequence."""
+    for number in range(sequence, sequence + count):
+        fresh = chain(number, [1000 + 2 * number, 1001 + 2 * number])
+        assert taken(hits, fresh) == [fresh]
+    return sequence + count
+
+
+def test_second_copies_now_and_then_are_no_reports_however_long_it_goes_on(opened: Open) -> None:
+    hits, sequence = opened(False), 0
+    for _ in range(3 * HIT_REPORT_SCORE):
+        taken(hits, chain(sequence, CHAIN))
+        sequence = prompts(hits, sequence + 1, HIT_REPORT_FRESH)
+        assert not hits.are_known
+
+
+def test_copies_of_before_the_score_has_fallen_are_not_taken_back(opened: Open) -> None:
+    hits = opened(False)
+    taken(hits, chain(0, CHAIN))
+    taken(hits, chain(1, CHAIN))
+    sequence = prompts(hits, 2, HIT_REPORT_FRESH)
+    found = []
+    for number in range(sequence, sequence + HIT_REPORT_SCORE):
+        found += taken(hits, chain(number, CHAIN))
+    assert hits.are_known
+    assert [one for one in found if isinstance(one, Removed)] == [
+        removed(sequence + HIT_REPORT_SCORE - 1, CHAIN)
+    ] * HIT_REPORT_SCORE
+
+
+def test_an_engine_whose_prompts_seldom_hit_is_found_out_too(opened: Open) -> None:
+    hits, sequence = opened(False), 1
+    taken(hits, chain(0, CHAIN))
+    for number in range(HIT_REPORT_SCORE):
+        taken(hits, chain(sequence, CHAIN), chain(sequence, [500 + number], parent=3))
+        if hits.are_known:
+            return
+        sequence = prompts(hits, sequence + 1, HIT_REPORT_FRESH // 2)
+    pytest.fail("it has not been found out")
 
 
 def test_two_are_enough_where_the_same_batch_goes_on_behind_them(opened: Open) -> None:

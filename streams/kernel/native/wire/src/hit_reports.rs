@@ -19,6 +19,8 @@ pub struct Limits {
     pub blocks: usize,
     /// From which on the publisher reports hits.
     pub score: usize,
+    /// Prompts that repeat nothing, by which the score falls by 1.
+    pub fresh: usize,
 }
 
 /// Events of which some report hits: as they are to be written, how many were added, and how many
@@ -38,6 +40,8 @@ pub struct HitReports {
     repeats: Vec<(i128, Vec<u8>)>,
     repeated: usize,
     score: usize,
+    /// Chains that begin a prompt and repeat nothing, since the score fell.
+    fresh: usize,
     /// Of the repeats in this batch, the last block.
     ends: Vec<Key>,
     sequence: i64,
@@ -52,6 +56,7 @@ impl HitReports {
             repeats: Vec::new(),
             repeated: 0,
             score: 0,
+            fresh: 0,
             ends: Vec::new(),
             sequence: -1,
         }
@@ -103,7 +108,7 @@ impl HitReports {
         self.announced.clear();
         self.repeats.clear();
         self.ends.clear();
-        (self.repeated, self.score) = (0, 0);
+        (self.repeated, self.score, self.fresh) = (0, 0, 0);
     }
 
     fn look(&mut self, event: &Event) {
@@ -145,6 +150,8 @@ impl HitReports {
                 }
             }
             return;
+        } else if blocks >= REPEAT_BLOCKS {
+            self.note_fresh();
         }
         if self.announced.len() + blocks > self.limits.blocks {
             self.announced.clear();
@@ -153,6 +160,19 @@ impl HitReports {
             for key in event.keys() {
                 self.announced.entry(key).or_insert(event.sequence);
             }
+        }
+    }
+
+    fn note_fresh(&mut self) {
+        self.fresh += 1;
+        if self.fresh < self.limits.fresh {
+            return;
+        }
+        self.fresh = 0;
+        self.score = self.score.saturating_sub(1);
+        if self.score == 0 {
+            self.repeats.clear();
+            self.repeated = 0;
         }
     }
 
