@@ -141,31 +141,47 @@ class _Changes:
         flushes = self._flushes()
         earlier = [covers for covers in flushes if covers <= offset]
         following = [covers for covers in flushes if covers > offset]
+        stored = next((covers for covers in following if flushes[covers]), None)
         # Between two flushes a block may come and go, and behind the last one nothing is flushed.
-        near = {self._past.flush_after(offset), *following[:1], self._past.end() - 1}
+        after = {self._past.flush_after(offset), self._past.flush_after(offset + 1)}
+        near = after.union(following[:EXPLAINED_CHANGES_MAX], () if stored is None else (stored,))
         changes: list[BlockChange] = []
-        for covers in [*earlier[-EXPLAINED_CHANGES_MAX:], *sorted(near - set(earlier))]:
-            with suppress(PastError):  # what came before it is no longer kept
-                changes += self._records(Offset(covers))
+        for covers in earlier[-EXPLAINED_CHANGES_MAX:]:
+            changes += self._known_records(covers)
+        for covers in sorted(near - set(earlier)):
+            changes += self._known_records(covers)
+            if covers not in after and changes and changes[-1].offset > offset:
+                break
+        else:
+            changes += self._known_records(self._past.end() - 1)
         # Two tables may have folded the same records.
         changes = sorted(dict.fromkeys(changes), key=lambda change: change.offset)
         before = [change for change in changes if change.offset <= offset]
         later = next((change for change in changes if change.offset > offset), None)
         return before[-EXPLAINED_CHANGES_MAX:], later
 
-    def _flushes(self) -> list[int]:
-        """What those flushes cover that have a change of the block, rising."""
+    def _known_records(self, covers: int) -> list[BlockChange]:
+        """See `_records`; those before what is no longer kept are left out."""
+        changes: list[BlockChange] = []
+        with suppress(PastError):
+            changes.extend(self._records(Offset(covers)))
+        return changes
+
+    def _flushes(self) -> dict[int, bool]:
+        """What those flushes cover that have a change of the block, rising; and whether it is one
+        of the block itself, and not of all that the instance had, of which it may have been none.
+        """
         wanted = self._prefix.to_bytes(8, "little")
-        found: set[int] = set()
+        found: dict[int, bool] = {}
         for covers, body in self._past.changes_of(self._context):
             for needle, place in ((wanted, 8), (_CLEARED, 0)):
                 start = body.find(needle)
                 while start >= 0:
                     if start % CHANGE_BYTES == place:
-                        found.add(covers)
+                        found[covers] = found.get(covers, False) or needle is wanted
                         break
                     start = body.find(needle, start + 1)
-        return sorted(found)
+        return dict(sorted(found.items()))
 
     def _records(self, covers: Offset) -> Iterator[BlockChange]:
         """Which records up to the flush, and after the one before it, changed the block."""
