@@ -291,8 +291,8 @@ class Followed:
             or now < self._settled_at
         ):
             return Doubt.RECEIVED_LATE
-        if now - self.as_of > CHECK_LATE_S:
-            return Doubt.CATCHING_UP
+        if now - self.as_of > CHECK_LATE_S:  # its engine was asked, or is about to be
+            return self._doubt if self._failures or self._unmatched else Doubt.CATCHING_UP
         return None
 
     def _is_heard(self, now: float) -> bool:

@@ -124,6 +124,16 @@ def test_an_engine_that_was_not_heard_to_the_end_is_asked_again_once_it_is_silen
     assert scene.followed.as_of == scene.now
 
 
+@pytest.mark.parametrize("doubt", [Doubt.REPLAY_UNMATCHED, Doubt.REPLAY_SILENT])
+def test_one_whose_engine_does_not_say_that_there_is_nothing_newer_is_doubted_for_that(
+    confirmed: Scene, doubt: Doubt
+) -> None:
+    confirmed.see(0.5, messages=5)
+    assert confirmed.see(CHECK_LATE_S + 0.1) is Doubt.CATCHING_UP, "it is about to be asked"
+    assert confirmed.ask(doubt) is doubt
+    assert confirmed.ask(None) is None
+
+
 def test_what_its_replay_has_not_shown_is_asked_for_once_something_comes_live() -> None:
     scene = Scene()
     scene.see(connected=True, links=1)
