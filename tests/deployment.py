@@ -28,6 +28,7 @@ from tests.load import Engine, Load
 from tests.processes import until
 from tests.roles import Role
 
+_OF_PUBLISHERS = ("InstanceID", "State", "Reason", "Since", "Activity", "Incarnation", "Sequence")
 QUIET_S = 120.0
 SESSION_S = 3
 """After so long without a sign of life a bridge or a worker is replaced."""
@@ -122,7 +123,15 @@ class Deployment:
             # The client's library repeats itself while the broker is away.
             said = [line for line in role.output().splitlines() if " aiokafka" not in line]
             lines.append("\n".join([f"{role.name}: {health}", *said[-8:]]))
-        return "\n".join(lines)
+        return "\n".join([*self._publishers(), *lines])
+
+    def _publishers(self) -> list[str]:
+        """What the first replica says of each publisher."""
+        try:
+            services = self.replicas[0].get("/services")["services"]
+        except OSError as error:
+            return [str(error)]
+        return [json.dumps({key: one.get(key) for key in _OF_PUBLISHERS}) for one in services]
 
     def end(self) -> None:
         for role in self.roles:
