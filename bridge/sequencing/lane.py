@@ -25,7 +25,6 @@ from schemas.registration import Registration
 
 _logger = logging.getLogger(__name__)
 
-
 _NO_LINK: Final = -1
 
 
@@ -144,6 +143,12 @@ class Lane:
         self.link = link
         self.away = self.away or RECONNECTED
         self.lateness = Lateness()  # the engine may be another one, with another clock
+
+    def begin_process(self, link: int) -> None:
+        """What came over earlier links is of a process of the engine before."""
+        self.first_link = link
+        if self.overflowed is not None and self.overflowed.link < link:
+            self.overflowed = None
 
     def drop_earlier(self, batches: int) -> None:
         """So many came over a link to a process of the engine before the one that the log has."""

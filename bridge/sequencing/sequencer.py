@@ -519,7 +519,7 @@ class Sequencer:
                     break
             yield self._close(lane, window, now)
         lane.drop_earlier(dropped)
-        lane.first_link = link
+        lane.begin_process(link)
         lane.missing = None  # if it is of this process, it is replayed, or a gap
         yield self.begin_incarnation(publisher, now, link=link)
 
@@ -535,7 +535,7 @@ class Sequencer:
             self._pop(lane)
             dropped += 1
         lane.drop_earlier(dropped)
-        lane.first_link = link
+        lane.begin_process(link)
 
     def _waits_before(self, lane: Lane, link: int) -> bool:
         first = self._first_held(lane)

@@ -218,6 +218,16 @@ def test_of_the_process_before_what_comes_behind_its_reset_is_dropped_and_counte
     assert sequencer.cursor(KEY) == Cursor(2, 0)
 
 
+@pytest.mark.parametrize(("link", "lost"), [(1, False), (2, True)])
+def test_what_had_no_room_goes_with_its_process(
+    monkeypatch: pytest.MonkeyPatch, link: int, lost: bool
+) -> None:
+    monkeypatch.setattr(sequencer_module, "HELD_BATCHES_MAX", 1)
+    sequencer = holding(live(10, link=1), live(3, 50.0, link=link), repairs=False)
+    list(sequencer.begin_process(KEY, 1.0, last_link=1, link=2))
+    assert bool(resumed(sequencer)) is lost
+
+
 def test_a_process_that_has_sent_nothing_is_not_proven_by_the_end_of_the_one_before() -> None:
     """What it published before its link came up has not been heard."""
     sequencer = holding()
