@@ -63,6 +63,13 @@ class HitReports(Protocol):
         """Whether the publisher reports hits."""
         ...
 
+    @property
+    def has_left_out(self) -> bool:
+        """Whether it no longer remembers some of what was announced again since `forget`: that is
+        not taken back where it is found out that these were reports.
+        """
+        ...
+
     def take(self, run: bytes, count: int, /) -> tuple[bytes, int, int] | None:
         """The events as they are to be written, how many there are more than before, and how many
         were marked as reports; None for as they are. Cost O(blocks).

@@ -53,4 +53,18 @@ class Anchor(NamedTuple):
         return Anchor(cursor, record.engine_time, proof, heard=heard)
 
 
+class Begun(NamedTuple):
+    """The batch after this one is in the log in part; its own timestamp."""
+
+    after: Cursor
+    engine_time: float
+
+
+class Checkpoint(NamedTuple):
+    """Where the publisher stood when its last window started."""
+
+    anchor: Anchor
+    degraded: bool
+
+
 NO_ANCHOR: Final = Anchor(NO_CURSOR, 0.0)

@@ -3,11 +3,12 @@
 import logging
 from collections import deque
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
-from bridge.sequencing.anchor import Anchor
+from bridge.sequencing.anchor import Anchor, Begun, Checkpoint
 from bridge.sequencing.causes import JOINED_LATE, MISSED, RECONNECTED, RESTARTED, cause_of_repair
 from bridge.sequencing.counters import PublisherCounters
+from bridge.sequencing.event_numbers import EventNumbers
 from bridge.sequencing.lateness import Lateness
 from bridge.sequencing.pairing import LiveBatch, Pairing
 from bridge.sequencing.reports import Reports
@@ -19,27 +20,13 @@ from bridge.wire import DecodedBatch, DecodedRun, Source
 from bridge.wire.drop_reasons import DropReason
 from schemas.arrays import HitReports
 from schemas.errors import BatchError, WireError
-from schemas.limits import RUN_MESSAGES_MAX
+from schemas.limits import RUN_MESSAGES_MAX, SEQUENCE_MAX
 from schemas.positions import Cursor, Proof
 from schemas.registration import Registration
 
 _logger = logging.getLogger(__name__)
 
 _NO_LINK: Final = -1
-
-
-class _Begun(NamedTuple):
-    """The batch after this one is in the log in part; its own timestamp."""
-
-    after: Cursor
-    engine_time: float
-
-
-class _Checkpoint(NamedTuple):
-    """Where the publisher stood when its last window started."""
-
-    anchor: Anchor
-    degraded: bool
 
 
 class Lane:
@@ -66,6 +53,7 @@ class Lane:
         "link",
         "live_link",
         "missing",
+        "numbers",
         "overflowed",
         "pairing",
         "proof",
@@ -93,7 +81,8 @@ class Lane:
         self.counters = PublisherCounters(registration.service_key)
         self.reports = Reports(hits, self.counters)
         self.engine_time = 0.0
-        self._begun: _Begun | None = None
+        self.numbers = EventNumbers()
+        self._begun: Begun | None = None
         self.degraded = False  # a gap was written here, and no reset or clear since
         self._has_told_gap = False
         self.repairs = repairs
@@ -117,7 +106,7 @@ class Lane:
         self._proven_link = _NO_LINK  # what comes over it is known to be of the log's incarnation
         self.proof: Proof | None = None  # what follows it may be of another one
         self.pairing = Pairing()
-        self._checkpoint = _Checkpoint(self.anchor, False)
+        self._checkpoint = Checkpoint(self.anchor, False)
 
     @property
     def anchor(self) -> Anchor:
@@ -132,9 +121,10 @@ class Lane:
             self.tracker = SequenceTracker(anchor.cursor)
             self._proven_link = _NO_LINK
             self.pairing.place(anchor.heard, is_open=anchor.cursor.sequence >= 0)
-            self.reports.forget()
+            self.numbers.forget()
+            self.reports.place(is_empty=anchor.cursor.sequence < 0)
         self.engine_time, self.proof = anchor.engine_time, anchor.proof
-        self._begun = None if anchor.begun is None else _Begun(anchor.cursor, anchor.begun)
+        self._begun = None if anchor.begun is None else Begun(anchor.cursor, anchor.begun)
 
     # Which incarnation: numbers alone do not tell one from another that has come as far
 
@@ -176,7 +166,8 @@ class Lane:
         self.degraded = False
         self.engine_time = 0.0
         self.pairing.begin_incarnation()
-        self.reports.forget()
+        self.numbers.forget()
+        self.reports.place(is_empty=True)
         self.prove(link)
 
     @property
@@ -226,7 +217,7 @@ class Lane:
 
     def open(self, now: float) -> Window:
         """Starts a window; `roll_back` returns to here."""
-        self._checkpoint = _Checkpoint(self.anchor, self.degraded)
+        self._checkpoint = Checkpoint(self.anchor, self.degraded)
         return Window(self.publisher, now)
 
     def roll_back(self) -> Cursor:
@@ -303,7 +294,7 @@ class Lane:
             ):
                 break
             frames.append(message.frames)
-        if len(frames) < 2:
+        if len(frames) < 2 or self.tracker.sequence + len(frames) > SEQUENCE_MAX:
             return 0
         run = self._decode_run(frames, window)
         taken = 0 if run is None else len(run.digests)
@@ -332,6 +323,8 @@ class Lane:
     def _accept_run(self, run: DecodedRun, window: Window) -> None:
         first, batches = self.tracker.sequence + 1, len(run.digests)
         run = self.reports.of_run(run)
+        lost = self.counters.count_drops(self.reports.take_doubt())
+        self.degraded = self.degraded or bool(lost)
         window.add_batch(
             incarnation=self.tracker.incarnation,
             sequence=first,
@@ -339,6 +332,7 @@ class Lane:
             event_count=run.event_count,
             run=run.run,
             doubted=self.proof is not None,
+            unusable=lost[0].reason if lost else "",
             batches=batches,
         )
         self.tracker.advance(run.digests)
@@ -395,7 +389,8 @@ class Lane:
             reason = (self.cause or self.away or MISSED) if first else JOINED_LATE
             self.add_gap(window, first, last, reason)
         self.away = ""
-        lost = counters.count_drops(batch.dropped)
+        batch = self.reports.of_batch(self.numbers.of_batch(batch))
+        lost = counters.count_drops([*batch.dropped, *self.reports.take_doubt()])
         counters.batches += 1
         if batch.engine_time is None and not self.degraded:
             (unusable,) = batch.dropped
@@ -406,9 +401,9 @@ class Lane:
         if batch.clears and (self.degraded or self.proof is not None):
             self.degraded = False
             self.prove(link)  # of what was before, nothing is left
-        if lost:
-            self.degraded = True
-        batch = self.reports.of_batch(batch)
+        self.degraded = self.degraded or bool(lost)
+        if batch.clears:
+            self.reports.note_clear()
         counters.events += batch.event_count
         window.add_batch(
             incarnation=tracker.incarnation,
@@ -432,7 +427,7 @@ class Lane:
             live = LiveBatch(batch.sequence, batch.digest, self.engine_time, link)
             self.pairing.note_live(live, clears=batch.clears)
 
-    def _begin_other(self, begun: _Begun, batch: DecodedBatch, window: Window, link: int) -> None:
+    def _begin_other(self, begun: Begun, batch: DecodedBatch, window: Window, link: int) -> None:
         """Begins an incarnation where the log has a part of a batch of this number, and of another
         time: the engine has restarted.
         """
@@ -457,6 +452,7 @@ class Lane:
     def add_gap(self, window: Window, first: int, last: int, reason: str) -> None:
         """Adds a gap for these batches, by which the fold degrades the publisher."""
         self.degraded = True
+        self.numbers.forget()
         self.reports.forget()
         # What was sent before we listened is no loss of ours.
         if reason != JOINED_LATE and not self._has_told_gap:

@@ -28,6 +28,7 @@ import msgspec
 from xxhash import xxh3_64_intdigest
 
 from bridge.wire.drop_reasons import DropReason
+from bridge.wire.event_ids import EventIds
 from bridge.wire.fields import Origin
 from bridge.wire.opaque import (
     DECODING_ERRORS,
@@ -173,6 +174,7 @@ class DecodedBatch(NamedTuple):
         dropped: an `EventError` for each event that could not be used, or one `BatchError`: the
             batch then has no events, but it was received, so its sequence counts.
         parts: of a large batch its events, of which each part is to be a record of its own.
+        ids: None where its events have none.
     """
 
     sequence: int
@@ -183,6 +185,7 @@ class DecodedBatch(NamedTuple):
     run: bytes
     dropped: list[WireError]
     parts: tuple[EventRun, ...] = ()
+    ids: EventIds | None = None
 
     @classmethod
     def of_events(

@@ -22,12 +22,15 @@ class DropReason(StrEnum):
     UNKNOWN_KIND = "unknown_kind"
     BAD_TIMESTAMP = "bad_timestamp"
     RANK_MISMATCH = "rank_mismatch"
+    OTHER_WORKER = "other_worker"  # its events are of a worker that the stream is not of
     TOO_MANY_EVENTS = "too_many_events"
     TOO_MANY_VALUES = "too_many_values"
     BATCH_TOO_LARGE = "batch_too_large"
     # Batches of one window, by an error of ours; replayed, or a gap stands for them.
     INTERNAL_ERROR = "internal_error"
     # The event; its siblings are used, and its publisher is degraded.
+    EVENTS_MISSING = "events_missing"  # not of this event: of those before it, which never came
+    COPIES_UNKNOWN = "copies_unknown"  # how many of what it announces are reports of hits
     UNKNOWN_EVENT = "unknown_event"
     UNKNOWN_FIELD = "unknown_field"
     MALFORMED_EVENT = "malformed_event"

@@ -35,7 +35,7 @@ import msgspec
 from bridge.wire.batch import DecodedBatch, DecodedRun, read_frames
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.opaque import DECODING_ERRORS, either
-from bridge.wire.single_events import check_blocks, decode_singly, json_events
+from bridge.wire.single_events import ReadEvent, check_blocks, decode_singly, json_events
 from schemas.arrays import ArrayPacker, hash_to_u64
 from schemas.errors import BatchError, EventError
 from schemas.events import BlockEvent, Cleared, Removed, Stored
@@ -87,13 +87,13 @@ class _Data(msgspec.Struct, forbid_unknown_fields=True):
 
 class _Event(msgspec.Struct, forbid_unknown_fields=True):
     data: _Data | Literal["cleared"]
-    event_id: int = 0
+    event_id: int | None = None
     dp_rank: int = 0
 
 
 class _RouterEvent(msgspec.Struct, forbid_unknown_fields=True):
     event: _Event
-    worker_id: int = 0
+    worker_id: int | None = None
     storage_tier: str = "device"
     residency_domain: str | None = None
     state_source: object = None
@@ -159,11 +159,15 @@ class _Reader:
         """See `Source`: each is decoded alone."""
         return None
 
-    def _read_json(self, encoded: msgspec.Raw, sequence: int) -> list[BlockEvent]:
-        return [self._canonical(_JSON.read(encoded), sequence)]
+    def _read_json(self, encoded: msgspec.Raw, sequence: int) -> ReadEvent:
+        return self._read(_JSON.read(encoded), sequence)
 
-    def _read_msgpack(self, encoded: msgspec.Raw, sequence: int) -> list[BlockEvent]:
-        return [self._canonical(_MSGPACK.read(encoded), sequence)]
+    def _read_msgpack(self, encoded: msgspec.Raw, sequence: int) -> ReadEvent:
+        return self._read(_MSGPACK.read(encoded), sequence)
+
+    def _read(self, routed: _RouterEvent, sequence: int) -> ReadEvent:
+        event = self._canonical(routed, sequence)
+        return ReadEvent([event], routed.event.event_id, routed.worker_id)
 
     def _canonical(self, routed: _RouterEvent, sequence: int) -> BlockEvent:
         event = routed.event

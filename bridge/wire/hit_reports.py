@@ -84,6 +84,7 @@ class PythonHitReports:
 
     def __init__(self, are_known: bool) -> None:
         self.are_known = are_known
+        self.has_left_out = False
         # What was announced and not removed, with the batch that did so first.
         self._announced: dict[_Key, int] = {}
         self._repeats: list[tuple[int, bytes]] = []  # group and hashes of what was counted twice
@@ -111,14 +112,15 @@ class PythonHitReports:
                 ]
                 events += taken_back
                 added += len(taken_back)
-                self.forget()
+                self._begin_anew()
                 self.are_known = True
         return Marked(encode_run(events), added, reports) if added or reports else None
 
     def mark(self, run: bytes, count: int, /) -> Marked | None:
         """See `HitReports`."""
         if not self.are_known:
-            self.forget()
+            self.has_left_out |= bool(self._repeats)
+            self._begin_anew()
             return None
         events = decode_run(run, count)
         marked = [_marked(event) for event in events]
@@ -127,6 +129,10 @@ class PythonHitReports:
 
     def forget(self) -> None:
         """See `HitReports`."""
+        self.has_left_out = False
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
         self._announced.clear()
         self._repeats.clear()
         self._ends.clear()
@@ -155,6 +161,8 @@ class PythonHitReports:
             if self._repeated + len(keys) <= HIT_REPORT_BLOCKS_MAX:
                 self._repeated += len(keys)
                 self._repeats.append((event.group, event.hashes))
+            else:
+                self.has_left_out = True
             if len(keys) >= _REPEAT_BLOCKS and all(map(self._is_known, keys)):
                 self._score += 1
                 self._ends.add(keys[-1])
@@ -173,6 +181,7 @@ class PythonHitReports:
             return
         self._fresh, self._score = 0, max(self._score - 1, 0)
         if not self._score:
+            self.has_left_out |= bool(self._repeats)
             self._repeats.clear()
             self._repeated = 0
 

@@ -6,18 +6,19 @@ SINGLE_EVENTS_BYTES_MAX, all of it.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 from xxhash import xxh3_64_intdigest
 
 from bridge.wire.batch import DecodedBatch
 from bridge.wire.drop_reasons import DropReason
+from bridge.wire.event_ids import EventIds, check_ids, check_worker
 from bridge.wire.opaque import DECODING_ERRORS
 from bridge.wire.parts import parts_of
 from schemas.arrays import ArrayPacker
 from schemas.errors import BatchError, EventError
-from schemas.events import BlockEvent
+from schemas.events import BlockEvent, Cleared
 from schemas.limits import (
     BATCH_ERRORS_MAX,
     BATCH_EVENTS_MAX,
@@ -27,7 +28,22 @@ from schemas.limits import (
     SINGLE_EVENTS_BYTES_MAX,
 )
 
-EventReader = Callable[[msgspec.Raw, int], Sequence[BlockEvent]]
+
+class ReadEvent(NamedTuple):
+    """What one event of an engine means.
+
+    Attributes:
+        events: in the record's terms.
+        event_id: its number in the engine's stream; None where it has none.
+        worker: whose stream that is; None where it does not say.
+    """
+
+    events: Sequence[BlockEvent]
+    event_id: int | None = None
+    worker: int | None = None
+
+
+EventReader = Callable[[msgspec.Raw, int], ReadEvent]
 """What one encoded event of a batch of that number means; raises EventError."""
 
 BatchReader = Callable[[bytes, int], tuple[float, Sequence[msgspec.Raw]]]
@@ -97,9 +113,19 @@ def _decode(
         raise BatchError(DropReason.TOO_MANY_EVENTS, detail)
     events: list[BlockEvent] = []
     errors: list[EventError] = []
+    ids: EventIds | None = None
     for one in encoded:
         try:
-            events += read_event(one, sequence)
+            read = read_event(one, sequence)
+            if read.event_id is not None:
+                if ids is not None:
+                    check_worker(ids.worker, read.worker)
+                    began_again, missing = check_ids(ids.last, read.event_id)
+                    events += [Cleared(sequence=sequence)] if began_again else []
+                    errors += missing
+                first = read.event_id if ids is None else ids.first
+                ids = EventIds(first, read.event_id, read.worker)
+            events += read.events
         except EventError as error:
             errors.append(EventError(error.reason, error.detail))
             if len(errors) > BATCH_ERRORS_MAX:
@@ -111,6 +137,7 @@ def _decode(
         detail = f"Expected at most {PACKED_BATCH_BYTES_MAX} bytes packed, got {len(batch.run)}"
         raise BatchError(DropReason.BATCH_TOO_LARGE, detail)
     batch.dropped.extend(errors)
+    batch = batch._replace(ids=ids)
     if len(batch.run) <= RECORD_BYTES_MAX:
         return batch
     parts = parts_of(batch.run, batch.event_count, RECORD_BYTES_MAX, packer)

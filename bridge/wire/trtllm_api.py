@@ -12,6 +12,10 @@
 No release sends them over ZeroMQ by itself: whoever has the engine in its process forwards them,
 with the sequence numbers of its own socket. They have no time.
 
+The engine numbers its events, and drops the oldest where nobody takes them: a number that is
+missing is a loss, although the forwarder's own sequence has no hole. So whoever forwards them
+forwards all.
+
 A model with several attention windows has an event for each. What forms a prefix is the largest:
 the engine names all windows by its first events, which say that the pools were created. So the
 largest that has been seen counts, and the others are sparse.
@@ -30,10 +34,10 @@ import msgspec
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.fields import name_of
 from bridge.wire.opaque import DECODING_ERRORS
-from bridge.wire.single_events import check_blocks, json_events
+from bridge.wire.single_events import ReadEvent, check_blocks, json_events
 from schemas.arrays import Token, hash_to_u64, tokens_to_bytes
 from schemas.errors import EventError
-from schemas.events import BlockEvent, Removed, Stored, extra_key
+from schemas.events import BlockEvent, Cleared, Removed, Stored, extra_key
 from schemas.identities import Medium
 from schemas.limits import BLOCK_SIZE_MAX
 from schemas.registration import Registration
@@ -86,7 +90,7 @@ class _Block(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Created(msgspec.Struct, tag_field="type", tag="created"):
-    """How many blocks there are; nothing of it is stored."""
+    """How many blocks there are: of a pool that is new, and of which nothing is stored."""
 
 
 class _Stored(msgspec.Struct, tag_field="type", tag="stored", forbid_unknown_fields=True):
@@ -140,7 +144,7 @@ class ApiReader:
         """See `single_events.BatchReader`."""
         return 0.0, json_events(payload)
 
-    def read_event(self, encoded: msgspec.Raw, sequence: int) -> list[BlockEvent]:
+    def read_event(self, encoded: msgspec.Raw, sequence: int) -> ReadEvent:
         """See `single_events.EventReader`."""
         try:
             event = _event.decode(encoded)
@@ -149,15 +153,20 @@ class ApiReader:
         if (event.attention_dp_rank or 0) != self._dp_rank and event.attention_dp_rank is not None:
             detail = f"Expected rank `{self._dp_rank}`, got: {event.attention_dp_rank}"
             raise EventError(DropReason.RANK_MISMATCH, detail)
+        return ReadEvent(self._canonical(event, sequence), event.event_id)
+
+    def _canonical(self, event: _Event, sequence: int) -> list[BlockEvent]:
         window = event.window_size or 0
         self._largest_window = max(self._largest_window, window)
         is_sparse = window < self._largest_window
         data = event.data
+        if isinstance(data, _Created):
+            return [Cleared(sequence=sequence)]
         if isinstance(data, _Stored):
             return list(self._stored(data, sequence, is_sparse=is_sparse))
         if isinstance(data, _Removed):
             return [] if is_sparse else _removed(data, sequence)
-        if isinstance(data, _Updated) and data.cache_level is not None and not is_sparse:
+        if data.cache_level is not None and not is_sparse:
             return _moved(data.block_hash, data.cache_level, sequence)
         return []
 

@@ -82,6 +82,7 @@ def test_both_say_the_same_of_any_events(seed: int, monkeypatch: pytest.MonkeyPa
         ]
         assert took[0] == took[1]
         assert native.are_known == specified.are_known
+        assert native.has_left_out == specified.has_left_out
         if took[0] is not None:
             written, added, _ = took[0]
             assert len(decode_run(written, len(events) + added)) == len(events) + added

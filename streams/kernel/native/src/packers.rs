@@ -208,6 +208,11 @@ impl HitReports {
         self.reports.are_known
     }
 
+    #[getter]
+    fn has_left_out(&self) -> bool {
+        self.reports.has_left_out
+    }
+
     #[pyo3(signature = (run, count, /))]
     fn take<'py>(
         &mut self,

@@ -11,7 +11,7 @@ from bridge.wire.drop_reasons import DropReason
 from bridge.wire.trtllm import KIND, open_source
 from schemas.arrays import PythonArrayPacker
 from schemas.errors import BatchError
-from schemas.events import BlockEvent, Removed, Stored, extra_key
+from schemas.events import BlockEvent, Cleared, Removed, Stored, extra_key
 from schemas.identities import Medium
 from schemas.limits import BATCH_ERRORS_MAX, SINGLE_EVENTS_BYTES_MAX
 from tests.unit.bridge.messages import registration
@@ -102,11 +102,12 @@ def test_a_block_that_changes_its_level_is_never_on_none() -> None:
     ]
 
 
-def test_a_new_priority_and_a_new_pool_say_nothing_of_blocks() -> None:
+def test_a_new_priority_says_nothing_of_blocks_and_a_new_pool_holds_none() -> None:
     priority = {"type": "event_diff", "new_value": 1, "old_value": 0}
     updated = {"type": "updated", "block_hash": 7, "cache_level": None, "priority": priority}
     assert Publisher().events(updated) == []
-    assert Publisher().events({"type": "created", "num_blocks_per_cache_level": [9]}) == []
+    created = {"type": "created", "num_blocks_per_cache_level": [9]}
+    assert Publisher().events(created) == [Cleared(sequence=9)]
 
 
 def test_windows_below_the_largest_are_sparse() -> None:

@@ -33,6 +33,8 @@ pub struct Marked {
 
 pub struct HitReports {
     pub are_known: bool,
+    /// Whether some of what was announced again is no longer remembered.
+    pub has_left_out: bool,
     limits: Limits,
     /// Blocks that were announced and not removed, with the batch that did so first.
     announced: HashMap<Key, i64>,
@@ -51,6 +53,7 @@ impl HitReports {
     pub fn new(are_known: bool, limits: Limits) -> Self {
         Self {
             are_known,
+            has_left_out: false,
             limits,
             announced: HashMap::new(),
             repeats: Vec::new(),
@@ -79,7 +82,7 @@ impl HitReports {
                 write_removed(&mut before, event.sequence, hashes, *group);
             }
             let added = self.repeats.len();
-            self.forget();
+            self.begin_anew();
             self.are_known = true;
             let at = reader.at();
             let rest = mark_rest(&mut reader, run, at)?;
@@ -99,12 +102,18 @@ impl HitReports {
         if self.are_known {
             return mark_rest(&mut Reader::new(run), run, 0);
         }
-        self.forget();
+        self.has_left_out |= !self.repeats.is_empty();
+        self.begin_anew();
         Ok(None)
     }
 
     /// Events are missing between what was taken and what comes.
     pub fn forget(&mut self) {
+        self.has_left_out = false;
+        self.begin_anew();
+    }
+
+    fn begin_anew(&mut self) {
         self.announced.clear();
         self.repeats.clear();
         self.ends.clear();
@@ -140,6 +149,8 @@ impl HitReports {
             if self.repeated + blocks <= self.limits.blocks {
                 self.repeated += blocks;
                 self.repeats.push((event.group, event.hashes.as_flattened().to_vec()));
+            } else {
+                self.has_left_out = true;
             }
             if blocks >= REPEAT_BLOCKS && event.keys().all(|key| self.is_known(key)) {
                 self.score += 1;
@@ -171,6 +182,7 @@ impl HitReports {
         self.fresh = 0;
         self.score = self.score.saturating_sub(1);
         if self.score == 0 {
+            self.has_left_out |= !self.repeats.is_empty();
             self.repeats.clear();
             self.repeated = 0;
         }

@@ -1,0 +1,53 @@
+"""What the numbers of events say, beside those of batches: an engine that drops events itself, or
+begins its cache again, shows it there alone.
+"""
+
+from bridge.wire import DecodedBatch
+from bridge.wire.event_ids import EventIds, check_ids, check_worker
+from bridge.wire.parts import EventRun
+from schemas.errors import BatchError, EventError
+from schemas.events import Cleared, encode_run
+
+
+class EventNumbers:
+    """Of one publisher, as its batches are accepted; one owner."""
+
+    __slots__ = ("_last",)
+
+    def __init__(self) -> None:
+        self._last: EventIds | None = None
+
+    def forget(self) -> None:
+        """What comes next need not follow on: another incarnation, or batches are missing."""
+        self._last = None
+
+    def of_batch(self, batch: DecodedBatch) -> DecodedBatch:
+        """The batch, with what its numbers say: a clear before it where the engine has begun again,
+        and what is missing among what it drops. One of another worker is not used.
+        """
+        ids, last = batch.ids, self._last
+        if ids is None:
+            return batch
+        if last is None:
+            self._last = ids
+            return batch
+        try:
+            check_worker(last.worker, ids.worker)
+        except EventError as error:
+            other = BatchError(error.reason, error.detail)
+            return DecodedBatch.unusable(batch.sequence, batch.digest, other)
+        self._last = ids
+        began_again, missing = check_ids(last.last, ids.first)
+        if missing:
+            batch = batch._replace(dropped=[*batch.dropped, *missing])
+        return _cleared(batch) if began_again else batch
+
+
+def _cleared(batch: DecodedBatch) -> DecodedBatch:
+    clear = encode_run([Cleared(sequence=batch.sequence)])
+    count = batch.event_count + 1
+    if not batch.parts:
+        return batch._replace(run=clear + batch.run, event_count=count, clears=True)
+    first, *others = batch.parts
+    parts = (EventRun(first.events + 1, clear + first.encoded), *others)
+    return batch._replace(parts=parts, event_count=count, clears=True)

@@ -1,0 +1,149 @@
+"""Engines that number their events: what is missing, begins again, or is another's is told."""
+
+import json
+from typing import Any
+
+import pytest
+
+from bridge.sequencing.sequencer import Sequencer
+from bridge.sockets.raw_message import RawMessage
+from bridge.wire.drop_reasons import DropReason
+from schemas.codec import decode_record_events
+from schemas.events import Cleared
+from schemas.positions import Cursor
+from schemas.records import EventsRecord, GapRecord, SequencedRecord
+from tests.unit.bridge.messages import registration
+
+TRTLLM = registration(kind="TensorRT-LLM")
+DYNAMO = registration(kind="Dynamo")
+
+
+def trtllm(event_id: int, kind: str = "removed") -> dict[str, Any]:
+    data: dict[str, Any] = {"type": kind}
+    data |= {"block_hashes": [7]} if kind == "removed" else {"num_blocks_per_cache_level": [9]}
+    return {"event_id": event_id, "data": data}
+
+
+def dynamo(event_id: int | None, worker: int | None = 42) -> dict[str, Any]:
+    event: dict[str, Any] = {"dp_rank": 0, "data": {"removed": {"block_hashes": [7]}}}
+    event |= {} if event_id is None else {"event_id": event_id}
+    return event if worker is None else {"worker_id": worker, "event": event}
+
+
+class Publisher:
+    def __init__(self, *, dynamo: bool = False) -> None:
+        self.registration = DYNAMO if dynamo else TRTLLM
+        self.key = self.registration.publisher
+        self.sequencer = Sequencer()
+        self.sequencer.add(self.registration)
+        self.sequence = -1
+
+    def sends(self, *events: dict[str, Any], at: int | None = None) -> list[SequencedRecord]:
+        """One batch; the next one, unless it is at another number."""
+        self.sequence = self.sequence + 1 if at is None else at
+        frames = [b"", self.sequence.to_bytes(8, "big"), json.dumps(events).encode()]
+        return self.sequencer.process([RawMessage(self.key, frames, 0.0)], 1.0)
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        return dict(self.sequencer.counters()[self.key].dropped)
+
+
+def clears(records: list[SequencedRecord]) -> int:
+    return sum(
+        isinstance(event, Cleared)
+        for record in records
+        if isinstance(record, EventsRecord)
+        for event in decode_record_events(record)
+    )
+
+
+def is_incomplete(records: list[SequencedRecord]) -> bool:
+    """Whether the last one degrades its publisher for what is missing, as the ledger has it."""
+    last = records[-1]
+    assert isinstance(last, EventsRecord)
+    found = not isinstance(last.unusable, tuple) or not last.unusable
+    return not found and last.unusable[0].reason == DropReason.EVENTS_MISSING
+
+
+@pytest.mark.parametrize("kind", [trtllm, dynamo])
+def test_numbers_that_follow_on_say_nothing(kind: Any) -> None:
+    publisher = Publisher(dynamo=kind is dynamo)
+    for first in (5, 7, 9):
+        records = publisher.sends(kind(first), kind(first + 1))
+        assert (clears(records), is_incomplete(records)) == (0, False)
+    assert publisher.dropped == {}
+
+
+@pytest.mark.parametrize("events", [(4,), (3, 5)])
+def test_a_number_that_is_left_out_is_a_loss(events: tuple[int, ...]) -> None:
+    """The engine has dropped events, and the forwarder's own sequence shows nothing."""
+    publisher = Publisher()
+    publisher.sends(trtllm(1), trtllm(2))
+    records = publisher.sends(*map(trtllm, events))
+    assert is_incomplete(records)
+    assert clears(records) == 0
+    assert publisher.dropped == {DropReason.EVENTS_MISSING: 1}
+    assert not is_incomplete(publisher.sends(trtllm(events[-1] + 1))), "only what is missing"
+
+
+@pytest.mark.parametrize(
+    ("events", "missing"), [((0,), False), ((1,), False), ((2,), True), ((8, 9, 0), False)]
+)
+def test_numbers_that_go_back_are_of_another_cache(events: tuple[int, ...], missing: bool) -> None:
+    publisher = Publisher()
+    publisher.sends(trtllm(6), trtllm(7))
+    records = publisher.sends(*map(trtllm, events))
+    assert (clears(records), is_incomplete(records)) == (1, missing)
+
+
+def test_a_pool_that_is_created_is_empty() -> None:
+    publisher = Publisher()
+    publisher.sends(trtllm(6), trtllm(7))
+    assert clears(publisher.sends(trtllm(8, "created"))) == 1
+    assert publisher.dropped == {}
+
+
+def test_events_of_another_worker_are_not_used() -> None:
+    publisher = Publisher(dynamo=True)
+    publisher.sends(dynamo(1))
+    (gap,) = publisher.sends(dynamo(0, 43))
+    assert isinstance(gap, GapRecord)
+    assert gap.reason == DropReason.OTHER_WORKER
+    records = publisher.sends(dynamo(2), dynamo(3, 43))
+    assert clears(records) == 0
+    assert publisher.dropped == {DropReason.OTHER_WORKER: 2}
+
+
+def test_behind_a_restart_another_worker_and_other_numbers_count() -> None:
+    publisher = Publisher(dynamo=True)
+    publisher.sends(dynamo(1))
+    publisher.sends(dynamo(2))
+    records = publisher.sends(dynamo(1, 43), at=0)
+    assert publisher.sequencer.cursor(publisher.key) == Cursor(2, 0)
+    assert (clears(records), publisher.dropped) == (0, {})
+    assert not is_incomplete(publisher.sends(dynamo(2, 43)))
+
+
+def test_behind_batches_that_are_missing_any_number_follows() -> None:
+    """These are told already."""
+    publisher = Publisher()
+    publisher.sends(trtllm(1))
+    records = publisher.sends(trtllm(9), at=5)
+    assert isinstance(records[0], GapRecord)
+    assert publisher.dropped == {}
+
+
+def test_a_batch_that_comes_twice_says_nothing() -> None:
+    publisher = Publisher()
+    publisher.sends(trtllm(1))
+    publisher.sends(trtllm(2))
+    assert publisher.sends(trtllm(2), at=1) == []
+    assert not is_incomplete(publisher.sends(trtllm(3)))
+
+
+def test_events_without_numbers_are_as_before() -> None:
+    publisher = Publisher(dynamo=True)
+    publisher.sends(dynamo(None, None))
+    publisher.sends(dynamo(None, None), dynamo(None))
+    assert publisher.dropped == {}
