@@ -7,6 +7,8 @@ import pytest
 
 from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
+from bridge.wire import dynamo as dynamo_wire
+from bridge.wire import trtllm as trtllm_wire
 from bridge.wire.drop_reasons import DropReason
 from schemas.codec import decode_record_events
 from schemas.events import Cleared
@@ -14,8 +16,8 @@ from schemas.positions import Cursor
 from schemas.records import EventsRecord, GapRecord, SequencedRecord
 from tests.unit.bridge.messages import registration
 
-TRTLLM = registration(kind="TensorRT-LLM")
-DYNAMO = registration(kind="Dynamo")
+TRTLLM = registration(kind=trtllm_wire.KIND)
+DYNAMO = registration(kind=dynamo_wire.KIND)
 
 
 def trtllm(event_id: int, kind: str = "removed") -> dict[str, Any]:
@@ -62,8 +64,8 @@ def is_incomplete(records: list[SequencedRecord]) -> bool:
     """Whether the last one degrades its publisher for what is missing, as the ledger has it."""
     last = records[-1]
     assert isinstance(last, EventsRecord)
-    found = not isinstance(last.unusable, tuple) or not last.unusable
-    return not found and last.unusable[0].reason == DropReason.EVENTS_MISSING
+    unusable = last.unusable if isinstance(last.unusable, tuple) else ()
+    return [one.reason for one in unusable] == [DropReason.EVENTS_MISSING]
 
 
 @pytest.mark.parametrize("kind", [trtllm, dynamo])

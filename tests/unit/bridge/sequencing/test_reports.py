@@ -5,12 +5,15 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
+from bridge.sequencing.anchor import Anchor
 from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
+from bridge.wire.drop_reasons import DropReason
 from schemas.arrays import ArrayPacker, PythonArrayPacker
 from schemas.codec import decode_record_events
 from schemas.events import BlockEvent, Removed, Stored
-from schemas.limits import HIT_REPORT_SCORE
+from schemas.limits import HIT_REPORT_FRESH, HIT_REPORT_SCORE
+from schemas.positions import Cursor
 from schemas.records import EventsRecord, SequencedRecord
 from schemas.registration import ReportMode
 from streams.kernel import array_packer
@@ -37,8 +40,17 @@ class Bench:
     def restart(self) -> None:
         self._sent = 0
 
+    def place(self, sequence: int) -> None:
+        """The log has this batch, as of another process of ours."""
+        self._time = float(sequence)
+        self.sequencer.place(ONE.publisher, Anchor(Cursor(1, sequence), self._time))
+        self._sent = sequence + 1
+
     def send(self, *batches: Sequence[object], lost: int = 0) -> list[BlockEvent]:
         """What is written of batches that come in one turn."""
+        return events_of(self.records(*batches, lost=lost))
+
+    def records(self, *batches: Sequence[object], lost: int = 0) -> list[SequencedRecord]:
         self._sent += lost
         messages = []
         for events in batches:
@@ -46,7 +58,7 @@ class Bench:
             frames = frames_of([self._time, list(events), 0], self._sent)
             messages.append(RawMessage(ONE.publisher, frames, 0.0, 1))
             self._sent += 1
-        return events_of(self.sequencer.process(messages, 0.0))
+        return self.sequencer.process(messages, 0.0)
 
     @property
     def reports(self) -> int:
@@ -104,6 +116,61 @@ def test_it_is_found_out_and_told_once(
     assert reported(found) == [False, True, True]
     assert bench.reports == HIT_REPORT_SCORE + 2
     assert caplog.text.count("announces cached blocks again as stored") == 1
+
+
+def degrading(bench: Bench, *batches: Sequence[object]) -> list[str]:
+    """Why the records of these batches degrade their publisher."""
+    records = bench.records(*batches)
+    return [
+        one.reason
+        for record in records
+        if isinstance(record, EventsRecord) and isinstance(record.unusable, tuple)
+        for one in record.unusable
+    ]
+
+
+def find_out(bench: Bench, *, in_run: bool = False) -> list[str]:
+    bench.send([chain([90, 91])])
+    batches: list[Sequence[object]] = [[chain([90, 91])]] * HIT_REPORT_SCORE
+    if in_run:
+        return degrading(bench, *batches)
+    return [reason for batch in batches for reason in degrading(bench, batch)]
+
+
+@pytest.mark.parametrize("in_run", [False, True])
+def test_what_was_counted_before_this_process_makes_a_doubt_once_it_is_found_out(
+    packer: ArrayPacker, in_run: bool
+) -> None:
+    """Which of it were reports nobody knows any more: it would outlive its removal."""
+    bench = Bench(packer)
+    bench.place(41)
+    assert find_out(bench, in_run=in_run) == [DropReason.COPIES_UNKNOWN]
+    assert degrading(bench, [chain([90, 91])]) == [], "it is told once"
+
+
+def test_where_all_of_it_was_seen_it_makes_none(packer: ArrayPacker) -> None:
+    assert find_out(Bench(packer)) == []
+    cleared = Bench(packer)
+    cleared.place(41)
+    cleared.send([map_event("AllBlocksCleared")])
+    assert find_out(cleared) == []
+    restarted = Bench(packer)
+    restarted.place(41)
+    restarted.restart()
+    assert find_out(restarted) == []
+
+
+def test_behind_a_loss_and_where_repeats_are_forgotten_it_makes_one(packer: ArrayPacker) -> None:
+    lost = Bench(packer)
+    lost.send([chain(CHAIN)])
+    lost.send([chain(CHAIN)], lost=1)
+    assert find_out(lost) == [DropReason.COPIES_UNKNOWN]
+    forgotten = Bench(packer)
+    forgotten.send([chain(CHAIN)])
+    forgotten.send([chain(CHAIN)])
+    for number in range(HIT_REPORT_FRESH):
+        forgotten.send([chain([1000 + 2 * number, 1001 + 2 * number])])
+    assert find_out(forgotten) == [DropReason.COPIES_UNKNOWN]
 
 
 def test_a_lost_batch_may_have_removed_them(packer: ArrayPacker) -> None:

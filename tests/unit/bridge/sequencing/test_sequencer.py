@@ -2,6 +2,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,11 +11,12 @@ from bridge.sequencing.causes import JOINED_LATE, MISSED, RESTARTED
 from bridge.sequencing.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire.drop_reasons import DropReason
-from schemas.arrays import PythonArrayPacker
-from schemas.codec import decode_record_events
+from schemas.arrays import ArrayPacker, PythonArrayPacker
+from schemas.codec import decode_record, decode_record_events
 from schemas.errors import RegistrationConflictError
 from schemas.events import BlockEvent, Removed
 from schemas.identities import Offset, PublisherKey
+from schemas.limits import SEQUENCE_MAX
 from schemas.positions import NO_CURSOR, Cursor
 from schemas.records import (
     EventsRecord,
@@ -23,7 +25,7 @@ from schemas.records import (
     SequencedRecord,
     encode_record,
 )
-from streams.kernel import open_kernel
+from streams.kernel import array_packer, open_kernel
 from streams.table.fold import Fold
 from tests.unit.bridge.messages import frames_of, registration
 
@@ -321,3 +323,21 @@ def test_records_rise_and_say_exactly_what_was_delivered(
     counters = built.counters()[ONE.publisher]
     assert counters.duplicates == len(delivered) - len(once)
     assert counters.lost_batches == len(covered)
+
+
+@pytest.mark.parametrize("packer", [PythonArrayPacker(), array_packer()], ids=["python", "kernel"])
+def test_no_run_goes_beyond_the_largest_number(packer: ArrayPacker) -> None:
+    """A record that says so could not be read again."""
+    sequencer = Sequencer(packer)
+    sequencer.add(ONE, Cursor(1, SEQUENCE_MAX - 3))
+    payload = msgspec.msgpack.encode([1.0, [["BlockRemoved", [7]]], 0])
+    messages = [
+        RawMessage(ONE.publisher, [b"", number.to_bytes(8, "big"), payload], 0.0, 1)
+        for number in range(SEQUENCE_MAX - 2, SEQUENCE_MAX + 9)
+    ]
+    first = sequencer.process(messages[:1], 1.0)
+    for record in [*first, *sequencer.process(messages[1:], 1.0)]:
+        assert decode_record(encode_record(record)) is not None, "it can be read again"
+    assert sequencer.cursor(ONE.publisher).sequence == SEQUENCE_MAX
+    counters = sequencer.counters()[ONE.publisher]
+    assert counters.dropped == {DropReason.SEQUENCE_RANGE: 8}
