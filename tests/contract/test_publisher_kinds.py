@@ -3,7 +3,9 @@ router is answered then. Registered over HTTP, and by Conductor's configuration 
 """
 
 import json
+import re
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,8 +55,13 @@ CASES = [
 ]
 
 
+EVENT_ID = re.compile(rb'(?<="event_id": )\d+')
+
+
 class Sender:
-    """A PUB socket that sends captured messages, each with the number of its turn."""
+    """A PUB socket that sends captured messages, each with the number of its turn; in JSON so have
+    their events.
+    """
 
     def __init__(self) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -62,13 +69,15 @@ class Sender:
         self._socket.bind("tcp://127.0.0.1:0")
         self.endpoint = self._socket.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
         self._sent = 0
+        self._events = count()
 
     def await_subscriber(self) -> None:
         assert self._socket.poll(WAIT_MS), f"nobody has subscribed to {self.endpoint}"
         self._socket.recv()
 
     def send(self, frames: list[bytes]) -> None:
-        numbered = [*frames[:-2], self._sent.to_bytes(8, "big"), frames[-1]]
+        payload = EVENT_ID.sub(lambda _: b"%d" % next(self._events), frames[-1])
+        numbered = [*frames[:-2], self._sent.to_bytes(8, "big"), payload]
         self._socket.send_multipart(numbered)
         self._sent += 1
 
