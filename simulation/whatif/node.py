@@ -1,6 +1,7 @@
 """A node: its tiers, and the events that tell what a request has changed in them."""
 
 from array import array
+from collections import deque
 from collections.abc import Container, Sequence
 from typing import Final, NamedTuple
 
@@ -45,6 +46,7 @@ class Node:
         busy_s: how long it has computed, loaded and fetched.
         requests: how many it was given.
         sequence: of its next batch of events; `told_at`: when it sent the last one.
+        pending: tokens to compute of the requests in flight, as of the last `in_flight`.
     """
 
     def __init__(
@@ -56,6 +58,8 @@ class Node:
         self.requests = 0
         self.sequence = 0
         self.told_at = 0.0
+        self.pending = 0
+        self._booked: deque[tuple[float, int]] = deque()
         self._gpu = gpu
         self._cpu = cpu
         nothing: Container[int] = ()
@@ -63,6 +67,19 @@ class Node:
         self._on_cpu = nothing if cpu is None else cpu.held
         self._has_slower = cpu is not None or pool is not None
         self._in_pool = nothing if pool is None else pool.held
+
+    def book(self, duration_s: float, tokens: int, now: float) -> None:
+        """It is given a request that takes so long, with so many tokens to compute."""
+        self.free_at = max(now, self.free_at) + duration_s
+        self.pending += tokens
+        self._booked.append((self.free_at, tokens))
+
+    def in_flight(self, now: float) -> int:
+        """How many requests it has not ended. Amortized O(1)."""
+        booked = self._booked
+        while booked and booked[0][0] <= now:
+            self.pending -= booked.popleft()[1]
+        return len(booked)
 
     def held(self, chain: Sequence[int]) -> Held:
         """The prefix that it can read without computing. Cost O(blocks held)."""

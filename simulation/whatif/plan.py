@@ -20,6 +20,9 @@ COMPARED: Final = (
     "algorithm-1:fetch=off",
     "algorithm-1",
     "wait-and-work",
+    "blocks",
+    "lmetric",
+    "sticky",
 )
 """Policies of a comparison that names none: every one in the table, `algorithm-1` twice."""
 

@@ -16,6 +16,7 @@ Only prefill is modelled: no decoding, no batching of prompts, and a source is n
 import math
 import sys
 from array import array
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -30,6 +31,8 @@ from simulation.whatif.outcome import NodeOutcome, Outcome, latency_of
 from simulation.whatif.setup import Announce, Leases, Setup
 from simulation.whatif.workload import Workload
 from streams.kernel.interface import InstanceMatch
+from streams.routing.hot_classes import CLASS_BLOCKS, HotClasses
+from streams.routing.inflight import LmetricParameters
 from streams.routing.interface import Candidate, Choice, Request
 from streams.routing.ranking import tie_break
 from streams.routing.table import find_policy, parse_policy
@@ -65,6 +68,8 @@ class Run:
         self._label = label or setup.policy
         name, self._parameters = parse_policy(setup.policy)
         self._policy = find_policy(name)
+        self._classes = HotClasses()
+        self._sees_classes = isinstance(self._parameters, LmetricParameters)
         self._feed = Feed(
             seed=setup.seed, delay_s=setup.index_delay_s, loss=setup.index_loss, kernel=kernel
         )
@@ -136,12 +141,28 @@ class Run:
         """The first choice of the policy that meets the objective."""
         candidates = self._candidates(self._feed.ask(_tokens(chain)), prompt, now)
         tie = tie_break(self._setup.seed, str(number))
-        request = Request(number, prompt, tie)
+        request = self._request(number, chain, prompt, tie, candidates)
         choices = self._policy.rank(request, candidates, self._estimates, self._parameters)
         objective = self._setup.slo_ttft_s
         if objective is None:
             return choices[0]
         return next((one for one in choices if self._estimate(one, prompt) <= objective), None)
+
+    def _request(
+        self,
+        number: int,
+        chain: "array[int]",
+        prompt: int,
+        tie: int,
+        candidates: Sequence[Candidate],
+    ) -> Request:
+        if not self._sees_classes:
+            return Request(number, prompt, tie)
+        first = tuple(chain[:CLASS_BLOCKS])
+        tokens = min(len(first) * self._workload.block_size, prompt)
+        holders = sum(one.cached >= tokens for one in candidates)
+        is_hot = self._classes.note(first, holders, len(candidates))
+        return Request(number, prompt, tie, tokens, is_hot)
 
     def _candidates(self, matches: list[InstanceMatch], prompt: int, now: float) -> list[Candidate]:
         size = self._workload.block_size
@@ -152,7 +173,17 @@ class Run:
                 cached = min(match.longest * size, prompt)
                 on_gpu = min(match.ranks[0].gpu_walk * size, cached)
             wait = node.free_at - now
-            candidates.append(Candidate(node.name, cached, on_gpu, wait if wait > 0.0 else 0.0))
+            requests = node.in_flight(now)
+            candidates.append(
+                Candidate(
+                    node.name,
+                    cached,
+                    on_gpu,
+                    wait if wait > 0.0 else 0.0,
+                    requests=requests,
+                    pending=node.pending,
+                )
+            )
         return candidates
 
     def _estimate(self, choice: Choice, prompt: int) -> float:
@@ -183,8 +214,7 @@ class Run:
             + costs.fetch_s(min(fetched * size, cached))
             + costs.prefill_s(prompt, cached)
         )
-        start = max(now, node.free_at)
-        node.free_at = start + duration
+        node.book(duration, prompt - cached, now)
         return _Served(held, fetched, cached, duration, node.free_at - now)
 
     def _count(self, node: Node, choice: Choice, served: _Served, blocks: int, prompt: int) -> None:

@@ -6,6 +6,8 @@
     load.py        policies that look at load alone, or at nothing
     prefix.py      policies that look at the cached prefix: longest-prefix, weighted
     ttft.py        policies that estimate the time to the first token: algorithm-1, wait-and-work
+    inflight.py    policies that count what is in flight: blocks, lmetric, sticky
+    hot_classes.py which prompts that begin alike come too often: a fold of decisions
     table.py       all of them by name, with their parameters
 
 All are pure functions: no clock, no I/O, no randomness. The same request, candidates and parameters

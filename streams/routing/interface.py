@@ -16,11 +16,15 @@ class Request(NamedTuple):
         prompt_tokens: of the prompt.
         tie: u64 that names the decision; candidates with equal keys are put in an order that
             follows from it (`ranking.ordered`).
+        class_tokens: by so many first ones it is of the class of `HotClasses`; 0 for of none.
+        is_hot: whether that class comes more often than those who hold its beginning can serve.
     """
 
     decision: int
     prompt_tokens: int
     tie: int = 0
+    class_tokens: int = 0
+    is_hot: bool = False
 
 
 class Candidate(NamedTuple):
@@ -31,12 +35,22 @@ class Candidate(NamedTuple):
         cached: tokens of the prompt that it holds as a continuous prefix, on any tier.
         gpu: of these, the first ones, which are on its GPU; the others must be loaded.
         wait_s: seconds until it would begin with this request.
+        disk: of the cached ones, the last, which are on disk; those between are on the CPU tier.
+        requests: that it was given and has not ended.
+        pending: tokens that it has to compute of these, cached ones left out.
+        active: tokens that requests under way hold on its GPU, each block once.
+        shared: of these, the first ones of this prompt.
     """
 
     instance_id: str
     cached: int = 0
     gpu: int = 0
     wait_s: float = 0.0
+    disk: int = 0
+    requests: int = 0
+    pending: int = 0
+    active: int = 0
+    shared: int = 0
 
 
 class Choice(NamedTuple):

@@ -7,6 +7,14 @@ import msgspec
 
 from schemas.errors import ConfigurationError
 from streams.routing.assignments import parse_assignments
+from streams.routing.inflight import (
+    BlocksParameters,
+    LmetricParameters,
+    StickyParameters,
+    blocks,
+    lmetric,
+    sticky,
+)
 from streams.routing.interface import Parameters, Rank
 from streams.routing.load import least_loaded, random, round_robin
 from streams.routing.prefix import (
@@ -56,6 +64,13 @@ POLICIES: Final[Mapping[str, Policy]] = {
     ),
     "wait-and-work": Policy(
         wait_and_work, WaitAndWorkParameters, "lowest wait + (1 + work) * prefill"
+    ),
+    "blocks": Policy(
+        blocks, BlocksParameters, "blocks to compute and to hold: Dynamo's and Conductor's guide's"
+    ),
+    "lmetric": Policy(lmetric, LmetricParameters, "uncached tokens * requests in flight"),
+    "sticky": Policy(
+        sticky, StickyParameters, "keep to who holds most of the prompt, then tokens in flight"
     ),
 }
 

@@ -3,6 +3,7 @@
 import pytest
 
 from streams.routing.costs import Costs
+from streams.routing.hot_classes import HotClasses
 from streams.routing.interface import Candidate, Choice, Request
 from streams.routing.ranking import not_overloaded, tie_break
 from streams.routing.table import POLICIES, PolicyError, find_policy, parse_policy
@@ -182,6 +183,124 @@ class TestWaitAndWork:
         slow = Costs(prefill_tokens_per_s=1000, token_squared_s=0, fetch_tokens_per_s=100)
         (best, _) = rank("wait-and-work:fetch=on", candidates, Request(0, 1000), slow)
         assert (best.candidate.instance_id, best.fetch_from) == ("b", "")
+
+
+class TestBlocks:
+    """The example of Conductor's guide for routers: 64 blocks of 16 tokens."""
+
+    A = Candidate("a", 896, gpu=512, disk=128, pending=512, active=1024, shared=896)
+    B = Candidate("b", 512, gpu=256, pending=0, active=512, shared=512)
+
+    def test_who_holds_less_wins_where_the_other_has_more_to_do(self) -> None:
+        choices = rank("blocks", [self.A, self.B], Request(0, 1024))
+        assert [(choice.candidate.instance_id, choice.key) for choice in choices] == [
+            ("b", 100.0),
+            ("a", 122.0),
+        ]
+
+    def test_what_is_cached_lowers_the_work_of_this_request_alone(self) -> None:
+        busy = Candidate("a", 1024, gpu=1024, pending=160)
+        (choice,) = rank("blocks:gpu=1", [busy], Request(0, 512))
+        assert choice.key == 10.0
+
+    def test_weights(self) -> None:
+        (choice,) = rank("blocks:cpu=0,disk=0,scale=2,block=1", [self.A], Request(0, 1024))
+        assert choice.key == 2 * (512 + 1024 - 512) + 1024 + 1024 - 896
+
+    def test_where_nothing_is_held_for_decoding_only_prefill_counts(self) -> None:
+        choices = rank("blocks:block=1", holding(800, 500), Request(0, 1000))
+        assert [choice.key for choice in choices] == [200.0, 500.0]
+
+
+def in_flight(*cached: int, requests: tuple[int, ...]) -> list[Candidate]:
+    return [
+        one._replace(requests=count) for one, count in zip(holding(*cached), requests, strict=True)
+    ]
+
+
+class TestLmetric:
+    def test_it_is_a_product(self) -> None:
+        choices = rank("lmetric", in_flight(800, 500, 0, requests=(3, 0, 2)), Request(0, 1000))
+        assert [(c.candidate.instance_id, c.key) for c in choices] == [
+            ("b", 500.0),
+            ("a", 800.0),
+            ("c", 3000.0),
+        ]
+
+    def test_a_prompt_that_is_cached_whole_still_goes_by_load(self) -> None:
+        choices = rank("lmetric", in_flight(1000, 1000, requests=(3, 1)), Request(0, 1000))
+        assert [(c.candidate.instance_id, c.key) for c in choices] == [("b", 2.0), ("a", 4.0)]
+
+    def test_those_who_hold_the_beginning_of_a_hot_class_are_left_out(self) -> None:
+        candidates = in_flight(800, 64, 63, requests=(0, 0, 9))
+        hot = Request(0, 1000, class_tokens=64, is_hot=True)
+        assert names(rank("lmetric", candidates, hot)) == "c"
+        assert names(rank("lmetric:guard=off", candidates, hot)) == "abc"
+        assert names(rank("lmetric", candidates, hot._replace(is_hot=False))) == "abc"
+
+    def test_where_all_hold_it_nobody_is(self) -> None:
+        hot = Request(0, 1000, class_tokens=64, is_hot=True)
+        assert names(rank("lmetric", holding(800, 64), hot)) == "ab"
+
+
+class TestHotClasses:
+    def test_a_class_is_hot_after_twice_as_many_alarms_as_it_has_holders(self) -> None:
+        classes = HotClasses()
+        # One of four holds it: above a quarter of the arrivals.
+        assert [classes.note("a", 1, 4) for _ in range(5)] == [False, False, True, True, True]
+        assert classes.note("a", 0, 4) is False, "nobody can be left out"
+        assert [classes.note("a", 2, 4) for _ in range(5)] == [False] * 4 + [True]
+        assert classes.note("a", 4, 4) is False, "all hold it"
+
+    def test_one_that_its_holders_can_serve_is_not(self) -> None:
+        classes = HotClasses()
+        hot = [classes.note(number % 5, 1, 4) for number in range(100)]
+        assert not any(hot[20:]), "a fifth each, of which one of four can take a quarter"
+
+    def test_alarms_count_in_a_row(self) -> None:
+        classes = HotClasses()
+        classes.note("a", 1, 4)
+        classes.note("a", 1, 4)
+        for _ in range(9):
+            classes.note("b", 4, 4)
+        assert classes.note("a", 1, 4) is False
+        for _ in range(3):
+            classes.note("a", 1, 4)
+        assert classes.note("a", 1, 4) is True
+
+    def test_only_the_window_counts_and_is_remembered(self) -> None:
+        classes = HotClasses(window=4)
+        for _ in range(8):
+            classes.note("a", 1, 4)
+        for number in range(4):
+            classes.note(number, 4, 4)
+        assert classes.note("a", 1, 4) is False, "a quarter, and its alarms are forgotten"
+        assert classes.note("a", 1, 4) is False
+        assert len(classes) <= 4
+
+
+class TestSticky:
+    """Who has 80 % of the best is kept to."""
+
+    def test_the_fewest_tokens_in_flight_among_those_who_hold_most(self) -> None:
+        candidates = [
+            Candidate("a", 1000, pending=900),
+            Candidate("b", 800, pending=500),
+            Candidate("c", 799, pending=0),
+        ]
+        assert names(rank("sticky", candidates, Request(0, 2000))) == "ba"
+        assert names(rank("sticky:share=1", candidates, Request(0, 2000))) == "a"
+
+    def test_all_are_looked_at_where_those_would_begin_much_later(self) -> None:
+        kept = [Candidate("a", 1000, 1000, 3.0, pending=24), Candidate("b", 0, 0, 1.0, pending=8)]
+        late = [kept[0], kept[1]._replace(wait_s=0.9)]
+        assert names(rank("sticky", kept, Request(0, 2000))) == "a"
+        assert names(rank("sticky", late, Request(0, 2000))) == "ba"
+        assert names(rank("sticky:max_penalty_s=2.2", late, Request(0, 2000))) == "a"
+
+    def test_where_nobody_holds_anything_it_goes_by_tokens_in_flight(self) -> None:
+        candidates = [Candidate("a", pending=9), Candidate("b", pending=3)]
+        assert names(rank("sticky", candidates, Request(0, 2000))) == "ba"
 
 
 def test_what_is_not_on_the_gpu_must_be_loaded() -> None:
