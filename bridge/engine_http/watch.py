@@ -156,7 +156,7 @@ class EngineWatch:
             return Life.CHANGED
         known = self.known if self.known is not None and self.known[0] == incarnation else None
         has_batches = last.sequence >= 0
-        if is_proven or last.sequence < 0:
+        if is_proven or not has_batches:
             if known is not None and known.mark != process.mark and self._known_link == link:
                 self._is_changed = True
                 return Life.CHANGED

@@ -10,11 +10,10 @@ from typing import Annotated
 import msgspec
 
 from streams.routing.costs import Costs
-from streams.routing.interface import Candidate, Choice, Parameters, Request
+from streams.routing.interface import Candidate, Choice, Parameters, Request, Weight
 from streams.routing.ranking import ordered
 
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
-Weight = Annotated[float, msgspec.Meta(ge=0)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
 
 

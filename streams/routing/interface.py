@@ -1,11 +1,14 @@
 """What a policy is asked, and what it answers."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol
 
 import msgspec
 
 from streams.routing.costs import Costs
+
+Weight = Annotated[float, msgspec.Meta(ge=0)]
+"""Of a term, as a parameter."""
 
 
 class Request(NamedTuple):

@@ -6,10 +6,9 @@ from typing import Annotated
 import msgspec
 
 from streams.routing.costs import UNLIMITED, Costs
-from streams.routing.interface import Candidate, Choice, Parameters, Request
+from streams.routing.interface import Candidate, Choice, Parameters, Request, Weight
 from streams.routing.ranking import not_overloaded, ordered
 
-Weight = Annotated[float, msgspec.Meta(ge=0)]
 Duration = Annotated[float, msgspec.Meta(gt=0)]
 
 

@@ -7,14 +7,12 @@ from typing import Annotated, Final
 import msgspec
 
 from streams.routing.costs import Costs
-from streams.routing.interface import Candidate, Choice, Parameters, Request
+from streams.routing.interface import Candidate, Choice, Parameters, Request, Weight
 from streams.routing.ranking import ordered
 
 Ratio = Annotated[float, msgspec.Meta(ge=1)]
 _CACHED: Final = attrgetter("cached")
 _KEY: Final = attrgetter("key")
-
-Weight = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class Algorithm1Parameters(Parameters, frozen=True):
