@@ -17,6 +17,7 @@ import xxhash
 from replay.traces.request import TraceRequest
 from simulation.whatif.setup import Leases, Setup
 from streams.routing.costs import Costs
+from streams.routing.inflight import BlocksParameters, LmetricParameters, StickyParameters
 from streams.routing.prefix import LongestPrefixParameters, WeightedParameters
 from streams.routing.table import parse_policy
 from streams.routing.ttft import Algorithm1Parameters, WaitAndWorkParameters
@@ -159,6 +160,11 @@ class NaiveNode:
         self.free_at = 0.0
         self.busy = 0.0
         self.requests = 0
+        self.given: list[tuple[float, int]] = []  # when each ends, tokens that it computes
+
+    def in_flight(self, now: float) -> list[int]:
+        """Tokens to compute of each request that has not ended."""
+        return [tokens for end, tokens in self.given if end > now]
 
     def has(self, block: Block) -> str:
         if self.gpu is not None and block in self.gpu.used:
@@ -187,6 +193,42 @@ def prefill(costs: Costs, prompt: int, cached: int) -> float:
     )
 
 
+class Asked(NamedTuple):
+    """What is known when a request is routed; lists have one element for each node."""
+
+    prompt: int
+    head: int
+    cached: list[int]
+    on_gpu: list[int]
+    waits: list[float]
+    work: list[list[int]]
+
+
+def counted(
+    parameters: BlocksParameters | LmetricParameters | StickyParameters,
+    at: int,
+    asked: Asked,
+    hot: bool,
+) -> float | None:
+    """The key of a node by what is in flight; None where it is left out."""
+    prompt, head, cached, on_gpu, waits, work = asked
+    if isinstance(parameters, BlocksParameters):
+        saved = on_gpu[at] * parameters.gpu + (cached[at] - on_gpu[at]) * parameters.cpu
+        alone = sum(work[at]) + max(prompt - saved, 0.0)
+        # Nothing is decoded here, so what would be held is the prompt alone.
+        return (parameters.scale * alone + prompt) / parameters.block
+    if isinstance(parameters, LmetricParameters):
+        if parameters.guard and hot and cached[at] >= head and min(cached) < head:
+            return None
+        return float(max(prompt - cached[at], 1) * (len(work[at]) + 1))
+    most = max(cached)
+    keeps = [n for n, one in enumerate(cached) if most and one >= parameters.share * most]
+    first = min((waits[n] for n in keeps), default=math.inf)
+    if at not in keeps and first - min(waits) <= parameters.max_penalty_s:
+        return None
+    return float(sum(work[at]))
+
+
 class NaiveRun:
     """`outcome` has what `simulation.whatif.outcome.Outcome` has under the same names."""
 
@@ -211,6 +253,7 @@ class NaiveRun:
         self.waiting: list[tuple[float, int, str, list[Event]]] = []
         self.sent = 0
         self.told: dict[str, float] = {}
+        self.classes: list[tuple[Block, bool]] = []  # of each request, and whether it was alarming
         self.random = random.Random(setup.seed)
         self.total: dict[str, int] = {}
         self.ttfts: list[float] = []
@@ -234,7 +277,8 @@ class NaiveRun:
         cached = [min(longest * self.size, prompt) for longest, _ in matches]
         on_gpu = [min(gpu * self.size, cached[at]) for at, (_, gpu) in enumerate(matches)]
         waits = [max(node.free_at - now, 0.0) for node in self.nodes]
-        ranked = self.rank(number, prompt, cached, on_gpu, waits)
+        work = [node.in_flight(now) for node in self.nodes]
+        ranked = self.rank(number, prompt, cached, on_gpu, waits, work, chain)
         if setup.slo_ttft_s is not None:
             ranked = [
                 one
@@ -280,6 +324,7 @@ class NaiveRun:
             + prefill(costs, prompt, got)
         )
         node.free_at = max(now, node.free_at) + duration
+        node.given.append((node.free_at, prompt - got))
         node.busy += duration
         node.requests += 1
         self.ttfts.append(node.free_at - now)
@@ -335,10 +380,16 @@ class NaiveRun:
         cached: list[int],
         on_gpu: list[int],
         waits: list[float],
+        work: list[list[int]],
+        chain: list[Block],
     ) -> list[Ranked]:
         name, parameters = parse_policy(self.setup.policy)
         costs, count = self.setup.costs, len(self.nodes)
         best = max(range(count), key=lambda at: cached[at])
+        head = chain[min(len(chain), 4) - 1] if chain else ()
+        head_tokens = min(len(head) * self.size, prompt)
+        hot = isinstance(parameters, LmetricParameters) and self.is_hot(head, cached, head_tokens)
+        asked = Asked(prompt, head_tokens, cached, on_gpu, waits, work)
         ranked = []
         for at in range(count):
             load = (cached[at] - on_gpu[at]) / self.slower
@@ -368,17 +419,35 @@ class NaiveRun:
                     there = there._replace(key=there.key + parameters.work * rest)
                     if parameters.fetch and cached[best] > cached[at] and there.key < here.key:
                         here = there
-                case _ if name == "round-robin":
-                    here = here._replace(key=(at - number) % count)
-                case _ if name == "random":
-                    here = here._replace(key=0.0)
-                case _ if name == "least-loaded":
-                    here = here._replace(key=waits[at])
-                case _:
-                    raise AssertionError(f"Expected a policy that is written out here: {name}")
+                case BlocksParameters() | LmetricParameters() | StickyParameters():
+                    key = counted(parameters, at, asked, hot)
+                    if key is None:
+                        continue
+                    here = here._replace(key=key)
+                case _:  # a policy that is not written out here fails
+                    turn = float((at - number) % count)
+                    plain = {"round-robin": turn, "random": 0.0, "least-loaded": waits[at]}
+                    here = here._replace(key=plain[name])
             ranked.append(here)
         tie = hash_of(self.setup.seed, str(number))
         return sorted(ranked, key=lambda one: (one.key, hash_of(tie, self.nodes[one.node].name)))
+
+    def is_hot(self, head: Block, cached: list[int], tokens: int) -> bool:
+        """Of the last requests that begin so, more than twice as many as hold it, in a row, had a
+        share of all that those could not take."""
+        holders = sum(1 for one in cached if one >= tokens)
+        others = len(cached) - holders
+        last = [one for one, _ in self.classes[-999:]] + [head]
+        own = last.count(head)
+        alarming = 0 < holders < len(cached) and own * others > (len(last) - own) * holders
+        self.classes.append((head, alarming))
+        row = 0
+        for one, alarm in reversed(self.classes):
+            if one == head:
+                if not alarm:
+                    break
+                row += 1
+        return row > 2 * holders
 
 
 def runs_of(chain: list[Block], stored: list[Block], tier: str) -> list[Event]:

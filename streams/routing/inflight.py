@@ -46,7 +46,7 @@ def blocks(
         slower = one.cached - one.gpu - one.disk
         credit = one.gpu * parameters.gpu + slower * parameters.cpu + one.disk * parameters.disk
         prefill = one.pending + max(total - credit, 0.0)
-        active = one.active + total - one.shared if one.active else 0
+        active = one.active + total - one.shared
         key = (parameters.scale * prefill + active) / size
         choices.append(Choice(key, one, one.cached, queue_s=one.wait_s))
     return ordered(request, choices)

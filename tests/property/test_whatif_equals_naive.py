@@ -23,6 +23,9 @@ SPECS = (
     "wait-and-work:fetch=on",
     "longest-prefix:overload_s=0.2",
     "weighted:alpha=0.3,beta=2,full_load_s=1,overload_s=0.5",
+    "blocks:cpu=0,scale=3",
+    "lmetric:guard=off",
+    "sticky:share=0.3,max_penalty_s=0.1",
 )
 SEEDS = range(24)
 

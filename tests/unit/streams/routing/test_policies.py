@@ -201,15 +201,18 @@ class TestBlocks:
     def test_what_is_cached_lowers_the_work_of_this_request_alone(self) -> None:
         busy = Candidate("a", 1024, gpu=1024, pending=160)
         (choice,) = rank("blocks:gpu=1", [busy], Request(0, 512))
-        assert choice.key == 10.0
+        assert choice.key == 160 / 16 + 512 / 16  # and the prompt is held afterwards
 
     def test_weights(self) -> None:
         (choice,) = rank("blocks:cpu=0,disk=0,scale=2,block=1", [self.A], Request(0, 1024))
         assert choice.key == 2 * (512 + 1024 - 512) + 1024 + 1024 - 896
 
-    def test_where_nothing_is_held_for_decoding_only_prefill_counts(self) -> None:
-        choices = rank("blocks:block=1", holding(800, 500), Request(0, 1000))
-        assert [choice.key for choice in choices] == [200.0, 500.0]
+    def test_the_prompt_is_held_by_whoever_gets_it(self) -> None:
+        idle = Candidate("idle")
+        decoding = Candidate("decoding", cached=400, gpu=400, active=700, shared=400)
+        choices = rank("blocks:block=1", [idle, decoding], Request(0, 1000))
+        keys = {choice.candidate.instance_id: choice.key for choice in choices}
+        assert keys == {"idle": 1000 + 1000, "decoding": 600 + 700 + 600}
 
 
 def in_flight(*cached: int, requests: tuple[int, ...]) -> list[Candidate]:
