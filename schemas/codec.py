@@ -42,6 +42,7 @@ from schemas.records import (
     RegisteredRecord,
 )
 from schemas.registration import Registration
+from schemas.routing_records import ROUTING_VERSION, RoutingRecord
 from schemas.topics import CursorNote
 
 UNUSABLE: Final = (ValueError, TypeError, OverflowError, RecursionError, struct_error)
@@ -66,6 +67,7 @@ _record: msgspec.msgpack.Decoder[LogRecord] = msgspec.msgpack.Decoder(LogRecord)
 _version = msgspec.msgpack.Decoder(_Version)
 _answers_record = msgspec.msgpack.Decoder(AnswersRecord)
 _answers: msgspec.msgpack.Decoder[list[GivenAnswer]] = msgspec.msgpack.Decoder(list[GivenAnswer])
+_routing: msgspec.msgpack.Decoder[RoutingRecord] = msgspec.msgpack.Decoder(RoutingRecord)
 _publisher = msgspec.msgpack.Decoder(PublisherKey)
 _context = msgspec.msgpack.Decoder(ModelContext)
 _segment = msgspec.msgpack.Decoder(SegmentKey)
@@ -129,6 +131,25 @@ def decode_answers(encoded: bytes) -> tuple[AnswersRecord, list[GivenAnswer]]:
             raise RecordFormatError(detail=detail_of(error)) from error
         raise RecordVersionError(version=version, supported=ANSWERS_VERSION) from error
     raise RecordVersionError(version=record.version, supported=ANSWERS_VERSION)
+
+
+def decode_routing(encoded: bytes) -> RoutingRecord:
+    """The inverse of `schemas.routing_records.encode_routing`. Cost O(bytes).
+
+    Raises:
+        RecordVersionError: written by a newer Reprise.
+        RecordFormatError: not such a record.
+    """
+    try:
+        record = _routing.decode(encoded)
+    except UNUSABLE as error:
+        version = _version_of(encoded)
+        if version is None or version <= ROUTING_VERSION:
+            raise RecordFormatError(detail=detail_of(error)) from error
+        raise RecordVersionError(version=version, supported=ROUTING_VERSION) from error
+    if record.version > ROUTING_VERSION:
+        raise RecordVersionError(version=record.version, supported=ROUTING_VERSION)
+    return record
 
 
 def decode_record(encoded: bytes) -> Record:

@@ -25,6 +25,7 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     Attributes:
         load_tokens_per_s: from the CPU tier to the GPU; 2.6 us for each token of 320 KiB.
+        disk_tokens_per_s: from a disk to the CPU tier, 5 GB/s; from there it is loaded, too.
         fetch_tokens_per_s: from another instance; only the receiver waits for it.
         pool_tokens_per_s: from a pool that all instances share.
     """
@@ -35,6 +36,7 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     load_tokens_per_s: Speed = 384_615.0
     fetch_tokens_per_s: Speed = 60_000.0
     pool_tokens_per_s: Speed = 60_000.0
+    disk_tokens_per_s: Speed = 15_259.0
 
     def prefill_s(self, prompt: int, cached: int) -> float:
         """Seconds to compute a prompt of which so many tokens are cached."""
@@ -44,9 +46,10 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             + self.token_squared_s * (prompt * prompt - cached * cached)
         )
 
-    def load_s(self, tokens: int) -> float:
-        """Seconds to load so many tokens from the CPU tier."""
-        return tokens / self.load_tokens_per_s
+    def load_s(self, tokens: int, on_disk: int = 0) -> float:
+        """Seconds to load so many tokens from slower tiers, of which so many are on disk."""
+        seconds = tokens / self.load_tokens_per_s
+        return seconds + on_disk / self.disk_tokens_per_s if on_disk else seconds
 
     def fetch_s(self, tokens: int) -> float:
         """Seconds to fetch so many tokens from another instance."""

@@ -43,6 +43,8 @@ class Candidate(NamedTuple):
         pending: tokens that it has to compute of these, cached ones left out.
         active: tokens that requests under way hold on its GPU, each block once.
         shared: of these, the first ones of this prompt.
+        costs: what things take there; None: what the policy is given for all.
+        dp_rank: of the instance; each rank is a candidate of its own.
     """
 
     instance_id: str
@@ -54,6 +56,8 @@ class Candidate(NamedTuple):
     pending: int = 0
     active: int = 0
     shared: int = 0
+    costs: Costs | None = None
+    dp_rank: int = 0
 
 
 class Choice(NamedTuple):

@@ -14,11 +14,12 @@ _DECISION: Final = struct.Struct("<Q")
 _KEY: Final = attrgetter("key")
 
 
-def tie_break(tie: int, instance_id: str) -> int:
-    """Where an instance stands among equals, u64. Other for each decision, so that equals take
+def tie_break(tie: int, instance_id: str, dp_rank: int = 0) -> int:
+    """Where a candidate stands among equals, u64. Other for each decision, so that equals take
     turns, and the same wherever it is computed.
     """
-    return xxhash.xxh3_64_intdigest(_DECISION.pack(tie) + instance_id.encode())
+    name = f"{instance_id}\0{dp_rank}" if dp_rank else instance_id
+    return xxhash.xxh3_64_intdigest(_DECISION.pack(tie) + name.encode())
 
 
 def ordered(request: Request, choices: list[Choice]) -> list[Choice]:
@@ -26,7 +27,10 @@ def ordered(request: Request, choices: list[Choice]) -> list[Choice]:
     choices.sort(key=_KEY)
     if any(one.key == next_one.key for one, next_one in pairwise(choices)):
         choices.sort(
-            key=lambda choice: (choice.key, tie_break(request.tie, choice.candidate.instance_id))
+            key=lambda choice: (
+                choice.key,
+                tie_break(request.tie, choice.candidate.instance_id, choice.candidate.dp_rank),
+            )
         )
     return choices
 

@@ -82,14 +82,16 @@ def wait_and_work(
 
 
 def _computing(one: Candidate, total: int, costs: Costs) -> Choice:
-    load = costs.load_s(one.cached - one.gpu)
+    costs = one.costs or costs
+    load = costs.load_s(one.cached - one.gpu, one.disk)
     prefill = costs.prefill_s(total, one.cached)
     key = one.wait_s + load + prefill
     return Choice(key, one, one.cached, "", one.wait_s, load, 0.0, prefill)
 
 
 def _fetching(one: Candidate, best: Candidate, total: int, costs: Costs) -> Choice:
-    load = costs.load_s(one.cached - one.gpu)
+    costs = one.costs or costs
+    load = costs.load_s(one.cached - one.gpu, one.disk)
     transfer = costs.fetch_s(best.cached - one.cached)
     prefill = costs.prefill_s(total, best.cached)
     key = transfer + one.wait_s + load + prefill
