@@ -24,7 +24,8 @@ from query_api.http.metrics import HttpMetrics
 from query_api.http.origins import check_origin
 from query_api.http.past import past_routes
 from query_api.http.plain_listener import PlainAnswers, plain_answers
-from query_api.http.query_endpoint import CLIENT_GONE, HotRoutes
+from query_api.http.post_endpoint import CLIENT_GONE
+from query_api.http.query_endpoint import HotRoutes
 from query_api.http.requests.bodies import Bodies
 from query_api.http.routes import metrics_route, query_routes, registration_routes, view_routes
 from query_api.http.wire import Headers, Wire, encode, encode_error, reply_wire
