@@ -13,6 +13,7 @@ import msgspec
 from bridge.lmcache.settings import LmcacheSettings
 from bridge.memory.watch import MemorySettings
 from query_api.http.wire import Wire
+from query_api.routing.router import RouterSettings
 from schemas import limits
 from schemas.errors import ConfigurationError
 
@@ -42,6 +43,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         only_exact: whether queries leave out instances that are not `exact`.
         lmcache: serves LMCache's workers as their controller; None: it does not.
         memory: where segments of memory are; None for nowhere.
+        routing: what decisions go by where a request does not say otherwise.
     """
 
     host: str = DEFAULT_HOST
@@ -60,6 +62,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     only_exact: bool = False
     lmcache: LmcacheSettings | None = None
     memory: MemorySettings | None = None
+    routing: RouterSettings = RouterSettings()
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError where a value cannot be used."""

@@ -471,16 +471,39 @@ LOG_READ_RECORDS_MAX: Final = 4096  # of the events topic, given to one that rea
 EXPLAINED_CHANGES_MAX: Final = 16  # of one block; each takes a fold of one flush
 HISTORY_FOLDS_KEPT: Final = 2  # of the last answers: each may take the memory of its scope
 
+# logs beside that of the events: of answers, and of routing.
+WINDOW_LOG_S: Final = 0.05  # of what comes, written at once; what a kill may cost
+WINDOW_LOG_SYNC_S: Final = 1.0  # what a power cut may cost
+WINDOW_LOG_RETRY_S: Final = 10.0  # after it could not be written; what comes meanwhile is dropped
+
 # audit: the log of answers.
 AUDIT_QUEUE_BYTES: Final = 16 * MIB  # of answers not written yet: reprise_audit_dropped_total
 AUDIT_RECORD_BYTES: Final = 256 * KIB  # of answers in one record, and the last of them
-AUDIT_WINDOW_S: Final = 0.05  # of answers, written as one record or a few; what a kill may cost
-AUDIT_SYNC_S: Final = 1.0  # what a power cut may cost of it
-AUDIT_RETRY_S: Final = 10.0  # after it could not be written; what is given meanwhile is dropped
 AUDIT_BYTES: Final = 4 * GIB  # the oldest goes first; an answer of 4,096 tokens has 2 KiB of hashes
 AUDIT_FILES_BYTES: Final = 5 * GIB  # on the disk: what was dropped goes a file at a time
 AUDIT_SHOWN_MAX: Final = 100  # answers that disagree and are named; all are counted
 AUDIT_LEAVE_S: Final = 2.0  # for Kafka to take what is left when a replica stops
+
+# routing: what is under way where. It is a fold, so these bounds are the same for every reader.
+BOOKINGS_MAX: Final = 65_536  # some 300 bytes each: reprise_routing_dropped_total{reason="no_room"}
+BOOKING_EXPIRY_S: Final = 300.0  # without a report: reprise_routing_expired_total
+BOOKING_ESTIMATES: Final = 10.0  # or so many times what it was expected to take, if that is longer
+ROUTING_BYTES: Final = 2 * GIB  # of the embedded routing log; the oldest goes first
+ROUTING_CHECKPOINT_S: Final = (
+    10.0  # how often what was folded of it is kept; the rest is read again
+)
+RECORD_STEP_S: Final = 60.0  # that one record advances the clock of a fold: others' may be wrong
+EARLY_OUTCOMES_MAX: Final = 4096  # decisions that are reported of before the log has them
+EARLY_OUTCOME_S: Final = 60.0  # for such a decision to come: reason="unknown_decision"
+ROUTING_RUNS_MAX: Final = 1024  # services whose last decision is remembered; some 100 bytes each
+LOAD_TARGETS_MAX: Final = 4 * PUBLISHERS_MAX  # with a load sample; the oldest goes
+LOAD_SAMPLE_S: Final = 60.0  # an older sample says nothing any more
+LOAD_FUTURE_S: Final = 5.0  # a clock may run ahead by so much: reason="in_the_future"
+CANDIDATES_MAX: Final = 4096  # of one request: status="400"
+QUEUE_WAIT_MAX_S: Final = 30.0  # a candidate that would begin later is left out: `queue_full`
+QUEUE_WAITING_MAX: Final = 1024  # or one with more requests that wait
+KV_USAGE_MAX: Final = 0.95  # of a candidate's KV cache; above it is left out: `memory`
+RETRY_AFTER_MAX_S: Final = 60  # what a refused client is told at the most
 
 # ====================================================================================== query_api
 
@@ -507,6 +530,15 @@ QUERY_TOKENS_MAX: Final = 4 * MIB  # status="413"
 AS_OF_CHARS_MAX: Final = 32_768  # of a position: some 20 for each partition
 URL_PARAMETERS_MAX: Final = 16  # of a query: status="400"
 QUERY_COUNTS_MAX: Final = 1024  # queries that are not in the histograms yet: memory
+
+# routing: decisions.
+TARGETS_KEPT_S: Final = 0.25  # after this it is looked again who is registered, and how it is
+ROUTE_REPEAT_S: Final = 60.0  # a request id that comes again within this gets the same answer
+ROUTE_ANSWERS_MAX: Final = 16_384  # kept for that, about 1 KiB each; the oldest goes
+ROUTE_POLICIES_MAX: Final = 256  # with their parameters, kept as they were read
+ROUTING_QUEUE_ITEMS: Final = 65_536  # decisions, reports and samples that are not written yet:
+# reprise_routing_dropped_total{reason="queue_full"}
+FEEDBACK_MAX: Final = 1024  # reports or samples of one request: status="400"
 
 # replica: `stale` where the table is behind its log by more than either, or cannot reach it.
 STALE_RECORDS: Final = 100_000  # table rows and source records together

@@ -32,13 +32,13 @@ from schemas.errors import ConfigurationError
 from schemas.limits import (
     AUDIT_LEAVE_S,
     AUDIT_QUEUE_BYTES,
-    AUDIT_WINDOW_S,
     CLIENT_LEAVE_S,
     KAFKA_ATTEMPT_MS,
     KAFKA_RETRY_FIRST_S,
     KAFKA_RETRY_MAX_S,
     MIB,
     RECORD_SEND_BYTES_MAX,
+    WINDOW_LOG_S,
 )
 from schemas.topics import encode_run
 from streams.kernel.interface import AuditQueue
@@ -131,7 +131,7 @@ class AnswersWriter:
                 await self.write()
                 self._conditions.clear(Part.AUDIT)
                 backoff.reset()
-                await asyncio.sleep(AUDIT_WINDOW_S)
+                await asyncio.sleep(WINDOW_LOG_S)
                 continue
             except ConfigurationError as error:
                 self._note("refused", str(error))

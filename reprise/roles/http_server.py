@@ -206,6 +206,7 @@ def serve(
             history=service.history,
             audit=service.audit_queue,
             workers=service if settings.lmcache is not None else None,
+            router=service.router,
         ),
         service,
         when_serving=when_serving,

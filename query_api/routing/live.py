@@ -1,0 +1,157 @@
+"""What is under way, as far as this service knows it.
+
+Its own decisions and reports count at once, those of others as soon as the routing log has brought
+them; what comes back of its own changes nothing. So a decision sees all that this service has
+decided before, and what others decided some milliseconds ago.
+
+Any thread may call it.
+"""
+
+import threading
+from collections.abc import Iterable
+from enum import Enum
+from typing import NamedTuple
+
+from schemas.routing_records import (
+    Decision,
+    DecisionsRecord,
+    LoadRecord,
+    LoadSample,
+    Outcome,
+    OutcomesRecord,
+    RoutingRecord,
+    Target,
+)
+from streams.routing.bookings import Bookings, DecisionKey, Load
+from streams.routing.fold import RoutingFold
+from streams.routing.samples import Samples
+
+
+class Report(Enum):
+    """What a report is to this service."""
+
+    NEW = "new"
+    REPEATED = "repeated"
+    EARLY = "early"
+    """Of a decision that the log has yet to bring."""
+
+
+class Carried(NamedTuple):
+    """What a target carries.
+
+    Attributes:
+        booked: by decisions.
+        wait_s: until it would begin: of what is booked, and of what the sample says.
+        sample: by its own or another client's word, or None.
+    """
+
+    booked: Load
+    wait_s: float
+    sample: LoadSample | None
+
+
+class LiveLoad:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._bookings = Bookings()
+        self._samples = Samples()
+
+    def begin(self, fold: RoutingFold) -> None:
+        """Starts from what the log said up to now; before anything else is called."""
+        with self._lock:
+            self._bookings.restore(fold.bookings.state())
+            self._samples.restore(fold.samples.all())
+
+    def book(self, run: int, decision: Decision) -> None:
+        """A decision of this service."""
+        with self._lock:
+            self._bookings.advance(decision.time)
+            self._bookings.book(run, decision)
+
+    def report(self, run: int, outcome: Outcome) -> Report:
+        """A report to this service."""
+        with self._lock:
+            bookings = self._bookings
+            bookings.advance(outcome.time)
+            early = not bookings.has_seen(run, outcome.number)
+            if bookings.report(run, outcome):
+                return Report.NEW
+            return Report.EARLY if early else Report.REPEATED
+
+    def note(self, samples: Iterable[LoadSample]) -> None:
+        """What targets carry."""
+        with self._lock:
+            for sample in samples:
+                self._samples.note(sample)
+
+    def follow(self, record: RoutingRecord, now: float) -> None:
+        """What the log has brought, of this service or of others; it is `now` here."""
+        with self._lock:
+            self._bookings.advance(min(record.time, now))
+            match record:
+                case DecisionsRecord():
+                    for decision in record.decisions:
+                        self._bookings.book(record.run, decision)
+                case OutcomesRecord():
+                    for outcome in record.outcomes:
+                        self._bookings.report(record.run, outcome)
+                case LoadRecord():
+                    for sample in record.samples:
+                        self._samples.note(sample)
+
+    def named(self, request_id: str) -> DecisionKey | None:
+        """The decision of a request that is under way."""
+        with self._lock:
+            return self._bookings.named(request_id)
+
+    def knows_run(self, run: int) -> bool:
+        """Whether a decision of that run was ever seen."""
+        with self._lock:
+            return self._bookings.knows_run(run)
+
+    def carried(
+        self,
+        targets: Iterable[Target],
+        now: float,
+        mean_work_s: float,
+        said: dict[Target, LoadSample],
+    ) -> list[Carried]:
+        """What each target carries. Cost O(targets).
+
+        Args:
+            targets: that are asked about.
+            now: Unix seconds.
+            mean_work_s: of a request, for those that wait by a sample's word.
+            said: samples that count in place of what is known.
+        """
+        with self._lock:
+            self._bookings.advance(now)
+            return [self._carried(target, now, mean_work_s, said.get(target)) for target in targets]
+
+    def _carried(
+        self, target: Target, now: float, mean_work_s: float, said: LoadSample | None
+    ) -> Carried:
+        booked = self._bookings.load(target, now)
+        sample = said or self._samples.newest(target, now)
+        wait = booked.wait_s
+        if sample is not None and sample.waiting:
+            # Of what waited then, less what has passed, and what was booked since.
+            waited = sample.waiting * mean_work_s - (now - sample.observed_at)
+            since = self._bookings.booked_since(target, sample.observed_at)
+            wait = max(wait, waited + since)
+        return Carried(booked, wait, sample)
+
+    def counts(self) -> dict[str, int]:
+        """For metrics."""
+        with self._lock:
+            bookings = self._bookings
+            return {
+                "under_way": len(bookings),
+                "expired": bookings.expired,
+                "overflowed": bookings.overflowed,
+                "repeated": bookings.repeated,
+                "unknown": bookings.unknown,
+                "samples": len(self._samples),
+            }
