@@ -97,7 +97,7 @@ class CostModel(NamedTuple):
     disk_tokens_per_s: float
 
 
-class CandidateRecord(msgspec.Struct, frozen=True, array_like=True):
+class CandidateRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A candidate as the policy saw it, and what it made of it.
 
     Attributes:
@@ -165,7 +165,7 @@ class DecidedScope(NamedTuple):
     additional_salt: Text
 
 
-class Decision(msgspec.Struct, frozen=True, array_like=True):
+class Decision(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One answer of `POST /route` that was to be kept to.
 
     Attributes:

@@ -10,7 +10,7 @@ Any thread may call it.
 import threading
 from collections.abc import Iterable
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from schemas.routing_records import (
     Decision,
@@ -22,7 +22,7 @@ from schemas.routing_records import (
     RoutingRecord,
     Target,
 )
-from streams.routing.bookings import Bookings, DecisionKey, Load
+from streams.routing.bookings import NO_LOAD, Bookings, DecisionKey
 from streams.routing.fold import RoutingFold
 from streams.routing.samples import Samples
 
@@ -40,14 +40,19 @@ class Carried(NamedTuple):
     """What a target carries.
 
     Attributes:
-        booked: by decisions.
-        wait_s: until it would begin: of what is booked, and of what the sample says.
+        wait_s: until it would begin: of what is booked, and of what its sample says.
+        requests, pending, active: see `streams.routing.bookings.Load`.
         sample: by its own or another client's word, or None.
     """
 
-    booked: Load
     wait_s: float
+    requests: int
+    pending: int
+    active: int
     sample: LoadSample | None
+
+
+NOTHING: Final = Carried(0.0, 0, 0, 0, None)
 
 
 class LiveLoad:
@@ -128,20 +133,22 @@ class LiveLoad:
         """
         with self._lock:
             self._bookings.advance(now)
-            return [self._carried(target, now, mean_work_s, said.get(target)) for target in targets]
+            return [self._carried(target, now, mean_work_s, said) for target in targets]
 
     def _carried(
-        self, target: Target, now: float, mean_work_s: float, said: LoadSample | None
+        self, target: Target, now: float, mean_work_s: float, said: dict[Target, LoadSample]
     ) -> Carried:
         booked = self._bookings.load(target, now)
-        sample = said or self._samples.newest(target, now)
-        wait = booked.wait_s
+        sample = said.get(target) or self._samples.newest(target, now)
+        if booked is NO_LOAD and sample is None:
+            return NOTHING
+        wait, requests, pending, active, _, _ = booked
         if sample is not None and sample.waiting:
             # Of what waited then, less what has passed, and what was booked since.
             waited = sample.waiting * mean_work_s - (now - sample.observed_at)
             since = self._bookings.booked_since(target, sample.observed_at)
             wait = max(wait, waited + since)
-        return Carried(booked, wait, sample)
+        return Carried(wait, requests, pending, active, sample)
 
     def counts(self) -> dict[str, int]:
         """For metrics."""

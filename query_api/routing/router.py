@@ -14,7 +14,14 @@ from query_api.routing.folded import FoldedRouting
 from query_api.routing.interface import Offered, PostedLoad, Routed, RouteRequest
 from query_api.routing.live import Carried, LiveLoad, Report
 from query_api.routing.queue import RoutingQueue
-from query_api.routing.targets import UNKNOWN, KnownTarget, RankKey, Targets
+from query_api.routing.targets import (
+    UNKNOWN,
+    KnownTarget,
+    RankKey,
+    Roster,
+    Targets,
+    roster_of,
+)
 from schemas.answer_states import AnswerState
 from schemas.limits import (
     LOAD_FUTURE_S,
@@ -38,8 +45,8 @@ from schemas.routing_records import (
 )
 from streams.kernel.interface import InstanceMatch
 from streams.routing.costs import Costs
-from streams.routing.decide import Asked, Decided, Found, Rules, decide
-from streams.routing.interface import Parameters, Rank, Request
+from streams.routing.decide import Asked, Decided, Rules, decide
+from streams.routing.interface import Candidate, Parameters, Rank, Request
 from streams.routing.table import find_policy, parse_policy
 
 DEFAULT_POLICY: Final = "wait-and-work"
@@ -90,7 +97,7 @@ class Taken(NamedTuple):
 
 
 class _Candidates(NamedTuple):
-    found: list[Found]
+    found: list[Candidate]
     endpoints: tuple[str, ...]
     carried: list[Carried]
 
@@ -181,6 +188,7 @@ class Router:
         decided = decide(
             Asked(request, rank, parameters, asked.ttft_slo_s, self._settings.rules),
             candidates.found,
+            self._settings.costs,
         )
         decision = self._decision(asked, text, request, decided, now)
         age = None
@@ -242,53 +250,33 @@ class Router:
 
     def _candidates(self, asked: RouteRequest, now: float) -> _Candidates:
         tenant = asked.scope.tenant_id
-        known = self._targets.of_model(tenant, asked.scope.model_name)
+        roster = self._targets.of_model(tenant, asked.scope.model_name)
         by_instance = {match.instance_id: match for match in asked.matches}
-        offered = self._offered(asked, known, by_instance)
-        keys = sorted(offered)
-        targets = [Target(tenant, *key) for key in keys]
+        offered: dict[RankKey, Offered] = {}
+        if asked.candidates is not None or not by_instance.keys() <= roster.ranks.keys():
+            roster, offered = _offered(asked, roster, by_instance)
         said = {}
-        for key, target in zip(keys, targets, strict=True):
-            one = offered[key]
-            if one is not None and one.load is not None:
+        for key, one in offered.items():
+            if one.load is not None:
+                target = Target(tenant, *key)
                 said[target] = sample_of(target, one.load, LoadSource.REQUEST, now)
-        costs = self._settings.costs
-        mean_work = costs.prefill_s(MEAN_PROMPT_TOKENS, 0)
-        carried = self.live.carried(targets, now, mean_work, said)
+        mean_work = self._settings.costs.prefill_s(MEAN_PROMPT_TOKENS, 0)
+        carried = self.live.carried(roster.targets, now, mean_work, said)
         if said:
             self.live.note(said.values())
         roles = _ROLES[asked.phase]
         found, endpoints = [], []
-        for key, load in zip(keys, carried, strict=True):
-            registered, one = known.get(key, UNKNOWN), offered[key]
-            role = (one and one.role) or registered.role
-            endpoints.append((one and one.endpoint) or registered.endpoint)
+        known = roster.known
+        for key, load in zip(roster.keys, carried, strict=True):
+            registered = known[key]
+            role, endpoint = registered.role, registered.endpoint
+            offer = offered.get(key)
+            if offer is not None:
+                role, endpoint = offer.role or role, offer.endpoint or endpoint
+            endpoints.append(endpoint)
             match = by_instance.get(key[0])
-            found.append(_found(key, match, load, registered, role in roles, costs))
+            found.append(_candidate(key, match, load, registered, role in roles))
         return _Candidates(found, tuple(endpoints), carried)
-
-    def _offered(
-        self,
-        asked: RouteRequest,
-        known: Mapping[RankKey, KnownTarget],
-        by_instance: dict[str, InstanceMatch],
-    ) -> dict[RankKey, Offered | None]:
-        """The ranks that may be chosen; of those that a request names, what it says of them."""
-        ranks: dict[str, set[int]] = {}
-        for name, rank in known:
-            ranks.setdefault(name, set()).add(rank)
-        for name, match in by_instance.items():
-            ranks.setdefault(name, set()).update(rank.dp_rank for rank in match.ranks)
-        if asked.candidates is None:
-            return {(name, rank): None for name, each in ranks.items() for rank in each}
-        offered: dict[RankKey, Offered | None] = {}
-        for one in asked.candidates:
-            if one.dp_rank is not None:
-                offered[one.instance_id, one.dp_rank] = one
-                continue
-            for rank in ranks.get(one.instance_id) or {0}:
-                offered[one.instance_id, rank] = one
-        return offered
 
     # What came of decisions
 
@@ -347,39 +335,59 @@ def is_in_the_future(seconds: float | None, now: float) -> bool:
     return seconds is not None and seconds > now + LOAD_FUTURE_S
 
 
-def _found(
+def _offered(
+    asked: RouteRequest, roster: Roster, by_instance: Mapping[str, InstanceMatch]
+) -> tuple[Roster, dict[RankKey, Offered]]:
+    """The targets that may be chosen, where these are not just those of the model: those that the
+    request names, with what it says of them; or holders that nobody has registered, too.
+    """
+    ranks = dict(roster.ranks)
+    for name, match in by_instance.items():
+        ranks[name] = ranks.get(name, frozenset()) | {rank.dp_rank for rank in match.ranks}
+    offered: dict[RankKey, Offered] = {}
+    if asked.candidates is None:
+        keys = [(name, rank) for name, each in ranks.items() for rank in each]
+    else:
+        for one in asked.candidates:
+            named = ranks.get(one.instance_id, {0}) if one.dp_rank is None else {one.dp_rank}
+            offered |= {(one.instance_id, rank): one for rank in named}
+        keys = list(offered)
+    known = {key: roster.known.get(key, UNKNOWN) for key in keys}
+    return roster_of(asked.scope.tenant_id, known), offered
+
+
+def _candidate(
     key: RankKey,
     match: InstanceMatch | None,
     carried: Carried,
     target: KnownTarget,
     is_allowed: bool,
-    costs: Costs,
-) -> Found:
+) -> Candidate:
     name, number = key
-    cached = gpu = cpu = disk = 0
+    cached = gpu = disk = 0
     if match is not None:
-        for rank in match.ranks:
-            if rank.dp_rank == number:
-                _, matched, gpu, cpu, disk = rank
+        for dp_rank, matched, on_gpu, on_cpu, on_disk in match.ranks:
+            if dp_rank == number:
                 # What lies on tiers in turns is longer than a walk down the tiers.
-                cached = max(matched, disk)
-    booked, wait, sample = carried
+                cached = matched if matched > on_disk else on_disk
+                gpu, disk = on_gpu, on_disk - on_cpu
+                break
+    wait, requests, pending, active, sample = carried
     waiting, usage = 0, 0.0
     if sample is not None:
         waiting, usage = sample.waiting or 0, sample.kv_usage or 0.0
-    return Found(
+    return Candidate(
         name,
-        number,
         cached,
         gpu,
-        cpu,
-        disk,
         wait,
-        costs,
-        booked.requests,
-        booked.pending,
-        booked.active,
+        disk,
+        requests,
+        pending,
+        active,
         0,
+        None,
+        number,
         waiting,
         usage,
         is_allowed,

@@ -7,6 +7,7 @@ from query_api.ports import ServiceView, View
 from schemas.answer_states import AnswerState, Doubt
 from schemas.limits import TARGETS_KEPT_S
 from schemas.registration import Registration
+from schemas.routing_records import Target
 
 _AWAY: Final = frozenset({Doubt.LINK_DOWN, Doubt.ENGINE_AWAY, Doubt.NO_ENDPOINT})
 _NO_LABELS: Final[Mapping[str, str]] = {}
@@ -40,6 +41,36 @@ UNKNOWN: Final = KnownTarget()
 """A candidate that nobody has registered."""
 
 
+class Roster(NamedTuple):
+    """The targets of one model.
+
+    Attributes:
+        known: by instance and rank.
+        ranks: of each instance.
+        keys: sorted.
+        targets: in the order of the keys.
+    """
+
+    known: Mapping[RankKey, KnownTarget]
+    ranks: Mapping[str, frozenset[int]]
+    keys: tuple[RankKey, ...]
+    targets: tuple[Target, ...]
+
+
+def roster_of(tenant_id: str, known: Mapping[RankKey, KnownTarget]) -> Roster:
+    """The roster of these. Cost O(targets log(targets))."""
+    keys = tuple(sorted(known))
+    ranks: dict[str, set[int]] = {}
+    for name, rank in keys:
+        ranks.setdefault(name, set()).add(rank)
+    return Roster(
+        known,
+        {name: frozenset(each) for name, each in ranks.items()},
+        keys,
+        tuple(Target(tenant_id, *key) for key in keys),
+    )
+
+
 class Targets:
     """All registered targets by model; looked at again after TARGETS_KEPT_S, which costs
     O(publishers).
@@ -53,15 +84,19 @@ class Targets:
         self._view = view
         self._clock = clock
         self._until = float("-inf")
-        self._by_model: dict[ModelKey, dict[RankKey, KnownTarget]] = {}
+        self._by_model: dict[ModelKey, Roster] = {}
 
-    def of_model(self, tenant_id: str, model_name: str) -> Mapping[RankKey, KnownTarget]:
-        """Those of a model, by instance and rank."""
+    def of_model(self, tenant_id: str, model_name: str) -> Roster:
+        """Those of a model."""
         now = self._clock()
         if now >= self._until:
-            self._by_model = _by_model(self._view.services())
+            found = _by_model(self._view.services())
+            self._by_model = {key: roster_of(key[0], known) for key, known in found.items()}
             self._until = now + TARGETS_KEPT_S
-        return self._by_model.get((tenant_id, model_name), {})
+        return self._by_model.get((tenant_id, model_name), _EMPTY)
+
+
+_EMPTY: Final = roster_of("", {})
 
 
 def _by_model(services: list[ServiceView]) -> dict[ModelKey, dict[RankKey, KnownTarget]]:

@@ -11,6 +11,7 @@ leave out more (`policy`); then those that miss the objective go (`slo`).
 import math
 from collections.abc import Sequence
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from schemas.limits import (
@@ -47,43 +48,6 @@ class Rules(NamedTuple):
     kv_usage_max: float = KV_USAGE_MAX
     wait_max_s: float = QUEUE_WAIT_MAX_S
     waiting_max: int = QUEUE_WAITING_MAX
-
-
-class Found(NamedTuple):
-    """A candidate with all that is known of it.
-
-    Attributes:
-        instance_id, dp_rank: its name.
-        cached, gpu, cpu, disk: see `schemas.routing_records.CandidateRecord`.
-        wait_s: seconds until it would begin.
-        costs: what things take there.
-        requests, pending, active, shared: see `streams.routing.interface.Candidate`.
-        waiting: requests that wait there, by its own word.
-        kv_usage: the share of its KV cache that is used, by its own word.
-        is_allowed: whether the request may go there.
-        is_reachable: whether its publisher is there.
-        is_degraded: whether its publisher has lost something.
-        predicted: of the cached tokens, those that only decisions say it holds.
-    """
-
-    instance_id: str
-    dp_rank: int
-    cached: int
-    gpu: int
-    cpu: int
-    disk: int
-    wait_s: float
-    costs: Costs
-    requests: int = 0
-    pending: int = 0
-    active: int = 0
-    shared: int = 0
-    waiting: int = 0
-    kv_usage: float = 0.0
-    is_allowed: bool = True
-    is_reachable: bool = True
-    is_degraded: bool = False
-    predicted: int = 0
 
 
 class Decided(NamedTuple):
@@ -123,54 +87,48 @@ class Asked(NamedTuple):
     rules: Rules = Rules()
 
 
-_HARD: Final = {Reason.NOT_ALLOWED, Reason.UNREACHABLE}
+_HARD: Final = frozenset({Reason.NOT_ALLOWED, Reason.UNREACHABLE, Reason.DEGRADED})
 _NONE: Final[tuple[str, ...]] = ()
-_ZERO: Final = (Reason.DEGRADED.value,)
+_DEGRADED: Final = (Reason.DEGRADED.value,)
+_POLICY: Final = (Reason.POLICY.value,)
+_DEGRADED_POLICY: Final = (Reason.DEGRADED.value, Reason.POLICY.value)
 
 
-def decide(asked: Asked, found: Sequence[Found]) -> Decided:
-    """Chooses among the candidates, which are sorted by instance and rank. Cost O(candidates)."""
-    reasons = [reason_of(one, asked.rules) for one in found]
-    open_ones = [place for place, reason in enumerate(reasons) if reason is None]
-    models, model_of = _cost_models(found)
-    records = [
-        _record(one, reason, number)
-        for one, reason, number in zip(found, reasons, model_of, strict=True)
+def decide(asked: Asked, candidates: Sequence[Candidate], costs: Costs) -> Decided:
+    """Chooses among the candidates, which are sorted by instance and rank. Cost O(candidates).
+
+    Args:
+        asked: what is to be decided.
+        candidates: all there are.
+        costs: what things take where a candidate has no costs of its own.
+    """
+    rules = asked.rules
+    models = _CostModels(costs)
+    reasons = [reason_of(one, rules) for one in candidates]
+    left = [
+        one if not one.is_degraded else _discounted(one, rules)
+        for one, reason in zip(candidates, reasons, strict=True)
+        if reason is None
     ]
-    if not open_ones:
-        return _refuse_all(asked, found, reasons, records, models)
-    candidates = [_candidate(found[place], asked.rules) for place in open_ones]
-    places = {
-        (one.instance_id, one.dp_rank): place
-        for one, place in zip(candidates, open_ones, strict=True)
-    }
-    choices = asked.rank(asked.request, candidates, found[open_ones[0]].costs, asked.parameters)
-    prompt, slo = asked.request.prompt_tokens, asked.ttft_slo_s
-    chosen, predicted, shortest = -1, 0.0, math.inf
-    for choice in choices:
-        one = choice.candidate
-        place = places.pop((one.instance_id, one.dp_rank))
-        terms = terms_of(choice, prompt, found[place].costs)
-        expected = sum(terms)
-        late = bool(slo) and expected > slo
-        if late:
-            needed = expected - slo
-            # Waiting shortens the wait and nothing else.
-            shortest = min(shortest, needed if needed <= one.wait_s else math.inf)
-        elif chosen < 0:
-            chosen, predicted = place, expected
-        records[place] = _ranked(records[place], choice, terms, late)
-    for place in places.values():
-        records[place] = _with_reason(records[place], Reason.POLICY)
+    if not left:
+        return _refuse_all(candidates, reasons, rules, models)
+    choices = asked.rank(asked.request, left, costs, asked.parameters)
+    judged = _judge(choices, asked, costs)
+    chosen, records = -1, []
+    for place, (one, reason) in enumerate(zip(candidates, reasons, strict=True)):
+        name = (one.instance_id, one.dp_rank)
+        if name == judged.chosen:
+            chosen = place
+        ranked = judged.by_name.get(name) if reason is None else None
+        records.append(_record(one, reason, ranked, models))
     if chosen >= 0:
-        return Decided(tuple(records), models, chosen, predicted_s=predicted)
-    best = choices[0]
-    predicted = sum(terms_of(best, prompt, best.candidate.costs or found[open_ones[0]].costs))
-    after = min(shortest, RETRY_AFTER_MAX_S)
-    return Decided(tuple(records), models, -1, Refused.SLO_UNREACHABLE, predicted, after)
+        return Decided(tuple(records), models.all(), chosen, predicted_s=judged.predicted_s)
+    after = min(judged.retry_after_s, RETRY_AFTER_MAX_S)
+    refused = Refused.SLO_UNREACHABLE
+    return Decided(tuple(records), models.all(), -1, refused, judged.predicted_s, after)
 
 
-def reason_of(one: Found, rules: Rules) -> Reason | None:
+def reason_of(one: Candidate, rules: Rules) -> Reason | None:
     """Why a candidate is left out before the policy sees it."""
     if not one.is_allowed:
         return Reason.NOT_ALLOWED
@@ -185,113 +143,139 @@ def reason_of(one: Found, rules: Rules) -> Reason | None:
     return None
 
 
-def terms_of(choice: Choice, prompt: int, costs: Costs) -> tuple[float, float, float, float]:
-    """Seconds of waiting, loading, fetching and computing: the time to the first token. Policies
-    that do not look at seconds leave them out of their choices, so they are computed here for all.
+def _discounted(one: Candidate, rules: Rules) -> Candidate:
+    if rules.degraded is OfDegraded.ZERO:
+        return one._replace(cached=0, gpu=0, disk=0, predicted=0)
+    return one
+
+
+Terms = tuple[float, float, float, float]
+"""Seconds of waiting, loading, fetching and computing: the time to the first token."""
+
+
+def terms_of(choice: Choice, prompt: int, costs: Costs) -> Terms:
+    """Of a choice. Policies that do not look at seconds leave them out of theirs, so they are
+    computed here for all.
     """
     one = choice.candidate
     return (
         one.wait_s,
         costs.load_s(one.cached - one.gpu, one.disk),
-        costs.fetch_s(choice.prefix - one.cached),
+        costs.fetch_s(choice.prefix - one.cached) if choice.fetch_from else 0.0,
         costs.prefill_s(prompt, choice.prefix),
     )
 
 
-def _candidate(one: Found, rules: Rules) -> Candidate:
-    cached, gpu, disk = one.cached, one.gpu, one.disk - one.cpu
-    if one.is_degraded and rules.degraded is OfDegraded.ZERO:
-        cached = gpu = disk = 0
-    return Candidate(
-        one.instance_id,
-        cached,
-        gpu,
-        one.wait_s,
-        disk,
-        one.requests,
-        one.pending,
-        one.active,
-        one.shared,
-        one.costs,
-        one.dp_rank,
-    )
+class _Judged(NamedTuple):
+    """The choices beside the objective: each with its terms, and whether it is late."""
+
+    by_name: dict[tuple[str, int], tuple[Choice, Terms, bool]]
+    chosen: tuple[str, int] | None
+    predicted_s: float
+    retry_after_s: float
 
 
-def _record(one: Found, reason: Reason | None, model: int) -> CandidateRecord:
-    reasons = _NONE
-    if reason is not None:
-        reasons = (reason.value,)
-    elif one.is_degraded:
-        reasons = _ZERO
+def _judge(choices: Sequence[Choice], asked: Asked, costs: Costs) -> _Judged:
+    prompt, slo = asked.request.prompt_tokens, asked.ttft_slo_s
+    by_name: dict[tuple[str, int], tuple[Choice, Terms, bool]] = {}
+    chosen, predicted, shortest = None, 0.0, math.inf
+    for choice in choices:
+        one = choice.candidate
+        name = (one.instance_id, one.dp_rank)
+        terms = terms_of(choice, prompt, one.costs or costs)
+        late = False
+        if chosen is None or slo:
+            expected = sum(terms)
+            late = bool(slo) and expected > slo
+            if late:
+                needed = expected - slo
+                # Waiting shortens the wait and nothing else.
+                shortest = min(shortest, needed if needed <= one.wait_s else math.inf)
+            elif chosen is None:
+                chosen, predicted = name, expected
+        by_name[name] = (choice, terms, late)
+    if chosen is None:
+        best = choices[0]
+        predicted = sum(terms_of(best, prompt, best.candidate.costs or costs))
+    return _Judged(by_name, chosen, predicted, shortest)
+
+
+def _record(
+    one: Candidate,
+    reason: Reason | None,
+    ranked: tuple[Choice, Terms, bool] | None,
+    models: "_CostModels",
+) -> CandidateRecord:
+    cpu = one.cached - one.disk
+    if ranked is None:
+        reasons: tuple[str, ...] = _DEGRADED_POLICY if one.is_degraded else _POLICY
+        if reason is not None:
+            reasons = (reason.value,)
+        return CandidateRecord(
+            one.instance_id,
+            one.dp_rank,
+            reasons,
+            one.cached,
+            one.gpu,
+            cpu,
+            one.cached,
+            one.wait_s,
+            one.requests,
+            one.pending,
+            one.active,
+            one.shared,
+            models.number(one.costs),
+            predicted=one.predicted,
+        )
+    choice, terms, late = ranked
+    reasons = _DEGRADED if one.is_degraded else _NONE
+    if late:
+        reasons = (*reasons, Reason.SLO.value)
     return CandidateRecord(
         one.instance_id,
         one.dp_rank,
         reasons,
         one.cached,
         one.gpu,
-        one.cpu,
-        one.disk,
+        cpu,
+        one.cached,
         one.wait_s,
         one.requests,
         one.pending,
         one.active,
         one.shared,
-        model,
-        predicted=one.predicted,
-    )
-
-
-def _ranked(
-    record: CandidateRecord, choice: Choice, terms: tuple[float, float, float, float], late: bool
-) -> CandidateRecord:
-    queue, load, transfer, prefill = terms
-    return CandidateRecord(
-        record.instance_id,
-        record.dp_rank,
-        (*record.reasons, Reason.SLO.value) if late else record.reasons,
-        record.cached,
-        record.gpu,
-        record.cpu,
-        record.disk,
-        record.wait_s,
-        record.requests,
-        record.pending,
-        record.active,
-        record.shared,
-        record.costs,
+        models.number(one.costs),
         choice.key,
         choice.prefix,
         choice.fetch_from,
-        queue,
-        load,
-        transfer,
-        prefill,
-        record.tbt_s,
-        record.predicted,
+        *terms,
+        0.0,
+        one.predicted,
     )
 
 
-def _with_reason(record: CandidateRecord, reason: Reason) -> CandidateRecord:
-    return CandidateRecord(
-        record.instance_id,
-        record.dp_rank,
-        (*record.reasons, reason.value),
-        *(getattr(record, name) for name in CandidateRecord.__struct_fields__[3:]),
-    )
+class _CostModels:
+    """Each cost model once; candidates without one of their own have the first."""
+
+    def __init__(self, costs: Costs) -> None:
+        self._numbers = {costs: 0}
+        self._last: Costs | None = None
+        self._number = 0
+
+    def number(self, costs: Costs | None) -> int:
+        """Of a candidate's model."""
+        if costs is self._last or costs is None:  # mostly all have the same one
+            return self._number if costs is not None else 0
+        self._last = costs
+        self._number = self._numbers.setdefault(costs, len(self._numbers))
+        return self._number
+
+    def all(self) -> tuple[CostModel, ...]:
+        """By number."""
+        return tuple(map(model_of_costs, self._numbers))
 
 
-def _cost_models(found: Sequence[Found]) -> tuple[tuple[CostModel, ...], list[int]]:
-    """Each model once, and which is whose."""
-    numbers: dict[Costs, int] = {}
-    which, last, number = [], None, 0
-    for one in found:
-        if one.costs is not last:  # mostly all have the same one
-            last = one.costs
-            number = numbers.setdefault(last, len(numbers))
-        which.append(number)
-    return tuple(model_of_costs(costs) for costs in numbers), which
-
-
+@lru_cache(maxsize=1024)
 def model_of_costs(costs: Costs) -> CostModel:
     """As it stands in a record."""
     return CostModel(*(getattr(costs, name) for name in CostModel._fields))
@@ -303,26 +287,19 @@ def costs_of_model(model: CostModel) -> Costs:
 
 
 def _refuse_all(
-    asked: Asked,
-    found: Sequence[Found],
+    candidates: Sequence[Candidate],
     reasons: Sequence[Reason | None],
-    records: list[CandidateRecord],
-    models: tuple[CostModel, ...],
+    rules: Rules,
+    models: _CostModels,
 ) -> Decided:
     """Nobody was left for the policy."""
-    left = [
-        one
-        for one, reason in zip(found, reasons, strict=True)
-        if reason not in _HARD and reason is not Reason.DEGRADED
-    ]
-    if not left:
-        return Decided(tuple(records), models, -1, Refused.NO_CANDIDATE)
-    over = min(max(one.wait_s - asked.rules.wait_max_s, 1.0) for one in left)
-    return Decided(
-        tuple(records),
-        models,
-        -1,
-        Refused.OVERLOADED,
-        min(one.wait_s for one in left),
-        min(over, RETRY_AFTER_MAX_S),
+    records = tuple(
+        _record(one, reason, None, models) for one, reason in zip(candidates, reasons, strict=True)
     )
+    busy = [one for one, reason in zip(candidates, reasons, strict=True) if reason not in _HARD]
+    if not busy:
+        return Decided(records, models.all(), -1, Refused.NO_CANDIDATE)
+    over = min(max(one.wait_s - rules.wait_max_s, 1.0) for one in busy)
+    wait = min(one.wait_s for one in busy)
+    after = min(over, RETRY_AFTER_MAX_S)
+    return Decided(records, models.all(), -1, Refused.OVERLOADED, wait, after)
