@@ -471,6 +471,13 @@ LOG_READ_RECORDS_MAX: Final = 4096  # of the events topic, given to one that rea
 EXPLAINED_CHANGES_MAX: Final = 16  # of one block; each takes a fold of one flush
 HISTORY_FOLDS_KEPT: Final = 2  # of the last answers: each may take the memory of its scope
 
+# routing: what is learnt of outcomes. What is above a bound goes, the class first that had no
+# outcome for the longest: counter `classes_forgotten` of the estimates; `outcomes_unusable`.
+ESTIMATED_CLASSES_MAX: Final = 1024  # of models and instances; some 4 KiB each, in one row
+ESTIMATED_MODELS_MAX: Final = 1024  # of which outputs are remembered, 100 bytes each
+ESTIMATED_OUTCOMES_REMEMBERED: Final = 500  # of a class, by which errors are told: 1 KiB
+ESTIMATED_OUTCOME_S_MAX: Final = 24 * 3600.0  # nothing takes longer; one that says so is not used
+
 # audit: the log of answers.
 AUDIT_QUEUE_BYTES: Final = 16 * MIB  # of answers not written yet: reprise_audit_dropped_total
 AUDIT_RECORD_BYTES: Final = 256 * KIB  # of answers in one record, and the last of them
