@@ -478,6 +478,10 @@ ESTIMATED_MODELS_MAX: Final = 1024  # of which outputs are remembered, 100 bytes
 ESTIMATED_OUTCOMES_REMEMBERED: Final = 500  # of a class, by which errors are told: 1 KiB
 ESTIMATED_OUTCOME_S_MAX: Final = 24 * 3600.0  # nothing takes longer; one that says so is not used
 
+# routing: what is answered.
+PLANNED_CHUNKS_MAX: Final = 1024  # of one prompt; beyond that its chunks grow
+REFUSED_RETRY_S_MAX: Final = 60  # after which a client that was refused is told to come again
+
 # audit: the log of answers.
 AUDIT_QUEUE_BYTES: Final = 16 * MIB  # of answers not written yet: reprise_audit_dropped_total
 AUDIT_RECORD_BYTES: Final = 256 * KIB  # of answers in one record, and the last of them
