@@ -475,6 +475,16 @@ HISTORY_FOLDS_KEPT: Final = 2  # of the last answers: each may take the memory o
 WINDOW_LOG_S: Final = 0.05  # of what comes, written at once; what a kill may cost
 WINDOW_LOG_SYNC_S: Final = 1.0  # what a power cut may cost
 WINDOW_LOG_RETRY_S: Final = 10.0  # after it could not be written; what comes meanwhile is dropped
+# routing: what is learnt of outcomes. What is above a bound goes, the class first that had no
+# outcome for the longest: counter `classes_forgotten` of the estimates; `outcomes_unusable`.
+ESTIMATED_CLASSES_MAX: Final = 1024  # of models and instances; some 4 KiB each, in one row
+ESTIMATED_MODELS_MAX: Final = 1024  # of which outputs are remembered, 100 bytes each
+ESTIMATED_OUTCOMES_REMEMBERED: Final = 500  # of a class, by which errors are told: 1 KiB
+ESTIMATED_OUTCOME_S_MAX: Final = 24 * 3600.0  # nothing takes longer; one that says so is not used
+
+# routing: what is answered.
+PLANNED_CHUNKS_MAX: Final = 1024  # of one prompt; beyond that its chunks grow
+REFUSED_RETRY_S_MAX: Final = 60  # after which a client that was refused is told to come again
 
 # audit: the log of answers.
 AUDIT_QUEUE_BYTES: Final = 16 * MIB  # of answers not written yet: reprise_audit_dropped_total

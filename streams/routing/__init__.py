@@ -8,6 +8,10 @@
     ttft.py        policies that estimate the time to the first token: algorithm-1, wait-and-work
     inflight.py    policies that count what is in flight: blocks, lmetric, sticky
     hot_classes.py which prompts that begin alike come too often: a fold of decisions
+    decode_choice.py  which instance decodes
+    refusal.py     whether a request is refused because its objectives would not be met
+    chunk_plan.py  a very long prompt on several instances
+    estimates/     what outcomes teach of times: folds of outcomes
     table.py       all of them by name, with their parameters
 
 All are pure functions: no clock, no I/O, no randomness. The same request, candidates and parameters

@@ -1,0 +1,199 @@
+"""Least squares of three terms that forget: how a time follows from what it is made of.
+
+    seconds = c0 * f0 + c1 * f1 + c2 * f2
+
+One outcome at a time. Each is divided by what was expected at the beginning, so that an error of a
+tenth counts alike for short and long ones, and all numbers are near 1. What is kept is the normal
+equations, and not their inverse: forgetting then needs no bound of its own, since what is forgotten
+is replaced by the same share of the beginning. Plain float arithmetic in a fixed order and square
+roots, which IEEE 754 defines: the same outcomes give the same bits on every machine.
+"""
+
+from math import isfinite, sqrt
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+Finite = Annotated[float, Meta(ge=-1e300, le=1e300)]
+NotNegative = Annotated[float, Meta(ge=0.0, le=1e300)]
+Positive = Annotated[float, Meta(gt=0.0, le=1e300)]
+Three = tuple[Finite, Finite, Finite]
+Six = tuple[Finite, Finite, Finite, Finite, Finite, Finite]
+
+COUNT_NEEDED: Final = 30
+"""Outcomes before the fit is believed; below them the beginning holds."""
+
+_FORGETTING: Final = 0.998
+_FORGETTING_SHIFTED: Final = 0.9  # where residuals have been on one side: what took them is over
+_SHIFTED_SIGMAS: Final = 1.2  # of the moving mean of residuals, which has a sigma of 0.23
+_SETTLED_SIGMAS: Final = 0.5  # below which a shift is over
+_DRIFT_STEP: Final = 0.1
+_CLIP_SIGMAS: Final = 3.0
+_VARIANCE_STEP: Final = 0.02
+_VARIANCE_LEAST: Final = 1e-6
+_VARIANCE_FIRST: Final = 1.0
+_RIDGE: Final = 0.01  # outcomes that the beginning weighs
+_RANGE: Final = 10.0  # times the beginning, and its tenth: between them a coefficient stays
+_RANGE_OF_NEW: Final = 100.0  # times the scale of a term of which the beginning has none
+_PLACES: Final = ((0, 1, 2), (1, 3, 4), (2, 4, 5))  # of a symmetric matrix in `Six`
+
+
+class Regression(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """A fit of three terms. Constant memory; `note` takes some 10 us.
+
+    Attributes:
+        scales: a coefficient of each term that is about right; not 0.
+        starts: the coefficients at the beginning, in these: 1, or 0 for none.
+        values: the coefficients now, in these.
+        information: the sum of products of features, weighted; the upper triangle by rows.
+        moments: the sum of products of features and seconds.
+        count: outcomes that were used.
+        variance: of the residuals, in shares of what was expected at the beginning.
+        drift: the moving mean of the residuals, in their sigmas.
+        is_shifted: whether residuals are on one side: what was learnt does not hold any more.
+    """
+
+    scales: tuple[Positive, Positive, Positive]
+    starts: Three
+    values: Three
+    information: Six
+    moments: Three
+    count: Annotated[int, Meta(ge=0)] = 0
+    variance: Positive = _VARIANCE_FIRST
+    drift: Finite = 0.0
+    is_shifted: bool = False
+
+    @property
+    def is_believed(self) -> bool:
+        """Whether enough outcomes were used."""
+        return self.count >= COUNT_NEEDED
+
+    def coefficients(self) -> Three:
+        """The coefficients: c0, c1, c2; those of the beginning where the fit is not believed."""
+        one = self.values if self.is_believed else self.starts
+        scales = self.scales
+        return one[0] * scales[0], one[1] * scales[1], one[2] * scales[2]
+
+    def expected_s(self, features: Three) -> float:
+        """Seconds that these features take, by the coefficients that hold now."""
+        c0, c1, c2 = self.coefficients()
+        return c0 * features[0] + c1 * features[1] + c2 * features[2]
+
+    def note(self, features: Three, seconds: float) -> bool:
+        """Takes an outcome; whether it could be used.
+
+        Args:
+            features: of the three terms, not negative.
+            seconds: what it took; what is far from what was expected counts as 3 sigmas away.
+        """
+        first, second, third = (
+            scale * one for scale, one in zip(self.scales, features, strict=True)
+        )
+        whole = first + second + third
+        if not (isfinite(whole) and whole > 0.0 and isfinite(seconds) and seconds >= 0.0):
+            return False
+        if min(first, second, third) < 0.0:
+            return False
+        x = (first / whole, second / whole, third / whole)
+        values = self.values
+        fitted = x[0] * values[0] + x[1] * values[1] + x[2] * values[2]
+        residual = self._clipped(seconds / whole - fitted)
+        self._fold(x, fitted + residual, self._forgetting(residual))
+        self.count += 1
+        return True
+
+    def _clipped(self, residual: float) -> float:
+        most = _CLIP_SIGMAS * sqrt(self.variance)
+        return max(-most, min(residual, most))
+
+    def _forgetting(self, residual: float) -> float:
+        """How much of what was learnt is kept. Moves variance and drift."""
+        sigma = sqrt(self.variance)
+        self.drift += _DRIFT_STEP * (residual / sigma - self.drift)
+        step = max(_VARIANCE_STEP, 1.0 / (self.count + 10))
+        self.variance += step * (residual * residual - self.variance)
+        self.variance = max(self.variance, _VARIANCE_LEAST)
+        side = abs(self.drift)
+        self.is_shifted = side > (_SETTLED_SIGMAS if self.is_shifted else _SHIFTED_SIGMAS)
+        return _FORGETTING_SHIFTED if self.is_shifted else _FORGETTING
+
+    def _fold(self, x: Three, y: float, kept: float) -> None:
+        ridge = (1.0 - kept) * _RIDGE
+        old, starts, before = self.information, self.starts, self.moments
+        self.information = (
+            kept * old[0] + x[0] * x[0] + ridge,
+            kept * old[1] + x[0] * x[1],
+            kept * old[2] + x[0] * x[2],
+            kept * old[3] + x[1] * x[1] + ridge,
+            kept * old[4] + x[1] * x[2],
+            kept * old[5] + x[2] * x[2] + ridge,
+        )
+        self.moments = (
+            kept * before[0] + x[0] * y + ridge * starts[0],
+            kept * before[1] + x[1] * y + ridge * starts[1],
+            kept * before[2] + x[2] * y + ridge * starts[2],
+        )
+        self.values = self._solved()
+
+    def _solved(self) -> Three:
+        """The best coefficients within their bounds: those beyond one stand there, and the others
+        are solved again.
+        """
+        lows = [start / _RANGE for start in self.starts]
+        highs = [_RANGE if start else _RANGE_OF_NEW for start in self.starts]
+        fixed: dict[int, float] = {}
+        while True:
+            values = _solve(self.information, self.moments, fixed)
+            beyond = {
+                at: lows[at] if values[at] < lows[at] else highs[at]
+                for at in range(3)
+                if at not in fixed and not lows[at] <= values[at] <= highs[at]
+            }
+            if not beyond:
+                return values[0], values[1], values[2]
+            fixed |= beyond
+
+
+def begin(coefficients: Three, defaults: Three) -> Regression:
+    """A fit that begins with these coefficients.
+
+    Args:
+        coefficients: not negative.
+        defaults: positive; what is about right for a coefficient of which the beginning has none.
+    """
+    pairs = list(zip(coefficients, defaults, strict=True))
+    scales = [one if one > 0.0 else default for one, default in pairs]
+    starts = [1.0 if one > 0.0 else 0.0 for one, _ in pairs]
+    first = (starts[0], starts[1], starts[2])
+    return Regression(
+        scales=(scales[0], scales[1], scales[2]),
+        starts=first,
+        values=first,
+        information=(_RIDGE, 0.0, 0.0, _RIDGE, 0.0, _RIDGE),
+        moments=(_RIDGE * first[0], _RIDGE * first[1], _RIDGE * first[2]),
+    )
+
+
+def _solve(matrix: Six, right: Three, fixed: dict[int, float]) -> list[float]:
+    """The solution of a positive definite system, with some of its unknowns given."""
+    values = [fixed.get(at, 0.0) for at in range(3)]
+    free = [at for at in range(3) if at not in fixed]
+    rows = [[matrix[_PLACES[row][column]] for column in free] for row in free]
+    rest = [right[at] for at in free]
+    # No `sum`: from Python 3.12 on it corrects what floats lose, so its bits are others.
+    for row, at in enumerate(free):
+        for other in sorted(fixed):
+            rest[row] -= matrix[_PLACES[at][other]] * fixed[other]
+    count = len(free)
+    for pivot in range(count):
+        for row in range(pivot + 1, count):
+            factor = rows[row][pivot] / rows[pivot][pivot]
+            for column in range(pivot, count):
+                rows[row][column] -= factor * rows[pivot][column]
+            rest[row] -= factor * rest[pivot]
+    for row in reversed(range(count)):
+        for column in range(row + 1, count):
+            rest[row] -= rows[row][column] * values[free[column]]
+        values[free[row]] = rest[row] / rows[row][row]
+    return values
