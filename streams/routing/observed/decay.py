@@ -48,7 +48,7 @@ def weight(base: int, step: int) -> float:
 
 
 def decayed(total: float, base: int, step: int) -> float:
-    """What a sum that was made by `weight(base, ...)` counts in a step, no earlier than the base."""
+    """What a sum of weights by that base counts in a step, which is not before the base."""
     halves, rest = divmod(step - base, _STEPS)
     return math.ldexp(total / _WEIGHTS[rest], -halves)
 

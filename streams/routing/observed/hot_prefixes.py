@@ -16,7 +16,7 @@ from streams.routing.observed.promises import Promise
 from streams.routing.observed.space_saving import SpaceSaving, SpaceSavingState
 
 
-class HotPrefix(NamedTuple):
+class HotPrefix(msgspec.Struct, frozen=True):
     """A prefix as of a moment; see `HotCounter` for what is not said here.
 
     Attributes:
@@ -78,6 +78,7 @@ class HotPrefixes:
 
     Attributes:
         forgotten: scopes that were given up for want of room.
+        scopes: the counters of each.
     """
 
     def __init__(
@@ -85,11 +86,11 @@ class HotPrefixes:
     ) -> None:
         self.forgotten = 0
         self._scopes_max, self._counters_max = scopes_max, counters_max
-        self._scopes: dict[DecidedScope, SpaceSaving] = {}
+        self.scopes: dict[DecidedScope, SpaceSaving] = {}
 
     def __len__(self) -> int:
         """How many counters there are."""
-        return sum(map(len, self._scopes.values()))
+        return sum(map(len, self.scopes.values()))
 
     def asked(
         self, time: float, scope: DecidedScope, marks: Sequence[PrefixMark], times: int = 1
@@ -123,7 +124,7 @@ class HotPrefixes:
 
     def confirmed(self, promise: Promise, cached: int) -> None:
         """An engine has told how many tokens of the prompt it had."""
-        counters = self._scopes.get(promise.scope)
+        counters = self.scopes.get(promise.scope)
         if counters is None:
             return
         for blocks, prefix in promise.marks:
@@ -139,7 +140,7 @@ class HotPrefixes:
     def state(self) -> HotState:
         """All of it, as it stands: to be encoded before anything else is folded."""
         return HotState(
-            tuple((scope, self._scopes[scope].state()) for scope in sorted(self._scopes)),
+            tuple((scope, self.scopes[scope].state()) for scope in sorted(self.scopes)),
             self.forgotten,
         )
 
@@ -147,17 +148,17 @@ class HotPrefixes:
         """The inverse of `state`, into one that is empty."""
         self.forgotten = state.forgotten
         for scope, counters in state.scopes:
-            self._scopes[scope] = SpaceSaving.of(counters, self._counters_max)
+            self.scopes[scope] = SpaceSaving.of(counters, self._counters_max)
 
     def _counters(self, time: float, scope: DecidedScope) -> SpaceSaving:
-        counters = self._scopes.get(scope)
+        counters = self.scopes.get(scope)
         if counters is None:
-            if len(self._scopes) >= self._scopes_max:
+            if len(self.scopes) >= self._scopes_max:
                 step = step_of(time)
-                least = min(self._scopes, key=lambda one: (self._scopes[one].total_at(step), one))
-                del self._scopes[least]
+                least = min(self.scopes, key=lambda one: (self.scopes[one].total_at(step), one))
+                del self.scopes[least]
                 self.forgotten += 1
-            counters = self._scopes[scope] = SpaceSaving(time, self._counters_max)
+            counters = self.scopes[scope] = SpaceSaving(time, self._counters_max)
         return counters
 
 
@@ -178,13 +179,11 @@ def view(parts: Iterable[HotPrefixes], now: float) -> dict[DecidedScope, HotScop
         now: Unix seconds; where some record is later, that.
     """
     folded = list(parts)
-    times = (one.last_asked for part in folded for one in part._scopes.values())
+    times = (one.last_asked for part in folded for one in part.scopes.values())
     step = step_of(max([now, *times]))
-    scopes = sorted({scope for part in folded for scope in part._scopes})
+    scopes = sorted({scope for part in folded for scope in part.scopes})
     return {
-        scope: _merged(
-            scope, [part._scopes[scope] for part in folded if scope in part._scopes], step
-        )
+        scope: _merged(scope, [part.scopes[scope] for part in folded if scope in part.scopes], step)
         for scope in scopes
     }
 
@@ -221,7 +220,8 @@ def _merged(scope: DecidedScope, parts: list[SpaceSaving], step: int) -> HotScop
 
 def _sum(one: HotPrefix, two: HotPrefix, error_max: float) -> HotPrefix:
     """Both partitions have it, so neither needs to be given what the other may have."""
-    return one._replace(
+    return msgspec.structs.replace(
+        one,
         count=max(one.count + two.count - error_max, 0.0),
         error=max(one.error + two.error - error_max, 0.0),
         since=min(one.since, two.since),

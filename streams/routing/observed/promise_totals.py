@@ -113,8 +113,8 @@ class Totals(msgspec.Struct, array_like=True):
     def note_tokens(self, tokens: Kept, cause: IndexCause) -> None:
         """An engine has told its hits of one prompt."""
         self.reported += 1
-        for name, value in zip(tokens._fields, tokens, strict=True):
-            setattr(self, name, getattr(self, name) + value)
+        for name in tokens.__struct_fields__:
+            setattr(self, name, getattr(self, name) + getattr(tokens, name))
         certain = tokens.index - tokens.not_predicted
         match cause:
             case IndexCause.STALE:
@@ -243,6 +243,20 @@ class PromiseTotals:
         self._minutes = {minute: dict(rows) for minute, rows in state.minutes}
         self._count = sum(map(len, self._minutes.values()))
 
+    @classmethod
+    def merged(cls, parts: "Iterable[PromiseTotals]") -> "PromiseTotals":
+        """The sums of several partitions, to be read. Cost O(rows)."""
+        whole = cls()
+        for part in parts:
+            for minute, rows in part.state().minutes:
+                mine = whole._minutes.setdefault(minute, {})
+                for key, row in rows:
+                    mine.setdefault(key, Totals()).add(row)
+            whole.forgotten += part.forgotten
+            whole.crowded_out += part.crowded_out
+        whole._count = sum(map(len, whole._minutes.values()))
+        return whole
+
     def _row(self, time: float, key: PromiseKey) -> Totals | None:
         minute = int(time // _MINUTE)
         rows = self._minutes.get(minute)
@@ -265,21 +279,6 @@ def key_of(promise: Promise) -> PromiseKey:
     """Whose row a promise belongs to."""
     scope = promise.scope
     return PromiseKey(scope.tenant_id, scope.model_name, promise.policy, promise.target.instance_id)
-
-
-def merged(parts: Iterable[PromiseTotals]) -> PromiseTotals:
-    """The sums of several partitions, to be read. Cost O(rows)."""
-    whole = PromiseTotals()
-    for part in parts:
-        state = part.state()
-        for minute, rows in state.minutes:
-            mine = whole._minutes.setdefault(minute, {})
-            for key, row in rows:
-                mine.setdefault(key, Totals()).add(row)
-        whole.forgotten += part.forgotten
-        whole.crowded_out += part.crowded_out
-    whole._count = sum(map(len, whole._minutes.values()))
-    return whole
 
 
 def grouped(rows: Mapping[PromiseKey, Totals], by: GroupBy) -> list[tuple[tuple[str, str], Totals]]:

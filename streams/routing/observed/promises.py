@@ -23,7 +23,7 @@ lost. A request that was sent elsewhere than it was told has no promise: p = 0.
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -96,7 +96,7 @@ class Promise(msgspec.Struct, array_like=True):
 
     @property
     def usable(self) -> int:
-        """Tokens of the prompt that an engine can take from its cache: it computes the last block."""
+        """Tokens that an engine can take from its cache: all but the prompt's last block."""
         size = self.scope.block_size
         return max(self.prompt - 1, 0) // size * size
 
@@ -137,7 +137,7 @@ def promise_of(run: int, time: float, decision: Decision) -> Promise | None:
     )
 
 
-class Kept(NamedTuple):
+class Kept(msgspec.Struct, frozen=True):
     """What became of the prompt's tokens; all counts are of tokens.
 
     Attributes:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -170,7 +171,7 @@ def test_every_computed_token_has_one_cause(
     )
     promise.moved = moved
     tokens = kept(promise, actual)
-    assert all(count >= 0 for count in tokens)
+    assert all(count >= 0 for count in msgspec.structs.astuple(tokens))
     assert tokens.workload + tokens.routing + tokens.index == prompt - tokens.actual
     assert tokens.not_predicted <= min(tokens.index, tokens.predicted)
     assert tokens.not_fetched <= tokens.routing
