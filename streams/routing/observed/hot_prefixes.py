@@ -34,6 +34,7 @@ class HotPrefix(msgspec.Struct, frozen=True):
     last_asked: float
     asked: int
     promised: int
+    checked: int
     confirmed: int
     saved: int
     missed: int
@@ -134,8 +135,9 @@ class HotPrefixes:
                 continue
             tokens = _tokens(promise, blocks)
             counter.saved += min(cached, tokens)
-            is_promised = not promise.moved and tokens <= promise.cached
-            counter.confirmed += 0 < tokens <= cached and is_promised
+            if 0 < tokens <= promise.cached and not promise.moved:
+                counter.checked += 1
+                counter.confirmed += tokens <= cached
 
     def state(self) -> HotState:
         """All of it, as it stands: to be encoded before anything else is folded."""
@@ -207,6 +209,7 @@ def _merged(scope: DecidedScope, parts: list[SpaceSaving], step: int) -> HotScop
                 counter.last_asked,
                 counter.asked,
                 counter.promised,
+                counter.checked,
                 counter.confirmed,
                 counter.saved,
                 counter.missed,
@@ -228,6 +231,7 @@ def _sum(one: HotPrefix, two: HotPrefix, error_max: float) -> HotPrefix:
         last_asked=max(one.last_asked, two.last_asked),
         asked=one.asked + two.asked,
         promised=one.promised + two.promised,
+        checked=one.checked + two.checked,
         confirmed=one.confirmed + two.confirmed,
         saved=one.saved + two.saved,
         missed=one.missed + two.missed,

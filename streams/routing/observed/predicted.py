@@ -18,7 +18,7 @@ until so much else was sent there: its least recently used blocks go first, tail
 
 import struct
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
 import msgspec
@@ -213,6 +213,20 @@ class PredictedHolders:
             if lasts != _BY_CAPACITY
         ]
         return firsts[min(timed)[1] if timed else _BY_CAPACITY]
+
+
+def longest_of(
+    parts: Iterable[PredictedHolders],
+    scope: DecidedScope,
+    hashes: Sequence[int] | bytes,
+    now: float,
+) -> dict[Target, int]:
+    """See `PredictedHolders.longest`, as of several partitions' folds."""
+    found: dict[Target, int] = {}
+    for part in parts:
+        for target, blocks in part.longest(scope, hashes, now).items():
+            found[target] = max(found.get(target, 0), blocks)
+    return {target: found[target] for target in sorted(found)}
 
 
 def _discard(

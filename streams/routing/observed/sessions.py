@@ -5,7 +5,7 @@ says it before the first event, and of engines that publish none.
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -60,10 +60,10 @@ class Sessions:
             self._last.popitem(last=False)
             self.forgotten += 1
 
-    def last(self, tenant_id: str, session_id: str, now: float) -> Target | None:
-        """Where its last request went; None where that is not known, or too long ago."""
-        time, target = self._last.get((tenant_id, session_id), (0.0, None))
-        return target if time + SESSION_S > now else None
+    def last(self, tenant_id: str, session_id: str, now: float) -> tuple[float, Target] | None:
+        """When its last request went where; None where that is not known, or too long ago."""
+        found = self._last.get((tenant_id, session_id))
+        return found if found is not None and found[0] + SESSION_S > now else None
 
     def state(self) -> SessionsState:
         """All of it. Cost O(sessions)."""
@@ -80,6 +80,14 @@ class Sessions:
     def _expire(self, now: float) -> None:
         while self._last and next(iter(self._last.values()))[0] + SESSION_S <= now:
             self._last.popitem(last=False)
+
+
+def last_of(
+    parts: Iterable[Sessions], tenant_id: str, session_id: str, now: float
+) -> Target | None:
+    """Where the last request of a session went, as of several partitions' folds."""
+    found = [one for part in parts if (one := part.last(tenant_id, session_id, now))]
+    return max(found)[1] if found else None
 
 
 def with_affinity(

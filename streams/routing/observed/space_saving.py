@@ -29,6 +29,7 @@ class HotCounter(msgspec.Struct, array_like=True):
         since, last_asked: Unix seconds.
         asked: prompts that had it, not decayed.
         promised: of these, those sent to who was said to hold all of it.
+        checked: of these, those whose engine has told its hits.
         confirmed: of these, those whose engine had it.
         saved: tokens of it that engines had.
         missed: tokens of it that somebody held, but not the one that was chosen.
@@ -43,6 +44,7 @@ class HotCounter(msgspec.Struct, array_like=True):
     last_asked: float
     asked: int = 0
     promised: int = 0
+    checked: int = 0
     confirmed: int = 0
     saved: int = 0
     missed: int = 0

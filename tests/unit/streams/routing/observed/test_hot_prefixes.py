@@ -149,11 +149,11 @@ def test_hits_promised_and_confirmed_saved_and_missed_are_kept_for_each_prefix()
     hot.confirmed(one, 20)
     found = seen(hot, 0.0)
     kept = {
-        prefix: (at.promised, at.confirmed, at.saved, at.missed)
+        prefix: (at.promised, at.checked, at.confirmed, at.saved, at.missed)
         for prefix in (11, 12, 14)
         for at in [find(found, prefix)]
     }
-    assert kept == {11: (1, 1, 16, 0), 12: (1, 0, 20, 0), 14: (0, 0, 20, 32)}
+    assert kept == {11: (1, 1, 1, 16, 0), 12: (1, 1, 0, 20, 0), 14: (0, 0, 0, 20, 32)}
 
 
 def test_what_is_to_be_fetched_is_not_missed() -> None:

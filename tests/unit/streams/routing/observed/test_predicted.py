@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from schemas.limits import APPROXIMATE_S, PREDICTED_S
 from schemas.routing_records import PrefixMark, Target, marks_at
-from streams.routing.observed.predicted import PredictedHolders, PredictedState
+from streams.routing.observed.predicted import PredictedHolders, PredictedState, longest_of
 from tests.unit.streams.routing.observed.records import SCOPE, scope_of
 
 A, B, C = (Target("default", name, 0) for name in "abc")
@@ -164,6 +164,14 @@ def test_marks_that_no_prompt_has_are_harmless() -> None:
     holders.decided(0.0, A, SCOPE, hostile, lasts_s=2.0, capacity_blocks=10)
     assert holders.longest(SCOPE, [1, 2, 3], 0.0) == {}
     assert len(holders) == 2, "what is larger than the cache is not in it"
+
+
+def test_of_several_partitions_the_longest_of_each_target_counts() -> None:
+    one, two = PredictedHolders(), PredictedHolders()
+    note(one, 0.0, A, "abcd")
+    note(two, 0.0, A, "ab")
+    note(two, 0.0, B, "a")
+    assert longest_of([one, two], SCOPE, hashes_of("abcd"), 0.0) == {A: 4, B: 1}
 
 
 prompts = st.text("ab", min_size=1, max_size=9)

@@ -6,7 +6,7 @@ import pytest
 from schemas.limits import SESSION_S
 from schemas.routing_records import CandidateRecord, Target
 from streams.routing.interface import Candidate, Choice
-from streams.routing.observed.sessions import Sessions, SessionsState, with_affinity
+from streams.routing.observed.sessions import Sessions, SessionsState, last_of, with_affinity
 from tests.unit.streams.routing.observed.records import SCOPE, a_decision
 
 A, B = Target("default", "a", 0), Target("default", "b", 0)
@@ -22,7 +22,7 @@ def test_the_last_request_of_a_session_says_where_it_is() -> None:
     sessions = Sessions()
     decide(sessions, 0.0, "s", "a")
     decide(sessions, 1.0, "s", "b")
-    assert sessions.last("default", "s", 2.0) == B
+    assert sessions.last("default", "s", 2.0) == (1.0, B)
     assert sessions.last("default", "other", 2.0) is None
 
 
@@ -35,7 +35,7 @@ def test_a_session_of_another_tenant_is_another_one() -> None:
 def test_a_session_is_forgotten_in_its_time() -> None:
     sessions = Sessions()
     decide(sessions, 0.0, "s")
-    assert sessions.last("default", "s", SESSION_S - 1) == A
+    assert sessions.last("default", "s", SESSION_S - 1) == (0.0, A)
     assert sessions.last("default", "s", SESSION_S) is None
     decide(sessions, SESSION_S, "t")
     assert len(sessions) == 1
@@ -52,7 +52,7 @@ def test_a_decision_without_a_session_or_a_target_is_of_none() -> None:
 def test_of_a_prompt_that_is_only_decoded_the_decoding_instance_is_the_last() -> None:
     sessions = Sessions()
     sessions.decided(0.0, a_decision(session_id="s", chosen=-1, decode=0))
-    assert sessions.last("default", "s", 0.0) == A
+    assert sessions.last("default", "s", 0.0) == (0.0, A)
 
 
 def test_more_sessions_than_there_is_room_for_lose_the_one_that_was_quiet_for_longest() -> None:
@@ -60,7 +60,7 @@ def test_more_sessions_than_there_is_room_for_lose_the_one_that_was_quiet_for_lo
     for name in ("s", "t", "s", "u"):
         decide(sessions, 0.0, name)
     assert sessions.last("default", "t", 0.0) is None
-    assert sessions.last("default", "s", 0.0) == A
+    assert sessions.last("default", "s", 0.0) == (0.0, A)
     assert (len(sessions), sessions.forgotten) == (2, 1)
 
 
@@ -74,6 +74,14 @@ def test_sessions_come_back_from_their_bytes_in_their_order() -> None:
     for one in (sessions, again):
         decide(one, 1.0, "u")
     assert again.state() == sessions.state()
+
+
+def test_of_several_partitions_the_latest_request_counts() -> None:
+    one, two = Sessions(), Sessions()
+    decide(one, 5.0, "s", "a")
+    decide(two, 4.0, "s", "b")
+    assert last_of([two, one, Sessions()], "default", "s", 5.0) == A
+    assert last_of([two, one], "default", "other", 5.0) is None
 
 
 def choices(*keys: tuple[str, float]) -> list[Choice]:
@@ -127,4 +135,4 @@ def test_another_rank_of_the_instance_is_not_where_the_session_was() -> None:
 def test_the_tenant_of_the_scope_is_that_of_the_session() -> None:
     sessions = Sessions()
     sessions.decided(0.0, a_decision(session_id="s", scope=SCOPE._replace(tenant_id="acme")))
-    assert sessions.last("acme", "s", 0.0) == Target("acme", "a", 0)
+    assert sessions.last("acme", "s", 0.0) == (0.0, Target("acme", "a", 0))
