@@ -175,16 +175,16 @@ def advise(
     taken: set[Target] = set()
     copied: set[int] = set()
     plans = [(_planned(one, known, prompts, rules, frozenset()), one) for one in hot]
-    for _, held in sorted(plans, key=lambda plan: (-plan[0].gain_s, plan[1].prefix.prefix)):
-        plan = _planned(held, known, prompts, rules, taken)
-        name = held.prefix.prefix
-        if plan.action is Action.COPY:
-            if _is_related(name, copied, parents):
-                plan = plan._replace(action=Action.NONE, why=Why.COVERED, target=None)
-            elif plan.target is not None:
-                taken.add(plan.target)
-                copied.add(name)
-        found.append(_advice(plan, known))
+    for plan, held in sorted(plans, key=lambda one: (-one[0].gain_s, one[1].prefix.prefix)):
+        name, final = held.prefix.prefix, plan
+        if plan.action is Action.COPY and _is_related(name, copied, parents):
+            final = plan._replace(action=Action.NONE, why=Why.COVERED, target=None)
+        elif plan.target in taken:
+            final = _planned(held, known, prompts, rules, taken)
+        if final.action is Action.COPY and final.target is not None:
+            taken.add(final.target)
+            copied.add(name)
+        found.append(_advice(final, known))
     return found
 
 
