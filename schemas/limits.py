@@ -25,6 +25,11 @@ PUBLISHERS_MAX: Final = 4096  # of one process: sockets, windows, 32 KiB of DUPL
 BLOCK_SIZE_MAX: Final = 65_536  # tokens
 DP_RANK_MAX: Final = 2**31 - 1
 KIND_CHARS_MAX: Final = 64  # the name of a wire protocol
+LABELS_MAX: Final = 16  # of a registration; 400 `out_of_range`, as what follows
+LABEL_BYTES_MAX: Final = 128  # of a label's name, and of its value
+KV_TOKEN_BYTES_MAX: Final = 1 * GIB  # of one token in a KV cache; 320 KiB for 70B parameters
+KV_TOKENS_MAX: Final = 2**40  # that a KV cache has room for
+SEQUENCES_AT_ONCE_MAX: Final = 2**20  # that an engine computes
 PORT_MAX: Final = 65_535
 SEQUENCE_MAX: Final = 2**63 - 1  # of a batch: reason="sequence_range"
 OFFSET_MAX: Final = 2**63 - 2  # the one after it is still an i64

@@ -10,7 +10,7 @@ from fastapi.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from query_api.gaps import Wanted, gaps_document
-from query_api.http import models, openapi
+from query_api.http import memory_models, models, openapi
 from query_api.http.answers import Document, services_document, view_document
 from query_api.http.errors import unsupported_content_type
 from query_api.http.health import digest_document, health_document, ready_document
@@ -135,7 +135,7 @@ def view_routes(view: View, version: str, default_wire: Wire) -> APIRouter:
     @router.get(
         "/memory",
         summary="What engines' KV caches take of their memory",
-        openapi_extra=openapi.view_operation(models.MemoryView, *BOTH_WIRES),
+        openapi_extra=openapi.view_operation(memory_models.MemoryView, *BOTH_WIRES),
     )
     async def memory(request: Request) -> Response:
         wire = reply_wire(request.headers.raw, default_wire)
