@@ -519,7 +519,7 @@ QUEUE_WAIT_MAX_S: Final = 30.0  # a candidate that would begin later is left out
 QUEUE_WAITING_MAX: Final = 1024  # or one with more requests that wait
 KV_USAGE_MAX: Final = 0.95  # of a candidate's KV cache; above it is left out: `memory`
 RETRY_AFTER_MAX_S: Final = 60  # what a refused client is told at the most
-# routing: what decisions and their outcomes show. Folds, so the bounds are the same for every reader.
+# routing: what decisions and their outcomes show; folds, so these are the same for every reader.
 # What is dropped: reprise_routing_forgotten_total, with the reason that is given.
 PROMISES_OPEN_MAX: Final = 32_768  # of which more may be told; 2 KiB each: reason="promises"
 PROMISE_OPEN_S: Final = 900.0  # for that to come: such a decision counts as `unreported`

@@ -27,6 +27,7 @@ from schemas.limits import (
     ROUTING_RUNS_MAX,
 )
 from schemas.routing_records import Decision, Outcome, OutcomeEvent, Target
+from streams.routing.lessons import Lesson, lesson_of
 
 DecisionKey = tuple[int, int]
 """Run, and number in it."""
@@ -72,6 +73,8 @@ class Booking(msgspec.Struct, array_like=True):
         prompt, cached: tokens; and how many of them it was said not to have to compute.
         output: tokens that it is expected to have.
         seen: bits of the events that were reported.
+        first_at: when its first token was reported; 0 before.
+        lesson: what it was expected to take; None where a report teaches nothing.
     """
 
     run: int
@@ -87,6 +90,8 @@ class Booking(msgspec.Struct, array_like=True):
     cached: int
     output: int
     seen: int = 0
+    first_at: float = 0.0
+    lesson: Lesson | None = None
 
     @property
     def key(self) -> DecisionKey:
@@ -211,6 +216,7 @@ class Bookings:
         if outcome.event in _ENDS:
             self._end(booking, at=at)
         elif outcome.event is OutcomeEvent.FIRST_TOKEN:
+            booking.first_at = at
             self._release_prefill(booking, at=at)
         return [Reported(booking, outcome)]
 
@@ -294,7 +300,7 @@ class Bookings:
             return
         seen, key = booking.seen, booking.key
         self._end(booking)
-        booking.target, booking.seen = target, seen
+        booking.target, booking.seen, booking.lesson = target, seen, None
         self._bookings[key] = booking
         if booking.request_id:
             self._requests[booking.request_id] = key
@@ -416,4 +422,5 @@ def booking_of(run: int, decision: Decision, now: float) -> Booking:
         decision.prompt_tokens,
         cached,
         decision.expected_output_tokens,
+        lesson=lesson_of(decision),
     )

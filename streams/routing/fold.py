@@ -11,7 +11,9 @@ import msgspec
 import xxhash
 
 from schemas.errors import RecordFormatError
+from schemas.limits import APPROXIMATE_S, PREDICTED_S
 from schemas.routing_records import (
+    Decision,
     DecisionsRecord,
     LoadRecord,
     LoadSample,
@@ -19,6 +21,9 @@ from schemas.routing_records import (
     RoutingRecord,
 )
 from streams.routing.bookings import Bookings, BookingsState, Reported
+from streams.routing.estimates.estimates import Estimates, EstimatesError
+from streams.routing.lessons import observed_of
+from streams.routing.observed.observations import Observations
 from streams.routing.samples import Samples
 
 STATE_VERSION: Final = 1
@@ -36,6 +41,8 @@ class RoutingState(msgspec.Struct, frozen=True, array_like=True):
     offset: int
     bookings: BookingsState
     samples: tuple[LoadSample, ...]
+    estimates: bytes
+    observations: bytes
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -49,12 +56,16 @@ class RoutingFold:
         offset: of the last record that was applied, -1 for none.
         bookings: what is under way.
         samples: what engines say.
+        estimates: what outcomes have taught of times.
+        observations: what decisions and outcomes show.
     """
 
     def __init__(self) -> None:
         self.offset = -1
         self.bookings = Bookings()
         self.samples = Samples()
+        self.estimates = Estimates()
+        self.observations = Observations()
 
     def apply(self, offset: int, record: RoutingRecord) -> None:
         """Folds the record at that offset; one that was folded is skipped. Cost O(its content)."""
@@ -62,21 +73,45 @@ class RoutingFold:
             return
         self.offset = offset
         self.bookings.advance(record.time)
+        self.observations.advance(self.bookings.clock)
         match record:
             case DecisionsRecord():
                 for decision in record.decisions:
-                    for reported in self.bookings.book(record.run, decision):
-                        self._learn(reported)
+                    self._decided(record.run, decision)
             case OutcomesRecord():
                 for outcome in record.outcomes:
                     for reported in self.bookings.report(record.run, outcome):
-                        self._learn(reported)
+                        self._reported(record.run, reported)
             case LoadRecord():
                 for sample in record.samples:
                     self.samples.note(sample)
 
-    def _learn(self, reported: Reported) -> None:
-        """Something is known of a decision that was not known before."""
+    def _decided(self, run: int, decision: Decision) -> None:
+        if self.bookings.has_seen(run, decision.number):
+            return
+        early = self.bookings.book(run, decision)
+        lasts, capacity = PREDICTED_S, 0
+        if decision.is_approximate:
+            lasts = APPROXIMATE_S
+            capacity = decision.capacity_tokens // decision.scope.block_size
+        self.observations.decided(run, decision, lasts_s=lasts, capacity_blocks=capacity)
+        for reported in early:
+            self._reported(run, reported)
+
+    def _reported(self, run: int, reported: Reported) -> None:
+        booking, outcome = reported
+        self.observations.reported(run, outcome)
+        if booking.lesson is not None:
+            at = min(outcome.time, self.bookings.clock)
+            observed = observed_of(
+                booking.lesson,
+                outcome,
+                prompt=booking.prompt,
+                cached=booking.cached,
+                since_s=at - booking.time,
+                decode_s=at - booking.first_at if booking.first_at else 0.0,
+            )
+            self.estimates.note(observed)
 
     @property
     def digest(self) -> str:
@@ -86,7 +121,14 @@ class RoutingFold:
     def dump(self) -> bytes:
         """The state as a checkpoint. Cost O(state)."""
         return _encoder.encode(
-            RoutingState(STATE_VERSION, self.offset, self.bookings.state(), self.samples.all())
+            RoutingState(
+                STATE_VERSION,
+                self.offset,
+                self.bookings.state(),
+                self.samples.all(),
+                self.estimates.dump(),
+                self.observations.dump(),
+            )
         )
 
     @classmethod
@@ -107,4 +149,9 @@ class RoutingFold:
         fold.offset = state.offset
         fold.bookings.restore(state.bookings)
         fold.samples.restore(state.samples)
+        try:
+            fold.estimates.load(state.estimates)
+        except EstimatesError as error:
+            raise RecordFormatError(detail=str(error)) from error
+        fold.observations = Observations.load(state.observations)
         return fold
