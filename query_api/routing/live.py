@@ -12,7 +12,9 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import Final, NamedTuple
 
+from schemas.limits import APPROXIMATE_S, PREDICTED_S
 from schemas.routing_records import (
+    DecidedScope,
     Decision,
     DecisionsRecord,
     LoadRecord,
@@ -24,6 +26,8 @@ from schemas.routing_records import (
 )
 from streams.routing.bookings import NO_LOAD, Bookings, DecisionKey
 from streams.routing.fold import RoutingFold
+from streams.routing.observed.predicted import PredictedHolders
+from streams.routing.observed.sessions import Sessions
 from streams.routing.samples import Samples
 
 
@@ -41,7 +45,7 @@ class Carried(NamedTuple):
 
     Attributes:
         wait_s: until it would begin: of what is booked, and of what its sample says.
-        requests, pending, active: see `streams.routing.bookings.Load`.
+        requests, pending, active, kv_tokens: see `streams.routing.bookings.Load`.
         sample: by its own or another client's word, or None.
     """
 
@@ -50,6 +54,7 @@ class Carried(NamedTuple):
     pending: int
     active: int
     sample: LoadSample | None
+    kv_tokens: int = 0
 
 
 NOTHING: Final = Carried(0.0, 0, 0, 0, None)
@@ -62,6 +67,8 @@ class LiveLoad:
         self._lock = threading.Lock()
         self._bookings = Bookings()
         self._samples = Samples()
+        self._predicted = PredictedHolders()
+        self._sessions = Sessions()
 
     def begin(self, fold: RoutingFold) -> None:
         """Starts from what the log said up to now; before anything else is called."""
@@ -73,7 +80,27 @@ class LiveLoad:
         """A decision of this service."""
         with self._lock:
             self._bookings.advance(decision.time)
-            self._bookings.book(run, decision)
+            self._book(run, decision)
+
+    def _book(self, run: int, decision: Decision) -> None:
+        if self._bookings.has_seen(run, decision.number):
+            return
+        self._bookings.book(run, decision)
+        now = self._bookings.clock
+        self._sessions.decided(now, decision)
+        if decision.chosen < 0:
+            return
+        lasts, capacity = PREDICTED_S, 0
+        if decision.is_approximate:
+            lasts, capacity = APPROXIMATE_S, decision.capacity_tokens // decision.scope.block_size
+        self._predicted.decided(
+            now,
+            decision.target(decision.chosen),
+            decision.scope,
+            decision.marks,
+            lasts_s=lasts,
+            capacity_blocks=capacity,
+        )
 
     def report(self, run: int, outcome: Outcome) -> Report:
         """A report to this service."""
@@ -98,7 +125,7 @@ class LiveLoad:
             match record:
                 case DecisionsRecord():
                     for decision in record.decisions:
-                        self._bookings.book(record.run, decision)
+                        self._book(record.run, decision)
                 case OutcomesRecord():
                     for outcome in record.outcomes:
                         self._bookings.report(record.run, outcome)
@@ -110,6 +137,23 @@ class LiveLoad:
         """The decision of a request that is under way."""
         with self._lock:
             return self._bookings.named(request_id)
+
+    def predicted(self, scope: DecidedScope, prefixes: bytes, now: float) -> dict[Target, int]:
+        """The longest prefix of a prompt that each target will hold, as decisions say, in blocks.
+
+        Args:
+            scope: of the prompt.
+            prefixes: prefix hashes of its blocks, u64 LE.
+            now: Unix seconds.
+        """
+        with self._lock:
+            return self._predicted.longest(scope, prefixes, now)
+
+    def last_of_session(self, tenant_id: str, session_id: str, now: float) -> Target | None:
+        """Where the last request of a session went."""
+        with self._lock:
+            found = self._sessions.last(tenant_id, session_id, now)
+        return None if found is None else found[1]
 
     def knows_run(self, run: int) -> bool:
         """Whether a decision of that run was ever seen."""
@@ -142,13 +186,13 @@ class LiveLoad:
         sample = said.get(target) or self._samples.newest(target, now)
         if booked is NO_LOAD and sample is None:
             return NOTHING
-        wait, requests, pending, active, _, _ = booked
+        wait, requests, pending, active, _, tokens = booked
         if sample is not None and sample.waiting:
             # Of what waited then, less what has passed, and what was booked since.
             waited = sample.waiting * mean_work_s - (now - sample.observed_at)
             since = self._bookings.booked_since(target, sample.observed_at)
             wait = max(wait, waited + since)
-        return Carried(wait, requests, pending, active, sample)
+        return Carried(wait, requests, pending, active, sample, tokens)
 
     def counts(self) -> dict[str, int]:
         """For metrics."""

@@ -3,28 +3,25 @@
 import struct
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 from uuid import uuid4
 
+import msgspec
 import xxhash
 
 from query_api.ports import View
+from query_api.routing.candidates import Candidates, gather, is_in_the_future
+from query_api.routing.decoding import DecodeAsked, choose_decoder
 from query_api.routing.folded import FoldedRouting
-from query_api.routing.interface import Offered, PostedLoad, Routed, RouteRequest
-from query_api.routing.live import Carried, LiveLoad, Report
+from query_api.routing.interface import Routed, RouteRequest
+from query_api.routing.live import LiveLoad, Report
 from query_api.routing.queue import RoutingQueue
 from query_api.routing.targets import (
-    UNKNOWN,
-    KnownTarget,
-    RankKey,
-    Roster,
     Targets,
-    roster_of,
 )
 from schemas.answer_states import AnswerState
 from schemas.limits import (
-    LOAD_FUTURE_S,
     ROUTE_ANSWERS_MAX,
     ROUTE_POLICIES_MAX,
     ROUTE_REPEAT_S,
@@ -33,35 +30,24 @@ from schemas.routing_records import (
     DecidedScope,
     Decision,
     LoadSample,
-    LoadSource,
     Outcome,
     PartitionPosition,
     Phase,
     PrefixMark,
+    Reason,
     Refused,
     Target,
     marks_at,
     parse_decision_id,
 )
-from streams.kernel.interface import InstanceMatch
 from streams.routing.costs import Costs
 from streams.routing.decide import Asked, Decided, Rules, decide
-from streams.routing.interface import Candidate, Parameters, Rank, Request
+from streams.routing.hot_classes import CLASS_BLOCKS, HotClasses
+from streams.routing.inflight import LmetricParameters
+from streams.routing.interface import Parameters, Rank, Request
 from streams.routing.table import find_policy, parse_policy
 
 DEFAULT_POLICY: Final = "wait-and-work"
-OUTPUT_TOKENS: Final = 256
-"""That a request is expected to have where nothing is known."""
-
-MEAN_PROMPT_TOKENS: Final = 4096
-"""Of those that wait, by a sample that says only how many."""
-
-_ROLES: Final = {
-    Phase.COMBINED: ("combined",),
-    Phase.PREFILL: ("combined", "prefill"),
-    Phase.DECODE: ("combined", "decode"),
-    Phase.PAIR: ("combined", "prefill"),
-}
 _U64: Final = struct.Struct("<Q")
 
 
@@ -96,10 +82,11 @@ class Taken(NamedTuple):
     unknown: int = 0
 
 
-class _Candidates(NamedTuple):
-    found: list[Candidate]
-    endpoints: tuple[str, ...]
-    carried: list[Carried]
+class _Policy(NamedTuple):
+    text: str
+    rank: Rank
+    parameters: Parameters
+    in_seconds: bool
 
 
 class Router:
@@ -136,7 +123,8 @@ class Router:
         self._view = view
         self._settings = settings
         self._clock = clock
-        self._targets = Targets(view, monotonic)
+        self._targets = Targets(view, folded, settings.costs, monotonic)
+        self._classes = HotClasses()
         self._number = 0
         self._answered: OrderedDict[tuple[str, str], Routed] = OrderedDict()
         self._named: dict[str, int] = {}  # numbers of the same, by request alone
@@ -180,25 +168,101 @@ class Router:
                 del self._named[oldest[1]]
 
     def _decide(self, asked: RouteRequest, now: float) -> Routed:
-        text, rank, parameters = self._known_policy(asked.policy)
-        candidates = self._candidates(asked, now)
+        policy = self._known_policy(asked.policy)
+        roster = self._targets.of_model(asked.scope.tenant_id, asked.scope.model_name)
+        candidates = gather(asked, roster, self.live, self._settings.costs, now)
         number, self._number = self._number, self._number + 1
         tie = xxhash.xxh3_64_intdigest(_U64.pack(self.run) + _U64.pack(number))
-        request = Request(number, asked.prompt_tokens, tie)
+        request = self._request(asked, number, tie, candidates, policy)
+        last = None
+        if asked.session_id:
+            tenant = asked.scope.tenant_id
+            last = self.live.last_of_session(tenant, asked.session_id, now)
         decided = decide(
-            Asked(request, rank, parameters, asked.ttft_slo_s, self._settings.rules),
+            Asked(
+                request,
+                policy.rank,
+                policy.parameters,
+                asked.ttft_slo_s,
+                self._settings.rules,
+                last,
+                policy.in_seconds,
+            ),
             candidates.found,
             self._settings.costs,
         )
-        decision = self._decision(asked, text, request, decided, now)
+        chosen, decode, decided = self._placed(asked, candidates, decided, tie)
+        decision = self._decision(asked, policy, request, candidates, decided, now)
+        decision = _with_places(decision, candidates, chosen, decode, last)
         age = None
-        if decision.chosen >= 0:
-            sample = candidates.carried[decision.chosen].sample
+        place = chosen if chosen >= 0 else decode
+        if place >= 0:
+            sample = candidates.carried[place].sample
             age = None if sample is None else max(now - sample.observed_at, 0.0)
         return Routed(self.run, decision, decided.retry_after_s, age, candidates.endpoints)
 
+    def _placed(
+        self, asked: RouteRequest, candidates: Candidates, decided: Decided, tie: int
+    ) -> tuple[int, int, Decided]:
+        """Who computes and who decodes, as indices, by what the request asks for."""
+        phase = asked.phase
+        if phase in (Phase.COMBINED, Phase.PREFILL):
+            return decided.chosen, -1, decided
+        if phase is Phase.PAIR and decided.chosen < 0:
+            return -1, -1, decided
+        output = asked.expected_output_tokens
+        wanted = DecodeAsked(
+            phase,
+            asked.prompt_tokens,
+            candidates.output_tokens if output is None else output,
+            asked.tbt_slo_s,
+            asked.priority,
+            tie,
+        )
+        decoding = choose_decoder(wanted, candidates.places(), decided)
+        records = list(decided.candidates)
+        for index, tbt_s in decoding.tbt_s.items():
+            records[index] = msgspec.structs.replace(records[index], tbt_s=tbt_s)
+        decided = decided._replace(candidates=tuple(records))
+        if decoding.place < 0:
+            return -1, -1, decided._replace(chosen=-1, refused=decoding.refused, retry_after_s=1.0)
+        if phase is Phase.DECODE:
+            return -1, decoding.place, decided._replace(chosen=-1, refused=Refused.NO)
+        if decoding.is_separate:
+            return decided.chosen, decoding.place, decided
+        alone = records[decoding.place]
+        if alone.reasons and alone.reasons[-1] != Reason.DEGRADED.value:
+            return decided.chosen, decoding.place, decided
+        seconds = alone.queue_s + alone.load_s + alone.transfer_s + alone.prefill_s
+        decided = decided._replace(chosen=decoding.place, predicted_s=seconds)
+        return decoding.place, -1, decided
+
+    def _request(
+        self,
+        asked: RouteRequest,
+        number: int,
+        tie: int,
+        candidates: Candidates,
+        policy: "_Policy",
+    ) -> Request:
+        """As the policy takes it; where it looks at classes of prompts, with that of this one."""
+        blocks = min(len(asked.prefixes) // 8, CLASS_BLOCKS)
+        if not blocks or not isinstance(policy.parameters, LmetricParameters):
+            return Request(number, asked.prompt_tokens, tie)
+        name = (asked.scope, asked.prefixes[8 * blocks - 8 : 8 * blocks])
+        tokens = blocks * asked.scope.block_size
+        holders = sum(one.cached >= tokens for one in candidates.found)
+        is_hot = self._classes.note(name, holders, len(candidates.found))
+        return Request(number, asked.prompt_tokens, tie, tokens, is_hot)
+
     def _decision(
-        self, asked: RouteRequest, policy: str, request: Request, decided: Decided, now: float
+        self,
+        asked: RouteRequest,
+        policy: "_Policy",
+        request: Request,
+        candidates: Candidates,
+        decided: Decided,
+        now: float,
     ) -> Decision:
         view = self._view
         held = max((match.longest for match in asked.matches), default=0)
@@ -209,11 +273,11 @@ class Router:
             now,
             asked.request_id or uuid4().hex,
             DecidedScope(*asked.scope),
-            policy,
+            policy.text,
             tuple(PartitionPosition(*one) for one in view.positions()),
             state.value,
             asked.prompt_tokens,
-            OUTPUT_TOKENS if output is None else output,
+            candidates.output_tokens if output is None else output,
             asked.phase,
             asked.ttft_slo_s,
             asked.tbt_slo_s,
@@ -233,7 +297,7 @@ class Router:
             held=held,
         )
 
-    def _known_policy(self, text: str) -> tuple[str, Rank, Parameters]:
+    def _known_policy(self, text: str) -> "_Policy":
         found = self._policies.get(text)
         if found is None:
             found = self._policy(text)
@@ -242,41 +306,10 @@ class Router:
         return found
 
     @staticmethod
-    def _policy(text: str) -> tuple[str, Rank, Parameters]:
+    def _policy(text: str) -> "_Policy":
         name, parameters = parse_policy(text)
-        return text, find_policy(name).rank, parameters
-
-    # Candidates
-
-    def _candidates(self, asked: RouteRequest, now: float) -> _Candidates:
-        tenant = asked.scope.tenant_id
-        roster = self._targets.of_model(tenant, asked.scope.model_name)
-        by_instance = {match.instance_id: match for match in asked.matches}
-        offered: dict[RankKey, Offered] = {}
-        if asked.candidates is not None or not by_instance.keys() <= roster.ranks.keys():
-            roster, offered = _offered(asked, roster, by_instance)
-        said = {}
-        for key, one in offered.items():
-            if one.load is not None:
-                target = Target(tenant, *key)
-                said[target] = sample_of(target, one.load, LoadSource.REQUEST, now)
-        mean_work = self._settings.costs.prefill_s(MEAN_PROMPT_TOKENS, 0)
-        carried = self.live.carried(roster.targets, now, mean_work, said)
-        if said:
-            self.live.note(said.values())
-        roles = _ROLES[asked.phase]
-        found, endpoints = [], []
-        known = roster.known
-        for key, load in zip(roster.keys, carried, strict=True):
-            registered = known[key]
-            role, endpoint = registered.role, registered.endpoint
-            offer = offered.get(key)
-            if offer is not None:
-                role, endpoint = offer.role or role, offer.endpoint or endpoint
-            endpoints.append(endpoint)
-            match = by_instance.get(key[0])
-            found.append(_candidate(key, match, load, registered, role in roles))
-        return _Candidates(found, tuple(endpoints), carried)
+        policy = find_policy(name)
+        return _Policy(text, policy.rank, parameters, policy.in_seconds)
 
     # What came of decisions
 
@@ -315,84 +348,30 @@ class Router:
         self.queue.push_samples(samples)
 
 
-def sample_of(target: Target, posted: PostedLoad, source: LoadSource, now: float) -> LoadSample:
-    """What a client says of a target, as of a moment that is not in the future."""
-    at = now if posted.observed_at is None else min(posted.observed_at, now)
-    return LoadSample(
-        target,
-        at,
-        source,
-        posted.running,
-        posted.waiting,
-        posted.prefill_tokens,
-        posted.kv_usage,
-        posted.kv_capacity_tokens,
-    )
-
-
-def is_in_the_future(seconds: float | None, now: float) -> bool:
-    """Whether a client's time is more than a clock may be wrong ahead of ours."""
-    return seconds is not None and seconds > now + LOAD_FUTURE_S
-
-
-def _offered(
-    asked: RouteRequest, roster: Roster, by_instance: Mapping[str, InstanceMatch]
-) -> tuple[Roster, dict[RankKey, Offered]]:
-    """The targets that may be chosen, where these are not just those of the model: those that the
-    request names, with what it says of them; or holders that nobody has registered, too.
-    """
-    ranks = dict(roster.ranks)
-    for name, match in by_instance.items():
-        ranks[name] = ranks.get(name, frozenset()) | {rank.dp_rank for rank in match.ranks}
-    offered: dict[RankKey, Offered] = {}
-    if asked.candidates is None:
-        keys = [(name, rank) for name, each in ranks.items() for rank in each]
-    else:
-        for one in asked.candidates:
-            named = ranks.get(one.instance_id, {0}) if one.dp_rank is None else {one.dp_rank}
-            offered |= {(one.instance_id, rank): one for rank in named}
-        keys = list(offered)
-    known = {key: roster.known.get(key, UNKNOWN) for key in keys}
-    return roster_of(asked.scope.tenant_id, known), offered
-
-
-def _candidate(
-    key: RankKey,
-    match: InstanceMatch | None,
-    carried: Carried,
-    target: KnownTarget,
-    is_allowed: bool,
-) -> Candidate:
-    name, number = key
-    cached = gpu = disk = 0
-    if match is not None:
-        for dp_rank, matched, on_gpu, on_cpu, on_disk in match.ranks:
-            if dp_rank == number:
-                # What lies on tiers in turns is longer than a walk down the tiers.
-                cached = matched if matched > on_disk else on_disk
-                gpu, disk = on_gpu, on_disk - on_cpu
-                break
-    wait, requests, pending, active, sample = carried
-    waiting, usage = 0, 0.0
-    if sample is not None:
-        waiting, usage = sample.waiting or 0, sample.kv_usage or 0.0
-    return Candidate(
-        name,
-        cached,
-        gpu,
-        wait,
-        disk,
-        requests,
-        pending,
-        active,
-        0,
-        None,
-        number,
-        waiting,
-        usage,
-        is_allowed,
-        target.is_reachable,
-        target.is_degraded,
+def _with_places(
+    decision: Decision,
+    candidates: Candidates,
+    chosen: int,
+    decode: int,
+    last: Target | None,
+) -> Decision:
+    """With what is known of those who were chosen."""
+    if chosen < 0 and decode < 0:
+        return msgspec.structs.replace(decision, chosen=-1, last=last)
+    first = candidates.known[chosen if chosen >= 0 else decode]
+    decoder = candidates.known[decode] if decode >= 0 else first
+    load = candidates.carried[decode if decode >= 0 else chosen]
+    return msgspec.structs.replace(
+        decision,
+        chosen=chosen,
+        decode=decode,
+        p90=first.p90,
+        class_name=first.class_name,
+        decode_class=decoder.class_name if decode >= 0 else "",
+        kv_bytes=first.kv_bytes,
+        decode_running=load.requests,
+        decode_kv_tokens=load.kv_tokens,
+        last=last,
     )
 
 

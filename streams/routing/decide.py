@@ -20,9 +20,10 @@ from schemas.limits import (
     QUEUE_WAITING_MAX,
     RETRY_AFTER_MAX_S,
 )
-from schemas.routing_records import CandidateRecord, CostModel, Reason, Refused
+from schemas.routing_records import CandidateRecord, CostModel, Reason, Refused, Target
 from streams.routing.costs import Costs
 from streams.routing.interface import Candidate, Choice, Rank, Request
+from streams.routing.observed.sessions import with_affinity
 
 
 class OfDegraded(StrEnum):
@@ -78,6 +79,8 @@ class Asked(NamedTuple):
         rank, parameters: the policy.
         ttft_slo_s: within which the first token must be expected; 0 for no objective.
         rules: what leaves candidates out.
+        last: where the session's request before went; it wins where it is nearly the best.
+        in_seconds: whether the policy's keys are seconds.
     """
 
     request: Request
@@ -85,6 +88,8 @@ class Asked(NamedTuple):
     parameters: Any
     ttft_slo_s: float = 0.0
     rules: Rules = Rules()
+    last: Target | None = None
+    in_seconds: bool = False
 
 
 _HARD: Final = frozenset({Reason.NOT_ALLOWED, Reason.UNREACHABLE, Reason.DEGRADED})
@@ -113,6 +118,8 @@ def decide(asked: Asked, candidates: Sequence[Candidate], costs: Costs) -> Decid
     if not left:
         return _refuse_all(candidates, reasons, rules, models)
     choices = asked.rank(asked.request, left, costs, asked.parameters)
+    if asked.last is not None:
+        choices = with_affinity(choices, asked.last, keys_are_seconds=asked.in_seconds)
     judged = _judge(choices, asked, costs)
     chosen, records = -1, []
     for place, (one, reason) in enumerate(zip(candidates, reasons, strict=True)):

@@ -16,8 +16,9 @@ from query_api.http.post_endpoint import HttpHeaders
 from query_api.http.requests.fields import bounded_text, read_hashes, read_tokens
 from query_api.http.requests.queries import Query, answer_hash_query, missing, named_scope
 from query_api.http.wire import Field, Wire, header, malformed
+from query_api.routing.candidates import is_in_the_future, sample_of
 from query_api.routing.interface import Offered, PostedLoad, RouteRequest
-from query_api.routing.router import Told, is_in_the_future, sample_of
+from query_api.routing.router import Told
 from schemas.events import extra_key
 from schemas.identities import DEFAULT_TENANT, PrefixScope, Rank
 from schemas.limits import BLOCK_SIZE_MAX, CANDIDATES_MAX, FEEDBACK_MAX, NAME_BYTES_MAX
