@@ -113,8 +113,17 @@ class Totals(msgspec.Struct, array_like=True):
     def note_tokens(self, tokens: Kept, cause: IndexCause) -> None:
         """An engine has told its hits of one prompt."""
         self.reported += 1
-        for name in tokens.__struct_fields__:
-            setattr(self, name, getattr(self, name) + getattr(tokens, name))
+        self.prompt += tokens.prompt
+        self.promised += tokens.promised
+        self.actual += tokens.actual
+        self.predicted += tokens.predicted
+        self.fetched += tokens.fetched
+        self.unpromised += tokens.unpromised
+        self.workload += tokens.workload
+        self.routing += tokens.routing
+        self.index += tokens.index
+        self.not_fetched += tokens.not_fetched
+        self.not_predicted += tokens.not_predicted
         certain = tokens.index - tokens.not_predicted
         match cause:
             case IndexCause.STALE:
