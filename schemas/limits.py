@@ -521,10 +521,13 @@ KV_USAGE_MAX: Final = 0.95  # of a candidate's KV cache; above it is left out: `
 RETRY_AFTER_MAX_S: Final = 60  # what a refused client is told at the most
 # routing: what decisions and their outcomes show; folds, so these are the same for every reader.
 # What is dropped: reprise_routing_forgotten_total, with the reason that is given.
+# routing: what decisions and their outcomes show. It is a fold, so these bounds are the same for
+# every reader. What is dropped: reprise_routing_dropped_total, with the reason that is given.
 PROMISES_OPEN_MAX: Final = 32_768  # of which more may be told; 2 KiB each: reason="promises"
 PROMISE_OPEN_S: Final = 900.0  # for that to come: such a decision counts as `unreported`
 PROMISE_ROWS_MAX: Final = 16_384  # of sums, 1 KiB each: reason="promise_rows", "promises_crowded"
 DECISION_MARKS_MAX: Final = 64  # prefixes of one decision; a prompt has no use for more
+PROMISE_TTFT_S_MAX: Final = 1e9  # a longer time counts as this, so that sums stay numbers
 HOT_COUNTERS_MAX: Final = 1024  # prefixes of one scope that are counted, 600 bytes each
 HOT_SCOPES_MAX: Final = 64  # the one that is asked for least goes: reason="hot_scopes"
 HOT_HALF_LIFE_S: Final = 300.0  # after it a request counts half
@@ -533,7 +536,7 @@ PREDICTED_S: Final = 2.0  # from a decision until the engine's events should hav
 APPROXIMATE_S: Final = 120.0  # the same where it publishes none, and its capacity is not known
 SESSIONS_MAX: Final = 65_536  # 300 bytes each; the least recent goes: reason="sessions"
 ADVICE_PREFIXES_MAX: Final = 256  # hot ones of one scope that are looked at, the hottest first
-SESSION_S: Final = 300.0  # without a request, after which a session is forgotten
+AFFINITY_S: Final = 300.0  # without a request, after which a session is forgotten
 
 # ====================================================================================== query_api
 

@@ -308,7 +308,7 @@ def _advice(plan: _Plan, known: dict[Target, Instance]) -> Advice:
 
 def _command(action: Action, prefix: HotPrefix, source: Target, target: Target) -> str:
     """As it is sent to a service that gives commands to LMCache's workers."""
-    body: dict[str, Any] = {"prefix": f"{prefix.prefix:016x}"}
+    body: dict[str, Any] = {"prefix_hash": str(prefix.prefix)}
     if action is Action.COPY:
         body["old_position"] = [source.instance_id, _LOCATION]
         body["new_position"] = [target.instance_id, _LOCATION]

@@ -45,9 +45,14 @@ class HotPrefix(msgspec.Struct, frozen=True):
         return self.blocks * self.scope.block_size
 
     @property
+    def certain(self) -> float:
+        """Of the count, what is known to have come."""
+        return max(self.count - self.error, 0.0)
+
+    @property
     def rate(self) -> float:
-        """Prompts a second, of late; too low in the first half-lives of a service."""
-        return per_second(self.count)
+        """Prompts a second of late, at least; lower in the first half-lives of a service."""
+        return per_second(self.certain)
 
 
 class HotScope(NamedTuple):
@@ -58,7 +63,8 @@ class HotScope(NamedTuple):
         error_max: by how much a count may be too high, and what a prefix that is not here may
             have; at most total / HOT_COUNTERS_MAX.
         last_asked: Unix seconds.
-        prefixes: by falling count.
+        prefixes: by what is known to have come of each, the most first: where most prefixes come
+            once, the counts of the others are hardly more than their errors.
     """
 
     total: float
@@ -105,35 +111,39 @@ class HotPrefixes:
             times: so many prompts, as of a window.
         """
         counters = self._counters(time, scope)
-        parent = 0
+        weighs, parent = counters.begin(time), 0
         for blocks, prefix in marks[:DECISION_MARKS_MAX]:
-            counters.note(time, prefix, parent, blocks, times)
+            counters.note(prefix, parent, blocks, weighs, times)
             parent = prefix
 
     def decided(self, time: float, promise: Promise) -> None:
         """A prompt was sent to somebody."""
         counters = self._counters(time, promise.scope)
-        cached = promise.cached
+        cached, held = promise.cached, promise.held
         there = cached + promise.fetched
-        parent = 0
+        size, usable = promise.scope.block_size, promise.usable
+        weighs, parent = counters.begin(time), 0
         for blocks, prefix in promise.marks:
-            counter = counters.note(time, prefix, parent, blocks, 1)
+            counter = counters.note(prefix, parent, blocks, weighs)
             parent = prefix
-            tokens = _tokens(promise, blocks)
-            counter.promised += 0 < tokens <= cached
-            counter.missed += max(min(promise.held, tokens) - min(there, tokens), 0)
+            tokens = min(blocks * size, usable)
+            if 0 < tokens <= cached:
+                counter.promised += 1
+            elif tokens > there and held > there:
+                counter.missed += min(held, tokens) - there
 
     def confirmed(self, promise: Promise, cached: int) -> None:
         """An engine has told how many tokens of the prompt it had."""
         counters = self.scopes.get(promise.scope)
         if counters is None:
             return
+        size, usable = promise.scope.block_size, promise.usable
         for blocks, prefix in promise.marks:
             counter = counters.find(prefix)
             # One that began later knows nothing of the decision.
             if counter is None or counter.since > promise.time:
                 continue
-            tokens = _tokens(promise, blocks)
+            tokens = min(blocks * size, usable)
             counter.saved += min(cached, tokens)
             if 0 < tokens <= promise.cached and not promise.moved:
                 counter.checked += 1
@@ -162,11 +172,6 @@ class HotPrefixes:
                 self.forgotten += 1
             counters = self.scopes[scope] = SpaceSaving(time, self._counters_max)
         return counters
-
-
-def _tokens(promise: Promise, blocks: int) -> int:
-    """Of the prefix, as far as an engine could take them from its cache."""
-    return min(blocks * promise.scope.block_size, promise.usable)
 
 
 def view(parts: Iterable[HotPrefixes], now: float) -> dict[DecidedScope, HotScope]:
@@ -216,7 +221,7 @@ def _merged(scope: DecidedScope, parts: list[SpaceSaving], step: int) -> HotScop
             )
             other = found.get(counter.prefix)
             found[counter.prefix] = one if other is None else _sum(other, one, error_max)
-    prefixes = sorted(found.values(), key=lambda one: (-one.count, one.blocks, one.prefix))
+    prefixes = sorted(found.values(), key=lambda one: (-one.certain, one.blocks, one.prefix))
     total = sum(part.total_at(step) for part in parts)
     return HotScope(total, error_max, max(part.last_asked for part in parts), prefixes)
 

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from schemas.errors import RecordFormatError
-from schemas.limits import PREDICTED_S
+from schemas.limits import APPROXIMATE_S, PREDICTED_S
 from schemas.routing_records import Decision, Outcome, OutcomeEvent
 from streams.routing.observed.hot_prefixes import HotPrefixes, HotState
 from streams.routing.observed.open_promises import OpenPromises, OpenState
@@ -78,7 +78,7 @@ class Observations:
         run: int,
         decision: Decision,
         *,
-        lasts_s: float = PREDICTED_S,
+        approximate: bool = False,
         capacity_blocks: int = 0,
     ) -> None:
         """A decision, once.
@@ -86,8 +86,8 @@ class Observations:
         Args:
             run: of its service.
             decision: new to this fold.
-            lasts_s: for how long its target is taken to hold the prompt; PREDICTED_S where that
-                publishes events, APPROXIMATE_S where it does not.
+            approximate: whether its target publishes no events, so that it is taken to hold the
+                prompt for APPROXIMATE_S; else for PREDICTED_S.
             capacity_blocks: of such a target, where it is known: then this counts, and no time.
         """
         now = self.clock
@@ -106,8 +106,8 @@ class Observations:
             promise.target,
             scope,
             promise.marks,
-            lasts_s=lasts_s,
-            capacity_blocks=capacity_blocks,
+            lasts_s=APPROXIMATE_S if approximate else PREDICTED_S,
+            capacity_blocks=capacity_blocks if approximate else 0,
         )
         gone = self.open.add(promise)
         if gone is not None:
@@ -133,6 +133,18 @@ class Observations:
         if outcome.event.is_end:
             self.totals.note_end(self.clock, promise, outcome.event)
             self.open.close(promise)
+
+    @property
+    def forgotten(self) -> dict[str, int]:
+        """What was given up for want of room, by the reason under which it is counted."""
+        return {
+            "promises": self.open.forgotten,
+            "promise_rows": self.totals.forgotten,
+            "promises_crowded": self.totals.crowded_out,
+            "hot_scopes": self.hot.forgotten,
+            "predicted": self.predicted.forgotten,
+            "sessions": self.sessions.forgotten,
+        }
 
     def dump(self) -> bytes:
         """The state as a checkpoint. Cost O(state)."""

@@ -80,7 +80,7 @@ class PredictedHolders:
         self._bounded: dict[Target, OrderedDict[MarkKey, None]] = {}
         self._widths: Counter[Target] = Counter()
         self._by_prefix: dict[tuple[DecidedScope, int], set[Target]] = {}
-        self._depths: dict[DecidedScope, Counter[int]] = {}
+        self._depths: dict[DecidedScope, dict[int, int]] = {}
 
     def __len__(self) -> int:
         """How many marks there are."""
@@ -166,11 +166,14 @@ class PredictedHolders:
         self._drop(key)
         target, scope, prefix = key
         self._marks[key] = mark
-        self._order.setdefault(mark.lasts_s, OrderedDict())[key] = None
+        _append(self._order, mark.lasts_s, key)
         self._by_prefix.setdefault((scope, prefix), set()).add(target)
-        self._depths.setdefault(scope, Counter())[mark.blocks] += 1
+        depths = self._depths.get(scope)
+        if depths is None:
+            depths = self._depths[scope] = {}
+        depths[mark.blocks] = depths.get(mark.blocks, 0) + 1
         if mark.lasts_s == _BY_CAPACITY:
-            self._bounded.setdefault(target, OrderedDict())[key] = None
+            _append(self._bounded, target, key)
             self._widths[target] += mark.width
 
     def _drop(self, key: MarkKey) -> None:
@@ -227,6 +230,16 @@ def longest_of(
         for target, blocks in part.longest(scope, hashes, now).items():
             found[target] = max(found.get(target, 0), blocks)
     return {target: found[target] for target in sorted(found)}
+
+
+def _append(
+    ordered: dict[_GroupT, OrderedDict[MarkKey, None]], group: _GroupT, key: MarkKey
+) -> None:
+    """Puts the key at the end of its group, which there may not be yet."""
+    keys = ordered.get(group)
+    if keys is None:
+        keys = ordered[group] = OrderedDict()
+    keys[key] = None
 
 
 def _discard(

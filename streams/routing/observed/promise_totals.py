@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from schemas.limits import PROMISE_ROWS_MAX
+from schemas.limits import PROMISE_ROWS_MAX, PROMISE_TTFT_S_MAX
 from schemas.routing_records import OutcomeEvent
 from streams.routing.observed.promises import IndexCause, Kept, Promise, bucket
 
@@ -22,8 +22,6 @@ SHARE_BOUNDS: Final = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5
 """Of the buckets of over-promise, the share of the prompt; one more holds what is above."""
 
 _MINUTE: Final = 60.0
-_LONGEST_S: Final = 1e9
-"""A time that is longer counts as this, so that sums stay numbers."""
 
 
 class GroupBy(StrEnum):
@@ -113,8 +111,17 @@ class Totals(msgspec.Struct, array_like=True):
     def note_tokens(self, tokens: Kept, cause: IndexCause) -> None:
         """An engine has told its hits of one prompt."""
         self.reported += 1
-        for name in tokens.__struct_fields__:
-            setattr(self, name, getattr(self, name) + getattr(tokens, name))
+        self.prompt += tokens.prompt
+        self.promised += tokens.promised
+        self.actual += tokens.actual
+        self.predicted += tokens.predicted
+        self.fetched += tokens.fetched
+        self.unpromised += tokens.unpromised
+        self.workload += tokens.workload
+        self.routing += tokens.routing
+        self.index += tokens.index
+        self.not_fetched += tokens.not_fetched
+        self.not_predicted += tokens.not_predicted
         certain = tokens.index - tokens.not_predicted
         match cause:
             case IndexCause.STALE:
@@ -141,7 +148,7 @@ class Totals(msgspec.Struct, array_like=True):
 
 
 def _microseconds(seconds: float) -> int:
-    return round(min(seconds, _LONGEST_S) * 1e6)
+    return round(min(seconds, PROMISE_TTFT_S_MAX) * 1e6)
 
 
 class TotalsState(msgspec.Struct, frozen=True, array_like=True):

@@ -21,6 +21,7 @@ Tokens that only decisions said are held are promised as others are: `predicted`
 lost. A request that was sent elsewhere than it was told has no promise: p = 0.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final
@@ -197,4 +198,4 @@ def kept(promise: Promise, cached: int) -> Kept:
 
 def bucket(bounds: Sequence[float], value: float) -> int:
     """The first bucket whose bound the value does not exceed; len(bounds) for none of them."""
-    return next((place for place, bound in enumerate(bounds) if value <= bound), len(bounds))
+    return bisect_left(bounds, value)

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from schemas.limits import SESSION_S, SESSIONS_MAX
+from schemas.limits import AFFINITY_S, SESSIONS_MAX
 from schemas.routing_records import Decision, Target
 from streams.routing.interface import Choice
 
@@ -63,7 +63,7 @@ class Sessions:
     def last(self, tenant_id: str, session_id: str, now: float) -> tuple[float, Target] | None:
         """When its last request went where; None where that is not known, or too long ago."""
         found = self._last.get((tenant_id, session_id))
-        return found if found is not None and found[0] + SESSION_S > now else None
+        return found if found is not None and found[0] + AFFINITY_S > now else None
 
     def state(self) -> SessionsState:
         """All of it. Cost O(sessions)."""
@@ -78,7 +78,7 @@ class Sessions:
         self._last.update((key, (time, target)) for key, time, target in state.sessions)
 
     def _expire(self, now: float) -> None:
-        while self._last and next(iter(self._last.values()))[0] + SESSION_S <= now:
+        while self._last and next(iter(self._last.values()))[0] + AFFINITY_S <= now:
             self._last.popitem(last=False)
 
 

@@ -88,13 +88,27 @@ class SpaceSaving:
         """That of the prefix, where it has one."""
         return self._counters.get(prefix)
 
-    def note(self, time: float, prefix: int, parent: int, blocks: int, times: int) -> HotCounter:
-        """So many prompts had the prefix; its counter. Time never goes back."""
+    def begin(self, time: float) -> float:
+        """Prompts of that time come next, which never goes back; what each of them weighs."""
         step = step_of(time)
         self._rebase(step)
-        more = times * weight(self._base, step)
-        self._total += more
         self.last_asked = time
+        return weight(self._base, step)
+
+    def note(
+        self, prefix: int, parent: int, blocks: int, weighs: float, times: int = 1
+    ) -> HotCounter:
+        """So many prompts had the prefix; its counter.
+
+        Args:
+            prefix: its hash.
+            parent: see `HotCounter`.
+            blocks: of the prefix.
+            weighs: of each prompt, from `begin`.
+            times: how many prompts.
+        """
+        more, time = times * weighs, self.last_asked
+        self._total += more
         counter = self._counters.get(prefix)
         if counter is None:
             lowest = self._make_room()

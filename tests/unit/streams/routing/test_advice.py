@@ -88,7 +88,7 @@ def test_a_prefix_of_a_loaded_holder_is_copied_to_the_least_loaded() -> None:
     assert advice.gain_s == pytest.approx(150.0)
     assert advice.cost_s == pytest.approx(0.1)
     assert advice.command == (
-        'POST /move {"prefix":"0000000000000001","old_position":["a","LocalCPUBackend"],'
+        'POST /move {"prefix_hash":"1","old_position":["a","LocalCPUBackend"],'
         '"new_position":["b","LocalCPUBackend"],"should_copy":true}'
     )
 
@@ -164,7 +164,7 @@ def test_a_prefix_that_engines_drop_is_pinned_where_it_is() -> None:
     assert (advice.action, advice.why, advice.targets) == (Action.PIN, Why.DROPPED, (B,))
     assert advice.gain_s == pytest.approx(300 * 0.4 * 1.0)
     assert advice.command == (
-        'POST /pin {"prefix":"0000000000000001","instance_id":"b","location":"LocalCPUBackend"}'
+        'POST /pin {"prefix_hash":"1","instance_id":"b","location":"LocalCPUBackend"}'
     )
 
 

@@ -231,7 +231,7 @@ def test_a_state_comes_back_from_its_bytes_and_goes_on_alike(
 def test_one_counter_serves_whoever_came_last() -> None:
     counters = SpaceSaving(0.0, most=1)
     for number, prefix in enumerate([1, 2, 3, 2], start=1):
-        counter = counters.note(0.0, prefix, 0, 1, 1)
+        counter = counters.note(prefix, 0, 1, counters.begin(0.0))
         assert (counter.count, counter.error) == (number, number - 1)
 
 
@@ -240,3 +240,15 @@ def test_the_sum_of_counts_is_the_number_of_prompts_and_marks() -> None:
     hot = counted(history)
     assert Counter(prefix for _, prefix in history).total() == seen(hot, 0.0).total
     assert sum(one.count for one in seen(hot, 0.0).prefixes) == 200, "none is lost to a counter"
+
+
+def test_what_comes_again_stands_before_what_only_may_have() -> None:
+    hot = HotPrefixes(counters_max=4)
+    for number in range(100):
+        hot.asked(0.0, SCOPE, marks_of((1, 1000 + number)))
+        if number > 80:
+            hot.asked(0.0, SCOPE, marks_of((1, 7)))
+    first, *others = seen(hot, 0.0).prefixes
+    assert first.prefix == 7
+    assert first.certain == pytest.approx(19 - 1, abs=1)
+    assert all(one.certain <= 1.0 < one.count for one in others)

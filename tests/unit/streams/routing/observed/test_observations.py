@@ -8,12 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.errors import RecordFormatError
-from schemas.limits import APPROXIMATE_S, PROMISE_OPEN_S, PROMISES_OPEN_MAX
+from schemas.limits import PROMISE_OPEN_S, PROMISES_OPEN_MAX
 from schemas.routing_records import CandidateRecord, Decision, Outcome, OutcomeEvent
+from streams.routing.observed.hot_prefixes import HotPrefixes
 from streams.routing.observed.observations import OBSERVATIONS_VERSION, Observations
 from streams.routing.observed.open_promises import OpenPromises
-from streams.routing.observed.promise_totals import PromiseKey, Totals
+from streams.routing.observed.predicted import PredictedHolders
+from streams.routing.observed.promise_totals import PromiseKey, PromiseTotals, Totals
 from streams.routing.observed.promises import promise_of
+from streams.routing.observed.sessions import Sessions
 from tests.unit.streams.routing.observed.records import (
     RUN,
     SCOPE,
@@ -112,12 +115,12 @@ def test_the_time_of_a_request_that_went_elsewhere_was_not_promised() -> None:
     assert (row_of(seen).moved, row_of(seen).timed) == (1, 0)
 
 
-def test_how_long_a_prediction_lasts_is_the_callers_to_say() -> None:
+def test_a_prediction_lasts_longer_where_the_target_publishes_no_events() -> None:
     seen = Observations()
-    seen.decided(RUN, a_decision(0, marks=MARKS), lasts_s=APPROXIMATE_S)
+    seen.decided(RUN, a_decision(0, marks=MARKS), approximate=True)
     other = [CandidateRecord("b", 0)]
     bounded = a_decision(1, marks=marks_of((1, 99)), candidates=other)
-    seen.decided(RUN, bounded, capacity_blocks=4)
+    seen.decided(RUN, bounded, approximate=True, capacity_blocks=4)
     seen.decided(RUN, a_decision(2, marks=marks_of((1, 77))))
     found = [
         bool(seen.predicted.longest(SCOPE, [prefix], now))
@@ -133,8 +136,27 @@ def test_more_open_promises_than_there_is_room_for_lose_the_oldest() -> None:
     for number in range(3):
         seen.decided(RUN, a_decision(number))
     assert (len(seen.open), seen.open.forgotten, row_of(seen).unreported) == (2, 1, 1)
+    assert {reason: count for reason, count in seen.forgotten.items() if count} == {"promises": 1}
     seen.reported(RUN, an_outcome(0, cached_tokens=0))
     assert row_of(seen).reported == 0
+
+
+def test_what_has_no_room_is_counted_by_its_reason() -> None:
+    seen = Observations()
+    seen.totals, seen.hot = PromiseTotals(rows_max=1), HotPrefixes(scopes_max=1)
+    seen.predicted, seen.sessions = PredictedHolders(most=1), Sessions(most=1)
+    for number, model in enumerate("mno"):
+        seen.advance(60.0 * (number // 2))
+        one = a_decision(number, scope=scope_of(model), marks=MARKS[:1], session_id=model)
+        seen.decided(RUN, one)
+    assert seen.forgotten == {
+        "promises": 0,
+        "promise_rows": 1,
+        "promises_crowded": 1,
+        "hot_scopes": 2,
+        "predicted": 1,  # the third decision finds the others ended
+        "sessions": 2,
+    }
 
 
 def test_a_decision_that_comes_again_keeps_the_first_promise() -> None:

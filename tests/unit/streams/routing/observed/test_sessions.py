@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from schemas.limits import SESSION_S
+from schemas.limits import AFFINITY_S
 from schemas.routing_records import CandidateRecord, Target
 from streams.routing.interface import Candidate, Choice
 from streams.routing.observed.sessions import Sessions, SessionsState, last_of, with_affinity
@@ -35,9 +35,9 @@ def test_a_session_of_another_tenant_is_another_one() -> None:
 def test_a_session_is_forgotten_in_its_time() -> None:
     sessions = Sessions()
     decide(sessions, 0.0, "s")
-    assert sessions.last("default", "s", SESSION_S - 1) == (0.0, A)
-    assert sessions.last("default", "s", SESSION_S) is None
-    decide(sessions, SESSION_S, "t")
+    assert sessions.last("default", "s", AFFINITY_S - 1) == (0.0, A)
+    assert sessions.last("default", "s", AFFINITY_S) is None
+    decide(sessions, AFFINITY_S, "t")
     assert len(sessions) == 1
 
 
