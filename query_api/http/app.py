@@ -33,13 +33,15 @@ from query_api.http.routing.documents import MODELS as ROUTING_ANSWERS
 from query_api.http.routing.endpoint import RoutingEndpoint
 from query_api.http.routing.routes import MODELS as ROUTING_BODIES
 from query_api.http.routing.routes import routing_routes
+from query_api.http.routing.views import MODELS as ROUTING_VIEWS
+from query_api.http.routing.views import routing_views
 from query_api.http.wire import Headers, Wire, encode, encode_error, reply_wire
 from query_api.ports import History, PublisherRegistry, View
 from query_api.routing.router import Router
 from schemas.errors import RepriseError
 from streams.kernel.interface import AuditQueue
 
-ROUTING_MODELS: Final = (*ROUTING_ANSWERS, *ROUTING_BODIES)
+ROUTING_MODELS: Final = (*ROUTING_ANSWERS, *ROUTING_BODIES, *ROUTING_VIEWS)
 _OTHER_ROUTE: Final = "other"
 _CONDUCTOR_METHODS: Final = frozenset({"GET", "POST"})
 logger = logging.getLogger(__name__)
@@ -97,6 +99,7 @@ def create_app(
     if router is not None:
         endpoints.append(RoutingEndpoint(view, router, bodies, default_wire, metrics))
         app.include_router(routing_routes(endpoints[-1]))
+        app.include_router(routing_views(view, router, default_wire))
     app.include_router(query_routes(hot))
     app.include_router(registration_routes(registry, bodies, default_wire))
     app.include_router(view_routes(view, app.version, default_wire))

@@ -11,7 +11,12 @@ import msgspec
 import xxhash
 
 from query_api.ports import View
-from query_api.routing.candidates import Candidates, gather, is_in_the_future
+from query_api.routing.candidates import (
+    MEAN_PROMPT_TOKENS,
+    Candidates,
+    gather,
+    is_in_the_future,
+)
 from query_api.routing.decoding import DecodeAsked, choose_decoder
 from query_api.routing.folded import FoldedRouting
 from query_api.routing.interface import Routed, RouteRequest
@@ -80,6 +85,17 @@ class Taken(NamedTuple):
     accepted: int = 0
     repeated: int = 0
     unknown: int = 0
+
+
+class InstanceLoad(NamedTuple):
+    """A target and what it carries: seconds until it would begin, tokens of its cache (0: unknown),
+    and what things take there.
+    """
+
+    target: Target
+    wait_s: float
+    capacity_tokens: int
+    costs: Costs
 
 
 class _Policy(NamedTuple):
@@ -228,6 +244,8 @@ class Router:
             return -1, -1, decided._replace(chosen=-1, refused=decoding.refused, retry_after_s=1.0)
         if phase is Phase.DECODE:
             return -1, decoding.place, decided._replace(chosen=-1, refused=Refused.NO)
+        if decoding.place == decided.chosen:
+            return decided.chosen, -1, decided
         if decoding.is_separate:
             return decided.chosen, decoding.place, decided
         alone = records[decoding.place]
@@ -311,6 +329,22 @@ class Router:
         policy = find_policy(name)
         return _Policy(text, policy.rank, parameters, policy.in_seconds)
 
+    def instances(self, tenant_id: str, model_name: str) -> list[InstanceLoad]:
+        """All targets of a model, with what they carry. From any thread. Cost O(targets)."""
+        now, costs = self._clock(), self._settings.costs
+        roster = self._targets.of_model(tenant_id, model_name)
+        mean_work = costs.prefill_s(MEAN_PROMPT_TOKENS, 0)
+        carried = self.live.carried(roster.targets, now, mean_work, {})
+        return [
+            InstanceLoad(
+                target,
+                load.wait_s,
+                roster.known[key].capacity_tokens,
+                roster.known[key].costs or costs,
+            )
+            for key, target, load in zip(roster.keys, roster.targets, carried, strict=True)
+        ]
+
     # What came of decisions
 
     def take(self, told: Sequence[Told]) -> Taken:
@@ -371,6 +405,8 @@ def _with_places(
         kv_bytes=first.kv_bytes,
         decode_running=load.requests,
         decode_kv_tokens=load.kv_tokens,
+        is_approximate=first.is_approximate,
+        capacity_tokens=first.capacity_tokens,
         last=last,
     )
 

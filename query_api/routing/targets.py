@@ -43,6 +43,8 @@ class KnownTarget(NamedTuple):
         costs: what things take there, as outcomes have taught; None: as is set.
         p90: see `streams.routing.estimates.estimates.Estimates.p90`.
         decode_terms: what decoding takes there.
+        is_approximate: whether only decisions say what it holds: it publishes no events, or none
+            that are followed.
     """
 
     endpoint: str = ""
@@ -57,9 +59,10 @@ class KnownTarget(NamedTuple):
     costs: Costs | None = None
     p90: float = 1.0
     decode_terms: DecodeTerms = DecodeTerms()
+    is_approximate: bool = False
 
 
-UNKNOWN: Final = KnownTarget()
+UNKNOWN: Final = KnownTarget(is_approximate=True)
 """A candidate that nobody has registered."""
 
 

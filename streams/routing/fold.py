@@ -11,7 +11,6 @@ import msgspec
 import xxhash
 
 from schemas.errors import RecordFormatError
-from schemas.limits import APPROXIMATE_S, PREDICTED_S
 from schemas.routing_records import (
     Decision,
     DecisionsRecord,
@@ -90,11 +89,12 @@ class RoutingFold:
         if self.bookings.has_seen(run, decision.number):
             return
         early = self.bookings.book(run, decision)
-        lasts, capacity = PREDICTED_S, 0
-        if decision.is_approximate:
-            lasts = APPROXIMATE_S
-            capacity = decision.capacity_tokens // decision.scope.block_size
-        self.observations.decided(run, decision, lasts_s=lasts, capacity_blocks=capacity)
+        self.observations.decided(
+            run,
+            decision,
+            approximate=decision.is_approximate,
+            capacity_blocks=decision.capacity_tokens // decision.scope.block_size,
+        )
         for reported in early:
             self._reported(run, reported)
 

@@ -41,13 +41,19 @@ class FetchDocument(msgspec.Struct, frozen=True, rename={"source": "from"}):
 
 
 class PrefillDocument(msgspec.Struct, frozen=True):
-    """Who computes the prompt; tokens, of which `gpu`, `cpu` and `disk` are rising boundaries."""
+    """Who computes the prompt; tokens, of which `gpu`, `cpu` and `disk` are rising boundaries.
+
+    `predicted_tokens` of the cached ones are not in the index: decisions say that it will hold
+    them. `approximate` is true where nothing else is known of its cache.
+    """
 
     instance_id: str
     dp_rank: int
     endpoint: str
     prompt_tokens: int
     cached_tokens: int
+    predicted_tokens: int
+    approximate: bool
     gpu: int
     cpu: int
     disk: int
@@ -164,6 +170,8 @@ def _prefill(routed: Routed) -> PrefillDocument | None:
         routed.endpoints[decision.chosen],
         decision.prompt_tokens,
         one.prefix,
+        one.predicted,
+        decision.is_approximate,
         one.gpu,
         one.cpu,
         one.disk,
