@@ -39,17 +39,16 @@ from schemas.routing_records import (
     PartitionPosition,
     Phase,
     PrefixMark,
-    Reason,
     Refused,
     Target,
     marks_at,
     parse_decision_id,
 )
 from streams.routing.costs import Costs
-from streams.routing.decide import Asked, Decided, Rules, decide
+from streams.routing.decide import Asked, Decided, Rules, decide, terms_of, with_terms
 from streams.routing.hot_classes import CLASS_BLOCKS, HotClasses
 from streams.routing.inflight import LmetricParameters
-from streams.routing.interface import Parameters, Rank, Request
+from streams.routing.interface import Choice, Parameters, Rank, Request
 from streams.routing.table import find_policy, parse_policy
 
 DEFAULT_POLICY: Final = "wait-and-work"
@@ -145,6 +144,10 @@ class Router:
         self._answered: OrderedDict[tuple[str, str], Routed] = OrderedDict()
         self._named: dict[str, int] = {}  # numbers of the same, by request alone
         self._policies = {"": self._policy(settings.policy)}
+
+    def now(self) -> float:
+        """Unix seconds, by its clock."""
+        return self._clock()
 
     # Decisions
 
@@ -248,11 +251,14 @@ class Router:
             return decided.chosen, -1, decided
         if decoding.is_separate:
             return decided.chosen, decoding.place, decided
-        alone = records[decoding.place]
-        if alone.reasons and alone.reasons[-1] != Reason.DEGRADED.value:
-            return decided.chosen, decoding.place, decided
-        seconds = alone.queue_s + alone.load_s + alone.transfer_s + alone.prefill_s
-        decided = decided._replace(chosen=decoding.place, predicted_s=seconds)
+        # Little is to be computed: the one that decodes does it, whatever its role.
+        one = candidates.found[decoding.place]
+        costs = one.costs or self._settings.costs
+        terms = terms_of(Choice(0.0, one, one.cached), asked.prompt_tokens, costs)
+        records[decoding.place] = with_terms(records[decoding.place], one.cached, terms)
+        decided = decided._replace(
+            candidates=tuple(records), chosen=decoding.place, predicted_s=sum(terms)
+        )
         return decoding.place, -1, decided
 
     def _request(

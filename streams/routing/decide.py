@@ -14,6 +14,8 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from schemas.limits import (
     KV_USAGE_MAX,
     QUEUE_WAIT_MAX_S,
@@ -170,6 +172,21 @@ def terms_of(choice: Choice, prompt: int, costs: Costs) -> Terms:
         costs.load_s(one.cached - one.gpu, one.disk),
         costs.fetch_s(choice.prefix - one.cached) if choice.fetch_from else 0.0,
         costs.prefill_s(prompt, choice.prefix),
+    )
+
+
+def with_terms(record: CandidateRecord, prefix: int, terms: Terms) -> CandidateRecord:
+    """One that is to compute a prompt without having been ranked for it: its key is its time."""
+    queue, load, transfer, prefill = terms
+    return msgspec.structs.replace(
+        record,
+        reasons=(),
+        key=sum(terms),
+        prefix=prefix,
+        queue_s=queue,
+        load_s=load,
+        transfer_s=transfer,
+        prefill_s=prefill,
     )
 
 

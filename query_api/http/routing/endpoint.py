@@ -1,7 +1,7 @@
 """The hot routes of routing: one for each request of a client, and one for what came of it."""
 
 from collections.abc import Callable
-from time import perf_counter, time
+from time import perf_counter
 from typing import Final
 
 from query_api.http.errors import RequestError
@@ -89,7 +89,7 @@ class RoutingEndpoint(PostEndpoint):
         return Answered(202, [TYPE_HEADERS[posted.wire]], body)
 
     def _load(self, posted: Posted) -> Answered:
-        samples = read_load(posted.body, posted.wire, time())
+        samples = read_load(posted.body, posted.wire, self._router.now())
         self._router.observe(samples)
         body = encode(LoadDocument(len(samples)), posted.wire)
         return Answered(202, [TYPE_HEADERS[posted.wire]], body)
