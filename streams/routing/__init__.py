@@ -9,6 +9,8 @@
     inflight.py    policies that count what is in flight: blocks, lmetric, sticky
     hot_classes.py which prompts that begin alike come too often: a fold of decisions
     table.py       all of them by name, with their parameters
+    advice.py      which hot prefixes should be copied to another instance, or pinned
+    observed/      what decisions and their outcomes show
 
 All are pure functions: no clock, no I/O, no randomness. The same request, candidates and parameters
 give the same order on every machine.

@@ -199,7 +199,7 @@ tokens = st.integers(0, 300)
 def histories(draw: st.DrawFn) -> list[tuple[float, Decision | Outcome]]:
     found: list[tuple[float, Decision | Outcome]] = []
     time = 1_700_000_000.0
-    for number in range(draw(st.integers(0, 25))):
+    for number in range(draw(st.integers(0, 12))):
         time += draw(a_time)
         cached, name = draw(tokens), draw(st.sampled_from("abc"))
         first = draw(st.integers(1, 5))
@@ -242,7 +242,7 @@ def fold(seen: Observations, history: Sequence[tuple[float, Decision | Outcome]]
     return seen
 
 
-@given(histories(), st.integers(0, 50))
+@given(histories(), st.integers(0, 25))
 def test_from_a_checkpoint_anywhere_the_state_is_the_same_byte_for_byte(
     history: list[tuple[float, Decision | Outcome]], at: int
 ) -> None:
