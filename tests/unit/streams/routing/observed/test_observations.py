@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.errors import RecordFormatError
-from schemas.limits import PROMISE_OPEN_S, PROMISES_OPEN_MAX
+from schemas.limits import PROMISE_OPEN_S, PROMISES_OPEN_MAX, QUERY_TOKENS_MAX
 from schemas.routing_records import CandidateRecord, Decision, Outcome, OutcomeEvent
 from streams.routing.observed.hot_prefixes import HotPrefixes
 from streams.routing.observed.observations import OBSERVATIONS_VERSION, Observations
@@ -89,6 +89,27 @@ def test_a_time_beyond_all_reason_ends_nothing() -> None:
         seen.decided(RUN, a_decision(int(time == 5.0), session_id="s", marks=MARKS))
     assert Observations.load(seen.dump()).dump() == seen.dump()
     assert row_of(seen).decisions == 2
+
+
+def test_counts_and_times_beyond_all_reason_leave_a_checkpoint_that_can_be_written() -> None:
+    seen = Observations()
+    for number in range(20_000):
+        seen.decided(
+            RUN,
+            a_decision(
+                number, prompt=2**40, cached=2**40, held=2**40, predicted_s=1e308, marks=MARKS[:1]
+            ),
+        )
+        seen.reported(
+            RUN,
+            an_outcome(
+                number, OutcomeEvent.COMPLETED, cached_tokens=2**40, ttft_s=1e308, prompt_tokens=0
+            ),
+        )
+    assert Observations.load(seen.dump()).dump() == seen.dump()
+    row = row_of(seen)
+    assert row.prompt == row.actual == 20_000 * QUERY_TOKENS_MAX
+    assert row.ttft_actual_us < 2**63 // 1000, "a thousand times as many fit, too"
 
 
 def test_a_refusal_is_of_no_instance_and_its_prompt_was_asked_for() -> None:
