@@ -527,7 +527,7 @@ PROMISES_OPEN_MAX: Final = 32_768  # of which more may be told; 2 KiB each: reas
 PROMISE_OPEN_S: Final = 900.0  # for that to come: such a decision counts as `unreported`
 PROMISE_ROWS_MAX: Final = 16_384  # of sums, 1 KiB each: reason="promise_rows", "promises_crowded"
 DECISION_MARKS_MAX: Final = 64  # prefixes of one decision; a prompt has no use for more
-PROMISE_TTFT_S_MAX: Final = 1e9  # a longer time counts as this, so that sums stay numbers
+PROMISE_TTFT_S_MAX: Final = 100_000.0  # a longer time counts as this: sums must fit 64 bits
 HOT_COUNTERS_MAX: Final = 1024  # prefixes of one scope that are counted, 600 bytes each
 HOT_SCOPES_MAX: Final = 64  # the one that is asked for least goes: reason="hot_scopes"
 HOT_HALF_LIFE_S: Final = 300.0  # after it a request counts half

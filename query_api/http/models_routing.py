@@ -110,11 +110,11 @@ class PromisesDocument(msgspec.Struct, kw_only=True):
 
 
 class PrefixHolder(msgspec.Struct, kw_only=True, frozen=True):
-    """An instance, or a rank of one, that has all of a prefix."""
+    """A rank of an instance that has a prefix."""
 
     instance_id: str
     dp_rank: int
-    media: Annotated[list[str], Meta(description="Of the prefix's last block.")]
+    medium: Annotated[str, Meta(description="The fastest one that has the prefix's last block.")]
 
 
 class PrefixDocument(msgspec.Struct, kw_only=True):

@@ -29,7 +29,7 @@ from typing import Final
 import msgspec
 
 from schemas.answer_states import AnswerState
-from schemas.limits import DECISION_MARKS_MAX
+from schemas.limits import DECISION_MARKS_MAX, QUERY_TOKENS_MAX
 from schemas.routing_records import DecidedScope, Decision, Outcome, PrefixMark, Target
 
 
@@ -112,12 +112,16 @@ class Promise(msgspec.Struct, array_like=True):
 
 
 def promise_of(run: int, time: float, decision: Decision) -> Promise | None:
-    """What a decision promised; None where nobody was chosen to compute the prompt."""
+    """What a decision promised; None where nobody was chosen to compute the prompt.
+
+    A prompt that is longer than any may be counts as that long, so that sums fit 64 bits.
+    """
     if not 0 <= decision.chosen < len(decision.candidates):
         return None
     one = decision.candidates[decision.chosen]
     apart = 0 <= decision.decode < len(decision.candidates) and decision.decode != decision.chosen
-    cached = min(one.cached, decision.prompt_tokens)
+    prompt = min(decision.prompt_tokens, QUERY_TOKENS_MAX)
+    cached = min(one.cached, prompt)
     return Promise(
         run,
         decision.number,
@@ -127,11 +131,11 @@ def promise_of(run: int, time: float, decision: Decision) -> Promise | None:
         decision.target(decision.chosen),
         decision.target(decision.decode) if apart else None,
         _CAUSES.get(decision.state, IndexCause.UNCONFIRMED),
-        decision.prompt_tokens,
+        prompt,
         cached,
         min(one.predicted, cached),
-        max(min(one.prefix, decision.prompt_tokens) - cached, 0) if one.fetch_from else 0,
-        min(max(decision.held, cached), decision.prompt_tokens),
+        max(min(one.prefix, prompt) - cached, 0) if one.fetch_from else 0,
+        min(max(decision.held, cached), prompt),
         decision.predicted_s,
         decision.predicted_s * decision.p90,
         decision.marks[:DECISION_MARKS_MAX],

@@ -110,7 +110,7 @@ def nobody(scope: DecidedScope, prefix: int) -> Sequence[PrefixHolder]:
 def test_prefixes_have_their_hashes_as_text_and_who_holds_them() -> None:
     def holders_of(scope: DecidedScope, prefix: int) -> Sequence[PrefixHolder]:
         ranks = [0, 1] if prefix == 11 else [0]
-        return [PrefixHolder(instance_id="a", dp_rank=rank, media=["GPU"]) for rank in ranks]
+        return [PrefixHolder(instance_id="a", dp_rank=rank, medium="GPU") for rank in ranks]
 
     scopes = view([seen().hot], 600.0)
     document = prefixes_document(scopes, holders_of, hot=10, tenant_id="default")
@@ -129,7 +129,7 @@ def test_prefixes_have_their_hashes_as_text_and_who_holds_them() -> None:
 
 def test_prefixes_are_chosen_by_number_depth_holder_and_tenant() -> None:
     def holders_of(scope: DecidedScope, prefix: int) -> Sequence[PrefixHolder]:
-        return [PrefixHolder(instance_id=f"of-{prefix}", dp_rank=0, media=[])]
+        return [PrefixHolder(instance_id=f"of-{prefix}", dp_rank=0, medium="CPU")]
 
     scopes = view([seen().hot], 600.0)
 

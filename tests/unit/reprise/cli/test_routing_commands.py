@@ -61,7 +61,7 @@ def seen() -> Observations:
 
 
 def holders_of(scope: DecidedScope, prefix: int) -> Sequence[PrefixHolder]:
-    return [PrefixHolder(instance_id="a", dp_rank=0, media=["GPU"])]
+    return [PrefixHolder(instance_id="a", dp_rank=0, medium="GPU")]
 
 
 def words(line: str) -> list[str]:

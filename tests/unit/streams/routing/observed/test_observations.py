@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.errors import RecordFormatError
-from schemas.limits import PROMISE_OPEN_S, PROMISES_OPEN_MAX
+from schemas.limits import PROMISE_OPEN_S, PROMISES_OPEN_MAX, QUERY_TOKENS_MAX
 from schemas.routing_records import CandidateRecord, Decision, Outcome, OutcomeEvent
 from streams.routing.observed.hot_prefixes import HotPrefixes
 from streams.routing.observed.observations import OBSERVATIONS_VERSION, Observations
@@ -89,6 +89,27 @@ def test_a_time_beyond_all_reason_ends_nothing() -> None:
         seen.decided(RUN, a_decision(int(time == 5.0), session_id="s", marks=MARKS))
     assert Observations.load(seen.dump()).dump() == seen.dump()
     assert row_of(seen).decisions == 2
+
+
+def test_counts_and_times_beyond_all_reason_leave_a_checkpoint_that_can_be_written() -> None:
+    seen = Observations()
+    for number in range(20_000):
+        seen.decided(
+            RUN,
+            a_decision(
+                number, prompt=2**40, cached=2**40, held=2**40, predicted_s=1e308, marks=MARKS[:1]
+            ),
+        )
+        seen.reported(
+            RUN,
+            an_outcome(
+                number, OutcomeEvent.COMPLETED, cached_tokens=2**40, ttft_s=1e308, prompt_tokens=0
+            ),
+        )
+    assert Observations.load(seen.dump()).dump() == seen.dump()
+    row = row_of(seen)
+    assert row.prompt == row.actual == 20_000 * QUERY_TOKENS_MAX
+    assert row.ttft_actual_us < 2**63 // 1000, "a thousand times as many fit, too"
 
 
 def test_a_refusal_is_of_no_instance_and_its_prompt_was_asked_for() -> None:
@@ -199,7 +220,7 @@ tokens = st.integers(0, 300)
 def histories(draw: st.DrawFn) -> list[tuple[float, Decision | Outcome]]:
     found: list[tuple[float, Decision | Outcome]] = []
     time = 1_700_000_000.0
-    for number in range(draw(st.integers(0, 25))):
+    for number in range(draw(st.integers(0, 12))):
         time += draw(a_time)
         cached, name = draw(tokens), draw(st.sampled_from("abc"))
         first = draw(st.integers(1, 5))
@@ -242,7 +263,7 @@ def fold(seen: Observations, history: Sequence[tuple[float, Decision | Outcome]]
     return seen
 
 
-@given(histories(), st.integers(0, 50))
+@given(histories(), st.integers(0, 25))
 def test_from_a_checkpoint_anywhere_the_state_is_the_same_byte_for_byte(
     history: list[tuple[float, Decision | Outcome]], at: int
 ) -> None:
