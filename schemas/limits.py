@@ -257,6 +257,7 @@ LOAD_AT_ONCE_MAX: Final = 64  # engines that are asked; a file each
 LOAD_SILENT_AT_ONCE_MAX: Final = 16  # likewise, of those that failed the last time
 LOAD_METRICS_BYTES: Final = 2 * MIB  # of metrics; what stands behind it is not read: "cut"
 LOAD_RANKS_BYTES: Final = 512 * KIB  # of SGLang's `/v1/loads`: some 500 bytes a rank
+LOAD_BODIES_BYTES_MAX: Final = 16 * MIB  # of all answers that have come in part; then "silent"
 LOAD_LINE_BYTES_MAX: Final = 16 * KIB  # of a line of metrics: "long_line"
 LOAD_LINES_MAX: Final = 4096  # that are looked at, of one answer: "too_many"
 LOAD_USAGE_ROUNDING: Final = 0.05  # above a usage of 1, which counts as 1: else "bad_number"

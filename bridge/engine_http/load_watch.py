@@ -30,6 +30,7 @@ from schemas.limits import (
     CHECK_DOUBLINGS_MAX,
     LOAD_AT_ONCE_MAX,
     LOAD_BACKOFF_MAX_S,
+    LOAD_BODIES_BYTES_MAX,
     LOAD_COST_S,
     LOAD_CPU_SHARE,
     LOAD_END_S,
@@ -95,6 +96,12 @@ def servers_of(followed: Iterable[Scraped]) -> dict[Server, tuple[Target, ...]]:
     for target, server in targets.items():
         servers.setdefault(server, []).append(target)
     return {server: tuple(its) for server, its in servers.items()}
+
+
+def pause_s(period_s: float, failures: int) -> float:
+    """From a question to the next one, seconds, after so many failures in a row."""
+    doubled = period_s * 2.0 ** min(failures, CHECK_DOUBLINGS_MAX)
+    return max(min(doubled, LOAD_BACKOFF_MAX_S), period_s)
 
 
 class Pace:
@@ -241,7 +248,7 @@ class LoadWatch:
             own.close()
 
     async def _ask_often(self, stop: asyncio.Event, loop: asyncio.AbstractEventLoop) -> None:
-        self._room = Room()
+        self._room = Room(LOAD_BODIES_BYTES_MAX)
         self._places = asyncio.Semaphore(LOAD_AT_ONCE_MAX)
         self._failed_places = asyncio.Semaphore(LOAD_SILENT_AT_ONCE_MAX)
         look_at, cpu_before = 0.0, time.thread_time() - self.cpu_s
@@ -317,11 +324,8 @@ class LoadWatch:
             self._name(asked.server, reason)
         asked.failures = asked.failures + 1 if reason else 0
         if not asked.is_gone:
-            pause = self.period_s * 2.0 ** min(asked.failures, CHECK_DOUBLINGS_MAX)
-            if asked.failures:
-                pause = max(min(pause, LOAD_BACKOFF_MAX_S), self.period_s)
             jitter = random.uniform(1 - LOAD_JITTER, 1 + LOAD_JITTER)
-            self._put(asked, begun + pause * jitter)
+            self._put(asked, begun + jitter * pause_s(self.period_s, asked.failures))
 
     async def _ask_each_way(self, asked: _Asked) -> str:
         """Why nothing was found, or ""."""

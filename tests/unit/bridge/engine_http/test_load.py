@@ -11,6 +11,8 @@ from schemas.limits import LOAD_PERIOD_MAX_S
 from schemas.registration import PublisherKind
 from schemas.routing_records import LoadSample, LoadSource, Target
 
+Ranks = dict[int | None, RankLoad]
+
 VLLM = b"""\
 # HELP process_start_time_seconds Start time of the process since unix epoch in seconds.
 # TYPE process_start_time_seconds gauge
@@ -74,7 +76,7 @@ def metrics(kind: str, body: bytes) -> Loads:
 
 
 def test_vllm_says_it_of_each_of_its_engines() -> None:
-    by_rank = {0: RankLoad(3, 2, None, 0.25, 112_000), 1: RankLoad(1, 0, None, 1.0, None)}
+    by_rank: Ranks = {0: RankLoad(3, 2, None, 0.25, 112_000), 1: RankLoad(1, 0, None, 1.0, None)}
     assert metrics("vLLM", VLLM) == Loads(by_rank, Counter())
 
 
@@ -86,7 +88,7 @@ def test_older_releases_of_vllm_have_another_name_for_usage_and_no_ranks() -> No
 
 def test_of_sglangs_tensor_ranks_the_largest_counts_and_of_priorities_their_sum() -> None:
     found = metrics("SGLang", SGLANG)
-    by_rank = {0: RankLoad(4, 5, None, 0.28, 161_721), 1: RankLoad(1)}
+    by_rank: Ranks = {0: RankLoad(4, 5, None, 0.28, 161_721), 1: RankLoad(1)}
     assert found == Loads(by_rank, Counter())
     assert metrics("SGLang", OLDER_SGLANG).by_rank == {None: RankLoad(4, None, None, 0.28, 64_000)}
 
@@ -96,7 +98,7 @@ def test_tensorrt_llm_says_it_of_one_rank() -> None:
 
 
 def test_sglangs_own_report_says_what_is_yet_to_be_computed() -> None:
-    by_rank = {0: RankLoad(3, 2, 900, 0.04, 100_000), 1: RankLoad(1, 0, 500, 0.04, 100_000)}
+    by_rank: Ranks = {0: RankLoad(3, 2, 900, 0.04, 100_000), 1: RankLoad(1, 0, 500, 0.04, 100_000)}
     assert read_ranks(LOADS) == Loads(by_rank, Counter())
 
 
@@ -113,9 +115,7 @@ def test_sglangs_own_report_says_what_is_yet_to_be_computed() -> None:
         (b'vllm:cache_config_info{block_size="16",num_gpu_blocks="-1"} 1', {}, "bad_number"),
     ],
 )
-def test_what_makes_no_sense_is_counted(
-    series: bytes, load: dict[int | None, RankLoad], reason: str
-) -> None:
+def test_what_makes_no_sense_is_counted(series: bytes, load: Ranks, reason: str) -> None:
     assert metrics("vLLM", series + b"\n") == Loads(load, Counter({reason: 1}))
 
 
@@ -141,9 +141,7 @@ def test_a_capacity_alone_is_no_load() -> None:
         ),
     ],
 )
-def test_a_report_that_makes_no_sense_is_counted(
-    body: bytes, by_rank: dict[int | None, RankLoad], reason: str
-) -> None:
+def test_a_report_that_makes_no_sense_is_counted(body: bytes, by_rank: Ranks, reason: str) -> None:
     found = read_ranks(body)
     assert (found.by_rank, set(found.dropped)) == (by_rank, {reason})
 

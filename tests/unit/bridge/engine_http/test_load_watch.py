@@ -1,0 +1,319 @@
+"""Who is asked for its load, how often, and what becomes of the answers. Servers are real ones."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from typing import NamedTuple
+
+import msgspec
+import pytest
+
+from bridge.engine_http.load import WAYS
+from bridge.engine_http.load_watch import LoadWatch, Pace, Server, pause_s, servers_of
+from bridge.engine_http.watch import EngineWatch
+from schemas.errors import ConfigurationError
+from schemas.identities import PublisherKey
+from schemas.limits import (
+    LOAD_BACKOFF_MAX_S,
+    LOAD_COST_S,
+    LOAD_METRICS_BYTES,
+    LOAD_PERIOD_MAX_S,
+    LOAD_QUESTION_S,
+)
+from schemas.registration import PublisherKind, Registration
+from schemas.routing_records import LoadSample, Target
+from tests.engine_http import EngineServer, engine_server
+from tests.fakes import registration
+from tests.unit.bridge.engine_http.test_load import LOADS, VLLM
+
+FILTERED = WAYS[PublisherKind("vLLM")][0].path
+
+
+class One(NamedTuple):
+    """A publisher that is followed."""
+
+    registration: Registration
+    engine: EngineWatch | None = None
+
+
+def followed(*, url: str = "", instance: str = "a", **more: object) -> One:
+    one = msgspec.structs.replace(registration(instance), http_endpoint=url)
+    return One(msgspec.structs.replace(one, **more))
+
+
+def target(rank: int = 0, instance: str = "a") -> Target:
+    return Target("default", instance, rank)
+
+
+# Who
+
+
+def test_each_address_is_asked_once_for_all_of_its_ranks() -> None:
+    url, kind = "http://a:1", PublisherKind("vLLM")
+    every = [followed(url=url, dp_rank=rank) for rank in (0, 1)]
+    every.append(followed(url=url, dp_rank=0, model_name="other"))
+    every.append(followed(url="http://b:1", instance="b"))
+    assert servers_of(every) == {
+        Server(kind, url): (target(0), target(1)),
+        Server(kind, "http://b:1"): (target(0, "b"),),
+    }
+
+
+def test_a_rank_that_is_registered_with_two_addresses_is_asked_at_the_first() -> None:
+    every = [followed(url="http://a:1"), followed(url="http://b:1", model_name="other")]
+    assert list(servers_of(every)) == [Server(PublisherKind("vLLM"), "http://a:1")]
+
+
+def test_a_base_url_as_endpoint_is_asked_too() -> None:
+    (server,) = servers_of([followed(endpoint="http://a:1")])
+    assert server.url == "http://a:1"
+
+
+def test_who_has_no_address_is_of_another_kind_or_is_away_is_not_asked() -> None:
+    away = EngineWatch()
+    for _ in range(2):
+        away.probed(0.0, is_there=False)
+    every = [
+        followed(),
+        followed(url="http://a:1", kind=PublisherKind("Dynamo")),
+        followed(url="http://a:1")._replace(engine=away),
+    ]
+    assert servers_of(every) == {}
+    away.heard()
+    assert len(servers_of(every)) == 1
+
+
+# How often
+
+
+def test_a_few_are_asked_as_often_as_is_wanted() -> None:
+    pace = Pace(1.0, share=0.04)
+    assert pace.period_s(0) == 1.0
+    assert pace.period_s(int(0.04 / LOAD_QUESTION_S)) == 1.0
+
+
+def test_the_more_there_are_and_the_more_it_costs_the_more_rarely_each_is_asked() -> None:
+    pace = Pace(1.0, share=0.04)
+    assert pace.period_s(1000) == pytest.approx(1000 * LOAD_QUESTION_S / 0.04)
+    pace.note(0.0, 5.0, 100)
+    pace.note(LOAD_COST_S - 0.1, 50.0, 200)
+    assert pace.period_s(1000) == pytest.approx(1000 * LOAD_QUESTION_S / 0.04), "not yet measured"
+    pace.note(LOAD_COST_S, 5.0 + 100 * 0.002, 200)
+    learned = (LOAD_QUESTION_S + 0.002) / 2
+    assert pace.period_s(1000) == pytest.approx(1000 * learned / 0.04)
+    pace.note(3 * LOAD_COST_S, 99.0, 200)
+    assert pace.period_s(1000) == pytest.approx(1000 * learned / 0.04), "nobody was asked"
+    assert pace.period_s(10**6) == LOAD_PERIOD_MAX_S
+
+
+def test_who_fails_is_asked_ever_more_rarely_within_a_bound() -> None:
+    pauses = [pause_s(1.0, failures) for failures in range(8)]
+    assert pauses == [1, 2, 4, 8, 16, LOAD_BACKOFF_MAX_S, LOAD_BACKOFF_MAX_S, LOAD_BACKOFF_MAX_S]
+    assert pause_s(45.0, 3) == 45.0
+    assert pause_s(1.0, 10**9) == LOAD_BACKOFF_MAX_S
+
+
+@pytest.mark.parametrize("period", [0.0, -1.0, LOAD_PERIOD_MAX_S + 1])
+def test_a_period_that_cannot_be_kept_is_refused(period: float) -> None:
+    with pytest.raises(ConfigurationError):
+        LoadWatch(period, dict)
+
+
+# What is made of it
+
+
+class Watched:
+    """A watch, and what it has handed over.
+
+    Attributes:
+        publishers: that it follows; may be changed.
+    """
+
+    def __init__(self, *publishers: One) -> None:
+        self.publishers = {one.registration.publisher: one for one in publishers}
+        self.taken: list[LoadSample] = []
+        self._changed = asyncio.Event()
+        self.watch = LoadWatch(0.05, self._followed, self._take)
+
+    def _followed(self) -> dict[PublisherKey, One]:
+        return dict(self.publishers)
+
+    def _take(self, samples: list[LoadSample]) -> None:
+        self.taken += samples
+        self._changed.set()
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(30):
+            while not holds():
+                self._changed.clear()
+                with suppress(TimeoutError):  # counters change without samples, too
+                    await asyncio.wait_for(self._changed.wait(), 0.05)
+
+
+@asynccontextmanager
+async def running(*publishers: One) -> AsyncIterator[Watched]:
+    watched = Watched(*publishers)
+    task = asyncio.create_task(watched.watch.run())
+    try:
+        yield watched
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.fixture
+def engine() -> Iterator[EngineServer]:
+    with engine_server() as server:
+        yield server
+
+
+def test_samples_are_handed_over_counted_and_the_last_ones_kept(engine: EngineServer) -> None:
+    engine.replies = {FILTERED: (200, VLLM)}
+    ranks = [followed(url=engine.url, dp_rank=rank, endpoint=f"tcp://a:{rank}") for rank in (0, 1)]
+
+    async def run() -> None:
+        async with running(*ranks) as watched:
+            await watched.until(lambda: len(watched.taken) >= 4)
+            watch = watched.watch
+            assert watch.samples == len(watched.taken)
+            assert set(watch.last) == {target(0), target(1)}
+            assert (watch.last[target(0)].running, watch.last[target(1)].running) == (3, 1)
+            assert watch.last[target(0)].observed_at > watched.taken[0].observed_at
+            assert (watch.servers, watch.faults, watch.failures) == (1, 0, {})
+            assert watch.cpu_s > 0
+            assert set(engine.asked) == {FILTERED}, "nothing but what is wanted"
+
+    asyncio.run(run())
+
+
+def test_an_engine_whose_filter_leaves_nothing_is_asked_for_all_from_then_on(
+    engine: EngineServer,
+) -> None:
+    engine.replies = {FILTERED: (200, b""), "/metrics": (200, VLLM)}
+
+    async def run() -> None:
+        async with running(followed(url=engine.url)) as watched:
+            await watched.until(lambda: len(watched.taken) >= 3)
+            assert not watched.watch.failures
+
+    asyncio.run(run())
+    assert engine.asked[FILTERED] == 1
+
+
+@pytest.mark.parametrize(
+    "replies",
+    [{"/v1/loads?include=core": (200, LOADS)}, {"/metrics": (200, b"sglang:num_running_reqs 3\n")}],
+    ids=["loads", "metrics"],
+)
+def test_sglang_is_asked_the_way_that_it_understands(
+    engine: EngineServer, replies: dict[str, tuple[int, bytes]]
+) -> None:
+    engine.replies = replies
+
+    async def run() -> None:
+        async with running(followed(url=engine.url, kind=PublisherKind("SGLang"))) as watched:
+            await watched.until(lambda: bool(watched.taken))
+            assert watched.taken[0].running == 3
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [
+        ((200, b"process_start_time_seconds 1\n"), "no_load"),
+        ((404, b""), "no_load"),
+        ((401, VLLM), "refused"),
+        ((503, VLLM), "refused"),
+    ],
+)
+def test_an_engine_that_does_not_say_is_counted_and_asked_again(
+    engine: EngineServer, caplog: pytest.LogCaptureFixture, reply: tuple[int, bytes], reason: str
+) -> None:
+    engine.replies = {FILTERED: reply, "/metrics": reply}
+
+    async def run() -> None:
+        async with running(followed(url=engine.url)) as watched:
+            await watched.until(lambda: watched.watch.failures[reason] >= 2)
+            assert set(watched.watch.failures) == {reason}
+            engine.replies = {FILTERED: (200, VLLM), "/metrics": (200, VLLM)}
+            await watched.until(lambda: bool(watched.taken))
+
+    asyncio.run(run())
+    assert len([line for line in caplog.records if line.levelname == "WARNING"]) == 1
+
+
+def test_nobody_there_is_counted_and_others_go_on(engine: EngineServer) -> None:
+    engine.replies = {FILTERED: (200, VLLM)}
+    gone = followed(url="http://127.0.0.1:1", instance="gone", endpoint="tcp://b:1")
+
+    async def run() -> None:
+        async with running(followed(url=engine.url), gone) as watched:
+            await watched.until(lambda: watched.watch.failures["silent"] >= 2)
+            await watched.until(lambda: len(watched.taken) >= 2)
+            assert set(watched.watch.last) == {target()}
+
+    asyncio.run(run())
+
+
+def test_metrics_beyond_their_bound_are_read_up_to_it(engine: EngineServer) -> None:
+    engine.replies = {FILTERED: (200, VLLM + b"# x\n" * (LOAD_METRICS_BYTES // 2))}
+
+    async def run() -> None:
+        async with running(followed(url=engine.url)) as watched:
+            await watched.until(lambda: bool(watched.taken))
+
+    asyncio.run(run())
+
+
+def test_who_is_no_longer_followed_is_asked_no_more_and_forgotten(engine: EngineServer) -> None:
+    engine.replies = {FILTERED: (200, VLLM)}
+    url = engine.url + "/other"
+    engine.replies["/other" + FILTERED] = (200, VLLM)
+    stays = followed(url=engine.url)
+    goes = followed(url=url, instance="b", endpoint="tcp://b:1")
+
+    async def run() -> None:
+        async with running(stays, goes) as watched:
+            await watched.until(lambda: len(watched.watch.last) == 2)
+            del watched.publishers[goes.registration.publisher]
+            await watched.until(lambda: watched.watch.servers == 1)
+            await watched.until(lambda: set(watched.watch.last) == {target()})
+
+    asyncio.run(run())
+
+
+def test_whoever_takes_samples_may_fail(
+    engine: EngineServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine.replies = {FILTERED: (200, VLLM)}
+
+    async def run() -> None:
+        async with running(followed(url=engine.url)) as watched:
+
+            def fail(samples: list[LoadSample]) -> None:
+                raise RuntimeError(json.dumps(len(samples)))
+
+            take, watched.watch.on_samples = watched.watch.on_samples, fail
+            await watched.until(lambda: watched.watch.faults >= 1)
+            assert watched.watch.samples == 0
+            watched.watch.on_samples = take
+            await watched.until(lambda: bool(watched.taken))
+
+    asyncio.run(run())
+    assert "Unexpected error while samples of load were taken" in caplog.text
+
+
+def test_an_unexpected_error_of_the_thread_ends_the_run_for_whoever_restarts_it() -> None:
+    def fail() -> dict[PublisherKey, One]:
+        raise KeyError("a fault of ours")
+
+    async def run() -> None:
+        watch = LoadWatch(1.0, fail)
+        for _ in range(2):
+            async with asyncio.timeout(30):
+                with pytest.raises(KeyError):
+                    await watch.run()
+
+    asyncio.run(run())
