@@ -2,12 +2,20 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import NamedTuple
+from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 import msgspec
 import pytest
+from prometheus_client import CollectorRegistry, Gauge, Histogram, make_wsgi_app
+from prometheus_client.multiprocess import MultiProcessCollector
 
 from bridge.engine_http.load import WAYS
 from bridge.engine_http.load_watch import LoadWatch, Pace, Server, pause_s, servers_of
@@ -27,6 +35,7 @@ from tests.engine_http import EngineServer, engine_server
 from tests.fakes import registration
 from tests.unit.bridge.engine_http.test_load import LOADS, VLLM
 
+ROOT = Path(__file__).parents[4]
 FILTERED = WAYS[PublisherKind("vLLM")][0].path
 
 
@@ -317,3 +326,77 @@ def test_an_unexpected_error_of_the_thread_ends_the_run_for_whoever_restarts_it(
                     await watch.run()
 
     asyncio.run(run())
+
+
+# Servers that others wrote
+
+
+def metrics_of(registry: CollectorRegistry) -> None:
+    """What vLLM makes of its load, by the library that it makes it with."""
+    labels = ["model_name", "engine"]
+    for name, value in (("num_requests_running", 3), ("num_requests_waiting", 2)):
+        gauge = Gauge(
+            f"vllm:{name}", "text", labels, registry=registry, multiprocess_mode="mostrecent"
+        )
+        gauge.labels("m", "0").set(value)
+    seconds = Histogram("vllm:e2e_request_latency_seconds", "text", labels, registry=registry)
+    seconds.labels("m", "0").observe(0.5)
+
+
+def asked_of(registry: CollectorRegistry) -> tuple[list[LoadSample], list[str]]:
+    """Samples that were taken off a server of prometheus_client, and the paths it was asked for."""
+    asked: list[str] = []
+    app = make_wsgi_app(registry)
+
+    def noting(environ: dict[str, str], start: Callable[..., object]) -> Iterable[bytes]:
+        asked.append(f"{environ['PATH_INFO']}?{environ['QUERY_STRING']}".rstrip("?"))
+        answer: Iterable[bytes] = app(environ, start)
+        return answer
+
+    class Quiet(WSGIRequestHandler):
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = make_server("127.0.0.1", 0, noting, handler_class=Quiet)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+
+    async def run() -> list[LoadSample]:
+        url = f"http://127.0.0.1:{server.server_port}"
+        async with running(followed(url=url)) as watched:
+            await watched.until(lambda: len(watched.taken) >= 2)
+            assert not watched.watch.failures
+            assert not watched.watch.dropped
+            return watched.taken
+
+    try:
+        return asyncio.run(run()), asked
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def test_prometheus_clients_server_leaves_the_wanted_metrics_alone() -> None:
+    registry = CollectorRegistry()
+    metrics_of(registry)
+    samples, asked = asked_of(registry)
+    assert (samples[0].running, samples[0].waiting) == (3, 2)
+    assert set(asked) == {FILTERED}
+
+
+def test_metrics_that_several_processes_share_are_read_whole(tmp_path: Path) -> None:
+    """The library chooses at its import whether they do: another process writes them."""
+    writer = (
+        "from tests.unit.bridge.engine_http.test_load_watch import metrics_of\n"
+        "from prometheus_client import CollectorRegistry\n"
+        "metrics_of(CollectorRegistry())\n"
+    )
+    environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", writer], env=environment, check=True, cwd=ROOT)
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry, path=str(tmp_path))  # type: ignore[no-untyped-call]
+    samples, asked = asked_of(registry)
+    assert (samples[0].running, samples[0].waiting) == (3, 2)
+    assert asked[:2] == [FILTERED, "/metrics"]
+    assert set(asked[2:]) == {"/metrics"}
