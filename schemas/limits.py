@@ -246,6 +246,7 @@ LOAD_PERIOD_S: Final = 1.0  # how often an engine is asked; from 80 to 120 % of 
 LOAD_PERIOD_MAX_S: Final = 60.0
 LOAD_JITTER: Final = 0.2
 LOAD_CPU_SHARE: Final = 0.04  # of a core; above it the period is stretched
+LOAD_SERVER_CPU_SHARE: Final = 0.003  # likewise, that reading the answers of one may take
 LOAD_QUESTION_S: Final = 0.0004  # of CPU, what a question is taken to cost until it is measured
 LOAD_COST_S: Final = 5.0  # over which it is measured
 LOAD_TICK_S: Final = 0.1  # how often it is looked who is due, and samples are handed over

@@ -22,23 +22,19 @@ from typing import Final, NamedTuple, Protocol
 import uvloop
 
 from bridge.engine_http.client import NoAnswerError, Room, get
-from bridge.engine_http.load import WAYS, Loads, check_period, samples_of
+from bridge.engine_http.load import WAYS, Loads, Way, check_period, samples_of
+from bridge.engine_http.load_pace import Pace, pause_s
 from bridge.engine_http.watch import EngineWatch
 from schemas.errors import EndpointError
 from schemas.identities import PublisherKey
 from schemas.limits import (
-    CHECK_DOUBLINGS_MAX,
     LOAD_AT_ONCE_MAX,
-    LOAD_BACKOFF_MAX_S,
     LOAD_BODIES_BYTES_MAX,
-    LOAD_COST_S,
     LOAD_CPU_SHARE,
     LOAD_END_S,
     LOAD_JITTER,
     LOAD_LOOK_S,
     LOAD_NAMED_MAX,
-    LOAD_PERIOD_MAX_S,
-    LOAD_QUESTION_S,
     LOAD_SILENT_AT_ONCE_MAX,
     LOAD_TICK_S,
     LOAD_WAIT_S,
@@ -49,6 +45,7 @@ from schemas.routing_records import LoadSample, Target
 _logger = logging.getLogger(__name__)
 
 _NOT_FOUND: Final = (404, 405)
+_NOT_ALLOWED: Final = (401, 403)  # SGLang's metrics need no key
 
 OnSamples = Callable[[list[LoadSample]], None]
 
@@ -98,46 +95,6 @@ def servers_of(followed: Iterable[Scraped]) -> dict[Server, tuple[Target, ...]]:
     return {server: tuple(its) for server, its in servers.items()}
 
 
-def pause_s(period_s: float, failures: int) -> float:
-    """From a question to the next one, seconds, after so many failures in a row."""
-    doubled = period_s * 2.0 ** min(failures, CHECK_DOUBLINGS_MAX)
-    return max(min(doubled, LOAD_BACKOFF_MAX_S), period_s)
-
-
-class Pace:
-    """How often so many can be asked for no more than a share of a core.
-
-    Args:
-        period_s: that is wanted.
-        share: of a core.
-    """
-
-    def __init__(self, period_s: float, share: float = LOAD_CPU_SHARE) -> None:
-        self._wanted_s = period_s
-        self._share = share
-        self._question_s = LOAD_QUESTION_S
-        self._since: tuple[float, float, int] | None = None
-
-    def note(self, now: float, cpu_s: float, questions: int) -> None:
-        """Takes what was used so far.
-
-        Args:
-            now: monotonic seconds.
-            cpu_s: CPU seconds, in all.
-            questions: that were asked, in all.
-        """
-        if self._since is None:
-            self._since = now, cpu_s, questions
-        since, cpu_before, before = self._since
-        if now - since >= LOAD_COST_S and questions > before:
-            self._question_s += ((cpu_s - cpu_before) / (questions - before) - self._question_s) / 2
-            self._since = now, cpu_s, questions
-
-    def period_s(self, servers: int) -> float:
-        """What is wanted, or longer; at most LOAD_PERIOD_MAX_S."""
-        return min(max(self._wanted_s, servers * self._question_s / self._share), LOAD_PERIOD_MAX_S)
-
-
 class _Asked:
     """What is known of a server: whose it is, which way it understands, when it is due."""
 
@@ -145,6 +102,7 @@ class _Asked:
         self.server = server
         self.targets: tuple[Target, ...] = ()
         self.way = self.failures = 0
+        self.read_s = 0.0
         self.is_gone = False
 
 
@@ -325,11 +283,13 @@ class LoadWatch:
         asked.failures = asked.failures + 1 if reason else 0
         if not asked.is_gone:
             jitter = random.uniform(1 - LOAD_JITTER, 1 + LOAD_JITTER)
-            self._put(asked, begun + jitter * pause_s(self.period_s, asked.failures))
+            self._put(asked, begun + jitter * pause_s(self.period_s, asked.failures, asked.read_s))
 
     async def _ask_each_way(self, asked: _Asked) -> str:
         """Why nothing was found, or ""."""
         ways = WAYS[asked.server.kind]
+        reason = "no_load"
+        asked.read_s = 0.0
         for _ in ways:
             way = ways[asked.way]
             self._questions += 1
@@ -345,13 +305,22 @@ class LoadWatch:
                 )
             except (NoAnswerError, EndpointError) as error:
                 _logger.debug("No answer to %s: %s", way.path, error)
+                asked.way = 0  # what comes next may be another process
                 return "silent"
-            if reply.status == 200 and self._take(asked, way.read(reply.body)):
+            if reply.status == 200 and self._take(asked, self._read(asked, way, reply.body)):
                 return ""
             if reply.status not in (200, *_NOT_FOUND):
-                return "refused"
+                reason = "refused"
+                if reply.status not in _NOT_ALLOWED:
+                    return reason
             asked.way = (asked.way + 1) % len(ways)
-        return "no_load"
+        return reason
+
+    def _read(self, asked: _Asked, way: Way, body: bytes) -> Loads:
+        begun = time.thread_time()
+        loads = way.read(body)
+        asked.read_s += time.thread_time() - begun
+        return loads
 
     def _take(self, asked: _Asked, loads: Loads) -> bool:
         """Whether it says anything."""

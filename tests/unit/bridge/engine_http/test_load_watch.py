@@ -18,16 +18,13 @@ from prometheus_client import CollectorRegistry, Gauge, Histogram, make_wsgi_app
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from bridge.engine_http.load import WAYS
-from bridge.engine_http.load_watch import LoadWatch, Pace, Server, pause_s, servers_of
+from bridge.engine_http.load_watch import LoadWatch, Server, servers_of
 from bridge.engine_http.watch import EngineWatch
 from schemas.errors import ConfigurationError
 from schemas.identities import PublisherKey
 from schemas.limits import (
-    LOAD_BACKOFF_MAX_S,
-    LOAD_COST_S,
     LOAD_METRICS_BYTES,
     LOAD_PERIOD_MAX_S,
-    LOAD_QUESTION_S,
 )
 from schemas.registration import PublisherKind, Registration
 from schemas.routing_records import LoadSample, Target
@@ -94,33 +91,6 @@ def test_who_has_no_address_is_of_another_kind_or_is_away_is_not_asked() -> None
 
 
 # How often
-
-
-def test_a_few_are_asked_as_often_as_is_wanted() -> None:
-    pace = Pace(1.0, share=0.04)
-    assert pace.period_s(0) == 1.0
-    assert pace.period_s(int(0.04 / LOAD_QUESTION_S)) == 1.0
-
-
-def test_the_more_there_are_and_the_more_it_costs_the_more_rarely_each_is_asked() -> None:
-    pace = Pace(1.0, share=0.04)
-    assert pace.period_s(1000) == pytest.approx(1000 * LOAD_QUESTION_S / 0.04)
-    pace.note(0.0, 5.0, 100)
-    pace.note(LOAD_COST_S - 0.1, 50.0, 200)
-    assert pace.period_s(1000) == pytest.approx(1000 * LOAD_QUESTION_S / 0.04), "not yet measured"
-    pace.note(LOAD_COST_S, 5.0 + 100 * 0.002, 200)
-    learned = (LOAD_QUESTION_S + 0.002) / 2
-    assert pace.period_s(1000) == pytest.approx(1000 * learned / 0.04)
-    pace.note(3 * LOAD_COST_S, 99.0, 200)
-    assert pace.period_s(1000) == pytest.approx(1000 * learned / 0.04), "nobody was asked"
-    assert pace.period_s(10**6) == LOAD_PERIOD_MAX_S
-
-
-def test_who_fails_is_asked_ever_more_rarely_within_a_bound() -> None:
-    pauses = [pause_s(1.0, failures) for failures in range(8)]
-    assert pauses == [1, 2, 4, 8, 16, LOAD_BACKOFF_MAX_S, LOAD_BACKOFF_MAX_S, LOAD_BACKOFF_MAX_S]
-    assert pause_s(45.0, 3) == 45.0
-    assert pause_s(1.0, 10**9) == LOAD_BACKOFF_MAX_S
 
 
 @pytest.mark.parametrize("period", [0.0, -1.0, LOAD_PERIOD_MAX_S + 1])
@@ -212,8 +182,15 @@ def test_an_engine_whose_filter_leaves_nothing_is_asked_for_all_from_then_on(
 
 @pytest.mark.parametrize(
     "replies",
-    [{"/v1/loads?include=core": (200, LOADS)}, {"/metrics": (200, b"sglang:num_running_reqs 3\n")}],
-    ids=["loads", "metrics"],
+    [
+        {"/v1/loads?include=core": (200, LOADS)},
+        {"/metrics": (200, b"sglang:num_running_reqs 3\n")},
+        {
+            "/v1/loads?include=core": (401, b""),
+            "/metrics": (200, b"sglang:num_running_reqs 3\n"),
+        },
+    ],
+    ids=["loads", "metrics", "without the key"],
 )
 def test_sglang_is_asked_the_way_that_it_understands(
     engine: EngineServer, replies: dict[str, tuple[int, bytes]]
@@ -224,6 +201,7 @@ def test_sglang_is_asked_the_way_that_it_understands(
         async with running(followed(url=engine.url, kind=PublisherKind("SGLang"))) as watched:
             await watched.until(lambda: bool(watched.taken))
             assert watched.taken[0].running == 3
+            assert not watched.watch.failures
 
     asyncio.run(run())
 
