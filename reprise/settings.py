@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from bridge.engine_http.load import check_period
 from bridge.lmcache.settings import LmcacheSettings
 from bridge.memory.watch import MemorySettings
 from query_api.http.wire import Wire
@@ -44,6 +45,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         lmcache: serves LMCache's workers as their controller; None: it does not.
         memory: where segments of memory are; None for nowhere.
         routing: what decisions go by where a request does not say otherwise.
+        scrape_load_s: how often engines are asked for their load; 0 for never.
     """
 
     host: str = DEFAULT_HOST
@@ -63,6 +65,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     lmcache: LmcacheSettings | None = None
     memory: MemorySettings | None = None
     routing: RouterSettings = RouterSettings()
+    scrape_load_s: float = 0.0
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError where a value cannot be used."""
@@ -78,6 +81,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 f"Expected a log retention of at least 0 seconds, got: {self.log_retention_s}"
             )
         check_audit_rate(self.audit_rate)
+        if self.scrape_load_s:
+            check_period(self.scrape_load_s)
         if self.log_retention_bytes < limits.LOG_SEGMENT_BYTES:
             raise ConfigurationError(
                 f"Expected a log retention of at least {limits.LOG_SEGMENT_BYTES} bytes,"

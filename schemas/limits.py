@@ -29,6 +29,7 @@ LABELS_MAX: Final = 16  # of a registration; 400 `out_of_range`, as what follows
 LABEL_BYTES_MAX: Final = 128  # of a label's name, and of its value
 KV_TOKEN_BYTES_MAX: Final = 1 * GIB  # of one token in a KV cache; 320 KiB for 70B parameters
 KV_TOKENS_MAX: Final = 2**40  # that a KV cache has room for
+REQUESTS_MAX: Final = 2**40  # that an engine may say that it has: reason="bad_number"
 SEQUENCES_AT_ONCE_MAX: Final = 2**20  # that an engine computes
 PORT_MAX: Final = 65_535
 SEQUENCE_MAX: Final = 2**63 - 1  # of a batch: reason="sequence_range"
@@ -238,6 +239,32 @@ PROCESS_RETRY_DOUBLINGS_MAX: Final = 5  # of that pause: not every release says 
 PROCESS_AGAIN_S: Final = 60.0  # how often it is asked again over the same link: it must not change
 PROCESS_SETTLE_S: Final = 0.25  # from the end of a process to the end of its link, as we see it
 PROCESS_CLOCK_S: Final = 2.0  # how much its start time and its batches' times may be apart
+
+# engine_http: what engines carry. What of an answer is left out: reprise_bridge_load_dropped_total;
+# where nothing of it could be used: reprise_bridge_load_failures_total; both by reason.
+LOAD_PERIOD_S: Final = 1.0  # how often an engine is asked; from 80 to 120 % of it
+LOAD_PERIOD_MAX_S: Final = 60.0
+LOAD_JITTER: Final = 0.2
+LOAD_CPU_SHARE: Final = 0.04  # of a core; above it the period is stretched
+LOAD_SERVER_CPU_SHARE: Final = 0.003  # likewise, that reading the answers of one may take
+LOAD_QUESTION_S: Final = 0.0004  # of CPU, what a question is taken to cost until it is measured
+LOAD_COST_S: Final = 5.0  # over which it is measured
+LOAD_TICK_S: Final = 0.1  # how often it is looked who is due, and samples are handed over
+LOAD_LOOK_S: Final = 1.0  # how often it is looked who is registered
+LOAD_WAIT_S: Final = 1.0  # for a whole answer; then it counts as none: reason="silent"
+LOAD_BACKOFF_MAX_S: Final = 30.0  # a period is doubled with each failure in a row, up to this
+LOAD_END_S: Final = 1.0  # for its thread to end
+LOAD_AT_ONCE_MAX: Final = 64  # engines that are asked; a file each
+LOAD_SILENT_AT_ONCE_MAX: Final = 16  # likewise, of those that failed the last time
+LOAD_KEPT_MAX: Final = 1024  # connections that stay open to the next question; a file each
+LOAD_FILES_SHARE: Final = 16  # of the limit of open files, these take so much at the most
+LOAD_METRICS_BYTES: Final = 2 * MIB  # of metrics; what stands behind it is not read: "cut"
+LOAD_RANKS_BYTES: Final = 512 * KIB  # of SGLang's `/v1/loads`: some 500 bytes a rank
+LOAD_BODIES_BYTES_MAX: Final = 16 * MIB  # of all answers that have come in part; then "silent"
+LOAD_LINE_BYTES_MAX: Final = 16 * KIB  # of a line of metrics: "long_line"
+LOAD_LINES_MAX: Final = 4096  # that are looked at, of one answer: "too_many"
+LOAD_USAGE_ROUNDING: Final = 0.05  # above a usage of 1, which counts as 1: else "bad_number"
+LOAD_NAMED_MAX: Final = 256  # addresses that say nothing of their load, and are logged
 
 # confirmation: by the replay socket that nothing is missing; see schemas/answer_states.py.
 LOOK_REST_S: Final = 4.0  # who is silent, or away, is looked at so often if nothing happens

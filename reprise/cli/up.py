@@ -13,6 +13,7 @@ from reprise.cli.lmcache_options import lmcache_options
 from reprise.cli.memory_options import memory_options
 from reprise.cli.param_types import Amount
 from reprise.cli.process import begin_service
+from reprise.cli.scrape_options import scrape_load_option
 from reprise.cli.terminal import say_ready, warn_without_native
 from reprise.settings import DEFAULT_HOST, Settings, config_path_from, log_level_from, seed_from
 from schemas import limits
@@ -70,6 +71,7 @@ from schemas.errors import RepriseError
 )
 @lmcache_options
 @memory_options
+@scrape_load_option
 @query_options()
 def up(
     demo: bool,
@@ -82,6 +84,7 @@ def up(
     history_gib: float,
     audit: float,
     memory: MemorySettings | None,
+    scrape_load_s: float,
     default_wire: Wire,
     kernel: str | None,
     only_exact: bool,
@@ -120,6 +123,7 @@ def up(
             only_exact=only_exact,
             lmcache=lmcache,
             memory=memory,
+            scrape_load_s=scrape_load_s,
         )
         begin_service(settings.log_level)
         warn_without_native(kernel)

@@ -9,6 +9,7 @@ from reprise.metrics.delivery import DELIVERY, MEMBERSHIP, REACHABLE
 from reprise.metrics.family import RoleCollector
 from reprise.metrics.http import HTTP
 from reprise.metrics.lmcache import LMCACHE, LMCACHE_TOPIC, Lmcache
+from reprise.metrics.load import LOAD
 from reprise.metrics.log import COMMANDS, DISK, FOLLOWED, HISTORY, LOG, WAITING
 from reprise.metrics.memory import LOOKS, SEGMENTS
 from reprise.metrics.process import PROCESS, Role, process_registry
@@ -80,6 +81,7 @@ def embedded_collector(service: "EmbeddedService") -> RoleCollector:
     collector.add(STANDINGS, service.standings)
     collector.add(SEGMENTS, service.memory)
     collector.add(LOOKS, lambda: loop.memory)
+    collector.add(LOAD, lambda: loop.load)
     collector.add(INDEX, lambda: loop.fold.kernel)
     if loop.lmcache is not None:
         workers = loop.lmcache.service
@@ -116,6 +118,7 @@ def bridge_metrics(bridge: "Bridge", lmcache: "LmcacheBridge | None" = None) -> 
     collector.add(ENGINE_HTTP, lambda: bridge.pump.engine_http)
     collector.add(DELIVERY, lambda: bridge)
     collector.add(LOOKS, lambda: bridge.memory)
+    collector.add(LOAD, lambda: bridge.load)
     collector.add(MEMBERSHIP, lambda: bridge)
     if lmcache is not None:
         service, topic = lmcache.parts.service, lmcache.parts.topic
