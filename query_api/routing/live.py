@@ -58,11 +58,16 @@ class LiveLoad:
         self._bookings = Bookings()
         self._samples = Samples()
 
-    def begin(self, fold: RoutingFold) -> None:
-        """Starts from what the log said up to now; before anything else is called."""
+    def merge(self, fold: RoutingFold) -> None:
+        """Goes on from what the log said up to now, and from its own that the log has yet to bring.
+
+        For a start, and for a log that was read again: record by record, its past would set the
+        time back.
+        """
         with self._lock:
-            self._bookings.restore(fold.bookings.state())
-            self._samples.restore(fold.samples.all())
+            self._bookings.merge(fold.bookings.state())
+            for sample in fold.samples.all():
+                self._samples.note(sample)
 
     def book(self, run: int, decision: Decision) -> None:
         """A decision of this service."""

@@ -68,7 +68,7 @@ class RoutingLog(WindowLog):
         self._kept = -1
         self._taken: list[RoutingRecord] = []
         fold = self._fold_all(log)
-        self.live.begin(fold)
+        self.live.merge(fold)
         self.folded = FoldedRouting(fold)
 
     def _fold_all(self, log: EmbeddedLog) -> RoutingFold:
