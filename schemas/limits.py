@@ -494,6 +494,8 @@ ROUTING_BYTES: Final = 2 * GIB  # of the embedded routing log; the oldest goes f
 ROUTING_CHECKPOINT_S: Final = (
     10.0  # how often what was folded of it is kept; the rest is read again
 )
+ROUTING_CHUNK_BYTES: Final = 512 * KIB  # of a checkpoint in one message
+ROUTING_CHUNKS_MAX: Final = 1024  # of one checkpoint; a larger state is not kept, which is said
 RECORD_STEP_S: Final = 60.0  # that one record advances the clock of a fold: others' may be wrong
 EARLY_OUTCOMES_MAX: Final = 4096  # decisions that are reported of before the log has them
 EARLY_OUTCOME_S: Final = 60.0  # for such a decision to come: reason="unknown_decision"
@@ -762,6 +764,7 @@ assert COMPACTED_SEGMENT_MS < TOMBSTONE_RETENTION_MS, "a segment is closed befor
 assert 2000 * REGISTERED_AGAIN_S < EVENTS_RETENTION_MS, "the log always says who is registered"
 
 assert AUDIT_BYTES + GIB <= AUDIT_FILES_BYTES, "no file goes before its records were dropped"
+assert ROUTING_CHUNK_BYTES + KIB < KAFKA_BATCH_BYTES, "a chunk of a checkpoint fits a batch"
 assert AUDIT_RECORD_BYTES < KAFKA_BATCH_BYTES, "a batch has some records of answers"
 assert AUDIT_QUEUE_BYTES < ANSWERS_PARTITION_BYTES, "what waited for Kafka is not gone at once"
 assert 2 * AUDIT_LEAVE_S + 2 * CLIENT_LEAVE_S < SHUTDOWN_S, (
