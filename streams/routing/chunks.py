@@ -55,9 +55,7 @@ def chunks_of(
         (
             b"%d" % place,
             _encoder.encode(
-                Chunk(
-                    CHUNK_VERSION, offset, len(starts), total, state[start : start + chunk_bytes]
-                )
+                Chunk(CHUNK_VERSION, offset, len(starts), total, state[start : start + chunk_bytes])
             ),
         )
         for place, start in enumerate(starts)
