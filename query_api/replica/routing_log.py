@@ -13,12 +13,13 @@ from schemas.conditions import Conditions, Part
 
 
 class ReplicaRouting:
-    """See the module; on the reader's loop, from `start` to `stop`.
+    """See the module; on the reader's loop, from `start` to the reader's end.
 
     Attributes:
         queue: of decisions, reports and samples.
         live: what is under way.
         folded: of the log, as far as it was read.
+        writer: to be stopped before the reader ends.
     """
 
     def __init__(
@@ -33,18 +34,18 @@ class ReplicaRouting:
         self.live = LiveLoad()
         self.folded = FoldedRouting()
         condition = SharedCondition(conditions, Part.ROUTING)
-        self._writer = RoutingWriter(settings, options, self.queue, condition)
+        self.writer = RoutingWriter(settings, options, self.queue, condition)
         self._reader = RoutingReader(settings, options, self.live, self.folded, condition)
 
     @property
     def written(self) -> int:
         """Items that are in the log, of this run."""
-        return self._writer.written_items
+        return self.writer.written_items
 
     @property
     def unwritten(self) -> int:
         """Items that were taken from the queue and could not be written."""
-        return self._writer.unwritten
+        return self.writer.unwritten
 
     @property
     def skipped(self) -> int:
@@ -52,15 +53,11 @@ class ReplicaRouting:
         return self._reader.skipped
 
     @property
-    def end(self) -> int:
-        """The offset after the last record of the log, when it was last asked."""
-        return max(self._reader.end, self._reader.next)
+    def lag(self) -> int:
+        """Records of the log that are not folded yet, when it was last asked where it ends."""
+        return self._reader.lag
 
     def start(self, reader: TopicReader) -> None:
         """Starts writing and reading on the reader's loop."""
-        self._writer.start(reader)
+        self.writer.start(reader)
         reader.run(self._reader.run())
-
-    def stop(self, reader: TopicReader) -> None:
-        """Writes what is left; within a bound. Before the reader's end, which ends the rest."""
-        self._writer.stop(reader)

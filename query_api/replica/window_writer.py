@@ -7,12 +7,13 @@ counted.
 
 import asyncio
 import logging
+import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import CancelledError
 from contextlib import suppress
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from brokers.availability import describe
 from brokers.backoff import Backoff
@@ -45,6 +46,19 @@ class Entry(NamedTuple):
     value: bytes
 
 
+def stop_writers(reader: TopicReader, writers: "Iterable[WindowWriter[Any]]") -> None:
+    """Has them write what is left, all at once; within a bound. Before the reader's end, which ends
+    all clients.
+    """
+    closing = [(writer.name, reader.run(writer.close())) for writer in writers]
+    end = time.monotonic() + 2 * WINDOW_LEAVE_S + 2 * CLIENT_LEAVE_S
+    for name, closed in closing:
+        try:
+            closed.result(max(end - time.monotonic(), 0.0))
+        except (TimeoutError, CancelledError, RuntimeError) as error:
+            logger.error("Cannot write the last %s: %r", name, error)
+
+
 class WindowTopic(NamedTuple):
     """What is written, and where to.
 
@@ -65,7 +79,7 @@ class WindowTopic(NamedTuple):
 
 
 class WindowWriter(ABC, Generic[ItemT]):
-    """Writes what `take` gives; on the reader's loop, from `start` to `stop`.
+    """Writes what `take` gives; on the reader's loop, from `start` to `stop_writers`.
 
     Attributes:
         unwritten: of what was taken, how much could not be written.
@@ -114,16 +128,14 @@ class WindowWriter(ABC, Generic[ItemT]):
     def bound(self) -> str:
         """What is dropped while it cannot be written, of people."""
 
+    @property
+    def name(self) -> str:
+        """Of what is written, of people."""
+        return self._topic.name
+
     def start(self, reader: TopicReader) -> None:
         """Starts writing on the reader's loop."""
         reader.run(self.run())
-
-    def stop(self, reader: TopicReader) -> None:
-        """Writes what is left; within a bound. Before the reader's end, which ends all clients."""
-        try:
-            reader.run(self.close()).result(2 * WINDOW_LEAVE_S + 2 * CLIENT_LEAVE_S)
-        except (TimeoutError, CancelledError, RuntimeError) as error:
-            logger.error("Cannot write the last %s: %r", self._topic.name, error)
 
     # On the reader's loop
 

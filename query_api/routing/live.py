@@ -94,6 +94,7 @@ class LiveLoad:
     def follow(self, record: RoutingRecord, now: float) -> None:
         """What the log has brought, of this service or of others; it is `now` here."""
         with self._lock:
+            repeated = self._bookings.repeated
             self._bookings.advance(min(record.time, now))
             match record:
                 case DecisionsRecord():
@@ -105,6 +106,7 @@ class LiveLoad:
                 case LoadRecord():
                     for sample in record.samples:
                         self._samples.note(sample)
+            self._bookings.repeated = repeated  # what was told to this service comes back
 
     def named(self, request_id: str) -> DecisionKey | None:
         """The decision of a request that is under way."""
@@ -147,6 +149,12 @@ class LiveLoad:
             since = self._bookings.booked_since(target, sample.observed_at)
             wait = max(wait, waited + since)
         return Carried(booked, wait, sample)
+
+    def targets(self) -> list[Target]:
+        """Those of which something is known, sorted."""
+        with self._lock:
+            sampled = (sample.target for sample in self._samples.all())
+            return sorted({*self._bookings.targets(), *sampled})
 
     def counts(self) -> dict[str, int]:
         """For metrics."""

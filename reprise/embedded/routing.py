@@ -94,9 +94,9 @@ class RoutingLog(WindowLog):
         return fold
 
     @property
-    def end(self) -> int:
-        """The offset after the last record of the log."""
-        return self._log.end_offset
+    def lag(self) -> int:
+        """Records of the log that are not folded yet: what is written, is folded."""
+        return 0
 
     @property
     def floor(self) -> Offset:

@@ -24,6 +24,7 @@ from reprise.metrics.publishers import (
     received,
 )
 from reprise.metrics.replica import LAG, REPLICA
+from reprise.metrics.routing import ROUTING, RoutingState
 from reprise.metrics.table import FOLDED_OFFSETS, INDEX, RECOVERY, TABLES, Tables, Written
 from reprise.metrics.worker import CRASHES, RECORDS, RESTARTS
 from schemas.conditions import Part
@@ -71,6 +72,7 @@ def embedded_collector(service: "EmbeddedService") -> RoleCollector:
     collector.add(WAITING, lambda: loop.sink)
     collector.add(COMMANDS, lambda: loop.commands.refused)
     collector.add(AUDIT, lambda: service.audit)
+    collector.add(ROUTING, lambda: service.routing)
     collector.add(DISK, lambda: loop.conditions)
     collector.add(RECOVERY, lambda: loop)
     collector.add(FOLDED_OFFSETS, service.positions)
@@ -158,7 +160,9 @@ def worker_metrics(worker: "Worker") -> CollectorRegistry:
     return _registered(collector)
 
 
-def replica_collector(replica: "Replica", audit: KeptAnswers | None = None) -> RoleCollector:
+def replica_collector(
+    replica: "Replica", routing: RoutingState | None = None, audit: KeptAnswers | None = None
+) -> RoleCollector:
     """Of a query replica; `audit` is what keeps its answers, if they are kept."""
     collector = RoleCollector()
     collector.add(PROCESS, lambda: Role(replica.conditions, lambda: replica.internal_errors))
@@ -173,6 +177,7 @@ def replica_collector(replica: "Replica", audit: KeptAnswers | None = None) -> R
     collector.add(SEGMENTS, replica.memory)
     collector.add(INDEX, lambda: replica.current.table.kernel)
     collector.add(AUDIT, lambda: audit)
+    collector.add(ROUTING, lambda: routing)
     return collector
 
 
