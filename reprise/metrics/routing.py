@@ -60,7 +60,8 @@ def _dropped(state: RoutingState) -> Samples:
 ROUTING: Final[tuple[Family[RoutingState], ...]] = (
     gauge(
         "reprise_routing_under_way",
-        "Requests that were routed and have neither ended nor expired, as far as this service knows.",
+        "Requests that were routed and have neither ended nor expired, as far as this service"
+        " knows.",
         lambda state: state.live.counts()["under_way"],
     ),
     gauge(
