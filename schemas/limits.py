@@ -47,6 +47,8 @@ ENTRIES_NAMED_MAX: Final = 100  # unusable ones logged, for each reason; all are
 EVENTS_RETENTION_MS: Final = 7 * 24 * 3600 * 1000
 ANSWERS_RETENTION_MS: Final = EVENTS_RETENTION_MS  # an older answer can be proven no more
 ANSWERS_PARTITION_BYTES: Final = 1 * GIB  # the oldest answers of a partition go first
+ROUTING_RETENTION_MS: Final = EVENTS_RETENTION_MS  # what is under way is in a checkpoint by then
+ROUTING_PARTITION_BYTES: Final = 16 * GIB  # of the routing log; the oldest goes first
 TOMBSTONE_RETENTION_MS: Final = 24 * 3600 * 1000
 COMPACTED_SEGMENT_MS: Final = 10 * 60 * 1000  # only closed segments are compacted
 COMPACTED_SEGMENT_BYTES: Final = 8 * MIB  # what is being written is never compacted
@@ -506,6 +508,7 @@ HISTORY_FOLDS_KEPT: Final = 2  # of the last answers: each may take the memory o
 # logs beside that of the events: of answers, and of routing.
 WINDOW_LOG_S: Final = 0.05  # of what comes, written at once; what a kill may cost
 WINDOW_LOG_SYNC_S: Final = 1.0  # what a power cut may cost
+WINDOW_LEAVE_S: Final = 2.0  # for Kafka to take what is left when a replica stops
 WINDOW_LOG_RETRY_S: Final = 10.0  # after it could not be written; what comes meanwhile is dropped
 # routing: what is learnt of outcomes. What is above a bound goes, the class first that had no
 # outcome for the longest: counter `classes_forgotten` of the estimates; `outcomes_unusable`.
@@ -524,7 +527,6 @@ AUDIT_RECORD_BYTES: Final = 256 * KIB  # of answers in one record, and the last 
 AUDIT_BYTES: Final = 4 * GIB  # the oldest goes first; an answer of 4,096 tokens has 2 KiB of hashes
 AUDIT_FILES_BYTES: Final = 5 * GIB  # on the disk: what was dropped goes a file at a time
 AUDIT_SHOWN_MAX: Final = 100  # answers that disagree and are named; all are counted
-AUDIT_LEAVE_S: Final = 2.0  # for Kafka to take what is left when a replica stops
 
 # routing: what is under way where. It is a fold, so these bounds are the same for every reader.
 BOOKINGS_MAX: Final = 65_536  # some 300 bytes each: reprise_routing_dropped_total{reason="no_room"}
@@ -534,6 +536,8 @@ ROUTING_BYTES: Final = 2 * GIB  # of the embedded routing log; the oldest goes f
 ROUTING_CHECKPOINT_S: Final = (
     10.0  # how often what was folded of it is kept; the rest is read again
 )
+ROUTING_CHUNK_BYTES: Final = 512 * KIB  # of a checkpoint in one message
+ROUTING_CHUNKS_MAX: Final = 1024  # of one checkpoint; a larger state is not kept, which is said
 RECORD_STEP_S: Final = 60.0  # that one record advances the clock of a fold: others' may be wrong
 EARLY_OUTCOMES_MAX: Final = 4096  # decisions that are reported of before the log has them
 EARLY_OUTCOME_S: Final = 60.0  # for such a decision to come: reason="unknown_decision"
@@ -613,6 +617,7 @@ LAG_SAMPLES_MAX: Final = 1024  # ends of a partition that are not reached yet; t
 # replica: its reader of the topics, and what it writes.
 REPLICA_FETCH_BYTES_MAX: Final = 16 * MIB  # read from Kafka and not applied yet
 REPLICA_ROWS_PER_TURN_MAX: Final = 512
+ROUTING_RECORDS_PER_TURN_MAX: Final = 64  # folded before others have their turn
 REPLICA_POLL_MS: Final = 250  # of one fetch without rows: how late it sees compacted offsets
 REPLICA_RETRY_S: Final = 1.0  # the pause after reading failed, by which answers get older
 REPLICA_STALL_S: Final = 30.0  # behind for this long without one row: the consumer is replaced
@@ -822,9 +827,10 @@ assert COMPACTED_SEGMENT_MS < TOMBSTONE_RETENTION_MS, "a segment is closed befor
 assert 2000 * REGISTERED_AGAIN_S < EVENTS_RETENTION_MS, "the log always says who is registered"
 
 assert AUDIT_BYTES + GIB <= AUDIT_FILES_BYTES, "no file goes before its records were dropped"
+assert ROUTING_CHUNK_BYTES + KIB < KAFKA_BATCH_BYTES, "a chunk of a checkpoint fits a batch"
 assert AUDIT_RECORD_BYTES < KAFKA_BATCH_BYTES, "a batch has some records of answers"
 assert AUDIT_QUEUE_BYTES < ANSWERS_PARTITION_BYTES, "what waited for Kafka is not gone at once"
-assert 2 * AUDIT_LEAVE_S + 2 * CLIENT_LEAVE_S < SHUTDOWN_S, (
+assert 2 * WINDOW_LEAVE_S + 2 * CLIENT_LEAVE_S < SHUTDOWN_S, (
     "a replica stops in time, Kafka away or not"
 )
 assert AUDIT_QUEUE_BYTES < AUDIT_BYTES, "a window of answers is a small part of their log"

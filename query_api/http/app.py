@@ -98,7 +98,7 @@ def create_app(
     endpoints: list[PostEndpoint] = [hot]
     if router is not None:
         endpoints.append(RoutingEndpoint(view, router, bodies, default_wire, metrics))
-        app.include_router(routing_routes(endpoints[-1]))
+        app.include_router(routing_routes(endpoints[-1], router, default_wire))
         app.include_router(routing_views(view, router, default_wire))
     app.include_router(query_routes(hot))
     app.include_router(registration_routes(registry, bodies, default_wire))

@@ -70,11 +70,16 @@ class LiveLoad:
         self._predicted = PredictedHolders()
         self._sessions = Sessions()
 
-    def begin(self, fold: RoutingFold) -> None:
-        """Starts from what the log said up to now; before anything else is called."""
+    def merge(self, fold: RoutingFold) -> None:
+        """Goes on from what the log said up to now, and from its own that the log has yet to bring.
+
+        For a start, and for a log that was read again: record by record, its past would set the
+        time back.
+        """
         with self._lock:
-            self._bookings.restore(fold.bookings.state())
-            self._samples.restore(fold.samples.all())
+            self._bookings.merge(fold.bookings.state())
+            for sample in fold.samples.all():
+                self._samples.note(sample)
 
     def book(self, run: int, decision: Decision) -> None:
         """A decision of this service."""
@@ -121,6 +126,7 @@ class LiveLoad:
     def follow(self, record: RoutingRecord, now: float) -> None:
         """What the log has brought, of this service or of others; it is `now` here."""
         with self._lock:
+            repeated = self._bookings.repeated
             self._bookings.advance(min(record.time, now))
             match record:
                 case DecisionsRecord():
@@ -132,6 +138,7 @@ class LiveLoad:
                 case LoadRecord():
                     for sample in record.samples:
                         self._samples.note(sample)
+            self._bookings.repeated = repeated  # what was told to this service comes back
 
     def named(self, request_id: str) -> DecisionKey | None:
         """The decision of a request that is under way."""
@@ -193,6 +200,12 @@ class LiveLoad:
             since = self._bookings.booked_since(target, sample.observed_at)
             wait = max(wait, waited + since)
         return Carried(wait, requests, pending, active, sample, tokens)
+
+    def targets(self) -> list[Target]:
+        """Those of which something is known, sorted."""
+        with self._lock:
+            sampled = (sample.target for sample in self._samples.all())
+            return sorted({*self._bookings.targets(), *sampled})
 
     def counts(self) -> dict[str, int]:
         """For metrics."""

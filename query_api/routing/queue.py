@@ -79,6 +79,12 @@ class RoutingQueue:
         return records
 
 
+def items_of(record: RoutingRecord) -> int:
+    """How many decisions, reports or samples it has."""
+    content: tuple[object, ...] = getattr(record, record.__struct_fields__[-1])
+    return len(content)
+
+
 def _name_of(item: _Item) -> tuple[type, int]:
     if isinstance(item, LoadSample):
         return LoadSample, 0

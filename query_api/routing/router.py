@@ -351,6 +351,14 @@ class Router:
             for key, target, load in zip(roster.keys, roster.targets, carried, strict=True)
         ]
 
+    def carried(self) -> list[tuple[Target, Carried]]:
+        """What every target carries that something is known of, sorted."""
+        targets = self.live.targets()
+        mean_work = self._settings.costs.prefill_s(MEAN_PROMPT_TOKENS, 0)
+        return list(
+            zip(targets, self.live.carried(targets, self._clock(), mean_work, {}), strict=True)
+        )
+
     # What came of decisions
 
     def take(self, told: Sequence[Told]) -> Taken:

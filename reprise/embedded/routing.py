@@ -12,7 +12,7 @@ from typing import Final
 
 from query_api.routing.folded import FoldedRouting
 from query_api.routing.live import LiveLoad
-from query_api.routing.queue import RoutingQueue
+from query_api.routing.queue import RoutingQueue, items_of
 from reprise.embedded.window_log import WindowLog, WindowLogOptions, open_or_begin_anew
 from schemas.codec import decode_routing
 from schemas.conditions import Conditions, Part
@@ -38,6 +38,7 @@ class RoutingLog(WindowLog):
         queue: of decisions, reports and samples.
         live: what is under way.
         folded: of the log, as far as it was written.
+        written: items that are in the log, of this run.
         unwritten: items that were taken from the queue and could not be written.
         skipped: records that could not be read when the log was folded at the start.
     """
@@ -62,13 +63,13 @@ class RoutingLog(WindowLog):
         super().__init__(log, options, conditions)
         self.queue = RoutingQueue()
         self.live = LiveLoad()
-        self.unwritten = self.skipped = 0
+        self.written = self.unwritten = self.skipped = 0
         self._checkpoint = path / "checkpoint"
         self._checkpoint_at = 0.0
         self._kept = -1
         self._taken: list[RoutingRecord] = []
         fold = self._fold_all(log)
-        self.live.begin(fold)
+        self.live.merge(fold)
         self.folded = FoldedRouting(fold)
 
     def _fold_all(self, log: EmbeddedLog) -> RoutingFold:
@@ -93,6 +94,11 @@ class RoutingLog(WindowLog):
         return fold
 
     @property
+    def lag(self) -> int:
+        """Records of the log that are not folded yet: what is written, is folded."""
+        return 0
+
+    @property
     def floor(self) -> Offset:
         """See `WindowLog`: what is not in a checkpoint yet."""
         return Offset(self._kept + 1)
@@ -105,13 +111,14 @@ class RoutingLog(WindowLog):
     def appended(self, first: Offset) -> None:
         """See `WindowLog`: what is in the log, is folded."""
         now = time.time()
+        self.written += sum(map(items_of, self._taken))
         for offset, record in enumerate(self._taken, first):
             self.folded.apply(offset, record)
             self.live.follow(record, now)
 
     def lost(self) -> None:
         """See `WindowLog`."""
-        self.unwritten += sum(map(len_of, self._taken))
+        self.unwritten += sum(map(items_of, self._taken))
 
     def maintain(self) -> None:
         """See `WindowLog`: keeps a checkpoint now and then, and at the end."""
@@ -125,9 +132,3 @@ class RoutingLog(WindowLog):
         offset, state = self.folded.read(lambda fold: (fold.offset, fold.dump()))
         write_checkpoint(self._checkpoint, state)
         self._kept = offset
-
-
-def len_of(record: RoutingRecord) -> int:
-    """How many decisions, reports or samples it has."""
-    content: tuple[object, ...] = getattr(record, record.__struct_fields__[-1])
-    return len(content)

@@ -25,6 +25,7 @@ from reprise.metrics.publishers import (
     received,
 )
 from reprise.metrics.replica import LAG, REPLICA
+from reprise.metrics.routing import ROUTING, RoutingState
 from reprise.metrics.table import FOLDED_OFFSETS, INDEX, RECOVERY, TABLES, Tables, Written
 from reprise.metrics.worker import CRASHES, RECORDS, RESTARTS
 from schemas.conditions import Part
@@ -72,6 +73,7 @@ def embedded_collector(service: "EmbeddedService") -> RoleCollector:
     collector.add(WAITING, lambda: loop.sink)
     collector.add(COMMANDS, lambda: loop.commands.refused)
     collector.add(AUDIT, lambda: service.audit)
+    collector.add(ROUTING, lambda: service.routing)
     collector.add(DISK, lambda: loop.conditions)
     collector.add(RECOVERY, lambda: loop)
     collector.add(FOLDED_OFFSETS, service.positions)
@@ -161,7 +163,9 @@ def worker_metrics(worker: "Worker") -> CollectorRegistry:
     return _registered(collector)
 
 
-def replica_collector(replica: "Replica", audit: KeptAnswers | None = None) -> RoleCollector:
+def replica_collector(
+    replica: "Replica", routing: RoutingState | None = None, audit: KeptAnswers | None = None
+) -> RoleCollector:
     """Of a query replica; `audit` is what keeps its answers, if they are kept."""
     collector = RoleCollector()
     collector.add(PROCESS, lambda: Role(replica.conditions, lambda: replica.internal_errors))
@@ -176,6 +180,7 @@ def replica_collector(replica: "Replica", audit: KeptAnswers | None = None) -> R
     collector.add(SEGMENTS, replica.memory)
     collector.add(INDEX, lambda: replica.current.table.kernel)
     collector.add(AUDIT, lambda: audit)
+    collector.add(ROUTING, lambda: routing)
     return collector
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -29,8 +30,11 @@ from query_api.http.wire import Wire
 from query_api.replica.answers_writer import AnswersWriter
 from query_api.replica.registry_writer import RegistryWriter
 from query_api.replica.replica import Replica
+from query_api.replica.routing_log import ReplicaRouting
 from query_api.replica.snapshot import Topic
 from query_api.replica.topic_reader import TopicReader
+from query_api.replica.window_writer import WindowWriter, stop_writers
+from query_api.routing.router import Router, RouterSettings
 from reprise.metrics.roles import history_collector, http_collector, replica_collector
 from reprise.roles.history import TopicHistory
 from reprise.roles.http_server import Server
@@ -59,6 +63,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
         history: where the past is kept for `as_of`; None to keep none.
         history_bytes: how much of it.
         audit_rate: the share of answers that is kept, from 0 to 1.
+        routing: what decisions go by where a request does not say otherwise.
     """
 
     kafka: KafkaSettings
@@ -71,6 +76,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     history: Path | None = None
     history_bytes: int = HISTORY_BYTES
     audit_rate: float = 0.0
+    routing: RouterSettings = RouterSettings()
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError where the rate is none."""
@@ -122,7 +128,12 @@ class ReplicaService:
                 replica=f"{socket.gethostname()}:{settings.port}",
                 conditions=self.replica.conditions,
             )
-        self.replica.metrics.register(replica_collector(self.replica, self.audit))
+        self.routing = ReplicaRouting(kafka, options, self.replica.conditions)
+        routing = self.routing
+        self.router = Router(
+            self.replica, routing.queue, routing.live, routing.folded, settings.routing
+        )
+        self.replica.metrics.register(replica_collector(self.replica, routing, self.audit))
         self._reader = TopicReader(
             kafka,
             options,
@@ -155,6 +166,7 @@ class ReplicaService:
         if self._follower is not None:
             self._follower.start()
         self._reader.start()
+        self.routing.start(self._reader)
         if self.audit is not None:
             self.audit.start(self._reader)
         for registration in self._registrations:
@@ -165,8 +177,10 @@ class ReplicaService:
         """See `reprise.roles.http_server.Service`."""
         if self._follower is not None:
             self._follower.begin_stop()
+        writers: list[WindowWriter[Any]] = [self.routing.writer]
         if self.audit is not None:
-            self.audit.stop(self._reader)
+            writers.append(self.audit)
+        stop_writers(self._reader, writers)
         self._reader.stop()
         if self._follower is not None:
             self._follower.stop()
@@ -253,6 +267,7 @@ def serve_replica(
         only_exact=settings.only_exact,
         history=service.history,
         audit=service.audit_queue,
+        router=service.router,
     )
     server.run(app, service, when_serving=when_serving)
     if refusals:

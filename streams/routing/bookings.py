@@ -13,6 +13,7 @@ takes until as much has been computed.
 import heapq
 from collections import OrderedDict
 from collections.abc import Iterable
+from copy import copy
 from typing import Final, NamedTuple
 
 import msgspec
@@ -372,17 +373,51 @@ class Bookings:
         self.clock = state.clock
         self.expired, self.overflowed, self.repeated, self.unknown = state.counts
         for booking in state.bookings:
-            self._bookings[booking.key] = booking
-            if booking.request_id:
-                self._requests[booking.request_id] = booking.key
-            heapq.heappush(self._expiry, (booking.expires_at, *booking.key))
-            self._begin(booking)
+            self._add(booking)
         for target, free_at in state.free_at:
             if target in self._places:
                 self._places[target].free_at = free_at
         self._last.update(state.last)
         for run, number, at, outcomes in state.early:
             self._early[run, number] = (at, list(outcomes))
+
+    def merge(self, state: "BookingsState") -> None:
+        """Takes what another fold of the same decisions knows more: its bookings that never came
+        here, and the ends of those that are under way here and not there. Cost O(bookings).
+
+        What has ended here stays so. Counts stay, too: they are of this one.
+        """
+        there = {booking.key for booking in state.bookings}
+        last_there = dict(state.last)
+        for key in [key for key in self._bookings if key not in there]:
+            if key[1] <= last_there.get(key[0], -1):
+                self._end(self._bookings[key])
+        self.clock = max(self.clock, state.clock)
+        known = set(self._places)
+        for booking in state.bookings:
+            if self.has_seen(*booking.key):
+                continue
+            if len(self._bookings) < BOOKINGS_MAX:
+                self._add(booking)
+            else:
+                self.overflowed += 1
+        for target, free_at in state.free_at:
+            if target in self._places and target not in known:
+                self._places[target].free_at = free_at
+        for run, number in state.last:
+            self._note_number(run, number)
+        for run, number, at, outcomes in state.early:
+            if not self.has_seen(run, number):
+                self._early.setdefault((run, number), (at, list(outcomes)))
+
+    def _add(self, booking: Booking) -> None:
+        """A booking of another fold, which goes on with its own."""
+        booking = copy(booking)
+        self._bookings[booking.key] = booking
+        if booking.request_id:
+            self._requests[booking.request_id] = booking.key
+        heapq.heappush(self._expiry, (booking.expires_at, *booking.key))
+        self._begin(booking)
 
 
 class BookingsState(msgspec.Struct, frozen=True, array_like=True):

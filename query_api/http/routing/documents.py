@@ -8,9 +8,10 @@ from typing import Any, Final
 import msgspec
 
 from query_api.routing.interface import Routed
-from query_api.routing.router import Taken
+from query_api.routing.live import Carried
+from query_api.routing.router import Router, Taken
 from schemas.limits import RETRY_AFTER_MAX_S
-from schemas.routing_records import CandidateRecord, Decision, Refused, decision_id
+from schemas.routing_records import CandidateRecord, Decision, Refused, Target, decision_id
 
 _REFUSALS: Final = {
     Refused.NO_CANDIDATE: "no candidate is there",
@@ -129,7 +130,43 @@ class LoadDocument(msgspec.Struct, frozen=True):
     accepted: int
 
 
-MODELS: Final = (RouteDocument, RefusalDocument, FeedbackDocument, LoadDocument)
+class TargetDocument(msgspec.Struct, frozen=True):
+    """What a rank of an instance carries: what is booked there, and what was last said of it."""
+
+    tenant_id: str
+    instance_id: str
+    dp_rank: int
+    wait_ms: float
+    requests: int
+    decoding: int
+    pending_tokens: int
+    active_tokens: int
+    kv_tokens: int
+    waiting: int | None
+    running: int | None
+    kv_usage: float | None
+    observed_at: float | None
+
+
+class RoutingDocument(msgspec.Struct, frozen=True):
+    """What is under way. Position, digest and number are of the routing log, as far as it was
+    folded; targets and counts are what this service decides by, its latest decisions included.
+    """
+
+    position: int
+    digest: str
+    under_way: int
+    targets: list[TargetDocument]
+    counts: dict[str, int]
+
+
+MODELS: Final = (
+    RouteDocument,
+    RefusalDocument,
+    FeedbackDocument,
+    LoadDocument,
+    RoutingDocument,
+)
 
 
 def route_document(routed: Routed, *, explain: bool) -> RouteDocument:
@@ -242,6 +279,34 @@ def retry_after(routed: Routed) -> int:
 def feedback_document(taken: Taken) -> FeedbackDocument:
     """The answer of `/feedback`."""
     return FeedbackDocument(*taken)
+
+
+def routing_document(router: Router) -> RoutingDocument:
+    """The answer of `GET /routing`. Cost O(state)."""
+    position, digest, under_way = router.folded.read(
+        lambda fold: (fold.offset, fold.digest, len(fold.bookings))
+    )
+    queue = router.queue
+    counts = router.live.counts() | {"waiting": len(queue), "dropped": queue.dropped}
+    targets = [_target(target, carried) for target, carried in router.carried()]
+    return RoutingDocument(position, digest, under_way, targets, counts)
+
+
+def _target(target: Target, carried: Carried) -> TargetDocument:
+    booked, wait_s, sample = carried
+    return TargetDocument(
+        *target,
+        1000.0 * wait_s,
+        booked.requests,
+        booked.decoding,
+        booked.pending,
+        booked.active,
+        booked.kv_tokens,
+        None if sample is None else sample.waiting,
+        None if sample is None else sample.running,
+        None if sample is None else sample.kv_usage,
+        None if sample is None else sample.observed_at,
+    )
 
 
 @lru_cache(maxsize=256)

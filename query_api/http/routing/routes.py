@@ -2,20 +2,23 @@
 
 from typing import Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 
 from query_api.http import openapi
 from query_api.http.post_endpoint import PostEndpoint
-from query_api.http.routes import Handoff
+from query_api.http.routes import BOTH_WIRES, Handoff, LargeAnswers, respond
 from query_api.http.routing.documents import (
     FeedbackDocument,
     LoadDocument,
     RefusalDocument,
     RouteDocument,
+    RoutingDocument,
+    routing_document,
 )
 from query_api.http.routing.endpoint import FEEDBACK, LOAD, ROUTE
 from query_api.http.routing.requests import FeedbackBody, LoadBody, RouteBody
-from query_api.http.wire import Wire
+from query_api.http.wire import Wire, reply_wire
+from query_api.routing.router import Router
 
 _ROUTE_EXAMPLE = {
     "model": "deepseek",
@@ -36,9 +39,21 @@ _FEEDBACK_EXAMPLE = {
 _LOAD_EXAMPLE = {"instance_id": "a", "dp_rank": 0, "waiting": 2, "running": 5, "kv_usage": 0.4}
 
 
-def routing_routes(hot: PostEndpoint) -> APIRouter:
-    """The hot routes. Their requests come here only under a prefix, where the app is mounted."""
+def routing_routes(hot: PostEndpoint, deciding: Router, default_wire: Wire) -> APIRouter:
+    """The hot routes, whose requests come here only under a prefix, where the app is mounted; and
+    the one that shows what is under way.
+    """
     router = APIRouter(tags=["routing"])
+    large = LargeAnswers()
+
+    @router.get(
+        "/routing",
+        summary="What is under way where, as of a position of the routing log",
+        openapi_extra=openapi.view_operation(RoutingDocument, *BOTH_WIRES),
+    )
+    async def routing(request: Request) -> Response:
+        wire = reply_wire(request.headers.raw, default_wire)
+        return await large.make(lambda: respond(routing_document(deciding), wire))
 
     @router.post(
         ROUTE,
