@@ -162,7 +162,7 @@ def _candidate(
     predicted = 0
     if soon > cached:  # it is being computed there, for its GPU
         predicted, gpu, disk, cached = soon - cached, soon, 0, soon
-    wait, requests, pending, active, sample, _ = carried
+    wait, requests, pending, active, sample, _, _ = carried
     waiting, usage = 0, 0.0
     if sample is not None:
         waiting, usage = sample.waiting or 0, sample.kv_usage or 0.0

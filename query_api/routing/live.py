@@ -45,7 +45,7 @@ class Carried(NamedTuple):
 
     Attributes:
         wait_s: until it would begin: of what is booked, and of what its sample says.
-        requests, pending, active, kv_tokens: see `streams.routing.bookings.Load`.
+        requests, pending, active, kv_tokens, decoding: see `streams.routing.bookings.Load`.
         sample: by its own or another client's word, or None.
     """
 
@@ -55,6 +55,7 @@ class Carried(NamedTuple):
     active: int
     sample: LoadSample | None
     kv_tokens: int = 0
+    decoding: int = 0
 
 
 NOTHING: Final = Carried(0.0, 0, 0, 0, None)
@@ -80,6 +81,8 @@ class LiveLoad:
             self._bookings.merge(fold.bookings.state())
             for sample in fold.samples.all():
                 self._samples.note(sample)
+            self._predicted.restore(fold.observations.predicted.state())
+            self._sessions.restore(fold.observations.sessions.state())
 
     def book(self, run: int, decision: Decision) -> None:
         """A decision of this service."""
@@ -193,13 +196,13 @@ class LiveLoad:
         sample = said.get(target) or self._samples.newest(target, now)
         if booked is NO_LOAD and sample is None:
             return NOTHING
-        wait, requests, pending, active, _, tokens = booked
+        wait, requests, pending, active, decoding, tokens = booked
         if sample is not None and sample.waiting:
             # Of what waited then, less what has passed, and what was booked since.
             waited = sample.waiting * mean_work_s - (now - sample.observed_at)
             since = self._bookings.booked_since(target, sample.observed_at)
             wait = max(wait, waited + since)
-        return Carried(wait, requests, pending, active, sample, tokens)
+        return Carried(wait, requests, pending, active, sample, tokens, decoding)
 
     def targets(self) -> list[Target]:
         """Those of which something is known, sorted."""

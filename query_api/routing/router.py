@@ -20,7 +20,7 @@ from query_api.routing.candidates import (
 from query_api.routing.decoding import DecodeAsked, choose_decoder
 from query_api.routing.folded import FoldedRouting
 from query_api.routing.interface import Routed, RouteRequest
-from query_api.routing.live import LiveLoad, Report
+from query_api.routing.live import Carried, LiveLoad, Report
 from query_api.routing.queue import RoutingQueue
 from query_api.routing.targets import (
     Targets,

@@ -293,15 +293,15 @@ def routing_document(router: Router) -> RoutingDocument:
 
 
 def _target(target: Target, carried: Carried) -> TargetDocument:
-    booked, wait_s, sample = carried
+    sample = carried.sample
     return TargetDocument(
         *target,
-        1000.0 * wait_s,
-        booked.requests,
-        booked.decoding,
-        booked.pending,
-        booked.active,
-        booked.kv_tokens,
+        1000.0 * carried.wait_s,
+        carried.requests,
+        carried.decoding,
+        carried.pending,
+        carried.active,
+        carried.kv_tokens,
         None if sample is None else sample.waiting,
         None if sample is None else sample.running,
         None if sample is None else sample.kv_usage,

@@ -29,7 +29,7 @@ from query_api.ports import View
 from query_api.routing.folded import FoldedRouting
 from query_api.routing.router import Router
 from schemas.identities import Medium, PrefixScope
-from schemas.limits import HOT_PREFIXES_SHOWN, HOT_PREFIXES_SHOWN_MAX
+from schemas.limits import HOT_PREFIXES_SHOWN_MAX, PREFIXES_SHOWN
 from schemas.routing_records import DecidedScope, Target
 from streams.kernel.interface import RankMatch, ReadOnlyKernel
 from streams.routing.advice import (
@@ -99,7 +99,7 @@ def routing_views(view: View, router: Router, default_wire: Wire) -> APIRouter:
     async def prefixes(request: Request) -> Response:
         wire = reply_wire(request.headers.raw, default_wire)
         given = _parameters(request, ("hot", "depth", "instance", "tenant_id"))
-        hot = int(_number("hot", given.get("hot", str(HOT_PREFIXES_SHOWN))))
+        hot = int(_number("hot", given.get("hot", str(PREFIXES_SHOWN))))
         depth = int(_number("depth", given.get("depth", "0")))
         kernel = view.kernel
 
@@ -147,21 +147,20 @@ def _holders(kernel: ReadOnlyKernel, scope: DecidedScope, prefix: int) -> Sequen
     found = kernel.query_by_hash(PrefixScope(*scope), _U64.pack(prefix), None)
     size = scope.block_size
     return [
-        PrefixHolder(instance_id=match.instance_id, dp_rank=rank.dp_rank, media=_media(rank, size))
+        PrefixHolder(
+            instance_id=match.instance_id, dp_rank=rank.dp_rank, medium=_medium(rank, size)
+        )
         for match in found
         for rank in match.ranks
         if rank.matched
     ]
 
 
-def _media(rank: RankMatch, size: int) -> list[str]:
+def _medium(rank: RankMatch, size: int) -> str:
     """The fastest tier of a block: where the walk ends that begins with it."""
-    walks = (
-        (Medium.GPU, rank.gpu_walk),
-        (Medium.CPU, rank.cpu_walk),
-        (Medium.DISK, rank.disk_walk),
-    )
-    return [medium.value for medium, walk in walks if walk >= size][:1]
+    if rank.gpu_walk >= size:
+        return Medium.GPU.value
+    return Medium.CPU.value if rank.cpu_walk >= size else Medium.DISK.value
 
 
 def _advice(kernel: ReadOnlyKernel, router: Router, folded: FoldedRouting) -> list[Advice]:
