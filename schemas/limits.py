@@ -564,7 +564,7 @@ HOT_SCOPES_MAX: Final = 64  # the one that is asked for least goes: reason="hot_
 HOT_HALF_LIFE_S: Final = 300.0  # after it a request counts half
 PREDICTED_MARKS_MAX: Final = 262_144  # 400 bytes each; the oldest go: reason="predicted"
 PREDICTED_S: Final = 2.0  # from a decision until the engine's events should have come
-APPROXIMATE_S: Final = 120.0  # the same where it publishes none, and its capacity is not known
+APPROXIMATE_S: Final = 600.0  # the same where it publishes none, and its capacity is not known
 SESSIONS_MAX: Final = 65_536  # 300 bytes each; the least recent goes: reason="sessions"
 ADVICE_PREFIXES_MAX: Final = 256  # hot ones of one scope that are looked at, the hottest first
 AFFINITY_S: Final = 300.0  # without a request, after which a session is forgotten

@@ -130,6 +130,48 @@ def test_a_request_at_its_target_or_where_it_is_decoded_went_where_told() -> Non
     assert one.note_place(an_outcome(instance_id="a", dp_rank=1))
 
 
+def test_the_only_token_of_a_prompt_is_computed_whatever_is_held() -> None:
+    one = promised(1, prompt=1, held=1, scope=SCOPE._replace(block_size=1))
+    assert shares(kept(one, 0)) == (1, 0, 0)
+
+
+def test_the_first_index_beyond_the_candidates_is_of_nobody() -> None:
+    assert promise_of(RUN, 0.0, a_decision(chosen=1)) is None
+    assert promised(decode=1).decode is None
+
+
+def test_where_it_is_decoded_is_told_only_where_that_is_elsewhere() -> None:
+    pair = [CandidateRecord("a", 0), CandidateRecord("d", 0)]
+    apart = promised(candidates=pair, chosen=1, decode=0).decode
+    assert apart is not None
+    assert apart.instance_id == "a"
+    assert promised(candidates=pair, chosen=1, decode=1).decode is None
+    assert promised(candidates=pair, chosen=0, decode=-1).decode is None
+
+
+def test_a_fetch_of_less_than_is_held_fetches_nothing() -> None:
+    one = CandidateRecord("a", 0, cached=160, prefix=80, fetch_from="b")
+    assert promised(candidates=[one]).fetched == 0
+    alone = CandidateRecord("a", 0, cached=160, prefix=480)
+    assert promised(candidates=[alone]).fetched == 0, "nobody is to be fetched from"
+
+
+def test_the_90th_percentile_is_so_many_times_what_was_expected() -> None:
+    assert promised(predicted_s=2.0, p90=1.5).p90_s == 3.0
+
+
+def test_predicted_and_fetched_tokens_are_counted_as_far_as_they_were_there() -> None:
+    one = CandidateRecord("a", 0, cached=480, predicted=160, prefix=800, fetch_from="b")
+    tokens = kept(promised(candidates=[one], held=800), 640)
+    assert (tokens.promised, tokens.predicted, tokens.fetched) == (480, 160, 160)
+    assert (tokens.routing, tokens.not_fetched, tokens.unpromised) == (160, 160, 0)
+
+
+def test_a_place_that_is_known_is_told_as_false() -> None:
+    one = promised()
+    assert one.note_place(an_outcome()) is False
+
+
 tokens_of_prompts = st.integers(0, 3000)
 
 
