@@ -13,6 +13,7 @@ import contextlib
 import heapq
 import logging
 import random
+import resource
 import threading
 import time
 from collections import Counter
@@ -21,7 +22,7 @@ from typing import Final, NamedTuple, Protocol
 
 import uvloop
 
-from bridge.engine_http.client import NoAnswerError, Room, get
+from bridge.engine_http.client import Kept, NoAnswerError, Room, get
 from bridge.engine_http.load import WAYS, Loads, Way, check_period, samples_of
 from bridge.engine_http.load_pace import Pace, pause_s
 from bridge.engine_http.watch import EngineWatch
@@ -32,7 +33,9 @@ from schemas.limits import (
     LOAD_BODIES_BYTES_MAX,
     LOAD_CPU_SHARE,
     LOAD_END_S,
+    LOAD_FILES_SHARE,
     LOAD_JITTER,
+    LOAD_KEPT_MAX,
     LOAD_LOOK_S,
     LOAD_NAMED_MAX,
     LOAD_SILENT_AT_ONCE_MAX,
@@ -93,6 +96,12 @@ def servers_of(followed: Iterable[Scraped]) -> dict[Server, tuple[Target, ...]]:
     for target, server in targets.items():
         servers.setdefault(server, []).append(target)
     return {server: tuple(its) for server, its in servers.items()}
+
+
+def _kept_max() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    unlimited = soft == resource.RLIM_INFINITY
+    return LOAD_KEPT_MAX if unlimited else min(soft // LOAD_FILES_SHARE, LOAD_KEPT_MAX)
 
 
 class _Asked:
@@ -207,6 +216,7 @@ class LoadWatch:
 
     async def _ask_often(self, stop: asyncio.Event, loop: asyncio.AbstractEventLoop) -> None:
         self._room = Room(LOAD_BODIES_BYTES_MAX)
+        self._kept = Kept(_kept_max())
         self._places = asyncio.Semaphore(LOAD_AT_ONCE_MAX)
         self._failed_places = asyncio.Semaphore(LOAD_SILENT_AT_ONCE_MAX)
         look_at, cpu_before = 0.0, time.thread_time() - self.cpu_s
@@ -226,6 +236,7 @@ class LoadWatch:
             for asking in self._under_way:
                 asking.cancel()
             await asyncio.gather(*self._under_way, return_exceptions=True)
+            self._kept.close()
             self._asked.clear()
             self._due.clear()
 
@@ -233,6 +244,7 @@ class LoadWatch:
         servers = servers_of(self._followed().values())
         for server in self._asked.keys() - servers.keys():
             self._asked.pop(server).is_gone = True
+            self._kept.forget(server.url)
         added = servers.keys() - self._asked.keys()
         for server in added:
             self._asked[server] = _Asked(server)
@@ -302,6 +314,7 @@ class LoadWatch:
                     bytes_max=way.bytes_max,
                     cut=way.cut,
                     room=self._room,
+                    kept=self._kept,
                 )
             except (NoAnswerError, EndpointError) as error:
                 _logger.debug("No answer to %s: %s", way.path, error)
