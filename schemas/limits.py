@@ -252,7 +252,7 @@ LOAD_SERVER_CPU_SHARE: Final = 0.003  # likewise, that reading the answers of on
 LOAD_QUESTION_S: Final = 0.0004  # of CPU, what a question is taken to cost until it is measured
 LOAD_COST_S: Final = 5.0  # over which it is measured
 LOAD_TICK_S: Final = 0.1  # how often it is looked who is due, and samples are handed over
-LOAD_LOOK_S: Final = 1.0  # how often it is looked who is registered
+LOAD_LOOK_S: Final = 3.0  # how often it is looked who is registered
 LOAD_WAIT_S: Final = 1.0  # for a whole answer; then it counts as none: reason="silent"
 LOAD_BACKOFF_MAX_S: Final = 30.0  # a period is doubled with each failure in a row, up to this
 LOAD_END_S: Final = 1.0  # for its thread to end
@@ -264,6 +264,8 @@ LOAD_METRICS_BYTES: Final = 2 * MIB  # of metrics; what stands behind it is not 
 LOAD_RANKS_BYTES: Final = 512 * KIB  # of SGLang's `/v1/loads`: some 500 bytes a rank
 LOAD_BODIES_BYTES_MAX: Final = 16 * MIB  # of all answers that have come in part; then "silent"
 LOAD_LINE_BYTES_MAX: Final = 16 * KIB  # of a line of metrics: "long_line"
+LOAD_HEADS_MAX: Final = 4096  # of lines, with their labels, that are remembered: 24 MiB at the most
+LOAD_HEAD_BYTES_MAX: Final = 2 * KIB  # a longer one is read each time
 LOAD_LINES_MAX: Final = 4096  # that are looked at, of one answer: "too_many"
 LOAD_USAGE_ROUNDING: Final = 0.05  # above a usage of 1, which counts as 1: else "bad_number"
 LOAD_NAMED_MAX: Final = 256  # addresses that say nothing of their load, and are logged

@@ -9,10 +9,11 @@ searching the text once for each name, about 1 ms for a megabyte and five names,
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
+from functools import lru_cache
 from typing import Final, NamedTuple
 
-from schemas.limits import LOAD_LINE_BYTES_MAX, LOAD_LINES_MAX
+from schemas.limits import LOAD_HEAD_BYTES_MAX, LOAD_HEADS_MAX, LOAD_LINE_BYTES_MAX, LOAD_LINES_MAX
 
 _LABEL: Final = re.compile(
     rb'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"([^"\\]*(?:\\.[^"\\]*)*)"[ \t]*,?', re.DOTALL
@@ -26,12 +27,12 @@ class Series(NamedTuple):
 
     Attributes:
         name: of the metric.
-        labels: by name.
+        labels: by name; not to be changed.
         value: finite, and not below 0.
     """
 
     name: bytes
-    labels: dict[str, str]
+    labels: Mapping[str, str]
     value: float
 
 
@@ -90,29 +91,41 @@ def _lines(
 
 def _parse(name: bytes, line: bytes) -> tuple[Series, bytes] | None:
     """The series, and what makes it the same as another; None where it is no such line."""
-    labels: dict[str, str] = {}
-    start = at = len(line) - len(line[len(name) :].lstrip(b" \t"))
-    if line[at : at + 1] == b"{":
-        at += 1
-        while (label := _LABEL.match(line, at)) is not None:
-            try:
-                value = label[2].decode()
-            except UnicodeDecodeError:
-                return None
-            labels[label[1].decode()] = _ESCAPE.sub(_unescaped, value) if "\\" in value else value
-            at = label.end()
-        closed = _CLOSED.match(line, at)
-        if closed is None:
-            return None
-        at = closed.end()
+    at = line.rfind(b"}") + 1 or len(name)  # neither a number nor a time has one
+    head = line[:at]
+    labels = (_labels if at <= LOAD_HEAD_BYTES_MAX else _read_labels)(name, head)
     words = line[at:].split()
-    if not 1 <= len(words) <= 2 or b"_" in words[0]:  # the second one is a time
+    # The second word is a time.
+    if labels is None or not 1 <= len(words) <= 2 or b"_" in words[0]:
         return None
     try:
         number = float(words[0])
     except ValueError:
         return None
-    return Series(name, labels, number), name + line[start:at]
+    return Series(name, labels, number), head
+
+
+def _read_labels(name: bytes, head: bytes) -> Mapping[str, str] | None:
+    """What stands between a name and its value; None where that is something else."""
+    labels: dict[str, str] = {}
+    if head == name:
+        return labels
+    at = len(head) - len(head[len(name) :].lstrip(b" \t"))
+    if head[at : at + 1] != b"{":
+        return None
+    at += 1
+    while (label := _LABEL.match(head, at)) is not None:
+        try:
+            value = label[2].decode()
+        except UnicodeDecodeError:
+            return None
+        labels[label[1].decode()] = _ESCAPE.sub(_unescaped, value) if "\\" in value else value
+        at = label.end()
+    return labels if _CLOSED.fullmatch(head, at) else None
+
+
+_labels: Final = lru_cache(LOAD_HEADS_MAX)(_read_labels)
+"""The same: an engine's lines differ in nothing but their values from one second to the next."""
 
 
 def _unescaped(escape: "re.Match[str]") -> str:

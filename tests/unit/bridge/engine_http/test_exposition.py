@@ -10,7 +10,12 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from bridge.engine_http.exposition import Series, read_series
-from schemas.limits import LOAD_LINE_BYTES_MAX, LOAD_LINES_MAX, LOAD_METRICS_BYTES
+from schemas.limits import (
+    LOAD_HEAD_BYTES_MAX,
+    LOAD_LINE_BYTES_MAX,
+    LOAD_LINES_MAX,
+    LOAD_METRICS_BYTES,
+)
 
 A, B = b"engine:a", b"engine:b"
 
@@ -47,6 +52,9 @@ def test_only_the_lines_of_the_names_are_read() -> None:
         (b'engine:a{l="x\n', "bad_line"),
         (b"engine:a{l=x} 1\n", "bad_line"),
         (b'engine:a{l="\xff"} 1\n', "bad_line"),
+        (b"engine:a } 1\n", "bad_line"),
+        (b'engine:a{l="x"}} 1\n', "bad_line"),
+        (b'engine:a{l="x"}1}\n', "bad_line"),
         (b"engine:a 1", "cut"),
         (b'engine:a{l="' + b"x" * LOAD_LINE_BYTES_MAX + b'"} 1\n', "long_line"),
     ],
@@ -58,6 +66,14 @@ def test_a_line_that_cannot_be_used_is_counted_and_hides_no_other(line: bytes, r
 def test_of_one_series_the_first_counts_and_of_two_both() -> None:
     text = b'engine:a{l="x"} 1\nengine:a{l="y"} 2\nengine:a{l="x"} 3\n'
     assert read(text) == ([Series(A, {"l": "x"}, 1.0), Series(A, {"l": "y"}, 2.0)], {"repeated": 1})
+
+
+def test_what_is_too_long_to_be_remembered_is_read_all_the_same() -> None:
+    value = "x" * LOAD_HEAD_BYTES_MAX
+    text = f'engine:a{{l="{value}"}} 1\n'.encode()
+    for _ in range(2):
+        assert read(text) == ([Series(A, {"l": value}, 1.0)], {})
+    assert read(b"engine:a{} 1\nengine:a 2\n")[0] == [Series(A, {}, 1.0), Series(A, {}, 2.0)]
 
 
 def test_labels_may_hold_whatever_is_escaped() -> None:
