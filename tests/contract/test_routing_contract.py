@@ -28,18 +28,21 @@ class Routing:
         }
         status, answer = self.tenant.api.post("/route", body | fields)
         assert status == 200, answer
-        return answer
+        found: dict[str, Any] = answer
+        return found
 
     def tell(self, decision: dict[str, Any], event: str, **fields: Any) -> dict[str, int]:
         body = {"decision_id": decision["decision_id"], "event": event}
         status, answer = self.tenant.api.post("/feedback", body | fields)
         assert status == 202, answer
-        return answer
+        found: dict[str, int] = answer
+        return found
 
     def shown(self) -> dict[str, Any]:
         status, answer = self.tenant.api.get("/routing")
         assert status == 200, answer
-        return answer
+        found: dict[str, Any] = answer
+        return found
 
     def requests(self) -> dict[str, int]:
         """Under way at each instance of the tenant, as the service decides by."""
