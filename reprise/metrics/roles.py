@@ -27,7 +27,7 @@ from reprise.metrics.publishers import (
 from reprise.metrics.replica import LAG, REPLICA
 from reprise.metrics.routing import ROUTING, RoutingState
 from reprise.metrics.table import FOLDED_OFFSETS, INDEX, RECOVERY, TABLES, Tables, Written
-from reprise.metrics.worker import CRASHES, RECORDS, RESTARTS
+from reprise.metrics.worker import CHECKPOINTS, CRASHES, RECORDS, RESTARTS, ROUTING_RESTARTS
 from schemas.conditions import Part
 from schemas.positions import Position
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from reprise.embedded.service import EmbeddedService
     from reprise.http.connections import Connections
     from streams.history.follower import HistoryFollower
+    from streams.worker.routing import RoutingWorker
     from streams.worker.worker import Worker
 
 
@@ -131,7 +132,7 @@ def bridge_metrics(bridge: "Bridge", lmcache: "LmcacheBridge | None" = None) -> 
     return _registered(collector)
 
 
-def worker_metrics(worker: "Worker") -> CollectorRegistry:
+def worker_metrics(worker: "Worker", routing: "RoutingWorker") -> CollectorRegistry:
     """Of a stream worker; collected beside its loop, from counters that it only ever replaces."""
 
     def tables() -> Tables:
@@ -160,6 +161,8 @@ def worker_metrics(worker: "Worker") -> CollectorRegistry:
         ),
     )
     collector.add(TABLES, tables)
+    collector.add(CHECKPOINTS, lambda: routing.table)
+    collector.add(ROUTING_RESTARTS, lambda: routing.restarts)
     return _registered(collector)
 
 

@@ -24,6 +24,7 @@ from reprise.metrics.roles import (
 )
 from reprise.roles.serve import ReplicaService, ServeSettings
 from reprise.settings import Settings
+from streams.worker.routing import RoutingWorker
 from streams.worker.worker import StreamsSettings, Worker
 from tests.fakes import FakeTable
 
@@ -77,7 +78,9 @@ async def _bridge(data: Path) -> dict[str, Metric]:
 
 
 async def _worker(data: Path) -> dict[str, Metric]:
-    return _named(worker_metrics(Worker(StreamsSettings(kafka=KAFKA, data=data, seed=1337))))
+    settings = StreamsSettings(kafka=KAFKA, data=data, seed=1337)
+    worker = Worker(settings)
+    return _named(worker_metrics(worker, RoutingWorker(settings, worker.conditions)))
 
 
 def _replica(data: Path) -> dict[str, Metric]:
