@@ -163,9 +163,9 @@ def _candidate(
     if soon > cached:  # it is being computed there, for its GPU
         predicted, gpu, disk, cached = soon - cached, soon, 0, soon
     wait, requests, pending, active, sample, _, _ = carried
-    waiting, usage = 0, 0.0
+    waiting, usage = 0, target.pressure
     if sample is not None:
-        waiting, usage = sample.waiting or 0, sample.kv_usage or 0.0
+        waiting, usage = sample.waiting or 0, max(usage, sample.kv_usage or 0.0)
     return Candidate(
         name,
         cached,

@@ -3,10 +3,12 @@
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from query_api.ports import ServiceView, View
+from query_api.ports import SegmentView, ServiceView, View
 from query_api.routing.folded import FoldedRouting
 from schemas.answer_states import AnswerState, Doubt
+from schemas.identities import PublisherKey
 from schemas.limits import TARGETS_KEPT_S
+from schemas.memory import SegmentStanding
 from schemas.registration import Registration
 from schemas.routing_records import Target
 from streams.routing.costs import Costs
@@ -45,6 +47,7 @@ class KnownTarget(NamedTuple):
         decode_terms: what decoding takes there.
         is_approximate: whether only decisions say what it holds: it publishes no events, or none
             that are followed.
+        pressure: of the memory that its KV cache is in, as kvcached says; 1 is full.
     """
 
     endpoint: str = ""
@@ -60,6 +63,7 @@ class KnownTarget(NamedTuple):
     p90: float = 1.0
     decode_terms: DecodeTerms = DecodeTerms()
     is_approximate: bool = False
+    pressure: float = 0.0
 
 
 UNKNOWN: Final = KnownTarget(is_approximate=True)
@@ -126,7 +130,7 @@ class Targets:
         """Those of a model."""
         now = self._clock()
         if now >= self._until:
-            found = _by_model(self._view.services())
+            found = _by_model(self._view.services(), _pressures(self._view.memory()))
             self._by_model = self._folded.read(
                 lambda fold: {key: self._learned(key, one, fold) for key, one in found.items()}
             )
@@ -154,7 +158,20 @@ class Targets:
 _EMPTY: Final = roster_of("", {})
 
 
-def _by_model(services: list[ServiceView]) -> dict[ModelKey, dict[RankKey, KnownTarget]]:
+def _pressures(segments: list[SegmentView]) -> dict[PublisherKey, float]:
+    """Of the publishers whose memory was read not long ago."""
+    found: dict[PublisherKey, float] = {}
+    for segment in segments:
+        if segment.standing is SegmentStanding.LIVE:
+            for one in segment.instances:
+                known = found.get(one.publisher, 0.0)
+                found[one.publisher] = max(known, segment.state.pressure)
+    return found
+
+
+def _by_model(
+    services: list[ServiceView], pressures: Mapping[PublisherKey, float]
+) -> dict[ModelKey, dict[RankKey, KnownTarget]]:
     found: dict[ModelKey, dict[RankKey, KnownTarget]] = {}
     for service in services:
         one = service.registration
@@ -162,7 +179,7 @@ def _by_model(services: list[ServiceView]) -> dict[ModelKey, dict[RankKey, Known
             continue
         ranks = found.setdefault((one.tenant_id, one.model_name), {})
         key = (one.instance_id, one.dp_rank)
-        known = _known(service)
+        known = _known(service, pressures.get(one.publisher, 0.0))
         before = ranks.get(key)
         if before is not None:  # of another block size or salt: the same engine
             known = known._replace(
@@ -178,7 +195,7 @@ def _is_engine(registration: Registration) -> bool:
     return not registration.peer_url and not registration.registered_at
 
 
-def _known(service: ServiceView) -> KnownTarget:
+def _known(service: ServiceView, pressure: float) -> KnownTarget:
     one, standing = service.registration, service.standing
     away = service.connected is False or standing.reason in _AWAY
     labels = {label.name: label.value for label in one.labels}
@@ -192,4 +209,5 @@ def _known(service: ServiceView) -> KnownTarget:
         kv_bytes=one.kv_bytes_per_token,
         requests_max=one.max_num_seqs,
         capacity_tokens=one.kv_capacity_tokens,
+        pressure=pressure,
     )

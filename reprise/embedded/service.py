@@ -110,6 +110,7 @@ class EmbeddedService(TableView):
                 packer=array_packer(),
                 reader=open_reader(socket_reader),
                 on_damage=on_damage,
+                on_load=lambda samples: self.router.observe(samples),
             )
         except (ConfigurationError, StorageError):  # of a port for LMCache, or the disk
             table.close()
