@@ -8,11 +8,13 @@ import click
 from bridge.lmcache.settings import LmcacheSettings
 from bridge.memory.watch import MemorySettings
 from query_api.http.wire import Wire
+from query_api.routing.router import RouterSettings
 from reprise.cli.http_options import query_options
 from reprise.cli.lmcache_options import lmcache_options
 from reprise.cli.memory_options import memory_options
 from reprise.cli.param_types import Amount
 from reprise.cli.process import begin_service
+from reprise.cli.routing_options import routing_options
 from reprise.cli.scrape_options import scrape_load_option
 from reprise.cli.terminal import say_ready, warn_without_native
 from reprise.settings import DEFAULT_HOST, Settings, config_path_from, log_level_from, seed_from
@@ -72,6 +74,7 @@ from schemas.errors import RepriseError
 @lmcache_options
 @memory_options
 @scrape_load_option
+@routing_options
 @query_options()
 def up(
     demo: bool,
@@ -88,6 +91,7 @@ def up(
     default_wire: Wire,
     kernel: str | None,
     only_exact: bool,
+    routing: RouterSettings,
     lmcache: LmcacheSettings | None,
 ) -> None:
     """Run the service in one process: bridge, log, prefix tables and HTTP API.
@@ -121,6 +125,7 @@ def up(
             history_bytes=int(history_gib * limits.GIB),
             audit_rate=audit,
             only_exact=only_exact,
+            routing=routing,
             lmcache=lmcache,
             memory=memory,
             scrape_load_s=scrape_load_s,
