@@ -41,7 +41,7 @@ class Server(ThreadingHTTPServer):
         with self.changed:
             self.changed.wait_for(found, DEADLINE_S)
             result = found()
-        assert result, f"it did not come: {self.requests[-20:]}"
+        assert result, f"it did not come: {str(self.requests)[-2000:]}"
         return result
 
     def close(self) -> None:

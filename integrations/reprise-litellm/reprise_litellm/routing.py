@@ -85,7 +85,8 @@ class RepriseCallback(CustomLogger):
             self.report.count("left_limits")
             return deployments
         asked = question(engines[0].served_model, request)
-        if asked is None:
+        # Anthropic's and OpenAI's newer calls, with templates of their own.
+        if asked is None or "litellm_metadata" in request:
             self.report.count("left_no_text")
             return deployments
         answer = await self._answer(engines, asked, request)
@@ -106,16 +107,7 @@ class RepriseCallback(CustomLogger):
             chosen.deployment_id,
             Attempt(answer.decision_id, answer.instance_id, answer.dp_rank),
         )
-        # What LiteLLM asks after us (tags, context windows, order) may tell deployments apart, and
-        # no deployment left is an error. So the chosen one stands for those that are like it, only.
-        likeness = {one.deployment_id: one.likeness for one in engines}
-        return [
-            one
-            for one in deployments
-            if (own := likeness.get(one["model_info"]["id"])) is None
-            or own != chosen.likeness
-            or one["model_info"]["id"] == chosen.deployment_id
-        ]
+        return [one for one in deployments if _stays(one, chosen)]
 
     def _candidates(
         self, deployments: Sequence[Deployment], request: Mapping[str, Any]
@@ -246,6 +238,18 @@ class RepriseCallback(CustomLogger):
         status = getattr(error, "status_code", "")
         text = f"{type(error).__name__} {status}".strip()[:ERROR_CHARACTERS_MAX]
         self._ended(str(kwargs.get("litellm_call_id")), "failed", error=text)
+
+
+def _stays(deployment: Deployment, chosen: Engine) -> bool:
+    """Whether LiteLLM may still choose it.
+
+    What it asks after us (tags, context windows, order) may tell deployments apart, and none left
+    is an error. So the chosen one stands for those that are like it in all else, and only for them.
+    """
+    engine = engine_of(deployment)
+    if engine is None or engine.likeness != chosen.likeness or engine.scope != chosen.scope:
+        return True
+    return engine.deployment_id == chosen.deployment_id
 
 
 def _soon(loop: asyncio.AbstractEventLoop, act: Callable[..., None], *args: object) -> None:

@@ -1,4 +1,7 @@
-"""A prompt's tokens, from the engine that would compute it: only it knows its chat template."""
+"""A prompt's tokens, from an engine that would compute it: only engines know their chat template.
+
+reprise-litellm and reprise-ray have this file in common, as `client.py`.
+"""
 
 import hashlib
 import itertools
@@ -8,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-from reprise_litellm.client import Http, Pause, Unanswered
+from .client import Http, Pause, Unanswered
 
 TOKENIZE_TIMEOUT_S: Final = 0.25
 """Of one question to an engine."""
@@ -42,13 +45,12 @@ def question(model: str, request: Mapping[str, Any]) -> "dict[str, Any] | Tokens
     """What `/tokenize` is asked of this request, its tokens if it has them itself, or None where
     tokens do not say what the engine will compute: images, several prompts, other calls.
 
-    `request` has the arguments of LiteLLM's completion or text completion.
+    `request` has the fields of OpenAI's chat completion or completion.
     """
     if "prompt" in request:
         return _completion(model, request["prompt"])
     messages = request.get("messages")
-    # Anthropic's and OpenAI's newer calls carry `litellm_metadata`, and templates of their own.
-    if not isinstance(messages, list) or not messages or "litellm_metadata" in request:
+    if not isinstance(messages, list) or not messages:
         return None
     if not all(isinstance(one, Mapping) and _is_text(one.get("content")) for one in messages):
         return None
@@ -67,7 +69,7 @@ def _completion(model: str, prompt: object) -> "dict[str, Any] | Tokens | None":
     if isinstance(prompt, str):
         return {"model": model, "prompt": prompt}
     if isinstance(prompt, list):
-        return _array(prompt)
+        return as_tokens(prompt)
     return None
 
 
@@ -80,7 +82,7 @@ def _is_text(content: object) -> bool:
     )
 
 
-def _array(tokens: object) -> "Tokens | None":
+def as_tokens(tokens: object) -> "Tokens | None":
     """None unless they are token ids."""
     if not isinstance(tokens, list) or any(type(one) is not int for one in tokens):
         return None
@@ -146,7 +148,7 @@ class Tokenizer:
             document = json.loads(body)
         except (ValueError, RecursionError):
             raise Unanswered("garbage") from None
-        tokens = _array(document.get("tokens")) if isinstance(document, dict) else None
+        tokens = as_tokens(document.get("tokens")) if isinstance(document, dict) else None
         if not tokens:
             raise Unanswered("garbage")
         return tokens

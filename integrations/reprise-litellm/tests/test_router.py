@@ -24,7 +24,9 @@ class Routed:
     def __init__(self, reprise: FakeReprise, engines: list[FakeEngine]) -> None:
         self.reprise = reprise
         self.engines = engines
-        self.callback = RepriseCallback(Settings(url=reprise.url, timeout_s=5.0))
+        self.callback = RepriseCallback(
+            Settings(url=reprise.url, timeout_s=5.0, tokenize_timeout_s=5.0)
+        )
         self.options: dict[str, Any] = {"num_retries": 0, "disable_cooldowns": True}
         self.params: list[dict[str, Any]] = [{} for _ in engines]
         self.info: list[dict[str, Any]] = [
@@ -33,7 +35,9 @@ class Routed:
         ]
 
     def uses(self, **settings: Any) -> None:
-        self.callback = RepriseCallback(Settings(url=self.reprise.url, **settings))
+        self.callback = RepriseCallback(
+            Settings(**{"url": self.reprise.url, "tokenize_timeout_s": 5.0, **settings})
+        )
         litellm.callbacks = [self.callback]
 
     def router(self) -> Router:
@@ -68,10 +72,11 @@ class Routed:
 
 @pytest.fixture
 def routed(reprise: FakeReprise, engines: list[FakeEngine]) -> Iterator[Routed]:
-    before = litellm.callbacks
-    routed = Routed(reprise, engines)
-    yield routed
-    litellm.callbacks = before
+    # LiteLLM keeps those it has seen in more lists, where one of a kind is enough for it.
+    manager: Any = litellm.logging_callback_manager
+    manager._reset_all_callbacks()
+    yield Routed(reprise, engines)
+    manager._reset_all_callbacks()
 
 
 async def to_thread(act: Callable[..., Any], *args: Any) -> Any:
@@ -203,7 +208,7 @@ def test_an_engine_that_fails_is_told_and_the_next_attempt_goes_elsewhere(routed
     assert routed.engines[1].completions == 1
 
 
-def test_text_completions_are_routed_and_token_prompts_need_no_engine(routed: Routed) -> None:
+def test_text_completions_are_routed(routed: Routed) -> None:
     routed.reprise.chosen = "engine-2"
 
     async def story() -> None:
@@ -211,13 +216,11 @@ def test_text_completions_are_routed_and_token_prompts_need_no_engine(routed: Ro
         for prompt in ("hello", ["hello"]):
             answer = await router.atext_completion(model="m", prompt=prompt)
             assert answer.choices[0].text == "engine-2"
-        await router.atext_completion(model="m", prompt=[1, 2, 3])
-        await router.atext_completion(model="m", prompt=[[1, 2, 3]])
 
     asyncio.run(story())
     asked = [one["token_ids"] for one in routed.reprise.bodies("/route")]
     text = tokens_of({"prompt": "hello"})
-    assert asked == [text, text, [1, 2, 3], [1, 2, 3]]
+    assert asked == [text, text]
 
 
 def test_a_cache_salt_is_passed_on(routed: Routed) -> None:
