@@ -17,6 +17,7 @@ class Server(ThreadingHTTPServer):
     """Answers `POST`s in threads, and keeps what it was sent: `(path, body)`."""
 
     daemon_threads = True
+    request_queue_size = 128
     handler: ClassVar[type[BaseHTTPRequestHandler]]
 
     def __init__(self) -> None:

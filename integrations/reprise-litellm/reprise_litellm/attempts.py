@@ -1,4 +1,4 @@
-"""Requests under way, by LiteLLM's names of them: a trace for each request, a call for each attempt.
+"""Requests under way, by LiteLLM's names of them: a request is a trace, an attempt of it a call.
 
 Every table is bounded; what has no room is forgotten, oldest first, and Reprise lets its booking
 expire by itself.

@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import Any, Final
 
 import httpx
-import litellm
+from litellm.exceptions import RateLimitError
 from litellm.integrations.custom_logger import CustomLogger
 
 from reprise_litellm.attempts import Attempt, Attempts
@@ -68,9 +68,9 @@ class RepriseCallback(CustomLogger):
         """
         try:
             return await self._narrowed(model, healthy_deployments, request_kwargs or {})
-        except litellm.RateLimitError:
+        except RateLimitError:
             raise
-        except Exception:  # noqa: BLE001 # a fault of ours is no reason to fail a user's request
+        except Exception:  # a fault of ours is no reason to fail a user's request
             logger.debug("Expected a decision, got a fault", exc_info=True)
             self.report.fail("fault")
             return healthy_deployments
@@ -139,8 +139,7 @@ class RepriseCallback(CustomLogger):
             **{name: value for name, value in scope._asdict().items() if value != ""},
             "token_ids": tokens.tolist(),
             "candidates": [
-                {"instance_id": name}
-                for name in dict.fromkeys(one.instance_id for one in engines)
+                {"instance_id": name} for name in dict.fromkeys(one.instance_id for one in engines)
             ],
             **({"cache_salt": salt} if isinstance(salt, str) else {}),
         }
@@ -154,7 +153,7 @@ class RepriseCallback(CustomLogger):
         self.report.count("refused")
         if not self._settings.refuse:
             return
-        raise litellm.RateLimitError(
+        raise RateLimitError(
             f"Reprise refuses the request ({refusal.reason}): try again in"
             f" {refusal.retry_after_s} s",
             llm_provider="reprise",

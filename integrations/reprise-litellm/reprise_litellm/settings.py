@@ -65,7 +65,9 @@ def _seconds(environ: Mapping[str, str], name: str, default: float) -> float:
     except ValueError:
         seconds = math.nan
     if not 0 < seconds <= TIMEOUT_MAX_S:
-        raise ValueError(f"{name}: expected milliseconds up to {TIMEOUT_MAX_S:.0f}000, got {text!r}")
+        raise ValueError(
+            f"{name}: expected milliseconds up to {TIMEOUT_MAX_S:.0f}000, got {text!r}"
+        )
     return seconds
 
 

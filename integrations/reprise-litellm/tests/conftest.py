@@ -10,7 +10,7 @@ import pytest
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # or it asks the internet at its import
 
-from fake_services import FakeEngine, FakeReprise, closed_behind
+from fake_services import FakeEngine, FakeReprise, closed_behind  # noqa: E402 # behind its path
 
 
 @pytest.fixture

@@ -45,6 +45,14 @@ nothing, rather than the time-out.
 """
 
 PAUSE_S: Final = 1.0
+CONNECTIONS_MAX: Final = 256
+"""To all servers together, of one event loop; a question that finds none free times out."""
+
+KEPT_S: Final = 3.0
+"""How long an idle connection is kept: less than servers do (5 s, as a rule), or a question meets
+one that its server is closing.
+"""
+
 LOG_PERIOD_S: Final = 60.0
 """Failures are logged at most once in this time, all together."""
 
@@ -82,9 +90,7 @@ class Refusal:
 class Report:
     """Counts by name, and logs failures together, once a minute; of any thread."""
 
-    def __init__(
-        self, logger: logging.Logger, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, logger: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
         """`logger` is told; `clock` is monotonic, seconds."""
         self._logger = logger
         self._clock = clock
@@ -188,7 +194,10 @@ class Http:
         if client is None:
             # Inside a cluster: no proxy of the environment, no redirects, nothing compressed.
             client = httpx.AsyncClient(
-                timeout=None, trust_env=False, headers={"Accept-Encoding": "identity"}
+                timeout=None,
+                trust_env=False,
+                headers={"Accept-Encoding": "identity"},
+                limits=httpx.Limits(max_connections=CONNECTIONS_MAX, keepalive_expiry=KEPT_S),
             )
             self._clients[loop] = client
         return client
@@ -327,7 +336,10 @@ class _Outbox:
 
     def _run(self) -> None:
         with httpx.Client(
-            timeout=FEEDBACK_TIMEOUT_S, trust_env=False, headers=self._headers
+            timeout=FEEDBACK_TIMEOUT_S,
+            trust_env=False,
+            headers=self._headers,
+            limits=httpx.Limits(keepalive_expiry=KEPT_S),
         ) as client:
             closing = False
             while not closing:

@@ -62,7 +62,7 @@ class RepriseRouter(LocalityMixin, MultiplexMixin, RequestRouter):
     them where a replica's queue is full.
     """
 
-    def initialize_state(
+    def initialize_state(  # type: ignore[override] # by name, as Ray's own routers have it
         self,
         url: str = "http://127.0.0.1:13333",
         model: str = "",
@@ -112,14 +112,17 @@ class RepriseRouter(LocalityMixin, MultiplexMixin, RequestRouter):
         candidate_replicas: list[RunningReplica],
         pending_request: PendingRequest | None = None,
     ) -> list[list[RunningReplica]]:
-        """Ranks of replicas, the one that Reprise names first. Ray asks again while all are full."""
+        """Ranks of replicas, the one that Reprise names first.
+
+        Ray asks again while all are full.
+        """
         replicas = self._eligible(candidate_replicas, pending_request)
         others = random.sample(replicas, min(2, len(replicas)))
         if not replicas or pending_request is None:
             return [others]
         try:
             decision = await self._decision(replicas, pending_request)
-        except Exception:  # noqa: BLE001 # a fault of ours is no reason to fail a user's request
+        except Exception:  # a fault of ours is no reason to fail a user's request
             logger.debug("Expected a decision, got a fault", exc_info=True)
             self.report.fail("fault")
             decision = None

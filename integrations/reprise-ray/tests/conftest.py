@@ -14,7 +14,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join([*PATHS, os.environ.get("PYTHONPATH",
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
 
-from fake_services import FakeEngine, FakeReprise, closed_behind
+from fake_services import FakeEngine, FakeReprise, closed_behind  # noqa: E402 # behind its path
 
 
 @pytest.fixture
