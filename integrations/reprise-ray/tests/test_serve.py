@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
@@ -12,10 +13,6 @@ import ray
 from fake_services import FakeReprise
 from ray import serve
 from ray.serve.config import RequestRouterConfig
-from reprise_ray import RepriseRouter
-
-ROUTER_CLASSES = ["reprise_ray:RepriseRouter", RepriseRouter]
-ECHO = "reprise_ray.router"
 
 
 @pytest.fixture(scope="module")
@@ -37,14 +34,14 @@ def cluster() -> Iterator[int]:
     ray.shutdown()
 
 
-def application(url: str, router_class: Any) -> Any:
+def application(url: str) -> Any:
     """Three replicas that say who they are, behind an ingress that passes tokens on."""
 
     @serve.deployment(
         num_replicas=3,
         ray_actor_options={"num_cpus": 0.1},
         request_router_config=RequestRouterConfig(
-            request_router_class=router_class,
+            request_router_class="reprise_ray:RepriseRouter",
             request_router_kwargs={"url": url, "model": "llama", "timeout_ms": 5000},
         ),
     )
@@ -79,11 +76,8 @@ def ask(port: int, **fields: Any) -> str:
     return text
 
 
-@pytest.mark.parametrize("router_class", ROUTER_CLASSES, ids=["by name", "by class"])
-def test_requests_reach_the_replica_that_reprise_names(
-    cluster: int, reprise: FakeReprise, router_class: Any
-) -> None:
-    serve.run(application(reprise.url, router_class), name="app", route_prefix="/")
+def test_requests_reach_the_replica_that_reprise_names(cluster: int, reprise: FakeReprise) -> None:
+    serve.run(application(reprise.url), name="app", route_prefix="/")
     assert ask(cluster)
     [question] = reprise.bodies("/route")
     replicas = [one["instance_id"] for one in question["candidates"]]
@@ -105,4 +99,3 @@ def test_requests_reach_the_replica_that_reprise_names(
     with pytest.raises(urllib.error.HTTPError, match="500"):
         ask(cluster, method="fails")
     reprise.wait(lambda: len(reprise.outcomes("completed")) == 9)
-    serve.delete("app")
