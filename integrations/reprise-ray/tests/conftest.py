@@ -13,7 +13,7 @@ sys.path[:0] = PATHS
 os.environ["PYTHONPATH"] = os.pathsep.join([*PATHS, os.environ.get("PYTHONPATH", "")])
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
-os.environ["RAY_raylet_start_wait_time_s"] = "180"  # of a busy machine; 30 by default
+os.environ["RAY_raylet_start_wait_time_s"] = "180"  # noqa: SIM112 # Ray's own name; 30 by default
 
 from fake_services import FakeEngine, FakeReprise, closed_behind  # noqa: E402 # behind its path
 
