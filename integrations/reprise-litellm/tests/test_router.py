@@ -25,7 +25,7 @@ class Routed:
         self.reprise = reprise
         self.engines = engines
         self.callback = RepriseCallback(
-            Settings(url=reprise.url, timeout_s=5.0, tokenize_timeout_s=5.0)
+            Settings(url=reprise.url, timeout_s=20.0, tokenize_timeout_s=20.0)
         )
         self.options: dict[str, Any] = {"num_retries": 0, "disable_cooldowns": True}
         self.params: list[dict[str, Any]] = [{} for _ in engines]
@@ -36,7 +36,14 @@ class Routed:
 
     def uses(self, **settings: Any) -> None:
         self.callback = RepriseCallback(
-            Settings(**{"url": self.reprise.url, "tokenize_timeout_s": 5.0, **settings})
+            Settings(
+                **{
+                    "url": self.reprise.url,
+                    "timeout_s": 20.0,
+                    "tokenize_timeout_s": 20.0,
+                    **settings,
+                }
+            )
         )
         litellm.callbacks = [self.callback]
 
@@ -397,13 +404,13 @@ def test_many_at_once_each_get_their_own_decision(routed: Routed) -> None:
             messages = [{"role": "user", "content": f"question {number}"}]
             await routed.ask(router, messages=messages)
 
-        await asyncio.gather(*(one(number) for number in range(50)))
-        done: Callable[[], Any] = lambda: len(routed.reprise.outcomes("completed")) == 50  # noqa: E731
+        await asyncio.gather(*(one(number) for number in range(20)))
+        done: Callable[[], Any] = lambda: len(routed.reprise.outcomes("completed")) == 20  # noqa: E731
         await to_thread(routed.reprise.wait, done)
 
     asyncio.run(story())
     ended = {one["decision_id"] for one in routed.reprise.outcomes("completed")}
-    assert ended == {f"d{number}" for number in range(1, 51)}
+    assert ended == {f"d{number}" for number in range(1, 21)}
 
 
 def test_a_synchronous_call_is_litellms_own(routed: Routed) -> None:
