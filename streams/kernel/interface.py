@@ -71,6 +71,18 @@ class InstanceMatch(NamedTuple):
     ranks: list[RankMatch]
 
 
+class EngineMatch(NamedTuple):
+    """One publisher's part of an answer to hashes of engines.
+
+    `blocks` is how many of the first ones it holds without a gap, under these names of its own, on
+    its own tiers, any of them; above 0.
+    """
+
+    stream: StreamKey
+    dp_rank: int
+    blocks: int
+
+
 class ScopeView(NamedTuple):
     """One scope for `/global_view`: `instances` maps each instance to its ranks, sorted."""
 
@@ -221,6 +233,31 @@ class ReadOnlyKernel(Protocol):
         self, scope: PrefixScope, hashes: bytes, instance_id: str | None, /
     ) -> list[InstanceMatch]:
         """As `query`, for prefix hashes that the caller has computed: (n,) u64 LE."""
+        ...
+
+    def query_by_engine_hash(
+        self, tenant_id: str, model_name: str | None, hashes: bytes, /
+    ) -> list[EngineMatch]:
+        """Which publishers hold the blocks that they themselves call by these hashes, sorted.
+
+        An engine's names are its own: another's block of that name may be another block. Block
+        size, salt and adapter are not asked for, since an engine's hash has what it depends on. Of
+        engines with cache groups, the first group's blocks count.
+
+        Args:
+            tenant_id: of the publishers.
+            model_name: of the publishers, or None for any.
+            hashes: in the order of the prompt, (n,) u64 LE.
+
+        Cost: O(blocks held + publishers) where the publishers of a scope call blocks alike, else
+        O(blocks held by each).
+        """
+        ...
+
+    def chain_hashes(self, token_hashes: bytes, /) -> bytes:
+        """The prefix hashes of blocks whose tokens have these hashes, without a salt or keys; both
+        (n,) u64 LE. Cost O(n).
+        """
         ...
 
     def knows(self, scope: PrefixScope, /) -> bool:

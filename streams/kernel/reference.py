@@ -7,7 +7,7 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial, wraps
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
 import xxhash
@@ -39,6 +39,7 @@ from streams.kernel.interface import (
     AuditQueue,
     BodyForm,
     ContextView,
+    EngineMatch,
     InstanceMatch,
     PublisherId,
     ScannedQuery,
@@ -132,6 +133,13 @@ class _Publisher:
         """The publisher's entries in the scope, as changes."""
         for key in self.entries:
             yield from self.live_of(key, scope)
+
+    def holds(self, key: int) -> bool:
+        """Whether it holds a block of that name itself, on any tier."""
+        entry = self.entries.get(key)
+        if entry is None or is_waiting(entry.scope.lora_name):
+            return False
+        return any(entry.counts[:SHARED])
 
     def live_of(self, key: int, scope: PrefixScope) -> Iterator[Change]:
         """One of them."""
@@ -598,6 +606,18 @@ class ReferenceKernel:
     ) -> list[InstanceMatch]:
         return self._match(scope, iter(_u64s(hashes)), instance_id)
 
+    @_locked
+    def query_by_engine_hash(
+        self, tenant_id: str, model_name: str | None, hashes: bytes, /
+    ) -> list[EngineMatch]:
+        keys = _u64s(hashes)
+        matches = [
+            EngineMatch(owner.stream, owner.dp_rank, sum(1 for _ in takewhile(owner.holds, keys)))
+            for owner in self._publishers.values()
+            if owner.stream.tenant_id == tenant_id and model_name in (None, owner.stream.model_name)
+        ]
+        return sorted(match for match in matches if match.blocks)
+
     def _match(
         self, scope: PrefixScope, prefixes: Iterator[int], instance_id: str | None
     ) -> list[InstanceMatch]:
@@ -652,6 +672,14 @@ class ReferenceKernel:
     ) -> bytes:
         hashes = prefix_hashes(tokens, block_size, seed=self.seed, first_key=first_key)
         return b"".join(prefix.to_bytes(8, "little") for prefix in islice(hashes, most))
+
+    def chain_hashes(self, token_hashes: bytes, /) -> bytes:
+        previous: int | None = None
+        prefixes = []
+        for local in _u64s(token_hashes):
+            previous = chained(previous, local, self.seed)
+            prefixes.append(previous.to_bytes(8, "little"))
+        return b"".join(prefixes)
 
     # Views
 

@@ -18,6 +18,8 @@ use crate::tuples::TupleClass;
 pub struct Classes {
     prefix_scope: TupleClass,
     model_context: TupleClass,
+    stream_key: TupleClass,
+    engine_match: TupleClass,
     instance_match: TupleClass,
     rank_match: TupleClass,
     scope_view: TupleClass,
@@ -48,6 +50,8 @@ impl Classes {
             Ok(Self {
                 prefix_scope: TupleClass::import(&identities, "PrefixScope")?,
                 model_context: TupleClass::import(&identities, "ModelContext")?,
+                stream_key: TupleClass::import(&identities, "StreamKey")?,
+                engine_match: TupleClass::import(&interface, "EngineMatch")?,
                 instance_match: TupleClass::import(&interface, "InstanceMatch")?,
                 rank_match: TupleClass::import(&interface, "RankMatch")?,
                 scope_view: TupleClass::import(&interface, "ScopeView")?,
@@ -100,6 +104,28 @@ impl Classes {
             let ranks = PyList::new(py, ranks)?.into_any();
             let fields = [text(py, &instance.instance_id), longest, gpu, cpu, disk, ranks];
             matches.push(self.instance_match.make(py, fields)?);
+        }
+        PyList::new(py, matches)
+    }
+
+    /// Of streams, ranks and blocks.
+    pub fn engine_matches<'py>(
+        &self,
+        depths: &[(StreamKey, u32, usize)],
+        py: Python<'py>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let mut matches = Vec::with_capacity(depths.len());
+        for (key, dp_rank, blocks) in depths {
+            let fields = [
+                text(py, &key.tenant_id),
+                text(py, &key.model_name),
+                number(py, key.block_size.into()),
+                text(py, &key.additional_salt),
+                text(py, &key.instance_id),
+            ];
+            let stream = self.stream_key.make(py, fields)?;
+            let (dp_rank, blocks) = (number(py, (*dp_rank).into()), number(py, *blocks as u64));
+            matches.push(self.engine_match.make(py, [stream, dp_rank, blocks])?);
         }
         PyList::new(py, matches)
     }
