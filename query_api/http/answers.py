@@ -167,6 +167,7 @@ def _service(service: ServiceView) -> Document:
         "HashProfile": _hash_profile(registration.hash_profile),
         "AdditionalSalt": registration.additional_salt,
         "MemorySegment": registration.memory_segment,
+        "Url": registration.url,
         "Incarnation": service.state.incarnation,
         "Sequence": service.state.sequence,
         "DegradedSince": service.state.degraded_since,

@@ -187,6 +187,13 @@ class RegisterRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
             " `[ab]`, with `HOST/` before it where hosts use the same names. JSON only."
         ),
     ] = ""
+    url: Annotated[
+        Text,
+        Meta(
+            description="What routers that ask by gRPC call the engine, byte for byte; without it"
+            " `http_endpoint`, or else `instance_id`. JSON only."
+        ),
+    ] = ""
 
 
 class RegisterResponse(msgspec.Struct, kw_only=True):
@@ -232,6 +239,7 @@ class Service(msgspec.Struct, kw_only=True):
     HashProfile: HashProfileModel | None
     AdditionalSalt: str
     MemorySegment: str
+    Url: str
     Incarnation: Annotated[int, Meta(description="Which run of the publisher's process, from 1.")]
     Sequence: Annotated[int, Meta(description="Last batch folded; -1 for none.")]
     DegradedSince: Annotated[int | None, Meta(description="First batch lost for good, or null.")]

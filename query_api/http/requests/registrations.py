@@ -38,7 +38,7 @@ REGISTER_FIELDS: Final = frozenset(
     }
 )
 OWN_FIELDS: Final = frozenset(
-    {"additionalsalt", "http_endpoint", "kv_cache_report_mode", "memory_segment"}
+    {"additionalsalt", "http_endpoint", "kv_cache_report_mode", "memory_segment", "url"}
 )
 """Those that Conductor does not know: of the JSON form alone."""
 
@@ -106,6 +106,7 @@ def read_registration(body: bytes, wire: Wire, kinds: Collection[PublisherKind])
         kv_cache_report_mode=_report_mode(_text(fields, "kv_cache_report_mode", wire)),
         hash_profile=hash_profile,
         memory_segment=_text(fields, "memory_segment", wire),
+        url=_text(fields, "url", wire),
     )
 
 

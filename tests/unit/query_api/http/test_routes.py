@@ -180,6 +180,7 @@ def test_services_have_conductors_names_and_ours(table: FakeTable, client: AsgiC
             "HashProfile": PROFILE,
             "AdditionalSalt": "s",
             "MemorySegment": "",
+            "Url": "",
             "Incarnation": 3,
             "Sequence": 7,
             "DegradedSince": 5,
