@@ -1,4 +1,4 @@
-"""`python -m devtools.protos`: the modules of `query_api/grpc/messages`, from `query_api/grpc/proto`.
+"""`python -m devtools.protos`: `query_api/grpc/messages`, from `query_api/grpc/proto`.
 
 With `--check` it writes nothing, and fails where they are not what would be written. The compiler
 is grpcio-tools at the version of `constraints.txt`, so the same files give the same modules.

@@ -12,6 +12,7 @@ import msgspec
 
 from bridge.lmcache.settings import LmcacheSettings
 from bridge.memory.watch import MemorySettings
+from query_api.grpc.settings import GrpcSettings
 from query_api.http.wire import Wire
 from schemas import limits
 from schemas.errors import ConfigurationError
@@ -41,6 +42,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         audit_rate: the share of answers that is kept to be proven, from 0 to 1.
         only_exact: whether queries leave out instances that are not `exact`.
         lmcache: serves LMCache's workers as their controller; None: it does not.
+        grpc: where routers ask by gRPC; None: nowhere.
         memory: where segments of memory are; None for nowhere.
     """
 
@@ -60,6 +62,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     only_exact: bool = False
     lmcache: LmcacheSettings | None = None
     memory: MemorySettings | None = None
+    grpc: GrpcSettings | None = None
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError where a value cannot be used."""

@@ -6,7 +6,9 @@ from pathlib import Path
 import click
 
 from brokers.settings import KafkaSettings
+from query_api.grpc.settings import GrpcSettings
 from query_api.http.wire import Wire
+from reprise.cli.grpc_options import grpc_options
 from reprise.cli.http_options import query_options
 from reprise.cli.kafka_options import kafka_options
 from reprise.cli.param_types import Amount
@@ -76,6 +78,7 @@ from schemas.errors import RepriseError
     help="The share of answers to keep, in PREFIX.answers, for `reprise audit verify`, from 0 to"
     " 1.",
 )
+@grpc_options
 @query_options()
 def serve(
     kafka: KafkaSettings,
@@ -89,6 +92,7 @@ def serve(
     default_wire: Wire,
     kernel: str | None,
     only_exact: bool,
+    grpc: GrpcSettings | None,
 ) -> None:
     """Answer queries from the tables in Kafka: one replica of any number.
 
@@ -117,6 +121,7 @@ def serve(
             history=data if history and history_gib else None,
             history_bytes=int(history_gib * limits.GIB),
             audit_rate=audit,
+            grpc=grpc,
         )
         begin_service(log_level_from(os.environ))
         warn_without_native(kernel)

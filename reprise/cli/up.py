@@ -7,7 +7,9 @@ import click
 
 from bridge.lmcache.settings import LmcacheSettings
 from bridge.memory.watch import MemorySettings
+from query_api.grpc.settings import GrpcSettings
 from query_api.http.wire import Wire
+from reprise.cli.grpc_options import grpc_options
 from reprise.cli.http_options import query_options
 from reprise.cli.lmcache_options import lmcache_options
 from reprise.cli.memory_options import memory_options
@@ -70,6 +72,7 @@ from schemas.errors import RepriseError
 )
 @lmcache_options
 @memory_options
+@grpc_options
 @query_options()
 def up(
     demo: bool,
@@ -85,6 +88,7 @@ def up(
     default_wire: Wire,
     kernel: str | None,
     only_exact: bool,
+    grpc: GrpcSettings | None,
     lmcache: LmcacheSettings | None,
 ) -> None:
     """Run the service in one process: bridge, log, prefix tables and HTTP API.
@@ -120,6 +124,7 @@ def up(
             only_exact=only_exact,
             lmcache=lmcache,
             memory=memory,
+            grpc=grpc,
         )
         begin_service(settings.log_level)
         warn_without_native(kernel)

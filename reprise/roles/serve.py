@@ -23,6 +23,7 @@ from brokers.options import client_options
 from brokers.outages import Outage
 from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
+from query_api.grpc.settings import GrpcSettings
 from query_api.http.app import create_app
 from query_api.http.errors import RequestError
 from query_api.http.wire import Wire
@@ -32,6 +33,7 @@ from query_api.replica.replica import Replica
 from query_api.replica.snapshot import Topic
 from query_api.replica.topic_reader import TopicReader
 from reprise.metrics.roles import history_collector, http_collector, replica_collector
+from reprise.roles.grpc_server import beside_grpc
 from reprise.roles.history import TopicHistory
 from reprise.roles.http_server import Server
 from reprise.settings import DEFAULT_HOST, DEFAULT_PORT, DEFAULT_SEED, check_audit_rate
@@ -59,6 +61,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
         history: where the past is kept for `as_of`; None to keep none.
         history_bytes: how much of it.
         audit_rate: the share of answers that is kept, from 0 to 1.
+        grpc: where routers ask by gRPC; None: nowhere.
     """
 
     kafka: KafkaSettings
@@ -71,6 +74,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     history: Path | None = None
     history_bytes: int = HISTORY_BYTES
     audit_rate: float = 0.0
+    grpc: GrpcSettings | None = None
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError where the rate is none."""
@@ -151,7 +155,7 @@ class ReplicaService:
             self.replica.metrics.register(history_collector(self._follower))
 
     def start(self) -> None:
-        """See `reprise.roles.http_server.Service`."""
+        """See `reprise.roles.service.Service`."""
         if self._follower is not None:
             self._follower.start()
         self._reader.start()
@@ -162,7 +166,7 @@ class ReplicaService:
             done.add_done_callback(partial(_log_refusal, registration))
 
     def stop(self) -> None:
-        """See `reprise.roles.http_server.Service`."""
+        """See `reprise.roles.service.Service`."""
         if self._follower is not None:
             self._follower.begin_stop()
         if self.audit is not None:
@@ -236,6 +240,9 @@ def serve_replica(
         settings = msgspec.structs.replace(settings, port=server.port)
         service = ReplicaService(settings, registrations, when_refused=refuse)
         service.replica.metrics.register(http_collector(server.connections))
+        beside = beside_grpc(
+            service, service.replica, settings.grpc, only_exact=settings.only_exact
+        )
     except BaseException:
         server.close()
         raise
@@ -254,6 +261,6 @@ def serve_replica(
         history=service.history,
         audit=service.audit_queue,
     )
-    server.run(app, service, when_serving=when_serving)
+    server.run(app, beside, when_serving=when_serving)
     if refusals:
         raise refusals[0]
