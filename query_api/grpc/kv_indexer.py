@@ -1,32 +1,37 @@
 """Answers SGLang's router, which asks by the hashes that its engines themselves give to blocks."""
 
 import re
+import struct
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 from google.protobuf.message import DecodeError
 
 from query_api.grpc.counts import GrpcCounts
-from query_api.grpc.holders import Holders
-from query_api.grpc.messages.kv_indexer_pb2 import (
-    MatchExternalKvPrefixRequest,
-    MatchExternalKvPrefixResponse,
-)
+from query_api.grpc.encoding import bytes_tag, number_field, varint
+from query_api.grpc.holders import Best, Holder, Holders
+from query_api.grpc.messages.kv_indexer_pb2 import MatchExternalKvPrefixRequest
 from query_api.grpc.refusals import malformed, too_large
 from query_api.grpc.settings import GrpcSettings
 from query_api.ports import View
 from schemas.answer_states import AnswerState
-from schemas.identities import PublisherKey
+from schemas.identities import PublisherKey, StreamKey
 from schemas.limits import GRPC_HASHES_MAX, GRPC_TEXT_BYTES_MAX
-from schemas.registration import service_key
-from streams.kernel.interface import EngineMatch
 
 _DECIMAL: Final = re.compile(rb"-?[0-9]{1,20}")
 _HASH_BYTES: Final = 8
-_DECIMAL_BYTES_MAX: Final = 21
-"""Of a hash as text: its sign and 20 digits."""
 _HASHES_TAG: Final = 0x0A
 """Of the field `hashes` as pieces of bytes."""
+_BEST, _READ = 2, 3
+"""Fields of an answer; see `proto/kv_indexer.proto`."""
+_MATCH: Final = bytes_tag(1)
+
+
+@lru_cache(GRPC_HASHES_MAX)
+def _blocks(blocks: int) -> bytes:
+    """The field of a match that says how many."""
+    return number_field(2, blocks)
 
 
 class KvIndexer:
@@ -64,29 +69,28 @@ class KvIndexer:
             GrpcRefusal: the request cannot be read.
         """
         hashes = self._read(message)
-        matches = self._view.kernel.query_by_engine_hash(self._tenant_id, self._model_name, hashes)
-        best: dict[str, EngineMatch] = {}
-        for match in matches:
-            url = self._holders.url(match.stream, match.dp_rank)
-            known = best.get(url)
-            if (known is None or known.blocks < match.blocks) and url and self._counts_for(match):
-                best[url] = match
-        response = MatchExternalKvPrefixResponse(blocks_read=len(hashes) // _HASH_BYTES)
-        for url, match in sorted(best.items(), key=lambda item: -item[1].blocks):
-            stream, dp_rank, blocks = match
-            response.matches.add(
-                worker_address=url,
-                matched_prefix_blocks=blocks,
-                worker_id=service_key(stream.tenant_id, stream.instance_id, dp_rank),
-            )
-        if response.matches:
-            response.best_prefix_blocks = response.matches[0].matched_prefix_blocks
-        return response.SerializeToString()
+        self._holders.refresh()
+        find = self._holders.find
+        best: Best = {}
+        for stream, dp_rank, blocks in self._view.kernel.query_by_engine_hash(
+            self._tenant_id, self._model_name, hashes
+        ):
+            holder = find((stream, dp_rank))
+            if holder is None or (self._only_exact and not self._is_exact(stream, dp_rank)):
+                continue
+            known = best.get(holder.url)
+            if known is None or known[0] < blocks:
+                best[holder.url] = blocks, holder
+        parts = []
+        for blocks, holder in sorted(best.values(), key=_longest_first):
+            match = holder.named + _blocks(blocks) + holder.worker
+            parts += _MATCH, varint(len(match)), match
+        longest = max((blocks for blocks, _ in best.values()), default=0)
+        parts += number_field(_BEST, longest), number_field(_READ, len(hashes) // _HASH_BYTES)
+        return b"".join(parts)
 
-    def _counts_for(self, match: EngineMatch) -> bool:
-        if not self._only_exact:
-            return True
-        standing = self._view.standing(PublisherKey(match.stream, match.dp_rank))
+    def _is_exact(self, stream: StreamKey, dp_rank: int) -> bool:
+        standing = self._view.standing(PublisherKey(stream, dp_rank))
         return standing.state is AnswerState.EXACT
 
     def _read(self, message: bytes) -> bytes:
@@ -101,16 +105,13 @@ class KvIndexer:
         if not pieces:
             raise malformed("at least one hash in `hashes`")
         most = min(request.max_blocks or GRPC_HASHES_MAX, GRPC_HASHES_MAX)
-        packed = pieces[0] if len(pieces) == 1 else b""
-        if len(packed) > _DECIMAL_BYTES_MAX and not len(packed) % _HASH_BYTES:
-            hashes, count = packed[: _HASH_BYTES * most], len(packed) // _HASH_BYTES
-        elif all(map(_DECIMAL.fullmatch, pieces)):
+        if _DECIMAL.fullmatch(pieces[0]):
             hashes, count = _from_text(pieces[:most]), len(pieces)
         else:
-            joined = b"".join(pieces)
-            if any(len(piece) % _HASH_BYTES for piece in pieces) or not joined:
+            packed = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            if not packed or any(len(piece) % _HASH_BYTES for piece in pieces):
                 raise malformed("`hashes` packed as i64, or as decimal text")
-            hashes, count = joined[: _HASH_BYTES * most], len(joined) // _HASH_BYTES
+            hashes, count = packed[: _HASH_BYTES * most], len(packed) // _HASH_BYTES
         asked = min(count, request.max_blocks or count)
         self._counts.hashes_ignored += asked - len(hashes) // _HASH_BYTES
         return hashes
@@ -131,6 +132,14 @@ def _is_packed(message: bytes) -> bool:
 def _from_text(pieces: Sequence[bytes]) -> bytes:
     """As u64 LE; signed ones as the same 64 bits."""
     try:
-        return b"".join((int(piece) % 2**64).to_bytes(8, "little") for piece in pieces)
+        numbers = list(map(int, pieces))
+        try:
+            return struct.pack(f"<{len(numbers)}q", *numbers)
+        except struct.error:
+            return struct.pack(f"<{len(numbers)}Q", *(number % 2**64 for number in numbers))
     except ValueError as error:
-        raise malformed("hashes of 64 bits") from error
+        raise malformed("hashes of 64 bits as decimal text") from error
+
+
+def _longest_first(item: tuple[int, Holder]) -> int:
+    return -item[0]

@@ -1,16 +1,18 @@
 """Answers SMG's gateway, which asks by the hashes of blocks' tokens."""
 
 import struct
+from collections.abc import Iterator
+from functools import lru_cache
 from typing import Final
 
 from google.protobuf.message import DecodeError
 
 from query_api.grpc.counts import GrpcCounts
-from query_api.grpc.holders import Holders
+from query_api.grpc.encoding import bytes_field, bytes_tag, number_field, varint
+from query_api.grpc.holders import Best, Holder, Holders
 from query_api.grpc.messages.radix_index_pb2 import (
     TOKENS,
     Keyspace,
-    Match,
     PublishAck,
     Query,
     Update,
@@ -26,6 +28,15 @@ from schemas.limits import BLOCK_SIZE_MAX, GRPC_HASHES_MAX, GRPC_NAME_CHARS_MAX
 _SCHEMES: Final = (0, 1)
 """XXH3-64 with the seed 1337 over tokens as u32 LE; 0 where none is named."""
 _KINDS: Final = (0, TOKENS)
+_QUERY_ID: Final = 1
+"""The field of an answer; see `proto/radix_index.proto`."""
+_SCORE: Final = bytes_tag(2)
+
+
+@lru_cache(GRPC_HASHES_MAX)
+def _blocks(blocks: int) -> bytes:
+    """The fields of a score that say how many: from the first one on, in one run."""
+    return number_field(2, blocks) + bytes_field(5, number_field(2, blocks))
 
 
 class RadixIndex:
@@ -58,10 +69,10 @@ class RadixIndex:
             query = Query.FromString(message)
         except DecodeError as error:
             raise malformed("a message radix_index.Query") from error
-        answer = Match(query_id=query.query_id)
+        parts = [number_field(_QUERY_ID, query.query_id)]
         if self._is_answered(query.keyspace):
-            self._score(query, answer)
-        return answer.SerializeToString()
+            parts += self._scores(query)
+        return b"".join(parts)
 
     def acknowledge(self, message: bytes) -> bytes:
         """The answer to one `Update`, of which nothing is stored: what holders hold that are
@@ -76,6 +87,7 @@ class RadixIndex:
             raise malformed("a message radix_index.Update") from error
         if len(update.holder) > GRPC_NAME_CHARS_MAX:
             raise malformed(f"a holder of at most {GRPC_NAME_CHARS_MAX} characters")
+        self._holders.refresh()
         is_followed = self._holders.is_followed(update.holder)
         self._counts.updates["followed" if is_followed else "not_followed"] += 1
         ack = PublishAck(holder=update.holder, epoch=update.epoch, applied_seq=update.seq)
@@ -96,34 +108,37 @@ class RadixIndex:
             self._counts.refused[reason] += 1
         return not reason
 
-    def _score(self, query: Query, answer: Match) -> None:
-        keyspace, size = query.keyspace, query.keyspace.block_size
+    def _scores(self, query: Query) -> Iterator[bytes]:
+        model, size = query.keyspace.model, query.keyspace.block_size
         kernel = self._view.kernel
-        asked = query.content_hashes
-        self._counts.hashes_ignored += max(0, len(asked) - GRPC_HASHES_MAX)
-        packed = struct.pack(f"<{min(len(asked), GRPC_HASHES_MAX)}Q", *asked[:GRPC_HASHES_MAX])
-        scope = PrefixScope(self._tenant_id, keyspace.model, "", size, "")
-        best: dict[str, tuple[int, StreamKey]] = {}
-        for match in kernel.query_by_hash(scope, kernel.chain_hashes(packed), None):
+        self._holders.refresh()
+        find = self._holders.find
+        scope = PrefixScope(self._tenant_id, model, "", size, "")
+        best: Best = {}
+        for match in kernel.query_by_hash(scope, kernel.chain_hashes(self._packed(query)), None):
             if not match.longest:
                 continue
+            stream = StreamKey(self._tenant_id, model, size, "", match.instance_id)
             for dp_rank, matched, *_ in match.ranks:
-                if not matched:
+                holder = find((stream, dp_rank)) if matched else None
+                if holder is None or (self._only_exact and not self._is_exact(stream, dp_rank)):
                     continue
-                stream = StreamKey(self._tenant_id, keyspace.model, size, "", match.instance_id)
-                url = self._holders.url(stream, dp_rank)
-                if url and self._counts_for(stream, dp_rank):
-                    best[url] = max(best.get(url, (0, stream)), (matched // size, stream))
-        for url, (blocks, stream) in sorted(best.items(), key=lambda item: -item[1][0]):
-            score = answer.scores.add(
-                holder=url,
-                matched_blocks=blocks,
-                total_blocks=self._holders.blocks(stream),
-                event_fed=True,
-            )
-            score.intervals.add(start=0, end=blocks)
+                known = best.get(holder.url)
+                if known is None or known[0] < matched:
+                    best[holder.url] = matched, holder
+        for matched, holder in sorted(best.values(), key=_longest_first):
+            score = holder.named + _blocks(matched // size) + holder.total
+            yield _SCORE + varint(len(score)) + score
 
-    def _counts_for(self, stream: StreamKey, dp_rank: int) -> bool:
-        if not self._only_exact:
-            return True
+    def _packed(self, query: Query) -> bytes:
+        """The hashes that are looked up, (n,) u64 LE."""
+        asked = query.content_hashes
+        self._counts.hashes_ignored += max(0, len(asked) - GRPC_HASHES_MAX)
+        return struct.pack(f"<{min(len(asked), GRPC_HASHES_MAX)}Q", *asked[:GRPC_HASHES_MAX])
+
+    def _is_exact(self, stream: StreamKey, dp_rank: int) -> bool:
         return self._view.standing(PublisherKey(stream, dp_rank)).state is AnswerState.EXACT
+
+
+def _longest_first(item: tuple[int, Holder]) -> int:
+    return -item[0]
