@@ -69,9 +69,12 @@ class GrpcServer:
 
     def stop(self) -> None:
         """Ends the calls under way within a bound, and gives the address up."""
-        for event in (self._stopping, self._begun):
-            self._loop.call_soon_threadsafe(event.set)
+        self._loop.call_soon_threadsafe(self._end)
         self._thread.join(GRPC_START_S)
+
+    def _end(self) -> None:
+        self._stopping.set()
+        self._begun.set()
 
     async def _serve(
         self, settings: GrpcSettings, bound: "Future[tuple[asyncio.AbstractEventLoop, str]]"
