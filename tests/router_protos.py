@@ -99,7 +99,7 @@ class Messages:
                     type_name=None if of in _TYPES else f".{package}.{of}",
                 )
         pool = descriptor_pool.DescriptorPool()
-        pool.Add(file)  # type: ignore[no-untyped-call]
+        pool.Add(file)
         self._classes = {
             name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}"))
             for name in messages

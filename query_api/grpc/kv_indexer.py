@@ -20,7 +20,7 @@ from schemas.identities import PublisherKey, StreamKey
 from schemas.limits import GRPC_HASHES_MAX, GRPC_TEXT_BYTES_MAX
 
 _DECIMAL: Final = re.compile(rb"-?[0-9]{1,20}")
-_HASH_BYTES: Final = 8
+_HASH_SIZE: Final = 8
 _HASHES_TAG: Final = 0x0A
 """Of the field `hashes` as pieces of bytes."""
 _BEST, _READ = 2, 3
@@ -81,12 +81,12 @@ class KvIndexer:
             known = best.get(holder.url)
             if known is None or known[0] < blocks:
                 best[holder.url] = blocks, holder
-        parts = []
+        parts: list[bytes] = []
         for blocks, holder in sorted(best.values(), key=_longest_first):
             match = holder.named + _blocks(blocks) + holder.worker
             parts += _MATCH, varint(len(match)), match
         longest = max((blocks for blocks, _ in best.values()), default=0)
-        parts += number_field(_BEST, longest), number_field(_READ, len(hashes) // _HASH_BYTES)
+        parts += number_field(_BEST, longest), number_field(_READ, len(hashes) // _HASH_SIZE)
         return b"".join(parts)
 
     def _is_exact(self, stream: StreamKey, dp_rank: int) -> bool:
@@ -109,11 +109,11 @@ class KvIndexer:
             hashes, count = _from_text(pieces[:most]), len(pieces)
         else:
             packed = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-            if not packed or any(len(piece) % _HASH_BYTES for piece in pieces):
+            if not packed or any(len(piece) % _HASH_SIZE for piece in pieces):
                 raise malformed("`hashes` packed as i64, or as decimal text")
-            hashes, count = packed[: _HASH_BYTES * most], len(packed) // _HASH_BYTES
+            hashes, count = packed[: _HASH_SIZE * most], len(packed) // _HASH_SIZE
         asked = min(count, request.max_blocks or count)
-        self._counts.hashes_ignored += asked - len(hashes) // _HASH_BYTES
+        self._counts.hashes_ignored += asked - len(hashes) // _HASH_SIZE
         return hashes
 
 

@@ -1,3 +1,5 @@
+from typing import Any
+
 import msgspec
 import pytest
 import xxhash
@@ -33,11 +35,11 @@ class Index:
         self.now = 0.0
         self.holders = Holders(self.table, clock=lambda: self.now)
 
-    def kv_indexer(self, *, only_exact: bool = False, **settings: str) -> KvIndexer:
+    def kv_indexer(self, *, only_exact: bool = False, **settings: Any) -> KvIndexer:
         asked = GrpcSettings(**settings)
         return KvIndexer(self.table, self.holders, self.counts, asked, only_exact=only_exact)
 
-    def radix_index(self, *, only_exact: bool = False, **settings: str) -> RadixIndex:
+    def radix_index(self, *, only_exact: bool = False, **settings: Any) -> RadixIndex:
         asked = GrpcSettings(**settings)
         return RadixIndex(self.table, self.holders, self.counts, asked, only_exact=only_exact)
 

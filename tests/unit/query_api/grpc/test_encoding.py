@@ -1,7 +1,6 @@
 """What is written by hand is what the library reads."""
 
 import pytest
-from google.protobuf.internal.encoder import _VarintBytes
 
 from query_api.grpc.encoding import bytes_field, number_field, text_field, varint
 from tests.router_protos import RADIX
@@ -9,7 +8,9 @@ from tests.router_protos import RADIX
 
 @pytest.mark.parametrize("number", [0, 1, 127, 128, 300, 16_383, 16_384, 2**32, 2**64 - 1])
 def test_numbers_are_varints(number: int) -> None:
-    assert varint(number) == _VarintBytes(number)
+    encoded = number_field(1, number)
+    assert encoded == RADIX.Query(query_id=number).SerializeToString()
+    assert encoded[1:] == (varint(number) if number else b"")
 
 
 def test_a_message_of_fields_is_read_by_the_library() -> None:

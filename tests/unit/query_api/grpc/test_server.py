@@ -31,7 +31,8 @@ class Client:
         self.channel = grpc.insecure_channel(address)
 
     def ask(self, message: bytes = REQUEST, path: str = MATCH_PREFIX, **options: Any) -> bytes:
-        reply: bytes = self.channel.unary_unary(path)(message, **({"timeout": WAIT_S} | options))
+        call: Any = self.channel.unary_unary(path)
+        reply: bytes = call(message, **({"timeout": WAIT_S} | options))
         return reply
 
     def refusal(self, message: bytes = REQUEST, path: str = MATCH_PREFIX) -> tuple[str, str]:
@@ -49,7 +50,8 @@ class Stream:
 
     def __init__(self, client: Client, path: str) -> None:
         self._out: queue.Queue[bytes | None] = queue.Queue()
-        self.answers = client.channel.stream_stream(path)(iter(self._out.get, None), timeout=WAIT_S)
+        call: Any = client.channel.stream_stream(path)
+        self.answers = call(iter(self._out.get, None), timeout=WAIT_S)
 
     def send(self, message: bytes) -> None:
         self._out.put(message)
