@@ -11,6 +11,7 @@ import grpc
 import pytest
 
 from query_api.grpc import calls
+from query_api.grpc.refusals import GrpcRefusal
 from query_api.grpc.server import GrpcServer
 from query_api.grpc.settings import GrpcSettings
 from schemas.errors import ConfigurationError
@@ -141,6 +142,29 @@ def test_an_unexpected_fault_is_told_as_ours_and_the_next_call_is_answered(
             assert client.refusal()[0] == "INTERNAL"
         assert server.counts.refused == {"internal": 1}
         client.ask()
+
+
+class Waiting:
+    """A call, as far as it says how long its client still waits."""
+
+    def __init__(self, left_s: float | None) -> None:
+        self._left_s = left_s
+
+    def time_remaining(self) -> float | None:
+        return self._left_s
+
+
+@pytest.mark.parametrize("left_s", [0.0, -1.0])
+def test_what_nobody_waits_for_any_more_is_not_computed(index: Index, left_s: float) -> None:
+    served = calls.Calls(index.table, index.counts, GrpcSettings(), only_exact=False)
+    late: Any = Waiting(left_s)
+    with pytest.raises(GrpcRefusal) as caught:
+        served._answered(lambda message: message, b"", late)
+    assert caught.value.code is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert caught.value.reason == "expired"
+    for left in (0.1, None):
+        waiting: Any = Waiting(left)
+        assert served._answered(lambda message: message, b"x", waiting) == b"x"
 
 
 def test_a_message_above_the_bound_is_refused_and_the_next_call_is_answered(index: Index) -> None:
