@@ -67,7 +67,7 @@ class GrpcCounts(Collector):
         )
         yield CounterMetricFamily(
             "reprise_grpc_hashes_ignored",
-            "Hashes of prompts too long to be looked at as a whole; what is told of them is less.",
+            "Hashes of gRPC queries that were not looked up, since a prompt has a bound.",
             value=self.hashes_ignored,
         )
         yield GaugeMetricFamily(

@@ -16,7 +16,6 @@ from query_api.grpc.refusals import malformed, too_large
 from query_api.grpc.settings import GrpcSettings
 from query_api.ports import View
 from schemas.answer_states import AnswerState
-from schemas.identities import PublisherKey, StreamKey
 from schemas.limits import GRPC_HASHES_MAX, GRPC_TEXT_BYTES_MAX
 
 _DECIMAL: Final = re.compile(rb"-?[0-9]{1,20}")
@@ -69,14 +68,14 @@ class KvIndexer:
             GrpcRefusal: the request cannot be read.
         """
         hashes = self._read(message)
-        self._holders.refresh()
+        kernel = self._holders.refresh()
         find = self._holders.find
         best: Best = {}
-        for stream, dp_rank, blocks in self._view.kernel.query_by_engine_hash(
+        for handle, blocks in kernel.query_by_engine_hash(
             self._tenant_id, self._model_name, hashes
         ):
-            holder = find((stream, dp_rank))
-            if holder is None or (self._only_exact and not self._is_exact(stream, dp_rank)):
+            holder = find(handle)
+            if holder is None or (self._only_exact and not self._is_exact(holder)):
                 continue
             known = best.get(holder.url)
             if known is None or known[0] < blocks:
@@ -89,9 +88,8 @@ class KvIndexer:
         parts += number_field(_BEST, longest), number_field(_READ, len(hashes) // _HASH_SIZE)
         return b"".join(parts)
 
-    def _is_exact(self, stream: StreamKey, dp_rank: int) -> bool:
-        standing = self._view.standing(PublisherKey(stream, dp_rank))
-        return standing.state is AnswerState.EXACT
+    def _is_exact(self, holder: Holder) -> bool:
+        return self._view.standing(holder.publisher).state is AnswerState.EXACT
 
     def _read(self, message: bytes) -> bytes:
         """The hashes that are looked up, (n,) u64 LE."""

@@ -22,7 +22,7 @@ from query_api.grpc.settings import GrpcSettings
 from query_api.ports import View
 from schemas.answer_states import AnswerState
 from schemas.events import TOKEN_HASH_SEED
-from schemas.identities import PrefixScope, PublisherKey, StreamKey
+from schemas.identities import PrefixScope
 from schemas.limits import BLOCK_SIZE_MAX, GRPC_HASHES_MAX, GRPC_NAME_CHARS_MAX
 
 _SCHEMES: Final = (0, 1)
@@ -109,19 +109,17 @@ class RadixIndex:
         return not reason
 
     def _scores(self, query: Query) -> Iterator[bytes]:
-        model, size = query.keyspace.model, query.keyspace.block_size
-        kernel = self._view.kernel
-        self._holders.refresh()
-        find = self._holders.find
-        scope = PrefixScope(self._tenant_id, model, "", size, "")
+        size = query.keyspace.block_size
+        scope = PrefixScope(self._tenant_id, query.keyspace.model, "", size, "")
+        kernel = self._holders.refresh()
         best: Best = {}
         for match in kernel.query_by_hash(scope, kernel.chain_hashes(self._packed(query)), None):
             if not match.longest:
                 continue
-            stream = StreamKey(self._tenant_id, model, size, "", match.instance_id)
+            ranks = self._holders.ranks(scope, match.instance_id)
             for dp_rank, matched, *_ in match.ranks:
-                holder = find((stream, dp_rank)) if matched else None
-                if holder is None or (self._only_exact and not self._is_exact(stream, dp_rank)):
+                holder = ranks.get(dp_rank) if matched else None
+                if holder is None or (self._only_exact and not self._is_exact(holder)):
                     continue
                 known = best.get(holder.url)
                 if known is None or known[0] < matched:
@@ -136,8 +134,8 @@ class RadixIndex:
         self._counts.hashes_ignored += max(0, len(asked) - GRPC_HASHES_MAX)
         return struct.pack(f"<{min(len(asked), GRPC_HASHES_MAX)}Q", *asked[:GRPC_HASHES_MAX])
 
-    def _is_exact(self, stream: StreamKey, dp_rank: int) -> bool:
-        return self._view.standing(PublisherKey(stream, dp_rank)).state is AnswerState.EXACT
+    def _is_exact(self, holder: Holder) -> bool:
+        return self._view.standing(holder.publisher).state is AnswerState.EXACT
 
 
 def _longest_first(item: tuple[int, Holder]) -> int:

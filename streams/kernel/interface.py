@@ -12,7 +12,7 @@ has a holder.
 from enum import IntEnum
 from typing import NamedTuple, NewType, Protocol
 
-from schemas.identities import ModelContext, PrefixScope, StreamKey
+from schemas.identities import ModelContext, PrefixScope, PublisherKey, StreamKey
 
 PublisherId = NewType("PublisherId", int)
 """A kernel's handle of a publisher, valid until `unregister`."""
@@ -78,8 +78,7 @@ class EngineMatch(NamedTuple):
     its own tiers, any of them; above 0.
     """
 
-    stream: StreamKey
-    dp_rank: int
+    publisher: PublisherId
     blocks: int
 
 
@@ -238,7 +237,8 @@ class ReadOnlyKernel(Protocol):
     def query_by_engine_hash(
         self, tenant_id: str, model_name: str | None, hashes: bytes, /
     ) -> list[EngineMatch]:
-        """Which publishers hold the blocks that they themselves call by these hashes, sorted.
+        """Which publishers hold the blocks that they themselves call by these hashes, sorted by
+        their handles; `publisher` says who they are.
 
         An engine's names are its own: another's block of that name may be another block. Block
         size, salt and adapter are not asked for, since an engine's hash has what it depends on. Of
@@ -251,6 +251,12 @@ class ReadOnlyKernel(Protocol):
 
         Cost: O(blocks held + publishers) where the publishers of a scope call blocks alike, else
         O(blocks held by each).
+        """
+        ...
+
+    def publisher(self, publisher: PublisherId, /) -> PublisherKey | None:
+        """Who has this handle; None for nobody any more. A handle never becomes another's. Cost
+        O(1).
         """
         ...
 

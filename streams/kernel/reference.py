@@ -19,7 +19,14 @@ from schemas.events import (
     Stored,
     is_placeholder,
 )
-from schemas.identities import ModelContext, PrefixScope, StreamKey, is_waiting, waiting_scope
+from schemas.identities import (
+    ModelContext,
+    PrefixScope,
+    PublisherKey,
+    StreamKey,
+    is_waiting,
+    waiting_scope,
+)
 from schemas.limits import GROUP_MAX, HOLD_COUNT_MAX, WAITING_MAX
 from streams.kernel.changes import (
     CHANGE_BYTES,
@@ -612,11 +619,16 @@ class ReferenceKernel:
     ) -> list[EngineMatch]:
         keys = _u64s(hashes)
         matches = [
-            EngineMatch(owner.stream, owner.dp_rank, sum(1 for _ in takewhile(owner.holds, keys)))
-            for owner in self._publishers.values()
+            EngineMatch(publisher, sum(1 for _ in takewhile(owner.holds, keys)))
+            for publisher, owner in self._publishers.items()
             if owner.stream.tenant_id == tenant_id and model_name in (None, owner.stream.model_name)
         ]
         return sorted(match for match in matches if match.blocks)
+
+    @_locked
+    def publisher(self, publisher: PublisherId, /) -> PublisherKey | None:
+        owner = self._publishers.get(publisher)
+        return None if owner is None else PublisherKey(owner.stream, owner.dp_rank)
 
     def _match(
         self, scope: PrefixScope, prefixes: Iterator[int], instance_id: str | None

@@ -3,7 +3,7 @@
 import pytest
 
 from schemas.events import Cleared, Stored, encode_events
-from schemas.identities import Medium, StreamKey
+from schemas.identities import Medium, PublisherKey, StreamKey
 from streams.kernel import Kernel, native_available, open_kernel
 from streams.kernel.hashing import prefix_hashes
 from streams.kernel.interface import EngineMatch, PublisherId
@@ -54,9 +54,16 @@ def store(
     return publisher
 
 
-def ask(kernel: Kernel, names: list[int], model: str | None = "m") -> dict[tuple[str, int], int]:
-    matches = kernel.query_by_engine_hash("default", model, u64s(names))
-    return {(match.stream.instance_id, match.dp_rank): match.blocks for match in matches}
+def ask(
+    kernel: Kernel, names: list[int], model: str | None = "m", tenant: str = "default"
+) -> dict[tuple[str, int], int]:
+    """How many blocks each instance and rank holds."""
+    found = {}
+    for publisher, blocks in kernel.query_by_engine_hash(tenant, model, u64s(names)):
+        key = kernel.publisher(publisher)
+        assert key is not None
+        found[key.stream.instance_id, key.dp_rank] = blocks
+    return found
 
 
 NAMES = [2**63 + 5 * block for block in PROMPT]
@@ -110,19 +117,26 @@ def test_of_another_model_or_tenant_nothing_is_said(kernel: Kernel) -> None:
     store(kernel, stream("c", tenant="t"), PROMPT, NAMES)
     assert ask(kernel, NAMES) == {("a", 0): 8}
     assert ask(kernel, NAMES, model=None) == {("a", 0): 8, ("b", 0): 8}
-    assert [match.stream for match in kernel.query_by_engine_hash("t", None, u64s(NAMES))] == [
-        stream("c", tenant="t")
-    ]
+    assert ask(kernel, NAMES, model=None, tenant="t") == {("c", 0): 8}
 
 
-def test_matches_are_sorted_by_publisher(kernel: Kernel) -> None:
-    for instance in ("b", "é", "a", "z"):
+def test_matches_are_sorted_by_handles_which_say_who_has_them(kernel: Kernel) -> None:
+    handles = {}
+    for instance in ("b", "é", "a"):
         for rank in (1, 0):
-            store(kernel, stream(instance), PROMPT[:1], NAMES[:1], rank=rank)
+            handle = store(kernel, stream(instance), PROMPT[:1], NAMES[:1], rank=rank)
+            handles[handle] = PublisherKey(stream(instance), rank)
     answer = kernel.query_by_engine_hash("default", "m", u64s(NAMES))
-    assert answer == sorted(answer)
-    assert answer[0] == EngineMatch(stream("a"), 0, 1)
-    assert len(answer) == 8
+    assert answer == [EngineMatch(handle, 1) for handle in sorted(handles)]
+    assert {handle: kernel.publisher(handle) for handle in handles} == handles
+
+
+def test_a_handle_of_one_who_is_gone_is_nobodys(kernel: Kernel) -> None:
+    gone = store(kernel, stream("a"), PROMPT, NAMES)
+    kernel.unregister(gone)
+    assert kernel.publisher(gone) is None
+    assert store(kernel, stream("a"), PROMPT, NAMES) != gone
+    assert kernel.publisher(gone) is None
 
 
 def test_what_was_cleared_is_held_no_more(kernel: Kernel) -> None:

@@ -8,6 +8,7 @@ import pytest
 from schemas.events import BlockEvent, Cleared, Removed, Stored, encode_events
 from schemas.identities import MEDIA, StreamKey
 from streams.kernel import Kernel, native_available, open_kernel
+from streams.kernel.interface import PublisherId
 from tests.strategies import u32s, u64s
 
 BLOCK_SIZE = 2
@@ -69,6 +70,11 @@ class History:
         )
         self.kernel.apply(publisher, encode_events([event]), -1)
 
+    def instance_of(self, publisher: PublisherId) -> str:
+        key = self.kernel.publisher(publisher)
+        assert key is not None
+        return key.stream.instance_id
+
     def check(self) -> int:
         """How many answers named somebody."""
         answered = 0
@@ -81,7 +87,7 @@ class History:
                 }
                 expected = {instance: depth for instance, depth in expected.items() if depth}
                 answer = self.kernel.query_by_engine_hash("default", None, u64s(names))
-                assert {one.stream.instance_id: one.blocks for one in answer} == expected
+                assert {self.instance_of(one): blocks for one, blocks in answer} == expected
                 answered += bool(expected)
         return answered
 

@@ -19,6 +19,7 @@ pub struct Classes {
     prefix_scope: TupleClass,
     model_context: TupleClass,
     stream_key: TupleClass,
+    publisher_key: TupleClass,
     engine_match: TupleClass,
     instance_match: TupleClass,
     rank_match: TupleClass,
@@ -51,6 +52,7 @@ impl Classes {
                 prefix_scope: TupleClass::import(&identities, "PrefixScope")?,
                 model_context: TupleClass::import(&identities, "ModelContext")?,
                 stream_key: TupleClass::import(&identities, "StreamKey")?,
+                publisher_key: TupleClass::import(&identities, "PublisherKey")?,
                 engine_match: TupleClass::import(&interface, "EngineMatch")?,
                 instance_match: TupleClass::import(&interface, "InstanceMatch")?,
                 rank_match: TupleClass::import(&interface, "RankMatch")?,
@@ -108,26 +110,35 @@ impl Classes {
         PyList::new(py, matches)
     }
 
-    /// Of streams, ranks and blocks.
+    /// Of publishers and blocks.
     pub fn engine_matches<'py>(
         &self,
-        depths: &[(StreamKey, u32, usize)],
+        found: &[(u64, usize)],
         py: Python<'py>,
     ) -> PyResult<Bound<'py, PyList>> {
-        let mut matches = Vec::with_capacity(depths.len());
-        for (key, dp_rank, blocks) in depths {
-            let fields = [
-                text(py, &key.tenant_id),
-                text(py, &key.model_name),
-                number(py, key.block_size.into()),
-                text(py, &key.additional_salt),
-                text(py, &key.instance_id),
-            ];
-            let stream = self.stream_key.make(py, fields)?;
-            let (dp_rank, blocks) = (number(py, (*dp_rank).into()), number(py, *blocks as u64));
-            matches.push(self.engine_match.make(py, [stream, dp_rank, blocks])?);
+        let mut matches = Vec::with_capacity(found.len());
+        for &(publisher, blocks) in found {
+            let fields = [number(py, publisher), number(py, blocks as u64)];
+            matches.push(self.engine_match.make(py, fields)?);
         }
         PyList::new(py, matches)
+    }
+
+    pub fn publisher<'py>(
+        &self,
+        key: &StreamKey,
+        dp_rank: u32,
+        py: Python<'py>,
+    ) -> PyResult<Object<'py>> {
+        let fields = [
+            text(py, &key.tenant_id),
+            text(py, &key.model_name),
+            number(py, key.block_size.into()),
+            text(py, &key.additional_salt),
+            text(py, &key.instance_id),
+        ];
+        let stream = self.stream_key.make(py, fields)?;
+        self.publisher_key.make(py, [stream, number(py, dp_rank.into())])
     }
 
     pub fn scope_view<'py>(&self, view: &ScopeView, py: Python<'py>) -> PyResult<Object<'py>> {

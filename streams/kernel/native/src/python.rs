@@ -321,16 +321,26 @@ impl Kernel {
         let (hashes, _) = hashes.as_bytes().as_chunks();
         let is_long = hashes.len() > DETACHED_HASHES
             || self.core.state.read().publishers.len() > DETACHED_PUBLISHERS;
-        let depths = detached_if(is_long, py, || {
-            let state = self.core.state.read();
-            let found = engine_hashes::query(&state, tenant_id, model_name, hashes);
-            let of = |depth: &engine_hashes::EngineDepth| {
-                let publisher = depth.publisher;
-                (publisher.stream.clone(), publisher.dp_rank, depth.blocks)
-            };
-            found.iter().map(of).collect::<Vec<_>>()
+        let found = detached_if(is_long, py, || {
+            engine_hashes::query(&self.core.state.read(), tenant_id, model_name, hashes)
         });
-        Classes::get(py)?.engine_matches(&depths, py)
+        Classes::get(py)?.engine_matches(&found, py)
+    }
+
+    #[pyo3(signature = (publisher, /))]
+    fn publisher<'py>(
+        &self,
+        publisher: u64,
+        py: Python<'py>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let known = {
+            let state = self.core.state.read();
+            state.publishers.get(&publisher).map(|known| (known.stream.clone(), known.dp_rank))
+        };
+        match known {
+            Some((stream, dp_rank)) => Ok(Some(Classes::get(py)?.publisher(&stream, dp_rank, py)?)),
+            None => Ok(None),
+        }
     }
 
     #[pyo3(signature = (token_hashes, /))]

@@ -12,46 +12,29 @@ use crate::state::{Index, State};
 /// Names looked up at a time, where the first of them was found.
 const AHEAD: usize = 32;
 
-/// What a publisher holds; `blocks` is above 0.
-pub struct EngineDepth<'a> {
-    pub publisher: &'a Publisher,
-    pub blocks: usize,
-}
-
-/// Of the publishers of a tenant, and of a model where one is named; sorted by their keys.
-pub fn query<'a>(
-    state: &'a State,
+/// Of the publishers of a tenant, and of a model where one is named: their numbers, and how much each
+/// holds, which is above 0; sorted.
+pub fn query(
+    state: &State,
     tenant_id: &str,
     model_name: Option<&str>,
     hashes: &[[u8; 8]],
-) -> Vec<EngineDepth<'a>> {
+) -> Vec<(u64, usize)> {
     let mut trail = Trail::default();
     let mut found = Vec::new();
-    for publisher in state.publishers.values() {
+    for (&id, publisher) in &state.publishers {
         let stream = &publisher.stream;
         let is_asked = *stream.tenant_id == *tenant_id
             && model_name.is_none_or(|name| *stream.model_name == *name);
         if is_asked && publisher.entries.len() > 0 {
             let blocks = trail.walk(&state.index, publisher, hashes);
             if blocks > 0 {
-                found.push(EngineDepth { publisher, blocks });
+                found.push((id, blocks));
             }
         }
     }
-    found.sort_unstable_by(|a, b| sort_key(a.publisher).cmp(&sort_key(b.publisher)));
+    found.sort_unstable();
     found
-}
-
-fn sort_key(publisher: &Publisher) -> (&str, &str, u32, &str, &str, u32) {
-    let key = &publisher.stream;
-    (
-        &key.tenant_id,
-        &key.model_name,
-        key.block_size,
-        &key.additional_salt,
-        &key.instance_id,
-        publisher.dp_rank,
-    )
 }
 
 /// The blocks that the first names were found to mean in one scope each, as far as the names are

@@ -45,7 +45,7 @@ mod masks;
 mod memberships;
 mod moves;
 pub mod names;
-pub mod publisher;
+mod publisher;
 mod query_fields;
 #[cfg(test)]
 mod random;
