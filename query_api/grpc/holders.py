@@ -93,22 +93,19 @@ class Holders:
             self._by_handle[handle] = found
             return found
 
+    def instances(self, scope: PrefixScope) -> Mapping[str, Ranks]:
+        """Those of a scope that were asked for since registrations were read."""
+        return self._scopes.get(scope, {})
+
     def ranks(self, scope: PrefixScope, instance_id: str) -> Ranks:
-        """Those of an instance that routers know."""
-        try:
-            return self._scopes[scope][instance_id]
-        except KeyError:
-            stream = StreamKey(
-                scope.tenant_id,
-                scope.model_name,
-                scope.block_size,
-                scope.additional_salt,
-                instance_id,
-            )
-            self._look_for(stream, self._by_stream)
-            found = self._by_stream.get(stream, {})
-            self._scopes.setdefault(scope, {})[instance_id] = found
-            return found
+        """Those of an instance that routers know, which are among its `instances` from now on."""
+        stream = StreamKey(
+            scope.tenant_id, scope.model_name, scope.block_size, scope.additional_salt, instance_id
+        )
+        self._look_for(stream, self._by_stream)
+        found = self._by_stream.get(stream, {})
+        self._scopes.setdefault(scope, {})[instance_id] = found
+        return found
 
     def is_followed(self, url: str) -> bool:
         """Whether routers call a publisher so whose events are followed."""

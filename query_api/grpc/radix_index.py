@@ -112,11 +112,14 @@ class RadixIndex:
         size = query.keyspace.block_size
         scope = PrefixScope(self._tenant_id, query.keyspace.model, "", size, "")
         kernel = self._holders.refresh()
+        instances = self._holders.instances(scope)
         best: Best = {}
         for match in kernel.query_by_hash(scope, kernel.chain_hashes(self._packed(query)), None):
             if not match.longest:
                 continue
-            ranks = self._holders.ranks(scope, match.instance_id)
+            ranks = instances.get(match.instance_id)
+            if ranks is None:
+                ranks = self._holders.ranks(scope, match.instance_id)
             for dp_rank, matched, *_ in match.ranks:
                 holder = ranks.get(dp_rank) if matched else None
                 if holder is None or (self._only_exact and not self._is_exact(holder)):
@@ -130,9 +133,11 @@ class RadixIndex:
 
     def _packed(self, query: Query) -> bytes:
         """The hashes that are looked up, (n,) u64 LE."""
-        asked = query.content_hashes
-        self._counts.hashes_ignored += max(0, len(asked) - GRPC_HASHES_MAX)
-        return struct.pack(f"<{min(len(asked), GRPC_HASHES_MAX)}Q", *asked[:GRPC_HASHES_MAX])
+        hashes = query.content_hashes
+        if len(hashes) > GRPC_HASHES_MAX:
+            self._counts.hashes_ignored += len(hashes) - GRPC_HASHES_MAX
+            return struct.pack(f"<{GRPC_HASHES_MAX}Q", *hashes[:GRPC_HASHES_MAX])
+        return struct.pack(f"<{len(hashes)}Q", *hashes)
 
     def _is_exact(self, holder: Holder) -> bool:
         return self._view.standing(holder.publisher).state is AnswerState.EXACT
