@@ -610,6 +610,21 @@ ROUTE_POLICIES_MAX: Final = 256  # with their parameters, kept as they were read
 ROUTING_QUEUE_ITEMS: Final = 65_536  # decisions, reports and samples that are not written yet:
 # reprise_routing_dropped_total{reason="queue_full"}
 FEEDBACK_MAX: Final = 1024  # reports or samples of one request: status="400"
+# grpc: what routers ask, and what they may cost: reprise_grpc_refused_total with the reason that is
+# given. grpc itself ends a connection beyond its number, and a call whose message is too large.
+GRPC_MESSAGE_BYTES_MAX: Final = 8 * MIB  # 1M hashes; SGLang's router sends no more
+GRPC_TEXT_BYTES_MAX: Final = 1 * MIB  # of hashes as text, each an object: reason="too_large"
+GRPC_HASHES_MAX: Final = 32_768  # of a prompt, the first: reprise_grpc_hashes_ignored_total
+GRPC_NAME_CHARS_MAX: Final = NAME_BYTES_MAX  # of a holder in an update: reason="malformed"
+GRPC_STREAMS_MAX: Final = 256  # that are open: reason="too_many_streams"
+GRPC_CONNECTIONS_MAX: Final = 256
+GRPC_CONNECTION_CALLS_MAX: Final = 64  # at once, of one connection; more wait with the client
+GRPC_WRITE_S: Final = 10.0  # an answer of a stream that nobody reads: reason="answer_not_read"
+GRPC_KEEPALIVE_S: Final = 60.0  # without a message; a peer that answers no ping is gone
+GRPC_IDLE_S: Final = 600.0  # a connection without a call is closed
+GRPC_GRACE_S: Final = 1.0  # for the calls under way, at the end
+GRPC_START_S: Final = 10.0  # for the thread to bind, and to end
+GRPC_URLS_S: Final = 1.0  # how old the routers' names of engines may be
 
 # replica: `stale` where the table is behind its log by more than either, or cannot reach it.
 STALE_RECORDS: Final = 100_000  # table rows and source records together
@@ -862,6 +877,7 @@ assert (
 ), "what is written can be read"
 
 # queries
+assert 8 * GRPC_HASHES_MAX < GRPC_TEXT_BYTES_MAX < GRPC_MESSAGE_BYTES_MAX, "all hashes have room"
 assert BODY_BYTES_MAX >= 6 * QUERY_TOKENS_MAX, "the largest query must fit a body"
 assert LAG_CHECK_S + LAG_CHECK_WAIT_S < STALE_S, "one late check makes no answer stale"
 assert BODY_BYTES_MAX <= BODIES_LARGE_BYTES_MAX < BODIES_BYTES_MAX, "the largest body has room"

@@ -112,6 +112,8 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         kv_cache_report_mode: what the engine's requests ask for: with `full` it announces the
             cached blocks that a request uses again as stored, with `incremental` never; "" for
             what it is seen to do.
+        url: what routers call the engine, byte for byte, where they ask by gRPC; "" where that is
+            `http_url`.
         pool: the instance that was registered, where this is one of its members (`pool_members`).
         role: which phases its instance is for.
         labels: of its instance; who routes compares them.
@@ -136,6 +138,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     peer_url: Text = ""
     registered_at: Seconds = 0.0
     memory_segment: Text = ""
+    url: Text = ""
     pool: Text = ""
     role: Role = "combined"
     labels: Labels = ()
@@ -176,6 +179,11 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     def http_url(self) -> str:
         """Base URL of the engine's HTTP server, or ""."""
         return self.http_endpoint or (self.endpoint if self.has_url else "")
+
+    @property
+    def router_url(self) -> str:
+        """What routers call the engine: what was registered as that, its base URL, or its name."""
+        return self.url or self.http_url or self.instance_id
 
     @property
     def service_key(self) -> str:

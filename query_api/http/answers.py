@@ -172,6 +172,7 @@ def _service(service: ServiceView) -> Document:
         "KvBytesPerToken": registration.kv_bytes_per_token,
         "MaxNumSeqs": registration.max_num_seqs,
         "KvCapacityTokens": registration.kv_capacity_tokens,
+        "Url": registration.url,
         "Incarnation": service.state.incarnation,
         "Sequence": service.state.sequence,
         "DegradedSince": service.state.degraded_since,

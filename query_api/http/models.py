@@ -225,6 +225,13 @@ class RegisterRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
         KvTokens,
         Meta(description="Tokens that this rank's KV cache holds; 0: not known. JSON only."),
     ] = 0
+    url: Annotated[
+        Text,
+        Meta(
+            description="What routers that ask by gRPC call the engine, byte for byte; without it"
+            " `http_endpoint`, or else `instance_id`. JSON only."
+        ),
+    ] = ""
 
 
 class RegisterResponse(msgspec.Struct, kw_only=True):
@@ -275,6 +282,7 @@ class Service(msgspec.Struct, kw_only=True):
     KvBytesPerToken: Annotated[int, Meta(description="0: not known, as of the next two.")]
     MaxNumSeqs: int
     KvCapacityTokens: int
+    Url: str
     Incarnation: Annotated[int, Meta(description="Which run of the publisher's process, from 1.")]
     Sequence: Annotated[int, Meta(description="Last batch folded; -1 for none.")]
     DegradedSince: Annotated[int | None, Meta(description="First batch lost for good, or null.")]

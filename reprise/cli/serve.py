@@ -6,8 +6,10 @@ from pathlib import Path
 import click
 
 from brokers.settings import KafkaSettings
+from query_api.grpc.settings import GrpcSettings
 from query_api.http.wire import Wire
 from query_api.routing.router import RouterSettings
+from reprise.cli.grpc_options import grpc_options
 from reprise.cli.http_options import query_options
 from reprise.cli.kafka_options import kafka_options
 from reprise.cli.param_types import Amount
@@ -79,6 +81,7 @@ from schemas.errors import RepriseError
     " 1.",
 )
 @routing_options
+@grpc_options
 @query_options()
 def serve(
     kafka: KafkaSettings,
@@ -93,6 +96,7 @@ def serve(
     kernel: str | None,
     only_exact: bool,
     routing: RouterSettings,
+    grpc: GrpcSettings | None,
 ) -> None:
     """Answer queries from the tables in Kafka: one replica of any number.
 
@@ -122,6 +126,7 @@ def serve(
             history=data if history and history_gib else None,
             history_bytes=int(history_gib * limits.GIB),
             audit_rate=audit,
+            grpc=grpc,
         )
         begin_service(log_level_from(os.environ))
         warn_without_native(kernel)

@@ -7,8 +7,10 @@ import click
 
 from bridge.lmcache.settings import LmcacheSettings
 from bridge.memory.watch import MemorySettings
+from query_api.grpc.settings import GrpcSettings
 from query_api.http.wire import Wire
 from query_api.routing.router import RouterSettings
+from reprise.cli.grpc_options import grpc_options
 from reprise.cli.http_options import query_options
 from reprise.cli.lmcache_options import lmcache_options
 from reprise.cli.memory_options import memory_options
@@ -75,6 +77,7 @@ from schemas.errors import RepriseError
 @memory_options
 @scrape_load_option
 @routing_options
+@grpc_options
 @query_options()
 def up(
     demo: bool,
@@ -92,6 +95,7 @@ def up(
     kernel: str | None,
     only_exact: bool,
     routing: RouterSettings,
+    grpc: GrpcSettings | None,
     lmcache: LmcacheSettings | None,
 ) -> None:
     """Run the service in one process: bridge, log, prefix tables and HTTP API.
@@ -129,6 +133,7 @@ def up(
             lmcache=lmcache,
             memory=memory,
             scrape_load_s=scrape_load_s,
+            grpc=grpc,
         )
         begin_service(settings.log_level)
         warn_without_native(kernel)

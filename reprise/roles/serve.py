@@ -24,6 +24,7 @@ from brokers.options import client_options
 from brokers.outages import Outage
 from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
+from query_api.grpc.settings import GrpcSettings
 from query_api.http.app import create_app
 from query_api.http.errors import RequestError
 from query_api.http.wire import Wire
@@ -36,6 +37,7 @@ from query_api.replica.topic_reader import TopicReader
 from query_api.replica.window_writer import WindowWriter, stop_writers
 from query_api.routing.router import Router, RouterSettings
 from reprise.metrics.roles import history_collector, http_collector, replica_collector
+from reprise.roles.grpc_server import beside_grpc
 from reprise.roles.history import TopicHistory
 from reprise.roles.http_server import Server
 from reprise.settings import DEFAULT_HOST, DEFAULT_PORT, DEFAULT_SEED, check_audit_rate
@@ -64,6 +66,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
         history_bytes: how much of it.
         audit_rate: the share of answers that is kept, from 0 to 1.
         routing: what decisions go by where a request does not say otherwise.
+        grpc: where routers ask by gRPC; None: nowhere.
     """
 
     kafka: KafkaSettings
@@ -77,6 +80,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     history_bytes: int = HISTORY_BYTES
     audit_rate: float = 0.0
     routing: RouterSettings = RouterSettings()
+    grpc: GrpcSettings | None = None
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError where the rate is none."""
@@ -162,7 +166,7 @@ class ReplicaService:
             self.replica.metrics.register(history_collector(self._follower))
 
     def start(self) -> None:
-        """See `reprise.roles.http_server.Service`."""
+        """See `reprise.roles.service.Service`."""
         if self._follower is not None:
             self._follower.start()
         self._reader.start()
@@ -174,7 +178,7 @@ class ReplicaService:
             done.add_done_callback(partial(_log_refusal, registration))
 
     def stop(self) -> None:
-        """See `reprise.roles.http_server.Service`."""
+        """See `reprise.roles.service.Service`."""
         if self._follower is not None:
             self._follower.begin_stop()
         writers: list[WindowWriter[Any]] = [self.routing.writer]
@@ -250,6 +254,9 @@ def serve_replica(
         settings = msgspec.structs.replace(settings, port=server.port)
         service = ReplicaService(settings, registrations, when_refused=refuse)
         service.replica.metrics.register(http_collector(server.connections))
+        beside = beside_grpc(
+            service, service.replica, settings.grpc, only_exact=settings.only_exact
+        )
     except BaseException:
         server.close()
         raise
@@ -269,6 +276,6 @@ def serve_replica(
         audit=service.audit_queue,
         router=service.router,
     )
-    server.run(app, service, when_serving=when_serving)
+    server.run(app, beside, when_serving=when_serving)
     if refusals:
         raise refusals[0]

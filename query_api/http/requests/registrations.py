@@ -65,6 +65,7 @@ OWN_FIELDS: Final = frozenset(
         "max_num_seqs",
         "memory_segment",
         "role",
+        "url",
     }
 )
 """Those that Conductor does not know: of the JSON form alone."""
@@ -138,6 +139,7 @@ def read_registration(body: bytes, wire: Wire, kinds: Collection[PublisherKind])
         kv_bytes_per_token=_read_size(fields, "kv_bytes_per_token", wire, KV_TOKEN_BYTES_MAX),
         max_num_seqs=_read_size(fields, "max_num_seqs", wire, SEQUENCES_AT_ONCE_MAX),
         kv_capacity_tokens=_read_size(fields, "kv_capacity_tokens", wire, KV_TOKENS_MAX),
+        url=_text(fields, "url", wire),
     )
 
 

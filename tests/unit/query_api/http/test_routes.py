@@ -190,6 +190,7 @@ def test_services_have_conductors_names_and_ours(table: FakeTable, client: AsgiC
             "KvBytesPerToken": 327_680,
             "MaxNumSeqs": 256,
             "KvCapacityTokens": 400_000,
+            "Url": "",
             "Incarnation": 3,
             "Sequence": 7,
             "DegradedSince": 5,

@@ -13,6 +13,7 @@ from bridge.lmcache.settings import Address, LmcacheSettings, TopicSettings
 from bridge.service import Bridge, BridgeSettings
 from brokers.options import client_options
 from brokers.settings import KafkaSettings
+from query_api.grpc.counts import GrpcCounts
 from query_api.http.app import create_app
 from reprise.embedded.service import EmbeddedService
 from reprise.http.connections import Connections
@@ -63,6 +64,7 @@ def _embedded(data: Path) -> dict[str, Metric]:
     service.metrics.register(http_collector(Connections()))
     try:
         create_app(service, service)
+        service.metrics.register(GrpcCounts())
         return _named(service.metrics)
     finally:
         service.stop()

@@ -180,6 +180,34 @@ def test_what_cannot_be_said_of_an_instance_is_named(
 
 
 @pytest.mark.parametrize("name", sorted(OWN_FIELDS))
+@pytest.mark.parametrize("url", ["http://10.0.0.7:30000", "grpc://engine/", "any text", ""])
+def test_the_published_json_form_may_say_what_routers_call_the_engine(url: str) -> None:
+    body = encode({**FULL, "url": url}, Wire.JSON)
+    plain = read_registration(encode(FULL, Wire.JSON), Wire.JSON, KINDS)
+    expected = msgspec.structs.replace(plain, url=url)
+    assert read_registration(body, Wire.JSON, KINDS) == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"url": "http://u/", "http_endpoint": "http://h"}, "http://u/"),
+        ({"http_endpoint": "http://h:1"}, "http://h:1"),
+        ({"endpoint": "http://e:1"}, "http://e:1"),
+        ({}, "node-1"),
+    ],
+)
+def test_routers_call_an_engine_by_its_url_or_its_base_url_or_its_name(
+    fields: dict[str, str], expected: str
+) -> None:
+    body = encode({**FULL, "instance_id": "node-1", **fields}, Wire.JSON)
+    registration = read_registration(body, Wire.JSON, KINDS)
+    assert registration.router_url == expected
+
+
+@pytest.mark.parametrize(
+    "name", ["additionalsalt", "memory_segment", "kv_cache_report_mode", "url"]
+)
 def test_msgpack_is_exactly_conductors(name: str) -> None:
     envelope = refusal({**FULL, name: "x"}, Wire.MSGPACK)
     error = f"unsupported request field: {name}"
