@@ -4,7 +4,7 @@ What is decoded here was written by any version of Reprise, by something else, o
 So a decoder raises one of a closed set and nothing else, whatever the bytes are:
 
     a record of the log, and its events                        RecordError
-    a record of the log of answers                             RecordError
+    a record of the log of answers, or of that of commands     RecordError
     an entry of `registry` or `cursors`, a lane of a spool     EntryError
     a row of a table: its key's name, its body                 RowCorruptError
 
@@ -21,6 +21,7 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 
 from schemas.answer_records import ANSWERS_VERSION, AnswersRecord, GivenAnswer
+from schemas.command_records import COMMANDS_VERSION, AnyCommandRecord, CommandRecord
 from schemas.errors import (
     EntryError,
     EventsFormatError,
@@ -66,6 +67,9 @@ _record: msgspec.msgpack.Decoder[LogRecord] = msgspec.msgpack.Decoder(LogRecord)
 _version = msgspec.msgpack.Decoder(_Version)
 _answers_record = msgspec.msgpack.Decoder(AnswersRecord)
 _answers: msgspec.msgpack.Decoder[list[GivenAnswer]] = msgspec.msgpack.Decoder(list[GivenAnswer])
+_command_record: msgspec.msgpack.Decoder[AnyCommandRecord] = msgspec.msgpack.Decoder(
+    AnyCommandRecord
+)
 _publisher = msgspec.msgpack.Decoder(PublisherKey)
 _context = msgspec.msgpack.Decoder(ModelContext)
 _segment = msgspec.msgpack.Decoder(SegmentKey)
@@ -129,6 +133,29 @@ def decode_answers(encoded: bytes) -> tuple[AnswersRecord, list[GivenAnswer]]:
             raise RecordFormatError(detail=detail_of(error)) from error
         raise RecordVersionError(version=version, supported=ANSWERS_VERSION) from error
     raise RecordVersionError(version=record.version, supported=ANSWERS_VERSION)
+
+
+def decode_command(encoded: bytes) -> AnyCommandRecord:
+    """A record of the log of commands. Cost O(bytes).
+
+    Raises:
+        RecordVersionError: written by a newer Reprise.
+        RecordFormatError: not such a record.
+    """
+    try:
+        record = _command_record.decode(encoded)
+    except UNUSABLE as error:
+        version = _version_of(encoded)
+        if version is None or version <= COMMANDS_VERSION:
+            raise RecordFormatError(detail=detail_of(error)) from error
+        raise RecordVersionError(version=version, supported=COMMANDS_VERSION) from error
+    if record.version > COMMANDS_VERSION:
+        raise RecordVersionError(version=record.version, supported=COMMANDS_VERSION)
+    if isinstance(record, CommandRecord):
+        ranks = {one.worker_id for one in record.workers}
+        if len(ranks) < len(record.workers) or len(record.tokens or b"") % 4:
+            raise RecordFormatError(detail="a worker twice, or a part of a token")
+    return record
 
 
 def decode_record(encoded: bytes) -> Record:

@@ -4,11 +4,13 @@
     DATA/table/   the table's rows, `streams.table.table`
     DATA/history/  rows of the table, past ones too: `streams.history.store`
     DATA/answers/  with `--audit`, answers to be proven: `reprise.embedded.audit`
+    DATA/commands/  with `--lmcache`, commands to its workers: `reprise.embedded.commands`
     DATA/loss.json  while it is not known yet what the log has lost, `streams.log.losses`
 
 Threads: `reprise-subscriber` receives from the engines, `write` decodes, packs and appends, `fold`
 folds and flushes, `log-sync` makes appends durable, and the main thread answers HTTP from the
-kernel that `fold` writes. With `--audit`, `audit` writes what these answers were.
+kernel that `fold` writes. With `--audit`, `audit` writes what these answers were; with `--lmcache`,
+`commands` asks its workers what they are to do.
 """
 
 import asyncio
@@ -27,6 +29,8 @@ from query_api.http.lmcache_models import Worker
 from query_api.ports import Health, Positions
 from query_api.table_view import TableView
 from reprise.embedded.audit import AnswerLog
+from reprise.embedded.commands import DIRECTORY as COMMANDS_DIRECTORY
+from reprise.embedded.commands import EmbeddedCommands
 from reprise.embedded.history import EmbeddedHistory
 from reprise.embedded.write_thread import WriteThread
 from reprise.metrics.process import process_registry
@@ -141,6 +145,18 @@ class EmbeddedService(TableView):
             except StorageError:
                 self.write.stop()
                 raise
+        self.commands: EmbeddedCommands | None = None
+        controller = None if self.write.lmcache is None else self.write.lmcache.service
+        if controller is not None:
+            try:
+                self.commands = EmbeddedCommands(
+                    settings.data / COMMANDS_DIRECTORY, controller.locate
+                )
+            except StorageError:
+                self.write.stop()
+                if self.audit is not None:
+                    self.audit.stop()
+                raise
 
     def _make_kernel(self) -> Kernel:
         return open_kernel(self._settings.seed, name=self._settings.kernel)
@@ -157,10 +173,14 @@ class EmbeddedService(TableView):
         """Starts recovery and then the write path; returns at once."""
         if self.audit is not None:
             self.audit.start()
+        if self.commands is not None:
+            self.commands.start()
         self.write.start()
 
     def stop(self) -> None:
         """Stops receiving, then writes what has been received, and closes the data directory."""
+        if self.commands is not None:
+            self.commands.stop()
         self.write.stop()
         if self.audit is not None:
             self.audit.stop()

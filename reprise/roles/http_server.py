@@ -206,6 +206,7 @@ def serve(
             history=service.history,
             audit=service.audit_queue,
             workers=service if settings.lmcache is not None else None,
+            commands=service.commands,
         ),
         service,
         when_serving=when_serving,
