@@ -12,6 +12,7 @@ from schemas.topics import (
     Topics,
     TopicSpec,
     answers_topic,
+    commands_topics,
     topics_of,
 )
 
@@ -127,6 +128,13 @@ class KafkaSettings(msgspec.Struct, frozen=True, kw_only=True):
     def answers(self) -> TopicSpec:
         """The topic of answers, which is there only where a replica keeps them."""
         return answers_topic(self.topic_prefix)
+
+    @property
+    def commands(self) -> tuple[TopicSpec, TopicSpec]:
+        """The topics of commands and of their results, which are there only where a bridge serves
+        LMCache's workers.
+        """
+        return commands_topics(self.topic_prefix)
 
 
 def _is_topic_name(text: str) -> bool:

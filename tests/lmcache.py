@@ -81,7 +81,9 @@ class ScriptedWorker:
 
     def register(self) -> dict[str, Any]:
         """Registers; heartbeats go where the answer says."""
-        answer = self.ask("Register", ip="127.0.0.1", port=self.command_port, peer_init_url=self.peer)
+        answer = self.ask(
+            "Register", ip="127.0.0.1", port=self.command_port, peer_init_url=self.peer
+        )
         host, _, port = answer["extra_config"]["heartbeat_url"].rpartition(":")
         self._beats = self._connect(zmq.DEALER, int(port), host)
         return answer
@@ -89,7 +91,9 @@ class ScriptedWorker:
     def heartbeat(self) -> list[dict[str, Any]]:
         """Sends one; returns the commands of the answer."""
         assert self._beats is not None, "a worker registers first"
-        message = self._message("Heartbeat", ip="127.0.0.1", port=self.command_port, peer_init_url=self.peer)
+        message = self._message(
+            "Heartbeat", ip="127.0.0.1", port=self.command_port, peer_init_url=self.peer
+        )
         answer = self._exchange(self._beats, message)
         assert answer["type"] == "HeartbeatRetMsg"
         commands: list[dict[str, Any]] = answer["commands"]

@@ -27,6 +27,7 @@ from query_api.http.app import create_app
 from query_api.http.errors import RequestError
 from query_api.http.wire import Wire
 from query_api.replica.answers_writer import AnswersWriter
+from query_api.replica.commands import ReplicaCommands
 from query_api.replica.registry_writer import RegistryWriter
 from query_api.replica.replica import Replica
 from query_api.replica.snapshot import Topic
@@ -122,7 +123,6 @@ class ReplicaService:
                 replica=f"{socket.gethostname()}:{settings.port}",
                 conditions=self.replica.conditions,
             )
-        self.replica.metrics.register(replica_collector(self.replica, self.audit))
         self._reader = TopicReader(
             kafka,
             options,
@@ -133,6 +133,8 @@ class ReplicaService:
         self.registry = RegistryWriter(
             kafka, options, self.replica, self._reader, check=_check_endpoints, kinds=KINDS
         )
+        self.commands = ReplicaCommands(kafka, options, self._reader)
+        self.replica.metrics.register(replica_collector(self.replica, self.audit, self.commands))
         self._registrations = registrations
         self.history: TopicHistory | None = None
         self._follower: HistoryFollower | None = None
@@ -155,6 +157,7 @@ class ReplicaService:
         if self._follower is not None:
             self._follower.start()
         self._reader.start()
+        self.commands.start()
         if self.audit is not None:
             self.audit.start(self._reader)
         for registration in self._registrations:
@@ -253,6 +256,7 @@ def serve_replica(
         only_exact=settings.only_exact,
         history=service.history,
         audit=service.audit_queue,
+        commands=service.commands,
     )
     server.run(app, service, when_serving=when_serving)
     if refusals:

@@ -35,6 +35,7 @@ TOO_MANY: Final = "too_many_commands"
 LATE: Final = "late"
 LINK_DOWN: Final = "link_down"
 NOT_REGISTERED: Final = "not_registered"
+NOT_LOCATED: Final = "not_located"
 
 
 Locate = Callable[[str], Awaitable[Mapping[int, Reachable]]]
@@ -86,14 +87,17 @@ class Executor:
     async def execute(self, command: CommandRecord, report: Report) -> None:
         """Executes it, and reports a result of each worker as soon as there is one."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + COMMAND_ANSWER_S
+        age_s = max(time.time() - command.issued_at, 0.0)
+        until = loop.time() + max(COMMAND_ANSWER_S - age_s, 0.0)
         tokens = len(command.tokens or b"") // 4
         run = _Run(command, report, loop.time(), until)
-        reason = self._refusal(command, tokens)
+        reason = self._refusal(age_s, tokens)
         self._under_way += 1
         self._tokens += tokens
         try:
             found = await self._located(command, until)
+            if found is None:
+                run = run._replace(missing=NOT_LOCATED)
             mine = [one for one in command.workers if self._is_mine(found, one.worker_id)]
             await asyncio.gather(
                 *(
@@ -105,12 +109,12 @@ class Executor:
             self._under_way -= 1
             self._tokens -= tokens
 
-    def _refusal(self, command: CommandRecord, tokens: int) -> str:
+    def _refusal(self, age_s: float, tokens: int) -> str:
         """Why no worker is asked, or ""."""
         is_full = self._under_way >= LMCACHE_COMMANDS_MAX
         if is_full or self._tokens + tokens > LMCACHE_COMMAND_TOKENS_MAX:
             return TOO_MANY
-        if time.time() - command.issued_at > LMCACHE_COMMAND_LATE_S:
+        if age_s > LMCACHE_COMMAND_LATE_S:
             return LATE
         return ""
 
@@ -139,7 +143,7 @@ class Executor:
         elif impossible:
             reply = Reply(Outcome.UNSUPPORTED, detail=impossible)
         elif here is None:
-            reply = self._refuse(NOT_REGISTERED)
+            reply = self._refuse(run.missing)
         elif not here.is_linked:
             reply = self._refuse(LINK_DOWN)
         else:
@@ -186,6 +190,7 @@ _TEXTS: Final = {
     LATE: "The command came too late to be executed",
     LINK_DOWN: "The worker's link to its controller is down",
     NOT_REGISTERED: "The worker is not registered with its controller",
+    NOT_LOCATED: "The controller does not say in time where the worker is",
 }
 
 
@@ -194,3 +199,4 @@ class _Run(NamedTuple):
     report: Report
     began: float
     until: float
+    missing: str = NOT_REGISTERED  # why a worker is not known

@@ -36,6 +36,9 @@ _BY_ACTION: Final = {
     Action.DECOMPRESS: ("instance_id", "method", "location"),
     Action.HEALTH: ("instance_id",),
 }
+_NAMES: Final = {Action.HEALTH: "health"}
+"""What LMCache begins an `event_id` with, where that is not the action's name with a capital."""
+
 _MODULES: Final = {Wire.JSON: msgspec.json, Wire.MSGPACK: msgspec.msgpack}
 
 _Ranks: Final = Annotated[list[Rank], Meta(max_length=COMMAND_WORKERS_MAX)] | None
@@ -204,7 +207,7 @@ def command_of(asked: Asked, registrations: Collection[Registration]) -> Command
             raise _not_found(text, "workers")
     peers = _peers(asked, chosen, registrations) if asked.action is Action.MOVE else {}
     return CommandRecord(
-        command_id=f"{asked.action.capitalize()}{uuid.uuid4()}",
+        command_id=f"{_NAMES.get(asked.action, asked.action.capitalize())}{uuid.uuid4()}",
         action=asked.action,
         instance_id=asked.instance_id,
         location=asked.location,

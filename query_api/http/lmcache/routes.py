@@ -2,7 +2,7 @@
 
 import asyncio
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from struct import iter_unpack, pack
 
 from fastapi import APIRouter, Request, Response
@@ -23,6 +23,7 @@ from query_api.ports import View
 from schemas.identities import PrefixScope
 from schemas.registration import LMCACHE, HashProfile, Registration
 
+_Known = Callable[[], Awaitable[Sequence[models.Worker]]]
 _LOOKUP_EXAMPLE = {"tokens": [101, 15, 100, 55]}
 
 
@@ -77,6 +78,11 @@ def lmcache_routes(
     async def key_stats() -> Response:
         return respond(_stats_of(await known()), Wire.JSON)
 
+    _add_questions(router, known, bodies, default_wire)
+    return router
+
+
+def _add_questions(router: APIRouter, known: _Known, bodies: Bodies, default_wire: Wire) -> None:
     @router.post(
         "/query_instance",
         summary="Which LMCache instance has a worker at an IP address",
@@ -120,8 +126,6 @@ def lmcache_routes(
         if not found and instance_id != "all":
             raise _not_found(f"No workers found for instance {instance_id}")
         return respond(_infos_of(found, ranks), wire)
-
-    return router
 
 
 def _infos_of(
