@@ -35,8 +35,8 @@ ISSUED: Final[tuple[Family[HasCommands], ...]] = (
     ),
     counters(
         "reprise_commands_ignored",
-        "Records of commands to LMCache's workers that changed nothing, by reason; `late`: came after"
-        " the command's end; `unwritten`: the disk does not have it.",
+        "Records of commands to LMCache's workers that changed nothing, by reason: `late` is after"
+        " the command's end, `unwritten` what the disk has refused.",
         ("reason",),
         lambda found: by_label(dict(found.issued.book.ignored)),
     ),
@@ -47,7 +47,7 @@ ISSUED: Final[tuple[Family[HasCommands], ...]] = (
     ),
     gauge(
         "reprise_commands_known",
-        "Commands to LMCache's workers of which it can be said what became of them.",
+        "Commands to LMCache's workers whose history is kept.",
         lambda found: len(found.issued.book),
     ),
     counter(

@@ -12,7 +12,8 @@ from collections import OrderedDict
 import zmq
 import zmq.asyncio
 
-from schemas.errors import RepriseError
+from bridge.sockets.endpoints import check_endpoint
+from schemas.errors import EndpointError, RepriseError
 from schemas.limits import (
     LINK_HEARTBEAT_MS,
     LINK_HEARTBEAT_WAIT_MS,
@@ -58,7 +59,7 @@ class Exchanges:
 
     def __init__(self) -> None:
         self.replaced = 0
-        self._context = zmq.asyncio.Context()
+        self._context: zmq.asyncio.Context | None = None
         self._links: OrderedDict[str, zmq.asyncio.Socket] = OrderedDict()
         self._turns: dict[str, _Turn] = {}
 
@@ -112,6 +113,12 @@ class Exchanges:
                 link.close(linger=0)
 
     def _connect(self, endpoint: str) -> zmq.asyncio.Socket:
+        try:
+            check_endpoint(endpoint)
+        except EndpointError as error:
+            raise NotAskedError("address", str(error)) from error
+        if self._context is None:
+            self._context = zmq.asyncio.Context()
         link = self._context.socket(zmq.REQ)
         link.setsockopt(zmq.LINGER, 0)
         link.setsockopt(zmq.REQ_RELAXED, 1)
@@ -136,8 +143,10 @@ class Exchanges:
             oldest.close(linger=0)
 
     def close(self) -> None:
-        """Closes all; nothing is asked any more."""
+        """Closes all links; nobody waits for an answer any more."""
         for link in self._links.values():
             link.close(linger=0)
         self._links.clear()
-        self._context.destroy(linger=0)
+        if self._context is not None:
+            self._context.destroy(linger=0)
+            self._context = None

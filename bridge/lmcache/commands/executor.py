@@ -64,7 +64,7 @@ class Executor:
         self.faults = 0
         self._locate = locate
         self._is_sole = is_sole
-        self._exchanges: Exchanges | None = None
+        self._exchanges = Exchanges()
         self._under_way = 0
         self._tokens = 0
 
@@ -76,13 +76,11 @@ class Executor:
     @property
     def replaced(self) -> int:
         """Sockets that were closed since no answer came."""
-        return 0 if self._exchanges is None else self._exchanges.replaced
+        return self._exchanges.replaced
 
     def close(self) -> None:
         """Closes the links; on the loop."""
-        if self._exchanges is not None:
-            self._exchanges.close()
-            self._exchanges = None
+        self._exchanges.close()
 
     async def execute(self, command: CommandRecord, report: Report) -> None:
         """Executes it, and reports a result of each worker as soon as there is one."""
@@ -163,8 +161,6 @@ class Executor:
         )
 
     async def _asked(self, run: "_Run", worker: CommandWorker, endpoint: str) -> Reply:
-        if self._exchanges is None:
-            self._exchanges = Exchanges()
         action = run.command.action
         try:
             request = request_of(run.command, worker)
