@@ -93,6 +93,7 @@ class ReplicaCommands:
         self._producer: EntryProducer | None = None
         self._opening = asyncio.Lock()
         self._own: dict[str, float] = {}  # by command, when it was issued here; of the loop's clock
+        self._echoes: set[str] = set()  # folded when they were written, and not read yet
         self._closing: dict[str, asyncio.Task[None]] = {}
         self._problem = ""
         reader.close_with(self._close)
@@ -150,10 +151,13 @@ class ReplicaCommands:
             self.dropped += 1
             return
         self._problem = ""
+        if isinstance(record, CommandRecord) and record.command_id in self._echoes:
+            self._echoes.remove(record.command_id)
+            return
         self.issued.take(record)
         if isinstance(record, CommandRecord):
             self._end_in_time(record)
-        elif self.book.is_closed(record.command_id):
+        if self.book.is_closed(record.command_id):
             self._own.pop(record.command_id, None)
             closing = self._closing.pop(record.command_id, None)
             if closing is not None:
@@ -236,6 +240,7 @@ class ReplicaCommands:
                     await self._make_topics()
                 self._own[command.command_id] = began
                 await self._write(self._commands.name, command.instance_id, command)
+                self._fold_own(command)
         except AWAY as error:
             self._own.pop(command.command_id, None)
             self.issued.withdraw(command.command_id)
@@ -248,6 +253,13 @@ class ReplicaCommands:
             self._own.pop(command.command_id, None)
             self.issued.withdraw(command.command_id)
             raise
+
+    def _fold_own(self, command: CommandRecord) -> None:
+        """The topic has it: whoever asks for it now is to find it, read or not."""
+        if self.book.find(command.command_id) is None:
+            self._echoes.add(command.command_id)
+            self.issued.take(command)
+            self._end_in_time(command)
 
     async def _make_topics(self) -> None:
         silent = Outage(self._settings.bootstrap, conditions=Conditions(time.time))
@@ -265,9 +277,11 @@ class ReplicaCommands:
 
     async def _find(self, command_id: str) -> CommandView | None:
         found = self.book.find(command_id)
-        if found is None:
-            await self._caught_up(COMMANDS_CATCH_UP_S)
+        if found is None and await self._caught_up(COMMANDS_CATCH_UP_S):
             found = self.book.find(command_id)
+            if found is None:  # another replica may have issued it a moment ago
+                await asyncio.sleep(COMMANDS_POLL_MS / 1000)
+                found = self.book.find(command_id)
         return found
 
     # Called by other threads
