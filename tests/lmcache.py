@@ -39,9 +39,14 @@ class ScriptedWorker:
         self.instance_id, self.worker_id, self.peer = instance_id, worker_id, peer
         self.command_port = command_port
         self.numbers: dict[str, int] = {}
+        self._ports = ports
+        self.reconnect()
+
+    def reconnect(self) -> None:
+        """Connects as a process that has just begun."""
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._push = self._connect(zmq.PUSH, ports[0])
-        self._requests = self._connect(zmq.DEALER, ports[1])
+        self._push = self._connect(zmq.PUSH, self._ports[0])
+        self._requests = self._connect(zmq.DEALER, self._ports[1])
         self._beats: zmq.Socket[bytes] | None = None
 
     def __enter__(self) -> Self:

@@ -105,7 +105,7 @@ def test_a_command_that_is_read_twice_is_one() -> None:
 
 def test_the_end_is_the_same_whenever_the_command_itself_is_read() -> None:
     """Its topic and that of results have no common order."""
-    others = [result(0), closed(), result(1)]
+    others: list[AnyCommandRecord] = [result(0), closed(), result(1)]
     views = []
     for place in range(4):
         records = [*others[:place], command(), *others[place:]]
@@ -115,7 +115,8 @@ def test_the_end_is_the_same_whenever_the_command_itself_is_read() -> None:
 
 
 def test_every_order_of_results_ends_it_once() -> None:
-    for order in itertools.permutations([result(0), result(1), result(2), closed()]):
+    records: list[AnyCommandRecord] = [result(0), result(1), result(2), closed()]
+    for order in itertools.permutations(records):
         book = CommandBook()
         ends = [book.take(command(workers=3)), *map(book.take, order)]
         assert sum(one is not None for one in ends) == 1
