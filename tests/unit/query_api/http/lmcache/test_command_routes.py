@@ -4,6 +4,8 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from query_api.http.app import create_app
 from query_api.http.lmcache import command_requests
@@ -308,6 +310,56 @@ def test_what_is_no_json_is_refused(client: AsgiClient, commands: FakeCommands, 
     reply = client.post("/pin", text.encode(), **{"content-type": "application/json"})
     assert (reply.status, reply.document()["reason"]) == (400, "invalid_json")
     assert not commands.issued
+
+
+_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.sampled_from(["a", "b", "clear", "move", CPU, "cachegen", "", "x" * 2000])
+    | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner),
+    max_leaves=8,
+)
+_fields = st.sampled_from(
+    [
+        "action",
+        "instance_id",
+        "location",
+        "tokens",
+        "method",
+        "old_position",
+        "new_position",
+        "should_copy",
+        "workers",
+        "prefix_hash",
+        "event_id",
+        "ip",
+        "worker_ids",
+    ]
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    path=st.sampled_from(
+        [*BODIES, "/commands", "/check_finish", "/query_instance", "/query_worker_info"]
+    ),
+    changed=st.dictionaries(_fields, _values, max_size=4),
+    is_msgpack=st.booleans(),
+)
+def test_no_body_whatever_is_our_fault(
+    path: str, changed: dict[str, Any], is_msgpack: bool
+) -> None:
+    table = FakeTable()
+    join(table, "a")
+    join(table, "b")
+    client = AsgiClient(create_app(table, table, commands=FakeCommands()))
+    body = BODIES.get(path, BODIES["/move"]) | changed
+    reply = (client.post_msgpack if is_msgpack else client.post_json)(path, body)
+    assert reply.status in (200, 202, 400, 404, 409, 413, 504)
+    assert ("error" in reply.document()) == (reply.status >= 400)
 
 
 def test_too_many_tokens_are_refused(
