@@ -73,8 +73,9 @@ class Outcome(StrEnum):
     """What became of a command at one worker.
 
     OK: it was executed. REFUSED: it was not, by the worker's own word or because nobody could ask
-    it. UNSUPPORTED: LMCache cannot do that. TIMEOUT: no answer came; whether it was executed, or
-    will be once the worker goes on, is not known.
+    it; or its answer cannot be used, and `code` is -1002 or -1003. UNSUPPORTED: LMCache cannot do
+    that. TIMEOUT: no answer came; whether it was executed, or will be once the worker goes on, is
+    not known.
     """
 
     OK = "ok"

@@ -355,6 +355,7 @@ LMCACHE_STOP_S: Final = 2.0  # for the sockets' thread to end, or to answer
 LMCACHE_COMMANDS_MAX: Final = 512  # that a bridge has under way: reason="too_many_commands"
 LMCACHE_COMMAND_TOKENS_MAX: Final = 8_388_608  # of all of them: the same reason
 LMCACHE_WORKER_WAITING_MAX: Final = 64  # for one worker's turn: reason="worker_busy"
+LMCACHE_LINKS_USED_MAX: Final = 1024  # workers that are being asked: reason="too_many_asked"
 LMCACHE_LINKS_KEPT_MAX: Final = 128  # to workers, between commands; the oldest is closed
 LMCACHE_REPLY_BYTES_MAX: Final = 64 * KIB  # of a worker's answer; libzmq drops the link
 LMCACHE_COMMAND_LATE_S: Final = COMMAND_ANSWER_S  # since it was issued: reason="late"

@@ -37,13 +37,13 @@ class CommandSocket:
         port: where.
     """
 
-    def __init__(self, port: int = 0) -> None:
+    def __init__(self, port: int = 0, host: str = "127.0.0.1") -> None:
         self.answer: Callable[[dict[str, Any]], dict[str, Any] | bytes | None] = plain_answer
         self.requests: list[dict[str, Any]] = []
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)  # as a REP, but it may be silent
         self._socket.linger = 0
-        self._socket.bind(f"tcp://127.0.0.1:{port or '*'}")
+        self._socket.bind(f"tcp://{host}:{port or '*'}")
         endpoint = self._socket.getsockopt(zmq.LAST_ENDPOINT)
         assert isinstance(endpoint, bytes)
         self.port = int(endpoint.rstrip(b"\0").rpartition(b":")[2])

@@ -19,6 +19,7 @@ from schemas.limits import (
     LINK_HEARTBEAT_WAIT_MS,
     LMCACHE_HANDSHAKE_MS,
     LMCACHE_LINKS_KEPT_MAX,
+    LMCACHE_LINKS_USED_MAX,
     LMCACHE_REPLY_BYTES_MAX,
     LMCACHE_WORKER_WAITING_MAX,
 )
@@ -59,6 +60,7 @@ class Exchanges:
 
     def __init__(self) -> None:
         self.replaced = 0
+        self._in_use = 0
         self._context: zmq.asyncio.Context | None = None
         self._links: OrderedDict[str, zmq.asyncio.Socket] = OrderedDict()
         self._turns: dict[str, _Turn] = {}
@@ -98,14 +100,17 @@ class Exchanges:
     async def _exchange(self, endpoint: str, request: bytes) -> bytes:
         link = self._links.pop(endpoint, None) or self._connect(endpoint)
         is_answered = False
+        self._in_use += 1
         try:
             await link.send(request)
             frames = await link.recv_multipart()
             is_answered = True
             return bytes(frames[0]) if len(frames) == 1 else b""
         except zmq.ZMQError as error:
-            raise NotAskedError("link", f"The worker cannot be asked: {error}") from error
+            text = f"The link to the worker has failed, it may be executed yet: {error}"
+            raise NoAnswerError(text, is_sent=True) from error
         finally:
+            self._in_use -= 1
             if is_answered:
                 self._keep(endpoint, link)
             else:
@@ -117,8 +122,12 @@ class Exchanges:
             check_endpoint(endpoint)
         except EndpointError as error:
             raise NotAskedError("address", str(error)) from error
+        if self._in_use >= LMCACHE_LINKS_USED_MAX:
+            text = f"{LMCACHE_LINKS_USED_MAX} workers are being asked already"
+            raise NotAskedError("too_many_asked", text)
         if self._context is None:
             self._context = zmq.asyncio.Context()
+            self._context.set(zmq.MAX_SOCKETS, LMCACHE_LINKS_USED_MAX + LMCACHE_LINKS_KEPT_MAX + 1)
         link = self._context.socket(zmq.REQ)
         link.setsockopt(zmq.LINGER, 0)
         link.setsockopt(zmq.REQ_RELAXED, 1)

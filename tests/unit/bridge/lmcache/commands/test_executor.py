@@ -311,6 +311,32 @@ def test_an_answer_of_several_frames_is_none() -> None:
     assert [one.outcome for one in bench.results] == [Outcome.REFUSED, Outcome.OK]
 
 
+def test_too_many_workers_at_once_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange_module, "LMCACHE_LINKS_USED_MAX", 2)
+    hasten(monkeypatch)
+    with CommandSocket() as one, CommandSocket() as other, CommandSocket() as third:
+        for worker in (one, other, third):
+            worker.answer = lambda request: None
+        bench = Bench(one.port, other.port, third.port)
+        bench.play(command(0, 1, 2))
+    assert sorted(bench.outcomes.values()) == [Outcome.REFUSED, Outcome.TIMEOUT, Outcome.TIMEOUT]
+    assert bench.executor.refused == {"too_many_asked": 1}
+
+
+def test_as_many_workers_as_an_instance_may_have_are_asked_at_once() -> None:
+    """Each has a socket of its own, and libzmq has room for them."""
+    count = 300
+    with CommandSocket(host="0.0.0.0") as worker:  # one process, by as many addresses
+        bench = Bench()
+        bench.found = {
+            rank: Reachable(f"tcp://127.{1 + rank // 250}.0.{1 + rank % 250}:{worker.port}", True)
+            for rank in range(count)
+        }
+        bench.play(command(*range(count)))
+        assert len(worker.requests) == count
+    assert set(bench.outcomes.values()) == {Outcome.OK}
+
+
 def test_links_that_are_not_used_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange_module, "LMCACHE_LINKS_KEPT_MAX", 1)
     with CommandSocket() as one, CommandSocket() as other:
