@@ -20,7 +20,9 @@ __all__ = ["name", "served"]
 pytestmark = pytest.mark.timeout(180)
 
 END_S = 6.0
-"""Within this time every command has ended."""
+"""Within this time every command has ended, by the clock of whoever has ended it: what its client
+waits more is the machine's, which the tests share.
+"""
 
 
 class Commanded:
@@ -62,10 +64,8 @@ def workers_of(served: Served, instance_id: str, count: int = 1) -> Iterator[lis
 
 
 def post(served: Served, path: str, body: object) -> tuple[int, dict[str, Any], str]:
-    """Status, document, and where the command is said to be; in time."""
-    began = time.monotonic()
+    """Status, document, and where the command is said to be."""
     status, document, headers = served.deployment.api.exchange(path, body)
-    assert time.monotonic() - began < END_S
     return status, document, headers.get("location", "")
 
 
@@ -73,6 +73,7 @@ def state_of(served: Served, command_id: str) -> dict[str, Any]:
     status, found = served.deployment.api.get(f"/commands/{command_id}")
     assert status == 200, found
     document: dict[str, Any] = found
+    assert found["state"] == "pending" or found["closed_at"] - found["issued_at"] < END_S
     return document
 
 
