@@ -10,6 +10,8 @@
     entry_producer    registry entries              not idempotent: such a producer never gives an
                                                     entry up, and what was refused would take
                                                     effect later
+    command_producer  commands, their results       as entry_producer, and gives up sooner: so late
+                                                    nobody executes one
     reader            any topic, from an offset     committed or not: only a table has transactions
     log_reader        stretches of the events       a fetch at the end waits next to no time, for
                                                     it holds up the fetch of the next stretch
@@ -59,6 +61,7 @@ from schemas.limits import (
     BRIDGE_POLL_INTERVAL_MS,
     BRIDGE_REBALANCE_MIN_MS,
     BRIDGE_REQUEST_MIN_MS,
+    COMMAND_ENTRY_MS,
     HEARTBEAT_MIN_MS,
     HEARTBEATS_PER_SESSION,
     KAFKA_ATTEMPT_MS,
@@ -173,6 +176,11 @@ class Clients:
     def entry_producer(self) -> EntryProducer:
         """Writes single messages; gives one up after `REGISTRY_ENTRY_MS`."""
         changed = {"request_timeout_ms": REGISTRY_ENTRY_MS}
+        return cast(EntryProducer, AIOKafkaProducer(**self._options, **{**_PRODUCER, **changed}))
+
+    def command_producer(self) -> EntryProducer:
+        """As `entry_producer`; gives one up after `COMMAND_ENTRY_MS`."""
+        changed = {"request_timeout_ms": COMMAND_ENTRY_MS}
         return cast(EntryProducer, AIOKafkaProducer(**self._options, **{**_PRODUCER, **changed}))
 
     # Consumers

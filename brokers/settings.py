@@ -13,6 +13,7 @@ from schemas.topics import (
     Topics,
     TopicSpec,
     answers_topic,
+    commands_topics,
     routing_topics,
     topics_of,
 )
@@ -134,6 +135,13 @@ class KafkaSettings(msgspec.Struct, frozen=True, kw_only=True):
     def routing(self) -> RoutingTopics:
         """The topics of routing; see there who makes them."""
         return routing_topics(self.topic_prefix)
+
+    @property
+    def commands(self) -> tuple[TopicSpec, TopicSpec]:
+        """The topics of commands and of their results, which are there only where a bridge serves
+        LMCache's workers.
+        """
+        return commands_topics(self.topic_prefix)
 
 
 def _is_topic_name(text: str) -> bool:

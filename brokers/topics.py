@@ -163,7 +163,8 @@ async def _describe(admin: AIOKafkaAdminClient) -> dict[str, _Partitions]:
 def _check_partitions(spec: TopicSpec, got: _Partitions) -> None:
     if got.total == spec.partitions:
         return
-    if spec.name.endswith((".answers", ".routing", ".routing-state")):
+    own = (".answers", ".routing", ".routing-state", ".commands", ".results")
+    if spec.name.endswith(own):
         raise ConfigurationError(
             f"Expected `{spec.partitions}` partitions, got `{got.total}` in topic: {spec.name}."
             " Delete the topic to have it created again, or choose another --topic-prefix"

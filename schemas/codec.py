@@ -4,7 +4,7 @@ What is decoded here was written by any version of Reprise, by something else, o
 So a decoder raises one of a closed set and nothing else, whatever the bytes are:
 
     a record of the log, and its events                        RecordError
-    a record of the log of answers                             RecordError
+    a record of the log of answers, or of that of commands     RecordError
     an entry of `registry` or `cursors`, a lane of a spool     EntryError
     a row of a table: its key's name, its body                 RowCorruptError
 
@@ -16,11 +16,12 @@ Pure. Errors leave out where the bytes stand: the reader knows, logs and counts 
 
 from collections.abc import Callable
 from struct import error as struct_error
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from schemas.answer_records import ANSWERS_VERSION, AnswersRecord, GivenAnswer
+from schemas.command_records import COMMANDS_VERSION, AnyCommandRecord, CommandRecord
 from schemas.errors import (
     EntryError,
     EventsFormatError,
@@ -68,6 +69,9 @@ _version = msgspec.msgpack.Decoder(_Version)
 _answers_record = msgspec.msgpack.Decoder(AnswersRecord)
 _answers: msgspec.msgpack.Decoder[list[GivenAnswer]] = msgspec.msgpack.Decoder(list[GivenAnswer])
 _routing: msgspec.msgpack.Decoder[RoutingRecord] = msgspec.msgpack.Decoder(RoutingRecord)
+_command_record: msgspec.msgpack.Decoder[AnyCommandRecord] = msgspec.msgpack.Decoder(
+    AnyCommandRecord
+)
 _publisher = msgspec.msgpack.Decoder(PublisherKey)
 _context = msgspec.msgpack.Decoder(ModelContext)
 _segment = msgspec.msgpack.Decoder(SegmentKey)
@@ -121,16 +125,11 @@ def decode_answers(encoded: bytes) -> tuple[AnswersRecord, list[GivenAnswer]]:
         RecordVersionError: written by a newer Reprise.
         RecordFormatError: not such a record.
     """
-    try:
-        record = _answers_record.decode(encoded)
-        if record.version <= ANSWERS_VERSION:
-            return record, _answers.decode(record.answers)
-    except UNUSABLE as error:
-        version = _version_of(encoded)
-        if version is None or version <= ANSWERS_VERSION:
-            raise RecordFormatError(detail=detail_of(error)) from error
-        raise RecordVersionError(version=version, supported=ANSWERS_VERSION) from error
-    raise RecordVersionError(version=record.version, supported=ANSWERS_VERSION)
+    record = _versioned(_answers_record.decode, encoded, ANSWERS_VERSION)
+    answers = _decode(
+        _answers.decode, record.answers, lambda detail: RecordFormatError(detail=detail)
+    )
+    return record, answers
 
 
 def decode_routing(encoded: bytes) -> RoutingRecord:
@@ -140,15 +139,43 @@ def decode_routing(encoded: bytes) -> RoutingRecord:
         RecordVersionError: written by a newer Reprise.
         RecordFormatError: not such a record.
     """
+    return _versioned(_routing.decode, encoded, ROUTING_VERSION)
+
+
+def decode_command(encoded: bytes) -> AnyCommandRecord:
+    """A record of the log of commands. Cost O(bytes).
+
+    Raises:
+        RecordVersionError: written by a newer Reprise.
+        RecordFormatError: not such a record.
+    """
+    record = _versioned(_command_record.decode, encoded, COMMANDS_VERSION)
+    if isinstance(record, CommandRecord):
+        ranks = {one.worker_id for one in record.workers}
+        if len(ranks) < len(record.workers) or len(record.tokens or b"") % 4:
+            raise RecordFormatError(detail="a worker twice, or a part of a token")
+    return record
+
+
+class _Versioned(Protocol):
+    @property
+    def version(self) -> int: ...
+
+
+VersionedT = TypeVar("VersionedT", bound=_Versioned)
+
+
+def _versioned(decode: Callable[[bytes], VersionedT], encoded: bytes, supported: int) -> VersionedT:
+    """A record of a log of its own: one that is no record, or of a newer version, raises."""
     try:
-        record = _routing.decode(encoded)
+        record = decode(encoded)
     except UNUSABLE as error:
         version = _version_of(encoded)
-        if version is None or version <= ROUTING_VERSION:
+        if version is None or version <= supported:
             raise RecordFormatError(detail=detail_of(error)) from error
-        raise RecordVersionError(version=version, supported=ROUTING_VERSION) from error
-    if record.version > ROUTING_VERSION:
-        raise RecordVersionError(version=record.version, supported=ROUTING_VERSION)
+        raise RecordVersionError(version=version, supported=supported) from error
+    if record.version > supported:
+        raise RecordVersionError(version=record.version, supported=supported)
     return record
 
 

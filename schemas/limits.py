@@ -53,6 +53,14 @@ TOMBSTONE_RETENTION_MS: Final = 24 * 3600 * 1000
 COMPACTED_SEGMENT_MS: Final = 10 * 60 * 1000  # only closed segments are compacted
 COMPACTED_SEGMENT_BYTES: Final = 8 * MIB  # what is being written is never compacted
 
+# Commands to LMCache's workers: what one may be, how long it takes, and how long it is kept.
+COMMAND_TOKENS_MAX: Final = 262_144  # of one command, 1 MiB of its record: status="413"
+COMMAND_WORKERS_MAX: Final = 1024  # of one command: all of an instance
+COMMAND_ANSWER_S: Final = 5.0  # for a worker's answer, its turn behind others included: `timeout`
+COMMAND_CLOSE_S: Final = 5.4  # from the command to its end, whoever has not answered by then
+COMMAND_OTHERS_S: Final = 1.0  # more, before a replica ends the command of another one
+COMMANDS_RETENTION_MS: Final = 30 * 24 * 3600 * 1000
+
 # Memory segments of engines: kvcached's. What is above a bound is no segment: reason="bad_numbers"
 # of reprise_memory_files_skipped.
 MEMORY_BYTES_MAX: Final = 2**60  # of memory; no machine has so much
@@ -89,6 +97,7 @@ REPLICA_REQUEST_MS: Final = 10_000  # shorter: by then the answers say that they
 READ_POLL_MS: Final = 1_000
 CLIENT_LEAVE_S: Final = 0.9  # for a client that is cut short to end its start, or its connections
 READ_STALLED_POLLS_MAX: Final = 60  # in a row without a message, though there are more
+COMMAND_ENTRY_MS: Final = 3_000  # a command or its result is given up: so late nobody executes it
 READ_FETCH_WAIT_MS: Final = 100  # at the end of a partition a fetch waits in vain for this long
 LOG_FETCH_WAIT_MS: Final = 5  # the same, where another stretch is asked for next
 FETCH_GATHER_S: Final = 0.005  # from an answer with some records to the next fetch: latency
@@ -378,6 +387,15 @@ LMCACHE_BATCH_KEYS: Final = 4096  # of one batch in the log: 32 KiB of a record
 LMCACHE_WAITING_BYTES_MAX: Final = 64 * MIB  # of records on their way to the log's loop
 LMCACHE_NOTE_S: Final = 1.0  # between two notes of who is there, for the next run
 LMCACHE_STOP_S: Final = 2.0  # for the sockets' thread to end, or to answer
+# Commands: what is above a bound is `refused`; reprise_lmcache_commands_refused_total by reason.
+LMCACHE_COMMANDS_MAX: Final = 512  # that a bridge has under way: reason="too_many_commands"
+LMCACHE_COMMAND_TOKENS_MAX: Final = 8_388_608  # of all of them: the same reason
+LMCACHE_WORKER_WAITING_MAX: Final = 64  # for one worker's turn: reason="worker_busy"
+LMCACHE_LINKS_USED_MAX: Final = 1024  # workers that are being asked: reason="too_many_asked"
+LMCACHE_LINKS_KEPT_MAX: Final = 128  # to workers, between commands; the oldest is closed
+LMCACHE_REPLY_BYTES_MAX: Final = 64 * KIB  # of a worker's answer; libzmq drops the link
+LMCACHE_COMMAND_LATE_S: Final = COMMAND_ANSWER_S  # since it was issued: reason="late"
+LMCACHE_COMMANDS_POLL_MS: Final = 500  # of the topic of commands without one
 LMCACHE_TOPIC_BATCHES_MAX: Final = 4096  # of one value of LMCache's topic: reason="malformed"
 LMCACHE_TOPIC_HASH_CHARS: Final = 256  # of a chunk's hash in it: reason="malformed_batch"
 LMCACHE_TOPIC_PLACES_MAX: Final = 16  # backends and groups of one chunk that are told apart
@@ -574,7 +592,20 @@ SESSIONS_MAX: Final = 65_536  # 300 bytes each; the least recent goes: reason="s
 ADVICE_PREFIXES_MAX: Final = 256  # hot ones of one scope that are looked at, the hottest first
 AFFINITY_S: Final = 300.0  # without a request, after which a session is forgotten
 
+# commands: their history. What is older is forgotten: reprise_commands_forgotten_total.
+COMMANDS_KEPT_MAX: Final = 10_000  # some 1 KiB each
+COMMANDS_EARLY_MAX: Final = 4096  # results whose command was not read yet: the oldest are dropped
+
 # ====================================================================================== query_api
+
+# commands: status="503", reason="too_many_commands".
+COMMANDS_WAITING_MAX: Final = 256  # issued here, and not ended yet
+COMMANDS_WAITING_TOKENS_MAX: Final = 8_388_608  # of all of them
+COMMAND_REQUEST_S: Final = 5.9  # that a request waits for its command's end: status="504"
+COMMAND_WRITE_S: Final = 4.0  # that it waits for the log to have it: status="503"
+COMMANDS_FOLLOWED_S: Final = 24 * 3600.0  # how far back a replica that starts reads them
+COMMANDS_POLL_MS: Final = 250  # of their topics without a record
+COMMANDS_CATCH_UP_S: Final = 2.0  # that a look at a command waits for them to be read
 
 # http: `POST` bodies. 1M tokens are about 7 MB of JSON.
 BODY_BYTES_MAX: Final = 32 * MIB  # reprise_http_requests_total{status="413"}
@@ -728,6 +759,9 @@ FOLD_TURN_BYTES_MAX: Final = 128 * KIB  # of one, however fast they were: the ne
 FOLD_FLUSH_CONTEXTS_MAX: Final = 512  # with changes: a flush is due then; some 8 ms
 EMBEDDED_COMMAND_S: Final = 10.0  # a registration waits this long for the log: status="503"
 LOG_RETENTION_CHECK_S: Final = 10.0  # how often old segments are dropped
+COMMANDS_LOG_BYTES: Final = 64 * MIB  # of commands and results on the disk; the oldest go first
+COMMANDS_SEGMENT_BYTES: Final = 1 * MIB  # of that log: so much goes at once
+COMMANDS_SYNC_S: Final = 0.5  # what a power cut may cost of it
 
 # roles: the HTTP server, and the start of a replica.
 HTTP_BACKLOG: Final = 2048  # connections that are not accepted yet; the system refuses more
@@ -787,6 +821,17 @@ assert max(CHECK_LATE_S, RECEIVED_LATE_S) + HEARTBEAT_S < STALE_S, (
 )
 assert SPOOL_REOPEN_RATIO < 1.0, "a full spool must be drained before it is filled again"
 assert PUBLISHERS_MAX <= REGISTRY_ENTRIES_MAX <= CURSOR_NOTES_MAX, "all publishers are remembered"
+
+# commands
+assert COMMAND_ANSWER_S < COMMAND_CLOSE_S < COMMAND_REQUEST_S < 6.0, "a command ends within 6 s"
+assert 4 * COMMAND_TOKENS_MAX + MIB < KAFKA_MESSAGE_MAX_BYTES, "a command must fit a message"
+assert COMMANDS_KEPT_MAX > COMMANDS_WAITING_MAX, "what is under way is not forgotten"
+
+# commands
+assert COMMAND_ANSWER_S < COMMAND_CLOSE_S < COMMAND_REQUEST_S < 6.0, "a command ends within 6 s"
+assert 4 * COMMAND_TOKENS_MAX + MIB < KAFKA_MESSAGE_MAX_BYTES, "a command must fit a message"
+assert COMMANDS_KEPT_MAX > COMMANDS_WAITING_MAX, "what is under way is not forgotten"
+assert COMMANDS_LOG_BYTES > COMMANDS_SEGMENT_BYTES, "some of the log of commands is kept"
 
 # memory
 assert MEMORY_PERIOD_MIN_S <= MEMORY_PERIOD_S <= MEMORY_PERIOD_MAX_S, "the default must be allowed"

@@ -10,12 +10,16 @@
     PREFIX.routing-state  chunk (as text)       a checkpoint of its fold                 compact
                                                 (`streams.routing.chunks`)
     PREFIX.answers        run (as text)         answers (`schemas.answer_records`)       delete
+    PREFIX.commands       instance (as text)    command (`schemas.command_records`)      delete
+    PREFIX.results        instance (as text)    result, closed (likewise)                delete
 
-The last one is there only where a replica has `--audit`. `events` and `table` have the same number
-of partitions, and partition p of `table` is the table of partition p of `events`. `registry` and
-`cursors` have the same number, too: the bridge that is given a partition of one owns that partition
-of the other. `routing` has one, since what all replicas decide needs one order. Keys are msgpack
-arrays of the identity's fields, where they are not text.
+`answers` is there only where a replica has `--audit`; `commands` and `results` only where a bridge
+serves LMCache's workers. All that is said of one command is in one partition of `results`: its
+order is what ends a command once. `events` and `table` have the same number of partitions, and
+partition p of `table` is the table of partition p of `events`. `registry` and `cursors` have the
+same number, too: the bridge that is given a partition of one owns that partition of the other.
+`routing` has one, since what all replicas decide needs one order. Keys are msgpack arrays of the
+identity's fields, where they are not text.
 """
 
 from enum import StrEnum
@@ -27,6 +31,7 @@ from schemas.identities import PublisherKey, StreamKey
 from schemas.limits import (
     ANSWERS_PARTITION_BYTES,
     ANSWERS_RETENTION_MS,
+    COMMANDS_RETENTION_MS,
     COMPACTED_SEGMENT_BYTES,
     COMPACTED_SEGMENT_MS,
     EVENTS_RETENTION_MS,
@@ -42,6 +47,7 @@ from schemas.registration import Registration
 EVENTS_PARTITIONS: Final = 8
 REGISTRY_PARTITIONS: Final = 16
 ANSWERS_PARTITIONS: Final = 4
+COMMANDS_PARTITIONS: Final = 4
 
 # A tombstone may go only after every reader that was reading when it came has seen it.
 # Only closed segments are compacted: so they are closed early, by size and by time, and cleaned
@@ -169,6 +175,27 @@ def routing_topics(prefix: str) -> RoutingTopics:
     return RoutingTopics(
         TopicSpec(f"{prefix}.routing", 1, Cleanup.DELETE, retained | largest),
         TopicSpec(f"{prefix}.routing-state", 1, Cleanup.COMPACT, _COMPACTED | largest),
+    )
+
+
+def encode_instance(instance_id: str) -> bytes:
+    """The key of the commands to an instance's workers in `commands`, and of what became of them in
+    `results`.
+    """
+    return instance_id.encode()
+
+
+def commands_topics(prefix: str) -> tuple[TopicSpec, TopicSpec]:
+    """The topics of commands and of their results. Readers take them with any number of
+    partitions.
+    """
+    configs = {
+        "retention.ms": str(COMMANDS_RETENTION_MS),
+        "max.message.bytes": str(KAFKA_MESSAGE_MAX_BYTES),
+    }
+    return (
+        TopicSpec(f"{prefix}.commands", COMMANDS_PARTITIONS, Cleanup.DELETE, configs),
+        TopicSpec(f"{prefix}.results", COMMANDS_PARTITIONS, Cleanup.DELETE, configs),
     )
 
 

@@ -31,13 +31,22 @@ class ScriptedWorker:
         worker_id: int = 0,
         *,
         peer: str | None = None,
+        command_port: int = 9000,
     ) -> None:
-        """`ports`: PULL, reply, heartbeat; nothing is sent yet."""
+        """`ports`: PULL, reply, heartbeat; nothing is sent yet. It says to take commands at
+        `command_port`, where others may listen.
+        """
         self.instance_id, self.worker_id, self.peer = instance_id, worker_id, peer
+        self.command_port = command_port
         self.numbers: dict[str, int] = {}
+        self._ports = ports
+        self.reconnect()
+
+    def reconnect(self) -> None:
+        """Connects as a process that has just begun."""
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._push = self._connect(zmq.PUSH, ports[0])
-        self._requests = self._connect(zmq.DEALER, ports[1])
+        self._push = self._connect(zmq.PUSH, self._ports[0])
+        self._requests = self._connect(zmq.DEALER, self._ports[1])
         self._beats: zmq.Socket[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -77,7 +86,9 @@ class ScriptedWorker:
 
     def register(self) -> dict[str, Any]:
         """Registers; heartbeats go where the answer says."""
-        answer = self.ask("Register", ip="127.0.0.1", port=9000, peer_init_url=self.peer)
+        answer = self.ask(
+            "Register", ip="127.0.0.1", port=self.command_port, peer_init_url=self.peer
+        )
         host, _, port = answer["extra_config"]["heartbeat_url"].rpartition(":")
         self._beats = self._connect(zmq.DEALER, int(port), host)
         return answer
@@ -85,7 +96,9 @@ class ScriptedWorker:
     def heartbeat(self) -> list[dict[str, Any]]:
         """Sends one; returns the commands of the answer."""
         assert self._beats is not None, "a worker registers first"
-        message = self._message("Heartbeat", ip="127.0.0.1", port=9000, peer_init_url=self.peer)
+        message = self._message(
+            "Heartbeat", ip="127.0.0.1", port=self.command_port, peer_init_url=self.peer
+        )
         answer = self._exchange(self._beats, message)
         assert answer["type"] == "HeartbeatRetMsg"
         commands: list[dict[str, Any]] = answer["commands"]
@@ -137,7 +150,7 @@ class ScriptedWorker:
         self.push(self.operations(EVICT, keys, location))
 
     def deregister(self) -> None:
-        self.push(self._message("DeRegister", ip="127.0.0.1", port=9000))
+        self.push(self._message("DeRegister", ip="127.0.0.1", port=self.command_port))
 
     # Full syncs
 

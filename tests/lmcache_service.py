@@ -17,6 +17,7 @@ class LmcacheService:
 
     def __init__(self, directory: Path, kafka: KafkaSettings | None, *options: str) -> None:
         self.deployment: Deployment
+        self.kafka = kafka
         self.bridge: Role | None = None
         if kafka is None:
             self.deployment = Embedded(directory, *options)

@@ -4,6 +4,7 @@
     worker/        one worker: operations in order, what is missing, full syncs, records
     controller/    all workers: what is answered to each message
     sockets/       the thread that serves the sockets
+    commands/      what workers are told to do, over sockets of their own
     service.py     all of these over one log
     topic/         LMCache's own Kafka topic, read into one log
     parts.py       service and topic, whichever is wanted

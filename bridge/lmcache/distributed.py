@@ -16,15 +16,18 @@ from bridge.delivery.producer import ReplaceableProducer
 from bridge.delivery.spool import Spool
 from bridge.delivery.writer import Writer
 from bridge.heartbeats import Heartbeats
+from bridge.lmcache.commands.executor import Executor
+from bridge.lmcache.commands.topic import CommandTopic
 from bridge.lmcache.confirmed import Confirmed
 from bridge.lmcache.parts import LmcacheParts
 from bridge.lmcache.settings import LmcacheSettings
 from bridge.supervision import cancel, keep
 from brokers.clients import Clients
+from brokers.options import ClientOptions
+from brokers.settings import KafkaSettings
 from schemas.identities import PublisherKey
 from schemas.limits import BRIDGE_FLUSH_S, HEARTBEAT_S, HOUSEKEEPING_S
 from schemas.records import Record
-from schemas.topics import Topics
 
 _logger = logging.getLogger(__name__)
 
@@ -34,9 +37,12 @@ class LmcacheBridge:
 
     Args:
         settings: of the controller.
-        clients: of the deployment.
-        topics: of the deployment.
+        kafka: the deployment.
+        options: of its clients.
         data: of the bridge.
+
+    Attributes:
+        commands: of clients to the controller's workers; None: it is not served.
 
     Raises:
         ConfigurationError: an address cannot be bound.
@@ -44,8 +50,9 @@ class LmcacheBridge:
     """
 
     def __init__(
-        self, settings: LmcacheSettings, clients: Clients, topics: Topics, data: Path
+        self, settings: LmcacheSettings, kafka: KafkaSettings, options: ClientOptions, data: Path
     ) -> None:
+        clients, topics = Clients(options), kafka.topics
         self.own_faults = 0
         self._spool = Spool(data / "lmcache-spool", bytes_max=0)
         self.writer = Writer(
@@ -70,12 +77,18 @@ class LmcacheBridge:
         except BaseException:
             self._spool.close()
             raise
+        self.commands: CommandTopic | None = None
+        if self.parts.service is not None:
+            executor = Executor(self.parts.service.locate, is_sole=False)
+            self.commands = CommandTopic(kafka, options, executor)
         self.heartbeats = Heartbeats(_Workers(self), self.writer.partition_of)
 
     @property
     def faults(self) -> int:
         """Unexpected errors."""
-        return self.own_faults + self.parts.faults + self._spool.faults
+        commands = self.commands
+        asked = 0 if commands is None else commands.faults + commands.executor.faults
+        return self.own_faults + self.parts.faults + self._spool.faults + asked
 
     def dropped(self) -> Counter[str]:
         """What was dropped, by reason."""
@@ -83,6 +96,8 @@ class LmcacheBridge:
         dropped = Counter[str]() if service is None else service.dropped_by_reason()
         for (_, reason), count in self.writer.dropped.items():
             dropped[reason] += count
+        if self.commands is not None:
+            dropped.update(self.commands.dropped)
         return dropped
 
     def _count_fault(self) -> None:
@@ -114,6 +129,9 @@ class LmcacheBridge:
             asyncio.create_task(keep("heartbeats for LMCache", self._beat, on_fault=count)),
             asyncio.create_task(keep("checks for LMCache", self._check, on_fault=count)),
         ]
+        if self.commands is not None:
+            run = self.commands.run
+            tasks.append(asyncio.create_task(keep("commands to LMCache", run, on_fault=count)))
         try:
             await asyncio.Event().wait()
         finally:

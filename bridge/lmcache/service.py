@@ -21,7 +21,7 @@ from typing import Final, Protocol, TypeVar
 from bridge.lmcache.confirmed import Confirmed
 from bridge.lmcache.controller.controller import Controller
 from bridge.lmcache.controller.counters import LmcacheCounters
-from bridge.lmcache.controller.member import Told, WorkerView
+from bridge.lmcache.controller.member import Reachable, Told, WorkerView
 from bridge.lmcache.settings import Address, Models
 from bridge.lmcache.sockets.server import ControllerSockets
 from bridge.lmcache.state_file import State, StateFile, begin_run
@@ -307,12 +307,20 @@ class LmcacheService:
     # Views
 
     async def workers(self) -> list[WorkerView]:
-        """All of them, as the sockets' thread knows them."""
-        asked: asyncio.Future[list[WorkerView]] = asyncio.get_running_loop().create_future()
+        """All of them, as the sockets' thread knows them. Raises TimeoutError."""
+        return await self._asked(self.controller.workers)
+
+    async def locate(self, instance_id: str) -> dict[int, Reachable]:
+        """Where the workers of an instance take commands, by rank. Raises TimeoutError."""
+        return await self._asked(lambda: self.controller.reachable(instance_id))
+
+    async def _asked(self, question: Callable[[], T]) -> T:
+        """What the sockets' thread says, between two of its turns; any loop may ask."""
         loop = asyncio.get_running_loop()
+        asked: asyncio.Future[T] = loop.create_future()
 
         def answer() -> None:
-            loop.call_soon_threadsafe(_settle, asked, self.controller.workers())
+            loop.call_soon_threadsafe(_settle, asked, question())
 
         self.sockets.order(answer)
         return await asyncio.wait_for(asked, LMCACHE_STOP_S)

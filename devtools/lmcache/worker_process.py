@@ -86,9 +86,14 @@ class _Backend:
 
 
 class _Engine:
-    """What `LMCacheEngine` is for the worker; tells how often and for how long it was frozen."""
+    """What `LMCacheEngine` is for the worker; tells how often and for how long it was frozen. What
+    its controller has it do is a line of JSON in the journal, which survives the process.
+    """
 
-    def __init__(self, backend: _Backend) -> None:
+    def __init__(self, backend: _Backend, journal: str = "") -> None:
+        self._journal = -1
+        if journal:
+            self._journal = os.open(journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         self.storage_manager = types.SimpleNamespace(local_cpu_backend=backend)
         self.frozen = False
         self.freezes = 0
@@ -103,6 +108,36 @@ class _Engine:
         elif self.frozen and not enabled:
             self.frozen_s = now - self._since
         self.frozen = enabled
+
+    def _execute(self, name: str, tokens: int) -> int:
+        if self._journal >= 0:
+            os.write(self._journal, json.dumps([name, tokens]).encode() + b"\n")
+        return tokens
+
+    def lookup(self, tokens: list[int], search_range: list[str], lookup_id: str, pin: bool) -> int:
+        assert pin, search_range
+        return self._execute(lookup_id, len(tokens))
+
+    def clear(self, locations: list[str]) -> int:
+        return self._execute(locations[0], 7)  # no name of the command comes so far
+
+    def compress(self, tokens: list[int], method: str, location: str, event_id: str) -> int:
+        return self._execute(event_id, len(tokens))
+
+    decompress = compress
+
+    def move(
+        self,
+        tokens: list[int],
+        old_position: str,
+        new_position: tuple[str, str],
+        event_id: str,
+        do_copy: bool,
+    ) -> int:
+        return self._execute(event_id, len(tokens))
+
+    def health(self) -> int:
+        return 0
 
 
 class _Process:
@@ -138,7 +173,7 @@ class _Process:
         )
         self._metadata = metadata
         self._backend = _Backend()
-        self._engine = _Engine(self._backend)
+        self._engine = _Engine(self._backend, options.get("journal", ""))
         self._worker = lmcache.LMCacheWorker(self._config, metadata, self._engine)
         self._sender = lmcache.BatchedMessageSender(
             metadata, self._config, str(self._backend), self._worker

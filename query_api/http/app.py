@@ -19,6 +19,7 @@ from query_api.http.errors import (
     RequestError,
 )
 from query_api.http.health import package_version
+from query_api.http.lmcache.command_routes import command_routes
 from query_api.http.lmcache.routes import lmcache_routes
 from query_api.http.lmcache.workers import WorkerSource
 from query_api.http.metrics import HttpMetrics
@@ -36,7 +37,7 @@ from query_api.http.routing.routes import routing_routes
 from query_api.http.routing.views import MODELS as ROUTING_VIEWS
 from query_api.http.routing.views import routing_views
 from query_api.http.wire import Headers, Wire, encode, encode_error, reply_wire
-from query_api.ports import History, PublisherRegistry, View
+from query_api.ports import History, PublisherRegistry, View, WorkerCommands
 from query_api.routing.router import Router
 from schemas.errors import RepriseError
 from streams.kernel.interface import AuditQueue
@@ -57,6 +58,7 @@ def create_app(
     audit: AuditQueue | None = None,
     workers: WorkerSource | None = None,
     router: Router | None = None,
+    commands: WorkerCommands | None = None,
 ) -> ASGIApp:
     """The ASGI application over one table and one set of publishers.
 
@@ -71,6 +73,7 @@ def create_app(
         audit: keeps a share of the answers to queries; the kernels of the view know it, too.
         workers: knows more of LMCache's workers than the view.
         router: decides who gets a request; None: there are no routes for that.
+        commands: has LMCache's workers execute commands; None where nobody does.
 
     It keeps its metrics in `view.metrics`, so a registry serves one app; a second one raises
     ValueError.
@@ -105,6 +108,7 @@ def create_app(
     app.include_router(view_routes(view, app.version, default_wire))
     app.include_router(past_routes(view, history, bodies, default_wire))
     app.include_router(lmcache_routes(view, workers, bodies, default_wire))
+    app.include_router(command_routes(view, commands, bodies, default_wire))
     app.include_router(metrics_route(view))
     # FastAPI's own handler of last resort would answer in text, and re-raise, which logs it twice.
     refusals = _Refusals(default_wire)

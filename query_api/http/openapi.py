@@ -166,9 +166,11 @@ def errors(*statuses: int) -> Fragment:
     texts = {
         400: "The request is wrong: `reason`, `field` and `index` say where.",
         404: "No such service.",
+        409: "Nobody can do it now: `reason` and the text say why.",
         413: "The body or an array in it is too large.",
         500: "The endpoint cannot be connected to, or an unexpected error.",
         503: "Not now: `recovering` or `storage`.",
+        504: "Not all have done it in time; whether they will is not known.",
     }
     content = _content(reference(ErrorEnvelope), ERROR_EXAMPLE, *Wire)
     return {str(status): {"description": texts[status], "content": content} for status in statuses}
@@ -250,6 +252,27 @@ def workers_operation(model: type[msgspec.Struct]) -> Fragment:
         {"name": name, "in": "query", "required": False, "schema": {"type": kind}}
         for name, kind in (("instance_id", "string"), ("worker_id", "integer"))
     ]
+    return operation
+
+
+def worker_command_operation(
+    model: type[msgspec.Struct],
+    example: Fragment,
+    answer_model: type[msgspec.Struct],
+    *statuses: int,
+    status: str = "200",
+) -> Fragment:
+    """Request and answers of a command to LMCache's workers."""
+    content = {wire.value: {"schema": reference(answer_model)} for wire in Wire}
+    answer = {"description": answer_model.__doc__ or "", "content": content}
+    responses = {status: answer, **errors(*statuses)}
+    return {"requestBody": body_of(model, example), "responses": responses}
+
+
+def found_command_operation(model: type[msgspec.Struct]) -> Fragment:
+    """Answers of `/commands/{command_id}`."""
+    operation = view_operation(model, *Wire)
+    operation["responses"] |= errors(404, 409, 503)
     return operation
 
 

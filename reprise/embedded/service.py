@@ -5,12 +5,13 @@
     DATA/history/  rows of the table, past ones too: `streams.history.store`
     DATA/answers/  with `--audit`, answers to be proven: `reprise.embedded.audit`
     DATA/routing/  what was decided and what came of it: `reprise.embedded.routing`
+    DATA/commands/  with `--lmcache`, commands to its workers: `reprise.embedded.commands`
     DATA/loss.json  while it is not known yet what the log has lost, `streams.log.losses`
 
 Threads: `reprise-subscriber` receives from the engines, `write` decodes, packs and appends, `fold`
 folds and flushes, `log-sync` makes appends durable, and the main thread answers HTTP from the
-kernel that `fold` writes. `routing` writes and folds what was decided, and with `--audit`, `audit`
-writes what the answers were.
+kernel that `fold` writes. `routing` writes and folds what was decided; with `--audit`, `audit`
+writes what the answers were; with `--lmcache`, `commands` asks its workers what they are to do.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from operator import methodcaller
-from typing import Final
+from typing import Final, Protocol
 
 from bridge.sockets.reader import open_reader
 from bridge.wire import KINDS
@@ -30,6 +31,8 @@ from query_api.ports import Health, Positions
 from query_api.routing.router import Router
 from query_api.table_view import TableView
 from reprise.embedded.audit import AnswerLog
+from reprise.embedded.commands import DIRECTORY as COMMANDS_DIRECTORY
+from reprise.embedded.commands import EmbeddedCommands
 from reprise.embedded.history import EmbeddedHistory
 from reprise.embedded.routing import DIRECTORY as ROUTING_DIRECTORY
 from reprise.embedded.routing import RoutingLog
@@ -57,6 +60,10 @@ ROLE: Final = "embedded"
 
 _STALE_PARTS: Final = (Part.RECOVERY, Part.LOG, Part.INTERNAL)
 """With these the table is behind its log; with the others, what is folded is all there is."""
+
+
+class _Stoppable(Protocol):
+    def stop(self) -> None: ...
 
 
 class EmbeddedService(TableView):
@@ -134,31 +141,40 @@ class EmbeddedService(TableView):
         )
         self.metrics = process_registry()
         self.write.conditions.on_change = self.changed
+        self.audit: AnswerLog | None = None
+        self.commands: EmbeddedCommands | None = None
+        opened: list[_Stoppable] = [self.write]
         try:
             self.routing = RoutingLog(
                 settings.data / ROUTING_DIRECTORY,
                 age_max_s=settings.log_retention_s,
                 conditions=self.write.conditions,
             )
+            opened.append(self.routing)
+            self._open_beside(opened)
         except StorageError:
-            self.write.stop()
+            for one in opened:
+                one.stop()
             raise
         routing = self.routing
         self.router = Router(self, routing.queue, routing.live, routing.folded, settings.routing)
-        self.audit: AnswerLog | None = None
+
+    def _open_beside(self, opened: "list[_Stoppable]") -> None:
+        """What only some services have: the log of answers, and that of commands."""
+        settings = self._settings
         if self.audit_queue is not None:
-            try:
-                self.audit = AnswerLog(
-                    settings.data / DIRECTORY,
-                    self.audit_queue,
-                    seed=settings.seed,
-                    age_max_s=settings.log_retention_s,
-                    conditions=self.write.conditions,
-                )
-            except StorageError:
-                self.write.stop()
-                self.routing.stop()
-                raise
+            self.audit = AnswerLog(
+                settings.data / DIRECTORY,
+                self.audit_queue,
+                seed=settings.seed,
+                age_max_s=settings.log_retention_s,
+                conditions=self.write.conditions,
+            )
+            opened.append(self.audit)
+        controller = None if self.write.lmcache is None else self.write.lmcache.service
+        if controller is not None:
+            path = settings.data / COMMANDS_DIRECTORY
+            self.commands = EmbeddedCommands(path, controller.locate)
 
     def _make_kernel(self) -> Kernel:
         return open_kernel(self._settings.seed, name=self._settings.kernel)
@@ -176,10 +192,14 @@ class EmbeddedService(TableView):
         if self.audit is not None:
             self.audit.start()
         self.routing.start()
+        if self.commands is not None:
+            self.commands.start()
         self.write.start()
 
     def stop(self) -> None:
         """Stops receiving, then writes what has been received, and closes the data directory."""
+        if self.commands is not None:
+            self.commands.stop()
         self.write.stop()
         self.routing.stop()
         if self.audit is not None:

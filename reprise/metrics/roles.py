@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry
 
 from reprise.metrics.audit import AUDIT, KeptAnswers
+from reprise.metrics.commands import EXECUTED, ISSUED, HasCommands
 from reprise.metrics.delivery import DELIVERY, MEMBERSHIP, REACHABLE
 from reprise.metrics.family import RoleCollector
 from reprise.metrics.http import HTTP
@@ -91,6 +92,10 @@ def embedded_collector(service: "EmbeddedService") -> RoleCollector:
         if workers is not None:
             collector.add(LMCACHE, lambda: Lmcache(workers.counters, workers.dropped_by_reason()))
         topic = loop.lmcache.topic
+        issued = service.commands
+        if issued is not None:
+            collector.add(ISSUED, lambda: issued)
+            collector.add(EXECUTED, lambda: issued.executor)
         if topic is not None:
             collector.add(LMCACHE_TOPIC, lambda: topic)
     return collector
@@ -129,6 +134,9 @@ def bridge_metrics(bridge: "Bridge", lmcache: "LmcacheBridge | None" = None) -> 
             collector.add(LMCACHE, lambda: Lmcache(service.counters, lmcache.dropped()))
         if topic is not None:
             collector.add(LMCACHE_TOPIC, lambda: topic)
+        commands = lmcache.commands
+        if commands is not None:
+            collector.add(EXECUTED, lambda: commands.executor)
     return _registered(collector)
 
 
@@ -167,9 +175,14 @@ def worker_metrics(worker: "Worker", routing: "RoutingWorker") -> CollectorRegis
 
 
 def replica_collector(
-    replica: "Replica", routing: RoutingState | None = None, audit: KeptAnswers | None = None
+    replica: "Replica",
+    routing: RoutingState | None = None,
+    audit: KeptAnswers | None = None,
+    commands: HasCommands | None = None,
 ) -> RoleCollector:
-    """Of a query replica; `audit` is what keeps its answers, if they are kept."""
+    """Of a query replica; `audit` is what keeps its answers, if they are kept, and `commands` has
+    those to LMCache's workers.
+    """
     collector = RoleCollector()
     collector.add(PROCESS, lambda: Role(replica.conditions, lambda: replica.internal_errors))
     collector.add(REACHABLE, lambda: replica.reachable)
@@ -184,6 +197,7 @@ def replica_collector(
     collector.add(INDEX, lambda: replica.current.table.kernel)
     collector.add(AUDIT, lambda: audit)
     collector.add(ROUTING, lambda: routing)
+    collector.add(ISSUED, lambda: commands)
     return collector
 
 

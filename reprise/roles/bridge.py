@@ -20,7 +20,6 @@ from bridge.service import Bridge, BridgeSettings
 from bridge.sockets.reader import open_reader
 from bridge.supervision import cancel
 from brokers.availability import quiet_client, watch
-from brokers.clients import Clients
 from brokers.options import ClientOptions, client_options
 from brokers.outages import Outage
 from brokers.settings import KafkaSettings
@@ -131,7 +130,7 @@ async def _opened_lmcache(
     if options.lmcache is None:
         yield None
         return
-    lmcache = LmcacheBridge(options.lmcache, Clients(clients), options.kafka.topics, options.data)
+    lmcache = LmcacheBridge(options.lmcache, options.kafka, clients, options.data)
     lmcache.start()
     try:
         yield lmcache

@@ -202,6 +202,7 @@ def serve(
             audit=service.audit_queue,
             workers=service if settings.lmcache is not None else None,
             router=service.router,
+            commands=service.commands,
         ),
         beside,
         when_serving=when_serving,

@@ -29,6 +29,7 @@ from query_api.http.app import create_app
 from query_api.http.errors import RequestError
 from query_api.http.wire import Wire
 from query_api.replica.answers_writer import AnswersWriter
+from query_api.replica.commands import ReplicaCommands
 from query_api.replica.registry_writer import RegistryWriter
 from query_api.replica.replica import Replica
 from query_api.replica.routing_log import ReplicaRouting
@@ -137,7 +138,6 @@ class ReplicaService:
         self.router = Router(
             self.replica, routing.queue, routing.live, routing.folded, settings.routing
         )
-        self.replica.metrics.register(replica_collector(self.replica, routing, self.audit))
         self._reader = TopicReader(
             kafka,
             options,
@@ -147,6 +147,10 @@ class ReplicaService:
         )
         self.registry = RegistryWriter(
             kafka, options, self.replica, self._reader, check=_check_endpoints, kinds=KINDS
+        )
+        self.commands = ReplicaCommands(kafka, options, self._reader)
+        self.replica.metrics.register(
+            replica_collector(self.replica, routing, self.audit, self.commands)
         )
         self._registrations = registrations
         self.history: TopicHistory | None = None
@@ -171,6 +175,7 @@ class ReplicaService:
             self._follower.start()
         self._reader.start()
         self.routing.start(self._reader)
+        self.commands.start()
         if self.audit is not None:
             self.audit.start(self._reader)
         for registration in self._registrations:
@@ -275,6 +280,7 @@ def serve_replica(
         history=service.history,
         audit=service.audit_queue,
         router=service.router,
+        commands=service.commands,
     )
     server.run(app, beside, when_serving=when_serving)
     if refusals:

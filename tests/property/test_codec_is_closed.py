@@ -12,11 +12,22 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.exposition import generate_latest
 
+from bridge.lmcache.wire.commands import read_reply, request_of, unsupported
 from bridge.wire import KINDS
 from query_api.http.errors import RequestError
 from query_api.http.requests.registrations import read_registration
 from query_api.http.wire import Wire
 from schemas import codec
+from schemas.command_records import (
+    Action,
+    ClosedRecord,
+    CommandRecord,
+    CommandWorker,
+    Outcome,
+    Place,
+    ResultRecord,
+    encode_command,
+)
 from schemas.errors import EntryError, RecordError, RowCorruptError, RowVersionError
 from schemas.events import encode_events
 from schemas.identities import ModelContext
@@ -33,6 +44,7 @@ from schemas.records import (
 )
 from schemas.registration import Registered
 from schemas.topics import CursorNote, encode_note, encode_publisher, encode_registration
+from streams.commands.book import CommandBook
 from streams.kernel import native_available, open_kernel
 from streams.log.record_lines import Entry, StreamFilter, record_line
 from streams.table.fold import INTERNAL_ERROR, Fold, Unproven
@@ -75,6 +87,43 @@ RECORDS = [
 ]
 
 
+COMMANDS = [
+    encode_command(
+        CommandRecord(
+            command_id="Move1",
+            action=Action.MOVE,
+            instance_id="a",
+            location="L",
+            tokens=bytes(8),
+            target=Place("b", "LocalCPUBackend"),
+            workers=(CommandWorker(0, "10.0.0.7:8200"), CommandWorker(3)),
+            issued_at=5.0,
+        )
+    ),
+    encode_command(
+        ResultRecord(command_id="Move1", worker_id=3, outcome=Outcome.OK, tokens=2, at=6.0)
+    ),
+    encode_command(ClosedRecord(command_id="Move1", reason="why", at=7.0)),
+]
+REPLIES = [
+    msgspec.msgpack.encode({"type": "PinWorkerRetMsg", "num_tokens": 5}),
+    msgspec.msgpack.encode({"type": "HealthWorkerRetMsg", "error_code": 0}),
+    msgspec.msgpack.encode({"type": "ErrorMsg", "error": "text"}),
+]
+
+
+def fold_command(encoded: bytes) -> object:
+    """And all that is done with it: whatever was decoded can be folded, and be sent to a worker."""
+    record = codec.decode_command(encoded)
+    book = CommandBook()
+    for one in (record, *map(codec.decode_command, COMMANDS)):
+        book.take(one)
+    if isinstance(record, CommandRecord):
+        unsupported(record)
+        return [request_of(record, worker) for worker in record.workers]
+    return record
+
+
 def decode_record_with_events(encoded: bytes) -> object:
     record = codec.decode_record(encoded)
     return codec.decode_record_events(record) if isinstance(record, EventsRecord) else record
@@ -103,6 +152,8 @@ class Decoder(NamedTuple):
 ENTRY, ROW = (EntryError,), (RowCorruptError, RowVersionError)
 DECODERS = [
     Decoder("record", decode_record_with_events, (RecordError,), RECORDS),
+    Decoder("command", fold_command, (RecordError,), COMMANDS),
+    Decoder("answer to a command", lambda frame: read_reply(Action.PIN, frame), (), REPLIES),
     Decoder("events", decode_events, (RecordError,), [encode_events([])]),
     Decoder("publisher", codec.decode_publisher, ENTRY, [KEY]),
     Decoder(

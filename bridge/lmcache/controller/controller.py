@@ -20,6 +20,7 @@ from bridge.lmcache.controller.member import (
     Known,
     LinkId,
     Member,
+    Reachable,
     Told,
     WorkerId,
     WorkerView,
@@ -429,6 +430,14 @@ class Controller:
             Known(member.registration, tuple(member.worker.locations))
             for member in self._members.values()
         ]
+
+    def reachable(self, instance_id: str) -> dict[int, Reachable]:
+        """Where the workers of an instance take commands, by rank. Cost O(workers)."""
+        return {
+            member.registration.dp_rank: Reachable(member.registration.endpoint, member.is_linked)
+            for member in self._members.values()
+            if member.registration.instance_id == instance_id
+        }
 
     def workers(self) -> list[WorkerView]:
         """All of them, sorted. Cost O(workers)."""

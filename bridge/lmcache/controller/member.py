@@ -45,6 +45,13 @@ class WorkerView(NamedTuple):
     keys: int
 
 
+class Reachable(NamedTuple):
+    """Where a worker takes commands, and whether its link to the controller is up."""
+
+    endpoint: str
+    is_linked: bool
+
+
 class Told(NamedTuple):
     """What has become of a worker since it was last asked: all of it in this order.
 

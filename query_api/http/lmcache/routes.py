@@ -2,7 +2,7 @@
 
 import asyncio
 import uuid
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from struct import iter_unpack, pack
 
 from fastapi import APIRouter, Request, Response
@@ -10,10 +10,11 @@ from fastapi import APIRouter, Request, Response
 from query_api.http import lmcache_models as models
 from query_api.http import openapi
 from query_api.http.errors import RequestError, recovering
+from query_api.http.lmcache.command_requests import read_ranks
 from query_api.http.lmcache.hashes import chunk_hashes, unknown
 from query_api.http.lmcache.workers import WorkerSource, workers_of
 from query_api.http.requests.bodies import Bodies
-from query_api.http.requests.fields import read_tokens
+from query_api.http.requests.fields import read_name, read_tokens
 from query_api.http.requests.options import read_parameters
 from query_api.http.requests.queries import missing
 from query_api.http.routes import read_request, respond
@@ -22,13 +23,14 @@ from query_api.ports import View
 from schemas.identities import PrefixScope
 from schemas.registration import LMCACHE, HashProfile, Registration
 
+_Known = Callable[[], Awaitable[Sequence[models.Worker]]]
 _LOOKUP_EXAMPLE = {"tokens": [101, 15, 100, 55]}
 
 
 def lmcache_routes(
     view: View, workers: WorkerSource | None, bodies: Bodies, default_wire: Wire
 ) -> APIRouter:
-    """The three routes.
+    """The routes that only look.
 
     Args:
         view: a table.
@@ -76,7 +78,74 @@ def lmcache_routes(
     async def key_stats() -> Response:
         return respond(_stats_of(await known()), Wire.JSON)
 
+    _add_questions(router, known, bodies, default_wire)
     return router
+
+
+def _add_questions(router: APIRouter, known: _Known, bodies: Bodies, default_wire: Wire) -> None:
+    @router.post(
+        "/query_instance",
+        summary="Which LMCache instance has a worker at an IP address",
+        openapi_extra=openapi.worker_command_operation(
+            models.QueryInstanceRequest,
+            {"ip": "10.0.0.7"},
+            models.QueryInstanceAnswer,
+            *(400, 404, 413),
+        ),
+    )
+    async def query_instance(request: Request) -> Response:
+        body, wire = await read_request(request, bodies, default_wire)
+        fields = {field.name: field for field in split_fields(body, wire)}
+        if "ip" not in fields:
+            raise missing("ip")
+        ip = read_name(fields["ip"], wire)
+        for one in await known():
+            if one.ip == ip:
+                event_id = f"QueryInst{uuid.uuid4()}"
+                return respond(models.QueryInstanceAnswer(event_id, one.instance_id), wire)
+        raise _not_found(f"No LMCache worker at {ip} is registered")
+
+    @router.post(
+        "/query_worker_info",
+        summary="LMCache's workers, of one instance or of all",
+        openapi_extra=openapi.worker_command_operation(
+            models.QueryWorkerInfoRequest,
+            {"instance_id": "all"},
+            models.QueryWorkerInfoAnswer,
+            *(400, 404, 413),
+        ),
+    )
+    async def query_worker_info(request: Request) -> Response:
+        body, wire = await read_request(request, bodies, default_wire)
+        fields = {field.name: field for field in split_fields(body, wire)}
+        if "instance_id" not in fields:
+            raise missing("instance_id")
+        instance_id = read_name(fields["instance_id"], wire)
+        ranks = read_ranks(fields.get("worker_ids"), wire)
+        found = [one for one in await known() if instance_id in ("all", one.instance_id)]
+        if not found and instance_id != "all":
+            raise _not_found(f"No workers found for instance {instance_id}")
+        return respond(_infos_of(found, ranks), wire)
+
+
+def _infos_of(
+    workers: Sequence[models.Worker], ranks: Collection[int] | None
+) -> models.QueryWorkerInfoAnswer:
+    """Of these ranks; of all where none is named."""
+    infos = [
+        models.WorkerInfo(
+            one.instance_id,
+            one.worker_id,
+            one.ip,
+            one.port,
+            one.peer_init_url,
+            one.registration_time,
+            one.last_heartbeat_time,
+        )
+        for one in workers
+        if not ranks or one.worker_id in ranks
+    ]
+    return models.QueryWorkerInfoAnswer(f"QueryWorkerInfo{uuid.uuid4()}", infos)
 
 
 def _listed(

@@ -10,6 +10,7 @@ from brokers.clients import CODEC, Clients
 from brokers.interface import Epoch
 from brokers.options import client_options
 from brokers.settings import KafkaSettings
+from schemas.limits import LMCACHE_COMMAND_LATE_S
 
 CLIENTS = Clients(client_options(KafkaSettings(bootstrap="127.0.0.1:1")))
 PRODUCERS = {
@@ -17,6 +18,7 @@ PRODUCERS = {
     "fenced": lambda: CLIENTS.fenced_producer(Epoch(1, 1), batch_bytes_max=1000),
     "epoch": lambda: CLIENTS.epoch_producer("id"),
     "entry": lambda: CLIENTS.entry_producer(),
+    "command": lambda: CLIENTS.command_producer(),
 }
 
 
@@ -38,9 +40,13 @@ def test_every_producer_waits_for_all_replicas_and_writes_the_one_codec(name: st
     assert producer["_compression_type"] == CODEC
 
 
-def test_only_the_producer_of_entries_may_give_up() -> None:
+def test_only_the_producers_of_entries_and_commands_may_give_up() -> None:
     idempotent = {name: made(make)["_txn_manager"] is not None for name, make in PRODUCERS.items()}
-    assert idempotent == {"producer": True, "fenced": True, "epoch": True, "entry": False}
+    assert {name for name, never in idempotent.items() if not never} == {"entry", "command"}
+
+
+def test_a_command_is_given_up_before_a_bridge_would_refuse_it_as_late() -> None:
+    assert made(PRODUCERS["command"])["_request_timeout_ms"] < 1000 * LMCACHE_COMMAND_LATE_S
 
 
 def test_a_workers_options_are_those_of_its_consumer() -> None:

@@ -37,7 +37,7 @@ def test_get_of_a_post_route_is_405(client: AsgiClient, path: str) -> None:
     assert reply.headers["allow"] == "POST"
 
 
-@pytest.mark.parametrize("path", GETS)
+@pytest.mark.parametrize("path", [path for path in GETS if path != "/health"])
 def test_post_to_a_get_route_is_405(client: AsgiClient, path: str) -> None:
     reply = client.post_msgpack(path, {})
     assert (reply.status, reply.document()) == (405, {"error": "Method not allowed"})
