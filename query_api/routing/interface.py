@@ -9,6 +9,7 @@ from schemas.identities import PrefixScope, Rank, Text
 from schemas.positions import Seconds
 from schemas.routing_records import Count, Decision, Fraction, Phase, TokenCount
 from streams.kernel.interface import InstanceMatch
+from streams.routing.chunk_plan import Plan
 
 
 class PostedLoad(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -86,6 +87,7 @@ class Routed(NamedTuple):
         retry_after_s: where it was refused.
         load_age_s: since the load of the chosen one was observed; None where nobody said it.
         endpoints: of the candidates, in their order.
+        plan: how several instances would compute a very long prompt; None for nearly all.
     """
 
     run: int
@@ -93,3 +95,4 @@ class Routed(NamedTuple):
     retry_after_s: float
     load_age_s: float | None
     endpoints: tuple[str, ...]
+    plan: Plan | None = None

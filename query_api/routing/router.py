@@ -21,6 +21,7 @@ from query_api.routing.decoding import DecodeAsked, choose_decoder
 from query_api.routing.folded import FoldedRouting
 from query_api.routing.interface import Routed, RouteRequest
 from query_api.routing.live import Carried, LiveLoad, Report
+from query_api.routing.plans import advised_plan
 from query_api.routing.queue import RoutingQueue
 from query_api.routing.targets import (
     Targets,
@@ -210,6 +211,7 @@ class Router:
             candidates.found,
             self._settings.costs,
         )
+        plan = advised_plan(asked, decided, candidates, self._settings.costs, self.folded)
         chosen, decode, decided = self._placed(asked, candidates, decided, tie)
         decision = self._decision(asked, policy, request, candidates, decided, now)
         decision = _with_places(decision, candidates, chosen, decode, last)
@@ -218,7 +220,8 @@ class Router:
         if place >= 0:
             sample = candidates.carried[place].sample
             age = None if sample is None else max(now - sample.observed_at, 0.0)
-        return Routed(self.run, decision, decided.retry_after_s, age, candidates.endpoints)
+        after, endpoints = decided.retry_after_s, candidates.endpoints
+        return Routed(self.run, decision, after, age, endpoints, plan)
 
     def _placed(
         self, asked: RouteRequest, candidates: Candidates, decided: Decided, tie: int

@@ -12,6 +12,7 @@ from query_api.routing.live import Carried
 from query_api.routing.router import Router, Taken
 from schemas.limits import RETRY_AFTER_MAX_S
 from schemas.routing_records import CandidateRecord, Decision, Refused, Target, decision_id
+from streams.routing.chunk_plan import Plan
 
 _REFUSALS: Final = {
     Refused.NO_CANDIDATE: "no candidate is there",
@@ -90,6 +91,26 @@ class CandidateDocument(msgspec.Struct, frozen=True):
     reasons: tuple[str, ...]
 
 
+class PlanNodeDocument(msgspec.Struct, frozen=True):
+    """An instance that has a part of the layers; in the order of the stages."""
+
+    instance_id: str
+    dp_rank: int
+
+
+class PlanDocument(msgspec.Struct, frozen=True):
+    """How several instances would compute the prompt together, as a pipeline of chunks.
+
+    `chunks` are where each ends, in tokens of the prompt; both times are to the first token.
+    """
+
+    reason: str
+    nodes: tuple[PlanNodeDocument, ...]
+    chunks: tuple[int, ...]
+    expected_ttft_ms: float
+    single_ttft_ms: float
+
+
 class RouteDocument(msgspec.Struct, frozen=True):
     """Who gets the request."""
 
@@ -101,7 +122,7 @@ class RouteDocument(msgspec.Struct, frozen=True):
     decode: DecodeDocument | None
     index: IndexDocument
     load_age_ms: float | None
-    plan: dict[str, Any] | None
+    plan: PlanDocument | None
     advice: list[dict[str, Any]]
     candidates: list[CandidateDocument] | msgspec.UnsetType = msgspec.UNSET
 
@@ -114,6 +135,7 @@ class RefusalDocument(msgspec.Struct, frozen=True):
     retry_after_ms: float | None
     best: CandidateDocument | None
     candidates: list[CandidateDocument]
+    plan: PlanDocument | None = None
 
 
 class FeedbackDocument(msgspec.Struct, frozen=True):
@@ -182,7 +204,7 @@ def route_document(routed: Routed, *, explain: bool) -> RouteDocument:
         _decode(routed),
         IndexDocument(position_text(decision), decision.state),
         None if age is None else 1000.0 * age,
-        None,
+        _plan(routed.plan),
         [],
     )
     if explain:
@@ -268,7 +290,20 @@ def refusal_document(routed: Routed) -> RefusalDocument:
     if decision.refused is not Refused.NO_CANDIDATE:
         after = 1000.0 * routed.retry_after_s
     text = _REFUSALS[decision.refused]
-    return RefusalDocument(text, decision.refused.value, after, best, candidates)
+    plan = _plan(routed.plan)
+    return RefusalDocument(text, decision.refused.value, after, best, candidates, plan)
+
+
+def _plan(plan: Plan | None) -> PlanDocument | None:
+    if plan is None:
+        return None
+    return PlanDocument(
+        plan.reason,
+        tuple(PlanNodeDocument(one.instance_id, one.dp_rank) for one in plan.nodes),
+        plan.chunks,
+        1000.0 * plan.expected_ttft_s,
+        1000.0 * plan.single_ttft_s,
+    )
 
 
 def retry_after(routed: Routed) -> int:

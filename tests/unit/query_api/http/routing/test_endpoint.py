@@ -307,6 +307,20 @@ def test_engines_without_events_are_approximate(service: Service) -> None:
     assert (later["approximate"], later["predicted_tokens"]) == (True, 64)
 
 
+def test_a_very_long_prompt_has_a_plan(service: Service) -> None:
+    for name in "abcd":
+        register(service, name)
+    prompt = list(range(160_000))
+    found = route(service, token_ids=prompt, reserve=False)
+    plan = found["plan"]
+    assert plan["single_ttft_ms"] > 30_000 > plan["expected_ttft_ms"]
+    assert len(plan["nodes"]) >= 2
+    assert plan["chunks"][-1] == 160_000
+    refused = route(service, 429, token_ids=prompt, slo={"ttft_ms": 20_000})
+    assert refused["plan"]["expected_ttft_ms"] <= 20_000
+    assert route(service, token_ids=prompt[:16_000], reserve=False)["plan"] is None
+
+
 def test_outcomes_teach_what_computing_takes(service: Service) -> None:
     register(service, "a", labels=(Label("class", "fast"),))
     for number in range(40):
