@@ -1,8 +1,6 @@
 """What is known of decisions: `GET /models`, `/promises`, `/prefixes` and `/advice`."""
 
 import math
-import struct
-from collections.abc import Sequence
 from time import time
 from typing import Final
 
@@ -14,9 +12,9 @@ from query_api.http.errors import RequestError
 from query_api.http.models_routing import (
     AdvicesDocument,
     PrefixesDocument,
-    PrefixHolder,
     PromisesDocument,
 )
+from query_api.http.prefix_holders import holders_in
 from query_api.http.requests.options import read_parameters
 from query_api.http.routes import BOTH_WIRES, LargeAnswers, respond
 from query_api.http.routing_documents import (
@@ -28,10 +26,9 @@ from query_api.http.wire import Wire, reply_wire
 from query_api.ports import View
 from query_api.routing.folded import FoldedRouting
 from query_api.routing.router import Router
-from schemas.identities import Medium, PrefixScope
 from schemas.limits import HOT_PREFIXES_SHOWN_MAX, PREFIXES_SHOWN
 from schemas.routing_records import DecidedScope, Target
-from streams.kernel.interface import RankMatch, ReadOnlyKernel
+from streams.kernel.interface import ReadOnlyKernel
 from streams.routing.advice import (
     Advice,
     AdviceRules,
@@ -45,8 +42,6 @@ from streams.routing.fold import RoutingFold
 from streams.routing.observed.hot_prefixes import HotScope
 from streams.routing.observed.hot_prefixes import view as hot_view
 from streams.routing.observed.promise_totals import GroupBy
-
-_U64: Final = struct.Struct("<Q")
 
 
 class ModelsDocument(EstimateRows, frozen=True, kw_only=True):
@@ -107,7 +102,7 @@ def routing_views(view: View, router: Router, default_wire: Wire) -> APIRouter:
             scopes = folded.read(_hot)
             found = prefixes_document(
                 scopes,
-                lambda scope, prefix: _holders(kernel, scope, prefix),
+                holders_in(kernel),
                 hot=min(hot, HOT_PREFIXES_SHOWN_MAX),
                 depth_tokens=depth,
                 instance_id=given.get("instance", ""),
@@ -142,33 +137,19 @@ def _hot(fold: RoutingFold) -> dict[DecidedScope, HotScope]:
     return hot_view([fold.observations.hot], time())
 
 
-def _holders(kernel: ReadOnlyKernel, scope: DecidedScope, prefix: int) -> Sequence[PrefixHolder]:
-    """Who holds the block that the prefix ends with: its hash names all before it."""
-    found = kernel.query_by_hash(PrefixScope(*scope), _U64.pack(prefix), None)
-    size = scope.block_size
-    return [
-        PrefixHolder(
-            instance_id=match.instance_id, dp_rank=rank.dp_rank, medium=_medium(rank, size)
-        )
-        for match in found
-        for rank in match.ranks
-        if rank.matched
-    ]
-
-
-def _medium(rank: RankMatch, size: int) -> str:
-    """The fastest tier of a block: where the walk ends that begins with it."""
-    if rank.gpu_walk >= size:
-        return Medium.GPU.value
-    return Medium.CPU.value if rank.cpu_walk >= size else Medium.DISK.value
-
-
 def _advice(kernel: ReadOnlyKernel, router: Router, folded: FoldedRouting) -> list[Advice]:
     advice: list[Advice] = []
-    rules = AdviceRules()
+    rules, holders_of = AdviceRules(), holders_in(kernel)
     for scope, hot in folded.read(_hot).items():
         held = [
-            HeldPrefix(one, _targets_that_hold(kernel, scope, one.prefix)) for one in hot.prefixes
+            HeldPrefix(
+                one,
+                tuple(
+                    Target(scope.tenant_id, holder.instance_id, holder.dp_rank)
+                    for holder in holders_of(scope, one.prefix)
+                ),
+            )
+            for one in hot.prefixes
         ]
         instances = [
             Instance(one.target, one.wait_s, one.capacity_tokens or None, costs=one.costs)
@@ -176,18 +157,6 @@ def _advice(kernel: ReadOnlyKernel, router: Router, folded: FoldedRouting) -> li
         ]
         advice += advise(held, instances, prompts_per_second(hot), rules)
     return advice
-
-
-def _targets_that_hold(
-    kernel: ReadOnlyKernel, scope: DecidedScope, prefix: int
-) -> tuple[Target, ...]:
-    found = kernel.query_by_hash(PrefixScope(*scope), _U64.pack(prefix), None)
-    return tuple(
-        Target(scope.tenant_id, match.instance_id, rank.dp_rank)
-        for match in found
-        for rank in match.ranks
-        if rank.matched
-    )
 
 
 def _parameters(request: Request, names: tuple[str, ...]) -> dict[str, str]:
