@@ -29,6 +29,7 @@ from query_api.routing.targets import (
 from schemas.answer_states import AnswerState
 from schemas.limits import (
     ROUTE_ANSWERS_MAX,
+    ROUTE_CANDIDATES_KEPT,
     ROUTE_POLICIES_MAX,
     ROUTE_REPEAT_S,
 )
@@ -144,6 +145,7 @@ class Router:
         self._number = 0
         self._answered: OrderedDict[tuple[str, str], Routed] = OrderedDict()
         self._named: dict[str, int] = {}  # numbers of the same, by request alone
+        self._kept_candidates = 0
         self._policies = {"": self._policy(settings.policy)}
 
     def now(self) -> float:
@@ -167,23 +169,31 @@ class Router:
         routed = self._decide(asked, now)
         if asked.reserve:
             if routed.decision.refused is Refused.NO:
-                self._keep((name[0], routed.decision.request_id), routed)
+                self.live.book(self.run, routed.decision)
+                kept = routed if asked.explain else _without_others(routed)
+                self._keep((name[0], routed.decision.request_id), kept)
             self.queue.push_decision(self.run, routed.decision)
         return routed
 
     def _keep(self, name: tuple[str, str], routed: Routed) -> None:
-        """Books it, here at once, and for its request's name."""
-        self.live.book(self.run, routed.decision)
-        number = routed.decision.number
-        self._answered[name] = routed
-        self._answered.move_to_end(name)
-        self._named[name[1]] = number
-        oldest, first = next(iter(self._answered.items()))
-        if (
-            len(self._answered) > ROUTE_ANSWERS_MAX
-            or routed.decision.time - first.decision.time > ROUTE_REPEAT_S
-        ):
-            del self._answered[oldest]
+        """For when the request comes again; what is too old goes, as does what has no room."""
+        now, answered = routed.decision.time, self._answered
+        before = answered.pop(name, None)
+        if before is not None:
+            self._kept_candidates -= len(before.decision.candidates)
+        answered[name] = routed
+        self._named[name[1]] = routed.decision.number
+        self._kept_candidates += len(routed.decision.candidates)
+        while len(answered) > 1:
+            oldest, first = next(iter(answered.items()))
+            if (
+                len(answered) <= ROUTE_ANSWERS_MAX
+                and self._kept_candidates <= ROUTE_CANDIDATES_KEPT
+                and now - first.decision.time <= ROUTE_REPEAT_S
+            ):
+                break
+            del answered[oldest]
+            self._kept_candidates -= len(first.decision.candidates)
             if self._named.get(oldest[1]) == first.decision.number:
                 del self._named[oldest[1]]
 
@@ -397,6 +407,21 @@ class Router:
         """What targets carry, by clients or by the bridge."""
         self.live.note(samples)
         self.queue.push_samples(samples)
+
+
+def _without_others(routed: Routed) -> Routed:
+    """With the candidates alone that were chosen: what the answer needs without `explain`."""
+    decision = routed.decision
+    places = sorted({place for place in (decision.chosen, decision.decode) if place >= 0})
+    decision = msgspec.structs.replace(
+        decision,
+        candidates=tuple(decision.candidates[place] for place in places),
+        chosen=places.index(decision.chosen) if decision.chosen >= 0 else -1,
+        decode=places.index(decision.decode) if decision.decode >= 0 else -1,
+        marks=(),
+    )
+    endpoints = tuple(routed.endpoints[place] for place in places)
+    return routed._replace(decision=decision, endpoints=endpoints)
 
 
 def _with_places(

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from query_api.routing import router as router_module
 from schemas.answer_states import AnswerState, Doubt, Standing
 from schemas.events import Stored, encode_events
 from schemas.registration import Label, PublisherKind, Registration
@@ -110,6 +111,21 @@ def test_the_same_request_gets_the_same_answer_and_is_booked_once(service: Servi
     assert len(service.queue) == 1
     service.clock.now += 2.0
     assert route(service, request_id="r")["decision_id"] != first["decision_id"]
+
+
+def test_what_is_kept_for_repetitions_is_bounded(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(router_module, "ROUTE_CANDIDATES_KEPT", 4)
+    for name in "ab":
+        register(service, name)
+    plain = [route(service, request_id=f"p{number}") for number in range(5)]
+    assert route(service, request_id="p4") == plain[4]
+    assert route(service, request_id="p1") == plain[1]  # one candidate of each is kept
+    full = route(service, request_id="f", explain=True)
+    assert route(service, request_id="f", explain=True) == full
+    assert len(full["candidates"]) == 2
+    assert route(service, request_id="p1") != plain[1]
 
 
 def test_one_tenant_has_no_other_tenants_answer(service: Service) -> None:
