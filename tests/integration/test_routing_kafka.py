@@ -5,6 +5,7 @@ broker are killed.
 """
 
 import asyncio
+import http.client
 import random
 import threading
 import time
@@ -39,7 +40,7 @@ SESSION = ("--session-timeout-s", "2")
 CLIENTS = 3
 PAUSE_S = 0.02
 WAIT_S = 60.0
-_GONE = (urllib.error.URLError, OSError, ValueError)
+_GONE = (OSError, ValueError, http.client.HTTPException)
 """A replica that is killed, or was while it answered."""
 
 
@@ -96,6 +97,8 @@ class Clients:
         }
         try:
             answer = replica.post("/route", body)
+        except urllib.error.HTTPError as error:
+            raise AssertionError(error.read()) from error
         except _GONE:
             time.sleep(0.05)
             return
