@@ -133,7 +133,6 @@ class RoutingReader:
             except Exception as error:
                 logger.exception("Unexpected error while reading the routing log; it goes on")
                 self._condition.note(READER, "unexpected", f"unexpected error: {error!r}")
-            self.is_following = False
             await backoff.wait()
 
     def _note_away(self, error: BaseException) -> None:
@@ -152,6 +151,7 @@ class RoutingReader:
 
     async def _begin(self, consumer: Consumer) -> None:
         """Goes on where it was, or from the checkpoint where the log no longer has that."""
+        self.is_following = False
         begin = (await consumer.beginning_offsets([self._part]))[self._part]
         end = await self._ask_end(consumer)
         if not self._is_begun or not begin <= self.next <= end:
