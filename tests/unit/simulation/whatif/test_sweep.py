@@ -17,6 +17,7 @@ import pytest
 from replay.traces.request import TraceRequest
 from schemas.errors import ConfigurationError
 from simulation.whatif.plan import AXES, COMPARED, IDEAL, POOL, Sweep, parse_sweep, plan
+from simulation.whatif.policies.table import ALL_POLICIES
 from simulation.whatif.report.document import Document, document_of, facts_of, to_json
 from simulation.whatif.report.page import page_of
 from simulation.whatif.report.plots import pictures_of
@@ -24,7 +25,6 @@ from simulation.whatif.report.table import text_lines, to_csv
 from simulation.whatif.setup import Setup, parse_capacity
 from simulation.whatif.sweep import Job, SweepError, run_all
 from simulation.whatif.workload import Workload
-from streams.routing.table import POLICIES
 
 SIZE = 512
 BASE = Setup(nodes=3, gpu_blocks=40)
@@ -109,7 +109,7 @@ def test_a_comparison_has_every_policy_of_the_table() -> None:
     jobs = plan(BASE, block_size=SIZE, workloads=1, policies=())
     labels = [job.label for job in jobs]
     assert labels == [*COMPARED, POOL, IDEAL]
-    assert {label.partition(":")[0] for label in COMPARED} == set(POLICIES)
+    assert {label.partition(":")[0] for label in COMPARED} == set(ALL_POLICIES)
     pool, ideal = jobs[-2].setup, jobs[-1].setup
     assert (pool.gpu_blocks, pool.pool_blocks) == (0, 120)
     assert (ideal.gpu_blocks, ideal.pool_blocks) == (0, None)
