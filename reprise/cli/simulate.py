@@ -137,6 +137,12 @@ def _list_policies(ctx: click.Context, param: click.Parameter, value: bool) -> N
     type=Amount(min=0, min_open=True),
     help="Seconds between two tokens; for --refusal, and to tell how many met it.",
 )
+@click.option(
+    "--decode-load",
+    type=Amount(min=0, max=1, min_open=True),
+    default=1.0,
+    help="Share of --slo-tbt above which requests are refused for it; default 1.",
+)
 @click.option("--costs", default="", metavar="P=V,..", help="As `prefill_tokens_per_s=8000`.")
 @click.option(
     "--sweep",
@@ -144,7 +150,7 @@ def _list_policies(ctx: click.Context, param: click.Parameter, value: bool) -> N
     multiple=True,
     metavar="AXIS=V,V..",
     help="Run these too: capacity, cpu-capacity, pool-capacity, one-cache, nodes, rate, delay,"
-    " loss, slo-ttft, or POLICY.PARAMETER.",
+    " loss, slo-ttft, slo-tbt, load-age, estimate-error, decoders, or POLICY.PARAMETER.",
 )
 @click.option(
     "--block-size",

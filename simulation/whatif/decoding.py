@@ -27,11 +27,14 @@ from streams.routing.refusal import (
     Computing,
     Decoding,
     RefusalRule,
+    decode_time_s,
     is_refused_at_decoding,
     population_in,
+    times_ahead,
 )
 
 SAMPLE_S: Final = 1.0
+_WARM_SAMPLES: Final = 100  # until the first ones end
 _WORST: Final = 0.1  # of the intervals, whose mean is a request's time between two tokens
 
 
@@ -141,6 +144,7 @@ class DecodePool:
         self._parameters = DecodeParameters(layers=costs.layers)
         self._slo_s = setup.slo_tbt_s or 0.0
         self._rule = setup.refusal
+        self._load_max = setup.decode_load
         self._move_tokens_per_s = setup.costs.fetch_tokens_per_s
         self._batches = [_Batch(self._terms) for _ in range(setup.decoders)]
         self._coming: list[Coming] = []  # a heap
@@ -151,11 +155,6 @@ class DecodePool:
         self._tbts: list[float] = []
         self._wasted = 0
         self._good = 0
-
-    @property
-    def decode_s(self) -> float:
-        """The mean of the last outputs, from the first token to the last."""
-        return self._means.decode_s
 
     def advance(self, now: float) -> None:
         """What comes and ends by now, in its order."""
@@ -176,15 +175,20 @@ class DecodePool:
         return min(batch.tbt_with(prompt) for batch in self._batches)
 
     def tbt_then_s(self, prompt: int, now: float, in_s: float) -> float:
-        """The same as it will be in so many seconds, all instances alike."""
+        """The same as it will be from so many seconds on, all instances alike."""
         decoding = [
             Decoding(now - one.since, one.coming.tokens)
             for batch in self._batches
             for one in batch.running
         ]
         computing = [Computing(one.at - now, one.tokens) for one in self._coming]
-        there = population_in(decoding, computing, in_s, self._means.decode_s)
-        return there.tbt_s(self._terms, len(self._batches), prompt)
+        took = decode_time_s(self._means.decode_s, self._means.tokens, self._slo_s)
+        return max(
+            population_in(decoding, computing, at, took).tbt_s(
+                self._terms, len(self._batches), prompt
+            )
+            for at in times_ahead(computing, in_s, took)
+        )
 
     def assign(
         self,
@@ -213,7 +217,7 @@ class DecodePool:
         """After all have ended. What is left after the last request came is not sampled."""
         self._sample_at = inf
         self.advance(inf)
-        decoding, computing = self._decoding, self._computing
+        decoding, computing = self._decoding[_WARM_SAMPLES:], self._computing[_WARM_SAMPLES:]
         mean = fmean(decoding) if decoding else 0.0
         return DecodeOutcome(
             requests=len(self._tbts),
@@ -243,7 +247,8 @@ class DecodePool:
         batch.assigned -= 1
         batch.assigned_tokens -= coming.tokens
         rule = RefusalRule.NOW if self._rule is Refusal.NOW else RefusalRule.PREDICT
-        if is_refused_at_decoding(rule, batch.tbt_with(coming.tokens), self._slo_s):
+        objective = self._slo_s * self._load_max
+        if is_refused_at_decoding(rule, batch.tbt_with(coming.tokens), objective):
             self._wasted += 1
         elif coming.output < 2:  # its first token was its last
             self._count(coming, 0.0, 0.0)

@@ -34,7 +34,8 @@ class DecodeOutcome(msgspec.Struct, frozen=True, kw_only=True):
         wasted: that were refused when their prompts had been computed.
         within: that met both objectives.
         tbt: of each request, the mean of the longest tenth of its intervals.
-        running: mean of how many were decoded, sampled each second while requests came.
+        running: mean of how many were decoded, sampled each second while requests came, but for the
+            first 100 s.
         swing: standard deviation of that over its mean.
         phase: correlation of that with how many prompts were given and not computed; below 0 where
             one side is busy when the other is not.

@@ -189,6 +189,10 @@ AXES: Final[Mapping[str, Setter]] = {
     "delay": _field("index_delay_s"),
     "loss": _field("index_loss"),
     "slo-ttft": _field("slo_ttft_s"),
+    "slo-tbt": _field("slo_tbt_s"),
+    "load-age": _field("load_age_s"),
+    "estimate-error": _field("estimate_error"),
+    "decoders": _field("decoders"),
 }
 """What can be swept besides the parameters of policies, by name."""
 

@@ -201,7 +201,7 @@ class Run:
             else 0.0,
             tbt_slo_s=self._setup.slo_tbt_s,
         )
-        refused = refuse_at_arrival(RefusalRule(rule), prediction)
+        refused = refuse_at_arrival(RefusalRule(rule), prediction, self._setup.decode_load)
         return choice if refused is Refused.NO else None
 
     def _would_do(

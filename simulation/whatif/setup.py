@@ -106,6 +106,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
         decoders: instances that decode, apart from the nodes; 0: nothing is decoded.
         decode_costs: what takes how long there.
         slo_tbt_s: objective for the time between two tokens; None: none.
+        decode_load: share of that objective, above which requests are refused for it.
         seed: of the prefix hash, of what is lost, of errors, and of ties.
     """
 
@@ -128,6 +129,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     decoders: Annotated[int, msgspec.Meta(ge=0, le=WHATIF_NODES_MAX)] = 0
     decode_costs: DecodeCosts = DecodeCosts()
     slo_tbt_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    decode_load: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
     seed: Annotated[int, msgspec.Meta(ge=0)] = 1337
 
 
