@@ -66,7 +66,8 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 
 MODEL: Final = (
     "Each node computes one prompt after the other, without batching, and decodes nothing. The"
-    " router knows the nodes' waits exactly where nothing else is said. A fetch costs its receiver time, its source none."
+    " router knows the nodes' waits exactly where nothing else is said. A fetch costs its receiver"
+    " time, its source none."
     " Hit rates count what was not computed, fetched blocks included."
 )
 
