@@ -18,9 +18,11 @@ NATIVE_SOURCES := $(wildcard $(NATIVE)/Cargo.toml $(NATIVE)/src/*.rs $(NATIVE)/*
 ARGS ?=
 DYNAMO ?= ai-dynamo-runtime==1.6.1
 LMCACHE ?= lmcache==0.5.6
+LITELLM ?= litellm==1.110.2
+RAY ?= ray[serve]==2.60.0
 JOBS ?= 3
 
-.PHONY: help run install test fuzz losses check fmt bench bench-check peers lmcache engines publishers plots mutants kafka clean
+.PHONY: help run install test fuzz losses check fmt bench bench-check peers lmcache integrations engines publishers plots mutants kafka clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -92,6 +94,20 @@ lmcache: .make/lmcache ## install LMCache's worker code, which its tests run whe
 	  cachetools msgspec prometheus_client pyyaml pyzmq requests sortedcontainers
 	@.make/lmcache.new/bin/pip install --quiet --disable-pip-version-check --no-deps "$(LMCACHE)"
 	@mv .make/lmcache.new .make/lmcache
+
+integrations: .make/litellm .make/ray ## install LiteLLM and Ray Serve, and our plug-ins for them, which their tests run
+	@echo "Run their tests: .make/litellm/bin/python -m pytest integrations/reprise-litellm/tests"
+	@echo "                 .make/ray/bin/python -m pytest integrations/reprise-ray/tests"
+
+.make/litellm .make/ray: .make/%:
+	@[ -n "$(PYTHON)" ] || { echo "Expected Python 3.11 to 3.13 on the PATH, found none: install one, or name it with PYTHON=..."; exit 1; }
+	@mkdir -p .make
+	@echo "==> installing $(if $(filter litellm,$*),$(LITELLM),$(RAY)), and our plug-in for it"
+	@rm -rf .make/$* .make/$*.new
+	@"$(PYTHON)" -m venv .make/$*.new
+	@.make/$*.new/bin/pip install --quiet --disable-pip-version-check pytest \
+	  "$(if $(filter litellm,$*),$(LITELLM),$(RAY))" --editable integrations/reprise-$*
+	@mv .make/$*.new .make/$*
 
 engines: .make/dev ## fetch the publishers of released engines, one file of each package
 	$(BIN)/python -m devtools.publishers fetch

@@ -19,6 +19,8 @@ from bridge.delivery.lag_watch import LagWatch
 from bridge.delivery.producer import ReplaceableProducer
 from bridge.delivery.spool import Spool
 from bridge.delivery.writer import Writer
+from bridge.engine_http.load import check_period
+from bridge.engine_http.load_watch import LoadWatch, OnSamples, ignore_samples
 from bridge.heartbeats import Heartbeats
 from bridge.membership.cursors import Cursors
 from bridge.membership.ownership import Ownership
@@ -66,6 +68,7 @@ class BridgeSettings(msgspec.Struct, frozen=True, kw_only=True):
         spool_bytes: bound on the spool.
         session_s: a bridge without a heartbeat for so long loses its publishers to the others.
         memory: where segments of memory are; None for nowhere.
+        scrape_load_s: how often engines are asked for their load; 0 for never.
     """
 
     kafka: KafkaSettings
@@ -75,6 +78,7 @@ class BridgeSettings(msgspec.Struct, frozen=True, kw_only=True):
     spool_bytes: int = SPOOL_BYTES_MAX
     session_s: float = BRIDGE_SESSION_S
     memory: MemorySettings | None = None
+    scrape_load_s: float = 0.0
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError where a value cannot be used."""
@@ -84,6 +88,8 @@ class BridgeSettings(msgspec.Struct, frozen=True, kw_only=True):
                 f" {SESSION_MIN_S:g} s, got: {self.window_ms} ms, {self.spool_bytes} bytes,"
                 f" {self.session_s:g} s"
             )
+        if self.scrape_load_s:
+            check_period(self.scrape_load_s)
 
 
 class PublisherStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,6 +127,7 @@ class Bridge:
         packer: of hashes and tokens; the kernel's where there is one.
         reader: of sockets; likewise.
         conditions: of the role; the bridge sets and clears its own.
+        on_load: takes what engines say of their load, on the bridge's loop.
 
     Raises:
         StorageError: the spool cannot be opened.
@@ -133,6 +140,7 @@ class Bridge:
         reader: MessageReader | None = None,
         *,
         conditions: Conditions | None = None,
+        on_load: OnSamples = ignore_samples,
     ) -> None:
         self.conditions = Conditions(time.time) if conditions is None else conditions
         clients = Clients(settings.options)
@@ -167,6 +175,9 @@ class Bridge:
         if settings.memory is not None:
             name = self.heartbeats.bridge
             self.memory = MemoryWatch(settings.memory, bridge=name, conditions=self.conditions)
+        self.load: LoadWatch | None = None
+        if settings.scrape_load_s:
+            self.load = LoadWatch(settings.scrape_load_s, lambda: dict(self.pump.followed), on_load)
         self.ownership = Ownership(
             pump=self.pump,
             writer=self.writer,
@@ -187,7 +198,8 @@ class Bridge:
     def faults(self) -> int:
         """Unexpected errors of all parts."""
         readers = self.registry.faults + self.cursors.faults + self.spool.faults
-        return self._own_faults + self.pump.faults + self.ownership.faults + readers
+        load = 0 if self.load is None else self.load.faults
+        return self._own_faults + load + self.pump.faults + self.ownership.faults + readers
 
     def _count_fault(self) -> None:
         self._own_faults += 1
@@ -239,14 +251,16 @@ class Bridge:
         watching = asyncio.create_task(
             keep("watch over memory segments", self._watch_memory, on_fault=count)
         )
+        asking = asyncio.create_task(keep("load", self._ask_for_load, on_fault=count))
+        first = (pumping, keeping, beating, looking, watching, asking)
         try:
             await self._stopping.wait()
-            await cancel(pumping, keeping, beating, looking, watching)
+            await cancel(*first)
             await self._drain()
             await cancel(following)
         finally:
             await self.ownership.stop()
-            await cancel(pumping, keeping, beating, looking, watching, following, sending)
+            await cancel(*first, following, sending)
 
     def stop(self) -> None:
         """Asks `run` to end; from the loop's thread, signal handlers included."""
@@ -292,6 +306,12 @@ class Bridge:
             await asyncio.Event().wait()
         else:
             await self.memory.run(self._tell_memory)
+
+    async def _ask_for_load(self) -> None:
+        if self.load is None:
+            await asyncio.Event().wait()
+        else:
+            await self.load.run()
 
     def _tell_memory(self) -> None:
         assert self.memory is not None, "somebody has looked"

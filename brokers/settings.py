@@ -9,9 +9,11 @@ from schemas.limits import PORT_MAX
 from schemas.topics import (
     EVENTS_PARTITIONS,
     REGISTRY_PARTITIONS,
+    RoutingTopics,
     Topics,
     TopicSpec,
     answers_topic,
+    routing_topics,
     topics_of,
 )
 
@@ -127,6 +129,11 @@ class KafkaSettings(msgspec.Struct, frozen=True, kw_only=True):
     def answers(self) -> TopicSpec:
         """The topic of answers, which is there only where a replica keeps them."""
         return answers_topic(self.topic_prefix)
+
+    @property
+    def routing(self) -> RoutingTopics:
+        """The topics of routing; see there who makes them."""
+        return routing_topics(self.topic_prefix)
 
 
 def _is_topic_name(text: str) -> bool:

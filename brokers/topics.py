@@ -6,6 +6,7 @@ created.
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -34,6 +35,7 @@ from brokers.clients import Clients
 from brokers.options import ClientOptions, client_options
 from brokers.outages import Outage
 from brokers.settings import KafkaSettings
+from schemas.conditions import Conditions
 from schemas.errors import ConfigurationError
 from schemas.limits import KAFKA_ATTEMPT_MS, TOPIC_SETTLE_PAUSE_S, TOPIC_SETTLE_S
 from schemas.topics import TopicSpec
@@ -78,6 +80,18 @@ async def ensure_topics(
     options = client_options(settings)
     attempt = partial(_ensure, settings, options, settings.topics if specs is None else specs)
     await until_reached(attempt, servers=settings.bootstrap, outage=outage)
+
+
+async def ensure_topics_now(settings: KafkaSettings, specs: Sequence[TopicSpec]) -> None:
+    """As `ensure_topics`, for one that says itself that Kafka is away, and tries again.
+
+    Raises:
+        ConfigurationError: see there.
+        KafkaError, OSError, TimeoutError: the brokers do not answer in time.
+    """
+    silent = Outage(settings.bootstrap, conditions=Conditions(time.time))
+    async with asyncio.timeout(KAFKA_ATTEMPT_MS / 1000):
+        await ensure_topics(settings, silent, specs=specs)
 
 
 async def count_partitions(options: ClientOptions, topic: str) -> int:
@@ -149,7 +163,7 @@ async def _describe(admin: AIOKafkaAdminClient) -> dict[str, _Partitions]:
 def _check_partitions(spec: TopicSpec, got: _Partitions) -> None:
     if got.total == spec.partitions:
         return
-    if spec.name.endswith(".answers"):
+    if spec.name.endswith((".answers", ".routing", ".routing-state")):
         raise ConfigurationError(
             f"Expected `{spec.partitions}` partitions, got `{got.total}` in topic: {spec.name}."
             " Delete the topic to have it created again, or choose another --topic-prefix"

@@ -157,6 +157,10 @@ class View(Protocol):
         """All registered publishers, sorted by service key."""
         ...
 
+    def registered(self) -> list[Registration]:
+        """The same, without what is known of them, in no order. Cost O(publishers)."""
+        ...
+
     def ledgers(self) -> list[LedgerView]:
         """What became of the batches of each publisher."""
         ...

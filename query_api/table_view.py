@@ -148,6 +148,10 @@ class TableView:
             views[view.registration] = max(known, view, key=_badness)
         return sorted(views.values(), key=lambda view: view.registration.service_key)
 
+    def registered(self) -> list[Registration]:
+        """See `query_api.ports.View`."""
+        return list(self._registrations())
+
     def ledgers(self) -> list[LedgerView]:
         """See `query_api.ports.View`."""
         states = self._publishers()

@@ -10,9 +10,12 @@ from typing import Final
 
 import msgspec
 
+from bridge.engine_http.load import check_period
 from bridge.lmcache.settings import LmcacheSettings
 from bridge.memory.watch import MemorySettings
+from query_api.grpc.settings import GrpcSettings
 from query_api.http.wire import Wire
+from query_api.routing.router import RouterSettings
 from schemas import limits
 from schemas.errors import ConfigurationError
 
@@ -41,7 +44,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         audit_rate: the share of answers that is kept to be proven, from 0 to 1.
         only_exact: whether queries leave out instances that are not `exact`.
         lmcache: serves LMCache's workers as their controller; None: it does not.
+        grpc: where routers ask by gRPC; None: nowhere.
         memory: where segments of memory are; None for nowhere.
+        routing: what decisions go by where a request does not say otherwise.
+        scrape_load_s: how often engines are asked for their load; 0 for never.
     """
 
     host: str = DEFAULT_HOST
@@ -60,6 +66,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     only_exact: bool = False
     lmcache: LmcacheSettings | None = None
     memory: MemorySettings | None = None
+    routing: RouterSettings = RouterSettings()
+    scrape_load_s: float = 0.0
+    grpc: GrpcSettings | None = None
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError where a value cannot be used."""
@@ -75,6 +84,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 f"Expected a log retention of at least 0 seconds, got: {self.log_retention_s}"
             )
         check_audit_rate(self.audit_rate)
+        if self.scrape_load_s:
+            check_period(self.scrape_load_s)
         if self.log_retention_bytes < limits.LOG_SEGMENT_BYTES:
             raise ConfigurationError(
                 f"Expected a log retention of at least {limits.LOG_SEGMENT_BYTES} bytes,"

@@ -35,6 +35,7 @@ class Part(StrEnum):
     DATA = "data"  # the data directory itself
     LOSS = "loss"  # records that the embedded log has lost
     AUDIT = "audit"  # writing the log of answers
+    ROUTING = "routing"  # writing the routing log
     KAFKA = "kafka"  # the brokers and the topics
     REGISTRY = "registry"  # who is registered, as a bridge follows it
     SPOOL = "spool"  # records that wait on a bridge's disk
@@ -43,7 +44,10 @@ class Part(StrEnum):
     INTERNAL = "internal"  # an unexpected error; see the log
 
 
-DISK_PARTS: Final = (Part.LOG, Part.LOG_SYNC, Part.RETENTION, Part.TABLE, Part.AUDIT)
+DISK_PARTS: Final = (
+    *(Part.LOG, Part.LOG_SYNC, Part.RETENTION, Part.TABLE, Part.AUDIT),
+    Part.ROUTING,
+)
 """Of the embedded form: each failure of theirs is a failed read, write or sync."""
 
 

@@ -25,6 +25,12 @@ PUBLISHERS_MAX: Final = 4096  # of one process: sockets, windows, 32 KiB of DUPL
 BLOCK_SIZE_MAX: Final = 65_536  # tokens
 DP_RANK_MAX: Final = 2**31 - 1
 KIND_CHARS_MAX: Final = 64  # the name of a wire protocol
+LABELS_MAX: Final = 16  # of a registration; 400 `out_of_range`, as what follows
+LABEL_BYTES_MAX: Final = 128  # of a label's name, and of its value
+KV_TOKEN_BYTES_MAX: Final = 1 * GIB  # of one token in a KV cache; 320 KiB for 70B parameters
+KV_TOKENS_MAX: Final = 2**40  # that a KV cache has room for
+REQUESTS_MAX: Final = 2**40  # that an engine may say that it has: reason="bad_number"
+SEQUENCES_AT_ONCE_MAX: Final = 2**20  # that an engine computes
 PORT_MAX: Final = 65_535
 SEQUENCE_MAX: Final = 2**63 - 1  # of a batch: reason="sequence_range"
 OFFSET_MAX: Final = 2**63 - 2  # the one after it is still an i64
@@ -41,6 +47,8 @@ ENTRIES_NAMED_MAX: Final = 100  # unusable ones logged, for each reason; all are
 EVENTS_RETENTION_MS: Final = 7 * 24 * 3600 * 1000
 ANSWERS_RETENTION_MS: Final = EVENTS_RETENTION_MS  # an older answer can be proven no more
 ANSWERS_PARTITION_BYTES: Final = 1 * GIB  # the oldest answers of a partition go first
+ROUTING_RETENTION_MS: Final = EVENTS_RETENTION_MS  # what is under way is in a checkpoint by then
+ROUTING_PARTITION_BYTES: Final = 16 * GIB  # of the routing log; the oldest goes first
 TOMBSTONE_RETENTION_MS: Final = 24 * 3600 * 1000
 COMPACTED_SEGMENT_MS: Final = 10 * 60 * 1000  # only closed segments are compacted
 COMPACTED_SEGMENT_BYTES: Final = 8 * MIB  # what is being written is never compacted
@@ -233,6 +241,34 @@ PROCESS_RETRY_DOUBLINGS_MAX: Final = 5  # of that pause: not every release says 
 PROCESS_AGAIN_S: Final = 60.0  # how often it is asked again over the same link: it must not change
 PROCESS_SETTLE_S: Final = 0.25  # from the end of a process to the end of its link, as we see it
 PROCESS_CLOCK_S: Final = 2.0  # how much its start time and its batches' times may be apart
+
+# engine_http: what engines carry. What of an answer is left out: reprise_bridge_load_dropped_total;
+# where nothing of it could be used: reprise_bridge_load_failures_total; both by reason.
+LOAD_PERIOD_S: Final = 1.0  # how often an engine is asked; from 80 to 120 % of it
+LOAD_PERIOD_MAX_S: Final = 60.0
+LOAD_JITTER: Final = 0.2
+LOAD_CPU_SHARE: Final = 0.04  # of a core; above it the period is stretched
+LOAD_SERVER_CPU_SHARE: Final = 0.003  # likewise, that reading the answers of one may take
+LOAD_QUESTION_S: Final = 0.0004  # of CPU, what a question is taken to cost until it is measured
+LOAD_COST_S: Final = 5.0  # over which it is measured
+LOAD_TICK_S: Final = 0.1  # how often it is looked who is due, and samples are handed over
+LOAD_LOOK_S: Final = 3.0  # how often it is looked who is registered
+LOAD_WAIT_S: Final = 1.0  # for a whole answer; then it counts as none: reason="silent"
+LOAD_BACKOFF_MAX_S: Final = 30.0  # a period is doubled with each failure in a row, up to this
+LOAD_END_S: Final = 1.0  # for its thread to end
+LOAD_AT_ONCE_MAX: Final = 64  # engines that are asked; a file each
+LOAD_SILENT_AT_ONCE_MAX: Final = 16  # likewise, of those that failed the last time
+LOAD_KEPT_MAX: Final = 1024  # connections that stay open to the next question; a file each
+LOAD_FILES_SHARE: Final = 16  # of the limit of open files, these take so much at the most
+LOAD_METRICS_BYTES: Final = 2 * MIB  # of metrics; what stands behind it is not read: "cut"
+LOAD_RANKS_BYTES: Final = 512 * KIB  # of SGLang's `/v1/loads`: some 500 bytes a rank
+LOAD_BODIES_BYTES_MAX: Final = 16 * MIB  # of all answers that have come in part; then "silent"
+LOAD_LINE_BYTES_MAX: Final = 16 * KIB  # of a line of metrics: "long_line"
+LOAD_HEADS_MAX: Final = 4096  # of lines, with their labels, that are remembered: 24 MiB at the most
+LOAD_HEAD_BYTES_MAX: Final = 2 * KIB  # a longer one is read each time
+LOAD_LINES_MAX: Final = 4096  # that are looked at, of one answer: "too_many"
+LOAD_USAGE_ROUNDING: Final = 0.05  # above a usage of 1, which counts as 1: else "bad_number"
+LOAD_NAMED_MAX: Final = 256  # addresses that say nothing of their load, and are logged
 
 # confirmation: by the replay socket that nothing is missing; see schemas/answer_states.py.
 LOOK_REST_S: Final = 4.0  # who is silent, or away, is looked at so often if nothing happens
@@ -450,6 +486,9 @@ WORKER_RETRY_S: Final = 0.5  # the pause after an app failed; doubled with each 
 WORKER_RETRY_MAX_S: Final = 5.0  # up to this
 WORKER_SETTLED_S: Final = 30.0  # an app that ran for this long resets the pause
 WORKER_STOP_S: Final = SHUTDOWN_S - 2.0  # for the last flush and commit, and to leave the group
+ROUTING_FOLD_S: Final = 0.2  # routing records are gathered before they are folded: nobody waits
+ROUTING_LEAVE_S: Final = 2.0  # for the last checkpoint, before the partition is given away
+ROUTING_REFUSED_S: Final = 30.0  # after which topics of routing are tried again that cannot be used
 WORKER_STALL_CHECK_S: Final = 10.0  # how often it is looked whether records are missing
 WORKER_STALL_S: Final = 60.0  # a table that stands still for so long, with more in its log
 WORKER_APP_STOP_S: Final = 30.0  # for Faust's services to end after a failure
@@ -471,6 +510,11 @@ LOG_READ_RECORDS_MAX: Final = 4096  # of the events topic, given to one that rea
 EXPLAINED_CHANGES_MAX: Final = 16  # of one block; each takes a fold of one flush
 HISTORY_FOLDS_KEPT: Final = 2  # of the last answers: each may take the memory of its scope
 
+# logs beside that of the events: of answers, and of routing.
+WINDOW_LOG_S: Final = 0.05  # of what comes, written at once; what a kill may cost
+WINDOW_LOG_SYNC_S: Final = 1.0  # what a power cut may cost
+WINDOW_LEAVE_S: Final = 2.0  # for Kafka to take what is left when a replica stops
+WINDOW_LOG_RETRY_S: Final = 10.0  # after it could not be written; what comes meanwhile is dropped
 # routing: what is learnt of outcomes. What is above a bound goes, the class first that had no
 # outcome for the longest: counter `classes_forgotten` of the estimates; `outcomes_unusable`.
 ESTIMATED_CLASSES_MAX: Final = 1024  # of models and instances; some 4 KiB each, in one row
@@ -485,13 +529,50 @@ REFUSED_RETRY_S_MAX: Final = 60  # after which a client that was refused is told
 # audit: the log of answers.
 AUDIT_QUEUE_BYTES: Final = 16 * MIB  # of answers not written yet: reprise_audit_dropped_total
 AUDIT_RECORD_BYTES: Final = 256 * KIB  # of answers in one record, and the last of them
-AUDIT_WINDOW_S: Final = 0.05  # of answers, written as one record or a few; what a kill may cost
-AUDIT_SYNC_S: Final = 1.0  # what a power cut may cost of it
-AUDIT_RETRY_S: Final = 10.0  # after it could not be written; what is given meanwhile is dropped
 AUDIT_BYTES: Final = 4 * GIB  # the oldest goes first; an answer of 4,096 tokens has 2 KiB of hashes
 AUDIT_FILES_BYTES: Final = 5 * GIB  # on the disk: what was dropped goes a file at a time
 AUDIT_SHOWN_MAX: Final = 100  # answers that disagree and are named; all are counted
-AUDIT_LEAVE_S: Final = 2.0  # for Kafka to take what is left when a replica stops
+
+# routing: what is under way where. It is a fold, so these bounds are the same for every reader.
+BOOKINGS_MAX: Final = 65_536  # some 300 bytes each: reprise_routing_dropped_total{reason="no_room"}
+BOOKING_EXPIRY_S: Final = 300.0  # without a report: reprise_routing_expired_total
+BOOKING_ESTIMATES: Final = 10.0  # or so many times what it was expected to take, if that is longer
+ROUTING_BYTES: Final = 2 * GIB  # of the embedded routing log; the oldest goes first
+ROUTING_CHECKPOINT_S: Final = (
+    10.0  # how often what was folded of it is kept; the rest is read again
+)
+ROUTING_CHUNK_BYTES: Final = 512 * KIB  # of a checkpoint in one message
+ROUTING_CHUNKS_MAX: Final = 1024  # of one checkpoint; a larger state is not kept, which is said
+RECORD_STEP_S: Final = 60.0  # that one record advances the clock of a fold: others' may be wrong
+EARLY_OUTCOMES_MAX: Final = 4096  # decisions that are reported of before the log has them
+EARLY_OUTCOME_S: Final = 60.0  # for such a decision to come: reason="unknown_decision"
+ROUTING_RUNS_MAX: Final = 1024  # services whose last decision is remembered; some 100 bytes each
+LOAD_TARGETS_MAX: Final = 4 * PUBLISHERS_MAX  # with a load sample; the oldest goes
+LOAD_SAMPLE_S: Final = 60.0  # an older sample says nothing any more
+LOAD_FUTURE_S: Final = 5.0  # a clock may run ahead by so much: reason="in_the_future"
+CANDIDATES_MAX: Final = 4096  # of one request: status="400"
+QUEUE_WAIT_MAX_S: Final = 30.0  # a candidate that would begin later is left out: `queue_full`
+QUEUE_WAITING_MAX: Final = 1024  # or one with more requests that wait
+KV_USAGE_MAX: Final = 0.95  # of a candidate's KV cache; above it is left out: `memory`
+RETRY_AFTER_MAX_S: Final = 60  # what a refused client is told at the most
+# routing: what decisions and their outcomes show; folds, so these are the same for every reader.
+# What is dropped: reprise_routing_forgotten_total, with the reason that is given.
+# routing: what decisions and their outcomes show. It is a fold, so these bounds are the same for
+# every reader. What is dropped: reprise_routing_dropped_total, with the reason that is given.
+PROMISES_OPEN_MAX: Final = 32_768  # of which more may be told; 2 KiB each: reason="promises"
+PROMISE_OPEN_S: Final = 900.0  # for that to come: such a decision counts as `unreported`
+PROMISE_ROWS_MAX: Final = 16_384  # of sums, 1 KiB each: reason="promise_rows", "promises_crowded"
+DECISION_MARKS_MAX: Final = 64  # prefixes of one decision; a prompt has no use for more
+PROMISE_TTFT_S_MAX: Final = 100_000.0  # a longer time counts as this: sums must fit 64 bits
+HOT_COUNTERS_MAX: Final = 1024  # prefixes of one scope that are counted, 600 bytes each
+HOT_SCOPES_MAX: Final = 64  # the one that is asked for least goes: reason="hot_scopes"
+HOT_HALF_LIFE_S: Final = 300.0  # after it a request counts half
+PREDICTED_MARKS_MAX: Final = 262_144  # 400 bytes each; the oldest go: reason="predicted"
+PREDICTED_S: Final = 2.0  # from a decision until the engine's events should have come
+APPROXIMATE_S: Final = 600.0  # the same where it publishes none, and its capacity is not known
+SESSIONS_MAX: Final = 65_536  # 300 bytes each; the least recent goes: reason="sessions"
+ADVICE_PREFIXES_MAX: Final = 256  # hot ones of one scope that are looked at, the hottest first
+AFFINITY_S: Final = 300.0  # without a request, after which a session is forgotten
 
 # ====================================================================================== query_api
 
@@ -519,6 +600,32 @@ AS_OF_CHARS_MAX: Final = 32_768  # of a position: some 20 for each partition
 URL_PARAMETERS_MAX: Final = 16  # of a query: status="400"
 QUERY_COUNTS_MAX: Final = 1024  # queries that are not in the histograms yet: memory
 
+# routing: decisions.
+TARGETS_KEPT_S: Final = 0.25  # after this it is looked again who is registered, and how it is
+ROUTE_REPEAT_S: Final = 60.0  # a request id that comes again within this gets the same answer
+ROUTE_ANSWERS_MAX: Final = 16_384  # kept for that, about 1 KiB each; the oldest goes
+PREFIXES_SHOWN: Final = 100  # hot ones of each scope, where a request does not say
+HOT_PREFIXES_SHOWN_MAX: Final = 1024  # of each scope, whatever a request says
+ROUTE_POLICIES_MAX: Final = 256  # with their parameters, kept as they were read
+ROUTING_QUEUE_ITEMS: Final = 65_536  # decisions, reports and samples that are not written yet:
+# reprise_routing_dropped_total{reason="queue_full"}
+FEEDBACK_MAX: Final = 1024  # reports or samples of one request: status="400"
+# grpc: what routers ask, and what they may cost: reprise_grpc_refused_total with the reason that is
+# given. grpc itself ends a connection beyond its number, and a call whose message is too large.
+GRPC_MESSAGE_BYTES_MAX: Final = 8 * MIB  # 1M hashes; SGLang's router sends no more
+GRPC_TEXT_BYTES_MAX: Final = 1 * MIB  # of hashes as text, each an object: reason="too_large"
+GRPC_HASHES_MAX: Final = 32_768  # of a prompt, the first: reprise_grpc_hashes_ignored_total
+GRPC_NAME_CHARS_MAX: Final = NAME_BYTES_MAX  # of a holder in an update: reason="malformed"
+GRPC_STREAMS_MAX: Final = 256  # that are open: reason="too_many_streams"
+GRPC_CONNECTIONS_MAX: Final = 256
+GRPC_CONNECTION_CALLS_MAX: Final = 64  # at once, of one connection; more wait with the client
+GRPC_WRITE_S: Final = 10.0  # an answer of a stream that nobody reads: reason="answer_not_read"
+GRPC_KEEPALIVE_S: Final = 60.0  # without a message; a peer that answers no ping is gone
+GRPC_IDLE_S: Final = 600.0  # a connection without a call is closed
+GRPC_GRACE_S: Final = 1.0  # for the calls under way, at the end
+GRPC_START_S: Final = 10.0  # for the thread to bind, and to end
+GRPC_URLS_S: Final = 1.0  # how old the routers' names of engines may be
+
 # replica: `stale` where the table is behind its log by more than either, or cannot reach it.
 STALE_RECORDS: Final = 100_000  # table rows and source records together
 STALE_S: Final = 5.0
@@ -530,6 +637,7 @@ LAG_SAMPLES_MAX: Final = 1024  # ends of a partition that are not reached yet; t
 # replica: its reader of the topics, and what it writes.
 REPLICA_FETCH_BYTES_MAX: Final = 16 * MIB  # read from Kafka and not applied yet
 REPLICA_ROWS_PER_TURN_MAX: Final = 512
+ROUTING_RECORDS_PER_TURN_MAX: Final = 64  # folded before others have their turn
 REPLICA_POLL_MS: Final = 250  # of one fetch without rows: how late it sees compacted offsets
 REPLICA_RETRY_S: Final = 1.0  # the pause after reading failed, by which answers get older
 REPLICA_STALL_S: Final = 30.0  # behind for this long without one row: the consumer is replaced
@@ -739,9 +847,10 @@ assert COMPACTED_SEGMENT_MS < TOMBSTONE_RETENTION_MS, "a segment is closed befor
 assert 2000 * REGISTERED_AGAIN_S < EVENTS_RETENTION_MS, "the log always says who is registered"
 
 assert AUDIT_BYTES + GIB <= AUDIT_FILES_BYTES, "no file goes before its records were dropped"
+assert ROUTING_CHUNK_BYTES + KIB < KAFKA_BATCH_BYTES, "a chunk of a checkpoint fits a batch"
 assert AUDIT_RECORD_BYTES < KAFKA_BATCH_BYTES, "a batch has some records of answers"
 assert AUDIT_QUEUE_BYTES < ANSWERS_PARTITION_BYTES, "what waited for Kafka is not gone at once"
-assert 2 * AUDIT_LEAVE_S + 2 * CLIENT_LEAVE_S < SHUTDOWN_S, (
+assert 2 * WINDOW_LEAVE_S + 2 * CLIENT_LEAVE_S < SHUTDOWN_S, (
     "a replica stops in time, Kafka away or not"
 )
 assert AUDIT_QUEUE_BYTES < AUDIT_BYTES, "a window of answers is a small part of their log"
@@ -768,6 +877,7 @@ assert (
 ), "what is written can be read"
 
 # queries
+assert 8 * GRPC_HASHES_MAX < GRPC_TEXT_BYTES_MAX < GRPC_MESSAGE_BYTES_MAX, "all hashes have room"
 assert BODY_BYTES_MAX >= 6 * QUERY_TOKENS_MAX, "the largest query must fit a body"
 assert LAG_CHECK_S + LAG_CHECK_WAIT_S < STALE_S, "one late check makes no answer stale"
 assert BODY_BYTES_MAX <= BODIES_LARGE_BYTES_MAX < BODIES_BYTES_MAX, "the largest body has room"

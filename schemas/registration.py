@@ -4,9 +4,10 @@
 """
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Final, Literal, NewType
+from typing import Annotated, Final, Literal, NamedTuple, NewType
 
 import msgspec
+from msgspec import Meta
 
 from schemas.errors import RegistrationConflictError, RegistrationError
 from schemas.identities import (
@@ -18,7 +19,17 @@ from schemas.identities import (
     StreamKey,
     Text,
 )
-from schemas.limits import KIND_CHARS_MAX, NAME_BYTES_MAX, POOL_NAMES_TRIED, PUBLISHERS_MAX
+from schemas.limits import (
+    KIND_CHARS_MAX,
+    KV_TOKEN_BYTES_MAX,
+    KV_TOKENS_MAX,
+    LABEL_BYTES_MAX,
+    LABELS_MAX,
+    NAME_BYTES_MAX,
+    POOL_NAMES_TRIED,
+    PUBLISHERS_MAX,
+    SEQUENCES_AT_ONCE_MAX,
+)
 from schemas.positions import LogOffset, Seconds
 
 PublisherKind = NewType("PublisherKind", str)
@@ -44,6 +55,33 @@ POOLS: Final = frozenset({PublisherKind("Mooncake")})
 
 ReportMode = Literal["", "incremental", "full"]
 """vLLM's `kv_cache_report_mode`; "" where it is not said."""
+
+Role = Literal["combined", "prefill", "decode"]
+"""What an instance does with the requests that it is sent: both phases, or one of them."""
+
+KvTokenBytes = Annotated[int, Meta(ge=0, le=KV_TOKEN_BYTES_MAX)]
+"""What one token takes in an engine's KV cache; 0 where that is not known."""
+
+KvTokens = Annotated[int, Meta(ge=0, le=KV_TOKENS_MAX)]
+"""How many tokens an engine's KV cache has room for; likewise."""
+
+SequencesAtOnce = Annotated[int, Meta(ge=0, le=SEQUENCES_AT_ONCE_MAX)]
+"""How many requests an engine computes at once; likewise."""
+
+
+LabelName = Annotated[str, Meta(min_length=1, max_length=LABEL_BYTES_MAX)]
+LabelValue = Annotated[str, Meta(max_length=LABEL_BYTES_MAX)]
+
+
+class Label(NamedTuple):
+    """What somebody says of an instance, such as where it stands: `rack`, `r7`."""
+
+    name: LabelName
+    value: LabelValue
+
+
+Labels = Annotated[tuple[Label, ...], Meta(max_length=LABELS_MAX)]
+"""Sorted by name, each name once: so equal ones are equal in each form, and encode alike."""
 
 
 class HashProfile(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,11 +112,18 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         kv_cache_report_mode: what the engine's requests ask for: with `full` it announces the
             cached blocks that a request uses again as stored, with `incremental` never; "" for
             what it is seen to do.
+        url: what routers call the engine, byte for byte, where they ask by gRPC; "" where that is
+            `http_url`.
         pool: the instance that was registered, where this is one of its members (`pool_members`).
+        role: which phases its instance is for.
+        labels: of its instance; who routes compares them.
+        kv_bytes_per_token: see `KvTokenBytes`.
+        max_num_seqs: see `SequencesAtOnce`; of this rank.
+        kv_capacity_tokens: see `KvTokens`; of this rank.
     """
 
     endpoint: Name
-    kind: Annotated[PublisherKind, msgspec.Meta(min_length=1, max_length=KIND_CHARS_MAX)]
+    kind: Annotated[PublisherKind, Meta(min_length=1, max_length=KIND_CHARS_MAX)]
     model_name: Name
     instance_id: Name
     block_size: BlockSize
@@ -93,7 +138,13 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     peer_url: Text = ""
     registered_at: Seconds = 0.0
     memory_segment: Text = ""
+    url: Text = ""
     pool: Text = ""
+    role: Role = "combined"
+    labels: Labels = ()
+    kv_bytes_per_token: KvTokenBytes = 0
+    max_num_seqs: SequencesAtOnce = 0
+    kv_capacity_tokens: KvTokens = 0
 
     @property
     def as_registered(self) -> "Registration":
@@ -128,6 +179,11 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     def http_url(self) -> str:
         """Base URL of the engine's HTTP server, or ""."""
         return self.http_endpoint or (self.endpoint if self.has_url else "")
+
+    @property
+    def router_url(self) -> str:
+        """What routers call the engine: what was registered as that, its base URL, or its name."""
+        return self.url or self.http_url or self.instance_id
 
     @property
     def service_key(self) -> str:

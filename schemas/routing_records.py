@@ -97,7 +97,7 @@ class CostModel(NamedTuple):
     disk_tokens_per_s: float
 
 
-class CandidateRecord(msgspec.Struct, frozen=True, array_like=True):
+class CandidateRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A candidate as the policy saw it, and what it made of it.
 
     Attributes:
@@ -165,7 +165,7 @@ class DecidedScope(NamedTuple):
     additional_salt: Text
 
 
-class Decision(msgspec.Struct, frozen=True, array_like=True):
+class Decision(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One answer of `POST /route` that was to be kept to.
 
     Attributes:
@@ -191,10 +191,17 @@ class Decision(msgspec.Struct, frozen=True, array_like=True):
         refused: a `Refused`.
         p90: so many times the expected time to the first token is its 90th percentile.
         predicted_s: how long after the decision the first token was expected.
-        marks: prefixes of the prompt, at 1, 2, 4, 8... blocks and where the longest match ends.
+        marks: prefixes of the prompt, at 1, 2, 4, 8... blocks, where the longest match ends, and
+            at its last whole block.
         hashes: prefix hashes of the prompt's blocks, u64 LE, up to the first that no candidate
             holds, where the decision is one of those to be proven; else b"".
         held: the most tokens that one instance held of the prompt, candidate or not.
+        class_name, decode_class: of those that were chosen: who takes the same time for the same.
+        kv_bytes: of a token of the model; 0 where that is not known.
+        decode_running, decode_kv_tokens: what the one that decodes had beside it.
+        is_approximate: whether the chosen one publishes no events.
+        capacity_tokens: of its cache then, 0 where that is not known.
+        last: where the session's request before went, if that counted.
     """
 
     number: Number
@@ -224,6 +231,14 @@ class Decision(msgspec.Struct, frozen=True, array_like=True):
     marks: tuple[PrefixMark, ...] = ()
     hashes: bytes = b""
     held: TokenCount = 0
+    class_name: Text = ""
+    decode_class: Text = ""
+    kv_bytes: TokenCount = 0
+    decode_running: Count = 0
+    decode_kv_tokens: TokenCount = 0
+    is_approximate: bool = False
+    capacity_tokens: TokenCount = 0
+    last: Target | None = None
 
     def target(self, index: int) -> Target:
         """The candidate of that index, as what load is of."""
@@ -359,8 +374,8 @@ def parse_decision_id(name: str) -> tuple[int, int] | None:
 
 
 def marks_at(blocks: int, longest: int) -> Iterable[int]:
-    """At how many blocks a prompt is marked: the powers of two, and where its match ends."""
-    depth, depths = 1, set()
+    """At how many blocks a prompt is marked: the powers of two, where its match ends, its end."""
+    depth, depths = 1, {blocks} if blocks else set()
     while depth <= blocks:
         depths.add(depth)
         depth *= 2

@@ -1,16 +1,21 @@
 """Apache Kafka as the log: the shape of every topic and of its keys.
 
-    topic              key                    value                               cleanup
-    PREFIX.registry    publisher (msgpack)    `Registration`, or null: forgotten  compact
-    PREFIX.cursors     publisher (msgpack)    `CursorNote` of the bridge          compact
-    PREFIX.events      stream key (msgpack)   a record (`schemas.records`)        delete
-    PREFIX.table       row key                row (`streams.table.rows.format`), null    compact
-    PREFIX.answers     run (as text)          answers (`schemas.answer_records`)    delete
+    topic                 key                   value                                    cleanup
+    PREFIX.registry       publisher (msgpack)   `Registration`, or null: forgotten       compact
+    PREFIX.cursors        publisher (msgpack)   `CursorNote` of the bridge               compact
+    PREFIX.events         stream key (msgpack)  a record (`schemas.records`)             delete
+    PREFIX.table          row key               row (`streams.table.rows.format`), null  compact
+    PREFIX.routing        run (as text)         what was decided, and what came of it    delete
+                                                (`schemas.routing_records`)
+    PREFIX.routing-state  chunk (as text)       a checkpoint of its fold                 compact
+                                                (`streams.routing.chunks`)
+    PREFIX.answers        run (as text)         answers (`schemas.answer_records`)       delete
 
 The last one is there only where a replica has `--audit`. `events` and `table` have the same number
 of partitions, and partition p of `table` is the table of partition p of `events`. `registry` and
 `cursors` have the same number, too: the bridge that is given a partition of one owns that partition
-of the other. Keys are msgpack arrays of the identity's fields, but for `answers`.
+of the other. `routing` has one, since what all replicas decide needs one order. Keys are msgpack
+arrays of the identity's fields, where they are not text.
 """
 
 from enum import StrEnum
@@ -27,6 +32,8 @@ from schemas.limits import (
     EVENTS_RETENTION_MS,
     KAFKA_MESSAGE_MAX_BYTES,
     OFFSET_MAX,
+    ROUTING_PARTITION_BYTES,
+    ROUTING_RETENTION_MS,
     TOMBSTONE_RETENTION_MS,
 )
 from schemas.positions import IncarnationNumber, ProcessMark, Proof, Seconds, SequenceNumber
@@ -35,6 +42,16 @@ from schemas.registration import Registration
 EVENTS_PARTITIONS: Final = 8
 REGISTRY_PARTITIONS: Final = 16
 ANSWERS_PARTITIONS: Final = 4
+
+# A tombstone may go only after every reader that was reading when it came has seen it.
+# Only closed segments are compacted: so they are closed early, by size and by time, and cleaned
+# when a seventh of a partition is new.
+_COMPACTED: Final = {
+    "min.cleanable.dirty.ratio": "0.15",
+    "delete.retention.ms": str(TOMBSTONE_RETENTION_MS),
+    "segment.ms": str(COMPACTED_SEGMENT_MS),
+    "segment.bytes": str(COMPACTED_SEGMENT_BYTES),
+}
 
 
 class Cleanup(StrEnum):
@@ -51,6 +68,15 @@ class TopicSpec(NamedTuple):
     partitions: int
     cleanup: Cleanup
     configs: dict[str, str]
+
+
+class RoutingTopics(NamedTuple):
+    """The routing log, and checkpoints of its fold: made by whoever reads or writes them, so that
+    a deployment of an older Reprise goes on.
+    """
+
+    log: TopicSpec
+    state: TopicSpec
 
 
 class Topics(NamedTuple):
@@ -115,7 +141,7 @@ def encode_stream(stream: StreamKey) -> bytes:
 
 
 def encode_run(run: int) -> bytes:
-    """The key of the answers of one run of a replica in `answers`."""
+    """The key of one run of a replica, in `answers` and in `routing`."""
     return b"%d" % run
 
 
@@ -133,24 +159,28 @@ def answers_topic(prefix: str) -> TopicSpec:
     )
 
 
+def routing_topics(prefix: str) -> RoutingTopics:
+    """The topics of routing of a deployment."""
+    largest = {"max.message.bytes": str(KAFKA_MESSAGE_MAX_BYTES)}
+    retained = {
+        "retention.ms": str(ROUTING_RETENTION_MS),
+        "retention.bytes": str(ROUTING_PARTITION_BYTES),
+    }
+    return RoutingTopics(
+        TopicSpec(f"{prefix}.routing", 1, Cleanup.DELETE, retained | largest),
+        TopicSpec(f"{prefix}.routing-state", 1, Cleanup.COMPACT, _COMPACTED | largest),
+    )
+
+
 def topics_of(prefix: str, *, events_partitions: int, registry_partitions: int) -> Topics:
     """The topics of a deployment, as they must be."""
 
     def name(suffix: str) -> str:
         return f"{prefix}.{suffix}"
 
-    # A tombstone may go only after every reader that was reading when it came has seen it.
-    # Only closed segments are compacted: so they are closed early, by size and by time, and cleaned
-    # when a seventh of a partition is new.
-    compacted = {
-        "min.cleanable.dirty.ratio": "0.15",
-        "delete.retention.ms": str(TOMBSTONE_RETENTION_MS),
-        "segment.ms": str(COMPACTED_SEGMENT_MS),
-        "segment.bytes": str(COMPACTED_SEGMENT_BYTES),
-    }
     return Topics(
-        TopicSpec(name("registry"), registry_partitions, Cleanup.COMPACT, compacted),
-        TopicSpec(name("cursors"), registry_partitions, Cleanup.COMPACT, compacted),
+        TopicSpec(name("registry"), registry_partitions, Cleanup.COMPACT, _COMPACTED),
+        TopicSpec(name("cursors"), registry_partitions, Cleanup.COMPACT, _COMPACTED),
         TopicSpec(
             name("events"),
             events_partitions,
@@ -164,6 +194,6 @@ def topics_of(prefix: str, *, events_partitions: int, registry_partitions: int) 
             name("table"),
             events_partitions,
             Cleanup.COMPACT,
-            compacted | {"max.message.bytes": str(KAFKA_MESSAGE_MAX_BYTES)},
+            _COMPACTED | {"max.message.bytes": str(KAFKA_MESSAGE_MAX_BYTES)},
         ),
     )

@@ -4,7 +4,7 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from simulation.engines.publisher import Publisher
@@ -30,7 +30,8 @@ class EngineServer:
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
-                self.wfile.write(body)
+                with suppress(ConnectionError):  # whoever asked has read enough
+                    self.wfile.write(body)
 
             def log_message(self, format: str, *args: object) -> None:
                 pass

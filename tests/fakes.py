@@ -145,6 +145,10 @@ class FakeTable:
         known = sorted(self.registrations.values(), key=lambda known: known.service_key)
         return [self._service(known) for known in known]
 
+    def registered(self) -> list[Registration]:
+        """See `View`."""
+        return list(self.registrations.values())
+
     def ledgers(self) -> list[LedgerView]:
         """See `View`."""
         return [LedgerView(one, ledger, self.states.get(one)) for one, ledger in self.known.items()]

@@ -1,10 +1,11 @@
 """Base URLs of engines' HTTP servers, as registrations name them. Pure."""
 
+from functools import lru_cache
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from schemas.errors import EndpointError
-from schemas.limits import PORT_MAX
+from schemas.limits import PORT_MAX, PUBLISHERS_MAX
 
 _PORTS: Final = {"http": 80, "https": 443}
 
@@ -29,6 +30,7 @@ class BaseUrl(NamedTuple):
         return f"{bracketed(self.host)}:{self.port}"
 
 
+@lru_cache(PUBLISHERS_MAX)
 def read_base_url(text: str) -> BaseUrl:
     """The parts of a base URL such as `http://10.0.0.7:8000`.
 

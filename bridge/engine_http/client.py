@@ -16,7 +16,7 @@ import httptools
 from bridge.engine_http.address import BaseUrl, read_base_url
 from bridge.sockets.endpoints import names_host, split_endpoint
 from bridge.sockets.lookup import LOOKUPS
-from schemas.errors import RepriseError
+from schemas.errors import EndpointError, RepriseError
 from schemas.limits import (
     ERROR_DETAIL_CHARS_MAX,
     HTTP_BODIES_BYTES_MAX,
@@ -59,16 +59,80 @@ class Room:
         self._left += size_bytes
 
 
+class _Connection(NamedTuple):
+    """To a server."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    def end(self) -> None:
+        """Closes it at once."""
+        self.writer.transport.abort()
+
+
+class Kept:
+    """Connections that stay open from one question to the next, one of a server. One loop.
+
+    Args:
+        count_max: of them; a further one is closed.
+    """
+
+    def __init__(self, count_max: int) -> None:
+        self._count_max = count_max
+        self._open: dict[BaseUrl, _Connection] = {}
+
+    def take(self, url: BaseUrl) -> _Connection | None:
+        """The connection, where there is one that nobody has closed as far as is known."""
+        connection = self._open.pop(url, None)
+        if connection is not None and connection.reader.at_eof():
+            connection.end()
+            return None
+        return connection
+
+    def keep(self, url: BaseUrl, connection: _Connection) -> None:
+        """Leaves it open for the next question, where there is room."""
+        self._end(url)
+        if len(self._open) < self._count_max:
+            self._open[url] = connection
+        else:
+            connection.end()
+
+    def forget(self, base_url: str) -> None:
+        """No further question is to come."""
+        with suppress(EndpointError):
+            self._end(read_base_url(base_url))
+
+    def close(self) -> None:
+        """Ends all of them."""
+        for url in list(self._open):
+            self._end(url)
+
+    def _end(self, url: BaseUrl) -> None:
+        connection = self._open.pop(url, None)
+        if connection is not None:
+            connection.end()
+
+
+class _ClosedError(NoAnswerError):
+    """The connection was closed before anything of an answer came."""
+
+
 class _Parsed:
     """What httptools tells of one answer."""
 
     def __init__(self) -> None:
-        self.has_head = self.is_whole = self.has_length = False
+        self.has_head = self.is_whole = self.has_length = self.is_last = False
+        self.answers = 0
         self.body = bytearray()
+
+    def on_message_begin(self) -> None:
+        self.answers += 1
 
     def on_header(self, name: bytes, value: bytes) -> None:
         # Without either a body ends with its connection (RFC 9112, 6.3), and nothing tells a cut.
-        self.has_length |= name.lower() in (b"content-length", b"transfer-encoding")
+        name = name.lower()
+        self.has_length |= name in (b"content-length", b"transfer-encoding")
+        self.is_last |= name == b"connection" and b"close" in value.lower()
 
     def on_headers_complete(self) -> None:
         self.has_head = True
@@ -89,8 +153,9 @@ async def get(
     bytes_max: int = HTTP_ENGINE_BYTES_MAX,
     cut: bool = False,
     room: Room | None = None,
+    kept: Kept | None = None,
 ) -> Reply:
-    """Asks for one path below the base URL. One connection, closed behind it.
+    """Asks for one path below the base URL. One connection, closed behind it, or kept.
 
     Args:
         base_url: of the engine.
@@ -100,6 +165,7 @@ async def get(
         bytes_max: of the head with the body.
         cut: whether no more than that is wanted of a larger one; else it is no answer.
         room: that it shares with others.
+        kept: where a connection may be, and stays.
 
     Raises:
         NoAnswerError: see there.
@@ -109,7 +175,7 @@ async def get(
     try:
         async with asyncio.timeout(wait_s):
             bound = _Bound(bytes_max, cut, Room() if room is None else room)
-            return await _get(url, path, bound, with_body=with_body)
+            return await _get(url, path, bound, kept, with_body=with_body)
     except TimeoutError as error:
         raise NoAnswerError(f"{url.authority} did not answer within {wait_s:g} s") from error
     except (OSError, ssl.SSLError, ValueError) as error:
@@ -131,20 +197,50 @@ def _tls() -> ssl.SSLContext:
     return ssl.create_default_context()
 
 
-async def _get(url: BaseUrl, path: str, bound: _Bound, *, with_body: bool) -> Reply:
+async def _get(
+    url: BaseUrl, path: str, bound: _Bound, kept: Kept | None, *, with_body: bool
+) -> Reply:
+    connection = None if kept is None else kept.take(url)
+    if connection is not None:
+        with suppress(_ClosedError, ConnectionError):  # its server has closed it meanwhile
+            return await _ask(connection, url, path, bound, kept, with_body=with_body)
+    connection = await _connected(url)
+    return await _ask(connection, url, path, bound, kept, with_body=with_body)
+
+
+async def _connected(url: BaseUrl) -> _Connection:
     host = await _address_of(url)
     tls = _tls() if url.scheme == "https" else None
-    reader, writer = await asyncio.open_connection(
-        host, url.port, ssl=tls, server_hostname=url.host if tls else None
-    )
-    try:
-        writer.write(
-            f"GET {url.path}{path} HTTP/1.1\r\nHost: {url.authority}\r\nAccept: */*\r\n"
-            "Accept-Encoding: identity\r\nConnection: close\r\n\r\n".encode()
+    return _Connection(
+        *await asyncio.open_connection(
+            host, url.port, ssl=tls, server_hostname=url.host if tls else None
         )
-        return await _read(reader, url, bound, with_body=with_body)
+    )
+
+
+async def _ask(
+    connection: _Connection,
+    url: BaseUrl,
+    path: str,
+    bound: _Bound,
+    kept: Kept | None,
+    *,
+    with_body: bool,
+) -> Reply:
+    stays = False
+    try:
+        connection.writer.write(
+            f"GET {url.path}{path} HTTP/1.1\r\nHost: {url.authority}\r\nAccept: */*\r\n"
+            "Accept-Encoding: identity\r\n"
+            f"Connection: {'close' if kept is None else 'keep-alive'}\r\n\r\n".encode()
+        )
+        reply, stays = await _read(connection.reader, url, bound, with_body=with_body)
+        if stays and kept is not None:
+            kept.keep(url, connection)
+        return reply
     finally:
-        writer.transport.abort()
+        if not stays or kept is None:
+            connection.end()
 
 
 async def _address_of(url: BaseUrl) -> str:
@@ -167,7 +263,8 @@ async def _address_of(url: BaseUrl) -> str:
 
 async def _read(
     reader: asyncio.StreamReader, url: BaseUrl, bound: _Bound, *, with_body: bool
-) -> Reply:
+) -> tuple[Reply, bool]:
+    """The answer, and whether its connection can bring another one."""
     parsed = _Parsed()
     parser = httptools.HttpResponseParser(parsed)
     read_bytes = 0
@@ -195,11 +292,16 @@ async def _read(
     finally:
         bound.room.give_back(read_bytes)
     if not parsed.has_head:
-        raise NoAnswerError(f"{url.authority} closed the connection without an answer")
+        kind = NoAnswerError if read_bytes else _ClosedError
+        raise kind(f"{url.authority} closed the connection without an answer")
+    if parsed.answers > 1:
+        raise NoAnswerError(f"{url.authority} answers with more than it was asked for")
     has_body = with_body and parser.get_status_code() not in _NO_BODY
     if has_body and parsed.has_length and not (parsed.is_whole or is_cut):
         raise NoAnswerError(f"{url.authority} broke its answer off")
-    return Reply(parser.get_status_code(), bytes(parsed.body) if with_body else b"")
+    reply = Reply(parser.get_status_code(), bytes(parsed.body) if with_body else b"")
+    is_open = parsed.is_whole and not (is_cut or parsed.is_last)
+    return reply, is_open and parser.get_http_version() == "1.1"
 
 
 def _too_large(url: BaseUrl, bound: _Bound) -> NoAnswerError:

@@ -28,6 +28,7 @@ from bridge.engine_http.answers import (
     read_start_time,
 )
 from bridge.engine_http.client import NoAnswerError, Reply, Room, get
+from bridge.engine_http.load import WAYS
 from schemas.errors import EndpointError, RegistrationError
 from schemas.limits import (
     HTTP_ENGINE_BYTES_MAX,
@@ -76,7 +77,9 @@ _KINDS: Final = {
 
 
 def can_ask(kind: PublisherKind) -> bool:
-    """Whether such engines have an HTTP server that is asked."""
+    """Whether such engines are asked whether they are there, which process they are, and where they
+    publish. Others may be asked for their load (`bridge.engine_http.load`).
+    """
     return kind in _KINDS
 
 
@@ -91,10 +94,11 @@ def check_http(registration: Registration) -> None:
     read_base_url(registration.http_url)
     if registration.has_url:
         read_base_url(registration.endpoint)
-    if not can_ask(registration.kind):
+    kinds = tuple(_KINDS if registration.has_url else WAYS)
+    if registration.kind not in kinds:
         raise EndpointError(
             f"Expected a `tcp://` or `ipc://` address and no `http_endpoint` for a publisher of"
-            f" type {registration.kind}: only {' and '.join(_KINDS)} are asked over HTTP"
+            f" type {registration.kind}: only {', '.join(kinds)} are asked over HTTP"
         )
 
 

@@ -29,8 +29,13 @@ KERNEL = (
 )
 PACKING = ("tests/property/test_batch_packer.py", "tests/contract/test_kernel_formats.py")
 SIMULATION = ("tests/simulation",)
+OBSERVED = ("tests/unit/streams/routing/observed",)
 
 TESTS: dict[str, tuple[str, ...]] = {
+    "streams/routing/observed/promises.py": OBSERVED,
+    "streams/routing/observed/space_saving.py": OBSERVED,
+    "streams/routing/observed/hot_prefixes.py": OBSERVED,
+    "streams/routing/observed/predicted.py": OBSERVED,
     "bridge/sequencing/tracker.py": (*SEQUENCING, *SIMULATION),
     "bridge/sequencing/causes.py": (*SEQUENCING, *SIMULATION),
     "bridge/sequencing/anchor.py": (*SEQUENCING, *SIMULATION),

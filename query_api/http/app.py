@@ -1,6 +1,7 @@
 """The HTTP service: hot routes in front, FastAPI behind, one error shape, one set of metrics."""
 
 import logging
+from collections.abc import Sequence
 from typing import Final
 
 from fastapi import FastAPI, Request, Response
@@ -24,14 +25,23 @@ from query_api.http.metrics import HttpMetrics
 from query_api.http.origins import check_origin
 from query_api.http.past import past_routes
 from query_api.http.plain_listener import PlainAnswers, plain_answers
-from query_api.http.query_endpoint import CLIENT_GONE, HotRoutes
+from query_api.http.post_endpoint import CLIENT_GONE, PostEndpoint
+from query_api.http.query_endpoint import HotRoutes
 from query_api.http.requests.bodies import Bodies
 from query_api.http.routes import metrics_route, query_routes, registration_routes, view_routes
+from query_api.http.routing.documents import MODELS as ROUTING_ANSWERS
+from query_api.http.routing.endpoint import RoutingEndpoint
+from query_api.http.routing.routes import MODELS as ROUTING_BODIES
+from query_api.http.routing.routes import routing_routes
+from query_api.http.routing.views import MODELS as ROUTING_VIEWS
+from query_api.http.routing.views import routing_views
 from query_api.http.wire import Headers, Wire, encode, encode_error, reply_wire
 from query_api.ports import History, PublisherRegistry, View
+from query_api.routing.router import Router
 from schemas.errors import RepriseError
 from streams.kernel.interface import AuditQueue
 
+ROUTING_MODELS: Final = (*ROUTING_ANSWERS, *ROUTING_BODIES, *ROUTING_VIEWS)
 _OTHER_ROUTE: Final = "other"
 _CONDUCTOR_METHODS: Final = frozenset({"GET", "POST"})
 logger = logging.getLogger(__name__)
@@ -46,6 +56,7 @@ def create_app(
     history: History | None = None,
     audit: AuditQueue | None = None,
     workers: WorkerSource | None = None,
+    router: Router | None = None,
 ) -> ASGIApp:
     """The ASGI application over one table and one set of publishers.
 
@@ -59,6 +70,7 @@ def create_app(
         history: answers `?as_of=...`; None where no past is kept.
         audit: keeps a share of the answers to queries; the kernels of the view know it, too.
         workers: knows more of LMCache's workers than the view.
+        router: decides who gets a request; None: there are no routes for that.
 
     It keeps its metrics in `view.metrics`, so a registry serves one app; a second one raises
     ValueError.
@@ -83,6 +95,11 @@ def create_app(
         history=history,
         audit=None if audit is None else AnswerAudit(audit),
     )
+    endpoints: list[PostEndpoint] = [hot]
+    if router is not None:
+        endpoints.append(RoutingEndpoint(view, router, bodies, default_wire, metrics))
+        app.include_router(routing_routes(endpoints[-1], router, default_wire))
+        app.include_router(routing_views(view, router, default_wire))
     app.include_router(query_routes(hot))
     app.include_router(registration_routes(registry, bodies, default_wire))
     app.include_router(view_routes(view, app.version, default_wire))
@@ -94,9 +111,9 @@ def create_app(
     app.add_exception_handler(Exception, refusals.unexpected)
     app.add_exception_handler(HTTPException, refusals.by_router)
     app.add_exception_handler(RepriseError, refusals.error)
-    app.openapi = lambda: openapi.describe_app(app)  # type: ignore[method-assign]
+    app.openapi = lambda: openapi.describe_app(app, *ROUTING_MODELS)  # type: ignore[method-assign]
     plain = plain_answers(view, metrics, only_exact=only_exact)
-    return _Front(app, hot, metrics, refusals, plain)
+    return _Front(app, endpoints, metrics, refusals, plain)
 
 
 class _Refusals:
@@ -155,15 +172,14 @@ class _Front:
     def __init__(
         self,
         app: FastAPI,
-        hot: HotRoutes,
+        endpoints: Sequence[PostEndpoint],
         metrics: HttpMetrics,
         refusals: _Refusals,
         plain: PlainAnswers | None,
     ) -> None:
         self.plain = plain
         self._app = app
-        self._hot = hot
-        self._hot_paths = hot.paths
+        self._hot = {path: endpoint for endpoint in endpoints for path in endpoint.paths}
         self._metrics = metrics
         self._refusals = refusals
         self._paths = frozenset(app.openapi()["paths"]) | {"/docs", "/openapi.json"}
@@ -171,8 +187,10 @@ class _Front:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
-        elif scope["path"] in self._hot_paths and scope["method"] == "POST":
-            await self._hot.serve(scope["path"], scope, receive, send)
+            return
+        hot = self._hot.get(scope["path"]) if scope["method"] == "POST" else None
+        if hot is not None:
+            await hot.serve(scope["path"], scope, receive, send)
         else:
             await self._serve(scope, receive, send)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from query_api.http.models import MemoryInstance, MemorySegment, MemoryView
+from query_api.http.memory_models import MemoryInstance, MemorySegment, MemoryView
 from query_api.ports import SegmentView, View
 from schemas.registration import Registration
 

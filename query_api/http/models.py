@@ -11,9 +11,23 @@ from msgspec import Meta
 
 from query_api.gaps import GapsDocument
 from query_api.http.errors import ErrorEnvelope
+from query_api.http.memory_models import MemoryView
 from schemas.arrays import Token
-from schemas.limits import BLOCK_SIZE_MAX, DP_RANK_MAX, NAME_BYTES_MAX, QUERY_TOKENS_MAX
-from schemas.registration import ReportMode
+from schemas.limits import (
+    BLOCK_SIZE_MAX,
+    DP_RANK_MAX,
+    LABELS_MAX,
+    NAME_BYTES_MAX,
+    QUERY_TOKENS_MAX,
+)
+from schemas.registration import (
+    KvTokenBytes,
+    KvTokens,
+    LabelName,
+    LabelValue,
+    ReportMode,
+    SequencesAtOnce,
+)
 
 Name = Annotated[str, Meta(min_length=1, max_length=NAME_BYTES_MAX)]
 Text = Annotated[str, Meta(max_length=NAME_BYTES_MAX)]
@@ -187,6 +201,37 @@ class RegisterRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
             " `[ab]`, with `HOST/` before it where hosts use the same names. JSON only."
         ),
     ] = ""
+    role: Annotated[
+        Literal["combined", "prefill", "decode"],
+        Meta(description="Which phases of requests its instance is for. JSON only."),
+    ] = "combined"
+    labels: Annotated[
+        dict[LabelName, LabelValue],
+        Meta(
+            max_length=LABELS_MAX,
+            description="What is to be known of its instance by who routes: `host`, `rack`, `zone`,"
+            " `class` and others. JSON only.",
+        ),
+    ] = {}
+    kv_bytes_per_token: Annotated[
+        KvTokenBytes,
+        Meta(description="What a token takes in its KV cache; 0: not known. JSON only."),
+    ] = 0
+    max_num_seqs: Annotated[
+        SequencesAtOnce,
+        Meta(description="Requests that this rank computes at once; 0: not known. JSON only."),
+    ] = 0
+    kv_capacity_tokens: Annotated[
+        KvTokens,
+        Meta(description="Tokens that this rank's KV cache holds; 0: not known. JSON only."),
+    ] = 0
+    url: Annotated[
+        Text,
+        Meta(
+            description="What routers that ask by gRPC call the engine, byte for byte; without it"
+            " `http_endpoint`, or else `instance_id`. JSON only."
+        ),
+    ] = ""
 
 
 class RegisterResponse(msgspec.Struct, kw_only=True):
@@ -232,6 +277,12 @@ class Service(msgspec.Struct, kw_only=True):
     HashProfile: HashProfileModel | None
     AdditionalSalt: str
     MemorySegment: str
+    Role: Literal["combined", "prefill", "decode"]
+    Labels: dict[LabelName, LabelValue]
+    KvBytesPerToken: Annotated[int, Meta(description="0: not known, as of the next two.")]
+    MaxNumSeqs: int
+    KvCapacityTokens: int
+    Url: str
     Incarnation: Annotated[int, Meta(description="Which run of the publisher's process, from 1.")]
     Sequence: Annotated[int, Meta(description="Last batch folded; -1 for none.")]
     DegradedSince: Annotated[int | None, Meta(description="First batch lost for good, or null.")]
@@ -256,56 +307,6 @@ class Services(msgspec.Struct, kw_only=True):
 
     count: int
     services: list[Service]
-
-
-class MemoryInstance(msgspec.Struct, kw_only=True):
-    """A registration that names the segment."""
-
-    tenant_id: str
-    model_name: str
-    instance_id: str
-    dp_rank: int
-    state: Annotated[str, Meta(description="How far answers of it can be trusted.")]
-    reason: Annotated[str, Meta(description="Why it is not exact, in one word; else empty.")]
-
-
-class MemorySegment(msgspec.Struct, kw_only=True):
-    """What an engine group's KV cache takes of its memory, as kvcached says; sizes in bytes."""
-
-    host: str
-    segment: str
-    state: Annotated[
-        Literal["live", "orphaned", "stale", "gone"],
-        Meta(
-            description="`orphaned`: its writer has ended without removing it. `stale`: nobody has"
-            " read it for a while. `gone`: it was removed."
-        ),
-    ]
-    total: Annotated[int, Meta(description="The limit.")]
-    used: int
-    preallocated: Annotated[int, Meta(description="Reserved beside what is used.")]
-    pressure: Annotated[float, Meta(description="(used + preallocated) / total.")]
-    instances: Annotated[
-        list[MemoryInstance],
-        Meta(description="By `memory_segment` of their registrations; empty: nobody names it."),
-    ]
-    writer: Annotated[
-        str,
-        Meta(description="Its processes: `alive`, `gone`; empty where the bridge cannot know."),
-    ]
-    age: Annotated[float, Meta(description="Seconds since it was read.")]
-    observed_at: Annotated[float, Meta(description="When it was read, Unix seconds.")]
-    changed_at: Annotated[float, Meta(description="When these numbers were first read.")]
-    since: Annotated[float, Meta(description="When this file was first seen.")]
-    inode: int
-    bridge: Annotated[str, Meta(description="The run of a bridge that has read it.")]
-
-
-class MemoryView(msgspec.Struct, kw_only=True):
-    """All segments of memory that bridges see, sorted by host and name."""
-
-    count: int
-    segments: list[MemorySegment]
 
 
 class GlobalContext(msgspec.Struct, kw_only=True):

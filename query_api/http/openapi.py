@@ -276,13 +276,13 @@ def ready_operation() -> Fragment:
     return operation
 
 
-def describe_app(app: FastAPI) -> Fragment:
-    """FastAPI's document with the components of `models`; made once."""
+def describe_app(app: FastAPI, *others: type[msgspec.Struct]) -> Fragment:
+    """FastAPI's document with the components of `models` and of others; made once."""
     if app.openapi_schema is None:
         document = get_openapi(
             title=app.title, version=app.version, summary=app.summary, routes=app.routes
         )
-        every = (*models.MODELS, *lmcache_models.MODELS)
+        every = (*models.MODELS, *lmcache_models.MODELS, *others)
         _, components = msgspec.json.schema_components(every, ref_template=_REFERENCE)
         document.setdefault("components", {}).setdefault("schemas", {}).update(components)
         app.openapi_schema = document

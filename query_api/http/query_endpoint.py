@@ -1,35 +1,29 @@
 """The routes that a router calls for each request, served in front of the FastAPI app.
 
-FastAPI costs 70 to 190 us a request, this about 10. What FastAPI would do is done here: the body's
-bound, content types, errors in the shape of all the others, metrics. The routes are declared in
-FastAPI all the same (`routes`), for the documentation.
+They are declared in FastAPI all the same (`routes`), for the documentation.
 
-The path of a query: read the body, have the kernel's own scanner read it (JSON), or else decode
-and check it field by field; ask the kernel; encode; two sends. Both ways give the same answers,
-and only the second words errors.
+The path of a query: read the body (`post_endpoint`), have the kernel's own scanner read it (JSON),
+or else decode and check it field by field; ask the kernel; encode; two sends. Both ways give the
+same answers, and only the second words errors.
 """
 
-import logging
-import re
 from collections.abc import Callable
 from operator import attrgetter
 from time import perf_counter
 from typing import Final, NamedTuple
 
-from starlette.types import Receive, Scope, Send
-
 from query_api.http.answers import encode_detailed, encode_matches
 from query_api.http.audit import AnswerAudit, Stepped
-from query_api.http.errors import (
-    INTERNAL,
-    ClientGoneError,
-    RequestError,
-    no_history,
-    recovering,
-    unsupported_content_type,
-)
+from query_api.http.errors import no_history, recovering
 from query_api.http.metrics import HttpMetrics, QueryMetrics
-from query_api.http.requests.bodies import Bodies, is_whole
+from query_api.http.post_endpoint import (
+    TYPE_HEADERS,
+    Answered,
+    HttpHeaders,
+    Posted,
+    PostEndpoint,
+)
+from query_api.http.requests.bodies import Bodies
 from query_api.http.requests.options import AnswerOptions, read_options
 from query_api.http.requests.queries import (
     Query,
@@ -41,27 +35,18 @@ from query_api.http.requests.queries import (
     read_query,
     scan_query,
 )
-from query_api.http.wire import Wire, body_wire, content_type_of, encode, encode_error
+from query_api.http.wire import Wire
 from query_api.ports import Asked, History, PastView, Positions, View, positions_text
 from schemas.answer_states import AnswerState, Standing
-from schemas.errors import RepriseError
 from schemas.identities import PrefixScope
 from streams.kernel.interface import BodyForm, InstanceMatch, PlainAnswer, ReadOnlyKernel
 
-HttpHeaders = list[tuple[bytes, bytes]]
 Answerer = Callable[[ReadOnlyKernel, Query], tuple[PrefixScope, list[InstanceMatch]]]
 
-CLIENT_GONE: Final = 499
-_REQUEST_ID: Final = re.compile(rb"[\x20-\x7e]{1,256}")
-_TYPE_HEADERS: Final = {wire: (b"content-type", content_type_of(wire)) for wire in Wire}
 _STATE_HEADERS: Final = {state: (b"reprise-state", state.value.encode()) for state in AnswerState}
-_OCTETS_TYPE: Final = b"application/octet-stream"
 _PLAIN: Final = AnswerOptions()
 _HITS_ONLY: Final = AnswerOptions(hits_only=True)
-_FORMS: Final = {Wire.JSON: BodyForm.JSON, Wire.MSGPACK: BodyForm.MSGPACK}
-_WIRES: Final = {form: wire for wire, form in _FORMS.items()} | {BodyForm.OCTETS: Wire.JSON}
 _longest = attrgetter("longest")
-logger = logging.getLogger(__name__)
 
 
 class _Route(NamedTuple):
@@ -83,7 +68,7 @@ class _Request(NamedTuple):
     options: AnswerOptions
 
 
-class HotRoutes:
+class HotRoutes(PostEndpoint):
     """Answers `POST /query` and `POST /query_by_hash`."""
 
     def __init__(
@@ -102,13 +87,11 @@ class HotRoutes:
         history: answers what is asked of the past.
         audit: keeps a share of the answers of now.
         """
+        super().__init__(bodies, default_wire, metrics)
         self._view = view
         self._audit = audit
         self._history = history
-        self._bodies = bodies
-        self._default_wire = default_wire
         self._default = _PLAIN._replace(only_exact=True) if only_exact else _PLAIN
-        self._metrics = metrics
         self._routes = {
             path: _Route(path, by_hash, answer, metrics.queries(path))
             for path, by_hash, answer in (
@@ -120,56 +103,17 @@ class HotRoutes:
 
     @property
     def paths(self) -> frozenset[str]:
-        """The paths whose POST requests come here."""
+        """See `PostEndpoint`."""
         return frozenset(self._routes)
 
-    async def serve(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one POST request of one of the paths."""
-        route = self._routes[path]
-        content_type = b""
-        url_query: bytes = scope.get("query_string", b"")
-        request_id: bytes | None = None
-        for name, value in scope["headers"]:
-            if name == b"content-type":
-                content_type = value
-            elif name == b"x-request-id":
-                request_id = value
-        form = _body_form(content_type, self._default_wire)
-        wire = self._default_wire if form is None else _WIRES[form]
-        try:
-            if form is None:
-                raise unsupported_content_type()
-            message = await receive()
-            if is_whole(message):
-                body = message.get("body", b"")
-            else:
-                body = await self._bodies.complete(message, receive, scope["headers"])
-            status = 200
-            options = read_options(url_query, self._default) if url_query else self._default
-            request = _Request(wire, form, body, url_query, options)
-            headers, answer = self._answer(route, request) or await self._answer_past(
-                route, request
-            )
-        except ClientGoneError:
-            self._metrics.count_request(route.path, CLIENT_GONE)
-            return
-        except RepriseError as error:
-            status, answer = encode_error(error, wire)
-            headers = [_TYPE_HEADERS[wire]]
-            if isinstance(error, RequestError):
-                headers += [(k.encode(), v.encode()) for k, v in error.headers.items()]
-        except Exception:
-            logger.exception("Unexpected error in route: %s", route.path)
-            status, answer = 500, encode(INTERNAL, wire)
-            headers = [_TYPE_HEADERS[wire]]
-        body = b""  # a client that does not read its answer holds no body
-        message = {}
-        self._metrics.count_request(route.path, status)
-        headers.append((b"content-length", b"%d" % len(answer)))
-        if request_id is not None and _REQUEST_ID.fullmatch(request_id):
-            headers.append((b"x-request-id", request_id))
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": answer})
+    async def answer(self, posted: Posted) -> Answered:
+        """See `PostEndpoint`."""
+        route = self._routes[posted.path]
+        _, wire, form, body, url_query, _ = posted
+        options = read_options(url_query, self._default) if url_query else self._default
+        request = _Request(wire, form, body, url_query, options)
+        headers, answer = self._answer(route, request) or await self._answer_past(route, request)
+        return Answered(200, headers, answer)
 
     def _answer(self, route: _Route, request: _Request) -> tuple[HttpHeaders, bytes] | None:
         """Of now; None where the past is asked for."""
@@ -193,7 +137,7 @@ class HotRoutes:
         state = view.state(scope)
         if audited is not None and self._audit is not None:
             self._audit.push(audited, state)
-        headers = [_TYPE_HEADERS[wire], position, _STATE_HEADERS[state]]
+        headers = [TYPE_HEADERS[wire], position, _STATE_HEADERS[state]]
         route.metrics.count((perf_counter() - started, tokens, hit_tokens))
         return headers, answer
 
@@ -218,7 +162,7 @@ class HotRoutes:
         past = await self._history.view_as_of(as_of, asked)
         scope, _, _, answer, _ = self._take_steps(route, past, past.kernel, request)
         position = (b"reprise-position", positions_text(past.positions()).encode())
-        headers = [_TYPE_HEADERS[request.wire], position, _STATE_HEADERS[past.state(scope)]]
+        headers = [TYPE_HEADERS[request.wire], position, _STATE_HEADERS[past.state(scope)]]
         return headers, answer
 
     def _take_steps(
@@ -295,11 +239,3 @@ class HotRoutes:
             header = (b"reprise-position", positions_text(positions).encode())
             self._position = (positions, header)
         return header
-
-
-def _body_form(content_type: bytes, default: Wire) -> BodyForm | None:
-    """What a body is; None for what the API does not speak."""
-    wire = body_wire(content_type, default)
-    if wire is not None:
-        return _FORMS[wire]
-    return BodyForm.OCTETS if content_type.lower() == _OCTETS_TYPE else None

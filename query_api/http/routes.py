@@ -10,12 +10,13 @@ from fastapi.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from query_api.gaps import Wanted, gaps_document
-from query_api.http import models, openapi
+from query_api.http import memory_models, models, openapi
 from query_api.http.answers import Document, services_document, view_document
 from query_api.http.errors import unsupported_content_type
 from query_api.http.health import digest_document, health_document, ready_document
 from query_api.http.memory import memory_document
 from query_api.http.metrics import Exposition
+from query_api.http.post_endpoint import PostEndpoint
 from query_api.http.query_endpoint import HotRoutes
 from query_api.http.requests.bodies import Bodies
 from query_api.http.requests.options import read_parameters
@@ -134,7 +135,7 @@ def view_routes(view: View, version: str, default_wire: Wire) -> APIRouter:
     @router.get(
         "/memory",
         summary="What engines' KV caches take of their memory",
-        openapi_extra=openapi.view_operation(models.MemoryView, *BOTH_WIRES),
+        openapi_extra=openapi.view_operation(memory_models.MemoryView, *BOTH_WIRES),
     )
     async def memory(request: Request) -> Response:
         wire = reply_wire(request.headers.raw, default_wire)
@@ -192,15 +193,16 @@ def metrics_route(view: View) -> APIRouter:
     return router
 
 
-class _Handoff(Response):
+class Handoff(Response):
     """Leaves the request to the hot route of the same path."""
 
-    def __init__(self, hot: HotRoutes, path: str) -> None:
+    def __init__(self, hot: PostEndpoint, path: str) -> None:
         super().__init__()
         self._hot = hot
         self._path = path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See `Response`."""
         await self._hot.serve(self._path, scope, receive, send)
 
 
@@ -214,7 +216,7 @@ def query_routes(hot: HotRoutes) -> APIRouter:
         openapi_extra=openapi.query_operation(models.QueryRequest, openapi.QUERY_EXAMPLE),
     )
     async def query() -> Response:
-        return _Handoff(hot, "/query")
+        return Handoff(hot, "/query")
 
     @router.post(
         "/query_by_hash",
@@ -222,6 +224,6 @@ def query_routes(hot: HotRoutes) -> APIRouter:
         openapi_extra=openapi.query_operation(models.HashQueryRequest, openapi.HASH_QUERY_EXAMPLE),
     )
     async def query_by_hash() -> Response:
-        return _Handoff(hot, "/query_by_hash")
+        return Handoff(hot, "/query_by_hash")
 
     return router

@@ -13,6 +13,7 @@ from reprise.cli.lmcache_options import lmcache_options
 from reprise.cli.memory_options import memory_options
 from reprise.cli.param_types import Amount
 from reprise.cli.process import begin_service
+from reprise.cli.scrape_options import scrape_load_option
 from reprise.settings import log_level_from
 from schemas import limits
 from schemas.errors import RepriseError
@@ -51,6 +52,7 @@ from schemas.errors import RepriseError
 )
 @lmcache_options
 @memory_options
+@scrape_load_option
 def bridge(
     kafka: KafkaSettings,
     data: Path,
@@ -61,6 +63,7 @@ def bridge(
     session_timeout_s: float,
     lmcache: LmcacheSettings | None,
     memory: MemorySettings | None,
+    scrape_load_s: float,
 ) -> None:
     """Receive the engines' events and append them to Kafka: one bridge of any number.
 
@@ -83,6 +86,7 @@ def bridge(
             metrics_port=metrics_port,
             lmcache=lmcache,
             memory=memory,
+            scrape_load_s=scrape_load_s,
         )
         begin_service(log_level_from(os.environ))
         run_bridge(options)

@@ -6,20 +6,17 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.error import HTTPError, URLError
-from urllib.parse import urlencode
-from urllib.request import Request, urlopen
 
 import click
 import msgspec
 from click.core import ParameterSource
 
 from brokers.settings import KafkaSettings
+from reprise.cli.asking import DEFAULT_URL, asked
 from reprise.cli.kafka_options import kafka_options
 from reprise.cli.terminal import printable
-from reprise.settings import DEFAULT_HOST, DEFAULT_PORT, seed_from
+from reprise.settings import seed_from
 from schemas.errors import RepriseError
-from schemas.limits import EXPLAIN_S
 
 if TYPE_CHECKING:
     from query_api.gaps import (
@@ -39,7 +36,7 @@ _KINDS = ("lost", "repaired", "incomplete")
 )
 @click.option(
     "--url",
-    help=f"Where a service answers.  [default: http://{DEFAULT_HOST}:{DEFAULT_PORT}]",
+    help=f"Where a service answers.  [default: {DEFAULT_URL}]",
 )
 @click.option(
     "--data",
@@ -91,7 +88,7 @@ def gaps(
         elif data is not None or source is not None:
             document = _of_log(data, source, wanted)
         else:
-            document = _asked(url or f"http://{DEFAULT_HOST}:{DEFAULT_PORT}", wanted)
+            document = _asked(url or DEFAULT_URL, wanted)
     except RepriseError as error:
         raise click.ClickException(str(error)) from error
     if as_json:
@@ -106,18 +103,7 @@ def gaps(
 def _asked(url: str, wanted: "Wanted") -> "GapsDocument":
     from query_api.gaps import GapsDocument
 
-    given = {name: value for name, value in wanted._asdict().items() if value}
-    address = f"{url.rstrip('/')}/gaps?{urlencode(given)}"
-    try:
-        with urlopen(
-            Request(address, headers={"Accept": "application/json"}), timeout=EXPLAIN_S
-        ) as answer:
-            found = answer.read()
-        return msgspec.json.decode(found, type=GapsDocument)
-    except HTTPError as error:
-        raise click.ClickException(printable(error.read().decode(errors="replace"))) from error
-    except (URLError, OSError, ValueError) as error:
-        raise click.ClickException(f"Cannot ask {url}: {error}. Is the service up?") from error
+    return asked(url, "/gaps", wanted._asdict(), GapsDocument)
 
 
 def _of_log(data: Path | None, kafka: KafkaSettings | None, wanted: "Wanted") -> "GapsDocument":

@@ -3,6 +3,7 @@
 import click
 
 from reprise import __version__
+from reprise.cli.advice import advice
 from reprise.cli.audit import audit
 from reprise.cli.bridge import bridge
 from reprise.cli.capture import capture
@@ -13,6 +14,8 @@ from reprise.cli.interruption import Commands
 from reprise.cli.load import load
 from reprise.cli.memory import memory
 from reprise.cli.miss_ratio import miss_ratio
+from reprise.cli.prefixes import prefixes
+from reprise.cli.promises import promises
 from reprise.cli.repair import repair
 from reprise.cli.replay import replay
 from reprise.cli.serve import serve
@@ -41,6 +44,9 @@ def main() -> None:
     reprise tail --data DIR            print the log as JSON lines
     reprise gaps                       say what became of every batch: seen, repaired or lost
     reprise explain --instance NAME    say what ended the prefix that an instance held, and when
+    reprise promises                   say what decisions promised, and where lost tokens went
+    reprise prefixes                   list the prefixes that are asked for most
+    reprise advice                     say which of them should be copied, or pinned
     reprise memory list                show what engines' KV caches take of their memory
     reprise repair --data DIR          say what is damaged in DIR, and repair it
     reprise capture --out FILE         take a range of the log, or what engines send, into a file
@@ -54,6 +60,7 @@ def main() -> None:
 
 for command in (
     *(up, verify, audit, tail, gaps, explain, memory, repair),
+    *(promises, prefixes, advice),
     *(capture, replay, load, simulate, miss_ratio, export),
     *(bridge, streams, serve),
 ):

@@ -16,7 +16,7 @@ import click
 
 from bridge.memory.reading import DEFAULT_PREFIX
 from reprise.cli.param_types import Amount
-from reprise.cli.terminal import printable
+from reprise.cli.terminal import printable, table_lines
 from reprise.settings import DEFAULT_HOST, DEFAULT_PORT
 from schemas import limits
 
@@ -210,14 +210,7 @@ def _show(known: Segments, names: tuple[str, ...], *, as_json: bool) -> None:
 
 def lines_of(segments: Segments) -> Iterator[str]:
     """The segments as a table for people."""
-    rows = [_HEADER, *map(_row, segments)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = [
-            cell.rjust(width) if name in _NUMBERS else cell.ljust(width)
-            for name, cell, width in zip(_HEADER, row, widths, strict=True)
-        ]
-        yield "  ".join(cells).rstrip()
+    return table_lines(_HEADER, map(_row, segments), _NUMBERS)
 
 
 def _row(one: dict[str, Any]) -> tuple[str, ...]:

@@ -6,11 +6,15 @@ from pathlib import Path
 import click
 
 from brokers.settings import KafkaSettings
+from query_api.grpc.settings import GrpcSettings
 from query_api.http.wire import Wire
+from query_api.routing.router import RouterSettings
+from reprise.cli.grpc_options import grpc_options
 from reprise.cli.http_options import query_options
 from reprise.cli.kafka_options import kafka_options
 from reprise.cli.param_types import Amount
 from reprise.cli.process import begin_service
+from reprise.cli.routing_options import routing_options
 from reprise.cli.terminal import say_ready, warn_without_native
 from reprise.settings import DEFAULT_HOST, config_path_from, log_level_from, seed_from
 from schemas import limits
@@ -76,6 +80,8 @@ from schemas.errors import RepriseError
     help="The share of answers to keep, in PREFIX.answers, for `reprise audit verify`, from 0 to"
     " 1.",
 )
+@routing_options
+@grpc_options
 @query_options()
 def serve(
     kafka: KafkaSettings,
@@ -89,6 +95,8 @@ def serve(
     default_wire: Wire,
     kernel: str | None,
     only_exact: bool,
+    routing: RouterSettings,
+    grpc: GrpcSettings | None,
 ) -> None:
     """Answer queries from the tables in Kafka: one replica of any number.
 
@@ -113,10 +121,12 @@ def serve(
             seed=seed_from(os.environ),
             kernel=kernel,
             only_exact=only_exact,
+            routing=routing,
             default_wire=default_wire,
             history=data if history and history_gib else None,
             history_bytes=int(history_gib * limits.GIB),
             audit_rate=audit,
+            grpc=grpc,
         )
         begin_service(log_level_from(os.environ))
         warn_without_native(kernel)

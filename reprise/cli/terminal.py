@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final
 
 import click
@@ -18,6 +19,26 @@ _TRACEBACK: Final = {code: text for code, text in _UNPRINTABLE.items() if chr(co
 def printable(text: str) -> str:
     """One line, whatever names are in it: control characters and ends of lines are escaped."""
     return text.translate(_UNPRINTABLE)
+
+
+def table_lines(
+    header: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collection[str]
+) -> Iterator[str]:
+    """A table for people: columns as wide as their widest cell.
+
+    Args:
+        header: names of the columns.
+        rows: as many cells each.
+        numbers: names of the columns that are flush right.
+    """
+    lines = [header, *rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        cells = [
+            cell.rjust(width) if name in numbers else cell.ljust(width)
+            for name, cell, width in zip(header, line, widths, strict=True)
+        ]
+        yield "  ".join(cells).rstrip()
 
 
 class LineFormatter(logging.Formatter):

@@ -7,12 +7,17 @@ import click
 
 from bridge.lmcache.settings import LmcacheSettings
 from bridge.memory.watch import MemorySettings
+from query_api.grpc.settings import GrpcSettings
 from query_api.http.wire import Wire
+from query_api.routing.router import RouterSettings
+from reprise.cli.grpc_options import grpc_options
 from reprise.cli.http_options import query_options
 from reprise.cli.lmcache_options import lmcache_options
 from reprise.cli.memory_options import memory_options
 from reprise.cli.param_types import Amount
 from reprise.cli.process import begin_service
+from reprise.cli.routing_options import routing_options
+from reprise.cli.scrape_options import scrape_load_option
 from reprise.cli.terminal import say_ready, warn_without_native
 from reprise.settings import DEFAULT_HOST, Settings, config_path_from, log_level_from, seed_from
 from schemas import limits
@@ -70,6 +75,9 @@ from schemas.errors import RepriseError
 )
 @lmcache_options
 @memory_options
+@scrape_load_option
+@routing_options
+@grpc_options
 @query_options()
 def up(
     demo: bool,
@@ -82,9 +90,12 @@ def up(
     history_gib: float,
     audit: float,
     memory: MemorySettings | None,
+    scrape_load_s: float,
     default_wire: Wire,
     kernel: str | None,
     only_exact: bool,
+    routing: RouterSettings,
+    grpc: GrpcSettings | None,
     lmcache: LmcacheSettings | None,
 ) -> None:
     """Run the service in one process: bridge, log, prefix tables and HTTP API.
@@ -118,8 +129,11 @@ def up(
             history_bytes=int(history_gib * limits.GIB),
             audit_rate=audit,
             only_exact=only_exact,
+            routing=routing,
             lmcache=lmcache,
             memory=memory,
+            scrape_load_s=scrape_load_s,
+            grpc=grpc,
         )
         begin_service(settings.log_level)
         warn_without_native(kernel)

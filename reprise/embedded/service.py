@@ -4,11 +4,13 @@
     DATA/table/   the table's rows, `streams.table.table`
     DATA/history/  rows of the table, past ones too: `streams.history.store`
     DATA/answers/  with `--audit`, answers to be proven: `reprise.embedded.audit`
+    DATA/routing/  what was decided and what came of it: `reprise.embedded.routing`
     DATA/loss.json  while it is not known yet what the log has lost, `streams.log.losses`
 
 Threads: `reprise-subscriber` receives from the engines, `write` decodes, packs and appends, `fold`
 folds and flushes, `log-sync` makes appends durable, and the main thread answers HTTP from the
-kernel that `fold` writes. With `--audit`, `audit` writes what these answers were.
+kernel that `fold` writes. `routing` writes and folds what was decided, and with `--audit`, `audit`
+writes what the answers were.
 """
 
 import asyncio
@@ -25,9 +27,12 @@ from bridge.wire import KINDS
 from query_api.http.lmcache.workers import worker_of
 from query_api.http.lmcache_models import Worker
 from query_api.ports import Health, Positions
+from query_api.routing.router import Router
 from query_api.table_view import TableView
 from reprise.embedded.audit import AnswerLog
 from reprise.embedded.history import EmbeddedHistory
+from reprise.embedded.routing import DIRECTORY as ROUTING_DIRECTORY
+from reprise.embedded.routing import RoutingLog
 from reprise.embedded.write_thread import WriteThread
 from reprise.metrics.process import process_registry
 from reprise.settings import Settings
@@ -105,6 +110,7 @@ class EmbeddedService(TableView):
                 packer=array_packer(),
                 reader=open_reader(socket_reader),
                 on_damage=on_damage,
+                on_load=lambda samples: self.router.observe(samples),
             )
         except (ConfigurationError, StorageError):  # of a port for LMCache, or the disk
             table.close()
@@ -128,6 +134,17 @@ class EmbeddedService(TableView):
         )
         self.metrics = process_registry()
         self.write.conditions.on_change = self.changed
+        try:
+            self.routing = RoutingLog(
+                settings.data / ROUTING_DIRECTORY,
+                age_max_s=settings.log_retention_s,
+                conditions=self.write.conditions,
+            )
+        except StorageError:
+            self.write.stop()
+            raise
+        routing = self.routing
+        self.router = Router(self, routing.queue, routing.live, routing.folded, settings.routing)
         self.audit: AnswerLog | None = None
         if self.audit_queue is not None:
             try:
@@ -140,6 +157,7 @@ class EmbeddedService(TableView):
                 )
             except StorageError:
                 self.write.stop()
+                self.routing.stop()
                 raise
 
     def _make_kernel(self) -> Kernel:
@@ -157,11 +175,13 @@ class EmbeddedService(TableView):
         """Starts recovery and then the write path; returns at once."""
         if self.audit is not None:
             self.audit.start()
+        self.routing.start()
         self.write.start()
 
     def stop(self) -> None:
         """Stops receiving, then writes what has been received, and closes the data directory."""
         self.write.stop()
+        self.routing.stop()
         if self.audit is not None:
             self.audit.stop()
 

@@ -27,6 +27,7 @@ from pathlib import Path
 import uvloop
 
 from bridge.delivery.log_sink import LogSink
+from bridge.engine_http.load_watch import LoadWatch, OnSamples, ignore_samples
 from bridge.heartbeats import Heartbeats
 from bridge.lmcache.confirmed import Confirmed, WatchedBeside
 from bridge.lmcache.parts import LmcacheParts
@@ -38,6 +39,7 @@ from bridge.sockets.reader import MessageReader
 from bridge.supervision import cancel, keep
 from reprise.embedded.data_watch import DataWatch
 from reprise.embedded.fold_thread import FoldThread
+from reprise.embedded.folded_table import FoldedTable
 from reprise.embedded.history import EmbeddedHistory
 from reprise.embedded.loss_watch import LossWatch
 from reprise.settings import Settings
@@ -52,7 +54,6 @@ from schemas.limits import (
     SHUTDOWN_S,
     STALE_S,
 )
-from schemas.positions import PublisherState
 from schemas.registration import SELF_REGISTERED, Registration
 from streams.log.embedded import EmbeddedLog
 from streams.table.driver import recover
@@ -80,6 +81,7 @@ class WriteThread:
         history: EmbeddedHistory | None = None,
         reader: MessageReader | None = None,
         on_damage: Callable[[], None] = lambda: None,
+        on_load: OnSamples = ignore_samples,
     ) -> None:
         """Args:
         settings: of the service.
@@ -89,6 +91,7 @@ class WriteThread:
         reader: of sockets; pyzmq's where none is given.
         on_damage: called where the log turns out to be damaged during recovery; then `damage`
             has the error, and nothing goes on.
+        on_load: takes what engines say of their load, on the loop of this thread.
         """
         self.log = log
         self.table = table
@@ -129,10 +132,13 @@ class WriteThread:
             self.memory = MemoryWatch(
                 settings.memory, bridge=self.heartbeats.bridge, conditions=self.conditions
             )
+        self.load: LoadWatch | None = None
+        if settings.scrape_load_s:
+            self.load = LoadWatch(settings.scrape_load_s, lambda: dict(self.pump.followed), on_load)
         self.registrar = Registrar(
             pump=self.pump,
             sink=self.sink,
-            table=_FoldedTable(self),
+            table=FoldedTable(self),
             sync=self._sync,
             on_unregistered=self._forget_workers,
         )
@@ -192,8 +198,8 @@ class WriteThread:
     @property
     def faults(self) -> int:
         """Unexpected errors, of all parts."""
-        lmcache = 0 if self.lmcache is None else self.lmcache.faults
-        return self._faults + self.pump.faults + self.folding.faults + lmcache
+        beside = [part.faults for part in (self.lmcache, self.load) if part is not None]
+        return self._faults + self.pump.faults + self.folding.faults + sum(beside)
 
     def _count_fault(self) -> None:
         self._faults += 1
@@ -300,6 +306,8 @@ class WriteThread:
                 keep("watch over memory segments", self._watch_memory, on_fault=count)
             ),
         ]
+        if self.load is not None:
+            parts.append(asyncio.create_task(keep("load", self.load.run, on_fault=count)))
         if self.lmcache is not None:
             parts.append(asyncio.create_task(keep("LMCache", self.lmcache.run, on_fault=count)))
         try:
@@ -475,25 +483,3 @@ class WriteThread:
                 self._note_disk(Part.LOG_SYNC, error)
             else:
                 self.conditions.clear(Part.LOG_SYNC)
-
-
-class _FoldedTable:
-    """Implements `bridge.membership.registrar.PublisherTable` over the fold of a thread."""
-
-    def __init__(self, thread: WriteThread) -> None:
-        self._thread = thread
-
-    def registrations(self) -> Mapping[PublisherKey, Registration]:
-        """See `PublisherTable`."""
-        return {
-            publisher: registered.registration
-            for publisher, registered in self._thread.fold.registrations.items()
-        }
-
-    def state(self, publisher: PublisherKey) -> PublisherState | None:
-        """See `PublisherTable`."""
-        return self._thread.fold.publishers.get(publisher)
-
-    async def folded(self) -> None:
-        """See `PublisherTable`."""
-        await asyncio.to_thread(self._thread.folding.wait)

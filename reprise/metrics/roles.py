@@ -9,6 +9,7 @@ from reprise.metrics.delivery import DELIVERY, MEMBERSHIP, REACHABLE
 from reprise.metrics.family import RoleCollector
 from reprise.metrics.http import HTTP
 from reprise.metrics.lmcache import LMCACHE, LMCACHE_TOPIC, Lmcache
+from reprise.metrics.load import LOAD
 from reprise.metrics.log import COMMANDS, DISK, FOLLOWED, HISTORY, LOG, WAITING
 from reprise.metrics.memory import LOOKS, SEGMENTS
 from reprise.metrics.process import PROCESS, Role, process_registry
@@ -24,8 +25,9 @@ from reprise.metrics.publishers import (
     received,
 )
 from reprise.metrics.replica import LAG, REPLICA
+from reprise.metrics.routing import ROUTING, RoutingState
 from reprise.metrics.table import FOLDED_OFFSETS, INDEX, RECOVERY, TABLES, Tables, Written
-from reprise.metrics.worker import CRASHES, RECORDS, RESTARTS
+from reprise.metrics.worker import CHECKPOINTS, CRASHES, RECORDS, RESTARTS, ROUTING_RESTARTS
 from schemas.conditions import Part
 from schemas.positions import Position
 
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from reprise.embedded.service import EmbeddedService
     from reprise.http.connections import Connections
     from streams.history.follower import HistoryFollower
+    from streams.worker.routing import RoutingWorker
     from streams.worker.worker import Worker
 
 
@@ -71,6 +74,7 @@ def embedded_collector(service: "EmbeddedService") -> RoleCollector:
     collector.add(WAITING, lambda: loop.sink)
     collector.add(COMMANDS, lambda: loop.commands.refused)
     collector.add(AUDIT, lambda: service.audit)
+    collector.add(ROUTING, lambda: service.routing)
     collector.add(DISK, lambda: loop.conditions)
     collector.add(RECOVERY, lambda: loop)
     collector.add(FOLDED_OFFSETS, service.positions)
@@ -80,6 +84,7 @@ def embedded_collector(service: "EmbeddedService") -> RoleCollector:
     collector.add(STANDINGS, service.standings)
     collector.add(SEGMENTS, service.memory)
     collector.add(LOOKS, lambda: loop.memory)
+    collector.add(LOAD, lambda: loop.load)
     collector.add(INDEX, lambda: loop.fold.kernel)
     if loop.lmcache is not None:
         workers = loop.lmcache.service
@@ -116,6 +121,7 @@ def bridge_metrics(bridge: "Bridge", lmcache: "LmcacheBridge | None" = None) -> 
     collector.add(ENGINE_HTTP, lambda: bridge.pump.engine_http)
     collector.add(DELIVERY, lambda: bridge)
     collector.add(LOOKS, lambda: bridge.memory)
+    collector.add(LOAD, lambda: bridge.load)
     collector.add(MEMBERSHIP, lambda: bridge)
     if lmcache is not None:
         service, topic = lmcache.parts.service, lmcache.parts.topic
@@ -126,7 +132,7 @@ def bridge_metrics(bridge: "Bridge", lmcache: "LmcacheBridge | None" = None) -> 
     return _registered(collector)
 
 
-def worker_metrics(worker: "Worker") -> CollectorRegistry:
+def worker_metrics(worker: "Worker", routing: "RoutingWorker") -> CollectorRegistry:
     """Of a stream worker; collected beside its loop, from counters that it only ever replaces."""
 
     def tables() -> Tables:
@@ -155,10 +161,14 @@ def worker_metrics(worker: "Worker") -> CollectorRegistry:
         ),
     )
     collector.add(TABLES, tables)
+    collector.add(CHECKPOINTS, lambda: routing.table)
+    collector.add(ROUTING_RESTARTS, lambda: routing.restarts)
     return _registered(collector)
 
 
-def replica_collector(replica: "Replica", audit: KeptAnswers | None = None) -> RoleCollector:
+def replica_collector(
+    replica: "Replica", routing: RoutingState | None = None, audit: KeptAnswers | None = None
+) -> RoleCollector:
     """Of a query replica; `audit` is what keeps its answers, if they are kept."""
     collector = RoleCollector()
     collector.add(PROCESS, lambda: Role(replica.conditions, lambda: replica.internal_errors))
@@ -173,6 +183,7 @@ def replica_collector(replica: "Replica", audit: KeptAnswers | None = None) -> R
     collector.add(SEGMENTS, replica.memory)
     collector.add(INDEX, lambda: replica.current.table.kernel)
     collector.add(AUDIT, lambda: audit)
+    collector.add(ROUTING, lambda: routing)
     return collector
 
 

@@ -44,6 +44,7 @@ class BridgeOptions(msgspec.Struct, frozen=True, kw_only=True):
         metrics_host: the address to listen on there.
         lmcache: serves LMCache's workers, too; None: it does not.
         memory: where segments of memory are; None for nowhere.
+        scrape_load_s: how often engines are asked for their load; 0 for never.
     """
 
     kafka: KafkaSettings
@@ -55,6 +56,7 @@ class BridgeOptions(msgspec.Struct, frozen=True, kw_only=True):
     metrics_host: str = "127.0.0.1"
     lmcache: LmcacheSettings | None = None
     memory: MemorySettings | None = None
+    scrape_load_s: float = 0.0
 
 
 def run_bridge(options: BridgeOptions) -> None:
@@ -79,6 +81,7 @@ async def _run(options: BridgeOptions) -> None:
         spool_bytes=options.spool_bytes,
         session_s=options.session_s,
         memory=options.memory,
+        scrape_load_s=options.scrape_load_s,
     )
     listening = None
     if options.metrics_port is not None:

@@ -5,7 +5,6 @@ import signal
 import socket
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Protocol
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -17,6 +16,8 @@ from reprise.http.connections import Connections
 from reprise.http.handover import ConnectionsServer
 from reprise.http.open_files import raise_open_files_limit
 from reprise.metrics.roles import embedded_collector, http_collector
+from reprise.roles.grpc_server import beside_grpc
+from reprise.roles.service import Service
 from reprise.settings import Settings
 from schemas.errors import ConfigurationError
 from schemas.limits import HTTP_BACKLOG, HTTP_GRACE_S, LISTENER_CONNECTIONS_MIN
@@ -81,18 +82,6 @@ class _Server(ConnectionsServer):
         await super().startup(sockets)
         if self.started:
             self._when_serving()
-
-
-class Service(Protocol):
-    """What is run beside the HTTP server."""
-
-    def start(self) -> None:
-        """Starts what the service does besides answering; returns at once."""
-        ...
-
-    def stop(self) -> None:
-        """Ends it, in order, within a bound."""
-        ...
 
 
 class Server:
@@ -190,6 +179,12 @@ def serve(
     except BaseException:
         server.close()
         raise
+    try:
+        beside = beside_grpc(service, service, settings.grpc, only_exact=settings.only_exact)
+    except ConfigurationError:
+        service.stop()
+        server.close()
+        raise
     service.register_configured(registrations)
     logger.info(
         "Listening on %s, data in %s, %s kernel",
@@ -206,8 +201,9 @@ def serve(
             history=service.history,
             audit=service.audit_queue,
             workers=service if settings.lmcache is not None else None,
+            router=service.router,
         ),
-        service,
+        beside,
         when_serving=when_serving,
         when_stopping=when_stopping,
     )

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -23,15 +24,20 @@ from brokers.options import client_options
 from brokers.outages import Outage
 from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
+from query_api.grpc.settings import GrpcSettings
 from query_api.http.app import create_app
 from query_api.http.errors import RequestError
 from query_api.http.wire import Wire
 from query_api.replica.answers_writer import AnswersWriter
 from query_api.replica.registry_writer import RegistryWriter
 from query_api.replica.replica import Replica
+from query_api.replica.routing_log import ReplicaRouting
 from query_api.replica.snapshot import Topic
 from query_api.replica.topic_reader import TopicReader
+from query_api.replica.window_writer import WindowWriter, stop_writers
+from query_api.routing.router import Router, RouterSettings
 from reprise.metrics.roles import history_collector, http_collector, replica_collector
+from reprise.roles.grpc_server import beside_grpc
 from reprise.roles.history import TopicHistory
 from reprise.roles.http_server import Server
 from reprise.settings import DEFAULT_HOST, DEFAULT_PORT, DEFAULT_SEED, check_audit_rate
@@ -59,6 +65,8 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
         history: where the past is kept for `as_of`; None to keep none.
         history_bytes: how much of it.
         audit_rate: the share of answers that is kept, from 0 to 1.
+        routing: what decisions go by where a request does not say otherwise.
+        grpc: where routers ask by gRPC; None: nowhere.
     """
 
     kafka: KafkaSettings
@@ -71,6 +79,8 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     history: Path | None = None
     history_bytes: int = HISTORY_BYTES
     audit_rate: float = 0.0
+    routing: RouterSettings = RouterSettings()
+    grpc: GrpcSettings | None = None
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError where the rate is none."""
@@ -122,7 +132,12 @@ class ReplicaService:
                 replica=f"{socket.gethostname()}:{settings.port}",
                 conditions=self.replica.conditions,
             )
-        self.replica.metrics.register(replica_collector(self.replica, self.audit))
+        self.routing = ReplicaRouting(kafka, options, self.replica.conditions)
+        routing = self.routing
+        self.router = Router(
+            self.replica, routing.queue, routing.live, routing.folded, settings.routing
+        )
+        self.replica.metrics.register(replica_collector(self.replica, routing, self.audit))
         self._reader = TopicReader(
             kafka,
             options,
@@ -151,10 +166,11 @@ class ReplicaService:
             self.replica.metrics.register(history_collector(self._follower))
 
     def start(self) -> None:
-        """See `reprise.roles.http_server.Service`."""
+        """See `reprise.roles.service.Service`."""
         if self._follower is not None:
             self._follower.start()
         self._reader.start()
+        self.routing.start(self._reader)
         if self.audit is not None:
             self.audit.start(self._reader)
         for registration in self._registrations:
@@ -162,11 +178,13 @@ class ReplicaService:
             done.add_done_callback(partial(_log_refusal, registration))
 
     def stop(self) -> None:
-        """See `reprise.roles.http_server.Service`."""
+        """See `reprise.roles.service.Service`."""
         if self._follower is not None:
             self._follower.begin_stop()
+        writers: list[WindowWriter[Any]] = [self.routing.writer]
         if self.audit is not None:
-            self.audit.stop(self._reader)
+            writers.append(self.audit)
+        stop_writers(self._reader, writers)
         self._reader.stop()
         if self._follower is not None:
             self._follower.stop()
@@ -236,6 +254,9 @@ def serve_replica(
         settings = msgspec.structs.replace(settings, port=server.port)
         service = ReplicaService(settings, registrations, when_refused=refuse)
         service.replica.metrics.register(http_collector(server.connections))
+        beside = beside_grpc(
+            service, service.replica, settings.grpc, only_exact=settings.only_exact
+        )
     except BaseException:
         server.close()
         raise
@@ -253,7 +274,8 @@ def serve_replica(
         only_exact=settings.only_exact,
         history=service.history,
         audit=service.audit_queue,
+        router=service.router,
     )
-    server.run(app, service, when_serving=when_serving)
+    server.run(app, beside, when_serving=when_serving)
     if refusals:
         raise refusals[0]

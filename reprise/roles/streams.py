@@ -15,7 +15,9 @@ from brokers.availability import quiet_client
 from reprise.metrics.roles import http_collector, worker_metrics
 from reprise.monitor import listen, monitor_app, monitor_connections, monitored_beside
 from streams.worker.app import quiet_logs
-from streams.worker.worker import LoopSpoiledError, StreamsSettings, Worker
+from streams.worker.routing import RoutingThread, RoutingWorker
+from streams.worker.runner import LoopSpoiledError
+from streams.worker.worker import StreamsSettings, Worker
 
 __all__ = ["StreamsSettings", "work"]
 
@@ -47,19 +49,28 @@ def work(settings: StreamsSettings) -> None:
 
 async def _work(settings: StreamsSettings) -> None:
     worker = Worker(settings)
+    routing = RoutingWorker(settings, worker.conditions)
+    routing_thread = RoutingThread(routing)
+
+    def stop() -> None:
+        routing_thread.begin_stop()
+        worker.stop()
+
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, worker.stop)
+        loop.add_signal_handler(number, stop)
     with contextlib.ExitStack() as monitor:
         if settings.metrics_port is not None:
             listening = listen(settings.metrics_host, settings.metrics_port)
             connections = monitor_connections()
-            metrics = worker_metrics(worker)
+            metrics = worker_metrics(worker, routing)
             metrics.register(http_collector(connections))
             app = monitor_app(ROLE, worker.conditions, metrics, partial(_fields, worker))
             monitor.enter_context(monitored_beside(app, listening, connections))
+        routing_thread.start()
         try:
             await worker.run()
+            routing_thread.join()
         except LoopSpoiledError as error:
             logger.critical("Cannot restart the worker in this process, which ends: %s", error)
             os._exit(1)  # an orderly exit would wait for what does not end

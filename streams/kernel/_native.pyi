@@ -1,8 +1,9 @@
 from collections.abc import Mapping, Sequence
 
-from schemas.identities import ModelContext, PrefixScope, StreamKey
+from schemas.identities import ModelContext, PrefixScope, PublisherKey, StreamKey
 from streams.kernel.interface import (
     ContextView,
+    EngineMatch,
     InstanceMatch,
     PlainAnswer,
     PublisherId,
@@ -78,6 +79,11 @@ class Kernel:
     def query_by_hash(
         self, scope: PrefixScope, hashes: bytes, instance_id: str | None, /
     ) -> list[InstanceMatch]: ...
+    def query_by_engine_hash(
+        self, tenant_id: str, model_name: str | None, hashes: bytes, /
+    ) -> list[EngineMatch]: ...
+    def publisher(self, publisher: PublisherId, /) -> PublisherKey | None: ...
+    def chain_hashes(self, token_hashes: bytes, /) -> bytes: ...
     def knows(self, scope: PrefixScope, /) -> bool: ...
     def scan_query(self, body: bytes, /) -> ScannedQuery | None: ...
     def answer(

@@ -12,7 +12,7 @@ has a holder.
 from enum import IntEnum
 from typing import NamedTuple, NewType, Protocol
 
-from schemas.identities import ModelContext, PrefixScope, StreamKey
+from schemas.identities import ModelContext, PrefixScope, PublisherKey, StreamKey
 
 PublisherId = NewType("PublisherId", int)
 """A kernel's handle of a publisher, valid until `unregister`."""
@@ -69,6 +69,17 @@ class InstanceMatch(NamedTuple):
     cpu: int
     disk: int
     ranks: list[RankMatch]
+
+
+class EngineMatch(NamedTuple):
+    """One publisher's part of an answer to hashes of engines.
+
+    `blocks` is how many of the first ones it holds without a gap, under these names of its own, on
+    its own tiers, any of them; above 0.
+    """
+
+    publisher: PublisherId
+    blocks: int
 
 
 class ScopeView(NamedTuple):
@@ -221,6 +232,38 @@ class ReadOnlyKernel(Protocol):
         self, scope: PrefixScope, hashes: bytes, instance_id: str | None, /
     ) -> list[InstanceMatch]:
         """As `query`, for prefix hashes that the caller has computed: (n,) u64 LE."""
+        ...
+
+    def query_by_engine_hash(
+        self, tenant_id: str, model_name: str | None, hashes: bytes, /
+    ) -> list[EngineMatch]:
+        """Which publishers hold the blocks that they themselves call by these hashes, sorted by
+        their handles; `publisher` says who they are.
+
+        An engine's names are its own: another's block of that name may be another block. Block
+        size, salt and adapter are not asked for, since an engine's hash has what it depends on. Of
+        engines with cache groups, the first group's blocks count.
+
+        Args:
+            tenant_id: of the publishers.
+            model_name: of the publishers, or None for any.
+            hashes: in the order of the prompt, (n,) u64 LE.
+
+        Cost: O(blocks held + publishers) where the publishers of a scope call blocks alike, else
+        O(blocks held by each).
+        """
+        ...
+
+    def publisher(self, publisher: PublisherId, /) -> PublisherKey | None:
+        """Who has this handle; None for nobody any more. A handle never becomes another's. Cost
+        O(1).
+        """
+        ...
+
+    def chain_hashes(self, token_hashes: bytes, /) -> bytes:
+        """The prefix hashes of blocks whose tokens have these hashes, without a salt or keys; both
+        (n,) u64 LE. Cost O(n).
+        """
         ...
 
     def knows(self, scope: PrefixScope, /) -> bool:

@@ -7,7 +7,7 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial, wraps
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
 import xxhash
@@ -19,7 +19,14 @@ from schemas.events import (
     Stored,
     is_placeholder,
 )
-from schemas.identities import ModelContext, PrefixScope, StreamKey, is_waiting, waiting_scope
+from schemas.identities import (
+    ModelContext,
+    PrefixScope,
+    PublisherKey,
+    StreamKey,
+    is_waiting,
+    waiting_scope,
+)
 from schemas.limits import GROUP_MAX, HOLD_COUNT_MAX, WAITING_MAX
 from streams.kernel.changes import (
     CHANGE_BYTES,
@@ -39,6 +46,7 @@ from streams.kernel.interface import (
     AuditQueue,
     BodyForm,
     ContextView,
+    EngineMatch,
     InstanceMatch,
     PublisherId,
     ScannedQuery,
@@ -132,6 +140,13 @@ class _Publisher:
         """The publisher's entries in the scope, as changes."""
         for key in self.entries:
             yield from self.live_of(key, scope)
+
+    def holds(self, key: int) -> bool:
+        """Whether it holds a block of that name itself, on any tier."""
+        entry = self.entries.get(key)
+        if entry is None or is_waiting(entry.scope.lora_name):
+            return False
+        return any(entry.counts[:SHARED])
 
     def live_of(self, key: int, scope: PrefixScope) -> Iterator[Change]:
         """One of them."""
@@ -598,6 +613,23 @@ class ReferenceKernel:
     ) -> list[InstanceMatch]:
         return self._match(scope, iter(_u64s(hashes)), instance_id)
 
+    @_locked
+    def query_by_engine_hash(
+        self, tenant_id: str, model_name: str | None, hashes: bytes, /
+    ) -> list[EngineMatch]:
+        keys = _u64s(hashes)
+        matches = [
+            EngineMatch(publisher, sum(1 for _ in takewhile(owner.holds, keys)))
+            for publisher, owner in self._publishers.items()
+            if owner.stream.tenant_id == tenant_id and model_name in (None, owner.stream.model_name)
+        ]
+        return sorted(match for match in matches if match.blocks)
+
+    @_locked
+    def publisher(self, publisher: PublisherId, /) -> PublisherKey | None:
+        owner = self._publishers.get(publisher)
+        return None if owner is None else PublisherKey(owner.stream, owner.dp_rank)
+
     def _match(
         self, scope: PrefixScope, prefixes: Iterator[int], instance_id: str | None
     ) -> list[InstanceMatch]:
@@ -652,6 +684,14 @@ class ReferenceKernel:
     ) -> bytes:
         hashes = prefix_hashes(tokens, block_size, seed=self.seed, first_key=first_key)
         return b"".join(prefix.to_bytes(8, "little") for prefix in islice(hashes, most))
+
+    def chain_hashes(self, token_hashes: bytes, /) -> bytes:
+        previous: int | None = None
+        prefixes = []
+        for local in _u64s(token_hashes):
+            previous = chained(previous, local, self.seed)
+            prefixes.append(previous.to_bytes(8, "little"))
+        return b"".join(prefixes)
 
     # Views
 

@@ -13,6 +13,8 @@
     chunk_plan.py  a very long prompt on several instances
     estimates/     what outcomes teach of times: folds of outcomes
     table.py       all of them by name, with their parameters
+    advice.py      which hot prefixes should be copied to another instance, or pinned
+    observed/      what decisions and their outcomes show
 
 All are pure functions: no clock, no I/O, no randomness. The same request, candidates and parameters
 give the same order on every machine.

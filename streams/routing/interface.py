@@ -45,6 +45,12 @@ class Candidate(NamedTuple):
         shared: of these, the first ones of this prompt.
         costs: what things take there; None: what the policy is given for all.
         dp_rank: of the instance; each rank is a candidate of its own.
+        waiting: requests that wait there, by its own word.
+        kv_usage: the share of its KV cache that is used, by its own word.
+        is_allowed: whether the request may go there.
+        is_reachable: whether its publisher is there.
+        is_degraded: whether its publisher has lost something.
+        predicted: of the cached tokens, those that only decisions say it holds.
     """
 
     instance_id: str
@@ -58,6 +64,12 @@ class Candidate(NamedTuple):
     shared: int = 0
     costs: Costs | None = None
     dp_rank: int = 0
+    waiting: int = 0
+    kv_usage: float = 0.0
+    is_allowed: bool = True
+    is_reachable: bool = True
+    is_degraded: bool = False
+    predicted: int = 0
 
 
 class Choice(NamedTuple):

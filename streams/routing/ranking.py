@@ -2,7 +2,6 @@
 
 import struct
 from collections.abc import Sequence
-from itertools import pairwise
 from operator import attrgetter
 from typing import Final
 
@@ -25,13 +24,19 @@ def tie_break(tie: int, instance_id: str, dp_rank: int = 0) -> int:
 def ordered(request: Request, choices: list[Choice]) -> list[Choice]:
     """The choices by key, equal ones by `tie_break`. Sorts in place."""
     choices.sort(key=_KEY)
-    if any(one.key == next_one.key for one, next_one in pairwise(choices)):
-        choices.sort(
-            key=lambda choice: (
-                choice.key,
-                tie_break(request.tie, choice.candidate.instance_id, choice.candidate.dp_rank),
+    start, count = 0, len(choices)
+    while start < count:
+        key, end = choices[start].key, start + 1
+        while end < count and choices[end].key == key:
+            end += 1
+        if end - start > 1:
+            choices[start:end] = sorted(
+                choices[start:end],
+                key=lambda choice: tie_break(
+                    request.tie, choice.candidate.instance_id, choice.candidate.dp_rank
+                ),
             )
-        )
+        start = end
     return choices
 
 

@@ -44,26 +44,34 @@ class Policy(msgspec.Struct, frozen=True):
         rank: the policy itself.
         parameters: their type; its defaults are the policy's.
         summary: one line for people.
+        in_seconds: whether its keys are seconds.
     """
 
     rank: Rank
     parameters: type[Parameters]
     summary: str
+    in_seconds: bool = False
 
 
 POLICIES: Final[Mapping[str, Policy]] = {
     "round-robin": Policy(round_robin, Parameters, "one after the other"),
     "random": Policy(random, Parameters, "any"),
-    "least-loaded": Policy(least_loaded, Parameters, "who would begin first"),
+    "least-loaded": Policy(least_loaded, Parameters, "who would begin first", in_seconds=True),
     "longest-prefix": Policy(
         longest_prefix, LongestPrefixParameters, "who holds most of the prompt, whatever its load"
     ),
     "weighted": Policy(weighted, WeightedParameters, "alpha * cached share + beta * (1 - load)"),
     "algorithm-1": Policy(
-        algorithm_1, Algorithm1Parameters, "Algorithm 1 of the Mooncake paper: lowest TTFT"
+        algorithm_1,
+        Algorithm1Parameters,
+        "Algorithm 1 of the Mooncake paper: lowest TTFT",
+        in_seconds=True,
     ),
     "wait-and-work": Policy(
-        wait_and_work, WaitAndWorkParameters, "lowest wait + (1 + work) * prefill"
+        wait_and_work,
+        WaitAndWorkParameters,
+        "lowest wait + (1 + work) * prefill",
+        in_seconds=True,
     ),
     "blocks": Policy(
         blocks, BlocksParameters, "blocks to compute and to hold: Dynamo's and Conductor's guide's"

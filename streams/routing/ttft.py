@@ -45,9 +45,9 @@ def algorithm_1(
     for one in candidates:
         own = one.cached
         if parameters.fetch and best.cached > threshold * own:
-            choices.append(_fetching(one, best, total, costs))
+            choices.append(_fetching(one, best, total, costs, 0.0))
         else:
-            choices.append(_computing(one, total, costs))
+            choices.append(_computing(one, total, costs, 0.0))
     return ordered(request, choices)
 
 
@@ -74,30 +74,27 @@ def wait_and_work(
     work = parameters.work
     choices = []
     for one in candidates:
-        choice = _weigh(_computing(one, total, costs), work)
+        choice = _computing(one, total, costs, work)
         if parameters.fetch and best.cached > one.cached:
-            choice = min(choice, _weigh(_fetching(one, best, total, costs), work), key=_KEY)
+            choice = min(choice, _fetching(one, best, total, costs, work), key=_KEY)
         choices.append(choice)
     return ordered(request, choices)
 
 
-def _computing(one: Candidate, total: int, costs: Costs) -> Choice:
+def _computing(one: Candidate, total: int, costs: Costs, work: float) -> Choice:
     costs = one.costs or costs
-    load = costs.load_s(one.cached - one.gpu, one.disk)
-    prefill = costs.prefill_s(total, one.cached)
-    key = one.wait_s + load + prefill
-    return Choice(key, one, one.cached, "", one.wait_s, load, 0.0, prefill)
+    wait, cached = one.wait_s, one.cached
+    load = costs.load_s(cached - one.gpu, one.disk)
+    prefill = costs.prefill_s(total, cached)
+    key = wait + load + prefill + work * prefill
+    return Choice(key, one, cached, "", wait, load, 0.0, prefill)
 
 
-def _fetching(one: Candidate, best: Candidate, total: int, costs: Costs) -> Choice:
+def _fetching(one: Candidate, best: Candidate, total: int, costs: Costs, work: float) -> Choice:
     costs = one.costs or costs
     load = costs.load_s(one.cached - one.gpu, one.disk)
     transfer = costs.fetch_s(best.cached - one.cached)
     prefill = costs.prefill_s(total, best.cached)
-    key = transfer + one.wait_s + load + prefill
+    key = transfer + one.wait_s + load + prefill + work * prefill
     source = best.instance_id
     return Choice(key, one, best.cached, source, one.wait_s, load, transfer, prefill)
-
-
-def _weigh(choice: Choice, work: float) -> Choice:
-    return choice._replace(key=choice.key + work * choice.prefill_s) if work else choice

@@ -33,6 +33,10 @@ class PartitionOwner(Protocol):
         """Folds records of each partition, and writes what they changed."""
         ...
 
+    async def close(self) -> None:
+        """Gives everything up for good, after what is under way; after the app."""
+        ...
+
     async def read_past(self, partition: int, start: int) -> list[LogEntry]:
         """The records from `start` on, where some of them are corrupt."""
         ...

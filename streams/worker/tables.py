@@ -21,7 +21,6 @@ from schemas.errors import DiskError, TableLostError
 from schemas.positions import LogBounds
 from streams.log.events_topic import (
     log_bounds,
-    next_record_offset,
     read_past_corruption,
     records_up_to,
 )
@@ -33,6 +32,7 @@ from streams.table.other_log import contradiction
 from streams.table.skip_log import SkipLog
 from streams.table.table import Table
 from streams.table.topic import KafkaTableTopic
+from streams.worker.gaps import check_gap
 
 logger = logging.getLogger(__name__)
 
@@ -272,17 +272,11 @@ class PartitionTables:
         """Raises TableLostError where the records between are in the log, and were not brought, or
         were there and are not any more.
         """
-        bounds = (await log_bounds(self._options, self._events_topic, [partition]))[partition]
-        if bounds.start > expected:
+        try:
+            await check_gap(self._options, self._events_topic, partition, expected, got)
+        except TableLostError:
             self.counters["jumps"] += 1
-            raise TableLostError(
-                f"the log has dropped records {partition}:{expected} to {bounds.start - 1} before"
-                " they were folded; keep them longer, or add workers"
-            )
-        first = await next_record_offset(self._options, self._events_topic, partition, expected)
-        if first != got:
-            self.counters["jumps"] += 1
-            raise TableLostError(f"expected record {partition}:{expected}, got {partition}:{got}")
+            raise
 
 
 async def _all_of(tasks: Iterable[Coroutine[None, None, None]]) -> None:

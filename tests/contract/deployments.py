@@ -6,6 +6,7 @@
 Both outlive a test: each test is a tenant of its own in them.
 """
 
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,8 @@ from tests.roles import Role
 
 SESSION = ("--session-timeout-s", "2")
 WAIT_S = 60.0
+GRPC_TENANT = "routed"
+GRPC_OPTIONS = ("--grpc", "0", "--grpc-tenant", GRPC_TENANT)
 SUBSCRIPTION_S = 0.2
 
 
@@ -50,6 +53,11 @@ class Deployment(Protocol):
         ...
 
     @property
+    def grpc(self) -> str:
+        """Where it answers routers, HOST:PORT, about the publishers of `GRPC_TENANT`."""
+        ...
+
+    @property
     def memory(self) -> Path:
         """Where it looks for segments of memory."""
         ...
@@ -70,7 +78,8 @@ class Embedded:
 
     def __init__(self, directory: Path, *options: str) -> None:
         self.memory = directory / "shm"
-        self._service = Service(directory / "data", *memory_options(self.memory), *options)
+        options = (*memory_options(self.memory), *GRPC_OPTIONS, *options)
+        self._service = Service(directory / "data", *options)
         self._service.start()
 
     @property
@@ -80,6 +89,10 @@ class Embedded:
     @property
     def pool_links(self) -> int:
         return 1
+
+    @property
+    def grpc(self) -> str:
+        return _grpc_address(self._service.log())
 
     def followed(self, tenant_id: str) -> list[str]:
         services = self.api.get("/services")[1]["services"]
@@ -125,7 +138,7 @@ class Distributed:
         options = memory_options(directory / "shm")
         bridge = Role("bridge", directory / "bridge", settings, *SESSION, *options)
         worker = Role("streams", directory / "streams", settings, *SESSION)
-        replica = Role("serve", directory / "serve", settings)
+        replica = Role("serve", directory / "serve", settings, *GRPC_OPTIONS)
         return cls(settings, bridge=bridge, replica=replica, its=[bridge, worker, replica])
 
     def _start(self) -> None:
@@ -140,6 +153,10 @@ class Distributed:
     @property
     def pool_links(self) -> int:
         return self._settings.topics.events.partitions
+
+    @property
+    def grpc(self) -> str:
+        return _grpc_address(self._replica.output())
 
     def followed(self, tenant_id: str) -> list[str]:
         return [
@@ -175,6 +192,11 @@ class Distributed:
     def close(self) -> None:
         for role in self._its:
             role.kill()
+
+
+def _grpc_address(log: str) -> str:
+    address: str = re.findall(r"Answering gRPC on (\S+)", log)[-1]
+    return address
 
 
 def memory_options(directory: Path) -> tuple[str, ...]:

@@ -16,6 +16,9 @@ from schemas.limits import (
     HTTP_BODIES_BYTES_MAX,
     HTTP_ENGINES_AT_ONCE_MAX,
     HTTP_SILENT_AT_ONCE_MAX,
+    LOAD_AT_ONCE_MAX,
+    LOAD_BODIES_BYTES_MAX,
+    LOAD_SILENT_AT_ONCE_MAX,
     MIB,
 )
 from simulation.engines.publisher import Publisher, PublisherOptions
@@ -28,9 +31,10 @@ pytestmark = pytest.mark.timeout(300)
 WAIT_S = 60.0
 EACH = 6  # engines of each kind
 # All bodies that are under way, as often as they are copied while one is read, and slack.
-GROWTH_BYTES_MAX = 3 * HTTP_BODIES_BYTES_MAX + 64 * MIB
+GROWTH_BYTES_MAX = 3 * (HTTP_BODIES_BYTES_MAX + LOAD_BODIES_BYTES_MAX) + 64 * MIB
 # Five of each publisher with a link, one of each engine that is asked, and slack.
-FILES_MAX = 5 * (10 * EACH + 2) + HTTP_ENGINES_AT_ONCE_MAX + HTTP_SILENT_AT_ONCE_MAX + 32
+ASKED_MAX = HTTP_ENGINES_AT_ONCE_MAX + HTTP_SILENT_AT_ONCE_MAX
+FILES_MAX = 5 * (10 * EACH + 2) + ASKED_MAX + LOAD_AT_ONCE_MAX + LOAD_SILENT_AT_ONCE_MAX + 32
 OK = b"HTTP/1.1 200 OK\r\n"
 
 
@@ -226,6 +230,7 @@ def test_hostile_servers_cost_a_neighbour_nothing(service: Service) -> None:
             publisher.close()
     assert service.peak_bytes() - before <= GROWTH_BYTES_MAX
     assert service.metric("reprise_bridge_http_requests_total", outcome="silent") > len(ATTACKS)
+    assert service.metric("reprise_bridge_load_failures_total", reason="silent") > len(ATTACKS)
     assert service.metric("reprise_internal_errors_total") == 0, service.log()
     assert service.first_traceback() == ""
 

@@ -37,7 +37,7 @@ def test_the_consumer_of_the_document_prints_what_was_written(
 def test_the_document_names_the_topics_as_they_are_made() -> None:
     text = DOCUMENT.read_text()
     settings = KafkaSettings(bootstrap="b:1")
-    for spec in (*settings.topics, settings.answers):
+    for spec in (*settings.topics, *settings.routing, settings.answers):
         (row,) = re.findall(rf"^\| `{re.escape(spec.name)}` \|.*$", text, re.MULTILINE)
         assert f"| {spec.partitions} | {spec.cleanup}" in row
         # The commands that make them by hand say the same.

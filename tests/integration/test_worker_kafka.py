@@ -18,10 +18,11 @@ from schemas.identities import StreamKey
 from schemas.topics import encode_stream
 from streams.table.store import TableStore
 from streams.worker import app as app_module
-from streams.worker import worker as worker_module
+from streams.worker import runner as runner_module
 from streams.worker.app import WorkerApp
+from streams.worker.runner import LoopSpoiledError
 from streams.worker.tables import PartitionTables
-from streams.worker.worker import LoopSpoiledError, StreamsSettings, Worker
+from streams.worker.worker import StreamsSettings, Worker
 from tests.building import STREAM, events_record, stored
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -56,7 +57,7 @@ class Watched:
                 watched.apps.append(self)
 
         monkeypatch.setattr(PartitionTables, "assign", seen)
-        monkeypatch.setattr(worker_module, "WorkerApp", Seen)
+        monkeypatch.setattr(runner_module, "WorkerApp", Seen)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator["asyncio.Task[None]"]:
@@ -212,7 +213,7 @@ def test_after_a_crash_of_faust_a_new_app_folds_on_and_nothing_of_the_old_one_is
 def test_where_something_of_a_crashed_app_stays_the_worker_ends(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_module, "WORKER_CLEAN_S", 0.1)
+    monkeypatch.setattr(runner_module, "WORKER_CLEAN_S", 0.1)
     going_on = asyncio.Event()
 
     async def stubborn() -> None:

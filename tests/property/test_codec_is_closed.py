@@ -296,13 +296,20 @@ texts = st.text(max_size=12) | st.sampled_from(["x" * 1024, "x" * 1025, "é" * 6
 @given(
     fields=st.fixed_dictionaries(
         {"endpoint": texts, "modelname": texts, "instance_id": texts, "tenant_id": texts},
-        optional={"lora_name": texts, "replay_endpoint": texts, "additionalsalt": texts},
+        optional={
+            "lora_name": texts,
+            "replay_endpoint": texts,
+            "additionalsalt": texts,
+            "role": st.sampled_from(["", "combined", "decode", "x"]),
+            "labels": st.dictionaries(texts, texts, max_size=3),
+            "kv_bytes_per_token": st.sampled_from([0, 2**30, 2**30 + 1]),
+        },
     ),
     block_size=st.sampled_from([-1, 0, 1, 16, 65_536, 65_537, 2**63]),
     dp_rank=st.sampled_from([-1, 0, 7, 2**31 - 1, 2**31]),
 )
 def test_what_register_accepts_every_reader_takes_and_no_reader_takes_more_numbers(
-    fields: dict[str, str], block_size: int, dp_rank: int
+    fields: dict[str, Any], block_size: int, dp_rank: int
 ) -> None:
     document = fields | {"type": "vLLM", "block_size": block_size, "dp_rank": dp_rank}
     is_in_range = 1 <= block_size <= 65_536 and 0 <= dp_rank <= 2**31 - 1

@@ -45,6 +45,7 @@ class World:
         # How long a dump takes is by chance: what is drawn for it draws nothing from the events.
         self.of_dumps = random.Random(seed)
         self.dumps = 0
+        self.found = 0
 
     def key(self, instance: int, prompt: Prompt, lora_name: str) -> int:
         """The first two instances agree, the third now and then; some keys are odd ones."""
@@ -146,6 +147,19 @@ class World:
                 scope = PrefixScope("default", "m", lora_name, BLOCK_SIZE, "")
                 asked = scope, tokens_of(prompt), b"", None
                 assert rust.query(*asked) == reference.query(*asked)
+                self.check_names(prompt, lora_name)
+
+    def check_names(self, prompt: Prompt, lora_name: str) -> None:
+        """What each instance holds under the names of any, a part of one that is odd included."""
+        for instance in range(len(INSTANCES)):
+            keys = u64s(
+                [self.key(instance, prompt[: i + 1], lora_name) for i in range(len(prompt))]
+            )
+            rust, reference = (
+                one.query_by_engine_hash("default", "m", keys) for one in self.kernels
+            )
+            assert rust == reference
+            self.found += bool(rust)
 
     def entries(self) -> list[int]:
         """How many each instance has."""
@@ -194,6 +208,7 @@ def test_both_kernels_agree_whatever_blocks_are_called(
             world.rust.release_left(world.random.choice((1, 64, 600)))
     assert most > 16_000, f"seed {seed}: {most} entries of an instance split no shard"
     assert world.dumps > 5
+    assert world.found > 50
     for instance in range(len(INSTANCES)):
         world.apply(instance, [Cleared(sequence=0)])
     world.check()

@@ -89,14 +89,14 @@ def read_optional_integer(field: Field, wire: Wire) -> int | None:
     return decode(_DECODERS[wire].optional_integer, field, wire, "an integer or null")
 
 
-def bounded_text(name: str, text: str) -> str:
-    """The text, of NAME_BYTES_MAX bytes of UTF-8 at most.
+def bounded_text(name: str, text: str, most: int = NAME_BYTES_MAX) -> str:
+    """The text, of so many bytes of UTF-8 at most.
 
     Raises:
         RequestError: `out_of_range`.
     """
-    if len(text) * 4 > NAME_BYTES_MAX and len(text.encode()) > NAME_BYTES_MAX:
-        message = f"{name} must be at most {NAME_BYTES_MAX} bytes"
+    if len(text) * 4 > most and len(text.encode()) > most:
+        message = f"{name} must be at most {most} bytes"
         raise RequestError("out_of_range", message, field=name)
     return text
 

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple, get_args
 
 from query_api.http.errors import RequestError
 from query_api.http.requests.fields import (
+    bounded_text,
     read_integer,
     read_name,
     read_optional_integer,
@@ -19,8 +20,24 @@ from query_api.http.requests.fields import (
 from query_api.http.requests.queries import missing, read_lora_name, unknown_field
 from query_api.http.wire import Field, Wire, is_map, split_fields
 from schemas.identities import DEFAULT_TENANT
-from schemas.limits import BLOCK_SIZE_MAX, DP_RANK_MAX
-from schemas.registration import HashProfile, PublisherKind, Registration, ReportMode
+from schemas.limits import (
+    BLOCK_SIZE_MAX,
+    DP_RANK_MAX,
+    KV_TOKEN_BYTES_MAX,
+    KV_TOKENS_MAX,
+    LABEL_BYTES_MAX,
+    LABELS_MAX,
+    SEQUENCES_AT_ONCE_MAX,
+)
+from schemas.registration import (
+    HashProfile,
+    Label,
+    Labels,
+    PublisherKind,
+    Registration,
+    ReportMode,
+    Role,
+)
 
 REGISTER_FIELDS: Final = frozenset(
     {
@@ -38,7 +55,18 @@ REGISTER_FIELDS: Final = frozenset(
     }
 )
 OWN_FIELDS: Final = frozenset(
-    {"additionalsalt", "http_endpoint", "kv_cache_report_mode", "memory_segment"}
+    {
+        "additionalsalt",
+        "http_endpoint",
+        "kv_bytes_per_token",
+        "kv_cache_report_mode",
+        "kv_capacity_tokens",
+        "labels",
+        "max_num_seqs",
+        "memory_segment",
+        "role",
+        "url",
+    }
 )
 """Those that Conductor does not know: of the JSON form alone."""
 
@@ -106,6 +134,12 @@ def read_registration(body: bytes, wire: Wire, kinds: Collection[PublisherKind])
         kv_cache_report_mode=_report_mode(_text(fields, "kv_cache_report_mode", wire)),
         hash_profile=hash_profile,
         memory_segment=_text(fields, "memory_segment", wire),
+        role=_read_role(fields, wire),
+        labels=_read_labels(fields, wire),
+        kv_bytes_per_token=_read_size(fields, "kv_bytes_per_token", wire, KV_TOKEN_BYTES_MAX),
+        max_num_seqs=_read_size(fields, "max_num_seqs", wire, SEQUENCES_AT_ONCE_MAX),
+        kv_capacity_tokens=_read_size(fields, "kv_capacity_tokens", wire, KV_TOKENS_MAX),
+        url=_text(fields, "url", wire),
     )
 
 
@@ -161,6 +195,45 @@ def _report_mode(name: str) -> ReportMode:
             return found
     detail = "kv_cache_report_mode must be full or incremental"
     raise RequestError("invalid_value", detail, field="kv_cache_report_mode")
+
+
+def _read_role(fields: FieldMap, wire: Wire) -> Role:
+    name = _text(fields, "role", wire) or "combined"
+    for role in get_args(Role):
+        if name == role:
+            found: Role = role  # the very object of the default, which no record has then
+            return found
+    raise RequestError("invalid_value", "role must be combined, prefill or decode", field="role")
+
+
+def _read_labels(fields: FieldMap, wire: Wire) -> Labels:
+    if "labels" not in fields:
+        return ()
+    raw = bytes(memoryview(fields["labels"].raw))
+    if not is_map(raw, wire):
+        message = "labels must be an object of strings"
+        raise RequestError("invalid_type", message, field="labels")
+    given = {field.name: field for field in split_fields(raw, wire)}
+    if len(given) > LABELS_MAX:
+        message = f"labels must have at most {LABELS_MAX} entries"
+        raise RequestError("out_of_range", message, field="labels")
+    return tuple(_read_label(name, given[name], wire) for name in sorted(given))
+
+
+def _read_label(name: str, field: Field, wire: Wire) -> Label:
+    if not name:
+        raise RequestError("invalid_value", "labels must have names", field="labels")
+    bounded_text("labels", name, LABEL_BYTES_MAX)
+    value = read_text(Field("labels", field.raw), wire)
+    return Label(name, bounded_text("labels", value, LABEL_BYTES_MAX))
+
+
+def _read_size(fields: FieldMap, name: str, wire: Wire, most: int) -> int:
+    """A number that may be unknown: 0, as where it is missing."""
+    size = read_integer(fields[name], wire) if name in fields else 0
+    if not 0 <= size <= most:
+        raise RequestError("out_of_range", f"{name} must be from 0 to {most}", field=name)
+    return size
 
 
 def _read_block_size(fields: FieldMap, wire: Wire) -> int:

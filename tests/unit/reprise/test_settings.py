@@ -16,7 +16,7 @@ from reprise.settings import (
     seed_from,
 )
 from schemas.errors import ConfigurationError
-from schemas.limits import LOG_SEGMENT_BYTES
+from schemas.limits import LOAD_PERIOD_MAX_S, LOG_SEGMENT_BYTES
 
 MANY_DIGITS = "7" * 5000
 
@@ -36,6 +36,7 @@ def test_the_defaults_can_be_used_and_cannot_be_changed() -> None:
         ("log_level", list(LOG_LEVELS)),
         ("log_retention_bytes", [LOG_SEGMENT_BYTES]),
         ("log_retention_s", [0.0, 1e9]),
+        ("scrape_load_s", [0.0, 0.1, LOAD_PERIOD_MAX_S]),
     ],
 )
 def test_values_at_the_bounds_can_be_used(field: str, good: list[object]) -> None:
@@ -55,6 +56,8 @@ def test_values_at_the_bounds_can_be_used(field: str, good: list[object]) -> Non
         ("log_retention_s", -1.0, "Expected a log retention of at least 0 seconds, got: -1.0"),
         ("log_retention_s", float("nan"), "Expected a log retention of at least 0 .* got: nan"),
         ("log_retention_s", float("inf"), "Expected a log retention of at least 0 .* got: inf"),
+        ("scrape_load_s", -1.0, "Expected a period of load from 0 to 60 s, got: -1"),
+        ("scrape_load_s", float("nan"), "Expected a period of load from 0 to 60 s, got: nan"),
     ],
 )
 def test_values_beyond_them_are_refused(field: str, bad: object, expected: str) -> None:
@@ -130,6 +133,8 @@ BRIDGE = ["bridge", "--kafka", "127.0.0.1:1"]
     [
         (["up"], "--log-retention-gib"),
         (["up"], "--log-retention-hours"),
+        (["up"], "--scrape-load"),
+        (BRIDGE, "--scrape-load"),
         (BRIDGE, "--spool-gib"),
         (BRIDGE, "--session-timeout-s"),
         (["streams", "--kafka", "127.0.0.1:1"], "--session-timeout-s"),

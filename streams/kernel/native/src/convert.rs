@@ -18,6 +18,9 @@ use crate::tuples::TupleClass;
 pub struct Classes {
     prefix_scope: TupleClass,
     model_context: TupleClass,
+    stream_key: TupleClass,
+    publisher_key: TupleClass,
+    engine_match: TupleClass,
     instance_match: TupleClass,
     rank_match: TupleClass,
     scope_view: TupleClass,
@@ -48,6 +51,9 @@ impl Classes {
             Ok(Self {
                 prefix_scope: TupleClass::import(&identities, "PrefixScope")?,
                 model_context: TupleClass::import(&identities, "ModelContext")?,
+                stream_key: TupleClass::import(&identities, "StreamKey")?,
+                publisher_key: TupleClass::import(&identities, "PublisherKey")?,
+                engine_match: TupleClass::import(&interface, "EngineMatch")?,
                 instance_match: TupleClass::import(&interface, "InstanceMatch")?,
                 rank_match: TupleClass::import(&interface, "RankMatch")?,
                 scope_view: TupleClass::import(&interface, "ScopeView")?,
@@ -102,6 +108,37 @@ impl Classes {
             matches.push(self.instance_match.make(py, fields)?);
         }
         PyList::new(py, matches)
+    }
+
+    /// Of publishers and blocks.
+    pub fn engine_matches<'py>(
+        &self,
+        found: &[(u64, usize)],
+        py: Python<'py>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let mut matches = Vec::with_capacity(found.len());
+        for &(publisher, blocks) in found {
+            let fields = [number(py, publisher), number(py, blocks as u64)];
+            matches.push(self.engine_match.make(py, fields)?);
+        }
+        PyList::new(py, matches)
+    }
+
+    pub fn publisher<'py>(
+        &self,
+        key: &StreamKey,
+        dp_rank: u32,
+        py: Python<'py>,
+    ) -> PyResult<Object<'py>> {
+        let fields = [
+            text(py, &key.tenant_id),
+            text(py, &key.model_name),
+            number(py, key.block_size.into()),
+            text(py, &key.additional_salt),
+            text(py, &key.instance_id),
+        ];
+        let stream = self.stream_key.make(py, fields)?;
+        self.publisher_key.make(py, [stream, number(py, dp_rank.into())])
     }
 
     pub fn scope_view<'py>(&self, view: &ScopeView, py: Python<'py>) -> PyResult<Object<'py>> {

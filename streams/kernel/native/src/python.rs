@@ -18,7 +18,7 @@ use prefix_index::scan::scan_query;
 use prefix_index::selection::Selection;
 use prefix_index::walk::Prompt;
 use prefix_index::write::{UnknownPublisher, WriteTurn};
-use prefix_index::{changes, views, walk};
+use prefix_index::{changes, engine_hashes, views, walk};
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
@@ -32,6 +32,8 @@ const DETACHED_EVENT_BYTES: usize = 16 * 1024;
 const DETACHED_TOKEN_BYTES: usize = 4 * 32 * 1024;
 const DETACHED_JSON_BYTES: usize = 128 * 1024;
 const DETACHED_ENTRIES: u64 = 512;
+const DETACHED_HASHES: usize = 2048;
+const DETACHED_PUBLISHERS: usize = 512;
 
 /// As `streams/kernel/interface.py` numbers them.
 const FORMS: [Form; 3] = [Form::Json, Form::Msgpack, Form::Octets];
@@ -305,6 +307,50 @@ impl Kernel {
         let (prefixes, _) = hashes.as_bytes().as_chunks();
         let is_long = 8 * prefixes.len() > DETACHED_TOKEN_BYTES;
         self.matches(scope, &Prompt::Hashes(prefixes), instance_id, is_long)
+    }
+
+    #[pyo3(signature = (tenant_id, model_name, hashes, /))]
+    fn query_by_engine_hash<'py>(
+        &self,
+        tenant_id: &str,
+        model_name: Option<&str>,
+        hashes: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let py = hashes.py();
+        let hashes = bytes_of(hashes)?;
+        let (hashes, _) = hashes.as_bytes().as_chunks();
+        let is_long = hashes.len() > DETACHED_HASHES
+            || self.core.state.read().publishers.len() > DETACHED_PUBLISHERS;
+        let found = detached_if(is_long, py, || {
+            engine_hashes::query(&self.core.state.read(), tenant_id, model_name, hashes)
+        });
+        Classes::get(py)?.engine_matches(&found, py)
+    }
+
+    #[pyo3(signature = (publisher, /))]
+    fn publisher<'py>(
+        &self,
+        publisher: u64,
+        py: Python<'py>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let known = {
+            let state = self.core.state.read();
+            state.publishers.get(&publisher).map(|known| (known.stream.clone(), known.dp_rank))
+        };
+        match known {
+            Some((stream, dp_rank)) => Ok(Some(Classes::get(py)?.publisher(&stream, dp_rank, py)?)),
+            None => Ok(None),
+        }
+    }
+
+    #[pyo3(signature = (token_hashes, /))]
+    fn chain_hashes<'py>(&self, token_hashes: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
+        let py = token_hashes.py();
+        let locals = bytes_of(token_hashes)?;
+        let (locals, _) = locals.as_bytes().as_chunks();
+        let is_long = locals.len() > DETACHED_HASHES;
+        let chained = detached_if(is_long, py, || walk::chain_hashes(&self.core.hasher, locals));
+        Ok(PyBytes::new(py, &chained))
     }
 
     #[pyo3(signature = (scope, /))]

@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from bridge.engine_http.client import NoAnswerError, Reply, Room, get
+from bridge.engine_http.address import read_base_url
+from bridge.engine_http.client import Kept, NoAnswerError, Reply, Room, get
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -195,3 +196,147 @@ def test_tls_to_a_server_without_it_is_no_answer() -> None:
     assert issubclass(ssl.SSLError, OSError)
     with pytest.raises(NoAnswerError):
         asyncio.run(run())
+
+
+# Connections that are kept
+
+
+class Answering:
+    """Answers each question on a connection in turn; an empty answer closes it.
+
+    Attributes:
+        connections: how many there were.
+        asked: the heads of the questions.
+        closed: set whenever one has ended.
+    """
+
+    def __init__(self, *answers: bytes) -> None:
+        self.connections = 0
+        self.asked: list[bytes] = []
+        self.closed = asyncio.Event()
+        self._answers = answers
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        try:
+            for answer in self._answers:
+                self.asked.append(await reader.readuntil(b"\r\n\r\n"))
+                if not answer:
+                    return
+                writer.write(answer)
+            await reader.read()
+        except asyncio.IncompleteReadError:
+            pass
+        finally:
+            writer.close()
+            self.closed.set()
+
+
+WHOLE = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+
+def ask_twice(server: Answering, *, count_max: int = 8, with_body: bool = True) -> list[Reply]:
+    async def run() -> list[Reply]:
+        kept = Kept(count_max)
+        async with serving(server.serve) as url:
+            asking = {"with_body": with_body, "kept": kept, "wait_s": 5.0}
+            replies = [await get(url, "/x", **asking) for _ in range(2)]  # type: ignore[arg-type]
+            kept.close()
+            return replies
+
+    return asyncio.run(run())
+
+
+def test_a_connection_that_is_kept_brings_the_next_answer() -> None:
+    chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nno\r\n0\r\n\r\n"
+    server = Answering(WHOLE, chunked)
+    assert ask_twice(server) == [Reply(200, b"ok"), Reply(200, b"no")]
+    assert server.connections == 1
+    assert all(b"Connection: keep-alive\r\n" in head for head in server.asked)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nConnection: Close\r\nContent-Length: 2\r\n\r\nok",
+        b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok",
+    ],
+)
+def test_a_connection_whose_server_ends_it_is_not_kept(answer: bytes) -> None:
+    server = Answering(answer, WHOLE)
+    assert ask_twice(server) == [Reply(200, b"ok")] * 2
+    assert server.connections == 2
+
+
+def test_an_answer_that_was_not_read_to_its_end_ends_its_connection() -> None:
+    server = Answering(WHOLE[:-2], WHOLE)
+    assert ask_twice(server, with_body=False) == [Reply(200, b"")] * 2
+    assert server.connections == 2
+
+
+def test_more_than_are_kept_are_closed() -> None:
+    server = Answering(WHOLE, WHOLE)
+    assert ask_twice(server, count_max=0) == [Reply(200, b"ok")] * 2
+    assert server.connections == 2
+
+
+def test_a_connection_that_was_closed_meanwhile_is_replaced() -> None:
+    """Whether that is known before the next question, or shown by it."""
+    server = Answering(WHOLE, b"", WHOLE)
+    assert ask_twice(server) == [Reply(200, b"ok")] * 2
+    assert (server.connections, len(server.asked)) == (2, 3)
+
+    async def run() -> None:
+        closing, kept = Answering(WHOLE), Kept(8)
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            closing.connections += 1
+            writer.write(WHOLE)
+            writer.close()
+
+        async with serving(serve) as url:
+            for _ in range(2):
+                assert (await get(url, "/x", with_body=True, kept=kept)).body == b"ok"
+                connection = kept.take(read_base_url(url))
+                if connection is not None:  # until its end is seen
+                    await connection.reader.read()
+                    kept.keep(read_base_url(url), connection)
+                assert kept.take(read_base_url(url)) is None
+        assert closing.connections == 2
+
+    asyncio.run(run())
+
+
+def test_a_server_that_only_ever_closes_is_asked_once_more_and_then_given_up() -> None:
+    server = Answering(WHOLE, b"")
+
+    async def run() -> None:
+        kept = Kept(8)
+        async with serving(server.serve) as url:
+            assert (await get(url, "/x", with_body=True, kept=kept)).body == b"ok"
+            server._answers = (b"",)
+            with pytest.raises(NoAnswerError, match="without an answer"):
+                await get(url, "/x", with_body=True, kept=kept)
+
+    asyncio.run(run())
+    assert server.connections == 2
+
+
+def test_more_answers_than_questions_are_none() -> None:
+    with pytest.raises(NoAnswerError, match=r"more than it was asked for|not HTTP"):
+        ask(answering(WHOLE + WHOLE))
+
+
+def test_a_server_that_is_forgotten_is_let_go() -> None:
+    server = Answering(WHOLE, WHOLE)
+
+    async def run() -> None:
+        kept = Kept(8)
+        async with serving(server.serve) as url:
+            await get(url, "/x", with_body=True, kept=kept)
+            kept.forget(url)
+            kept.forget("no url")
+            await asyncio.wait_for(server.closed.wait(), 5)
+
+    asyncio.run(run())

@@ -185,7 +185,7 @@ def test_engines_that_do_not_answer_leave_places_to_those_that_do() -> None:
         ("ftp://a", "vLLM", "Expected a URL"),
         ("http://a:0", "vLLM", "Expected a"),
         ("http://a?x", "SGLang", "Expected a URL"),
-        ("http://a", "Mooncake", "only vLLM and SGLang are asked over HTTP"),
+        ("http://a", "Mooncake", "only vLLM, SGLang, TensorRT-LLM are asked over HTTP"),
     ],
 )
 def test_an_address_that_cannot_be_asked_is_refused(url: str, kind: str, why: str) -> None:
@@ -203,6 +203,13 @@ def test_a_base_url_is_the_address_unless_another_one_is_given() -> None:
     with pytest.raises(EndpointError):
         check_http(msgspec.structs.replace(other, endpoint="http://a:x"))
     assert not registration().has_url
+
+
+def test_an_engine_may_be_asked_for_its_load_and_not_where_it_publishes() -> None:
+    one = msgspec.structs.replace(registration(), kind=PublisherKind("TensorRT-LLM"))
+    check_http(msgspec.structs.replace(one, http_endpoint="http://a:1"))
+    with pytest.raises(EndpointError, match="only vLLM, SGLang are asked over HTTP"):
+        check_http(msgspec.structs.replace(one, endpoint="http://a:1"))
 
 
 def test_a_registration_without_an_address_is_none_of_its_business() -> None:

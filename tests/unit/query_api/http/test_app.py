@@ -96,10 +96,28 @@ names = st.sampled_from(
         "replay_endpoint",
         "additionalsalt",
         "http_endpoint",
+        "role",
+        "labels",
+        "kv_bytes_per_token",
+        "max_num_seqs",
+        "kv_capacity_tokens",
     ]
 )
 likely = st.sampled_from(
-    ["m", "a", "vLLM", "tcp://a:1", 4, 0, [1, 2, 3, 4, 5], [2**31], [-1], b"\1\0\0\0" * 4, ""]
+    [
+        "m",
+        "a",
+        "vLLM",
+        "tcp://a:1",
+        4,
+        0,
+        [1, 2, 3, 4, 5],
+        [2**31],
+        [-1],
+        b"\1\0\0\0" * 4,
+        "",
+        {"a": "b"},
+    ]
 )
 documents = st.dictionaries(names | st.text(max_size=4), likely | values, max_size=8)
 

@@ -7,8 +7,9 @@ import pytest
 from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client import Histogram as PrometheusHistogram
 
+from query_api.histograms import Histogram
 from query_api.http import metrics as module
-from query_api.http.metrics import Exposition, Histogram, HttpMetrics
+from query_api.http.metrics import Exposition, HttpMetrics
 from query_api.http.requests.bodies import Bodies
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from bridge.wire import KINDS
 from query_api.gaps import GapsDocument
-from query_api.http import models, openapi
+from query_api.http import memory_models, models, openapi
 from query_api.http.errors import ErrorEnvelope
 from query_api.http.requests.options import OPTION_NAMES, AnswerOptions, read_options
 from query_api.http.requests.queries import read_hash_query, read_query
@@ -15,6 +15,7 @@ from query_api.http.requests.registrations import read_registration, read_unregi
 from query_api.http.wire import Wire, encode
 from schemas.answer_states import AnswerState
 from schemas.memory import SegmentKey, SegmentState
+from schemas.registration import Label
 from streams.table.ledger import Account, Incarnation, Interval, Ledger
 from tests.fakes import AsgiClient, FakeTable, registration
 
@@ -149,7 +150,7 @@ def test_examples_match_their_models(example: object, model: Any) -> None:
         ("/services", models.Services),
         ("/gaps", GapsDocument),
         ("/global_view", models.GlobalView),
-        ("/memory", models.MemoryView),
+        ("/memory", memory_models.MemoryView),
         ("/health", models.Alive),
         ("/ready", models.Ready),
         ("/digest", models.TableDigest),
@@ -160,7 +161,9 @@ def test_answers_match_their_models(
 ) -> None:
     one = registration("a")
     table.store(table.add(one), range(8), hashes=[1, 2])
-    table.registrations[one.publisher] = msgspec.structs.replace(one, memory_segment="s")
+    table.registrations[one.publisher] = msgspec.structs.replace(
+        one, memory_segment="s", labels=(Label("host", "h"),)
+    )
     lost = Account(1, (Interval(0, 0, "missed", 1.0, 2.0),))
     known = Ledger(incarnations=(Incarnation(number=1, lost=lost),), lost={"missed": 1})
     table.known[one.publisher] = known

@@ -10,7 +10,7 @@ from prometheus_client.openmetrics import parser as openmetrics_parser
 from query_api.http.app import create_app
 from schemas.errors import RegistrationError, StorageError
 from schemas.positions import PublisherState
-from schemas.registration import HashProfile, PublisherKind, Registration
+from schemas.registration import HashProfile, Label, PublisherKind, Registration
 from tests.fakes import AsgiClient, FakeTable, registration
 
 BODY: dict[str, Any] = {
@@ -153,6 +153,11 @@ def test_services_have_conductors_names_and_ours(table: FakeTable, client: AsgiC
         replay_endpoint="tcp://a:2",
         http_endpoint="http://a:3",
         hash_profile=HashProfile(**PROFILE),
+        role="decode",
+        labels=(Label("host", "h7"), Label("rack", "r1")),
+        kv_bytes_per_token=327_680,
+        max_num_seqs=256,
+        kv_capacity_tokens=400_000,
     )
     table.add(known)
     state = PublisherState(incarnation=3, sequence=7, degraded_since=5)
@@ -180,6 +185,12 @@ def test_services_have_conductors_names_and_ours(table: FakeTable, client: AsgiC
             "HashProfile": PROFILE,
             "AdditionalSalt": "s",
             "MemorySegment": "",
+            "Role": "decode",
+            "Labels": {"host": "h7", "rack": "r1"},
+            "KvBytesPerToken": 327_680,
+            "MaxNumSeqs": 256,
+            "KvCapacityTokens": 400_000,
+            "Url": "",
             "Incarnation": 3,
             "Sequence": 7,
             "DegradedSince": 5,

@@ -5,9 +5,8 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -15,6 +14,7 @@ from click.testing import CliRunner, Result
 from reprise.cli.main import main
 from reprise.cli.memory import size_text
 from tests.memory_segments import GIB
+from tests.unit.reprise.cli.answering import Handler, answering
 
 
 def run(*arguments: str) -> Result:
@@ -132,31 +132,10 @@ def test_a_watch_outlives_what_it_watches(tmp_path: Path, monkeypatch: pytest.Mo
 # A service
 
 
-class Handler(BaseHTTPRequestHandler):
-    answer: ClassVar[tuple[int, bytes]] = (200, b"")
-    asked: ClassVar[list[tuple[str, str]]] = []
-
-    def do_GET(self) -> None:
-        self.asked.append((self.path, self.headers["Accept"]))
-        status, body = self.answer
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *arguments: object) -> None:
-        """Nothing."""
-
-
 @pytest.fixture
 def url() -> Iterator[str]:
-    Handler.asked.clear()
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/"
-        server.shutdown()
-        thread.join()
+    with answering() as url:
+        yield url
 
 
 def document(**changes: object) -> dict[str, Any]:

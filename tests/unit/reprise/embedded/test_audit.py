@@ -13,7 +13,7 @@ from schemas.codec import decode_answers
 from schemas.conditions import Conditions, Part
 from schemas.errors import ConfigurationError, DiskError
 from schemas.identities import Offset
-from schemas.limits import AUDIT_RETRY_S
+from schemas.limits import WINDOW_LOG_RETRY_S
 from streams.audit.log import AnswersLog, ReadOnlyAnswers
 from streams.audit.queue import open_audit_queue
 from streams.kernel.interface import AuditQueue
@@ -105,7 +105,7 @@ def test_a_full_disk_drops_answers_counts_them_and_ends(
     audit.queue.push(ANSWER, 0.0, "exact")
     audit.write()  # too soon to try again
     assert (audit.written, audit.dropped) == (0, 2)
-    clock[0] = AUDIT_RETRY_S
+    clock[0] = WINDOW_LOG_RETRY_S
     audit.queue.push(ANSWER, 0.0, "exact")
     audit.write()
     assert (audit.written, audit.dropped) == (1, 2)

@@ -13,6 +13,7 @@ from bridge.lmcache.settings import Address, LmcacheSettings, TopicSettings
 from bridge.service import Bridge, BridgeSettings
 from brokers.options import client_options
 from brokers.settings import KafkaSettings
+from query_api.grpc.counts import GrpcCounts
 from query_api.http.app import create_app
 from reprise.embedded.service import EmbeddedService
 from reprise.http.connections import Connections
@@ -24,6 +25,7 @@ from reprise.metrics.roles import (
 )
 from reprise.roles.serve import ReplicaService, ServeSettings
 from reprise.settings import Settings
+from streams.worker.routing import RoutingWorker
 from streams.worker.worker import StreamsSettings, Worker
 from tests.fakes import FakeTable
 
@@ -62,6 +64,7 @@ def _embedded(data: Path) -> dict[str, Metric]:
     service.metrics.register(http_collector(Connections()))
     try:
         create_app(service, service)
+        service.metrics.register(GrpcCounts())
         return _named(service.metrics)
     finally:
         service.stop()
@@ -77,7 +80,9 @@ async def _bridge(data: Path) -> dict[str, Metric]:
 
 
 async def _worker(data: Path) -> dict[str, Metric]:
-    return _named(worker_metrics(Worker(StreamsSettings(kafka=KAFKA, data=data, seed=1337))))
+    settings = StreamsSettings(kafka=KAFKA, data=data, seed=1337)
+    worker = Worker(settings)
+    return _named(worker_metrics(worker, RoutingWorker(settings, worker.conditions)))
 
 
 def _replica(data: Path) -> dict[str, Metric]:

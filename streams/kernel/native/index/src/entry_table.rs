@@ -173,6 +173,12 @@ impl EntryTable {
         self.rows.len() + self.own.len()
     }
 
+    /// Whether every key is that of its slot.
+    #[inline]
+    pub fn has_rows_only(&self) -> bool {
+        self.own.len() == 0
+    }
+
     #[inline]
     pub fn find(&self, key: u64, keys: Keys<'_>) -> Option<Entry> {
         let hash = keys.placement.of(key);

@@ -5,6 +5,7 @@
 //!
 //!     write, walk, views  writes in turns, queries, and what is shown
 //!     core                all of it, for threads to share, and where its fold is
+//!     engine_hashes       the query by what engines call their blocks
 //!     answers             a query's answer as text
 //!     audit               answers that are kept, to be derived again later
 //!     events              canonical block events, borrowed from their bytes
@@ -32,6 +33,7 @@ pub mod changes;
 pub mod core;
 pub mod counters;
 pub mod dumps;
+pub mod engine_hashes;
 mod entries;
 mod entry_table;
 pub mod events;

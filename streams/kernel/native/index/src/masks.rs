@@ -51,6 +51,13 @@ impl Masks {
         &self.chunks[set as usize / CHUNK_SETS][start..start + self.words()]
     }
 
+    /// Whether the member holds the blocks of a set on a tier of its own.
+    #[inline]
+    pub fn is_own(&self, set: u32, member: u32) -> bool {
+        let word = PARTS * self.instance_words + member as usize / 64;
+        self.of(set)[word] >> (member % 64) & 1 == 1
+    }
+
     pub fn assign(&mut self, member: u32, instance: u32) {
         let members = self.instance_of.len().max(member as usize + 1);
         self.instance_of.resize(members, 0);

@@ -142,6 +142,18 @@ pub fn prefix_hashes(
     hashes
 }
 
+/// Of blocks whose tokens have these hashes; all u64 LE.
+pub fn chain_hashes(hasher: &PrefixHasher, token_hashes: &[[u8; 8]]) -> Vec<u8> {
+    let mut hashes = Vec::with_capacity(8 * token_hashes.len());
+    let mut previous = None;
+    for &local in token_hashes {
+        let prefix = hasher.chain(previous, u64::from_le_bytes(local));
+        hashes.extend_from_slice(&prefix.to_le_bytes());
+        previous = Some(prefix);
+    }
+    hashes
+}
+
 /// The bits of a whole roster, in the layout that the masks had.
 pub struct Everyone {
     instance_words: usize,

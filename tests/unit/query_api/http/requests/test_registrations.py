@@ -7,13 +7,14 @@ import pytest
 
 from query_api.http.errors import ErrorEnvelope, RequestError, describe
 from query_api.http.requests.registrations import (
+    OWN_FIELDS,
     Unregistration,
     read_registration,
     read_unregistration,
 )
 from query_api.http.wire import Wire, encode
 from schemas.limits import BLOCK_SIZE_MAX
-from schemas.registration import HashProfile, PublisherKind, Registration
+from schemas.registration import HashProfile, Label, PublisherKind, Registration, Role
 
 KINDS = (PublisherKind("vLLM"), PublisherKind("SGLang"))
 BOTH = pytest.mark.parametrize("wire", list(Wire))
@@ -109,7 +110,104 @@ def test_a_bad_memory_segment_is_named(segment: object) -> None:
     assert refusal({**FULL, "memory_segment": segment}, Wire.JSON).field == "memory_segment"
 
 
-@pytest.mark.parametrize("name", ["additionalsalt", "memory_segment", "kv_cache_report_mode"])
+def read_json(**more: object) -> Registration:
+    return read_registration(encode({**FULL, **more}, Wire.JSON), Wire.JSON, KINDS)
+
+
+@pytest.mark.parametrize("role", ["combined", "prefill", "decode"])
+def test_the_published_json_form_may_say_which_phases_an_instance_is_for(role: Role) -> None:
+    assert read_json(role=role) == msgspec.structs.replace(read_json(), role=role)
+
+
+def test_labels_are_kept_sorted_by_name_whatever_the_order_of_the_body() -> None:
+    labels = read_json(labels={"zone": "z", "host": "", "é" * 64: "x" * 128}).labels
+    assert labels == (Label("host", ""), Label("zone", "z"), Label("é" * 64, "x" * 128))
+    assert read_json(labels={}).labels == ()
+    assert read_json(labels={f"l{number}": "" for number in range(16)}).labels[-1].name == "l9"
+
+
+def test_the_published_json_form_may_say_what_a_cache_has_room_for() -> None:
+    sizes = {"kv_bytes_per_token": 2**30, "max_num_seqs": 2**20, "kv_capacity_tokens": 2**40}
+    assert read_json(**sizes) == msgspec.structs.replace(read_json(), **sizes)
+
+
+def test_what_is_said_to_be_the_default_is_no_other_registration_and_no_other_record() -> None:
+    unknown = {"kv_bytes_per_token": 0, "max_num_seqs": 0, "kv_capacity_tokens": 0}
+    for role in ("", "combined"):
+        said = read_json(role=role, labels={}, **unknown)
+        assert said == read_json()
+        assert msgspec.msgpack.encode(said) == msgspec.msgpack.encode(read_json())
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error", "reason"),
+    [
+        ("role", "both", "role must be combined, prefill or decode", "invalid_value"),
+        ("role", 1, "role must be a string", "invalid_type"),
+        ("labels", ["a"], "labels must be an object of strings", "invalid_type"),
+        ("labels", None, "labels must be an object of strings", "invalid_type"),
+        ("labels", {"a": 1}, "labels must be a string", "invalid_type"),
+        ("labels", {"": "a"}, "labels must have names", "invalid_value"),
+        ("labels", {"a": "x" * 129}, "labels must be at most 128 bytes", "out_of_range"),
+        ("labels", {"é" * 65: "a"}, "labels must be at most 128 bytes", "out_of_range"),
+        (
+            "labels",
+            {f"{number}": "" for number in range(17)},
+            "labels must have at most 16 entries",
+            "out_of_range",
+        ),
+        (
+            "kv_bytes_per_token",
+            2**30 + 1,
+            "kv_bytes_per_token must be from 0 to 1073741824",
+            "out_of_range",
+        ),
+        ("max_num_seqs", -1, "max_num_seqs must be from 0 to 1048576", "out_of_range"),
+        ("max_num_seqs", 1.0, "max_num_seqs must be an integer", "invalid_type"),
+        ("max_num_seqs", None, "max_num_seqs must be an integer", "invalid_type"),
+        (
+            "kv_capacity_tokens",
+            2**40 + 1,
+            "kv_capacity_tokens must be from 0 to 1099511627776",
+            "out_of_range",
+        ),
+    ],
+)
+def test_what_cannot_be_said_of_an_instance_is_named(
+    name: str, value: object, error: str, reason: str
+) -> None:
+    assert refusal({**FULL, name: value}, Wire.JSON) == ErrorEnvelope(error, reason, name)
+
+
+@pytest.mark.parametrize("name", sorted(OWN_FIELDS))
+@pytest.mark.parametrize("url", ["http://10.0.0.7:30000", "grpc://engine/", "any text", ""])
+def test_the_published_json_form_may_say_what_routers_call_the_engine(url: str) -> None:
+    body = encode({**FULL, "url": url}, Wire.JSON)
+    plain = read_registration(encode(FULL, Wire.JSON), Wire.JSON, KINDS)
+    expected = msgspec.structs.replace(plain, url=url)
+    assert read_registration(body, Wire.JSON, KINDS) == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"url": "http://u/", "http_endpoint": "http://h"}, "http://u/"),
+        ({"http_endpoint": "http://h:1"}, "http://h:1"),
+        ({"endpoint": "http://e:1"}, "http://e:1"),
+        ({}, "node-1"),
+    ],
+)
+def test_routers_call_an_engine_by_its_url_or_its_base_url_or_its_name(
+    fields: dict[str, str], expected: str
+) -> None:
+    body = encode({**FULL, "instance_id": "node-1", **fields}, Wire.JSON)
+    registration = read_registration(body, Wire.JSON, KINDS)
+    assert registration.router_url == expected
+
+
+@pytest.mark.parametrize(
+    "name", ["additionalsalt", "memory_segment", "kv_cache_report_mode", "url"]
+)
 def test_msgpack_is_exactly_conductors(name: str) -> None:
     envelope = refusal({**FULL, name: "x"}, Wire.MSGPACK)
     error = f"unsupported request field: {name}"

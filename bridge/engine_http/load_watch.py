@@ -1,0 +1,381 @@
+"""Asks engines for their load, again and again, in a thread of its own.
+
+So neither a text of megabytes nor an engine that hangs holds up what engines publish, and what it
+costs can be told: the thread's own CPU time. Where that is above LOAD_CPU_SHARE of a core, which a
+thousand engines a second come to, the period is stretched until it is not.
+
+An engine whose process is known to be away is not asked, and one that fails is asked ever more
+rarely; each address is asked once for all of its ranks.
+"""
+
+import asyncio
+import contextlib
+import heapq
+import logging
+import random
+import resource
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NamedTuple, Protocol
+
+import uvloop
+
+from bridge.engine_http.client import Kept, NoAnswerError, Room, get
+from bridge.engine_http.load import WAYS, Loads, Way, check_period, samples_of
+from bridge.engine_http.load_pace import Pace, pause_s
+from bridge.engine_http.watch import EngineWatch
+from schemas.errors import EndpointError
+from schemas.identities import PublisherKey
+from schemas.limits import (
+    LOAD_AT_ONCE_MAX,
+    LOAD_BODIES_BYTES_MAX,
+    LOAD_CPU_SHARE,
+    LOAD_END_S,
+    LOAD_FILES_SHARE,
+    LOAD_JITTER,
+    LOAD_KEPT_MAX,
+    LOAD_LOOK_S,
+    LOAD_NAMED_MAX,
+    LOAD_SILENT_AT_ONCE_MAX,
+    LOAD_TICK_S,
+    LOAD_WAIT_S,
+)
+from schemas.registration import PublisherKind, Registration
+from schemas.routing_records import LoadSample, Target
+
+_logger = logging.getLogger(__name__)
+
+_NOT_FOUND: Final = (404, 405)
+_NOT_ALLOWED: Final = (401, 403)  # SGLang's metrics need no key
+
+OnSamples = Callable[[list[LoadSample]], None]
+
+
+def ignore_samples(samples: list[LoadSample]) -> None:
+    """Takes none: they are counted, and the last ones kept."""
+
+
+class Scraped(Protocol):
+    """A publisher as it is followed; see `bridge.followed.Followed`."""
+
+    @property
+    def registration(self) -> Registration:
+        """As it was registered."""
+        ...
+
+    @property
+    def engine(self) -> EngineWatch | None:
+        """What is known of its process; None where that is not asked."""
+        ...
+
+
+class Server(NamedTuple):
+    """An address that is asked, and how."""
+
+    kind: PublisherKind
+    url: str
+
+
+def servers_of(followed: Iterable[Scraped]) -> dict[Server, tuple[Target, ...]]:
+    """Whom to ask, and for whom, each target once: that of the first registration counts.
+
+    Left out is who has no HTTP address, is of a kind that says nothing of its load, or is away.
+    """
+    targets: dict[Target, Server] = {}
+    for one in followed:
+        registration = one.registration
+        if not registration.http_url or registration.kind not in WAYS:
+            continue
+        if one.engine is not None and one.engine.is_away:
+            continue
+        target = Target(registration.tenant_id, registration.instance_id, registration.dp_rank)
+        targets.setdefault(target, Server(registration.kind, registration.http_url))
+    servers: dict[Server, list[Target]] = {}
+    for target, server in targets.items():
+        servers.setdefault(server, []).append(target)
+    return {server: tuple(its) for server, its in servers.items()}
+
+
+def _kept_max() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    unlimited = soft == resource.RLIM_INFINITY
+    return LOAD_KEPT_MAX if unlimited else min(soft // LOAD_FILES_SHARE, LOAD_KEPT_MAX)
+
+
+class _Asked:
+    """What is known of a server: whose it is, which way it understands, when it is due."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.targets: tuple[Target, ...] = ()
+        self.way = self.failures = 0
+        self.read_s = 0.0
+        self.is_gone = False
+
+
+class LoadWatch:
+    """See the module.
+
+    Args:
+        period_s: how often each is asked.
+        followed: the publishers; called in the thread, so it copies what others change.
+        on_samples: takes samples, at most one of a target, on the loop of `run`.
+        wait_s: for each answer.
+
+    Attributes:
+        on_samples: see above; may be replaced.
+        samples: how many were handed over.
+        failures: questions that brought nothing, by reason: `silent`, `refused` (a status that is
+            an error), `no_load` (nothing in it says how much it carries).
+        dropped: what was left out of answers, by reason; see `read_series` and `samples_of`.
+        faults: unexpected errors of ours.
+        cpu_s: of the thread.
+        last: the last sample of each target that is asked for.
+    """
+
+    def __init__(
+        self,
+        period_s: float,
+        followed: Callable[[], Mapping[PublisherKey, Scraped]],
+        on_samples: OnSamples = ignore_samples,
+        *,
+        wait_s: float = LOAD_WAIT_S,
+    ) -> None:
+        check_period(period_s)
+        self.samples = self.faults = 0
+        self.failures: Counter[str] = Counter()
+        self.dropped: Counter[str] = Counter()
+        self.cpu_s = 0.0
+        self.last: dict[Target, LoadSample] = {}
+        self._wanted_s = period_s
+        self._followed = followed
+        self.on_samples = on_samples
+        self._wait_s = wait_s
+        self._pace = Pace(period_s)
+        self._questions = 0
+        self._is_stretched = False
+        self._asked: dict[Server, _Asked] = {}
+        self._due: list[tuple[float, int, _Asked]] = []
+        self._number = 0  # what puts equal times in order
+        self._ready: dict[Target, LoadSample] = {}
+        self._named: set[tuple[Server, str]] = set()
+        self._targets: frozenset[Target] = frozenset()
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    @property
+    def period_s(self) -> float:
+        """How often each is asked now, seconds."""
+        return self._pace.period_s(len(self._asked))
+
+    @property
+    def servers(self) -> int:
+        """How many addresses are asked."""
+        return len(self._asked)
+
+    async def run(self) -> None:
+        """Asks until it is cancelled; may be called again then, and after an unexpected error."""
+        loop = asyncio.get_running_loop()
+        own = uvloop.new_event_loop()
+        stop = asyncio.Event()
+        ended: asyncio.Future[None] = loop.create_future()
+        thread = threading.Thread(
+            target=self._run_thread, args=(own, stop, loop, ended), name="load", daemon=True
+        )
+        thread.start()
+        try:
+            await ended
+        finally:
+            with contextlib.suppress(RuntimeError):  # its loop has been closed
+                own.call_soon_threadsafe(stop.set)
+            thread.join(LOAD_END_S)
+
+    # The thread
+
+    def _run_thread(
+        self,
+        own: asyncio.AbstractEventLoop,
+        stop: asyncio.Event,
+        loop: asyncio.AbstractEventLoop,
+        ended: asyncio.Future[None],
+    ) -> None:
+        try:
+            own.run_until_complete(self._ask_often(stop, loop))
+        except Exception as error:  # noqa: BLE001
+            failure = error  # the name ends with this block
+
+            def fail() -> None:
+                if not ended.done():
+                    ended.set_exception(failure)
+
+            with contextlib.suppress(RuntimeError):  # the loop has been closed
+                loop.call_soon_threadsafe(fail)
+        finally:
+            own.close()
+
+    async def _ask_often(self, stop: asyncio.Event, loop: asyncio.AbstractEventLoop) -> None:
+        self._room = Room(LOAD_BODIES_BYTES_MAX)
+        self._kept = Kept(_kept_max())
+        self._places = asyncio.Semaphore(LOAD_AT_ONCE_MAX)
+        self._failed_places = asyncio.Semaphore(LOAD_SILENT_AT_ONCE_MAX)
+        look_at, cpu_before = 0.0, time.thread_time() - self.cpu_s
+        try:
+            while not stop.is_set():
+                now = time.monotonic()
+                if now >= look_at:
+                    look_at = now + LOAD_LOOK_S
+                    self._look(now)
+                self._begin_due(now)
+                self._hand_over(loop)
+                self.cpu_s = time.thread_time() - cpu_before
+                self._pace.note(now, self.cpu_s, self._questions)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(stop.wait(), LOAD_TICK_S)
+        finally:
+            for asking in self._under_way:
+                asking.cancel()
+            await asyncio.gather(*self._under_way, return_exceptions=True)
+            self._kept.close()
+            self._asked.clear()
+            self._due.clear()
+
+    def _look(self, now: float) -> None:
+        servers = servers_of(self._followed().values())
+        for server in self._asked.keys() - servers.keys():
+            self._asked.pop(server).is_gone = True
+            self._kept.forget(server.url)
+        added = servers.keys() - self._asked.keys()
+        for server in added:
+            self._asked[server] = _Asked(server)
+        for server in added:  # all of them are known now, and so how often they are asked
+            self._put(self._asked[server], now + random.uniform(0, self.period_s))
+        for server, targets in servers.items():
+            self._asked[server].targets = targets
+        self._targets = frozenset(target for its in servers.values() for target in its)
+        self._tell_period()
+
+    def _put(self, asked: _Asked, at: float) -> None:
+        self._number += 1
+        heapq.heappush(self._due, (at, self._number, asked))
+
+    def _begin_due(self, now: float) -> None:
+        while self._due and self._due[0][0] <= now:
+            asked = heapq.heappop(self._due)[2]
+            if not asked.is_gone:
+                task = asyncio.get_running_loop().create_task(self._ask(asked))
+                self._under_way.add(task)
+                task.add_done_callback(self._under_way.discard)
+
+    def _tell_period(self) -> None:
+        is_stretched = self.period_s > self._wanted_s
+        if is_stretched and not self._is_stretched:
+            _logger.info(
+                "%d engines are asked for their load every %.1f s, not every %g: it is to take no"
+                " more than %g %% of a core",
+                self.servers,
+                self.period_s,
+                self._wanted_s,
+                100 * LOAD_CPU_SHARE,
+            )
+        self._is_stretched = is_stretched
+
+    async def _ask(self, asked: _Asked) -> None:
+        begun = time.monotonic()
+        try:
+            async with self._failed_places if asked.failures else self._places:
+                reason = await self._ask_each_way(asked)
+        except Exception:
+            self.faults += 1
+            _logger.exception("Unexpected error while %s was asked for its load", asked.server.url)
+            reason = "internal_error"
+        if reason:
+            self.failures[reason] += 1
+            self._name(asked.server, reason)
+        asked.failures = asked.failures + 1 if reason else 0
+        if not asked.is_gone:
+            jitter = random.uniform(1 - LOAD_JITTER, 1 + LOAD_JITTER)
+            self._put(asked, begun + jitter * pause_s(self.period_s, asked.failures, asked.read_s))
+
+    async def _ask_each_way(self, asked: _Asked) -> str:
+        """Why nothing was found, or ""."""
+        ways = WAYS[asked.server.kind]
+        reason = "no_load"
+        asked.read_s = 0.0
+        for _ in ways:
+            way = ways[asked.way]
+            self._questions += 1
+            try:
+                reply = await get(
+                    asked.server.url,
+                    way.path,
+                    with_body=True,
+                    wait_s=self._wait_s,
+                    bytes_max=way.bytes_max,
+                    cut=way.cut,
+                    room=self._room,
+                    kept=self._kept,
+                )
+            except (NoAnswerError, EndpointError) as error:
+                _logger.debug("No answer to %s: %s", way.path, error)
+                asked.way = 0  # what comes next may be another process
+                return "silent"
+            if reply.status == 200 and self._take(asked, self._read(asked, way, reply.body)):
+                return ""
+            if reply.status not in (200, *_NOT_FOUND):
+                reason = "refused"
+                if reply.status not in _NOT_ALLOWED:
+                    return reason
+            asked.way = (asked.way + 1) % len(ways)
+        return reason
+
+    def _read(self, asked: _Asked, way: Way, body: bytes) -> Loads:
+        begun = time.thread_time()
+        loads = way.read(body)
+        asked.read_s += time.thread_time() - begun
+        return loads
+
+    def _take(self, asked: _Asked, loads: Loads) -> bool:
+        """Whether it says anything."""
+        samples, missing = samples_of(loads, asked.targets, time.time())
+        self.dropped.update(loads.dropped)
+        if loads.by_rank:
+            self.dropped.update(missing)
+        for sample in samples:
+            self._ready[sample.target] = sample
+        return bool(loads.by_rank)
+
+    def _name(self, server: Server, reason: str) -> None:
+        """What does not pass by itself is logged once."""
+        if reason == "silent" or len(self._named) >= LOAD_NAMED_MAX:
+            return
+        if (server, reason) not in self._named:
+            self._named.add((server, reason))
+            _logger.warning(
+                "%s (%s) does not say how much it carries: %s. SGLang does at /v1/loads, or"
+                " with --enable-metrics",
+                server.url,
+                server.kind,
+                reason,
+            )
+
+    # To the loop
+
+    def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._ready:
+            ready, self._ready = self._ready, {}
+            with contextlib.suppress(RuntimeError):  # the loop has been closed
+                loop.call_soon_threadsafe(self._tell, list(ready.values()))
+
+    def _tell(self, samples: list[LoadSample]) -> None:
+        try:
+            self.on_samples(samples)
+        except Exception:
+            self.faults += 1
+            _logger.exception("Unexpected error while samples of load were taken")
+            return
+        self.samples += len(samples)
+        self.last.update({sample.target: sample for sample in samples})
+        if len(self.last) > len(self._targets):
+            kept = self._targets
+            self.last = {target: one for target, one in self.last.items() if target in kept}

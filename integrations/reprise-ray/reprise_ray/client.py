@@ -1,0 +1,370 @@
+"""Asks Reprise where a request should go (`POST /route`), tells what became of it (`/feedback`).
+
+Nothing here fails a request: whoever asks gets an answer within the time-out, or `Unanswered` with
+a reason out of a closed set, and chooses by itself. reprise-litellm and reprise-ray have this file
+in common, byte for byte, so that each can be installed alone.
+"""
+
+import asyncio
+import json
+import logging
+import queue
+import threading
+import time
+import uuid
+import weakref
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+import httpx
+
+ROUTE_TIMEOUT_S: Final = 0.1
+"""Of one question, from the connection to the last byte of the answer."""
+
+FEEDBACK_TIMEOUT_S: Final = 1.0
+"""Of each phase of one report; nobody waits for it."""
+
+ANSWER_BYTES_MAX: Final = 1 << 20
+"""Of an answer to `/route`, whoever sends it; a longer one is `garbage`."""
+
+RETRY_AFTER_MAX_S: Final = 60
+"""The longest that a refusal can ask for by the contract; what is more counts as this."""
+
+OUTCOMES_MAX: Final = 4096
+"""Outcomes that wait to be sent; one more is dropped (`outcomes_dropped`)."""
+
+OUTCOMES_PER_POST_MAX: Final = 1024
+"""By the contract of `/feedback`."""
+
+FAILURES_BEFORE_PAUSE: Final = 5
+"""So many in a row, and nothing is asked for `PAUSE_S`: a service that is down costs each request
+nothing, rather than the time-out.
+"""
+
+PAUSE_S: Final = 1.0
+CONNECTIONS_MAX: Final = 256
+"""To all servers together, of one event loop; a question that finds none free times out."""
+
+KEPT_S: Final = 3.0
+"""How long an idle connection is kept: less than servers do (5 s, as a rule), or a question meets
+one that its server is closing.
+"""
+
+LOG_PERIOD_S: Final = 60.0
+"""Failures are logged at most once in this time, all together."""
+
+
+class Unanswered(Exception):
+    """There is no decision.
+
+    Attributes:
+        reason: `timeout`, `unreachable`, `paused`, `no_candidate`, `rejected` (4xx), `status`
+            (any other but 200) or `garbage`.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Where to send the request. `decision_id` is what outcomes name."""
+
+    decision_id: str
+    instance_id: str
+    dp_rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """No instance can meet the objective now (429); one may in `retry_after_s` whole seconds."""
+
+    reason: str
+    retry_after_s: int
+
+
+class Report:
+    """Counts by name, and logs failures together, once a minute; of any thread."""
+
+    def __init__(self, logger: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
+        """`logger` is told; `clock` is monotonic, seconds."""
+        self._logger = logger
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+        self._untold: Counter[str] = Counter()
+        self._told_at = -LOG_PERIOD_S
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """By name since the process began."""
+        with self._lock:
+            return dict(self._counts)
+
+    def count(self, name: str, of: int = 1) -> None:
+        """Nothing is wrong."""
+        with self._lock:
+            self._counts[name] += of
+
+    def fail(self, name: str, of: int = 1) -> None:
+        """Counts, and logs what was not logged yet if that was a minute ago."""
+        with self._lock:
+            self._counts[name] += of
+            self._untold[name] += of
+            now = self._clock()
+            if now - self._told_at < LOG_PERIOD_S:
+                return
+            told = ", ".join(f"{key} {value}" for key, value in sorted(self._untold.items()))
+            self._untold.clear()
+            self._told_at = now
+        self._logger.warning(
+            "Reprise was no help to some requests, which went where they go without it: %s", told
+        )
+
+
+class Pause:
+    """Whether to ask somebody at all: not for a while, after several failures in a row."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` is monotonic, seconds."""
+        self._clock = clock
+        self._failures = 0
+        self._until = 0.0
+
+    @property
+    def active(self) -> bool:
+        """Whether it lasts."""
+        return self._failures >= FAILURES_BEFORE_PAUSE and self._clock() < self._until
+
+    def failed(self) -> None:
+        """One more."""
+        self._failures += 1
+        self._until = self._clock() + PAUSE_S
+
+    def worked(self) -> None:
+        """The next failure is the first again."""
+        self._failures = 0
+
+
+class Http:
+    """POST with kept connections and bounded answers, from any number of event loops."""
+
+    def __init__(self) -> None:
+        # A connection belongs to the loop that opened it.
+        self._clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    async def post(
+        self, url: str, document: object, headers: Mapping[str, str], timeout_s: float, most: int
+    ) -> tuple[httpx.Response, bytes]:
+        """The answer with its body, of at most `most` bytes as they were sent.
+
+        Raises:
+            Unanswered: `timeout`, `unreachable` or `garbage`.
+        """
+        body = bytearray()
+        try:
+            async with (
+                asyncio.timeout(timeout_s),
+                self._client().stream(
+                    "POST",
+                    url,
+                    content=json.dumps(document, separators=(",", ":")).encode(),
+                    headers={"Content-Type": "application/json", **headers},
+                ) as response,
+            ):
+                async for part in response.aiter_raw():
+                    body += part
+                    if len(body) > most:
+                        raise Unanswered("garbage")
+        except TimeoutError:
+            raise Unanswered("timeout") from None
+        except (httpx.HTTPError, httpx.InvalidURL, OSError):
+            raise Unanswered("unreachable") from None
+        return response, bytes(body)
+
+    def _client(self) -> httpx.AsyncClient:
+        loop = asyncio.get_running_loop()
+        client = self._clients.get(loop)
+        if client is None:
+            # Inside a cluster: no proxy of the environment, no redirects, nothing compressed.
+            client = httpx.AsyncClient(
+                timeout=None,
+                trust_env=False,
+                headers={"Accept-Encoding": "identity"},
+                limits=httpx.Limits(max_connections=CONNECTIONS_MAX, keepalive_expiry=KEPT_S),
+            )
+            self._clients[loop] = client
+        return client
+
+
+class Client:
+    """One Reprise service, for all requests of a process."""
+
+    def __init__(
+        self,
+        url: str,
+        report: Report,
+        *,
+        api_key: str = "",
+        timeout_s: float = ROUTE_TIMEOUT_S,
+        http: Http | None = None,
+    ) -> None:
+        """`url` as `http://reprise:13333`; nothing is connected yet."""
+        self._url = url.rstrip("/")
+        self._report = report
+        self._timeout_s = timeout_s
+        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._http = http or Http()
+        self._pause = Pause()
+        self._outbox = _Outbox(f"{self._url}/feedback", self._headers, report)
+
+    async def route(self, question: Mapping[str, Any]) -> Decision | Refusal:
+        """What it answers to the fields of `/route`; `request_id` is added.
+
+        Raises:
+            Unanswered: it has no answer, or none in time; whatever it may have booked is cancelled.
+        """
+        self._outbox.start()
+        if self._pause.active:
+            raise Unanswered("paused")
+        request_id = uuid.uuid4().hex
+        try:
+            response, body = await self._http.post(
+                f"{self._url}/route",
+                {"request_id": request_id, **question},
+                self._headers,
+                self._timeout_s,
+                ANSWER_BYTES_MAX,
+            )
+            answer = _decoded(response, body)
+        except Unanswered as error:
+            # "No candidate" is an answer of a service that works.
+            if error.reason == "no_candidate":
+                self._pause.worked()
+            else:
+                self._pause.failed()
+            if error.reason in ("timeout", "garbage"):
+                self.tell({"request_id": request_id, "event": "cancelled"})
+            raise
+        except asyncio.CancelledError:
+            self.tell({"request_id": request_id, "event": "cancelled"})
+            raise
+        self._pause.worked()
+        return answer
+
+    def tell(self, outcome: dict[str, Any]) -> None:
+        """Queues an outcome, the time of which is now; of any thread."""
+        self._outbox.put({**outcome, "at": time.time()})
+
+    def close(self, timeout_s: float = FEEDBACK_TIMEOUT_S) -> None:
+        """Sends what waits, for at most that long; blocks."""
+        self._outbox.close(timeout_s)
+
+
+def _decoded(response: httpx.Response, body: bytes) -> Decision | Refusal:
+    if response.status_code == 503:
+        raise Unanswered("no_candidate")
+    if response.status_code not in (200, 429):
+        raise Unanswered("rejected" if 400 <= response.status_code < 500 else "status")
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        raise Unanswered("garbage") from None
+    if not isinstance(document, dict):
+        raise Unanswered("garbage")
+    if response.status_code == 429:
+        return Refusal(str(document.get("reason", ""))[:64], _retry_after_s(response))
+    chosen = document.get("prefill")
+    decision_id = document.get("decision_id")
+    if not isinstance(chosen, dict) or not isinstance(decision_id, str):
+        raise Unanswered("garbage")
+    instance_id, dp_rank = chosen.get("instance_id"), chosen.get("dp_rank", 0)
+    if not isinstance(instance_id, str) or type(dp_rank) is not int:
+        raise Unanswered("garbage")
+    return Decision(decision_id, instance_id, dp_rank)
+
+
+def _retry_after_s(response: httpx.Response) -> int:
+    text = response.headers.get("Retry-After", "")
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        return 1
+    return min(max(int(text), 1), RETRY_AFTER_MAX_S)
+
+
+class _Outbox:
+    """Outcomes on their way, sent by a thread of its own: no event loop waits for them.
+
+    Each is sent once. One that is lost costs the accuracy of the load that Reprise sees, until its
+    booking expires.
+    """
+
+    def __init__(self, url: str, headers: Mapping[str, str], report: Report) -> None:
+        self._url = url
+        self._headers = headers
+        self._report = report
+        self._waiting: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Starts the thread with the first request, so after a server has forked its workers."""
+        if self._thread is not None and self._thread.is_alive():
+            return
+        with self._starting:
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._run, name="reprise", daemon=True)
+                self._thread.start()
+
+    def put(self, outcome: dict[str, Any]) -> None:
+        """Queues it, or drops it where too many wait."""
+        if self._waiting.qsize() >= OUTCOMES_MAX:
+            self._report.fail("outcomes_dropped")
+        else:
+            self._waiting.put(outcome)
+
+    def close(self, timeout_s: float) -> None:
+        """Ends the thread behind what waits; gives up after `timeout_s`."""
+        if self._thread is not None:
+            self._waiting.put(None)
+            self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        with httpx.Client(
+            timeout=FEEDBACK_TIMEOUT_S,
+            trust_env=False,
+            headers=self._headers,
+            limits=httpx.Limits(keepalive_expiry=KEPT_S),
+        ) as client:
+            closing = False
+            while not closing:
+                batch = [self._waiting.get()]
+                with suppress(queue.Empty):
+                    while len(batch) < OUTCOMES_PER_POST_MAX and batch[-1] is not None:
+                        batch.append(self._waiting.get_nowait())
+                closing = batch[-1] is None
+                outcomes = [one for one in batch if one is not None]
+                if outcomes:
+                    self._send(client, outcomes)
+
+    def _send(self, client: httpx.Client, outcomes: list[dict[str, Any]]) -> None:
+        try:
+            ends = time.monotonic() + FEEDBACK_TIMEOUT_S
+            with client.stream("POST", self._url, json=outcomes) as response:
+                sent = response.is_success
+                size = 0
+                for part in response.iter_raw():  # to its end, or the connection is not kept
+                    size += len(part)
+                    if size > ANSWER_BYTES_MAX or time.monotonic() > ends:
+                        break
+        except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError):
+            sent = False
+        if sent:
+            self._report.count("outcomes_sent", len(outcomes))
+        else:
+            self._report.fail("outcomes_lost", len(outcomes))

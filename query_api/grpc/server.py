@@ -1,0 +1,99 @@
+"""The gRPC server: on a thread and a loop of its own, so that neither waits for the other's
+requests: gRPC's for HTTP's, or HTTP's for gRPC's.
+"""
+
+import asyncio
+import logging
+import threading
+from concurrent.futures import Future
+from typing import Final
+
+import grpc.aio
+
+from query_api.grpc.calls import Calls
+from query_api.grpc.counts import GrpcCounts
+from query_api.grpc.settings import GrpcSettings
+from query_api.ports import View
+from schemas.errors import ConfigurationError
+from schemas.limits import (
+    GRPC_CONNECTION_CALLS_MAX,
+    GRPC_CONNECTIONS_MAX,
+    GRPC_GRACE_S,
+    GRPC_IDLE_S,
+    GRPC_KEEPALIVE_S,
+    GRPC_MESSAGE_BYTES_MAX,
+    GRPC_START_S,
+    GRPC_WRITE_S,
+)
+
+logger = logging.getLogger(__name__)
+
+_OPTIONS: Final = (
+    ("grpc.so_reuseport", 0),  # else two servers could have one port
+    ("grpc.max_receive_message_length", GRPC_MESSAGE_BYTES_MAX),
+    ("grpc.max_concurrent_streams", GRPC_CONNECTION_CALLS_MAX),
+    ("grpc.max_allowed_incoming_connections", GRPC_CONNECTIONS_MAX),
+    ("grpc.max_connection_idle_ms", int(1000 * GRPC_IDLE_S)),
+    ("grpc.keepalive_time_ms", int(1000 * GRPC_KEEPALIVE_S)),
+    ("grpc.keepalive_timeout_ms", int(1000 * GRPC_WRITE_S)),
+)
+
+
+class GrpcServer:
+    """One server over one table; binds at once, answers from `start` on.
+
+    Attributes:
+        address: that it listens on, HOST:PORT.
+        counts: of its calls, for the metrics.
+    """
+
+    def __init__(self, view: View, settings: GrpcSettings, *, only_exact: bool = False) -> None:
+        """Raises ConfigurationError where the address cannot be bound."""
+        self.counts = GrpcCounts()
+        self._calls = Calls(view, self.counts, settings, only_exact=only_exact)
+        self._begun = asyncio.Event()
+        self._stopping = asyncio.Event()
+        bound: Future[tuple[asyncio.AbstractEventLoop, str]] = Future()
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._serve(settings, bound)),
+            name="reprise-grpc",
+            daemon=True,
+        )
+        self._thread.start()
+        self._loop, self.address = bound.result(GRPC_START_S)
+
+    def start(self) -> None:
+        """Begins to answer; returns at once."""
+        self._loop.call_soon_threadsafe(self._begun.set)
+        logger.info("Answering gRPC on %s", self.address)
+
+    def stop(self) -> None:
+        """Ends the calls under way within a bound, and gives the address up."""
+        self._loop.call_soon_threadsafe(self._end)
+        self._thread.join(GRPC_START_S)
+
+    def _end(self) -> None:
+        self._stopping.set()
+        self._begun.set()
+
+    async def _serve(
+        self, settings: GrpcSettings, bound: "Future[tuple[asyncio.AbstractEventLoop, str]]"
+    ) -> None:
+        server = grpc.aio.server(options=_OPTIONS)
+        server.add_generic_rpc_handlers(self._calls.handlers())
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        try:
+            port = server.add_insecure_port(f"{host}:{settings.port}")
+        except RuntimeError as error:
+            bound.set_exception(
+                ConfigurationError(
+                    f"Cannot listen on {host}:{settings.port}. Stop whatever uses it, or choose"
+                    f" another address with --grpc: {error}"
+                )
+            )
+            return
+        bound.set_result((asyncio.get_running_loop(), f"{host}:{port}"))
+        await self._begun.wait()
+        await server.start()
+        await self._stopping.wait()
+        await server.stop(GRPC_GRACE_S)

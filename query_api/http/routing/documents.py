@@ -1,0 +1,315 @@
+"""Answers of the routes of routing."""
+
+import hashlib
+import math
+from functools import lru_cache
+from typing import Any, Final
+
+import msgspec
+
+from query_api.routing.interface import Routed
+from query_api.routing.live import Carried
+from query_api.routing.router import Router, Taken
+from schemas.limits import RETRY_AFTER_MAX_S
+from schemas.routing_records import CandidateRecord, Decision, Refused, Target, decision_id
+
+_REFUSALS: Final = {
+    Refused.NO_CANDIDATE: "no candidate is there",
+    Refused.OVERLOADED: "every candidate has more to do than it may",
+    Refused.SLO_UNREACHABLE: "no candidate is expected to meet the objective",
+    Refused.DECODE_PREDICTED: "no candidate is expected to decode in time when the prompt is done",
+}
+_HARMLESS: Final = frozenset({"degraded"})
+
+
+class TtftDocument(msgspec.Struct, frozen=True):
+    """The time to the first token as it is expected, milliseconds, and what it is made of."""
+
+    expected: float
+    p90: float
+    queue: float
+    load: float
+    transfer: float
+    prefill: float
+
+
+class FetchDocument(msgspec.Struct, frozen=True, rename={"source": "from"}):
+    """What is to be fetched from another instance first."""
+
+    source: str
+    tokens: int
+    ms: float
+
+
+class PrefillDocument(msgspec.Struct, frozen=True):
+    """Who computes the prompt; tokens, of which `gpu`, `cpu` and `disk` are rising boundaries.
+
+    `predicted_tokens` of the cached ones are not in the index: decisions say that it will hold
+    them. `approximate` is true where nothing else is known of its cache.
+    """
+
+    instance_id: str
+    dp_rank: int
+    endpoint: str
+    prompt_tokens: int
+    cached_tokens: int
+    predicted_tokens: int
+    approximate: bool
+    gpu: int
+    cpu: int
+    disk: int
+    ttft_ms: TtftDocument
+    fetch: FetchDocument | None
+
+
+class DecodeDocument(msgspec.Struct, frozen=True):
+    """Who decodes, where that is another one."""
+
+    instance_id: str
+    dp_rank: int
+    endpoint: str
+    tbt_ms: float
+
+
+class IndexDocument(msgspec.Struct, frozen=True):
+    """What the index was when it was asked."""
+
+    position: str
+    state: str
+
+
+class CandidateDocument(msgspec.Struct, frozen=True):
+    """A candidate: why it was left out, or what the policy made of it. `terms` in milliseconds."""
+
+    instance_id: str
+    dp_rank: int
+    eligible: bool
+    key: float | None
+    cached_tokens: int
+    terms: dict[str, float]
+    reasons: tuple[str, ...]
+
+
+class RouteDocument(msgspec.Struct, frozen=True):
+    """Who gets the request."""
+
+    decision_id: str
+    request_id: str
+    policy: str
+    parameters: str
+    prefill: PrefillDocument | None
+    decode: DecodeDocument | None
+    index: IndexDocument
+    load_age_ms: float | None
+    plan: dict[str, Any] | None
+    advice: list[dict[str, Any]]
+    candidates: list[CandidateDocument] | msgspec.UnsetType = msgspec.UNSET
+
+
+class RefusalDocument(msgspec.Struct, frozen=True):
+    """Why nobody gets it, and when it may be tried again."""
+
+    error: str
+    reason: str
+    retry_after_ms: float | None
+    best: CandidateDocument | None
+    candidates: list[CandidateDocument]
+
+
+class FeedbackDocument(msgspec.Struct, frozen=True):
+    """How many reports were new, had been made before, or are of no decision that is known."""
+
+    accepted: int
+    repeated: int
+    unknown: int
+
+
+class LoadDocument(msgspec.Struct, frozen=True):
+    """How many samples were taken."""
+
+    accepted: int
+
+
+class TargetDocument(msgspec.Struct, frozen=True):
+    """What a rank of an instance carries: what is booked there, and what was last said of it."""
+
+    tenant_id: str
+    instance_id: str
+    dp_rank: int
+    wait_ms: float
+    requests: int
+    decoding: int
+    pending_tokens: int
+    active_tokens: int
+    kv_tokens: int
+    waiting: int | None
+    running: int | None
+    kv_usage: float | None
+    observed_at: float | None
+
+
+class RoutingDocument(msgspec.Struct, frozen=True):
+    """What is under way. Position, digest and number are of the routing log, as far as it was
+    folded; targets and counts are what this service decides by, its latest decisions included.
+    """
+
+    position: int
+    digest: str
+    under_way: int
+    targets: list[TargetDocument]
+    counts: dict[str, int]
+
+
+MODELS: Final = (
+    RouteDocument,
+    RefusalDocument,
+    FeedbackDocument,
+    LoadDocument,
+    RoutingDocument,
+)
+
+
+def route_document(routed: Routed, *, explain: bool) -> RouteDocument:
+    """The answer of a decision."""
+    decision = routed.decision
+    age = routed.load_age_s
+    document = RouteDocument(
+        decision_id(routed.run, decision.number),
+        decision.request_id,
+        decision.policy,
+        policy_digest(decision.policy),
+        _prefill(routed),
+        _decode(routed),
+        IndexDocument(position_text(decision), decision.state),
+        None if age is None else 1000.0 * age,
+        None,
+        [],
+    )
+    if explain:
+        candidates = [candidate_document(one) for one in decision.candidates]
+        document = msgspec.structs.replace(document, candidates=candidates)
+    return document
+
+
+def _prefill(routed: Routed) -> PrefillDocument | None:
+    decision = routed.decision
+    if decision.chosen < 0:
+        return None
+    one = decision.candidates[decision.chosen]
+    expected = 1000.0 * decision.predicted_s
+    fetched = one.prefix - one.cached
+    fetch = None
+    if one.fetch_from and fetched > 0:
+        fetch = FetchDocument(one.fetch_from, fetched, 1000.0 * one.transfer_s)
+    return PrefillDocument(
+        one.instance_id,
+        one.dp_rank,
+        routed.endpoints[decision.chosen],
+        decision.prompt_tokens,
+        one.prefix,
+        one.predicted,
+        decision.is_approximate,
+        one.gpu,
+        one.cpu,
+        one.disk,
+        TtftDocument(
+            expected,
+            expected * decision.p90,
+            1000.0 * one.queue_s,
+            1000.0 * one.load_s,
+            1000.0 * one.transfer_s,
+            1000.0 * one.prefill_s,
+        ),
+        fetch,
+    )
+
+
+def _decode(routed: Routed) -> DecodeDocument | None:
+    decision = routed.decision
+    if decision.decode < 0:
+        return None
+    one = decision.candidates[decision.decode]
+    endpoint = routed.endpoints[decision.decode]
+    return DecodeDocument(one.instance_id, one.dp_rank, endpoint, 1000.0 * one.tbt_s)
+
+
+def position_text(decision: Decision) -> str:
+    """As the header `Reprise-Position` has it."""
+    return ",".join(f"{partition}:{offset}" for partition, offset in decision.positions)
+
+
+def candidate_document(one: CandidateRecord) -> CandidateDocument:
+    """One candidate."""
+    left_out = not _HARMLESS.issuperset(one.reasons)
+    terms = {
+        "queue": 1000.0 * one.queue_s,
+        "load": 1000.0 * one.load_s,
+        "transfer": 1000.0 * one.transfer_s,
+        "prefill": 1000.0 * one.prefill_s,
+    }
+    return CandidateDocument(
+        one.instance_id,
+        one.dp_rank,
+        not left_out,
+        None if left_out and "slo" not in one.reasons else one.key,
+        one.cached,
+        terms,
+        one.reasons,
+    )
+
+
+def refusal_document(routed: Routed) -> RefusalDocument:
+    """The answer of a decision that nobody is chosen by."""
+    decision = routed.decision
+    candidates = [candidate_document(one) for one in decision.candidates]
+    keyed = [one for one in candidates if one.key is not None]
+    best = min(keyed, key=lambda one: one.key or 0.0) if keyed else None
+    after = None
+    if decision.refused is not Refused.NO_CANDIDATE:
+        after = 1000.0 * routed.retry_after_s
+    text = _REFUSALS[decision.refused]
+    return RefusalDocument(text, decision.refused.value, after, best, candidates)
+
+
+def retry_after(routed: Routed) -> int:
+    """Whole seconds."""
+    return min(max(math.ceil(routed.retry_after_s), 1), RETRY_AFTER_MAX_S)
+
+
+def feedback_document(taken: Taken) -> FeedbackDocument:
+    """The answer of `/feedback`."""
+    return FeedbackDocument(*taken)
+
+
+def routing_document(router: Router) -> RoutingDocument:
+    """The answer of `GET /routing`. Cost O(state)."""
+    position, digest, under_way = router.folded.read(
+        lambda fold: (fold.offset, fold.digest, len(fold.bookings))
+    )
+    queue = router.queue
+    counts = router.live.counts() | {"waiting": len(queue), "dropped": queue.dropped}
+    targets = [_target(target, carried) for target, carried in router.carried()]
+    return RoutingDocument(position, digest, under_way, targets, counts)
+
+
+def _target(target: Target, carried: Carried) -> TargetDocument:
+    sample = carried.sample
+    return TargetDocument(
+        *target,
+        1000.0 * carried.wait_s,
+        carried.requests,
+        carried.decoding,
+        carried.pending,
+        carried.active,
+        carried.kv_tokens,
+        None if sample is None else sample.waiting,
+        None if sample is None else sample.running,
+        None if sample is None else sample.kv_usage,
+        None if sample is None else sample.observed_at,
+    )
+
+
+@lru_cache(maxsize=256)
+def policy_digest(policy: str) -> str:
+    """Tells policies with other parameters apart."""
+    return hashlib.sha256(policy.encode()).hexdigest()[:16]

@@ -1,0 +1,399 @@
+"""Bodies of `/route`, `/feedback` and `/load`, checked.
+
+Types say what passes, and msgspec refuses the rest with its place. Tokens alone are not made
+objects of: they stay encoded, and are read as `/query` reads them.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from query_api.http.errors import RequestError
+from query_api.http.post_endpoint import HttpHeaders
+from query_api.http.requests.fields import bounded_text, read_hashes, read_tokens
+from query_api.http.requests.queries import Query, answer_hash_query, missing, named_scope
+from query_api.http.wire import Field, Wire, header, malformed
+from query_api.routing.candidates import is_in_the_future, sample_of
+from query_api.routing.interface import Offered, PostedLoad, RouteRequest
+from query_api.routing.router import Told
+from schemas.events import extra_key
+from schemas.identities import DEFAULT_TENANT, PrefixScope, Rank
+from schemas.limits import BLOCK_SIZE_MAX, CANDIDATES_MAX, FEEDBACK_MAX, NAME_BYTES_MAX
+from schemas.positions import Seconds
+from schemas.routing_records import (
+    LoadSample,
+    LoadSource,
+    Outcome,
+    OutcomeEvent,
+    Phase,
+    Target,
+    TokenCount,
+)
+from streams.kernel.interface import InstanceMatch, ReadOnlyKernel
+
+Name = Annotated[str, Meta(min_length=1)]
+Milliseconds = Annotated[float, Meta(ge=0, le=1e9)]
+
+_SLO_HEADER: Final = b"x-llm-d-slo-ttft-ms"
+_PLACE: Final = re.compile(r" - at `\$\.?([^`]*)`$")
+_UNKNOWN: Final = re.compile(r"contains unknown field `([^`]*)`")
+_MISSING: Final = re.compile(r"missing required field `([^`]*)`")
+_SCANNED_HEAD: Final = b'{"model":"-","block_size":1,"token_ids":'
+
+
+class Objectives(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a request is to be answered within."""
+
+    ttft_ms: Milliseconds | None = None
+    tbt_ms: Milliseconds | None = None
+
+
+class RouteBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of `POST /route`. `token_ids` or `block_hashes` as in `/query`, `/query_by_hash`."""
+
+    model: Name
+    block_size: Annotated[int, Meta(ge=1, le=2**63 - 1)]
+    token_ids: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    block_hashes: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    prompt_tokens: TokenCount | None = None
+    request_id: str = ""
+    tenant_id: str = DEFAULT_TENANT
+    lora_name: str | None = None
+    cache_salt: str | None = None
+    additional_salt: str | None = None
+    expected_output_tokens: TokenCount | None = None
+    phase: Phase = Phase.COMBINED
+    candidates: Annotated[tuple[Offered, ...], Meta(max_length=CANDIDATES_MAX)] | None = None
+    slo: Objectives | None = None
+    priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] = 0
+    session_id: str = ""
+    policy: str = ""
+    reserve: bool = True
+    explain: bool = False
+
+
+class FeedbackBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One report of `POST /feedback`; milliseconds, and Unix seconds for `at`."""
+
+    event: OutcomeEvent
+    decision_id: str | None = None
+    request_id: str | None = None
+    at: Seconds | None = None
+    instance_id: Name | None = None
+    dp_rank: Rank | None = None
+    prompt_tokens: TokenCount | None = None
+    cached_tokens: TokenCount | None = None
+    queue_ms: Milliseconds | None = None
+    prefill_ms: Milliseconds | None = None
+    ttft_ms: Milliseconds | None = None
+    output_tokens: TokenCount | None = None
+    tbt_ms: Milliseconds | None = None
+    error: str | None = None
+
+
+class LoadBody(PostedLoad, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One sample of `POST /load`."""
+
+    instance_id: Name
+    dp_rank: Rank = 0
+    tenant_id: str = DEFAULT_TENANT
+
+
+class _Decoders(NamedTuple):
+    route: Callable[[bytes], RouteBody]
+    feedback: Callable[[bytes], FeedbackBody | list[FeedbackBody]]
+    load: Callable[[bytes], LoadBody | list[LoadBody]]
+
+
+def _decoders(module: Any) -> _Decoders:
+    return _Decoders(
+        module.Decoder(RouteBody).decode,
+        module.Decoder(FeedbackBody | list[FeedbackBody]).decode,
+        module.Decoder(LoadBody | list[LoadBody]).decode,
+    )
+
+
+_DECODERS: Final = {
+    Wire.JSON: _decoders(msgspec.json),
+    Wire.MSGPACK: _decoders(msgspec.msgpack),
+}
+
+
+ValueT = TypeVar("ValueT")
+
+
+def _decode(decode: Callable[[bytes], ValueT], body: bytes, wire: Wire) -> ValueT:
+    """What the body says.
+
+    Raises:
+        RequestError: the first thing that is wrong, with its place.
+    """
+    try:
+        return decode(body)
+    except msgspec.ValidationError as error:
+        raise _refusal(str(error)) from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise malformed(wire) from error
+
+
+def _refusal(text: str) -> RequestError:
+    place = _PLACE.search(text)
+    where = place[1] if place else ""
+    unknown, lacking = _UNKNOWN.search(text), _MISSING.search(text)
+    if unknown:
+        name = _inner(where, unknown[1])[:NAME_BYTES_MAX]
+        return RequestError("unknown_field", f"unsupported request field: {name}", field=name)
+    if lacking:
+        return missing(_inner(where, lacking[1]))
+    reason = "invalid_type" if ", got" in text else "out_of_range"
+    return RequestError(reason, text[:NAME_BYTES_MAX], field=where or None)
+
+
+def _inner(where: str, name: str) -> str:
+    return f"{where}.{name}" if where else name
+
+
+# /route
+
+
+def read_route(
+    body: bytes, wire: Wire, headers: HttpHeaders, kernel: ReadOnlyKernel, *, is_ready: bool
+) -> RouteRequest:
+    """The body of `POST /route`, with what the index says of its prompt.
+
+    Args:
+        body: as it came.
+        wire: its form.
+        headers: of the request, of which one may have the objective.
+        kernel: that is asked.
+        is_ready: whether what it says counts.
+
+    Raises:
+        RequestError: the first thing that is wrong.
+    """
+    asked = _decode(_DECODERS[wire].route, body, wire)
+    _check_texts(asked)
+    by_hash = asked.block_hashes is not msgspec.UNSET
+    query = _query(asked, wire, kernel, by_hash=by_hash)
+    scope, prefixes, matches = _ask(kernel, query, by_hash=by_hash, is_ready=is_ready)
+    prompt = _prompt_tokens(asked, query, by_hash=by_hash)
+    matches = _bounded(matches, prompt)
+    ttft_s, tbt_s = _objectives(asked, headers)
+    return RouteRequest(
+        asked.request_id,
+        scope,
+        prompt,
+        matches,
+        prefixes,
+        asked.expected_output_tokens,
+        asked.phase,
+        _candidates(asked),
+        ttft_s,
+        tbt_s,
+        asked.priority,
+        asked.session_id,
+        asked.policy,
+        asked.reserve,
+        asked.explain,
+    )
+
+
+def _check_texts(asked: RouteBody) -> None:
+    for name in ("model", "request_id", "tenant_id", "session_id", "policy"):
+        bounded_text(name, getattr(asked, name))
+    for name in ("lora_name", "cache_salt", "additional_salt"):
+        bounded_text(name, getattr(asked, name) or "")
+
+
+def _query(asked: RouteBody, wire: Wire, kernel: ReadOnlyKernel, *, by_hash: bool) -> Query:
+    content = asked.block_hashes if by_hash else asked.token_ids
+    if content is msgspec.UNSET:
+        raise missing("token_ids")
+    if by_hash and asked.token_ids is not msgspec.UNSET:
+        text = "expected token_ids or block_hashes, got both"
+        raise RequestError("invalid_value", text, field="block_hashes")
+    assert isinstance(content, msgspec.Raw)
+    packed = _read_content(content, wire, kernel, by_hash=by_hash)
+    return Query(
+        asked.model,
+        asked.block_size,
+        packed,
+        asked.tenant_id or DEFAULT_TENANT,
+        asked.lora_name or "",
+        asked.cache_salt or "",
+        asked.additional_salt,
+    )
+
+
+def _read_content(
+    content: msgspec.Raw, wire: Wire, kernel: ReadOnlyKernel, *, by_hash: bool
+) -> bytes:
+    if by_hash:
+        return read_hashes(Field("block_hashes", content), wire)
+    if wire is Wire.JSON:
+        scanned = kernel.scan_query(b"".join((_SCANNED_HEAD, content, b"}")))
+        if scanned is not None:
+            return scanned.tokens
+    return read_tokens(Field("token_ids", content), wire)
+
+
+def _ask(
+    kernel: ReadOnlyKernel, query: Query, *, by_hash: bool, is_ready: bool
+) -> tuple[PrefixScope, bytes, list[InstanceMatch]]:
+    """The scope, the prefix hashes of the prompt, and what instances hold of it. A prompt is hashed
+    once, and then asked about by hash.
+    """
+    if by_hash:
+        prefixes = query.content
+        scope, matches = answer_hash_query(kernel, query) if is_ready else (query.scope, [])
+        return scope, prefixes, matches
+    scope, salted = named_scope(kernel, query)
+    if query.block_size > BLOCK_SIZE_MAX:
+        return scope, b"", []
+    first_key = extra_key([query.cache_salt]) if salted else b""
+    blocks = len(query.content) // 4 // query.block_size
+    prefixes = kernel.prefix_hashes(query.content, query.block_size, first_key, blocks)
+    return scope, prefixes, kernel.query_by_hash(scope, prefixes, None) if is_ready else []
+
+
+def _prompt_tokens(asked: RouteBody, query: Query, *, by_hash: bool) -> int:
+    if not by_hash:
+        return len(query.content) // 4
+    covered = len(query.content) // 8 * query.block_size
+    return covered if asked.prompt_tokens is None else asked.prompt_tokens
+
+
+def _bounded(matches: list[InstanceMatch], prompt: int) -> list[InstanceMatch]:
+    """No more than the prompt: it may be said to be shorter than its hashes."""
+    if all(match.longest <= prompt for match in matches):
+        return matches
+    return [
+        match._replace(
+            longest=min(match.longest, prompt),
+            ranks=[
+                rank._replace(
+                    matched=min(rank.matched, prompt),
+                    gpu_walk=min(rank.gpu_walk, prompt),
+                    cpu_walk=min(rank.cpu_walk, prompt),
+                    disk_walk=min(rank.disk_walk, prompt),
+                )
+                for rank in match.ranks
+            ],
+        )
+        for match in matches
+    ]
+
+
+def _objectives(asked: RouteBody, headers: HttpHeaders) -> tuple[float, float]:
+    """Seconds; 0 for none. An objective of 0 ms can be met by nobody, and is refused."""
+    slo = asked.slo or Objectives()
+    ttft = slo.ttft_ms
+    if ttft is None:
+        text = header(headers, _SLO_HEADER).decode("latin-1").strip()
+        if text:
+            ttft = _milliseconds(text)
+    for name, value in (("slo.ttft_ms", ttft), ("slo.tbt_ms", slo.tbt_ms)):
+        if value == 0:
+            raise RequestError("out_of_range", f"{name} must be above 0", field=name)
+    return (ttft or 0.0) / 1000.0, (slo.tbt_ms or 0.0) / 1000.0
+
+
+def _milliseconds(text: str) -> float:
+    try:
+        return msgspec.convert(float(text), Milliseconds)
+    except ValueError as error:
+        name = _SLO_HEADER.decode()
+        message = f"Expected milliseconds in the header {name}, got: {text[:40]}"
+        raise RequestError("invalid_value", message, field=name) from error
+
+
+def _candidates(asked: RouteBody) -> tuple[Offered, ...] | None:
+    if asked.candidates is None:
+        return None
+    seen: set[tuple[str, int | None]] = set()
+    for index, one in enumerate(asked.candidates):
+        bounded_text("candidates.instance_id", one.instance_id)
+        name = (one.instance_id, one.dp_rank)
+        if name in seen:
+            text = f"expected each candidate once, got twice: {one.instance_id[:80]}"
+            raise RequestError("invalid_value", text, field="candidates", index=index)
+        seen.add(name)
+    return asked.candidates
+
+
+# /feedback and /load
+
+
+def read_feedback(body: bytes, wire: Wire) -> list[Told]:
+    """The body of `POST /feedback`.
+
+    Raises:
+        RequestError: the first thing that is wrong.
+    """
+    decoded = _decode(_DECODERS[wire].feedback, body, wire)
+    reports = decoded if isinstance(decoded, list) else [decoded]
+    _check_count(len(reports), "reports")
+    return [_told(one, index) for index, one in enumerate(reports)]
+
+
+def _told(one: FeedbackBody, index: int) -> Told:
+    if (one.decision_id is None) == (one.request_id is None):
+        text = "expected one of decision_id and request_id"
+        raise RequestError("invalid_value", text, field="decision_id", index=index)
+    for name in ("decision_id", "request_id", "instance_id", "error"):
+        bounded_text(name, getattr(one, name) or "")
+    outcome = Outcome(
+        0,
+        one.event,
+        0.0,
+        one.instance_id,
+        one.dp_rank,
+        one.prompt_tokens,
+        one.cached_tokens,
+        _seconds(one.queue_ms),
+        _seconds(one.prefill_ms),
+        _seconds(one.ttft_ms),
+        one.output_tokens,
+        _seconds(one.tbt_ms),
+        one.error or "",
+    )
+    return Told(one.decision_id, one.request_id, outcome, one.at)
+
+
+def _seconds(milliseconds: float | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1000.0
+
+
+def read_load(body: bytes, wire: Wire, now: float) -> list[LoadSample]:
+    """The body of `POST /load`.
+
+    Raises:
+        RequestError: the first thing that is wrong.
+    """
+    decoded = _decode(_DECODERS[wire].load, body, wire)
+    samples = decoded if isinstance(decoded, list) else [decoded]
+    _check_count(len(samples), "samples")
+    for index, one in enumerate(samples):
+        bounded_text("instance_id", one.instance_id)
+        bounded_text("tenant_id", one.tenant_id)
+        if is_in_the_future(one.observed_at, now):
+            text = f"expected observed_at to be past, got {one.observed_at:.3f} at {now:.3f}"
+            raise RequestError("in_the_future", text, field="observed_at", index=index)
+    return [
+        sample_of(
+            Target(one.tenant_id or DEFAULT_TENANT, one.instance_id, one.dp_rank),
+            one,
+            LoadSource.POSTED,
+            now,
+        )
+        for one in samples
+    ]
+
+
+def _check_count(count: int, what: str) -> None:
+    if not 0 < count <= FEEDBACK_MAX:
+        text = f"expected 1 to {FEEDBACK_MAX} {what}, got {count}"
+        raise RequestError("too_many_elements" if count else "invalid_value", text)

@@ -1,0 +1,219 @@
+"""What is known of decisions: `GET /models`, `/promises`, `/prefixes` and `/advice`."""
+
+import math
+import struct
+from collections.abc import Sequence
+from time import time
+from typing import Final
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+
+from query_api.http import openapi
+from query_api.http.errors import RequestError
+from query_api.http.models_routing import (
+    AdvicesDocument,
+    PrefixesDocument,
+    PrefixHolder,
+    PromisesDocument,
+)
+from query_api.http.requests.options import read_parameters
+from query_api.http.routes import BOTH_WIRES, LargeAnswers, respond
+from query_api.http.routing_documents import (
+    advice_document,
+    prefixes_document,
+    promises_document,
+)
+from query_api.http.wire import Wire, reply_wire
+from query_api.ports import View
+from query_api.routing.folded import FoldedRouting
+from query_api.routing.router import Router
+from schemas.identities import Medium, PrefixScope
+from schemas.limits import HOT_PREFIXES_SHOWN_MAX, PREFIXES_SHOWN
+from schemas.routing_records import DecidedScope, Target
+from streams.kernel.interface import RankMatch, ReadOnlyKernel
+from streams.routing.advice import (
+    Advice,
+    AdviceRules,
+    HeldPrefix,
+    Instance,
+    advise,
+    prompts_per_second,
+)
+from streams.routing.estimates.estimates import EstimateRows
+from streams.routing.fold import RoutingFold
+from streams.routing.observed.hot_prefixes import HotScope
+from streams.routing.observed.hot_prefixes import view as hot_view
+from streams.routing.observed.promise_totals import GroupBy
+
+_U64: Final = struct.Struct("<Q")
+
+
+class ModelsDocument(EstimateRows, frozen=True, kw_only=True):
+    """What outcomes have taught of each model and class, and what could not be used."""
+
+    counts: dict[str, int]
+
+
+MODELS: Final = (ModelsDocument, PromisesDocument, PrefixesDocument, AdvicesDocument)
+
+
+def routing_views(view: View, router: Router, default_wire: Wire) -> APIRouter:
+    """The routes that only read."""
+    routes = APIRouter(tags=["routing"])
+    large = LargeAnswers()
+    folded = router.folded
+
+    @routes.get(
+        "/models",
+        summary="What outcomes have taught of times, by model and class of instances",
+        openapi_extra=openapi.view_operation(ModelsDocument, *BOTH_WIRES),
+    )
+    async def models(request: Request) -> Response:
+        wire = reply_wire(request.headers.raw, default_wire)
+        return await large.make(lambda: respond(folded.read(_models), wire))
+
+    @routes.get(
+        "/promises",
+        summary="What decisions promised, what came of it, and why tokens were computed anew",
+        openapi_extra=openapi.view_operation(PromisesDocument, *BOTH_WIRES),
+    )
+    async def promises(request: Request) -> Response:
+        wire = reply_wire(request.headers.raw, default_wire)
+        given = _parameters(request, ("by", "since", "tenant_id"))
+        by = _group_by(given.get("by", GroupBy.POLICY.value))
+        since = _number("since", given.get("since", "0"))
+        tenant = given.get("tenant_id", "")
+        return await large.make(
+            lambda: respond(
+                folded.read(lambda fold: promises_document([fold.observations], by, since, tenant)),
+                wire,
+            )
+        )
+
+    @routes.get(
+        "/prefixes",
+        summary="The prefixes that are asked for most, who holds them, and what became of hits",
+        openapi_extra=openapi.view_operation(PrefixesDocument, *BOTH_WIRES),
+    )
+    async def prefixes(request: Request) -> Response:
+        wire = reply_wire(request.headers.raw, default_wire)
+        given = _parameters(request, ("hot", "depth", "instance", "tenant_id"))
+        hot = int(_number("hot", given.get("hot", str(PREFIXES_SHOWN))))
+        depth = int(_number("depth", given.get("depth", "0")))
+        kernel = view.kernel
+
+        def document() -> Response:
+            scopes = folded.read(_hot)
+            found = prefixes_document(
+                scopes,
+                lambda scope, prefix: _holders(kernel, scope, prefix),
+                hot=min(hot, HOT_PREFIXES_SHOWN_MAX),
+                depth_tokens=depth,
+                instance_id=given.get("instance", ""),
+                tenant_id=given.get("tenant_id", ""),
+            )
+            return respond(found, wire)
+
+        return await large.make(document)
+
+    @routes.get(
+        "/advice",
+        summary="Which prefixes should be copied to other instances, or pinned; nothing is done",
+        openapi_extra=openapi.view_operation(AdvicesDocument, *BOTH_WIRES),
+    )
+    async def advice(request: Request) -> Response:
+        wire = reply_wire(request.headers.raw, default_wire)
+
+        def document() -> Response:
+            return respond(advice_document(_advice(view.kernel, router, folded)), wire)
+
+        return await large.make(document)
+
+    return routes
+
+
+def _models(fold: RoutingFold) -> ModelsDocument:
+    rows = msgspec.structs.asdict(fold.estimates.rows())
+    return ModelsDocument(**rows, counts=fold.estimates.counters())
+
+
+def _hot(fold: RoutingFold) -> dict[DecidedScope, HotScope]:
+    return hot_view([fold.observations.hot], time())
+
+
+def _holders(kernel: ReadOnlyKernel, scope: DecidedScope, prefix: int) -> Sequence[PrefixHolder]:
+    """Who holds the block that the prefix ends with: its hash names all before it."""
+    found = kernel.query_by_hash(PrefixScope(*scope), _U64.pack(prefix), None)
+    size = scope.block_size
+    return [
+        PrefixHolder(
+            instance_id=match.instance_id, dp_rank=rank.dp_rank, medium=_medium(rank, size)
+        )
+        for match in found
+        for rank in match.ranks
+        if rank.matched
+    ]
+
+
+def _medium(rank: RankMatch, size: int) -> str:
+    """The fastest tier of a block: where the walk ends that begins with it."""
+    if rank.gpu_walk >= size:
+        return Medium.GPU.value
+    return Medium.CPU.value if rank.cpu_walk >= size else Medium.DISK.value
+
+
+def _advice(kernel: ReadOnlyKernel, router: Router, folded: FoldedRouting) -> list[Advice]:
+    advice: list[Advice] = []
+    rules = AdviceRules()
+    for scope, hot in folded.read(_hot).items():
+        held = [
+            HeldPrefix(one, _targets_that_hold(kernel, scope, one.prefix)) for one in hot.prefixes
+        ]
+        instances = [
+            Instance(one.target, one.wait_s, one.capacity_tokens or None, costs=one.costs)
+            for one in router.instances(scope.tenant_id, scope.model_name)
+        ]
+        advice += advise(held, instances, prompts_per_second(hot), rules)
+    return advice
+
+
+def _targets_that_hold(
+    kernel: ReadOnlyKernel, scope: DecidedScope, prefix: int
+) -> tuple[Target, ...]:
+    found = kernel.query_by_hash(PrefixScope(*scope), _U64.pack(prefix), None)
+    return tuple(
+        Target(scope.tenant_id, match.instance_id, rank.dp_rank)
+        for match in found
+        for rank in match.ranks
+        if rank.matched
+    )
+
+
+def _parameters(request: Request, names: tuple[str, ...]) -> dict[str, str]:
+    given = dict(read_parameters(request.scope["query_string"], errors="strict"))
+    for name in given:
+        if name not in names:
+            text = f"expected parameters of {', '.join(names)}, got: {name[:80]}"
+            raise RequestError("unknown_parameter", text, field=name[:80])
+    return {name: value for name, value in given.items() if value}
+
+
+def _group_by(text: str) -> GroupBy:
+    try:
+        return GroupBy(text)
+    except ValueError as error:
+        known = ", ".join(GroupBy)
+        text = f"expected by one of {known}, got: {text[:80]}"
+        raise RequestError("invalid_value", text, field="by") from error
+
+
+def _number(name: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < 2**53:
+        text = f"expected {name} to be a number of at least 0, got: {text[:80]}"
+        raise RequestError("invalid_value", text, field=name)
+    return value

@@ -1,0 +1,269 @@
+"""What a replica keeps goes to a topic, window by window, and nothing of the replica waits for it.
+
+What waits is bounded by the queue: one window of it at most is here, the next one is taken once
+Kafka has that. While Kafka is away the queue fills, and what it has no room for is dropped and
+counted.
+"""
+
+import asyncio
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import CancelledError
+from contextlib import suppress
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from brokers.availability import describe
+from brokers.backoff import Backoff
+from brokers.client_internals import abandon_producer, start_client
+from brokers.errors import AWAY, KafkaError, MessageSizeTooLargeError
+from brokers.interface import Batch, Producer, SentBatch
+from brokers.outages import UNREACHABLE
+from brokers.settings import KafkaSettings
+from brokers.topics import ensure_topics_now
+from query_api.replica.topic_reader import TopicReader
+from schemas.errors import ConfigurationError
+from schemas.limits import (
+    CLIENT_LEAVE_S,
+    KAFKA_ATTEMPT_MS,
+    KAFKA_RETRY_FIRST_S,
+    KAFKA_RETRY_MAX_S,
+    WINDOW_LEAVE_S,
+    WINDOW_LOG_S,
+)
+from schemas.topics import TopicSpec
+
+ItemT = TypeVar("ItemT")
+logger = logging.getLogger(__name__)
+
+
+class Entry(NamedTuple):
+    """A message as it is written."""
+
+    key: bytes
+    value: bytes
+
+
+def stop_writers(reader: TopicReader, writers: "Iterable[WindowWriter[Any]]") -> None:
+    """Has them write what is left, all at once; within a bound. Before the reader's end, which ends
+    all clients.
+    """
+    closing = [(writer.name, reader.run(writer.close())) for writer in writers]
+    end = time.monotonic() + 2 * WINDOW_LEAVE_S + 2 * CLIENT_LEAVE_S
+    for name, closed in closing:
+        try:
+            closed.result(max(end - time.monotonic(), 0.0))
+        except (TimeoutError, CancelledError, RuntimeError) as error:
+            logger.error("Cannot write the last %s: %r", name, error)
+
+
+class WindowTopic(NamedTuple):
+    """What is written, and where to.
+
+    Attributes:
+        name: of people, of several, as "answers".
+        settings: of the deployment.
+        spec: of the topic, which is made where it is missing.
+        partition: of it.
+        is_idempotent: whether readers drop what comes again: then what Kafka may or may not have
+            taken is written again. Else it is dropped and counted.
+    """
+
+    name: str
+    settings: KafkaSettings
+    spec: TopicSpec
+    partition: int
+    is_idempotent: bool
+
+
+class WindowWriter(ABC, Generic[ItemT]):
+    """Writes what `take` gives; on the reader's loop, from `start` to `stop_writers`.
+
+    Attributes:
+        unwritten: of what was taken, how much could not be written.
+        written_items: how much was.
+    """
+
+    def __init__(
+        self,
+        topic: WindowTopic,
+        *,
+        make_producer: Callable[[], Producer],
+        prepare: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """Args:
+        topic: what is written, and where to.
+        make_producer: makes the producer.
+        prepare: makes and checks the topic, within a bound; None: as `brokers.topics` does.
+        """
+        self.unwritten = self.written_items = 0
+        self._topic = topic
+        self._make_producer = make_producer
+        self._prepare = prepare or self._ensure_topic
+        self._producer: Producer | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._waiting: deque[tuple[int, ItemT]] = deque()
+        self._under_way: tuple[int, asyncio.Future[SentBatch]] | None = None
+
+    @abstractmethod
+    def take(self) -> Iterable[tuple[int, ItemT]]:
+        """What has come since the last call, and how much each of it is."""
+
+    @abstractmethod
+    def encode(self, item: ItemT) -> Entry | None:
+        """As it is written now; None where it is too large for a message."""
+
+    @abstractmethod
+    def note(self, reason: str, problem: str) -> None:
+        """It cannot be written now."""
+
+    @abstractmethod
+    def clear(self) -> None:
+        """It can be written."""
+
+    @property
+    @abstractmethod
+    def bound(self) -> str:
+        """What is dropped while it cannot be written, of people."""
+
+    @property
+    def name(self) -> str:
+        """Of what is written, of people."""
+        return self._topic.name
+
+    def start(self, reader: TopicReader) -> None:
+        """Starts writing on the reader's loop."""
+        reader.run(self.run())
+
+    # On the reader's loop
+
+    async def run(self) -> None:
+        """Writes until it is cancelled."""
+        self._running = asyncio.current_task()
+        backoff = Backoff(KAFKA_RETRY_FIRST_S, KAFKA_RETRY_MAX_S)
+        while True:
+            try:
+                await self._opened()
+                await self.write()
+                self.clear()
+                backoff.reset()
+                await asyncio.sleep(WINDOW_LOG_S)
+                continue
+            except ConfigurationError as error:
+                self.note("refused", str(error))
+            except AWAY as error:
+                self.note(UNREACHABLE, self._said(error))
+            except Exception as error:
+                logger.exception("Unexpected error while writing %s; it goes on", self._topic.name)
+                self.note("unexpected", f"unexpected error: {error!r}")
+            await self._abandon()
+            await backoff.wait()
+
+    async def write(self) -> None:
+        """Writes what there is now; waits for Kafka.
+
+        Raises:
+            ConfigurationError: the topic is not as it must be, or may not be made.
+            KafkaError, OSError, TimeoutError: Kafka is away, or it refused what was under way.
+                What is too large for it is dropped and counted.
+        """
+        if not self._waiting:
+            self._waiting.extend(self.take())
+        while self._waiting:
+            if self._under_way is None:
+                self._under_way = await self._send(await self._opened())
+                if self._under_way is None:
+                    return
+            items, sent = self._under_way
+            await self._wait_for(sent)
+            if sent.cancelled():
+                raise KafkaError("the producer was closed")
+            if isinstance(sent.exception(), MessageSizeTooLargeError):
+                self._under_way = None
+                self.unwritten += self._drop(items)
+            sent.result()
+            self._under_way = None
+            self.written_items += self._drop(items)
+
+    async def _send(self, producer: Producer) -> "tuple[int, asyncio.Future[SentBatch]] | None":
+        """Hands on as much as a batch takes: how many items, and when they are written."""
+        batch: Batch = producer.create_batch()
+        items = 0
+        while items < len(self._waiting):
+            count, item = self._waiting[items]
+            entry = self.encode(item)
+            if entry is None:
+                self.unwritten += count
+                logger.warning("Dropped %d %s: too large for a message", count, self._topic.name)
+                del self._waiting[items]
+                continue
+            if batch.append(key=entry.key, value=entry.value, timestamp=None) is None:
+                break
+            items += 1
+        if not items:
+            return None
+        topic = self._topic
+        return items, await producer.send_batch(batch, topic.spec.name, partition=topic.partition)
+
+    async def _wait_for(self, sent: "asyncio.Future[SentBatch]") -> None:
+        """Until it is written or refused, however long Kafka is away."""
+        while not (await asyncio.wait({sent}, timeout=KAFKA_ATTEMPT_MS / 1000))[0]:
+            self.note(UNREACHABLE, self._said(TimeoutError()))
+            # The topic may have been deleted: the producer would wait for it for ever.
+            with suppress(*AWAY):
+                await self._prepare()
+
+    def _drop(self, items: int) -> int:
+        """These do not wait any more; how much they are."""
+        return sum(self._waiting.popleft()[0] for _ in range(items))
+
+    async def _opened(self) -> Producer:
+        if self._producer is None:
+            await self._prepare()
+            producer = self._make_producer()
+            try:
+                await start_client(producer)
+            except BaseException:
+                await producer.stop()
+                raise
+            self._producer = producer
+        return self._producer
+
+    async def _ensure_topic(self) -> None:
+        await ensure_topics_now(self._topic.settings, [self._topic.spec])
+
+    async def _abandon(self) -> None:
+        """Gives the producer up, and what is under way, unless that may be written again."""
+        producer, self._producer = self._producer, None
+        if self._under_way is not None:
+            items, _ = self._under_way
+            self._under_way = None
+            if not self._topic.is_idempotent:
+                self.unwritten += self._drop(items)
+        if producer is not None:
+            await abandon_producer(producer, CLIENT_LEAVE_S)
+
+    async def close(self) -> None:
+        """Ends `run`, writes what is left and disconnects; within a bound."""
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.wait({self._running}, timeout=WINDOW_LEAVE_S)
+        with suppress(ConfigurationError, *AWAY):
+            async with asyncio.timeout(WINDOW_LEAVE_S):
+                await self.write()
+                await self.write()  # what came while the first one was under way
+        await self._abandon()
+        self._waiting.extend(self.take())
+        left = self._drop(len(self._waiting))
+        self.unwritten += left
+        if left:
+            logger.warning("Dropped %d %s that Kafka did not take in time", left, self._topic.name)
+
+    def _said(self, error: BaseException) -> str:
+        topic = self._topic
+        return (
+            f"cannot write {topic.name} to {topic.spec.name} at {topic.settings.bootstrap}:"
+            f" {describe(error)}; {self.bound}"
+        )

@@ -1,0 +1,187 @@
+"""The candidates of a request: who may be chosen, with all that is known of each."""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from query_api.routing.decoding import Place
+from query_api.routing.interface import Offered, PostedLoad, RouteRequest
+from query_api.routing.live import Carried, LiveLoad
+from query_api.routing.targets import UNKNOWN, KnownTarget, RankKey, Roster, roster_of
+from schemas.limits import LOAD_FUTURE_S
+from schemas.routing_records import DecidedScope, LoadSample, LoadSource, Phase, Target
+from streams.kernel.interface import InstanceMatch
+from streams.routing.costs import Costs
+from streams.routing.interface import Candidate
+
+MEAN_PROMPT_TOKENS: Final = 4096
+"""Of those that wait, by a sample that says only how many."""
+
+_ROLES: Final = {
+    Phase.COMBINED: ("combined",),
+    Phase.PREFILL: ("combined", "prefill"),
+    Phase.DECODE: ("combined", "decode"),
+    Phase.PAIR: ("combined", "prefill"),
+}
+
+
+class Candidates(NamedTuple):
+    """In the order of instance and rank.
+
+    Attributes:
+        found: as a policy takes them.
+        endpoints: where their requests go.
+        carried: what they carry.
+        known: what is registered of them.
+        roles: which phases they take.
+        output_tokens: that a request is expected to have.
+    """
+
+    found: list[Candidate]
+    endpoints: tuple[str, ...]
+    carried: list[Carried]
+    known: list[KnownTarget]
+    roles: list[str]
+    output_tokens: int
+
+    def places(self) -> list[Place]:
+        """As candidates for decoding."""
+        return [
+            Place(one, known, load, known.decode_terms, role)
+            for one, known, load, role in zip(
+                self.found, self.known, self.carried, self.roles, strict=True
+            )
+        ]
+
+
+def gather(
+    asked: RouteRequest, roster: Roster, live: LiveLoad, costs: Costs, now: float
+) -> Candidates:
+    """All of them, by instance and rank. Cost O(candidates).
+
+    Args:
+        asked: the request.
+        roster: of its model.
+        live: what they carry.
+        costs: what things are set to take.
+        now: Unix seconds.
+    """
+    tenant = asked.scope.tenant_id
+    by_instance = {match.instance_id: match for match in asked.matches}
+    offered: dict[RankKey, Offered] = {}
+    if asked.candidates is not None or not by_instance.keys() <= roster.ranks.keys():
+        roster, offered = _offered(asked, roster, by_instance)
+    said = {}
+    for key, one in offered.items():
+        if one.load is not None:
+            target = Target(tenant, *key)
+            said[target] = sample_of(target, one.load, LoadSource.REQUEST, now)
+    mean_work = costs.prefill_s(MEAN_PROMPT_TOKENS, 0)
+    carried = live.carried(roster.targets, now, mean_work, said)
+    if said:
+        live.note(said.values())
+    predicted = live.predicted(DecidedScope(*asked.scope), asked.prefixes, now)
+    wanted = _ROLES[asked.phase]
+    found: list[Candidate] = []
+    endpoints: list[str] = []
+    registered: list[KnownTarget] = []
+    roles: list[str] = []
+    known, size = roster.known, asked.scope.block_size
+    for key, target, load in zip(roster.keys, roster.targets, carried, strict=True):
+        target_known = known[key]
+        role, endpoint = target_known.role, target_known.endpoint
+        offer = offered.get(key)
+        if offer is not None:
+            role, endpoint = offer.role or role, offer.endpoint or endpoint
+        endpoints.append(endpoint)
+        registered.append(target_known)
+        roles.append(role)
+        match = by_instance.get(key[0])
+        soon = predicted[target] * size if target in predicted else 0
+        found.append(_candidate(key, match, load, target_known, role in wanted, soon))
+    return Candidates(found, tuple(endpoints), carried, registered, roles, roster.output_tokens)
+
+
+def sample_of(target: Target, posted: PostedLoad, source: LoadSource, now: float) -> LoadSample:
+    """What a client says of a target, as of a moment that is not in the future."""
+    at = now if posted.observed_at is None else min(posted.observed_at, now)
+    return LoadSample(
+        target,
+        at,
+        source,
+        posted.running,
+        posted.waiting,
+        posted.prefill_tokens,
+        posted.kv_usage,
+        posted.kv_capacity_tokens,
+    )
+
+
+def is_in_the_future(seconds: float | None, now: float) -> bool:
+    """Whether a client's time is more than a clock may be wrong ahead of ours."""
+    return seconds is not None and seconds > now + LOAD_FUTURE_S
+
+
+def _offered(
+    asked: RouteRequest, roster: Roster, by_instance: Mapping[str, InstanceMatch]
+) -> tuple[Roster, dict[RankKey, Offered]]:
+    """The targets that may be chosen, where these are not just those of the model: those that the
+    request names, with what it says of them; or holders that nobody has registered, too.
+    """
+    ranks = dict(roster.ranks)
+    for name, match in by_instance.items():
+        ranks[name] = ranks.get(name, frozenset()) | {rank.dp_rank for rank in match.ranks}
+    offered: dict[RankKey, Offered] = {}
+    if asked.candidates is None:
+        keys = [(name, rank) for name, each in ranks.items() for rank in each]
+    else:
+        for one in asked.candidates:
+            named = ranks.get(one.instance_id, {0}) if one.dp_rank is None else {one.dp_rank}
+            offered |= {(one.instance_id, rank): one for rank in named}
+        keys = list(offered)
+    known = {key: roster.known.get(key, UNKNOWN) for key in keys}
+    return roster_of(asked.scope.tenant_id, known), offered
+
+
+def _candidate(
+    key: RankKey,
+    match: InstanceMatch | None,
+    carried: Carried,
+    target: KnownTarget,
+    is_allowed: bool,
+    soon: int,
+) -> Candidate:
+    name, number = key
+    cached = gpu = disk = 0
+    if match is not None:
+        for dp_rank, matched, on_gpu, on_cpu, on_disk in match.ranks:
+            if dp_rank == number:
+                # What lies on tiers in turns is longer than a walk down the tiers.
+                cached = matched if matched > on_disk else on_disk
+                gpu, disk = on_gpu, on_disk - on_cpu
+                break
+    predicted = 0
+    if soon > cached:  # it is being computed there, for its GPU
+        predicted, gpu, disk, cached = soon - cached, soon, 0, soon
+    wait, requests, pending, active, sample, _, _ = carried
+    waiting, usage = 0, target.pressure
+    if sample is not None:
+        waiting, usage = sample.waiting or 0, max(usage, sample.kv_usage or 0.0)
+    return Candidate(
+        name,
+        cached,
+        gpu,
+        wait,
+        disk,
+        requests,
+        pending,
+        active,
+        0,
+        target.costs,
+        number,
+        waiting,
+        usage,
+        is_allowed,
+        target.is_reachable,
+        target.is_degraded,
+        predicted,
+    )

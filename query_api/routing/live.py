@@ -1,0 +1,224 @@
+"""What is under way, as far as this service knows it.
+
+Its own decisions and reports count at once, those of others as soon as the routing log has brought
+them; what comes back of its own changes nothing. So a decision sees all that this service has
+decided before, and what others decided some milliseconds ago.
+
+Any thread may call it.
+"""
+
+import threading
+from collections.abc import Iterable
+from enum import Enum
+from typing import Final, NamedTuple
+
+from schemas.limits import APPROXIMATE_S, PREDICTED_S
+from schemas.routing_records import (
+    DecidedScope,
+    Decision,
+    DecisionsRecord,
+    LoadRecord,
+    LoadSample,
+    Outcome,
+    OutcomesRecord,
+    RoutingRecord,
+    Target,
+)
+from streams.routing.bookings import NO_LOAD, Bookings, DecisionKey
+from streams.routing.fold import RoutingFold
+from streams.routing.observed.predicted import PredictedHolders
+from streams.routing.observed.sessions import Sessions
+from streams.routing.samples import Samples
+
+
+class Report(Enum):
+    """What a report is to this service."""
+
+    NEW = "new"
+    REPEATED = "repeated"
+    EARLY = "early"
+    """Of a decision that the log has yet to bring."""
+
+
+class Carried(NamedTuple):
+    """What a target carries.
+
+    Attributes:
+        wait_s: until it would begin: of what is booked, and of what its sample says.
+        requests, pending, active, kv_tokens, decoding: see `streams.routing.bookings.Load`.
+        sample: by its own or another client's word, or None.
+    """
+
+    wait_s: float
+    requests: int
+    pending: int
+    active: int
+    sample: LoadSample | None
+    kv_tokens: int = 0
+    decoding: int = 0
+
+
+NOTHING: Final = Carried(0.0, 0, 0, 0, None)
+
+
+class LiveLoad:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._bookings = Bookings()
+        self._samples = Samples()
+        self._predicted = PredictedHolders()
+        self._sessions = Sessions()
+
+    def merge(self, fold: RoutingFold) -> None:
+        """Goes on from what the log said up to now, and from its own that the log has yet to bring.
+
+        For a start, and for a log that was read again: record by record, its past would set the
+        time back.
+        """
+        with self._lock:
+            self._bookings.merge(fold.bookings.state())
+            for sample in fold.samples.all():
+                self._samples.note(sample)
+            self._predicted.restore(fold.observations.predicted.state())
+            self._sessions.restore(fold.observations.sessions.state())
+
+    def book(self, run: int, decision: Decision) -> None:
+        """A decision of this service."""
+        with self._lock:
+            self._bookings.advance(decision.time)
+            self._book(run, decision)
+
+    def _book(self, run: int, decision: Decision) -> None:
+        if self._bookings.has_seen(run, decision.number):
+            return
+        self._bookings.book(run, decision)
+        now = self._bookings.clock
+        self._sessions.decided(now, decision)
+        if decision.chosen < 0:
+            return
+        lasts, capacity = PREDICTED_S, 0
+        if decision.is_approximate:
+            lasts, capacity = APPROXIMATE_S, decision.capacity_tokens // decision.scope.block_size
+        self._predicted.decided(
+            now,
+            decision.target(decision.chosen),
+            decision.scope,
+            decision.marks,
+            lasts_s=lasts,
+            capacity_blocks=capacity,
+        )
+
+    def report(self, run: int, outcome: Outcome) -> Report:
+        """A report to this service."""
+        with self._lock:
+            bookings = self._bookings
+            bookings.advance(outcome.time)
+            early = not bookings.has_seen(run, outcome.number)
+            if bookings.report(run, outcome):
+                return Report.NEW
+            return Report.EARLY if early else Report.REPEATED
+
+    def note(self, samples: Iterable[LoadSample]) -> None:
+        """What targets carry."""
+        with self._lock:
+            for sample in samples:
+                self._samples.note(sample)
+
+    def follow(self, record: RoutingRecord, now: float) -> None:
+        """What the log has brought, of this service or of others; it is `now` here."""
+        with self._lock:
+            repeated = self._bookings.repeated
+            self._bookings.advance(min(record.time, now))
+            match record:
+                case DecisionsRecord():
+                    for decision in record.decisions:
+                        self._book(record.run, decision)
+                case OutcomesRecord():
+                    for outcome in record.outcomes:
+                        self._bookings.report(record.run, outcome)
+                case LoadRecord():
+                    for sample in record.samples:
+                        self._samples.note(sample)
+            self._bookings.repeated = repeated  # what was told to this service comes back
+
+    def named(self, request_id: str) -> DecisionKey | None:
+        """The decision of a request that is under way."""
+        with self._lock:
+            return self._bookings.named(request_id)
+
+    def predicted(self, scope: DecidedScope, prefixes: bytes, now: float) -> dict[Target, int]:
+        """The longest prefix of a prompt that each target will hold, as decisions say, in blocks.
+
+        Args:
+            scope: of the prompt.
+            prefixes: prefix hashes of its blocks, u64 LE.
+            now: Unix seconds.
+        """
+        with self._lock:
+            return self._predicted.longest(scope, prefixes, now)
+
+    def last_of_session(self, tenant_id: str, session_id: str, now: float) -> Target | None:
+        """Where the last request of a session went."""
+        with self._lock:
+            found = self._sessions.last(tenant_id, session_id, now)
+        return None if found is None else found[1]
+
+    def knows_run(self, run: int) -> bool:
+        """Whether a decision of that run was ever seen."""
+        with self._lock:
+            return self._bookings.knows_run(run)
+
+    def carried(
+        self,
+        targets: Iterable[Target],
+        now: float,
+        mean_work_s: float,
+        said: dict[Target, LoadSample],
+    ) -> list[Carried]:
+        """What each target carries. Cost O(targets).
+
+        Args:
+            targets: that are asked about.
+            now: Unix seconds.
+            mean_work_s: of a request, for those that wait by a sample's word.
+            said: samples that count in place of what is known.
+        """
+        with self._lock:
+            self._bookings.advance(now)
+            return [self._carried(target, now, mean_work_s, said) for target in targets]
+
+    def _carried(
+        self, target: Target, now: float, mean_work_s: float, said: dict[Target, LoadSample]
+    ) -> Carried:
+        booked = self._bookings.load(target, now)
+        sample = said.get(target) or self._samples.newest(target, now)
+        if booked is NO_LOAD and sample is None:
+            return NOTHING
+        wait, requests, pending, active, decoding, tokens = booked
+        if sample is not None and sample.waiting:
+            # Of what waited then, less what has passed, and what was booked since.
+            waited = sample.waiting * mean_work_s - (now - sample.observed_at)
+            since = self._bookings.booked_since(target, sample.observed_at)
+            wait = max(wait, waited + since)
+        return Carried(wait, requests, pending, active, sample, tokens, decoding)
+
+    def targets(self) -> list[Target]:
+        """Those of which something is known, sorted."""
+        with self._lock:
+            sampled = (sample.target for sample in self._samples.all())
+            return sorted({*self._bookings.targets(), *sampled})
+
+    def counts(self) -> dict[str, int]:
+        """For metrics."""
+        with self._lock:
+            bookings = self._bookings
+            return {
+                "under_way": len(bookings),
+                "expired": bookings.expired,
+                "overflowed": bookings.overflowed,
+                "repeated": bookings.repeated,
+                "unknown": bookings.unknown,
+                "samples": len(self._samples),
+            }

@@ -1,0 +1,112 @@
+"""What is to be written into the routing log, in the order in which it came; bounded.
+
+An answer never waits for it: what finds no room is dropped and counted. Then other services do not
+know of it, and nothing is learned from it; this one goes by it all the same.
+"""
+
+import threading
+from collections.abc import Iterable
+from typing import Final
+
+from schemas.limits import ROUTING_QUEUE_ITEMS
+from schemas.routing_records import (
+    Decision,
+    DecisionsRecord,
+    LoadRecord,
+    LoadSample,
+    Outcome,
+    OutcomesRecord,
+    RoutingRecord,
+)
+
+RECORD_ITEMS: Final = 64
+"""Decisions or reports in one record: one of 64 candidates has some KiB."""
+
+_Item = tuple[int, Decision] | tuple[int, Outcome] | LoadSample
+
+
+class RoutingQueue:
+    """See the module. Any thread may call it, and none waits.
+
+    Attributes:
+        kept: items that found room; `dropped`: those that found none.
+    """
+
+    def __init__(self, items_max: int = ROUTING_QUEUE_ITEMS) -> None:
+        self.kept = self.dropped = 0
+        self._items_max = items_max
+        self._items: list[_Item] = []
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        """How many wait."""
+        return len(self._items)
+
+    def push_decision(self, run: int, decision: Decision) -> None:
+        """A decision of this service."""
+        self._push([(run, decision)])
+
+    def push_outcomes(self, outcomes: Iterable[tuple[int, Outcome]]) -> None:
+        """Reports, each with the run that it is about."""
+        self._push(outcomes)
+
+    def push_samples(self, samples: Iterable[LoadSample]) -> None:
+        """What targets carry."""
+        self._push(samples)
+
+    def _push(self, items: Iterable[_Item]) -> None:
+        with self._lock:
+            for item in items:
+                if len(self._items) >= self._items_max:
+                    self.dropped += 1
+                else:
+                    self._items.append(item)
+                    self.kept += 1
+
+    def take(self, now: float) -> list[RoutingRecord]:
+        """What has come since the last call, as records that are written now, Unix seconds."""
+        with self._lock:
+            items, self._items = self._items, []
+        records: list[RoutingRecord] = []
+        start = 0
+        while start < len(items):
+            end = start + 1
+            name = _name_of(items[start])
+            while end < len(items) and end - start < RECORD_ITEMS and _name_of(items[end]) == name:
+                end += 1
+            records.append(_record_of(items[start:end], now))
+            start = end
+        return records
+
+
+def items_of(record: RoutingRecord) -> int:
+    """How many decisions, reports or samples it has."""
+    content: tuple[object, ...] = getattr(record, record.__struct_fields__[-1])
+    return len(content)
+
+
+def _name_of(item: _Item) -> tuple[type, int]:
+    if isinstance(item, LoadSample):
+        return LoadSample, 0
+    return type(item[1]), item[0]
+
+
+def _record_of(items: list[_Item], now: float) -> RoutingRecord:
+    decisions: list[Decision] = []
+    outcomes: list[Outcome] = []
+    samples: list[LoadSample] = []
+    run = 0
+    for item in items:
+        if isinstance(item, LoadSample):
+            samples.append(item)
+            continue
+        run, content = item
+        if isinstance(content, Decision):
+            decisions.append(content)
+        else:
+            outcomes.append(content)
+    if decisions:
+        return DecisionsRecord(run=run, time=now, decisions=tuple(decisions))
+    if outcomes:
+        return OutcomesRecord(run=run, time=now, outcomes=tuple(outcomes))
+    return LoadRecord(run=0, time=now, samples=tuple(samples))

@@ -1,0 +1,444 @@
+"""Decides who gets a request, books that at once, and takes what came of it."""
+
+import struct
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+from uuid import uuid4
+
+import msgspec
+import xxhash
+
+from query_api.ports import View
+from query_api.routing.candidates import (
+    MEAN_PROMPT_TOKENS,
+    Candidates,
+    gather,
+    is_in_the_future,
+)
+from query_api.routing.decoding import DecodeAsked, choose_decoder
+from query_api.routing.folded import FoldedRouting
+from query_api.routing.interface import Routed, RouteRequest
+from query_api.routing.live import Carried, LiveLoad, Report
+from query_api.routing.queue import RoutingQueue
+from query_api.routing.targets import (
+    Targets,
+)
+from schemas.answer_states import AnswerState
+from schemas.limits import (
+    ROUTE_ANSWERS_MAX,
+    ROUTE_POLICIES_MAX,
+    ROUTE_REPEAT_S,
+)
+from schemas.routing_records import (
+    DecidedScope,
+    Decision,
+    LoadSample,
+    Outcome,
+    PartitionPosition,
+    Phase,
+    PrefixMark,
+    Refused,
+    Target,
+    marks_at,
+    parse_decision_id,
+)
+from streams.routing.costs import Costs
+from streams.routing.decide import Asked, Decided, Rules, decide, terms_of, with_terms
+from streams.routing.hot_classes import CLASS_BLOCKS, HotClasses
+from streams.routing.inflight import LmetricParameters
+from streams.routing.interface import Choice, Parameters, Rank, Request
+from streams.routing.table import find_policy, parse_policy
+
+DEFAULT_POLICY: Final = "wait-and-work"
+_U64: Final = struct.Struct("<Q")
+
+
+class RouterSettings(NamedTuple):
+    """What a router goes by where a request does not say otherwise.
+
+    Attributes:
+        policy: with its parameters.
+        costs: what things take where nothing has been learned.
+        rules: what leaves candidates out.
+    """
+
+    policy: str = DEFAULT_POLICY
+    costs: Costs = Costs()
+    rules: Rules = Rules()
+
+
+class Told(NamedTuple):
+    """A report as a client makes it; see `schemas.routing_records.Outcome`."""
+
+    decision_id: str | None
+    request_id: str | None
+    outcome: Outcome
+    at: float | None
+
+
+class Taken(NamedTuple):
+    """How many reports were new, had been made before, or are of no decision that is known."""
+
+    accepted: int = 0
+    repeated: int = 0
+    unknown: int = 0
+
+
+class InstanceLoad(NamedTuple):
+    """A target and what it carries: seconds until it would begin, tokens of its cache (0: unknown),
+    and what things take there.
+    """
+
+    target: Target
+    wait_s: float
+    capacity_tokens: int
+    costs: Costs
+
+
+class _Policy(NamedTuple):
+    text: str
+    rank: Rank
+    parameters: Parameters
+    in_seconds: bool
+
+
+class Router:
+    """See the module. Decisions are made on one thread.
+
+    Attributes:
+        run: names the decisions of this service: Unix microseconds of its start.
+        live: what is under way.
+        queue: what is to be written into the routing log.
+        folded: what has been learned from it.
+    """
+
+    def __init__(
+        self,
+        view: View,
+        queue: RoutingQueue,
+        live: LiveLoad,
+        folded: FoldedRouting,
+        settings: RouterSettings = RouterSettings(),  # noqa: B008 -- immutable
+        *,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Args:
+        view: of the table.
+        queue, live, folded: shared with whoever reads and writes the routing log.
+        settings: of the service.
+        clock: Unix seconds.
+        """
+        self.live = live
+        self.queue = queue
+        self.folded = folded
+        self.run = int(clock() * 1e6)
+        self._view = view
+        self._settings = settings
+        self._clock = clock
+        self._targets = Targets(view, folded, settings.costs, monotonic)
+        self._classes = HotClasses()
+        self._number = 0
+        self._answered: OrderedDict[tuple[str, str], Routed] = OrderedDict()
+        self._named: dict[str, int] = {}  # numbers of the same, by request alone
+        self._policies = {"": self._policy(settings.policy)}
+
+    def now(self) -> float:
+        """Unix seconds, by its clock."""
+        return self._clock()
+
+    # Decisions
+
+    def route(self, asked: RouteRequest) -> Routed:
+        """Decides. The same request id within ROUTE_REPEAT_S gets the same decision, booked once.
+
+        Raises:
+            PolicyError: there is no such policy, or it has no such parameter.
+        """
+        now = self._clock()
+        name = (asked.scope.tenant_id, asked.request_id)
+        if asked.request_id and asked.reserve:
+            known = self._answered.get(name)
+            if known is not None and now - known.decision.time <= ROUTE_REPEAT_S:
+                return known
+        routed = self._decide(asked, now)
+        if asked.reserve:
+            if routed.decision.refused is Refused.NO:
+                self._keep((name[0], routed.decision.request_id), routed)
+            self.queue.push_decision(self.run, routed.decision)
+        return routed
+
+    def _keep(self, name: tuple[str, str], routed: Routed) -> None:
+        """Books it, here at once, and for its request's name."""
+        self.live.book(self.run, routed.decision)
+        number = routed.decision.number
+        self._answered[name] = routed
+        self._answered.move_to_end(name)
+        self._named[name[1]] = number
+        oldest, first = next(iter(self._answered.items()))
+        if (
+            len(self._answered) > ROUTE_ANSWERS_MAX
+            or routed.decision.time - first.decision.time > ROUTE_REPEAT_S
+        ):
+            del self._answered[oldest]
+            if self._named.get(oldest[1]) == first.decision.number:
+                del self._named[oldest[1]]
+
+    def _decide(self, asked: RouteRequest, now: float) -> Routed:
+        policy = self._known_policy(asked.policy)
+        roster = self._targets.of_model(asked.scope.tenant_id, asked.scope.model_name)
+        candidates = gather(asked, roster, self.live, self._settings.costs, now)
+        number, self._number = self._number, self._number + 1
+        tie = xxhash.xxh3_64_intdigest(_U64.pack(self.run) + _U64.pack(number))
+        request = self._request(asked, number, tie, candidates, policy)
+        last = None
+        if asked.session_id:
+            tenant = asked.scope.tenant_id
+            last = self.live.last_of_session(tenant, asked.session_id, now)
+        decided = decide(
+            Asked(
+                request,
+                policy.rank,
+                policy.parameters,
+                asked.ttft_slo_s,
+                self._settings.rules,
+                last,
+                policy.in_seconds,
+            ),
+            candidates.found,
+            self._settings.costs,
+        )
+        chosen, decode, decided = self._placed(asked, candidates, decided, tie)
+        decision = self._decision(asked, policy, request, candidates, decided, now)
+        decision = _with_places(decision, candidates, chosen, decode, last)
+        age = None
+        place = chosen if chosen >= 0 else decode
+        if place >= 0:
+            sample = candidates.carried[place].sample
+            age = None if sample is None else max(now - sample.observed_at, 0.0)
+        return Routed(self.run, decision, decided.retry_after_s, age, candidates.endpoints)
+
+    def _placed(
+        self, asked: RouteRequest, candidates: Candidates, decided: Decided, tie: int
+    ) -> tuple[int, int, Decided]:
+        """Who computes and who decodes, as indices, by what the request asks for."""
+        phase = asked.phase
+        if phase in (Phase.COMBINED, Phase.PREFILL):
+            return decided.chosen, -1, decided
+        if phase is Phase.PAIR and decided.chosen < 0:
+            return -1, -1, decided
+        output = asked.expected_output_tokens
+        wanted = DecodeAsked(
+            phase,
+            asked.prompt_tokens,
+            candidates.output_tokens if output is None else output,
+            asked.tbt_slo_s,
+            asked.priority,
+            tie,
+        )
+        decoding = choose_decoder(wanted, candidates.places(), decided)
+        records = list(decided.candidates)
+        for index, tbt_s in decoding.tbt_s.items():
+            records[index] = msgspec.structs.replace(records[index], tbt_s=tbt_s)
+        decided = decided._replace(candidates=tuple(records))
+        if decoding.place < 0:
+            return -1, -1, decided._replace(chosen=-1, refused=decoding.refused, retry_after_s=1.0)
+        if phase is Phase.DECODE:
+            return -1, decoding.place, decided._replace(chosen=-1, refused=Refused.NO)
+        if decoding.place == decided.chosen:
+            return decided.chosen, -1, decided
+        if decoding.is_separate:
+            return decided.chosen, decoding.place, decided
+        # Little is to be computed: the one that decodes does it, whatever its role.
+        one = candidates.found[decoding.place]
+        costs = one.costs or self._settings.costs
+        terms = terms_of(Choice(0.0, one, one.cached), asked.prompt_tokens, costs)
+        records[decoding.place] = with_terms(records[decoding.place], one.cached, terms)
+        decided = decided._replace(
+            candidates=tuple(records), chosen=decoding.place, predicted_s=sum(terms)
+        )
+        return decoding.place, -1, decided
+
+    def _request(
+        self,
+        asked: RouteRequest,
+        number: int,
+        tie: int,
+        candidates: Candidates,
+        policy: "_Policy",
+    ) -> Request:
+        """As the policy takes it; where it looks at classes of prompts, with that of this one."""
+        blocks = min(len(asked.prefixes) // 8, CLASS_BLOCKS)
+        if not blocks or not isinstance(policy.parameters, LmetricParameters):
+            return Request(number, asked.prompt_tokens, tie)
+        name = (asked.scope, asked.prefixes[8 * blocks - 8 : 8 * blocks])
+        tokens = blocks * asked.scope.block_size
+        holders = sum(one.cached >= tokens for one in candidates.found)
+        is_hot = self._classes.note(name, holders, len(candidates.found))
+        return Request(number, asked.prompt_tokens, tie, tokens, is_hot)
+
+    def _decision(
+        self,
+        asked: RouteRequest,
+        policy: "_Policy",
+        request: Request,
+        candidates: Candidates,
+        decided: Decided,
+        now: float,
+    ) -> Decision:
+        view = self._view
+        held = max((match.longest for match in asked.matches), default=0)
+        state = view.state(asked.scope) if view.ready else AnswerState.STALE
+        output = asked.expected_output_tokens
+        return Decision(
+            request.decision,
+            now,
+            asked.request_id or uuid4().hex,
+            DecidedScope(*asked.scope),
+            policy.text,
+            tuple(PartitionPosition(*one) for one in view.positions()),
+            state.value,
+            asked.prompt_tokens,
+            candidates.output_tokens if output is None else output,
+            asked.phase,
+            asked.ttft_slo_s,
+            asked.tbt_slo_s,
+            asked.priority,
+            asked.session_id,
+            request.tie,
+            request.class_tokens,
+            request.is_hot,
+            decided.costs,
+            decided.candidates,
+            decided.chosen,
+            -1,
+            decided.refused,
+            1.0,
+            decided.predicted_s,
+            _marks(asked.prefixes, held // asked.scope.block_size),
+            held=held,
+        )
+
+    def _known_policy(self, text: str) -> "_Policy":
+        found = self._policies.get(text)
+        if found is None:
+            found = self._policy(text)
+            if len(self._policies) < ROUTE_POLICIES_MAX:
+                self._policies[text] = found
+        return found
+
+    @staticmethod
+    def _policy(text: str) -> "_Policy":
+        name, parameters = parse_policy(text)
+        policy = find_policy(name)
+        return _Policy(text, policy.rank, parameters, policy.in_seconds)
+
+    def instances(self, tenant_id: str, model_name: str) -> list[InstanceLoad]:
+        """All targets of a model, with what they carry. From any thread. Cost O(targets)."""
+        now, costs = self._clock(), self._settings.costs
+        roster = self._targets.of_model(tenant_id, model_name)
+        mean_work = costs.prefill_s(MEAN_PROMPT_TOKENS, 0)
+        carried = self.live.carried(roster.targets, now, mean_work, {})
+        return [
+            InstanceLoad(
+                target,
+                load.wait_s,
+                roster.known[key].capacity_tokens,
+                roster.known[key].costs or costs,
+            )
+            for key, target, load in zip(roster.keys, roster.targets, carried, strict=True)
+        ]
+
+    def carried(self) -> list[tuple[Target, Carried]]:
+        """What every target carries that something is known of, sorted."""
+        targets = self.live.targets()
+        mean_work = self._settings.costs.prefill_s(MEAN_PROMPT_TOKENS, 0)
+        return list(
+            zip(targets, self.live.carried(targets, self._clock(), mean_work, {}), strict=True)
+        )
+
+    # What came of decisions
+
+    def take(self, told: Sequence[Told]) -> Taken:
+        """Reports of clients; each is applied here at once, and written for the others."""
+        now = self._clock()
+        accepted = repeated = unknown = 0
+        new: list[tuple[int, Outcome]] = []
+        for one in told:
+            key = self._decision_of(one)
+            if key is None:
+                unknown += 1
+                continue
+            run, number = key
+            outcome = _with_number(one.outcome, number, _time_of(one.at, now))
+            if self.live.report(run, outcome) is Report.REPEATED:
+                repeated += 1
+            else:
+                accepted += 1
+                new.append((run, outcome))
+        self.queue.push_outcomes(new)
+        return Taken(accepted, repeated, unknown)
+
+    def _decision_of(self, told: Told) -> tuple[int, int] | None:
+        if told.decision_id is not None:
+            key = parse_decision_id(told.decision_id)
+            return key if key is not None and self.live.knows_run(key[0]) else None
+        if told.request_id is None:
+            return None
+        number = self._named.get(told.request_id)
+        return self.live.named(told.request_id) if number is None else (self.run, number)
+
+    def observe(self, samples: Sequence[LoadSample]) -> None:
+        """What targets carry, by clients or by the bridge."""
+        self.live.note(samples)
+        self.queue.push_samples(samples)
+
+
+def _with_places(
+    decision: Decision,
+    candidates: Candidates,
+    chosen: int,
+    decode: int,
+    last: Target | None,
+) -> Decision:
+    """With what is known of those who were chosen."""
+    if chosen < 0 and decode < 0:
+        return msgspec.structs.replace(decision, chosen=-1, last=last)
+    first = candidates.known[chosen if chosen >= 0 else decode]
+    decoder = candidates.known[decode] if decode >= 0 else first
+    load = candidates.carried[decode if decode >= 0 else chosen]
+    return msgspec.structs.replace(
+        decision,
+        chosen=chosen,
+        decode=decode,
+        p90=first.p90,
+        class_name=first.class_name,
+        decode_class=decoder.class_name if decode >= 0 else "",
+        kv_bytes=first.kv_bytes,
+        decode_running=load.requests,
+        decode_kv_tokens=load.kv_tokens,
+        is_approximate=first.is_approximate,
+        capacity_tokens=first.capacity_tokens,
+        last=last,
+    )
+
+
+def _marks(prefixes: bytes, longest: int) -> tuple[PrefixMark, ...]:
+    return tuple(
+        PrefixMark(blocks, _U64.unpack_from(prefixes, 8 * blocks - 8)[0])
+        for blocks in marks_at(len(prefixes) // 8, longest)
+    )
+
+
+def _with_number(outcome: Outcome, number: int, at: float) -> Outcome:
+    fields = [getattr(outcome, name) for name in Outcome.__struct_fields__[3:]]
+    return Outcome(number, outcome.event, at, *fields)
+
+
+def _time_of(at: float | None, now: float) -> float:
+    """When something was, by a client: its clock is believed within a minute."""
+    if at is None or is_in_the_future(at, now) or at < now - ROUTE_REPEAT_S:
+        return now
+    return min(at, now)

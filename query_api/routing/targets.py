@@ -1,0 +1,213 @@
+"""Which instances there are for a model, and what is known of them."""
+
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from query_api.ports import SegmentView, ServiceView, View
+from query_api.routing.folded import FoldedRouting
+from schemas.answer_states import AnswerState, Doubt
+from schemas.identities import PublisherKey
+from schemas.limits import TARGETS_KEPT_S
+from schemas.memory import SegmentStanding
+from schemas.registration import Registration
+from schemas.routing_records import Target
+from streams.routing.costs import Costs
+from streams.routing.estimates.classes import CLASS_LABEL, ClassKey
+from streams.routing.estimates.decode import DecodeTerms
+from streams.routing.fold import RoutingFold
+
+_AWAY: Final = frozenset({Doubt.LINK_DOWN, Doubt.ENGINE_AWAY, Doubt.NO_ENDPOINT})
+OUTPUT_TOKENS: Final = 256
+"""That a request is expected to have where nothing is known."""
+
+_NO_LABELS: Final[Mapping[str, str]] = {}
+
+ModelKey = tuple[str, str]
+"""Tenant and model."""
+
+RankKey = tuple[str, int]
+"""Instance and data-parallel rank."""
+
+
+class KnownTarget(NamedTuple):
+    """A rank of an instance, as registered.
+
+    Attributes:
+        endpoint: where its requests go, or "".
+        role: which phases it takes: `combined`, `prefill` or `decode`.
+        labels: of its registration.
+        is_reachable: whether its publisher is there.
+        is_degraded: whether it has lost something.
+        class_name: who takes the same time for the same work; "" for one of its own.
+        kv_bytes: of a token; 0 where that is not known.
+        requests_max: that it computes at once; 0 where that is not known.
+        capacity_tokens: of its KV cache; likewise.
+        costs: what things take there, as outcomes have taught; None: as is set.
+        p90: see `streams.routing.estimates.estimates.Estimates.p90`.
+        decode_terms: what decoding takes there.
+        is_approximate: whether only decisions say what it holds: it publishes no events, or none
+            that are followed.
+        pressure: of the memory that its KV cache is in, as kvcached says; 1 is full.
+    """
+
+    endpoint: str = ""
+    role: str = "combined"
+    labels: Mapping[str, str] = _NO_LABELS
+    is_reachable: bool = True
+    is_degraded: bool = False
+    class_name: str = ""
+    kv_bytes: int = 0
+    requests_max: int = 0
+    capacity_tokens: int = 0
+    costs: Costs | None = None
+    p90: float = 1.0
+    decode_terms: DecodeTerms = DecodeTerms()
+    is_approximate: bool = False
+    pressure: float = 0.0
+
+
+UNKNOWN: Final = KnownTarget(is_approximate=True)
+"""A candidate that nobody has registered."""
+
+
+class Roster(NamedTuple):
+    """The targets of one model.
+
+    Attributes:
+        known: by instance and rank.
+        ranks: of each instance.
+        keys: sorted.
+        targets: in the order of the keys.
+        output_tokens: that a request of the model is expected to have.
+    """
+
+    known: Mapping[RankKey, KnownTarget]
+    ranks: Mapping[str, frozenset[int]]
+    keys: tuple[RankKey, ...]
+    targets: tuple[Target, ...]
+    output_tokens: int = OUTPUT_TOKENS
+
+
+def roster_of(
+    tenant_id: str, known: Mapping[RankKey, KnownTarget], output_tokens: int = OUTPUT_TOKENS
+) -> Roster:
+    """The roster of these. Cost O(targets log(targets))."""
+    keys = tuple(sorted(known))
+    ranks: dict[str, set[int]] = {}
+    for name, rank in keys:
+        ranks.setdefault(name, set()).add(rank)
+    return Roster(
+        known,
+        {name: frozenset(each) for name, each in ranks.items()},
+        keys,
+        tuple(Target(tenant_id, *key) for key in keys),
+        output_tokens,
+    )
+
+
+class Targets:
+    """All registered targets by model; looked at again after TARGETS_KEPT_S, which costs
+    O(publishers).
+    """
+
+    def __init__(
+        self, view: View, folded: FoldedRouting, costs: Costs, clock: Callable[[], float]
+    ) -> None:
+        """Args:
+        view: that knows them.
+        folded: that has learned what things take.
+        costs: what things are set to take.
+        clock: monotonic seconds.
+        """
+        self._view = view
+        self._folded = folded
+        self._costs = costs
+        self._clock = clock
+        self._until = float("-inf")
+        self._by_model: dict[ModelKey, Roster] = {}
+
+    def of_model(self, tenant_id: str, model_name: str) -> Roster:
+        """Those of a model."""
+        now = self._clock()
+        if now >= self._until:
+            found = _by_model(self._view.services(), _pressures(self._view.memory()))
+            self._by_model = self._folded.read(
+                lambda fold: {key: self._learned(key, one, fold) for key, one in found.items()}
+            )
+            self._until = now + TARGETS_KEPT_S
+        return self._by_model.get((tenant_id, model_name), _EMPTY)
+
+    def _learned(
+        self, model: ModelKey, known: dict[RankKey, KnownTarget], fold: RoutingFold
+    ) -> Roster:
+        """With what is learned of each class."""
+        estimates, name = fold.estimates, model[1]
+        for rank, one in known.items():
+            key = ClassKey(name, one.class_name or rank[0])
+            costs = estimates.costs(key, self._costs)
+            if one.kv_bytes:
+                costs = estimates.links.costs(costs, one.kv_bytes)
+            known[rank] = one._replace(
+                costs=None if costs == self._costs else costs,
+                p90=estimates.p90(key),
+                decode_terms=estimates.decode_terms(key, DecodeTerms()),
+            )
+        return roster_of(model[0], known, round(estimates.output_tokens(name)))
+
+
+_EMPTY: Final = roster_of("", {})
+
+
+def _pressures(segments: list[SegmentView]) -> dict[PublisherKey, float]:
+    """Of the publishers whose memory was read not long ago."""
+    found: dict[PublisherKey, float] = {}
+    for segment in segments:
+        if segment.standing is SegmentStanding.LIVE:
+            for one in segment.instances:
+                known = found.get(one.publisher, 0.0)
+                found[one.publisher] = max(known, segment.state.pressure)
+    return found
+
+
+def _by_model(
+    services: list[ServiceView], pressures: Mapping[PublisherKey, float]
+) -> dict[ModelKey, dict[RankKey, KnownTarget]]:
+    found: dict[ModelKey, dict[RankKey, KnownTarget]] = {}
+    for service in services:
+        one = service.registration
+        if one.is_pool or not _is_engine(one):
+            continue
+        ranks = found.setdefault((one.tenant_id, one.model_name), {})
+        key = (one.instance_id, one.dp_rank)
+        known = _known(service, pressures.get(one.publisher, 0.0))
+        before = ranks.get(key)
+        if before is not None:  # of another block size or salt: the same engine
+            known = known._replace(
+                is_reachable=known.is_reachable or before.is_reachable,
+                is_degraded=known.is_degraded or before.is_degraded,
+            )
+        ranks[key] = known
+    return found
+
+
+def _is_engine(registration: Registration) -> bool:
+    """Whether requests can be sent to it: stores and workers of LMCache take none."""
+    return not registration.peer_url and not registration.registered_at
+
+
+def _known(service: ServiceView, pressure: float) -> KnownTarget:
+    one, standing = service.registration, service.standing
+    away = service.connected is False or standing.reason in _AWAY
+    labels = {label.name: label.value for label in one.labels}
+    return KnownTarget(
+        one.http_url,
+        one.role,
+        labels,
+        is_reachable=not away,
+        is_degraded=standing.state is AnswerState.DEGRADED,
+        class_name=labels.get(CLASS_LABEL, ""),
+        kv_bytes=one.kv_bytes_per_token,
+        requests_max=one.max_num_seqs,
+        capacity_tokens=one.kv_capacity_tokens,
+        pressure=pressure,
+    )

@@ -1,0 +1,63 @@
+"""`reprise advice`."""
+
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from reprise.cli.asking import DEFAULT_URL, asked
+from reprise.cli.terminal import printable
+
+if TYPE_CHECKING:
+    from query_api.http.models_routing import AdviceDocument, AdvicesDocument, AdviceTarget
+
+
+@click.command()
+@click.option("--url", default=DEFAULT_URL, show_default=True, help="Where the service answers.")
+@click.option("--all", "shows_all", is_flag=True, help="Also hot prefixes that are well as is.")
+@click.option("--json", "as_json", is_flag=True, help="Print the document of GET /advice.")
+def advice(url: str, shows_all: bool, as_json: bool) -> None:
+    """Say which hot prefixes should be copied to another instance, or pinned where they are.
+
+    Nothing is done: each advice names the request that would do it.
+    """
+    from query_api.http.models_routing import AdvicesDocument
+
+    document = asked(url, "/advice", {}, AdvicesDocument)
+    if as_json:
+        sys.stdout.buffer.write(msgspec.json.encode(document) + b"\n")
+        return
+    for line in lines_of(document, shows_all=shows_all):
+        click.echo(printable(line))
+
+
+def lines_of(document: "AdvicesDocument", *, shows_all: bool) -> Iterator[str]:
+    """The document for people."""
+    done = [one for one in document.advice if one.action != "none"]
+    for one in document.advice if shows_all else done:
+        yield from _lines(one)
+    yield f"{len(document.advice)} hot prefixes, {len(done)} to be copied or pinned"
+
+
+def _lines(one: "AdviceDocument") -> Iterator[str]:
+    to = f" to {_names(one.targets)}" if one.action == "copy" else ""
+    at = f" at {_names(one.targets)}" if one.action == "pin" else ""
+    yield (
+        f"{one.action}{to}{at} ({one.why}): prefix {one.prefix_hash} of {one.depth_tokens:,}"
+        f" tokens, {one.rate:.3f} a second, model {one.model_name}"
+    )
+    yield (
+        f"  held by {_names(one.holders) or 'nobody'}; saves {one.gain_s:.3f} s of prefill in"
+        f" 300 s, costs {one.cost_s:.3f} s"
+    )
+    if one.command:
+        yield f"  {one.command}"
+
+
+def _names(targets: "list[AdviceTarget]") -> str:
+    return ", ".join(
+        f"{one.instance_id} rank {one.dp_rank}" if one.dp_rank else one.instance_id
+        for one in targets
+    )

@@ -1,0 +1,61 @@
+"""The options of the commands that answer routers by gRPC."""
+
+from collections.abc import Callable
+from functools import reduce, wraps
+from typing import Any, Final, TypeVar
+
+import click
+
+from query_api.grpc.settings import GrpcSettings, read_address
+from schemas.errors import ConfigurationError
+from schemas.identities import DEFAULT_TENANT
+
+R = TypeVar("R")
+
+_OPTIONS: Final = (
+    click.option(
+        "--grpc",
+        metavar="[HOST:]PORT",
+        envvar="REPRISE_GRPC",
+        show_envvar=True,
+        help="Answer SGLang's router and SMG's gateway by gRPC there; a port alone is on"
+        " 127.0.0.1.  [default: off]",
+    ),
+    click.option(
+        "--grpc-model",
+        metavar="NAME",
+        envvar="REPRISE_GRPC_MODEL",
+        show_envvar=True,
+        help="The model that SGLang's router asks about, which names none.  [default: any]",
+    ),
+    click.option(
+        "--grpc-tenant",
+        metavar="NAME",
+        default=DEFAULT_TENANT,
+        show_default=True,
+        envvar="REPRISE_GRPC_TENANT",
+        show_envvar=True,
+        help="Whose engines are asked by gRPC, where no request names a tenant.",
+    ),
+)
+
+
+def grpc_options(command: Callable[..., R]) -> Callable[..., R]:
+    """`--grpc` and what belongs to it, handed over as `grpc`: GrpcSettings or None."""
+
+    @wraps(command)
+    def run(
+        *args: Any, grpc: str | None, grpc_model: str | None, grpc_tenant: str, **options: Any
+    ) -> R:
+        settings = None
+        if grpc:
+            try:
+                host, port = read_address(grpc)
+            except ConfigurationError as error:
+                raise click.ClickException(str(error)) from error
+            settings = GrpcSettings(
+                host=host, port=port, tenant_id=grpc_tenant, model_name=grpc_model or ""
+            )
+        return command(*args, grpc=settings, **options)
+
+    return reduce(lambda done, option: option(done), reversed(_OPTIONS), run)

@@ -1,0 +1,78 @@
+"""`reprise prefixes`."""
+
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+import click
+import msgspec
+
+from reprise.cli.asking import DEFAULT_URL, asked
+from reprise.cli.terminal import printable, table_lines
+
+if TYPE_CHECKING:
+    from query_api.http.models_routing import PrefixDocument, PrefixesDocument
+
+_HEADER: Final = (
+    *("PREFIX", "TOKENS", "PER SECOND", "ASKED", "REPLICAS", "PROMISED", "CHECKED", "CONFIRMED"),
+    *("SAVED", "MISSED"),
+)
+_NUMBERS: Final = frozenset(_HEADER)
+
+
+@click.command()
+@click.option("--url", default=DEFAULT_URL, show_default=True, help="Where the service answers.")
+@click.option(
+    "--hot",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="At most so many of each scope.",
+)
+@click.option(
+    "--depth",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Only prefixes of at least so many tokens.",
+)
+@click.option("--instance", default="", help="Only prefixes that this instance holds.")
+@click.option("--json", "as_json", is_flag=True, help="Print the document of GET /prefixes.")
+def prefixes(url: str, hot: int, depth: int, instance: str, as_json: bool) -> None:
+    """List the prefixes that are asked for most: how often, who holds them, what they saved.
+
+    \b
+    reprise prefixes --hot 10 --depth 1024
+    """  # noqa: D301
+    from query_api.http.models_routing import PrefixesDocument
+
+    wanted = {"hot": hot, "depth": depth or "", "instance": instance}
+    document = asked(url, "/prefixes", wanted, PrefixesDocument)
+    if as_json:
+        sys.stdout.buffer.write(msgspec.json.encode(document) + b"\n")
+        return
+    for line in lines_of(document):
+        click.echo(printable(line))
+
+
+def lines_of(document: "PrefixesDocument") -> Iterator[str]:
+    """The document for people."""
+    for scope in document.scopes:
+        names = (
+            *(scope.tenant_id, scope.model_name, scope.lora_name),
+            *(scope.block_size, scope.additional_salt),
+        )
+        yield " / ".join(map(str, names))
+        for line in table_lines(_HEADER, map(_cells, scope.prefixes), _NUMBERS):
+            yield f"  {line}"
+
+
+def _cells(one: "PrefixDocument") -> tuple[str, ...]:
+    return (
+        one.prefix_hash,
+        f"{one.tokens:,}",
+        f"{one.rate:.3f}",
+        f"{one.asked:,}",
+        str(one.replicas),
+        *(f"{count:,}" for count in (one.hits_promised, one.hits_checked, one.hits_confirmed)),
+        *(f"{count:,}" for count in (one.saved_tokens, one.missed_tokens)),
+    )

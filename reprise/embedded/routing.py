@@ -1,0 +1,134 @@
+"""The routing log of the embedded service.
+
+DATA/routing/log/         a log of its own (`streams.log.embedded`), of `schemas.routing_records`
+DATA/routing/checkpoint   what a fold of it has, as of an offset (`streams.routing.checkpoint`)
+"""
+
+import logging
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from query_api.routing.folded import FoldedRouting
+from query_api.routing.live import LiveLoad
+from query_api.routing.queue import RoutingQueue, items_of
+from reprise.embedded.window_log import WindowLog, WindowLogOptions, open_or_begin_anew
+from schemas.codec import decode_routing
+from schemas.conditions import Conditions, Part
+from schemas.errors import RecordError, StorageError
+from schemas.identities import Offset
+from schemas.limits import ROUTING_BYTES, ROUTING_CHECKPOINT_S
+from schemas.routing_records import RoutingRecord, encode_routing
+from streams.log.embedded import EmbeddedLog
+from streams.routing.checkpoint import read_checkpoint, write_checkpoint
+from streams.routing.fold import RoutingFold
+
+DIRECTORY: Final = "routing"
+"""Where it is, in the directory of the data."""
+
+NAME: Final = "the routing log"
+logger = logging.getLogger(__name__)
+
+
+class RoutingLog(WindowLog):
+    """A thread that writes what a queue has, and folds it.
+
+    Attributes:
+        queue: of decisions, reports and samples.
+        live: what is under way.
+        folded: of the log, as far as it was written.
+        written: items that are in the log, of this run.
+        unwritten: items that were taken from the queue and could not be written.
+        skipped: records that could not be read when the log was folded at the start.
+    """
+
+    def __init__(self, path: Path, *, age_max_s: float, conditions: Conditions) -> None:
+        """Opens or creates it, and folds what it has; a damaged one is set aside.
+
+        Args:
+            path: of its directory.
+            age_max_s: how long records are kept.
+            conditions: set while it cannot be written.
+
+        Raises:
+            DataDirectoryInUseError: another process has it open.
+            StorageError: it cannot be opened, or a newer Reprise wrote it.
+        """
+        path.mkdir(parents=True, exist_ok=True)
+        options = WindowLogOptions(NAME, "routing", Part.ROUTING, ROUTING_BYTES, age_max_s)
+        log = open_or_begin_anew(
+            path / "log", NAME, EmbeddedLog, lost="what its checkpoint has, is kept"
+        )
+        super().__init__(log, options, conditions)
+        self.queue = RoutingQueue()
+        self.live = LiveLoad()
+        self.written = self.unwritten = self.skipped = 0
+        self._checkpoint = path / "checkpoint"
+        self._checkpoint_at = 0.0
+        self._kept = -1
+        self._taken: list[RoutingRecord] = []
+        fold = self._fold_all(log)
+        self.live.merge(fold)
+        self.folded = FoldedRouting(fold)
+
+    def _fold_all(self, log: EmbeddedLog) -> RoutingFold:
+        """From the checkpoint, and what the log has behind it."""
+        fold = RoutingFold()
+        try:
+            fold = read_checkpoint(self._checkpoint) or fold
+        except (RecordError, StorageError) as error:
+            logger.warning("%s. The routing log is folded from its beginning", error)
+        if fold.offset >= log.end_offset:
+            logger.warning(
+                "The routing log ends before what was folded of it: what is lost of it stays folded"
+            )
+            fold.offset = log.end_offset - 1
+        self._kept = fold.offset
+        for entry in log.read(Offset(fold.offset + 1)):
+            try:
+                fold.apply(entry.offset, decode_routing(entry.value))
+            except RecordError as error:
+                self.skipped += 1
+                logger.warning("Skipped record %d of the routing log: %s", entry.offset, error)
+        return fold
+
+    @property
+    def lag(self) -> int:
+        """Records of the log that are not folded yet: what is written, is folded."""
+        return 0
+
+    @property
+    def floor(self) -> Offset:
+        """See `WindowLog`: what is not in a checkpoint yet."""
+        return Offset(self._kept + 1)
+
+    def take(self) -> Sequence[bytes]:
+        """See `WindowLog`."""
+        self._taken = self.queue.take(time.time())
+        return [encode_routing(record) for record in self._taken]
+
+    def appended(self, first: Offset) -> None:
+        """See `WindowLog`: what is in the log, is folded."""
+        now = time.time()
+        self.written += sum(map(items_of, self._taken))
+        for offset, record in enumerate(self._taken, first):
+            self.folded.apply(offset, record)
+            self.live.follow(record, now)
+
+    def lost(self) -> None:
+        """See `WindowLog`."""
+        self.unwritten += sum(map(items_of, self._taken))
+
+    def maintain(self) -> None:
+        """See `WindowLog`: keeps a checkpoint now and then, and at the end."""
+        now = time.monotonic()
+        if self.folded.offset == self._kept:
+            return
+        if now < self._checkpoint_at and not self._stopping.is_set():
+            return
+        self._checkpoint_at = now + ROUTING_CHECKPOINT_S
+        self._log.sync()  # a checkpoint never knows more than the log
+        offset, state = self.folded.read(lambda fold: (fold.offset, fold.dump()))
+        write_checkpoint(self._checkpoint, state)
+        self._kept = offset

@@ -1,0 +1,49 @@
+"""Runs gRPC beside a service."""
+
+import os
+from typing import TYPE_CHECKING
+
+from query_api.grpc.settings import GrpcSettings
+from query_api.ports import View
+from reprise.roles.service import Service
+
+if TYPE_CHECKING:
+    from query_api.grpc.server import GrpcServer
+
+
+class WithGrpc:
+    """A service, and the gRPC server over its table."""
+
+    def __init__(self, service: Service, server: "GrpcServer") -> None:
+        self._service = service
+        self._server = server
+
+    def start(self) -> None:
+        """See `reprise.roles.service.Service`."""
+        self._service.start()
+        self._server.start()
+
+    def stop(self) -> None:
+        """See `reprise.roles.service.Service`; calls end while there is a table."""
+        self._server.stop()
+        self._service.stop()
+
+
+def beside_grpc(
+    service: Service, view: View, settings: GrpcSettings | None, *, only_exact: bool
+) -> Service:
+    """The service with its gRPC server, or as it is where none is wanted.
+
+    Raises:
+        ConfigurationError: the address cannot be bound.
+    """
+    if settings is None:
+        return service
+    # The library writes to stderr what we say in better words.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    # Imported here: it takes a tenth of a second that nobody needs who has it off.
+    from query_api.grpc.server import GrpcServer
+
+    server = GrpcServer(view, settings, only_exact=only_exact)
+    view.metrics.register(server.counts)
+    return WithGrpc(service, server)

@@ -1,0 +1,94 @@
+"""The topics of routing as a worker and a replica begin with them: the last checkpoint, and from
+where the log is to be folded on.
+"""
+
+import logging
+from typing import Final, NamedTuple
+
+from brokers.interface import Message
+from brokers.options import ClientOptions
+from brokers.reading import opened_reader, read_to_end
+from schemas.errors import RecordFormatError
+from schemas.positions import LogBounds
+from schemas.topics import RoutingTopics
+from streams.log.events_topic import log_bounds
+from streams.routing.chunks import ChunkReader
+from streams.routing.fold import RoutingFold
+
+ROUTING_PARTITION: Final = 0
+"""The only one of either topic."""
+
+logger = logging.getLogger(__name__)
+
+
+class Recovered(NamedTuple):
+    """What a fold begins with.
+
+    Attributes:
+        fold: of the last whole checkpoint, or empty.
+        start: the offset to go on at.
+        end: where the log ended then.
+    """
+
+    fold: RoutingFold
+    start: int
+    end: int
+
+
+async def recover_fold(options: ClientOptions, topics: RoutingTopics) -> Recovered:
+    """Reads the last checkpoint, and where the log stands.
+
+    Raises:
+        KafkaError: the broker is away.
+    """
+    # The log after the checkpoint, which is of records that were in the log.
+    reader = ChunkReader()
+
+    def take(message: Message) -> None:
+        reader.put(message.key, message.value)
+
+    def corrupt(partition: int, offset: int) -> None:
+        reader.skipped += 1
+
+    async with opened_reader(options, committed=True) as consumer:
+        await read_to_end(consumer, topics.state.name, {ROUTING_PARTITION: 0}, take, corrupt)
+    if reader.skipped:
+        logger.warning("Skipped %d messages of %s", reader.skipped, topics.state.name)
+    bounds = await log_bounds(options, topics.log.name, [ROUTING_PARTITION])
+    return place_fold(_fold_of(reader.state), bounds[ROUTING_PARTITION])
+
+
+def _fold_of(state: bytes | None) -> RoutingFold:
+    if state is None:
+        return RoutingFold()
+    try:
+        return RoutingFold.load(state)
+    except RecordFormatError as error:
+        logger.warning("%s. The routing log is folded from its beginning", error)
+        return RoutingFold()
+
+
+def place_fold(fold: RoutingFold, bounds: LogBounds) -> Recovered:
+    """Where the log is to be folded on. A log that ends before what the fold has is another one, or
+    has lost its end: it is folded from its beginning, and what the fold knows stays.
+    """
+    start = fold.offset + 1
+    if start > bounds.end:
+        logger.warning(
+            "The routing log ends at %d, before what was folded of it, %d: it is another one, or"
+            " has lost its end. It is folded from its beginning; what was under way stays so",
+            bounds.end,
+            fold.offset,
+        )
+        fold.offset = bounds.start - 1
+        return Recovered(fold, bounds.start, bounds.end)
+    if start < bounds.start:
+        if start:
+            logger.warning(
+                "The routing log has dropped records %d to %d before they were folded: what came of"
+                " decisions there is not known",
+                start,
+                bounds.start - 1,
+            )
+        return Recovered(fold, bounds.start, bounds.end)
+    return Recovered(fold, start, bounds.end)

@@ -1,0 +1,461 @@
+"""What is under way where: a fold of decisions, and of what came of them.
+
+A decision books its request at the instance that was chosen, at once and before the client has
+sent it: whoever decides next sees it. The first token releases what was booked of computing, the
+end releases all. A booking that nobody reports of expires, by the time of records and not by a
+clock, so that every reader of the log drops it at the same place.
+
+An instance is taken to compute one prompt after the other. `wait_s` is what is booked ahead, less
+what has passed since the first of it began; where it takes several at a time, that is how long it
+takes until as much has been computed.
+"""
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Iterable
+from copy import copy
+from typing import Final, NamedTuple
+
+import msgspec
+
+from schemas.limits import (
+    BOOKING_ESTIMATES,
+    BOOKING_EXPIRY_S,
+    BOOKINGS_MAX,
+    EARLY_OUTCOME_S,
+    EARLY_OUTCOMES_MAX,
+    RECORD_STEP_S,
+    ROUTING_RUNS_MAX,
+)
+from schemas.routing_records import Decision, Outcome, OutcomeEvent, Target
+from streams.routing.lessons import Lesson, lesson_of
+
+DecisionKey = tuple[int, int]
+"""Run, and number in it."""
+
+_ENDS: Final = frozenset(event for event in OutcomeEvent if event.is_end)
+
+
+class Load(NamedTuple):
+    """What is booked at a target.
+
+    Attributes:
+        wait_s: seconds until it would begin with another request.
+        requests: under way.
+        pending: tokens that it has yet to compute of these.
+        active: tokens that they take in its KV cache, but for prefixes that others hold, too.
+        decoding: of the requests, those that have had their first token, or are only decoded there.
+        kv_tokens: that they take in the end, prefixes included.
+    """
+
+    wait_s: float = 0.0
+    requests: int = 0
+    pending: int = 0
+    active: int = 0
+    decoding: int = 0
+    kv_tokens: int = 0
+
+
+NO_LOAD: Final = Load()
+
+
+class Booking(msgspec.Struct, array_like=True):
+    """A request under way; what a report of it is compared with stands here, too.
+
+    Attributes:
+        run, number: its decision's name.
+        request_id: of the client.
+        target: where its prompt is computed; None where it is only decoded.
+        decode: where it is decoded, if that is another one.
+        time: of the decision.
+        expires_at: by the time of records.
+        work_s: that it is expected to take of the target, waiting left out.
+        end_at: when it was expected to have its first token.
+        prompt, cached: tokens; and how many of them it was said not to have to compute.
+        output: tokens that it is expected to have.
+        seen: bits of the events that were reported.
+        first_at: when its first token was reported; 0 before.
+        lesson: what it was expected to take; None where a report teaches nothing.
+    """
+
+    run: int
+    number: int
+    request_id: str
+    target: Target | None
+    decode: Target | None
+    time: float
+    expires_at: float
+    work_s: float
+    end_at: float
+    prompt: int
+    cached: int
+    output: int
+    seen: int = 0
+    first_at: float = 0.0
+    lesson: Lesson | None = None
+
+    @property
+    def key(self) -> DecisionKey:
+        """Of its decision."""
+        return self.run, self.number
+
+    @property
+    def uncached(self) -> int:
+        """Tokens that are computed for it."""
+        return self.prompt - self.cached
+
+    def has(self, event: OutcomeEvent) -> bool:
+        """Whether it was reported."""
+        return bool(self.seen & _BITS[event])
+
+
+_BITS: Final = {event: 1 << place for place, event in enumerate(OutcomeEvent)}
+
+
+class Reported(NamedTuple):
+    """A report that was new, and what it was of."""
+
+    booking: Booking
+    outcome: Outcome
+
+
+class _Place:
+    """What is booked at one target."""
+
+    __slots__ = ("active", "decoding", "free_at", "kv_tokens", "pending", "queued", "requests")
+
+    def __init__(self) -> None:
+        self.queued: dict[DecisionKey, Booking] = {}  # not computed yet, in order
+        self.free_at = 0.0
+        self.requests = self.pending = self.active = self.decoding = self.kv_tokens = 0
+
+
+class Bookings:
+    """See the module. Cost O(log(bookings)) a decision and a report.
+
+    Attributes:
+        clock: of the records.
+        expired: bookings that ended without a report.
+        overflowed: decisions that found no room.
+        repeated: reports that had been made before, or were of bookings that have ended.
+        unknown: reports of decisions that never came.
+    """
+
+    def __init__(self) -> None:
+        self.clock = 0.0
+        self.expired = self.overflowed = self.repeated = self.unknown = 0
+        self._bookings: dict[DecisionKey, Booking] = {}
+        self._requests: dict[str, DecisionKey] = {}
+        self._places: dict[Target, _Place] = {}
+        self._expiry: list[tuple[float, int, int]] = []
+        self._last: OrderedDict[int, int] = OrderedDict()  # number of each run's last decision
+        self._early: OrderedDict[DecisionKey, tuple[float, list[Outcome]]] = OrderedDict()
+
+    def __len__(self) -> int:
+        """How many are under way."""
+        return len(self._bookings)
+
+    # The fold
+
+    def advance(self, time: float) -> list[Booking]:
+        """It is that time, by whoever writes; what has expired is dropped. Returns that.
+
+        A writer whose clock is wrong costs no more than RECORD_STEP_S each time: the clock follows
+        a leap in such steps, and goes back with the next record of one whose clock is right.
+        """
+        step = time - self.clock
+        if step <= 0.0:
+            if step < -RECORD_STEP_S:
+                self.clock = time
+            return []
+        time = self.clock = time if not self.clock else self.clock + min(step, RECORD_STEP_S)
+        gone = []
+        while self._expiry and self._expiry[0][0] <= time:
+            _, run, number = heapq.heappop(self._expiry)
+            booking = self._bookings.get((run, number))
+            if booking is not None:
+                self._end(booking)
+                self.expired += 1
+                gone.append(booking)
+        while self._early and next(iter(self._early.values()))[0] + EARLY_OUTCOME_S <= time:
+            _, (_, outcomes) = self._early.popitem(last=False)
+            self.unknown += len(outcomes)
+        return gone
+
+    def book(self, run: int, decision: Decision) -> list[Reported]:
+        """Somebody was chosen; of reports that came before it, those that were new."""
+        key = (run, decision.number)
+        if not self._note_number(run, decision.number):
+            return []  # known already
+        if decision.chosen < 0 and decision.decode < 0:
+            return []
+        if len(self._bookings) >= BOOKINGS_MAX:
+            self.overflowed += 1
+            return []
+        booking = booking_of(run, decision, self.clock)
+        self._bookings[key] = booking
+        if booking.request_id:
+            self._requests[booking.request_id] = key
+        heapq.heappush(self._expiry, (booking.expires_at, *key))
+        self._begin(booking)
+        _, early = self._early.pop(key, (0.0, []))
+        return [found for outcome in early for found in self.report(run, outcome)]
+
+    def report(self, run: int, outcome: Outcome) -> list[Reported]:
+        """Something came of a decision; what was new of it."""
+        key = (run, outcome.number)
+        booking = self._bookings.get(key)
+        if booking is None:
+            self._keep_early(key, outcome)
+            return []
+        if booking.has(outcome.event):
+            self.repeated += 1
+            return []
+        booking.seen |= _BITS[outcome.event]
+        self._move(booking, outcome)
+        at = min(outcome.time, self.clock)
+        if outcome.event in _ENDS:
+            self._end(booking, at=at)
+        elif outcome.event is OutcomeEvent.FIRST_TOKEN:
+            booking.first_at = at
+            self._release_prefill(booking, at=at)
+        return [Reported(booking, outcome)]
+
+    def _note_number(self, run: int, number: int) -> bool:
+        """Whether it is new: decisions of a run come in order."""
+        if number <= self._last.get(run, -1):
+            return False
+        self._last[run] = number
+        self._last.move_to_end(run)
+        if len(self._last) > ROUTING_RUNS_MAX:
+            self._last.popitem(last=False)
+        return True
+
+    def _keep_early(self, key: DecisionKey, outcome: Outcome) -> None:
+        """A report may be told to another service than the one that decided, and come first."""
+        run, number = key
+        if number <= self._last.get(run, -1):
+            self.repeated += 1
+            return
+        _, outcomes = self._early.setdefault(key, (self.clock, []))
+        if len(outcomes) >= len(OutcomeEvent):
+            self.repeated += 1
+            return
+        outcomes.append(outcome)
+        if len(self._early) > EARLY_OUTCOMES_MAX:
+            _, (_, dropped) = self._early.popitem(last=False)
+            self.unknown += len(dropped)
+
+    # What is booked where
+
+    def _begin(self, booking: Booking) -> None:
+        for target in filter(None, (booking.target, booking.decode)):
+            place = self._place(target)
+            place.requests += 1
+            place.kv_tokens += booking.prompt + booking.output
+            place.active += booking.uncached
+            if target == booking.target and not booking.has(OutcomeEvent.FIRST_TOKEN):
+                place.pending += booking.uncached
+                place.queued[booking.key] = booking
+                place.free_at = max(place.free_at, booking.time) + booking.work_s
+            else:
+                place.decoding += 1
+
+    def _end(self, booking: Booking, *, at: float | None = None) -> None:
+        self._release_prefill(booking, at=at)
+        for target in filter(None, (booking.target, booking.decode)):
+            place = self._places[target]
+            place.requests -= 1
+            place.decoding -= 1
+            place.kv_tokens -= booking.prompt + booking.output
+            place.active -= booking.uncached
+            if not place.requests:
+                del self._places[target]
+        self._bookings.pop(booking.key, None)
+        if self._requests.get(booking.request_id) == booking.key:
+            del self._requests[booking.request_id]
+
+    def _release_prefill(self, booking: Booking, *, at: float | None) -> None:
+        """It has been computed; so have those before it that were to end earlier."""
+        if booking.target is None:
+            return
+        place = self._places[booking.target]
+        if place.queued.pop(booking.key, None) is None:
+            return
+        place.pending -= booking.uncached
+        place.decoding += 1
+        if at is None:
+            return
+        # What is left follows from now on. One that was to have ended before now and is not
+        # reported of (its client reports nothing, or late) keeps nobody waiting.
+        rest = sum(one.work_s for one in place.queued.values() if one.end_at > at)
+        place.free_at = at + rest
+
+    def _move(self, booking: Booking, outcome: Outcome) -> None:
+        """The client sent it elsewhere than it was told."""
+        if outcome.instance_id is None or booking.target is None:
+            return
+        rank = booking.target.dp_rank if outcome.dp_rank is None else outcome.dp_rank
+        target = booking.target._replace(instance_id=outcome.instance_id, dp_rank=rank)
+        if target == booking.target or target == booking.decode:
+            return
+        seen, key = booking.seen, booking.key
+        self._end(booking)
+        booking.target, booking.seen, booking.lesson = target, seen, None
+        self._bookings[key] = booking
+        if booking.request_id:
+            self._requests[booking.request_id] = key
+        self._begin(booking)
+
+    def _place(self, target: Target) -> _Place:
+        place = self._places.get(target)
+        if place is None:
+            place = self._places[target] = _Place()
+        return place
+
+    # What is asked
+
+    def load(self, target: Target, now: float) -> Load:
+        """What is booked there. Cost O(1)."""
+        place = self._places.get(target)
+        if place is None:
+            return NO_LOAD
+        wait = place.free_at - now if place.queued else 0.0
+        return Load(
+            wait if wait > 0.0 else 0.0,
+            place.requests,
+            place.pending,
+            place.active,
+            place.decoding,
+            place.kv_tokens,
+        )
+
+    def booked_since(self, target: Target, time: float) -> float:
+        """Seconds of work booked there after that time, and not computed yet."""
+        place = self._places.get(target)
+        if place is None:
+            return 0.0
+        return sum(one.work_s for one in place.queued.values() if one.time > time)
+
+    def named(self, request_id: str) -> DecisionKey | None:
+        """The decision of a request that is under way."""
+        return self._requests.get(request_id)
+
+    def has_seen(self, run: int, number: int) -> bool:
+        """Whether that decision, or a later one of the run, has come."""
+        return number <= self._last.get(run, -1)
+
+    def knows_run(self, run: int) -> bool:
+        """Whether a decision of that run was seen."""
+        return run in self._last
+
+    def targets(self) -> Iterable[Target]:
+        """Those at which something is booked, sorted."""
+        return sorted(self._places)
+
+    # Checkpoints
+
+    def state(self) -> "BookingsState":
+        """All of it. Cost O(bookings log(bookings))."""
+        return BookingsState(
+            clock=self.clock,
+            counts=(self.expired, self.overflowed, self.repeated, self.unknown),
+            bookings=tuple(self._bookings.values()),
+            free_at=tuple(
+                (target, place.free_at) for target, place in sorted(self._places.items())
+            ),
+            last=tuple(self._last.items()),
+            early=tuple((*key, at, tuple(found)) for key, (at, found) in self._early.items()),
+        )
+
+    def restore(self, state: "BookingsState") -> None:
+        """The inverse of `state`, into one that is empty."""
+        self.clock = state.clock
+        self.expired, self.overflowed, self.repeated, self.unknown = state.counts
+        for booking in state.bookings:
+            self._add(booking)
+        for target, free_at in state.free_at:
+            if target in self._places:
+                self._places[target].free_at = free_at
+        self._last.update(state.last)
+        for run, number, at, outcomes in state.early:
+            self._early[run, number] = (at, list(outcomes))
+
+    def merge(self, state: "BookingsState") -> None:
+        """Takes what another fold of the same decisions knows more: its bookings that never came
+        here, and the ends of those that are under way here and not there. Cost O(bookings).
+
+        What has ended here stays so. Counts stay, too: they are of this one.
+        """
+        there = {booking.key for booking in state.bookings}
+        last_there = dict(state.last)
+        for key in [key for key in self._bookings if key not in there]:
+            if key[1] <= last_there.get(key[0], -1):
+                self._end(self._bookings[key])
+        self.clock = max(self.clock, state.clock)
+        known = set(self._places)
+        for booking in state.bookings:
+            if self.has_seen(*booking.key):
+                continue
+            if len(self._bookings) < BOOKINGS_MAX:
+                self._add(booking)
+            else:
+                self.overflowed += 1
+        for target, free_at in state.free_at:
+            if target in self._places and target not in known:
+                self._places[target].free_at = free_at
+        for run, number in state.last:
+            self._note_number(run, number)
+        for run, number, at, outcomes in state.early:
+            if not self.has_seen(run, number):
+                self._early.setdefault((run, number), (at, list(outcomes)))
+
+    def _add(self, booking: Booking) -> None:
+        """A booking of another fold, which goes on with its own."""
+        booking = copy(booking)
+        self._bookings[booking.key] = booking
+        if booking.request_id:
+            self._requests[booking.request_id] = booking.key
+        heapq.heappush(self._expiry, (booking.expires_at, *booking.key))
+        self._begin(booking)
+
+
+class BookingsState(msgspec.Struct, frozen=True, array_like=True):
+    """See `Bookings.state`; its encoding is canonical, so equal states have equal bytes."""
+
+    clock: float
+    counts: tuple[int, int, int, int]
+    bookings: tuple[Booking, ...]
+    free_at: tuple[tuple[Target, float], ...]
+    last: tuple[tuple[int, int], ...]
+    early: tuple[tuple[int, int, float, tuple[Outcome, ...]], ...]
+
+
+def booking_of(run: int, decision: Decision, now: float) -> Booking:
+    """What a decision books; of one that comes from the future, from now on."""
+    target = decode = None
+    cached, work = 0, 0.0
+    if decision.chosen >= 0:
+        target = decision.target(decision.chosen)
+        one = decision.candidates[decision.chosen]
+        cached = min(one.prefix, decision.prompt_tokens)
+        work = one.load_s + one.transfer_s + one.prefill_s
+    if decision.decode >= 0 and decision.decode != decision.chosen:
+        decode = decision.target(decision.decode)
+    expires = max(BOOKING_EXPIRY_S, BOOKING_ESTIMATES * decision.predicted_s)
+    time = min(decision.time, now)
+    return Booking(
+        run,
+        decision.number,
+        decision.request_id,
+        target,
+        decode,
+        time,
+        now + expires,
+        work,
+        time + decision.predicted_s,
+        decision.prompt_tokens,
+        cached,
+        decision.expected_output_tokens,
+        lesson=lesson_of(decision),
+    )

@@ -1,0 +1,157 @@
+"""The fold of the routing log: what is under way, and what has been learned, as of an offset.
+
+`apply(offset, record)` is deterministic: no clock, no I/O, no randomness. Two folds of the same
+records have the same state, byte for byte, and so the same digest, whoever made them, and whether
+from the beginning or from a checkpoint.
+"""
+
+from typing import Final
+
+import msgspec
+import xxhash
+
+from schemas.errors import RecordFormatError
+from schemas.routing_records import (
+    Decision,
+    DecisionsRecord,
+    LoadRecord,
+    LoadSample,
+    OutcomesRecord,
+    RoutingRecord,
+)
+from streams.routing.bookings import Bookings, BookingsState, Reported
+from streams.routing.estimates.estimates import Estimates, EstimatesError
+from streams.routing.lessons import observed_of
+from streams.routing.observed.observations import Observations
+from streams.routing.samples import Samples
+
+STATE_VERSION: Final = 1
+
+
+class RoutingState(msgspec.Struct, frozen=True, array_like=True):
+    """A checkpoint: all that a fold has, as of an offset. Its encoding is canonical.
+
+    Attributes:
+        version: of this form; an older one is read, a newer one is refused.
+        offset: of the last record, -1 for none.
+    """
+
+    version: int
+    offset: int
+    bookings: BookingsState
+    samples: tuple[LoadSample, ...]
+    estimates: bytes
+    observations: bytes
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(RoutingState)
+
+
+class RoutingFold:
+    """See the module.
+
+    Attributes:
+        offset: of the last record that was applied, -1 for none.
+        bookings: what is under way.
+        samples: what engines say.
+        estimates: what outcomes have taught of times.
+        observations: what decisions and outcomes show.
+    """
+
+    def __init__(self) -> None:
+        self.offset = -1
+        self.bookings = Bookings()
+        self.samples = Samples()
+        self.estimates = Estimates()
+        self.observations = Observations()
+
+    def apply(self, offset: int, record: RoutingRecord) -> None:
+        """Folds the record at that offset; one that was folded is skipped. Cost O(its content)."""
+        if offset <= self.offset:
+            return
+        self.offset = offset
+        self.bookings.advance(record.time)
+        self.observations.advance(self.bookings.clock)
+        match record:
+            case DecisionsRecord():
+                for decision in record.decisions:
+                    self._decided(record.run, decision)
+            case OutcomesRecord():
+                for outcome in record.outcomes:
+                    for reported in self.bookings.report(record.run, outcome):
+                        self._reported(record.run, reported)
+            case LoadRecord():
+                for sample in record.samples:
+                    self.samples.note(sample)
+
+    def _decided(self, run: int, decision: Decision) -> None:
+        if self.bookings.has_seen(run, decision.number):
+            return
+        early = self.bookings.book(run, decision)
+        self.observations.decided(
+            run,
+            decision,
+            approximate=decision.is_approximate,
+            capacity_blocks=decision.capacity_tokens // decision.scope.block_size,
+        )
+        for reported in early:
+            self._reported(run, reported)
+
+    def _reported(self, run: int, reported: Reported) -> None:
+        booking, outcome = reported
+        self.observations.reported(run, outcome)
+        if booking.lesson is not None:
+            at = min(outcome.time, self.bookings.clock)
+            observed = observed_of(
+                booking.lesson,
+                outcome,
+                prompt=booking.prompt,
+                cached=booking.cached,
+                since_s=at - booking.time,
+                decode_s=at - booking.first_at if booking.first_at else 0.0,
+            )
+            self.estimates.note(observed)
+
+    @property
+    def digest(self) -> str:
+        """Of all of the state. Cost O(state)."""
+        return f"{xxhash.xxh3_64_intdigest(self.dump()):016x}"
+
+    def dump(self) -> bytes:
+        """The state as a checkpoint. Cost O(state)."""
+        return _encoder.encode(
+            RoutingState(
+                STATE_VERSION,
+                self.offset,
+                self.bookings.state(),
+                self.samples.all(),
+                self.estimates.dump(),
+                self.observations.dump(),
+            )
+        )
+
+    @classmethod
+    def load(cls, encoded: bytes) -> "RoutingFold":
+        """The inverse of `dump`.
+
+        Raises:
+            RecordFormatError: no checkpoint, or a newer Reprise wrote it.
+        """
+        try:
+            state = _decoder.decode(encoded)
+        except (msgspec.DecodeError, ValueError) as error:
+            raise RecordFormatError(detail=f"no checkpoint of routing: {error}") from error
+        if state.version > STATE_VERSION:
+            detail = f"a checkpoint of routing of version `{state.version}`"
+            raise RecordFormatError(detail=f"{detail}, which a newer Reprise wrote")
+        fold = cls()
+        fold.offset = state.offset
+        fold.bookings.restore(state.bookings)
+        fold.samples.restore(state.samples)
+        try:
+            fold.estimates.load(state.estimates)
+        except EstimatesError as error:
+            raise RecordFormatError(detail=str(error)) from error
+        fold.observations = Observations.load(state.observations)
+        return fold

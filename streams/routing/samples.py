@@ -1,0 +1,51 @@
+"""What engines carry by their own word: the newest sample of each, a fold of load records."""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from schemas.limits import LOAD_SAMPLE_S, LOAD_TARGETS_MAX
+from schemas.routing_records import LoadSample, Target
+
+
+class Samples:
+    """The newest sample of each target, by when it was observed. Cost O(1) a sample.
+
+    Attributes:
+        dropped: targets that had to go for others.
+    """
+
+    def __init__(self) -> None:
+        self.dropped = 0
+        self._newest: OrderedDict[Target, LoadSample] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Of how many targets."""
+        return len(self._newest)
+
+    def note(self, sample: LoadSample) -> bool:
+        """Keeps it, unless a newer one is there; says whether it is kept."""
+        known = self._newest.get(sample.target)
+        if known is not None and known.observed_at > sample.observed_at:
+            return False
+        self._newest[sample.target] = sample
+        self._newest.move_to_end(sample.target)
+        if len(self._newest) > LOAD_TARGETS_MAX:
+            self._newest.popitem(last=False)
+            self.dropped += 1
+        return True
+
+    def newest(self, target: Target, now: float) -> LoadSample | None:
+        """That of a target; None where there is none that still says something."""
+        sample = self._newest.get(target)
+        if sample is None or now - sample.observed_at > LOAD_SAMPLE_S:
+            return None
+        return sample
+
+    def all(self) -> tuple[LoadSample, ...]:
+        """In the order in which they came, the oldest first."""
+        return tuple(self._newest.values())
+
+    def restore(self, samples: Iterable[LoadSample]) -> None:
+        """The inverse of `all`."""
+        for sample in samples:
+            self._newest[sample.target] = sample

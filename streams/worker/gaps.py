@@ -1,0 +1,32 @@
+"""Whether offsets that were not brought are missing in the log, or were lost on the way."""
+
+from brokers.options import ClientOptions
+from schemas.errors import TableLostError
+from streams.log.events_topic import log_bounds, next_record_offset
+
+
+async def check_gap(
+    options: ClientOptions, topic: str, partition: int, expected: int, got: int
+) -> None:
+    """Returns where the log has no record between.
+
+    Args:
+        options: of the clients.
+        topic: that is folded.
+        partition: of it.
+        expected: the offset that was to come.
+        got: that which came.
+
+    Raises:
+        TableLostError: it has records there that were not brought, or had some that are gone.
+        KafkaError: the broker is away.
+    """
+    bounds = (await log_bounds(options, topic, [partition]))[partition]
+    if bounds.start > expected:
+        raise TableLostError(
+            f"the log has dropped records {partition}:{expected} to {bounds.start - 1} before"
+            " they were folded; keep them longer, or add workers"
+        )
+    first = await next_record_offset(options, topic, partition, expected)
+    if first != got:
+        raise TableLostError(f"expected record {partition}:{expected}, got {partition}:{got}")

@@ -1,0 +1,150 @@
+"""Decisions, and what comes of them, in both forms of the service."""
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.contract.deployments import Tenant
+
+TOKENS = list(range(100, 164))
+
+
+class Routing:
+    """Requests of one tenant, to candidates that nobody has registered."""
+
+    def __init__(self, tenant: Tenant) -> None:
+        self.tenant = tenant
+
+    def route(self, *instances: str, **fields: Any) -> dict[str, Any]:
+        body = {
+            "model": "m",
+            "block_size": 16,
+            "tenant_id": self.tenant.tenant_id,
+            "token_ids": TOKENS,
+            "candidates": [{"instance_id": one} for one in instances or ("a", "b")],
+        }
+        status, answer = self.tenant.api.post("/route", body | fields)
+        assert status == 200, answer
+        decided: dict[str, Any] = answer
+        return decided
+
+    def tell(self, decision: dict[str, Any], event: str, **fields: Any) -> dict[str, int]:
+        body = {"decision_id": decision["decision_id"], "event": event}
+        status, answer = self.tenant.api.post("/feedback", body | fields)
+        assert status == 202, answer
+        taken: dict[str, int] = answer
+        return taken
+
+    def shown(self) -> dict[str, Any]:
+        status, answer = self.tenant.api.get("/routing")
+        assert status == 200, answer
+        shown: dict[str, Any] = answer
+        return shown
+
+    def requests(self) -> dict[str, int]:
+        """Under way at each instance of the tenant, as the service decides by."""
+        return {
+            one["instance_id"]: one["requests"]
+            for one in self.shown()["targets"]
+            if one["tenant_id"] == self.tenant.tenant_id and one["requests"]
+        }
+
+    def until(self, holds: Callable[[], object], what: str) -> None:
+        self.tenant.until(holds, what)
+
+    def await_log(self) -> None:
+        """Until all that was decided and told is in the log, and folded."""
+
+        def is_there() -> bool:
+            shown = self.shown()
+            return (
+                not shown["counts"]["waiting"]
+                and shown["under_way"] == shown["counts"]["under_way"]
+            )
+
+        self.until(is_there, "a log with all that was decided")
+
+
+@pytest.fixture
+def routing(tenant: Tenant) -> Routing:
+    return Routing(tenant)
+
+
+def test_a_decision_is_booked_at_once_and_the_next_one_goes_elsewhere(routing: Routing) -> None:
+    first, second = routing.route(), routing.route()
+    chosen = {one["prefill"]["instance_id"] for one in (first, second)}
+    assert chosen == {"a", "b"}
+    assert routing.requests() == {"a": 1, "b": 1}
+    for one in (first, second):
+        routing.tell(one, "cancelled")
+    assert routing.requests() == {}
+
+
+def test_a_request_that_comes_again_gets_the_same_answer_and_is_booked_once(
+    routing: Routing,
+) -> None:
+    name = uuid.uuid4().hex
+    first, again = routing.route(request_id=name), routing.route(request_id=name)
+    assert first == again
+    assert sum(routing.requests().values()) == 1
+    routing.tell(first, "completed")
+
+
+def test_one_that_only_asks_books_nothing(routing: Routing) -> None:
+    routing.route(reserve=False)
+    assert routing.requests() == {}
+
+
+def test_the_first_token_releases_the_prompt_and_the_end_releases_all(routing: Routing) -> None:
+    decision = routing.route("a")
+    assert routing.tell(decision, "first_token", ttft_ms=12.0)["accepted"] == 1
+    (target,) = (
+        one for one in routing.shown()["targets"] if one["tenant_id"] == routing.tenant.tenant_id
+    )
+    assert (target["requests"], target["decoding"], target["pending_tokens"]) == (1, 1, 0)
+    assert routing.tell(decision, "first_token")["repeated"] == 1
+    assert routing.tell(decision, "completed")["accepted"] == 1
+    assert routing.tell(decision, "completed")["repeated"] == 1
+    assert routing.requests() == {}
+
+
+def test_what_a_client_says_of_an_instance_counts(routing: Routing) -> None:
+    sample = {
+        "tenant_id": routing.tenant.tenant_id,
+        "instance_id": "a",
+        "dp_rank": 0,
+        "waiting": 3,
+    }
+    status, answer = routing.tenant.api.post("/load", sample)
+    assert (status, answer) == (202, {"accepted": 1})
+    decision = routing.route()
+    assert decision["prefill"]["instance_id"] == "b"
+    routing.tell(decision, "completed")
+
+
+def test_what_is_under_way_survives_a_restart_and_so_do_its_reports(routing: Routing) -> None:
+    ended, left = routing.route("a"), routing.route("a")
+    routing.tell(ended, "completed")
+    routing.await_log()
+    before = routing.shown()
+    routing.tenant.deployment.restart()
+    routing.until(lambda: routing.shown()["position"] >= before["position"], "the log read again")
+    routing.until(lambda: routing.requests() == {"a": 1}, "what was under way")
+    after = routing.shown()
+    if after["position"] == before["position"]:
+        assert after["digest"] == before["digest"]
+    assert routing.tell(ended, "completed")["accepted"] == 0
+    assert routing.tell(left, "first_token")["accepted"] == 1
+    assert routing.tell(left, "completed")["accepted"] == 1
+    assert routing.requests() == {}
+    routing.await_log()
+
+
+def test_the_log_is_shown_as_msgpack_to_whoever_asks_for_that(routing: Routing) -> None:
+    wanted = {"Accept": "application/msgpack"}
+    status, body, headers = routing.tenant.api.request("GET", "/routing", headers=wanted)
+    assert (status, headers["content-type"]) == (200, "application/msgpack")
+    assert msgspec.msgpack.decode(body).keys() == routing.shown().keys()

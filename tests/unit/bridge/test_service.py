@@ -1,0 +1,45 @@
+"""What a bridge is made of, by its settings."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from bridge.service import Bridge, BridgeSettings
+from brokers.options import client_options
+from brokers.settings import KafkaSettings
+from schemas.errors import ConfigurationError
+from schemas.routing_records import LoadSample
+
+KAFKA = KafkaSettings(bootstrap="127.0.0.1:9")
+
+
+def settings(data: Path, scrape_load_s: float) -> BridgeSettings:
+    options = client_options(KAFKA)
+    return BridgeSettings(kafka=KAFKA, options=options, data=data, scrape_load_s=scrape_load_s)
+
+
+@pytest.mark.parametrize("period", [0.0, 5.0])
+def test_samples_of_load_go_to_whom_it_is_told_if_engines_are_asked(
+    tmp_path: Path, period: float
+) -> None:
+    taken: list[LoadSample] = []
+
+    async def run() -> None:
+        bridge = Bridge(settings(tmp_path, period), on_load=taken.extend)
+        try:
+            if period:
+                assert bridge.load is not None
+                assert (bridge.load.on_samples, bridge.load.period_s) == (taken.extend, period)
+            else:
+                assert bridge.load is None
+        finally:
+            await bridge.pump.close()
+            bridge.spool.close()
+
+    asyncio.run(run())
+
+
+def test_a_period_that_cannot_be_kept_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="Expected a period of load"):
+        settings(tmp_path, -1.0)

@@ -1,0 +1,31 @@
+"""What is committed of the protocol buffers is what their compiler makes of them."""
+
+from pathlib import Path
+
+import pytest
+
+from devtools import protos
+
+
+def test_the_modules_are_those_of_the_definitions() -> None:
+    assert protos.stale() == []
+
+
+def test_a_module_of_another_definition_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protos, "MODULES", tmp_path)
+    protos.compile_to(tmp_path)
+    assert protos.stale() == []
+    (tmp_path / "radix_index_pb2.py").write_text("")
+    (tmp_path / "old_pb2.py").write_text("")
+    assert protos.stale() == ["old_pb2.py", "radix_index_pb2.py"]
+
+
+def test_a_definition_that_is_none_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protos, "PROTOS", tmp_path)
+    (tmp_path / "x.proto").write_text("no")
+    with pytest.raises(RuntimeError, match=r"x\.proto"):
+        protos.compile_to(tmp_path)

@@ -1,0 +1,46 @@
+import pytest
+
+from query_api.http.app import create_app
+from query_api.routing.folded import FoldedRouting
+from query_api.routing.live import LiveLoad
+from query_api.routing.queue import RoutingQueue
+from query_api.routing.router import Router
+from tests.fakes import AsgiClient, FakeTable
+
+
+class Clock:
+    """Unix seconds, as a test sets them."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Service:
+    """An app that routes over a table, and what it has written."""
+
+    def __init__(self, table: FakeTable) -> None:
+        self.table = table
+        self.clock = Clock()
+        self.queue = RoutingQueue()
+        self.live = LiveLoad()
+        self.folded = FoldedRouting()
+        self.router = Router(
+            table, self.queue, self.live, self.folded, clock=self.clock, monotonic=self.clock
+        )
+        self.client = AsgiClient(create_app(table, table, router=self.router))
+        self._offset = 0
+
+    def write(self) -> None:
+        """What was decided and reported is in the log, and folded."""
+        for record in self.queue.take(self.clock.now):
+            self.folded.apply(self._offset, record)
+            self.live.follow(record, self.clock.now)
+            self._offset += 1
+
+
+@pytest.fixture
+def service(table: FakeTable) -> Service:
+    return Service(table)

@@ -1,0 +1,46 @@
+"""`--grpc` and what belongs to it, as the commands hand it over."""
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from query_api.grpc.settings import GrpcSettings
+from reprise.cli.grpc_options import grpc_options
+
+
+def given(*arguments: str, **environment: str) -> GrpcSettings | None:
+    found: list[GrpcSettings | None] = []
+
+    @click.command()
+    @grpc_options
+    def command(grpc: GrpcSettings | None) -> None:
+        found.append(grpc)
+
+    result = CliRunner().invoke(command, arguments, env=environment)
+    assert result.exit_code == 0, result.output
+    return found[0]
+
+
+def test_it_is_off_unless_an_address_is_given() -> None:
+    assert given() is None
+    assert given("--grpc-model", "m") is None
+    assert given(REPRISE_GRPC="") is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment"),
+    [
+        (("--grpc", "h:1", "--grpc-model", "m", "--grpc-tenant", "t"), {}),
+        ((), {"REPRISE_GRPC": "h:1", "REPRISE_GRPC_MODEL": "m", "REPRISE_GRPC_TENANT": "t"}),
+    ],
+)
+def test_flags_and_the_environment_say_the_same(
+    arguments: tuple[str, ...], environment: dict[str, str]
+) -> None:
+    expected = GrpcSettings(host="h", port=1, model_name="m", tenant_id="t")
+    assert given(*arguments, **environment) == expected
+
+
+def test_a_port_alone_is_on_loopback_for_any_model_of_the_default_tenant() -> None:
+    expected = GrpcSettings(host="127.0.0.1", port=0, model_name="", tenant_id="default")
+    assert given("--grpc", "0") == expected

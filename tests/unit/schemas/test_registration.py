@@ -1,0 +1,83 @@
+"""What a registration is as a record: older ones are read, and what is not said is not written."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from schemas import codec
+from schemas.errors import EntryError
+from schemas.limits import (
+    KV_TOKEN_BYTES_MAX,
+    KV_TOKENS_MAX,
+    LABEL_BYTES_MAX,
+    LABELS_MAX,
+    SEQUENCES_AT_ONCE_MAX,
+)
+from schemas.registration import Label, PublisherKind, Registration
+from schemas.topics import encode_publisher, encode_registration
+
+OLD: dict[str, Any] = {
+    "endpoint": "tcp://a:1",
+    "kind": "vLLM",
+    "model_name": "m",
+    "instance_id": "a",
+    "block_size": 16,
+}
+PLAIN = Registration(
+    endpoint="tcp://a:1",
+    kind=PublisherKind("vLLM"),
+    model_name="m",
+    instance_id="a",
+    block_size=16,
+)
+KEY = encode_publisher(PLAIN.publisher)
+
+
+def decoded(document: dict[str, Any]) -> Registration:
+    return read(msgspec.msgpack.encode(document))
+
+
+def read(record: bytes) -> Registration:
+    entry = codec.decode_registry_entry(KEY, record)
+    assert entry is not None
+    assert entry.registration is not None
+    return entry.registration
+
+
+def test_a_record_without_the_later_fields_is_read_and_written_as_it_was() -> None:
+    written = b"\xde\x00\x05" + msgspec.msgpack.encode(OLD)[1:]  # a map whose length takes 16 bits
+    assert read(written) == PLAIN
+    assert encode_registration(PLAIN) == written
+    assert encode_registration(decoded(OLD)) == written
+
+
+def test_what_is_said_of_an_instance_comes_back_as_it_was_written() -> None:
+    full = msgspec.structs.replace(
+        PLAIN,
+        role="prefill",
+        labels=(Label("host", "h"), Label("rack", "")),
+        kv_bytes_per_token=KV_TOKEN_BYTES_MAX,
+        max_num_seqs=SEQUENCES_AT_ONCE_MAX,
+        kv_capacity_tokens=KV_TOKENS_MAX,
+    )
+    assert read(encode_registration(full)) == full
+    assert decoded({**OLD, "role": "combined", "labels": [], "max_num_seqs": 0}) == PLAIN
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("role", "both"),
+        ("labels", [["", "a"]]),
+        ("labels", [["a", "x" * (LABEL_BYTES_MAX + 1)]]),
+        ("labels", [[str(number), ""] for number in range(LABELS_MAX + 1)]),
+        ("labels", {"a": "b"}),
+        ("kv_bytes_per_token", KV_TOKEN_BYTES_MAX + 1),
+        ("max_num_seqs", -1),
+        ("kv_capacity_tokens", KV_TOKENS_MAX + 1),
+    ],
+)
+def test_what_is_above_a_bound_is_no_registration(name: str, value: object) -> None:
+    with pytest.raises(EntryError):
+        decoded({**OLD, name: value})

@@ -1,0 +1,89 @@
+"""Two folds of the same decisions, of which each knows something that the other does not."""
+
+from streams.routing.bookings import Bookings
+from streams.routing.fold import RoutingFold
+from tests.routing import NOW, RUN, TARGET, decision, decisions, outcome, outcomes
+
+OTHER = RUN + 1
+
+
+def of(*numbers: int, run: int = RUN) -> Bookings:
+    """What a service has that has decided these, or heard of them."""
+    bookings = Bookings()
+    bookings.advance(NOW)
+    for number in numbers:
+        bookings.book(run, decision(number))
+    return bookings
+
+
+def test_what_others_decided_is_taken_and_what_was_decided_here_stays() -> None:
+    here, log = of(0, 1), of(0, run=OTHER)
+    here.merge(log.state())
+    assert len(here) == 3
+    assert here.load(TARGET, NOW).requests == 3
+    assert here.knows_run(OTHER)
+
+
+def test_what_has_ended_here_is_not_taken_again_though_the_log_has_yet_to_say_so() -> None:
+    here = of(0)
+    here.report(RUN, outcome(0))
+    here.merge(of(0).state())
+    assert (len(here), here.load(TARGET, NOW).requests) == (0, 0)
+
+
+def test_what_has_ended_there_ends_here() -> None:
+    here, log = of(0, 1), of(0, 1)
+    log.report(RUN, outcome(0))
+    here.merge(log.state())
+    assert (len(here), here.load(TARGET, NOW).requests) == (1, 1)
+    assert here.named("r-0") is None
+
+
+def test_a_decision_that_the_merged_log_brings_again_is_booked_once() -> None:
+    here = of()
+    here.merge(of(0).state())
+    here.book(RUN, decision(0))
+    assert len(here) == 1
+
+
+def test_to_merge_twice_changes_nothing() -> None:
+    here, log = of(5), of(0, 1, run=OTHER)
+    here.merge(log.state())
+    before = here.state()
+    here.merge(log.state())
+    assert here.state() == before
+
+
+def test_a_report_that_waits_for_its_decision_waits_here_too() -> None:
+    here, log = of(), of()
+    log.report(OTHER, outcome(3))
+    here.merge(log.state())
+    here.book(OTHER, decision(3))
+    assert len(here) == 0
+
+
+def test_a_report_here_changes_nothing_in_the_fold_that_was_merged() -> None:
+    fold = RoutingFold()
+    fold.apply(0, decisions(0))
+    here = Bookings()
+    here.merge(fold.bookings.state())
+    before = fold.digest
+    here.report(RUN, outcome(0, "first_token"))
+    assert fold.digest == before
+    fold.apply(1, outcomes(0, event="first_token"))
+    assert fold.bookings.load(TARGET, NOW).decoding == 1
+
+
+def test_a_restored_fold_goes_on_as_the_one_whose_state_it_has() -> None:
+    first = RoutingFold()
+    first.apply(0, decisions(0, 1))
+    second = RoutingFold.load(first.dump())
+    third = RoutingFold()
+    third.bookings.restore(first.bookings.state())
+    third.offset = first.offset
+    for fold in (first, second, third):
+        fold.apply(1, outcomes(0, event="first_token"))
+        fold.apply(2, outcomes(0))
+    assert first.digest == second.digest
+    assert first.bookings.state() == third.bookings.state()
+    assert len(first.bookings) == 1
