@@ -29,7 +29,7 @@ def give(decoders: DecodePool, number: int, at: float, output: int, prompt: int 
 
 def test_a_batch_shares_its_time() -> None:
     # Alone, a token takes 10 ms; the second comes after 5 of 10 tokens, and both take 20 ms.
-    decoders = pool(slo_tbt_s=0.015)
+    decoders = pool(slo_tbt_s=0.015, refusal=Refusal.NONE)
     give(decoders, 0, 0.0, 10)
     give(decoders, 1, 0.05, 10)
     decoders.advance(0.1499)
@@ -44,7 +44,7 @@ def test_a_batch_shares_its_time() -> None:
 
 
 def test_the_longest_tenth_of_the_intervals_counts() -> None:
-    decoders = pool(slo_tbt_s=0.015)
+    decoders = pool(slo_tbt_s=0.016, refusal=Refusal.NONE)
     give(decoders, 0, 0.0, 100)
     give(decoders, 1, 0.1, 5)
     # 5 of the longest 10 intervals of the first are 20 ms, and 5 are 10 ms.
