@@ -241,3 +241,22 @@ def test_the_page_has_all_pictures_and_loads_nothing(reported: Document) -> None
     assert "<other>" not in page
     assert "<note>" not in page
     assert next(pictures_of(shown)).png == pictures[0].png
+
+
+def test_what_is_refused_and_decoded_has_columns_where_it_is_asked_for() -> None:
+    base = Setup(
+        nodes=2, slo_ttft_s=5.0, decoders=1, slo_tbt_s=0.05, load_age_s=1.0, bookings=False
+    )
+    requests = [TraceRequest(10.0 * number, 512, 20, [number]) for number in range(30)]
+    workload = Workload("apart", SIZE, requests)
+    jobs = plan(base, block_size=SIZE, workloads=1, policies=["weighted"])
+    outcomes = run_all(jobs, [workload], processes=1)
+    document = document_of(jobs, outcomes, [facts_of(workload, [])])
+    text = "\n".join(text_lines(document))
+    for title in ("refused", "needless", "in time", "both in time", "swing", "phase"):
+        assert title in text
+    assert "loads told every 1 s, no bookings" in text
+    assert "1 decoders, TBT objective 50 ms" in text
+    row = next(csv.DictReader(io.StringIO(to_csv(document))))
+    assert (row["decoded"], row["within"], row["needless"]) == ("30", "30", "0")
+    assert (row["refusal"], row["load_age_s"], row["bookings"]) == ("now", "1.0", "False")
