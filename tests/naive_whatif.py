@@ -10,11 +10,18 @@ import math
 import random
 import struct
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import xxhash
 
 from replay.traces.request import TraceRequest
+from simulation.whatif.policies.counts import (
+    AibrixParameters,
+    KvAwareParameters,
+    LoadAwareParameters,
+    TwoTierParameters,
+)
+from simulation.whatif.policies.table import ALL_POLICIES
 from simulation.whatif.setup import Leases, Setup
 from streams.routing.costs import Costs
 from streams.routing.inflight import BlocksParameters, LmetricParameters, StickyParameters
@@ -152,6 +159,16 @@ class NaiveIndex:
         return longest, gpu
 
 
+class Given(NamedTuple):
+    """A request that a node was given: what it takes, and what the router has booked for it."""
+
+    at: float
+    took: float
+    tokens: int
+    booked: float
+    booked_tokens: int
+
+
 class NaiveNode:
     def __init__(self, name: str, gpu: NaiveCache | None, cpu: NaiveCache | None) -> None:
         self.name = name
@@ -160,11 +177,19 @@ class NaiveNode:
         self.free_at = 0.0
         self.busy = 0.0
         self.requests = 0
-        self.given: list[tuple[float, int]] = []  # when each ends, tokens that it computes
+        self.given: list[Given] = []
 
-    def in_flight(self, now: float) -> list[int]:
-        """Tokens to compute of each request that has not ended."""
-        return [tokens for end, tokens in self.given if end > now]
+    def seen(self, now: float, told: int | None, bookings: bool) -> tuple[float, list[int]]:
+        """Its wait, and tokens to compute of each request that has not ended: by what it has been
+        given, or by the first `told` of these and estimates of the others."""
+        free, work = 0.0, []
+        for place, one in enumerate(self.given):
+            known = told is None or place < told
+            if not known and not bookings:
+                continue
+            free = max(one.at, free) + (one.took if known else one.booked)
+            work.append((free, one.tokens if known else one.booked_tokens))
+        return max(free - now, 0.0), [tokens for end, tokens in work if end > now]
 
     def has(self, block: Block) -> str:
         if self.gpu is not None and block in self.gpu.used:
@@ -179,6 +204,14 @@ class Ranked(NamedTuple):
     node: int
     prefix: int
     source: str
+    second: float = 0.0
+
+
+class Reads(NamedTuple):
+    tiers: list[str]
+    fetched: int
+    got: int
+    duration: float
 
 
 def hash_of(tie: int, name: str) -> int:
@@ -193,6 +226,14 @@ def prefill(costs: Costs, prompt: int, cached: int) -> float:
     )
 
 
+def slowed(costs: Costs, factor: float) -> Costs:
+    return Costs(
+        fixed_s=costs.fixed_s * factor,
+        prefill_tokens_per_s=costs.prefill_tokens_per_s / factor,
+        token_squared_s=costs.token_squared_s * factor,
+    )
+
+
 class Asked(NamedTuple):
     """What is known when a request is routed; lists have one element for each node."""
 
@@ -204,8 +245,11 @@ class Asked(NamedTuple):
     work: list[list[int]]
 
 
+Ours = BlocksParameters | LmetricParameters | StickyParameters
+
+
 def counted(
-    parameters: BlocksParameters | LmetricParameters | StickyParameters,
+    parameters: Ours,
     at: int,
     asked: Asked,
     hot: bool,
@@ -227,6 +271,40 @@ def counted(
     if at not in keeps and first - min(waits) <= parameters.max_penalty_s:
         return None
     return float(sum(work[at]))
+
+
+Others = TwoTierParameters | LoadAwareParameters | KvAwareParameters | AibrixParameters
+
+
+def of_others(parameters: Others, at: int, asked: Asked) -> tuple[float, float] | None:
+    """The key of a node by policies that only the simulator has; None where it is left out."""
+    prompt, cached, counts = asked.prompt, asked.cached, [len(work) for work in asked.work]
+    longest, spread = max(cached), max(counts) - min(counts)
+    mean = sum(counts) / len(counts)
+    by_load, by_prefix = (float(counts[at]), 0.0), (float(-cached[at]), float(counts[at]))
+    if isinstance(parameters, LoadAwareParameters):
+        share = cached[at] / prompt if prompt else 0.0
+        return parameters.beta * ((counts[at] - mean) / max(mean, 1.0)) - share, 0.0
+    if isinstance(parameters, KvAwareParameters):
+        lacks_little = longest and prompt - longest <= parameters.threshold
+        return (float(-cached[at]), 0.0) if lacks_little else by_load
+    if isinstance(parameters, TwoTierParameters):
+        uneven = spread > parameters.spread and max(counts) > parameters.ratio * min(counts)
+        return by_prefix if longest > parameters.share * prompt and not uneven else by_load
+    deviation = math.sqrt(max(sum(one * one for one in counts) / len(counts) - mean * mean, 0.0))
+    most = mean + parameters.deviations * deviation
+    kept = [n for n, one in enumerate(cached) if one and counts[n] <= most]
+    if spread > parameters.spread or not kept:
+        return by_load
+    return by_prefix if at in kept else None
+
+
+def by_counts(parameters: object, at: int, asked: Asked, hot: bool) -> tuple[float, float] | None:
+    if isinstance(parameters, Others):
+        return of_others(parameters, at, asked)
+    assert isinstance(parameters, Ours)
+    key = counted(parameters, at, asked, hot)
+    return None if key is None else (key, 0.0)
 
 
 class NaiveRun:
@@ -255,6 +333,9 @@ class NaiveRun:
         self.told: dict[str, float] = {}
         self.classes: list[tuple[Block, bool]] = []  # of each request, and whether it was alarming
         self.random = random.Random(setup.seed)
+        self.errors = random.Random(setup.seed + 1)
+        self.told_at = -1.0
+        self.told_counts: list[int | None] = []
         self.total: dict[str, int] = {}
         self.ttfts: list[float] = []
 
@@ -276,30 +357,51 @@ class NaiveRun:
         matches = [self.index.match(node.name, chain) for node in self.nodes]
         cached = [min(longest * self.size, prompt) for longest, _ in matches]
         on_gpu = [min(gpu * self.size, cached[at]) for at, (_, gpu) in enumerate(matches)]
-        waits = [max(node.free_at - now, 0.0) for node in self.nodes]
-        work = [node.in_flight(now) for node in self.nodes]
-        ranked = self.rank(number, prompt, cached, on_gpu, waits, work, chain)
-        if setup.slo_ttft_s is not None:
-            ranked = [
-                one
-                for one in ranked
-                if waits[one.node]
-                + (cached[one.node] - on_gpu[one.node]) / self.slower
-                + (one.prefix - cached[one.node]) / setup.costs.fetch_tokens_per_s
-                + prefill(setup.costs, prompt, one.prefix)
-                <= setup.slo_ttft_s
-            ]
-        if not ranked:
-            self.add(refused=1)
-            return
-        self.serve(ranked[0], chain, prompt, now)
+        seen = self.seen(now)
+        wrong = [(self.error(), self.error()) for _ in self.nodes]
+        waits = [wait * wrong[at][0] for at, (wait, _) in enumerate(seen)]
+        work = [tokens for _, tokens in seen]
+        costs = [slowed(setup.costs, factor) for _, factor in wrong]
+        ranked = self.rank(number, prompt, cached, on_gpu, waits, work, chain, costs)
+        lasts = [
+            (cached[one.node] - on_gpu[one.node]) / self.slower
+            + (one.prefix - cached[one.node]) / setup.costs.fetch_tokens_per_s
+            + prefill(costs[one.node], prompt, one.prefix)
+            for one in ranked
+        ]
+        objective = math.inf if setup.slo_ttft_s is None else setup.slo_ttft_s
+        refuses = setup.refusal != "none"
+        for one, last in zip(ranked, lasts, strict=True):
+            if not refuses or waits[one.node] + last <= objective:
+                self.serve(one, chain, prompt, now, last)
+                return
+        reads = [
+            self.nodes[one.node].seen(now, None, True)[0] + self.reads(one, chain, prompt).duration
+            for one in ranked
+        ]
+        self.add(refused=1, needless=int(min(reads) <= objective))
+
+    def seen(self, now: float) -> list[tuple[float, list[int]]]:
+        age = self.setup.load_age_s
+        if age and math.floor(now / age) * age > self.told_at:
+            self.told_at = math.floor(now / age) * age
+            self.told_counts = [len(node.given) for node in self.nodes]
+        counts = self.told_counts if age else [None] * len(self.nodes)
+        return [
+            node.seen(now, count, self.setup.bookings)
+            for node, count in zip(self.nodes, counts, strict=True)
+        ]
+
+    def error(self) -> float:
+        sigma = self.setup.estimate_error
+        return math.exp(self.errors.gauss(0.0, sigma)) if sigma else 1.0
 
     @property
     def slower(self) -> float:
         costs = self.setup.costs
         return costs.load_tokens_per_s if self.pool is None else costs.pool_tokens_per_s
 
-    def serve(self, chosen: Ranked, chain: list[Block], prompt: int, now: float) -> None:
+    def reads(self, chosen: Ranked, chain: list[Block], prompt: int) -> Reads:
         node, costs = self.nodes[chosen.node], self.setup.costs
         tiers: list[str] = []
         for block in chain:
@@ -323,13 +425,22 @@ class NaiveRun:
             + min(fetched * self.size, got) / costs.fetch_tokens_per_s
             + prefill(costs, prompt, got)
         )
+        return Reads(tiers, fetched, got, duration)
+
+    def serve(
+        self, chosen: Ranked, chain: list[Block], prompt: int, now: float, last: float
+    ) -> None:
+        node, setup = self.nodes[chosen.node], self.setup
+        tiers, fetched, got, duration = self.reads(chosen, chain, prompt)
+        node.given.append(Given(now, duration, prompt - got, last, prompt - chosen.prefix))
         node.free_at = max(now, node.free_at) + duration
-        node.given.append((node.free_at, prompt - got))
         node.busy += duration
         node.requests += 1
-        self.ttfts.append(node.free_at - now)
+        ttft = node.free_at - now
+        self.ttfts.append(ttft)
         self.add(
             requests=1,
+            within=int(setup.slo_ttft_s is None or ttft <= setup.slo_ttft_s),
             blocks=len(chain),
             hit_blocks=len(tiers) + fetched,
             tokens=prompt,
@@ -382,8 +493,9 @@ class NaiveRun:
         waits: list[float],
         work: list[list[int]],
         chain: list[Block],
+        each: list[Costs],
     ) -> list[Ranked]:
-        name, parameters = parse_policy(self.setup.policy)
+        name, parameters = parse_policy(self.setup.policy, ALL_POLICIES)
         costs, count = self.setup.costs, len(self.nodes)
         best = max(range(count), key=lambda at: cached[at])
         head = chain[min(len(chain), 4) - 1] if chain else ()
@@ -393,9 +505,9 @@ class NaiveRun:
         ranked = []
         for at in range(count):
             load = (cached[at] - on_gpu[at]) / self.slower
-            compute = prefill(costs, prompt, cached[at])
+            compute = prefill(each[at], prompt, cached[at])
             transfer = (cached[best] - cached[at]) / costs.fetch_tokens_per_s
-            rest = prefill(costs, prompt, cached[best])
+            rest = prefill(each[at], prompt, cached[best])
             here = Ranked(waits[at] + load + compute, at, cached[at], "")
             there = Ranked(
                 transfer + waits[at] + load + rest, at, cached[best], self.nodes[best].name
@@ -419,18 +531,20 @@ class NaiveRun:
                     there = there._replace(key=there.key + parameters.work * rest)
                     if parameters.fetch and cached[best] > cached[at] and there.key < here.key:
                         here = there
-                case BlocksParameters() | LmetricParameters() | StickyParameters():
-                    key = counted(parameters, at, asked, hot)
-                    if key is None:
+                case _ if isinstance(parameters, (*get_args(Ours), *get_args(Others))):
+                    keys = by_counts(parameters, at, asked, hot)
+                    if keys is None:
                         continue
-                    here = here._replace(key=key)
+                    here = here._replace(key=keys[0], second=keys[1])
                 case _:  # a policy that is not written out here fails
                     turn = float((at - number) % count)
                     plain = {"round-robin": turn, "random": 0.0, "least-loaded": waits[at]}
                     here = here._replace(key=plain[name])
             ranked.append(here)
         tie = hash_of(self.setup.seed, str(number))
-        return sorted(ranked, key=lambda one: (one.key, hash_of(tie, self.nodes[one.node].name)))
+        return sorted(
+            ranked, key=lambda one: (one.key, one.second, hash_of(tie, self.nodes[one.node].name))
+        )
 
     def is_hot(self, head: Block, cached: list[int], tokens: int) -> bool:
         """Of the last requests that begin so, more than twice as many as hold it, in a row, had a

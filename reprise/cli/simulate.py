@@ -29,10 +29,10 @@ _OUTPUT: Final = click.Path(path_type=Path, dir_okay=False)
 def _list_policies(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     if not value:
         return
+    from simulation.whatif.policies.table import ALL_POLICIES
     from streams.routing.assignments import describe_fields
-    from streams.routing.table import POLICIES
 
-    for name, policy in POLICIES.items():
+    for name, policy in ALL_POLICIES.items():
         click.echo(f"{name:16} {policy.summary}")
         for line in describe_fields(policy.parameters):
             click.echo(f"{'':16}   {line}")
@@ -99,6 +99,50 @@ def _list_policies(ctx: click.Context, param: click.Parameter, value: bool) -> N
     type=Amount(min=0, min_open=True),
     help="Seconds; a request that no node would answer within it is refused.",
 )
+@click.option(
+    "--refusal",
+    type=click.Choice(["none", "now", "early", "predict"]),
+    default="now",
+    show_default=True,
+    help="What is done of that: nothing; by decoding too when the prompt has been computed; at"
+    " arrival by decoding as it is; as it will be.",
+)
+@click.option(
+    "--load-age",
+    type=Amount(min=0),
+    default=0.0,
+    help="Seconds; the router is told the nodes' loads so seldom. Default 0: it knows them.",
+)
+@click.option(
+    "--bookings/--no-bookings",
+    default=True,
+    help="Whether the router adds what it has given since it was told; default on.",
+)
+@click.option(
+    "--estimate-error",
+    type=Amount(min=0, max=5),
+    default=0.0,
+    help="Sigma of the logarithm of the router's estimates over what they are; default 0.",
+)
+@click.option(
+    "--decoders",
+    type=click.IntRange(0, WHATIF_NODES_MAX),
+    default=0,
+    show_default=True,
+    help="Instances that decode, apart from the nodes; 0: nothing is decoded.",
+)
+@click.option("--decode-costs", default="", metavar="P=V,..", help="As `request_s=0.0002`.")
+@click.option(
+    "--slo-tbt",
+    type=Amount(min=0, min_open=True),
+    help="Seconds between two tokens; for --refusal, and to tell how many met it.",
+)
+@click.option(
+    "--decode-load",
+    type=Amount(min=0, max=1, min_open=True),
+    default=1.0,
+    help="Share of --slo-tbt above which requests are refused for it; default 1.",
+)
 @click.option("--costs", default="", metavar="P=V,..", help="As `prefill_tokens_per_s=8000`.")
 @click.option(
     "--sweep",
@@ -106,7 +150,7 @@ def _list_policies(ctx: click.Context, param: click.Parameter, value: bool) -> N
     multiple=True,
     metavar="AXIS=V,V..",
     help="Run these too: capacity, cpu-capacity, pool-capacity, one-cache, nodes, rate, delay,"
-    " loss, slo-ttft, or POLICY.PARAMETER.",
+    " loss, slo-ttft, slo-tbt, load-age, estimate-error, decoders, or POLICY.PARAMETER.",
 )
 @click.option(
     "--block-size",
@@ -203,26 +247,24 @@ def _setup_of(
     pool_capacity: str,
     leases: str | None,
     costs: str,
+    decode_costs: str,
     **options: Any,
 ) -> "Setup":
-    from simulation.whatif.setup import Leases, Setup, parse_capacity
+    from simulation.whatif.setup import DecodeCosts, Leases, Setup, parse_capacity
     from streams.routing.assignments import parse_assignments
     from streams.routing.costs import Costs
 
-    if options["slo_ttft"] is None:
-        del options["slo_ttft"]
-    names = {
-        "index_delay": "index_delay_s",
-        "slo_ttft": "slo_ttft_s",
-    }
+    for name in ("index_delay", "slo_ttft", "slo_tbt", "load_age"):
+        options[f"{name}_s"] = options.pop(name)
     try:
         return msgspec.convert(
             {
-                **{names.get(name, name): value for name, value in options.items()},
+                **options,
                 "gpu_blocks": parse_capacity(capacity, block_size),
                 "cpu_blocks": parse_capacity(cpu_capacity, block_size),
                 "pool_blocks": parse_capacity(pool_capacity, block_size),
                 "costs": parse_assignments(costs, Costs),
+                "decode_costs": parse_assignments(decode_costs, DecodeCosts),
                 "leases": None
                 if leases is None
                 else parse_assignments("" if leases == "default" else leases, Leases),

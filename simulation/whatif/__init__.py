@@ -4,6 +4,10 @@
     setup.py      what one run is: nodes, caches, policy, costs, the index's delay and loss
     caches/       block caches: LRU, and Mooncake's store with leases and soft pins
     node.py       a node: its tiers, and what it publishes of them
+    queue.py      what a node has been given to compute
+    load_view.py  what the router knows of that, and how wrong its estimates are
+    decoding.py   instances that decode, apart from the nodes
+    policies/     others' policies, to compare with
     feed.py       events -> records -> the fold, late or lost
     run.py        one run
     outcome.py    what came out of it

@@ -1,7 +1,6 @@
 """A node: its tiers, and the events that tell what a request has changed in them."""
 
 from array import array
-from collections import deque
 from collections.abc import Container, Sequence
 from typing import Final, NamedTuple
 
@@ -9,6 +8,7 @@ from schemas.arrays import to_little_endian
 from schemas.events import BlockEvent, Removed, Stored
 from schemas.identities import Medium
 from simulation.whatif.caches.interface import BlockCache
+from simulation.whatif.queue import WorkQueue
 
 KERNEL_BLOCK_SIZE: Final = 1
 """Tokens per block in the index: one, the block's number, which stands for all tokens that the
@@ -42,24 +42,21 @@ class Node:
 
     Attributes:
         name: its instance.
-        free_at: when it has computed all that it was given.
+        queue: what it was given and has not computed.
         busy_s: how long it has computed, loaded and fetched.
         requests: how many it was given.
         sequence: of its next batch of events; `told_at`: when it sent the last one.
-        pending: tokens to compute of the requests in flight, as of the last `in_flight`.
     """
 
     def __init__(
         self, name: str, gpu: BlockCache | None, cpu: BlockCache | None, pool: "Pool | None"
     ) -> None:
         self.name = name
-        self.free_at = 0.0
+        self.queue = WorkQueue()
         self.busy_s = 0.0
         self.requests = 0
         self.sequence = 0
         self.told_at = 0.0
-        self.pending = 0
-        self._booked: deque[tuple[float, int]] = deque()
         self._gpu = gpu
         self._cpu = cpu
         nothing: Container[int] = ()
@@ -67,19 +64,6 @@ class Node:
         self._on_cpu = nothing if cpu is None else cpu.held
         self._has_slower = cpu is not None or pool is not None
         self._in_pool = nothing if pool is None else pool.held
-
-    def book(self, duration_s: float, tokens: int, now: float) -> None:
-        """It is given a request that takes so long, with so many tokens to compute."""
-        self.free_at = max(now, self.free_at) + duration_s
-        self.pending += tokens
-        self._booked.append((self.free_at, tokens))
-
-    def in_flight(self, now: float) -> int:
-        """How many requests it has not ended. Amortized O(1)."""
-        booked = self._booked
-        while booked and booked[0][0] <= now:
-            self.pending -= booked.popleft()[1]
-        return len(booked)
 
     def held(self, chain: Sequence[int]) -> Held:
         """The prefix that it can read without computing. Cost O(blocks held)."""

@@ -26,6 +26,30 @@ class NodeOutcome(msgspec.Struct, frozen=True, kw_only=True):
     busy_s: float
 
 
+class DecodeOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What the instances that decode did.
+
+    Attributes:
+        requests: that they have decoded.
+        wasted: that were refused when their prompts had been computed.
+        within: that met both objectives.
+        tbt: of each request, the mean of the longest tenth of its intervals.
+        running: mean of how many were decoded, sampled each second while requests came, but for the
+            first 100 s.
+        swing: standard deviation of that over its mean.
+        phase: correlation of that with how many prompts were given and not computed; below 0 where
+            one side is busy when the other is not.
+    """
+
+    requests: int
+    wasted: int
+    within: int
+    tbt: Latency
+    running: float
+    swing: float
+    phase: float
+
+
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """Of one run.
 
@@ -34,6 +58,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         trace: its name.
         setup: what was run.
         requests, refused: how many were served, and how many were turned away by the objective.
+        needless: of the refused, those that would have met the objective for the first token.
+        within: of the served, those that met it; all where there is none.
         blocks, hit_blocks: of the prompts that were served; those that were not computed.
         tokens, hit_tokens: the same in tokens.
         gpu_blocks, cpu_blocks, pool_blocks, fetched_blocks: where the hits were.
@@ -47,6 +73,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         lost_batches: that the index never had.
         index: what the fold and the kernel have counted.
         nodes: each of them.
+        decode: where they do not decode themselves.
     """
 
     label: str
@@ -54,6 +81,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     setup: Setup
     requests: int
     refused: int
+    needless: int
+    within: int
     blocks: int
     hit_blocks: int
     tokens: int
@@ -74,6 +103,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     lost_batches: int
     index: dict[str, int]
     nodes: list[NodeOutcome]
+    decode: DecodeOutcome | None = None
 
     @property
     def block_hit_rate(self) -> float:

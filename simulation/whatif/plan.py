@@ -7,9 +7,9 @@ import msgspec
 
 from schemas.errors import ConfigurationError
 from schemas.limits import WHATIF_RUNS_MAX
+from simulation.whatif.policies.table import ALL_POLICIES, parse
 from simulation.whatif.setup import UNBOUNDED, Setup, parse_capacity
 from simulation.whatif.sweep import Job
-from streams.routing.table import POLICIES, parse_policy
 
 COMPARED: Final = (
     "round-robin",
@@ -23,6 +23,10 @@ COMPARED: Final = (
     "blocks",
     "lmetric",
     "sticky",
+    "two-tier",
+    "loadaware",
+    "kvaware",
+    "aibrix",
 )
 """Policies of a comparison that names none: every one in the table, `algorithm-1` twice."""
 
@@ -87,7 +91,7 @@ def plan(
         ConfigurationError: a policy or a value that cannot be, or too many runs.
     """
     for policy in policies:
-        parse_policy(policy)
+        parse(policy)
     jobs: list[Job] = []
     for workload in range(workloads):
         jobs += _comparison(base, workload, policies or _compared())
@@ -101,7 +105,7 @@ def plan(
 def _compared() -> tuple[str, ...]:
     """Policies that were added to the table come after those that have a place."""
     named = {policy.partition(":")[0] for policy in COMPARED}
-    return (*COMPARED, *(name for name in POLICIES if name not in named))
+    return (*COMPARED, *(name for name in ALL_POLICIES if name not in named))
 
 
 def _comparison(base: Setup, workload: int, policies: Sequence[str]) -> Iterator[Job]:
@@ -185,6 +189,10 @@ AXES: Final[Mapping[str, Setter]] = {
     "delay": _field("index_delay_s"),
     "loss": _field("index_loss"),
     "slo-ttft": _field("slo_ttft_s"),
+    "slo-tbt": _field("slo_tbt_s"),
+    "load-age": _field("load_age_s"),
+    "estimate-error": _field("estimate_error"),
+    "decoders": _field("decoders"),
 }
 """What can be swept besides the parameters of policies, by name."""
 
@@ -196,8 +204,8 @@ def _setter_of(axis: str) -> Setter:
     if axis in AXES:
         return AXES[axis]
     name, dot, parameter = axis.partition(".")
-    if dot and name in POLICIES:
-        known = [field.name for field in msgspec.structs.fields(POLICIES[name].parameters)]
+    if dot and name in ALL_POLICIES:
+        known = [field.name for field in msgspec.structs.fields(ALL_POLICIES[name].parameters)]
         if parameter in known:
             return lambda setup, value, block_size: _with(
                 setup, policy=_with_parameter(setup.policy, parameter, value)
@@ -214,5 +222,5 @@ def _with_parameter(policy: str, parameter: str, value: str) -> str:
     name, _, rest = policy.partition(":")
     kept = [one for one in rest.split(",") if one and one.partition("=")[0] != parameter]
     spec = f"{name}:{','.join([*kept, f'{parameter}={value}'])}"
-    parse_policy(spec)
+    parse(spec)
     return spec

@@ -4,13 +4,16 @@ The model, in the order of a request's arrival:
 
 1. The index folds all batches that have come by now.
 2. The router asks it for the prompt, and the policy ranks the nodes by the answer and by their
-   waits, which it knows exactly: it has booked them itself.
+   waits. It knows these exactly, since it has booked them itself, or as it was told
+   (`load_view.py`), and its estimates may be wrong.
 3. The node begins when it has done all that it was given before. What it holds then is what it
    holds now, since it works in order. It loads what is on slower tiers, fetches what the policy
    decided to fetch and the source really has, and computes the rest: the time to the first token.
 4. Its caches keep the prompt's blocks, and the changes are published, at once or when it is done.
 
-Only prefill is modelled: no decoding, no batching of prompts, and a source is not slowed down.
+5. Where there are instances that decode, it goes to one of them (`decoding.py`).
+
+Prompts are not computed in batches, and a source of a fetch is not slowed down.
 """
 
 import math
@@ -22,20 +25,24 @@ from typing import NamedTuple
 import msgspec
 
 from schemas.arrays import to_little_endian
+from schemas.routing_records import Refused
 from simulation.whatif.caches.interface import BlockCache
 from simulation.whatif.caches.lru import LruCache
 from simulation.whatif.caches.store import StoreCache
+from simulation.whatif.decoding import DecodePool
 from simulation.whatif.feed import Feed
+from simulation.whatif.load_view import Errors, LoadView, slowed
 from simulation.whatif.node import Changed, Held, Node, Pool
 from simulation.whatif.outcome import NodeOutcome, Outcome, latency_of
-from simulation.whatif.setup import Announce, Leases, Setup
+from simulation.whatif.policies.table import parse
+from simulation.whatif.setup import Announce, Leases, Refusal, Setup
 from simulation.whatif.workload import Workload
 from streams.kernel.interface import InstanceMatch
 from streams.routing.hot_classes import CLASS_BLOCKS, HotClasses
 from streams.routing.inflight import LmetricParameters
 from streams.routing.interface import Candidate, Choice, Request
 from streams.routing.ranking import tie_break
-from streams.routing.table import find_policy, parse_policy
+from streams.routing.refusal import Prediction, RefusalRule, refuse_at_arrival
 
 POOL: str = "pool"
 """Name of the shared pool's publisher."""
@@ -48,7 +55,7 @@ class _Served(NamedTuple):
     fetched: int
     cached_tokens: int
     duration_s: float
-    ttft_s: float
+    ttft_s: float = 0.0
 
 
 class Run:
@@ -66,8 +73,7 @@ class Run:
         self._setup = setup
         self._workload = workload
         self._label = label or setup.policy
-        name, self._parameters = parse_policy(setup.policy)
-        self._policy = find_policy(name)
+        self._policy, self._parameters = parse(setup.policy)
         self._classes = HotClasses()
         self._sees_classes = isinstance(self._parameters, LmetricParameters)
         self._feed = Feed(
@@ -88,12 +94,29 @@ class Run:
         )
         self._total = dict.fromkeys(
             (
-                *("requests", "refused", "blocks", "hit_blocks", "tokens", "hit_tokens"),
+                *(
+                    "requests",
+                    "refused",
+                    "needless",
+                    "within",
+                    "blocks",
+                    "hit_blocks",
+                    "tokens",
+                    "hit_tokens",
+                ),
                 *("gpu_blocks", "cpu_blocks", "pool_blocks", "fetched_blocks"),
                 *("promised_tokens", "over_promised_tokens", "stored", "evicted", "unstored"),
             ),
             0,
         )
+        self._view = LoadView(
+            [node.queue for node in self._nodes], setup.load_age_s, bookings=setup.bookings
+        )
+        self._places = {node.name: place for place, node in enumerate(self._nodes)}
+        self._errors = (
+            Errors(setup.estimate_error, setup.seed + 1) if setup.estimate_error else None
+        )
+        self._decode = DecodePool(setup) if setup.decoders else None
         self._ttfts: list[float] = []
         self._full_cost_s = 0.0
 
@@ -118,35 +141,86 @@ class Run:
                 NodeOutcome(name=node.name, requests=node.requests, busy_s=node.busy_s)
                 for node in self._nodes
             ],
+            decode=None if self._decode is None else self._decode.outcome(),
             **self._total,
         )
 
     def _take(self, number: int, now: float) -> None:
         self._feed.advance(now)
+        if self._decode is not None:
+            self._decode.advance(now)
         chain = self._workload.chain(number)
         prompt = self._workload.prompt_tokens[number]
-        choice = self._choose(number, chain, prompt, now)
+        tie = tie_break(self._setup.seed, str(number))
+        choices = self._rank(number, chain, prompt, now, tie)
+        choice = self._admitted(choices, prompt, now)
         if choice is None:
             self._total["refused"] += 1
+            if all(self._is_late(one, prompt) for one in choices):
+                self._total["needless"] += self._would_do(choices, chain, prompt, now)
             return
         node = self._by_name[choice.candidate.instance_id]
         served = self._serve(node, choice, chain, prompt, now)
         self._count(node, choice, served, len(chain), prompt)
-        at = now if self._setup.announce is Announce.ARRIVAL else node.free_at
+        if self._decode is not None:
+            self._decode.assign(
+                number,
+                tie,
+                prompt=prompt,
+                output=self._workload.output_tokens[number],
+                prefill_s=served.duration_s,
+                ends_at=node.queue.free_at,
+                is_in_time=self._is_in_time(served.ttft_s),
+            )
+        at = now if self._setup.announce is Announce.ARRIVAL else node.queue.free_at
         self._publish(node, node.keep(chain, served.held, now), at)
         if self._pool is not None:
             self._publish(self._pool, self._pool.keep(chain, now), at)
 
-    def _choose(self, number: int, chain: "array[int]", prompt: int, now: float) -> Choice | None:
-        """The first choice of the policy that meets the objective."""
+    def _rank(
+        self, number: int, chain: "array[int]", prompt: int, now: float, tie: int
+    ) -> list[Choice]:
         candidates = self._candidates(self._feed.ask(_tokens(chain)), prompt, now)
-        tie = tie_break(self._setup.seed, str(number))
         request = self._request(number, chain, prompt, tie, candidates)
-        choices = self._policy.rank(request, candidates, self._estimates, self._parameters)
-        objective = self._setup.slo_ttft_s
-        if objective is None:
+        return self._policy.rank(request, candidates, self._estimates, self._parameters)
+
+    def _admitted(self, choices: Sequence[Choice], prompt: int, now: float) -> Choice | None:
+        """The first choice of the policy that meets the objectives; None: it is refused."""
+        rule = self._setup.refusal
+        if rule is Refusal.NONE:
             return choices[0]
-        return next((one for one in choices if self._estimate(one, prompt) <= objective), None)
+        choice = next((one for one in choices if not self._is_late(one, prompt)), None)
+        if choice is None or self._decode is None or self._setup.slo_tbt_s is None:
+            return choice
+        in_s = self._estimate(choice, prompt)
+        prediction = Prediction(
+            ttft_s=in_s,
+            tbt_now_s=self._decode.tbt_now_s(prompt) if rule is Refusal.EARLY else 0.0,
+            tbt_then_s=self._decode.tbt_then_s(prompt, now, in_s)
+            if rule is Refusal.PREDICT
+            else 0.0,
+            tbt_slo_s=self._setup.slo_tbt_s,
+        )
+        refused = refuse_at_arrival(RefusalRule(rule), prediction, self._setup.decode_load)
+        return choice if refused is Refused.NO else None
+
+    def _would_do(
+        self, choices: Sequence[Choice], chain: "array[int]", prompt: int, now: float
+    ) -> bool:
+        """Whether one of the choices would have met the objective for the first token."""
+        for choice in choices:
+            node = self._by_name[choice.candidate.instance_id]
+            wait = node.queue.load(now).wait_s
+            if self._is_in_time(wait + self._reads(node, choice, chain, prompt).duration_s):
+                return True
+        return False
+
+    def _is_late(self, choice: Choice, prompt: int) -> bool:
+        """Whether the router expects it to miss the objective for the first token."""
+        return not self._is_in_time(self._estimate(choice, prompt))
+
+    def _is_in_time(self, ttft_s: float) -> bool:
+        return self._setup.slo_ttft_s is None or ttft_s <= self._setup.slo_ttft_s
 
     def _request(
         self,
@@ -167,39 +241,57 @@ class Run:
     def _candidates(self, matches: list[InstanceMatch], prompt: int, now: float) -> list[Candidate]:
         size = self._workload.block_size
         candidates = []
-        for node, match in zip(self._nodes, matches, strict=True):
+        loads = self._view.loads(now)
+        for node, match, load in zip(self._nodes, matches, loads, strict=True):
             cached = on_gpu = 0
             if match.longest:
                 cached = min(match.longest * size, prompt)
                 on_gpu = min(match.ranks[0].gpu_walk * size, cached)
-            wait = node.free_at - now
-            requests = node.in_flight(now)
+            costs = None
+            wait = load.wait_s
+            if self._errors is not None:
+                wrong = self._errors.draw()
+                wait *= wrong.wait
+                costs = slowed(self._estimates, wrong.prefill)
             candidates.append(
                 Candidate(
                     node.name,
                     cached,
                     on_gpu,
-                    wait if wait > 0.0 else 0.0,
-                    requests=requests,
-                    pending=node.pending,
+                    wait,
+                    requests=load.requests,
+                    pending=load.pending,
+                    costs=costs,
                 )
             )
         return candidates
 
     def _estimate(self, choice: Choice, prompt: int) -> float:
         """When the first token would come, by what the index says."""
+        return choice.candidate.wait_s + self._work(choice, prompt)
+
+    def _work(self, choice: Choice, prompt: int) -> float:
+        """How long the node would be busy with it, by what the index says."""
         one = choice.candidate
+        costs = one.costs or self._estimates
         return (
-            one.wait_s
-            + self._estimates.load_s(one.cached - one.gpu)
-            + self._estimates.fetch_s(choice.prefix - one.cached)
-            + self._estimates.prefill_s(prompt, choice.prefix)
+            costs.load_s(one.cached - one.gpu)
+            + costs.fetch_s(choice.prefix - one.cached)
+            + costs.prefill_s(prompt, choice.prefix)
         )
 
     def _serve(
         self, node: Node, choice: Choice, chain: "array[int]", prompt: int, now: float
     ) -> _Served:
         """Books the request at the node."""
+        reads = self._reads(node, choice, chain, prompt)
+        node.queue.book(reads.duration_s, prompt - reads.cached_tokens, now)
+        place = self._places[node.name]
+        self._view.book(place, self._work(choice, prompt), prompt - choice.prefix, now)
+        return reads._replace(ttft_s=node.queue.free_at - now)
+
+    def _reads(self, node: Node, choice: Choice, chain: "array[int]", prompt: int) -> _Served:
+        """What it would read and compute, by what nodes really have; without its wait."""
         size, costs = self._workload.block_size, self._setup.costs
         held = node.held(chain)
         fetched = 0
@@ -214,8 +306,7 @@ class Run:
             + costs.fetch_s(min(fetched * size, cached))
             + costs.prefill_s(prompt, cached)
         )
-        node.book(duration, prompt - cached, now)
-        return _Served(held, fetched, cached, duration, node.free_at - now)
+        return _Served(held, fetched, cached, duration)
 
     def _count(self, node: Node, choice: Choice, served: _Served, blocks: int, prompt: int) -> None:
         node.requests += 1
@@ -224,6 +315,7 @@ class Run:
         self._ttfts.append(served.ttft_s)
         total, held = self._total, served.held
         total["requests"] += 1
+        total["within"] += self._is_in_time(served.ttft_s)
         total["blocks"] += blocks
         total["hit_blocks"] += held.blocks + served.fetched
         total["tokens"] += prompt

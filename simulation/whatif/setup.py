@@ -9,7 +9,7 @@ import msgspec
 
 from schemas.errors import ConfigurationError
 from schemas.limits import WHATIF_NODES_MAX
-from streams.routing.costs import Costs
+from streams.routing.costs import Coefficient, Costs
 
 UNBOUNDED: Final = None
 """Capacity of a cache that never evicts."""
@@ -52,11 +52,40 @@ class Leases(msgspec.Struct, frozen=True, kw_only=True):
     share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.05
 
 
+class Refusal(StrEnum):
+    """What a request is refused by, where there is an objective."""
+
+    NONE = "none"
+    """Nothing: it is only told how many met it."""
+    NOW = "now"
+    """By its first token at arrival; by its next ones when its prompt has been computed."""
+    EARLY = "early"
+    """By both at arrival, decoding as it is then."""
+    PREDICT = "predict"
+    """By both at arrival, decoding as it will be when the prompt has been computed."""
+
+
+class DecodeCosts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What decoding takes: `fixed_s + request_s * requests + token_s * tokens` between two tokens.
+
+    Attributes:
+        fixed_s: of each step.
+        request_s: for each request of the batch.
+        token_s: for each token that they hold.
+        layers: of the model; caches are sent layer by layer. 0: when the prompt is computed.
+    """
+
+    fixed_s: Coefficient = 0.0
+    request_s: Coefficient = 0.0002
+    token_s: Coefficient = 15e-9
+    layers: Annotated[int, msgspec.Meta(ge=0)] = 80
+
+
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
     """One run.
 
     Attributes:
-        policy: as `streams.routing.table.parse_policy` reads it.
+        policy: one of `simulation.whatif.policies.table`, with its parameters.
         nodes: how many there are; each computes one prompt after the other.
         gpu_blocks: capacity of each node's GPU; 0 for nodes that keep nothing.
         cpu_blocks: of each node's CPU tier, which takes what the GPU evicts; 0 for none.
@@ -69,7 +98,16 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
         announce: when nodes publish.
         rate: how many times as fast as in the trace requests arrive.
         slo_ttft_s: a request that nobody can begin to answer within this is refused; None: never.
-        seed: of the prefix hash, of what is lost, and of ties.
+        refusal: what of that is done.
+        load_age_s: the router is told the loads at multiples of this; 0: it knows them.
+        bookings: whether it adds what it has given since.
+        estimate_error: sigma of the logarithm of its estimates of waits and of computing over what
+            they are.
+        decoders: instances that decode, apart from the nodes; 0: nothing is decoded.
+        decode_costs: what takes how long there.
+        slo_tbt_s: objective for the time between two tokens; None: none.
+        decode_load: share of that objective, above which requests are refused for it.
+        seed: of the prefix hash, of what is lost, of errors, and of ties.
     """
 
     policy: str = "weighted"
@@ -84,6 +122,14 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     announce: Announce = Announce.ARRIVAL
     rate: Annotated[float, msgspec.Meta(gt=0)] = 1.0
     slo_ttft_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    refusal: Refusal = Refusal.NOW
+    load_age_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    bookings: bool = True
+    estimate_error: Annotated[float, msgspec.Meta(ge=0, le=5)] = 0.0
+    decoders: Annotated[int, msgspec.Meta(ge=0, le=WHATIF_NODES_MAX)] = 0
+    decode_costs: DecodeCosts = DecodeCosts()
+    slo_tbt_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    decode_load: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
     seed: Annotated[int, msgspec.Meta(ge=0)] = 1337
 
 

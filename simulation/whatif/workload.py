@@ -19,6 +19,7 @@ class Workload:
         block_size: tokens for each block.
         arrivals_s: when each request arrives.
         prompt_tokens: of each request.
+        output_tokens: of each request.
         distinct: how many blocks there are.
         depths: of each block: how many stand before it.
     """
@@ -28,6 +29,7 @@ class Workload:
         self.block_size = block_size
         self.arrivals_s = array("d")
         self.prompt_tokens = array("q")
+        self.output_tokens = array("q")
         self.depths = array("I")
         self.reused_ids = 0
         self._blocks = array("I")
@@ -57,6 +59,7 @@ class Workload:
         for request in requests:
             self.arrivals_s.append(request.timestamp / 1000.0)
             self.prompt_tokens.append(request.input_length)
+            self.output_tokens.append(request.output_length)
             before = -1
             for depth, block_id in enumerate(request.hash_ids):
                 number = numbers.get((before, block_id))

@@ -23,6 +23,9 @@ SHED_LOAD: Final = 0.8
 """Above it requests of a priority below 0 are refused."""
 
 
+_LOOKS: Final = 5
+
+
 class RefusalRule(StrEnum):
     """See the module."""
 
@@ -46,10 +49,10 @@ class Computing(NamedTuple):
 
 
 class Population(NamedTuple):
-    """How many are decoded at a time, and the tokens that they hold."""
+    """How many are decoded at a time, and the tokens that they hold: expected values."""
 
-    requests: int
-    tokens: int
+    requests: float
+    tokens: float
 
     def tbt_s(self, terms: DecodeTerms, instances: int, prompt: int) -> float:
         """Seconds between two tokens, where they are spread evenly and one more is added."""
@@ -64,19 +67,50 @@ class Population(NamedTuple):
 def population_in(
     decoding: Sequence[Decoding], computing: Sequence[Computing], in_s: float, decode_s: float
 ) -> Population:
-    """Who will be decoded in so many seconds: those who will not have been for longer than a decode
-    takes on average, and those whose prompts will have been computed. Cost O(both).
+    """Who will be decoded in so many seconds, where each decode takes the mean.
+
+    Those end that will have been decoded for that long, and those come whose prompts will have been
+    computed. Who is decoded for longer already is one of the long ones, of which as many end in any
+    second: without this rule all of them would count as ended at once. Cost O(both).
+
+    Args:
+        decoding: now.
+        computing: prompts that wait or are computed now.
+        in_s: when.
+        decode_s: the mean of all decodes; positive.
     """
-    requests = tokens = 0
+    requests = tokens = 0.0
+    stay = max(1.0 - in_s / decode_s, 0.0)
     for one in decoding:
-        if one.age_s + in_s < decode_s:
-            requests += 1
+        if one.age_s >= decode_s:
+            requests += stay
+            tokens += stay * one.tokens
+        elif one.age_s + in_s < decode_s:
+            requests += 1.0
             tokens += one.tokens
     for coming in computing:
         if coming.ends_in_s <= in_s < coming.ends_in_s + decode_s:
-            requests += 1
+            requests += 1.0
             tokens += coming.tokens
     return Population(requests, tokens)
+
+
+def decode_time_s(mean_s: float, output_tokens: float, tbt_slo_s: float) -> float:
+    """How long a decode will take: the mean of the last ones, and no less than an output of mean
+    length takes at the objective. Whether to refuse is asked where decoding is about as slow as
+    that; the mean is still of quicker times when load rises.
+    """
+    return max(mean_s, output_tokens * tbt_slo_s)
+
+
+def times_ahead(computing: Sequence[Computing], in_s: float, decode_s: float) -> list[float]:
+    """At which times a request that comes in so many seconds needs room: then, and up to when the
+    last prompt will have been computed that was there before it; at most for as long as it is
+    decoded itself. A short prompt would take, otherwise, the room of a long one that came first.
+    """
+    last = max([in_s, *(one.ends_in_s for one in computing)])
+    span = min(last, in_s + decode_s) - in_s
+    return [in_s + span * look / (_LOOKS - 1) for look in range(_LOOKS)] if span else [in_s]
 
 
 class Prediction(NamedTuple):
@@ -101,15 +135,23 @@ class Prediction(NamedTuple):
     is_idle: bool = False
 
 
-def refuse_at_arrival(rule: RefusalRule, one: Prediction) -> Refused:
-    """Why it is refused when it comes; `Refused.NO` where it is not."""
-    most = SHED_LOAD if one.priority < 0 and not one.is_idle else 1.0
-    if _load(one.ttft_s, one.ttft_slo_s) > most:
+def refuse_at_arrival(rule: RefusalRule, one: Prediction, decode_load: float = 1.0) -> Refused:
+    """Why it is refused when it comes; `Refused.NO` where it is not.
+
+    Args:
+        rule: by what it is.
+        one: what it would get.
+        decode_load: above which it is refused for the decode side: below 1 there is room for what
+            instances differ.
+    """
+    share = SHED_LOAD if one.priority < 0 and not one.is_idle else 1.0
+    if _load(one.ttft_s, one.ttft_slo_s) > share:
         return Refused.SLO_UNREACHABLE
     if rule is RefusalRule.NOW:
         return Refused.NO
     tbt_s = one.tbt_now_s if rule is RefusalRule.EARLY else one.tbt_then_s
-    return Refused.DECODE_PREDICTED if _load(tbt_s, one.tbt_slo_s) > most else Refused.NO
+    is_full = _load(tbt_s, one.tbt_slo_s) > share * decode_load
+    return Refused.DECODE_PREDICTED if is_full else Refused.NO
 
 
 def is_refused_at_decoding(rule: RefusalRule, tbt_s: float, tbt_slo_s: float) -> bool:

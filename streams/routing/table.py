@@ -83,26 +83,30 @@ POLICIES: Final[Mapping[str, Policy]] = {
 }
 
 
-def find_policy(name: str) -> Policy:
+def find_policy(name: str, policies: Mapping[str, Policy] = POLICIES) -> Policy:
     """The policy of that name.
 
     Raises:
         PolicyError: there is none.
     """
-    policy = POLICIES.get(name)
+    policy = policies.get(name)
     if policy is None:
-        raise PolicyError(f"Expected a policy of {', '.join(POLICIES)}, got: {name}")
+        raise PolicyError(f"Expected a policy of {', '.join(policies)}, got: {name}")
     return policy
 
 
-def parse_policy(text: str) -> tuple[str, Parameters]:
+def parse_policy(text: str, policies: Mapping[str, Policy] = POLICIES) -> tuple[str, Parameters]:
     """`NAME` or `NAME:PARAMETER=VALUE,...`, as in `weighted:alpha=0.5,beta=1`.
+
+    Args:
+        text: as it is written.
+        policies: those that there are.
 
     Raises:
         PolicyError: no such policy or parameter, or a value that the parameter may not have.
     """
     name, _, rest = text.partition(":")
-    policy = find_policy(name)
+    policy = find_policy(name, policies)
     try:
         return name, parse_assignments(rest, policy.parameters)
     except ValueError as error:

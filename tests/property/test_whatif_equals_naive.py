@@ -6,18 +6,18 @@ import pytest
 
 from replay.traces.request import TraceRequest
 from simulation.whatif.outcome import latency_of
+from simulation.whatif.policies.table import ALL_POLICIES
 from simulation.whatif.run import Run
-from simulation.whatif.setup import Announce, Leases, Setup
+from simulation.whatif.setup import Announce, Leases, Refusal, Setup
 from simulation.whatif.workload import Workload
 from streams.kernel import native_available
 from streams.routing.costs import Costs
-from streams.routing.table import POLICIES
 from tests.naive_whatif import NaiveRun
 
 BLOCK_SIZE = 16
 KERNELS = ["reference", *(["rust"] if native_available() else [])]
 SPECS = (
-    *POLICIES,
+    *ALL_POLICIES,
     "algorithm-1:fetch=off",
     "algorithm-1:kvcache_balancing_threshold=4",
     "wait-and-work:fetch=on",
@@ -26,6 +26,10 @@ SPECS = (
     "blocks:cpu=0,scale=3",
     "lmetric:guard=off",
     "sticky:share=0.3,max_penalty_s=0.1",
+    "two-tier:spread=2,ratio=1",
+    "loadaware:beta=0.3",
+    "kvaware:threshold=40",
+    "aibrix:spread=4,deviations=0.5",
 )
 SEEDS = range(24)
 
@@ -77,6 +81,10 @@ def setup_of(chance: random.Random) -> Setup:
         announce=chance.choice(tuple(Announce)),
         rate=chance.choice((1.0, 0.1, 7.0)),
         slo_ttft_s=chance.choice((None, None, 0.05, 0.5)),
+        refusal=chance.choice((Refusal.NOW, Refusal.NOW, Refusal.NONE)),
+        load_age_s=chance.choice((0.0, 0.0, 0.02, 0.3, 1e9)),
+        bookings=chance.choice((True, False)),
+        estimate_error=chance.choice((0.0, 0.0, 0.3, 2.0)),
         seed=chance.randrange(2**64),
     )
 

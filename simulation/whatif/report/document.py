@@ -65,8 +65,9 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 
 
 MODEL: Final = (
-    "Prefill only: each node computes one prompt after the other; no decoding, no batching. The"
-    " router knows the nodes' waits exactly. A fetch costs its receiver time, its source none."
+    "Each node computes one prompt after the other, without batching, and decodes nothing. The"
+    " router knows the nodes' waits exactly where nothing else is said. A fetch costs its receiver"
+    " time, its source none."
     " Hit rates count what was not computed, fetched blocks included."
 )
 

@@ -5,8 +5,10 @@ import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
+from simulation.whatif.outcome import DecodeOutcome, Outcome
 from simulation.whatif.plan import IDEAL, POLICIES_GROUP
 from simulation.whatif.report.document import Document, ReportedRun, TraceFacts
+from simulation.whatif.setup import Setup
 
 Cell = Callable[[ReportedRun], str]
 
@@ -21,6 +23,9 @@ COLUMNS: Final[Mapping[str, Cell]] = {
     "imbalance": lambda run: f"{run.outcome.imbalance:.2f}",
 }
 """Of a table for people, besides the label: title, and what stands there."""
+
+DECODE_COLUMNS: Final = ("decoded", "wasted", "both in time", "TBT p90 ms", "swing", "phase")
+"""The same, where there are instances that decode."""
 
 LEGEND: Final = (
     "work: busy seconds as a share of those without any cache. TTFT in s. imbalance: the busiest"
@@ -40,12 +45,14 @@ def groups_of(document: Document, trace: str) -> dict[str, list[ReportedRun]]:
 def rows_of(group: str, runs: Sequence[ReportedRun]) -> list[list[str]]:
     """Titles, then a row for each run; with the share of the ideal hit rate where that was run."""
     ideal = next((run.block_hit_rate for run in runs if run.outcome.label == IDEAL), 0.0)
-    refused = any(run.outcome.refused for run in runs)
+    refused = any(run.outcome.setup.slo_ttft_s or run.outcome.refused for run in runs)
     head = ["policy" if group == POLICIES_GROUP else f"{group}, policy", *COLUMNS]
     if ideal:
         head.insert(3, "of ideal")
     if refused:
-        head.append("refused")
+        head += ["refused", "needless", "in time"]
+    if any(run.outcome.decode for run in runs):
+        head += DECODE_COLUMNS
     rows = [head]
     for run in runs:
         label = run.outcome.label
@@ -54,9 +61,22 @@ def rows_of(group: str, runs: Sequence[ReportedRun]) -> list[list[str]]:
         if ideal:
             row.insert(3, f"{run.block_hit_rate / ideal:.0%}")
         if refused:
-            row.append(f"{run.outcome.refused:,}")
+            row += [f"{count:,}" for count in _refusals(run.outcome)]
+        if len(head) > len(row):
+            row += _decoding(run.outcome.decode)
         rows.append(row)
     return rows
+
+
+def _refusals(one: Outcome) -> tuple[int, int, int]:
+    return one.refused, one.needless, one.within
+
+
+def _decoding(one: DecodeOutcome | None) -> list[str]:
+    if one is None:
+        return [""] * len(DECODE_COLUMNS)
+    counts = [f"{count:,}" for count in (one.requests, one.wasted, one.within)]
+    return [*counts, f"{1000 * one.tbt.p90:.1f}", f"{one.swing:.3f}", f"{one.phase:.2f}"]
 
 
 def text_lines(document: Document) -> Iterator[str]:
@@ -97,10 +117,28 @@ def setup_line(run: ReportedRun, group: str) -> str:
         "loss": f"index loss {setup.index_loss:.1%}",
         "slo-ttft": f"TTFT objective {setup.slo_ttft_s:g} s" if setup.slo_ttft_s else "",
         "leases": "leases as Mooncake's store" if setup.leases else "",
+        "refusal": f"refusal {setup.refusal}" if _has_objective(setup) else "",
+        "load-age": _load_age(setup),
+        "estimate-error": f"estimates off by {setup.estimate_error:g}"
+        if setup.estimate_error
+        else "",
+        "decoders": f"{setup.decoders} decoders" if setup.decoders else "",
+        "slo-tbt": f"TBT objective {1000 * setup.slo_tbt_s:g} ms" if setup.slo_tbt_s else "",
         "seed": f"seed {setup.seed}",
     }
     swept = {"one-cache": "capacity"}.get(group, group)
     return ", ".join(text for name, text in parts.items() if text and name != swept)
+
+
+def _has_objective(setup: Setup) -> bool:
+    return bool(setup.slo_ttft_s or setup.slo_tbt_s)
+
+
+def _load_age(setup: Setup) -> str:
+    if not setup.load_age_s:
+        return ""
+    bookings = "" if setup.bookings else ", no bookings"
+    return f"loads told every {setup.load_age_s:g} s{bookings}"
 
 
 def _blocks(capacity: int | None) -> str:
@@ -129,7 +167,9 @@ def to_csv(document: Document) -> str:
             *("requests", "refused", "blocks", "hit_blocks", "tokens", "hit_tokens"),
             *("fetched_blocks", "block_hit_rate", "token_hit_rate", "work", "ttft_mean_s"),
             *("ttft_p50_s", "ttft_p90_s", "ttft_p99_s", "ttft_max_s", "imbalance"),
-            *("promised_tokens", "over_promised_tokens", "lost_batches"),
+            *("promised_tokens", "over_promised_tokens", "lost_batches", "needless", "within"),
+            *("refusal", "load_age_s", "bookings", "estimate_error", "decoders", "slo_tbt_s"),
+            *("decoded", "wasted", "within_both", "tbt_p90_s", "decode_swing", "decode_phase"),
         ]
     )
     for run in document.runs:
@@ -143,10 +183,18 @@ def to_csv(document: Document) -> str:
                 *(one.hit_tokens, one.fetched_blocks, run.block_hit_rate, run.token_hit_rate),
                 *(run.work, one.ttft.mean, one.ttft.p50, one.ttft.p90, one.ttft.p99),
                 *(one.ttft.max, one.imbalance, one.promised_tokens, one.over_promised_tokens),
-                one.lost_batches,
+                *(one.lost_batches, one.needless, one.within, setup.refusal, setup.load_age_s),
+                *(setup.bookings, setup.estimate_error, setup.decoders, setup.slo_tbt_s),
+                *_decode_cells(one.decode),
             ]
         )
     return out.getvalue()
+
+
+def _decode_cells(one: DecodeOutcome | None) -> list[float | str]:
+    if one is None:
+        return [""] * len(DECODE_COLUMNS)
+    return [one.requests, one.wasted, one.within, one.tbt.p90, one.swing, one.phase]
 
 
 def _cell(capacity: int | None) -> int | str:

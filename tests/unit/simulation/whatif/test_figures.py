@@ -33,6 +33,7 @@ def run(workload: Workload, **setup: object) -> Outcome:
     return Run(Setup(**setup), workload).outcome()  # type: ignore[arg-type]
 
 
+HERD = {"policy": "algorithm-1:fetch=off", "bookings": False}
 POOLED = {"policy": "least-loaded", "gpu_blocks": 0}
 
 
@@ -49,6 +50,14 @@ POOLED = {"policy": "least-loaded", "gpu_blocks": 0}
         ({"policy": "blocks"}, 30.2, 1.33),
         ({"policy": "lmetric:guard=off"}, 34.8, 1.70),
         ({"policy": "sticky"}, 31.2, 1.34),
+        ({"policy": "two-tier"}, 34.1, 1.78),
+        ({"policy": "loadaware"}, 25.2, 1.85),
+        ({"policy": "kvaware"}, 30.0, 2.05),
+        ({"policy": "aibrix"}, 29.6, 2.30),
+        ({"policy": "algorithm-1:fetch=off", "estimate_error": 0.3}, 29.7, 1.34),
+        ({**HERD, "load_age_s": 1.0}, 32.2, 2.29),
+        ({**HERD, "load_age_s": 1.0, "bookings": True}, 31.7, 1.29),
+        ({**HERD, "load_age_s": 5.0, "bookings": True}, 31.7, 1.29),
         ({"policy": "weighted", "index_delay_s": 1.0}, 34.5, 1.40),
         ({"policy": "weighted", "index_delay_s": 120.0}, 28.4, 1.46),
         ({"policy": "algorithm-1", "index_delay_s": 120.0}, 28.7, 1.34),
@@ -67,3 +76,14 @@ def test_a_figure_is_reproduced(
 def test_the_ideal_in_tokens(workload: Workload) -> None:
     outcome = run(workload, **POOLED, pool_blocks=None)
     assert 100 * outcome.token_hit_rate == pytest.approx(37.4, abs=0.05)
+
+
+@pytest.mark.parametrize("error", [0.0, 0.3])
+def test_refusals_keep_the_objective_and_are_rarely_needless(
+    workload: Workload, error: float
+) -> None:
+    refusing = {"policy": "algorithm-1:fetch=off", "rate": 2.2, "slo_ttft_s": 5.0}
+    outcome = run(workload, **refusing, estimate_error=error)
+    assert outcome.within >= 0.93 * len(workload)
+    assert outcome.needless <= 0.01 * len(workload)
+    assert outcome.requests + outcome.refused == len(workload)

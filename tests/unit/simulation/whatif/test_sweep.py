@@ -17,6 +17,7 @@ import pytest
 from replay.traces.request import TraceRequest
 from schemas.errors import ConfigurationError
 from simulation.whatif.plan import AXES, COMPARED, IDEAL, POOL, Sweep, parse_sweep, plan
+from simulation.whatif.policies.table import ALL_POLICIES
 from simulation.whatif.report.document import Document, document_of, facts_of, to_json
 from simulation.whatif.report.page import page_of
 from simulation.whatif.report.plots import pictures_of
@@ -24,7 +25,6 @@ from simulation.whatif.report.table import text_lines, to_csv
 from simulation.whatif.setup import Setup, parse_capacity
 from simulation.whatif.sweep import Job, SweepError, run_all
 from simulation.whatif.workload import Workload
-from streams.routing.table import POLICIES
 
 SIZE = 512
 BASE = Setup(nodes=3, gpu_blocks=40)
@@ -109,7 +109,7 @@ def test_a_comparison_has_every_policy_of_the_table() -> None:
     jobs = plan(BASE, block_size=SIZE, workloads=1, policies=())
     labels = [job.label for job in jobs]
     assert labels == [*COMPARED, POOL, IDEAL]
-    assert {label.partition(":")[0] for label in COMPARED} == set(POLICIES)
+    assert {label.partition(":")[0] for label in COMPARED} == set(ALL_POLICIES)
     pool, ideal = jobs[-2].setup, jobs[-1].setup
     assert (pool.gpu_blocks, pool.pool_blocks) == (0, 120)
     assert (ideal.gpu_blocks, ideal.pool_blocks) == (0, None)
@@ -180,7 +180,7 @@ def test_a_value_that_cannot_be_is_named(text: str) -> None:
 
 def test_a_plan_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("simulation.whatif.plan.WHATIF_RUNS_MAX", 5)
-    with pytest.raises(ConfigurationError, match="Expected at most 5 runs, got: 13"):
+    with pytest.raises(ConfigurationError, match="Expected at most 5 runs, got: 17"):
         plan(BASE, block_size=SIZE, workloads=1, policies=())
 
 
@@ -241,3 +241,22 @@ def test_the_page_has_all_pictures_and_loads_nothing(reported: Document) -> None
     assert "<other>" not in page
     assert "<note>" not in page
     assert next(pictures_of(shown)).png == pictures[0].png
+
+
+def test_what_is_refused_and_decoded_has_columns_where_it_is_asked_for() -> None:
+    base = Setup(
+        nodes=2, slo_ttft_s=5.0, decoders=1, slo_tbt_s=0.05, load_age_s=1.0, bookings=False
+    )
+    requests = [TraceRequest(10.0 * number, 512, 20, [number]) for number in range(30)]
+    workload = Workload("apart", SIZE, requests)
+    jobs = plan(base, block_size=SIZE, workloads=1, policies=["weighted"])
+    outcomes = run_all(jobs, [workload], processes=1)
+    document = document_of(jobs, outcomes, [facts_of(workload, [])])
+    text = "\n".join(text_lines(document))
+    for title in ("refused", "needless", "in time", "both in time", "swing", "phase"):
+        assert title in text
+    assert "loads told every 1 s, no bookings" in text
+    assert "1 decoders, TBT objective 50 ms" in text
+    row = next(csv.DictReader(io.StringIO(to_csv(document))))
+    assert (row["decoded"], row["within"], row["needless"]) == ("30", "30", "0")
+    assert (row["refusal"], row["load_age_s"], row["bookings"]) == ("now", "1.0", "False")

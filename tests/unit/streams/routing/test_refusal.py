@@ -11,10 +11,12 @@ from streams.routing.refusal import (
     Population,
     Prediction,
     RefusalRule,
+    decode_time_s,
     is_refused_at_decoding,
     population_in,
     refuse_at_arrival,
     retry_after_s,
+    times_ahead,
 )
 
 NOW, EARLY, PREDICT = RefusalRule
@@ -69,6 +71,33 @@ def test_who_will_be_decoded_then() -> None:
     assert population_in(decoding, computing, 0.0, 10.0) == Population(3, 70)
     assert population_in(decoding, computing, 11.0, 10.0) == Population(2, 600)
     assert population_in([], [], 1.0, 10.0) == Population(0, 0)
+
+
+def test_of_those_that_are_decoded_for_longer_than_the_mean_a_part_ends() -> None:
+    decoding = [Decoding(30.0, 100), Decoding(10.0, 20)]
+    assert population_in(decoding, [], 0.0, 10.0) == Population(2, 120)
+    assert population_in(decoding, [], 2.5, 10.0) == Population(1.5, 90)
+    assert population_in(decoding, [], 10.0, 10.0) == Population(0, 0)
+
+
+def test_room_is_needed_until_the_last_prompt_before_it_comes() -> None:
+    computing = [Computing(1.0, 100), Computing(6.0, 200)]
+    assert times_ahead([], 2.0, 10.0) == [2.0]
+    assert times_ahead(computing[:1], 2.0, 10.0) == [2.0]
+    assert times_ahead(computing, 2.0, 10.0) == [2.0, 3.0, 4.0, 5.0, 6.0]
+    assert times_ahead(computing, 2.0, 2.0) == [2.0, 2.5, 3.0, 3.5, 4.0]
+
+
+def test_a_decode_takes_no_less_than_at_the_objective() -> None:
+    assert decode_time_s(10.0, 300.0, 0.1) == pytest.approx(30.0)
+    assert decode_time_s(40.0, 300.0, 0.1) == 40.0
+
+
+def test_room_that_is_left_is_a_share_of_the_objective_for_decoding_alone() -> None:
+    near = FINE._replace(ttft_s=4.9, tbt_then_s=0.095)
+    assert refuse_at_arrival(PREDICT, near) is Refused.NO
+    assert refuse_at_arrival(PREDICT, near, 0.9) is Refused.DECODE_PREDICTED
+    assert refuse_at_arrival(NOW, near, 0.9) is Refused.NO
 
 
 def test_a_population_is_spread_evenly() -> None:
