@@ -24,10 +24,13 @@ from brokers.options import ClientOptions, client_options
 from brokers.outages import Outage
 from brokers.settings import KafkaSettings
 from brokers.topics import ensure_topics
+from query_api.replica.routing_writer import RoutingWriter
+from query_api.replica.shared_condition import SharedCondition
+from query_api.routing.queue import RoutingQueue
 from reprise.http.open_files import raise_open_files_limit
 from reprise.metrics.roles import bridge_metrics, http_collector
 from reprise.monitor import listen, monitor_app, monitor_connections, monitored_here
-from schemas.conditions import Conditions
+from schemas.conditions import Conditions, Part
 from streams.kernel import array_packer, socket_reader
 
 logger = logging.getLogger(__name__)
@@ -86,7 +89,14 @@ async def _run(options: BridgeOptions) -> None:
     if options.metrics_port is not None:
         listening = listen(options.metrics_host, options.metrics_port)
     reader = open_reader(socket_reader)
-    bridge = Bridge(settings, array_packer(), reader, conditions=Conditions(time.time, logger))
+    conditions = Conditions(time.time, logger)
+    samples = RoutingQueue()
+    load = RoutingWriter(
+        options.kafka, settings.options, samples, SharedCondition(conditions, Part.ROUTING)
+    )
+    bridge = Bridge(
+        settings, array_packer(), reader, conditions=conditions, on_load=samples.push_samples
+    )
     async with (
         _opened_lmcache(options, settings.options) as lmcache,
         _monitored(bridge, lmcache, listening),
@@ -97,7 +107,7 @@ async def _run(options: BridgeOptions) -> None:
         logger.info("Bridging to Kafka at %s, spool in %s", options.kafka.bootstrap, options.data)
         async with contextlib.AsyncExitStack() as beside:
             prepare = partial(
-                _prepare, options, settings.options, bridge.conditions, lmcache, beside
+                _prepare, options, settings.options, bridge.conditions, lmcache, load, beside
             )
             await bridge.run(prepare)
         logger.info("Stopped")
@@ -108,6 +118,7 @@ async def _prepare(
     clients: ClientOptions,
     conditions: Conditions,
     lmcache: LmcacheBridge | None,
+    load: RoutingWriter,
     beside: contextlib.AsyncExitStack,
 ) -> None:
     """Waits for the topics; from then on Kafka is watched for as long as `beside` is open."""
@@ -120,6 +131,10 @@ async def _prepare(
     beside.callback(watching.cancel)
     if lmcache is not None:
         beside.push_async_callback(cancel, asyncio.create_task(lmcache.run()))
+    if options.scrape_load_s:
+        writing = asyncio.create_task(load.run())
+        beside.callback(writing.cancel)
+        beside.push_async_callback(load.close)
 
 
 @contextlib.asynccontextmanager
