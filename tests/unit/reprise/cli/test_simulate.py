@@ -65,13 +65,24 @@ def test_options_reach_the_runs(trace: Path, tmp_path: Path) -> None:
         *(trace, "--policy", "algorithm-1", "--nodes", 4, "--capacity", "20blocks"),
         *("--cpu-capacity", "10k", "--leases", "lease_s=3", "--index-delay", 2, "--rate", 1.5),
         *("--index-loss", 0.25, "--announce", "finish", "--slo-ttft", 60, "--seed", 9),
-        *("--costs", "prefill_tokens_per_s=500", "--json", path),
+        *("--costs", "prefill_tokens_per_s=500", "--json", path, "--refusal", "predict"),
+        *("--load-age", 2.5, "--no-bookings", "--estimate-error", 0.25, "--decoders", 3),
+        *("--slo-tbt", 0.5, "--decode-load", 0.75, "--decode-costs", "request_s=0.01"),
     )
     assert result.exit_code == 0, result.output
     setup = json.loads(path.read_text())["runs"][0]["outcome"]["setup"]
     assert setup["leases"]["lease_s"] == 3
     assert setup["costs"]["prefill_tokens_per_s"] == 500
-    assert {name: setup[name] for name in setup if name not in ("leases", "costs")} == {
+    assert setup["decode_costs"]["request_s"] == 0.01
+    of_others = ("leases", "costs", "decode_costs")
+    assert {name: setup[name] for name in setup if name not in of_others} == {
+        "refusal": "predict",
+        "load_age_s": 2.5,
+        "bookings": False,
+        "estimate_error": 0.25,
+        "decoders": 3,
+        "slo_tbt_s": 0.5,
+        "decode_load": 0.75,
         "policy": "algorithm-1",
         "nodes": 4,
         "gpu_blocks": 20,
