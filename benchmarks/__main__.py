@@ -43,6 +43,7 @@ MODULES: Final = {
     "tree": "peers.guesses",
     "audit": "embedded.audit",
     "instances": "embedded.instances",
+    "route": "embedded.route",
     "recovery": "embedded.recovery",
     "replay": "embedded.replay",
     "fairness": "embedded.fairness",

@@ -24,6 +24,7 @@ from benchmarks.embedded import (
     query,
     recovery,
     replay,
+    route,
     stages,
 )
 from benchmarks.index import cores, growth, kernels, memory, simulate
@@ -44,6 +45,7 @@ MEASUREMENTS: Final[dict[str, Measurement]] = {
     "cores": cores.measure,
     "audit": audit.measure,
     "instances": instances.measure,
+    "route": route.measure,
     "fairness": fairness.measure,
     "large": large.measure,
     "as-of": as_of.measure,

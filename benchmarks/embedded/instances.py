@@ -28,9 +28,9 @@ def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
     hits: dict[int, list[float]] = {}
     for count in COUNTS:
         with Service(kernel) as service:
-            _register(service, count)
+            register_away(service, count)
             server = Server(service.address, service.pid)
-            _wait_until_listed(server, count)
+            wait_until_listed(server, count)
             time.sleep(SETTLE_S)
             before = service.cpu_s()
             time.sleep(IDLE_S)
@@ -64,7 +64,8 @@ def _ratios(these: list[float], those: list[float]) -> list[float]:
     return [one / other for one, other in zip(these, those, strict=True)]
 
 
-def _register(service: Service, count: int) -> None:
+def register_away(service: Service, count: int) -> None:
+    """Registers so many publishers that nobody listens for."""
     client = Client(service.address)
     try:
         for number in range(count):
@@ -82,7 +83,8 @@ def _register(service: Service, count: int) -> None:
         client.close()
 
 
-def _wait_until_listed(server: Server, count: int) -> None:
+def wait_until_listed(server: Server, count: int) -> None:
+    """Until queries list them all."""
     until(lambda: len(_listed(server)) == count, poll_s=0.1)
 
 

@@ -240,6 +240,18 @@ def _instances() -> list[Aim]:
     return [*aims, Aim(what="1,024 registered, nothing to do", figure=idle, at_most=2.0)]
 
 
+def _route() -> list[Aim]:
+    return [
+        Aim(
+            what=f"/route with 64 candidates, {tokens:,} tokens, times /query",
+            figure=Of("route", f"64 candidates, {tokens:,} tokens: /route, times /query"),
+            at_most=1.5,
+            ours=Of("route", f"64 candidates, {tokens:,} tokens: CPU of /route"),
+        )
+        for tokens in (1024, 8192)
+    ]
+
+
 def _recovery() -> list[Aim]:
     return [
         Aim(
@@ -386,6 +398,7 @@ AIMS: Final = (
     *_kernel(),
     *_memory(),
     *_instances(),
+    *_route(),
     *_recovery(),
     *_fairness(),
     *_distributed(),
