@@ -633,6 +633,7 @@ QUERY_COUNTS_MAX: Final = 1024  # queries that are not in the histograms yet: me
 
 # routing: decisions.
 TARGETS_KEPT_S: Final = 0.25  # after this it is looked again who is registered, and how it is
+ROSTERS_KEPT: Final = 256  # lists of candidates that requests have named, for as long
 ROUTE_REPEAT_S: Final = 60.0  # a request id that comes again within this gets the same answer
 ROUTE_ANSWERS_MAX: Final = 16_384  # kept for that, about 1 KiB each; the oldest goes
 ROUTE_CANDIDATES_KEPT: Final = 65_536  # with them, some 500 bytes each; likewise

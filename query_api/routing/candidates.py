@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 from query_api.routing.decoding import Place
 from query_api.routing.interface import Offered, PostedLoad, RouteRequest
 from query_api.routing.live import Carried, LiveLoad
-from query_api.routing.targets import UNKNOWN, KnownTarget, RankKey, Roster, roster_of
+from query_api.routing.targets import KnownTarget, RankKey, Roster, Targets
 from schemas.limits import LOAD_FUTURE_S
 from schemas.routing_records import DecidedScope, LoadSample, LoadSource, Phase, Target
 from streams.kernel.interface import InstanceMatch
@@ -16,6 +16,7 @@ from streams.routing.interface import Candidate
 MEAN_PROMPT_TOKENS: Final = 4096
 """Of those that wait, by a sample that says only how many."""
 
+_FIRST_RANK: Final = frozenset({0})
 _ROLES: Final = {
     Phase.COMBINED: ("combined",),
     Phase.PREFILL: ("combined", "prefill"),
@@ -54,22 +55,24 @@ class Candidates(NamedTuple):
 
 
 def gather(
-    asked: RouteRequest, roster: Roster, live: LiveLoad, costs: Costs, now: float
+    asked: RouteRequest, targets: Targets, live: LiveLoad, costs: Costs, now: float
 ) -> Candidates:
     """All of them, by instance and rank. Cost O(candidates).
 
     Args:
         asked: the request.
-        roster: of its model.
+        targets: that are registered.
         live: what they carry.
         costs: what things are set to take.
         now: Unix seconds.
     """
     tenant = asked.scope.tenant_id
+    roster = targets.of_model(tenant, asked.scope.model_name)
     by_instance = {match.instance_id: match for match in asked.matches}
     offered: dict[RankKey, Offered] = {}
     if asked.candidates is not None or not by_instance.keys() <= roster.ranks.keys():
-        roster, offered = _offered(asked, roster, by_instance)
+        keys, offered = _offered(asked, roster, by_instance)
+        roster = targets.offered(tenant, asked.scope.model_name, keys)
     said = {}
     for key, one in offered.items():
         if one.load is not None:
@@ -123,7 +126,7 @@ def is_in_the_future(seconds: float | None, now: float) -> bool:
 
 def _offered(
     asked: RouteRequest, roster: Roster, by_instance: Mapping[str, InstanceMatch]
-) -> tuple[Roster, dict[RankKey, Offered]]:
+) -> tuple[tuple[RankKey, ...], dict[RankKey, Offered]]:
     """The targets that may be chosen, where these are not just those of the model: those that the
     request names, with what it says of them; or holders that nobody has registered, too.
     """
@@ -132,14 +135,14 @@ def _offered(
         ranks[name] = ranks.get(name, frozenset()) | {rank.dp_rank for rank in match.ranks}
     offered: dict[RankKey, Offered] = {}
     if asked.candidates is None:
-        keys = [(name, rank) for name, each in ranks.items() for rank in each]
-    else:
-        for one in asked.candidates:
-            named = ranks.get(one.instance_id, {0}) if one.dp_rank is None else {one.dp_rank}
-            offered |= {(one.instance_id, rank): one for rank in named}
-        keys = list(offered)
-    known = {key: roster.known.get(key, UNKNOWN) for key in keys}
-    return roster_of(asked.scope.tenant_id, known), offered
+        return tuple((name, rank) for name, each in ranks.items() for rank in sorted(each)), offered
+    for one in asked.candidates:
+        if one.dp_rank is not None:
+            offered[one.instance_id, one.dp_rank] = one
+            continue
+        for rank in ranks.get(one.instance_id, _FIRST_RANK):
+            offered[one.instance_id, rank] = one
+    return tuple(offered), offered
 
 
 def _candidate(

@@ -199,8 +199,7 @@ class Router:
 
     def _decide(self, asked: RouteRequest, now: float) -> Routed:
         policy = self._known_policy(asked.policy)
-        roster = self._targets.of_model(asked.scope.tenant_id, asked.scope.model_name)
-        candidates = gather(asked, roster, self.live, self._settings.costs, now)
+        candidates = gather(asked, self._targets, self.live, self._settings.costs, now)
         number, self._number = self._number, self._number + 1
         tie = xxhash.xxh3_64_intdigest(_U64.pack(self.run) + _U64.pack(number))
         request = self._request(asked, number, tie, candidates, policy)

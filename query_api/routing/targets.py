@@ -7,7 +7,7 @@ from query_api.ports import SegmentView, ServiceView, View
 from query_api.routing.folded import FoldedRouting
 from schemas.answer_states import AnswerState, Doubt
 from schemas.identities import PublisherKey
-from schemas.limits import TARGETS_KEPT_S
+from schemas.limits import ROSTERS_KEPT, TARGETS_KEPT_S
 from schemas.memory import SegmentStanding
 from schemas.registration import Registration
 from schemas.routing_records import Target
@@ -125,6 +125,7 @@ class Targets:
         self._clock = clock
         self._until = float("-inf")
         self._by_model: dict[ModelKey, Roster] = {}
+        self._offered: dict[tuple[ModelKey, tuple[RankKey, ...]], Roster] = {}
 
     def of_model(self, tenant_id: str, model_name: str) -> Roster:
         """Those of a model."""
@@ -134,8 +135,25 @@ class Targets:
             self._by_model = self._folded.read(
                 lambda fold: {key: self._learned(key, one, fold) for key, one in found.items()}
             )
+            self._offered.clear()
             self._until = now + TARGETS_KEPT_S
         return self._by_model.get((tenant_id, model_name), _EMPTY)
+
+    def offered(self, tenant_id: str, model_name: str, keys: tuple[RankKey, ...]) -> Roster:
+        """Of these alone, some of whom nobody may have registered. Cost O(1) where they were asked
+        for within TARGETS_KEPT_S.
+        """
+        of_model = self.of_model(tenant_id, model_name)
+        name = ((tenant_id, model_name), keys)
+        found = self._offered.get(name)
+        if found is None:
+            strangers = {key: UNKNOWN for key in keys if key not in of_model.known}
+            learned = self._folded.read(lambda fold: self._learned(name[0], strangers, fold))
+            known = {key: of_model.known.get(key) or learned.known[key] for key in keys}
+            found = roster_of(tenant_id, known, learned.output_tokens)
+            if len(self._offered) < ROSTERS_KEPT:
+                self._offered[name] = found
+        return found
 
     def _learned(
         self, model: ModelKey, known: dict[RankKey, KnownTarget], fold: RoutingFold

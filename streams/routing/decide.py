@@ -166,6 +166,8 @@ def terms_of(choice: Choice, prompt: int, costs: Costs) -> Terms:
     """Of a choice. Policies that do not look at seconds leave them out of theirs, so they are
     computed here for all.
     """
+    if choice.prefill_s:  # it has looked at them
+        return choice.queue_s, choice.load_s, choice.transfer_s, choice.prefill_s
     one = choice.candidate
     return (
         one.wait_s,
