@@ -117,6 +117,11 @@ class TopicReader:
         if self._thread.is_alive():
             logger.error("The Kafka reader did not stop within %.0f s", SHUTDOWN_S)
 
+    @property
+    def is_running(self) -> bool:
+        """Whether what is handed in is run."""
+        return self._thread.is_alive()
+
     def close_with(self, close: Callable[[], Awaitable[None]]) -> None:
         """Has something closed on the reader's loop when it ends."""
         self._closers.append(close)

@@ -50,6 +50,8 @@ def stop_writers(reader: TopicReader, writers: "Iterable[WindowWriter[Any]]") ->
     """Has them write what is left, all at once; within a bound. Before the reader's end, which ends
     all clients.
     """
+    if not reader.is_running:
+        return
     closing = [(writer.name, reader.run(writer.close())) for writer in writers]
     end = time.monotonic() + 2 * WINDOW_LEAVE_S + 2 * CLIENT_LEAVE_S
     for name, closed in closing:

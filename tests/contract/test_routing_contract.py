@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -9,7 +10,8 @@ import pytest
 
 from tests.contract.deployments import Tenant
 
-TOKENS = list(range(100, 164))
+PROMPTS = count()
+"""Each of its own: where one went, the next with its prefix would go, too."""
 
 
 class Routing:
@@ -23,7 +25,7 @@ class Routing:
             "model": "m",
             "block_size": 16,
             "tenant_id": self.tenant.tenant_id,
-            "token_ids": TOKENS,
+            "token_ids": [next(PROMPTS)] * 64,
             "candidates": [{"instance_id": one} for one in instances or ("a", "b")],
         }
         status, answer = self.tenant.api.post("/route", body | fields)

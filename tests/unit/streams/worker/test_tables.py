@@ -12,7 +12,7 @@ from brokers.settings import KafkaSettings
 from schemas.errors import TableLostError
 from schemas.identities import Offset
 from schemas.positions import LogBounds
-from streams.worker import tables
+from streams.worker import gaps
 from streams.worker.tables import Owned, PartitionTables
 
 
@@ -57,8 +57,8 @@ def test_records_that_were_there_are_never_passed_over(
     async def next_offset(*_: object) -> int:
         return first
 
-    monkeypatch.setattr(tables, "log_bounds", bounds)
-    monkeypatch.setattr(tables, "next_record_offset", next_offset)
+    monkeypatch.setattr(gaps, "log_bounds", bounds)
+    monkeypatch.setattr(gaps, "next_record_offset", next_offset)
     owner = make(tmp_path)
     if not refused:
         asyncio.run(owner._pass_over(3, 12, 15))
