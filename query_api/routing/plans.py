@@ -10,7 +10,7 @@ from streams.routing.costs import Costs
 from streams.routing.decide import Decided
 from streams.routing.estimates.links import LinkClass, fetch_path
 
-ACTIVATION_BYTES: Final = 16 * 1024
+ACTIVATIONS_OF_A_TOKEN: Final = 16 * 1024
 """Of a token, from a stage to the next: a hidden size of 8,192, two bytes each."""
 
 
@@ -58,5 +58,5 @@ def advised_plan(
         single_ttft_s=decided.predicted_s,
         ttft_slo_s=asked.ttft_slo_s,
         block=asked.scope.block_size,
-        hop=lambda link, tokens: tokens * ACTIVATION_BYTES / speeds[link],
+        hop=lambda link, tokens: tokens * ACTIVATIONS_OF_A_TOKEN / speeds[link],
     )
