@@ -45,6 +45,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         lmcache: serves LMCache's workers as their controller; None: it does not.
         memory: where segments of memory are; None for nowhere.
         routing: what decisions go by where a request does not say otherwise.
+        select_service: whether it can be asked as Dynamo's select service, too.
         scrape_load_s: how often engines are asked for their load; 0 for never.
     """
 
@@ -65,6 +66,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     lmcache: LmcacheSettings | None = None
     memory: MemorySettings | None = None
     routing: RouterSettings = RouterSettings()
+    select_service: bool = False
     scrape_load_s: float = 0.0
 
     def __post_init__(self) -> None:

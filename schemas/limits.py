@@ -604,6 +604,7 @@ QUERY_COUNTS_MAX: Final = 1024  # queries that are not in the histograms yet: me
 TARGETS_KEPT_S: Final = 0.25  # after this it is looked again who is registered, and how it is
 ROUTE_REPEAT_S: Final = 60.0  # a request id that comes again within this gets the same answer
 ROUTE_ANSWERS_MAX: Final = 16_384  # kept for that, about 1 KiB each; the oldest goes
+SELECTIONS_MAX: Final = 4096  # not booked yet: of the select service; forgotten, 404 then
 PREFIXES_SHOWN: Final = 100  # hot ones of each scope, where a request does not say
 HOT_PREFIXES_SHOWN_MAX: Final = 1024  # of each scope, whatever a request says
 ROUTE_POLICIES_MAX: Final = 256  # with their parameters, kept as they were read

@@ -52,6 +52,9 @@ from streams.routing.interface import Choice, Parameters, Rank, Request
 from streams.routing.table import find_policy, parse_policy
 
 DEFAULT_POLICY: Final = "wait-and-work"
+NEVER: Final = 2.0**40
+"""What no candidate carries more than."""
+
 _U64: Final = struct.Struct("<Q")
 
 
@@ -203,7 +206,7 @@ class Router:
                 policy.rank,
                 policy.parameters,
                 asked.ttft_slo_s,
-                self._settings.rules,
+                self._rules_of(asked),
                 last,
                 policy.in_seconds,
             ),
@@ -219,6 +222,13 @@ class Router:
             sample = candidates.carried[place].sample
             age = None if sample is None else max(now - sample.observed_at, 0.0)
         return Routed(self.run, decision, decided.retry_after_s, age, candidates.endpoints)
+
+    def _rules_of(self, asked: RouteRequest) -> Rules:
+        """What leaves candidates out; for a request that is there already, nothing they carry."""
+        rules = self._settings.rules
+        if not asked.is_placed:
+            return rules
+        return rules._replace(kv_usage_max=NEVER, wait_max_s=NEVER, waiting_max=int(NEVER))
 
     def _placed(
         self, asked: RouteRequest, candidates: Candidates, decided: Decided, tie: int
@@ -389,6 +399,10 @@ class Router:
             return None
         number = self._named.get(told.request_id)
         return self.live.named(told.request_id) if number is None else (self.run, number)
+
+    def knows_request(self, request_id: str) -> bool:
+        """Whether a report of that request would be of a decision that is known."""
+        return request_id in self._named or self.live.named(request_id) is not None
 
     def observe(self, samples: Sequence[LoadSample]) -> None:
         """What targets carry, by clients or by the bridge."""

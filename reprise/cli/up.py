@@ -92,6 +92,7 @@ def up(
     kernel: str | None,
     only_exact: bool,
     routing: RouterSettings,
+    select_service: bool,
     lmcache: LmcacheSettings | None,
 ) -> None:
     """Run the service in one process: bridge, log, prefix tables and HTTP API.
@@ -126,6 +127,7 @@ def up(
             audit_rate=audit,
             only_exact=only_exact,
             routing=routing,
+            select_service=select_service,
             lmcache=lmcache,
             memory=memory,
             scrape_load_s=scrape_load_s,

@@ -207,6 +207,7 @@ def serve(
             audit=service.audit_queue,
             workers=service if settings.lmcache is not None else None,
             router=service.router,
+            select_service=settings.select_service,
         ),
         service,
         when_serving=when_serving,

@@ -64,6 +64,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
         history_bytes: how much of it.
         audit_rate: the share of answers that is kept, from 0 to 1.
         routing: what decisions go by where a request does not say otherwise.
+        select_service: whether it can be asked as Dynamo's select service, too.
     """
 
     kafka: KafkaSettings
@@ -77,6 +78,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     history_bytes: int = HISTORY_BYTES
     audit_rate: float = 0.0
     routing: RouterSettings = RouterSettings()
+    select_service: bool = False
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError where the rate is none."""
@@ -268,6 +270,7 @@ def serve_replica(
         history=service.history,
         audit=service.audit_queue,
         router=service.router,
+        select_service=settings.select_service,
     )
     server.run(app, service, when_serving=when_serving)
     if refusals:
