@@ -8,7 +8,6 @@ from typing import Final, NamedTuple
 from uuid import uuid4
 
 import msgspec
-import xxhash
 
 from query_api.ports import View
 from query_api.routing.candidates import (
@@ -49,6 +48,7 @@ from streams.routing.decide import Asked, Decided, Rules, decide, terms_of, with
 from streams.routing.hot_classes import CLASS_BLOCKS, HotClasses
 from streams.routing.inflight import LmetricParameters
 from streams.routing.interface import Choice, Parameters, Rank, Request
+from streams.routing.ranking import tie_of
 from streams.routing.table import find_policy, parse_policy
 
 DEFAULT_POLICY: Final = "wait-and-work"
@@ -194,7 +194,7 @@ class Router:
         roster = self._targets.of_model(asked.scope.tenant_id, asked.scope.model_name)
         candidates = gather(asked, roster, self.live, self._settings.costs, now)
         number, self._number = self._number, self._number + 1
-        tie = xxhash.xxh3_64_intdigest(_U64.pack(self.run) + _U64.pack(number))
+        tie = tie_of(self.run, number)
         request = self._request(asked, number, tie, candidates, policy)
         last = None
         if asked.session_id:
@@ -329,6 +329,7 @@ class Router:
             decided.predicted_s,
             _marks(asked.prefixes, held // asked.scope.block_size),
             held=held,
+            degraded=self._settings.rules.degraded.value,
         )
 
     def _known_policy(self, text: str) -> "_Policy":
