@@ -203,9 +203,9 @@ def _as_seen(decision: Decision, candidates: list[Candidate]) -> Iterable[Sequen
     yield candidates
     place = decision.chosen
     if decision.phase is Phase.PAIR and place >= 0 and decision.decode < 0:
-        for changed in ({"is_allowed": False}, {"is_degraded": True}):
-            one = candidates[place]._replace(**changed)
-            yield [*candidates[:place], one, *candidates[place + 1 :]]
+        one = candidates[place]
+        for changed in (one._replace(is_allowed=False), one._replace(is_degraded=True)):
+            yield [*candidates[:place], changed, *candidates[place + 1 :]]
 
 
 def _candidate(one: CandidateRecord, models: Sequence[Costs]) -> Candidate:
