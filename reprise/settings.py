@@ -47,6 +47,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         grpc: where routers ask by gRPC; None: nowhere.
         memory: where segments of memory are; None for nowhere.
         routing: what decisions go by where a request does not say otherwise.
+        select_service: whether it can be asked as Dynamo's select service, too.
         scrape_load_s: how often engines are asked for their load; 0 for never.
     """
 
@@ -67,6 +68,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     lmcache: LmcacheSettings | None = None
     memory: MemorySettings | None = None
     routing: RouterSettings = RouterSettings()
+    select_service: bool = False
     scrape_load_s: float = 0.0
     grpc: GrpcSettings | None = None
 

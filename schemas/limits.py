@@ -637,6 +637,7 @@ ROSTERS_KEPT: Final = 256  # lists of candidates that requests have named, for a
 ROUTE_REPEAT_S: Final = 60.0  # a request id that comes again within this gets the same answer
 ROUTE_ANSWERS_MAX: Final = 16_384  # kept for that, about 1 KiB each; the oldest goes
 ROUTE_CANDIDATES_KEPT: Final = 65_536  # with them, some 500 bytes each; likewise
+SELECTIONS_MAX: Final = 4096  # not booked yet: of the select service; forgotten, 404 then
 PREFIXES_SHOWN: Final = 100  # hot ones of each scope, where a request does not say
 HOT_PREFIXES_SHOWN_MAX: Final = 1024  # of each scope, whatever a request says
 ROUTE_POLICIES_MAX: Final = 256  # with their parameters, kept as they were read

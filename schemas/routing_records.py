@@ -202,6 +202,8 @@ class Decision(msgspec.Struct, frozen=True, array_like=True, gc=False):
         is_approximate: whether the chosen one publishes no events.
         capacity_tokens: of its cache then, 0 where that is not known.
         last: where the session's request before went, if that counted.
+        degraded: what was made of candidates that had lost something, a
+            `streams.routing.decide.OfDegraded`; "" in records before there was this field.
     """
 
     number: Number
@@ -239,6 +241,7 @@ class Decision(msgspec.Struct, frozen=True, array_like=True, gc=False):
     is_approximate: bool = False
     capacity_tokens: TokenCount = 0
     last: Target | None = None
+    degraded: Text = ""
 
     def target(self, index: int) -> Target:
         """The candidate of that index, as what load is of."""

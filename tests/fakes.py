@@ -309,6 +309,10 @@ class AsgiClient:
         """A GET; header names are written with underscores."""
         return self._call("GET", path, [], headers)
 
+    def request(self, method: str, path: str) -> Reply:
+        """A request of another method, without a body."""
+        return self._call(method, path, [], {})
+
     def post(self, path: str, body: bytes | list[bytes], **headers: str) -> Reply:
         """A POST of a body, or of its chunks."""
         return self._call("POST", path, [body] if isinstance(body, bytes) else body, headers)

@@ -36,6 +36,7 @@ from query_api.http.routing.routes import MODELS as ROUTING_BODIES
 from query_api.http.routing.routes import routing_routes
 from query_api.http.routing.views import MODELS as ROUTING_VIEWS
 from query_api.http.routing.views import routing_views
+from query_api.http.select.routes import select_routes
 from query_api.http.wire import Headers, Wire, encode, encode_error, reply_wire
 from query_api.ports import History, PublisherRegistry, View, WorkerCommands
 from query_api.routing.router import Router
@@ -59,6 +60,7 @@ def create_app(
     workers: WorkerSource | None = None,
     router: Router | None = None,
     commands: WorkerCommands | None = None,
+    select_service: bool = False,
 ) -> ASGIApp:
     """The ASGI application over one table and one set of publishers.
 
@@ -74,6 +76,7 @@ def create_app(
         workers: knows more of LMCache's workers than the view.
         router: decides who gets a request; None: there are no routes for that.
         commands: has LMCache's workers execute commands; None where nobody does.
+        select_service: whether it can also be asked as Dynamo's select service is.
 
     It keeps its metrics in `view.metrics`, so a registry serves one app; a second one raises
     ValueError.
@@ -103,6 +106,8 @@ def create_app(
         endpoints.append(RoutingEndpoint(view, router, bodies, default_wire, metrics))
         app.include_router(routing_routes(endpoints[-1], router, default_wire))
         app.include_router(routing_views(view, router, default_wire))
+        if select_service:
+            app.include_router(select_routes(view, registry, router, bodies))
     app.include_router(query_routes(hot))
     app.include_router(registration_routes(registry, bodies, default_wire))
     app.include_router(view_routes(view, app.version, default_wire))

@@ -59,6 +59,7 @@ class RouteRequest(NamedTuple):
         policy: by name and parameters, "" for the usual one.
         reserve: whether it is to be kept to.
         explain: whether all candidates are to be in the answer.
+        is_placed: whether it was sent there already: however much there is to do, it is booked.
     """
 
     request_id: str
@@ -76,6 +77,7 @@ class RouteRequest(NamedTuple):
     policy: str = ""
     reserve: bool = True
     explain: bool = False
+    is_placed: bool = False
 
 
 class Routed(NamedTuple):

@@ -8,7 +8,6 @@ from typing import Final, NamedTuple
 from uuid import uuid4
 
 import msgspec
-import xxhash
 
 from query_api.ports import View
 from query_api.routing.candidates import (
@@ -51,9 +50,13 @@ from streams.routing.decide import Asked, Decided, Rules, decide, terms_of, with
 from streams.routing.hot_classes import CLASS_BLOCKS, HotClasses
 from streams.routing.inflight import LmetricParameters
 from streams.routing.interface import Choice, Parameters, Rank, Request
+from streams.routing.ranking import tie_of
 from streams.routing.table import find_policy, parse_policy
 
 DEFAULT_POLICY: Final = "wait-and-work"
+NEVER: Final = 2.0**40
+"""What no candidate carries more than."""
+
 _U64: Final = struct.Struct("<Q")
 
 
@@ -201,7 +204,7 @@ class Router:
         policy = self._known_policy(asked.policy)
         candidates = gather(asked, self._targets, self.live, self._settings.costs, now)
         number, self._number = self._number, self._number + 1
-        tie = xxhash.xxh3_64_intdigest(_U64.pack(self.run) + _U64.pack(number))
+        tie = tie_of(self.run, number)
         request = self._request(asked, number, tie, candidates, policy)
         last = None
         if asked.session_id:
@@ -213,7 +216,7 @@ class Router:
                 policy.rank,
                 policy.parameters,
                 asked.ttft_slo_s,
-                self._settings.rules,
+                self._rules_of(asked),
                 last,
                 policy.in_seconds,
             ),
@@ -231,6 +234,13 @@ class Router:
             age = None if sample is None else max(now - sample.observed_at, 0.0)
         after, endpoints = decided.retry_after_s, candidates.endpoints
         return Routed(self.run, decision, after, age, endpoints, plan)
+
+    def _rules_of(self, asked: RouteRequest) -> Rules:
+        """What leaves candidates out; for a request that is there already, nothing they carry."""
+        rules = self._settings.rules
+        if not asked.is_placed:
+            return rules
+        return rules._replace(kv_usage_max=NEVER, wait_max_s=NEVER, waiting_max=int(NEVER))
 
     def _placed(
         self, asked: RouteRequest, candidates: Candidates, decided: Decided, tie: int
@@ -331,6 +341,7 @@ class Router:
             decided.predicted_s,
             _marks(asked.prefixes, held // asked.scope.block_size),
             held=held,
+            degraded=self._settings.rules.degraded.value,
         )
 
     def _known_policy(self, text: str) -> "_Policy":
@@ -401,6 +412,10 @@ class Router:
             return None
         number = self._named.get(told.request_id)
         return self.live.named(told.request_id) if number is None else (self.run, number)
+
+    def knows_request(self, request_id: str) -> bool:
+        """Whether a report of that request would be of a decision that is known."""
+        return request_id in self._named or self.live.named(request_id) is not None
 
     def observe(self, samples: Sequence[LoadSample]) -> None:
         """What targets carry, by clients or by the bridge."""

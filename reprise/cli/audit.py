@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -15,14 +15,21 @@ from schemas.errors import RepriseError
 
 if TYPE_CHECKING:
     from schemas.answer_records import AnsweredInstance
+    from streams.audit.decisions import DecisionDisagreement, VerifiedDecisions
     from streams.audit.verification import Disagreement, Verified
 
 _DATA: Final = Path("data")
 
+_DIFFERENCES_SHOWN: Final = 8  # of one decision
+
+ResultT = TypeVar("ResultT")
+
 
 @click.group()
 def audit() -> None:
-    """Prove the answers that `reprise up` and `reprise serve` have kept with --audit RATE."""
+    """Prove what was answered and decided: answers that were kept with --audit RATE, and all
+    decisions of POST /route.
+    """
 
 
 @audit.command()
@@ -34,12 +41,13 @@ def audit() -> None:
 @kafka_options(required=False, makes_topics=False)
 @click.pass_context
 def verify(context: click.Context, /, data: Path | None, kafka: KafkaSettings | None) -> None:
-    """Derive every kept answer again from the log, and compare it number for number.
+    """Derive every kept answer again from the log, and every decision from its record, and compare
+    them number for number.
 
-    Answers of `reprise up` are in its data directory, those of all replicas of `reprise serve` in
-    the topic PREFIX.answers.
+    Answers and decisions of `reprise up` are in its data directory, those of all replicas of
+    `reprise serve` in the topics PREFIX.answers and PREFIX.routing.
 
-    Exit code 1 where one disagrees, or a record of answers cannot be read. Answers whose position
+    Exit code 1 where one disagrees, or a record of them cannot be read. Answers whose position
     the log and its history no longer reach are counted, and prove nothing.
 
     \b
@@ -49,21 +57,48 @@ def verify(context: click.Context, /, data: Path | None, kafka: KafkaSettings | 
     by_flag = context.get_parameter_source("kafka") is ParameterSource.COMMANDLINE
     if data is not None and by_flag:
         raise click.UsageError("Expected one of --data and --kafka")
-    verified = _verified(data, kafka)
-    for line in lines_of(verified):
+    if data is None and kafka is None:
+        data = _found_data()
+    decisions = _run(lambda tell: _decisions(data, kafka, tell))
+    try:
+        answers = _run(lambda tell: _answers(data, kafka, tell))
+    except click.ClickException:
+        if not decisions.decisions or (data is not None and (data / "answers").exists()):
+            raise
+        answers = None
+    lines = [] if answers is None else lines_of(answers)
+    for line in lines + decision_lines(decisions):
         click.echo(printable(line))
-    if not verified.is_proven:
+    if not (decisions.is_proven and (answers is None or answers.is_proven)):
         sys.exit(1)
 
 
-def _verified(data: Path | None, kafka: KafkaSettings | None) -> "Verified":
-    from streams.audit.topics_verification import silent, verify_topics
+Tell = Callable[[int, int], None]
+
+
+def _answers(data: Path | None, kafka: KafkaSettings | None, tell: Tell) -> "Verified":
+    from streams.audit.topics_verification import verify_topics
     from streams.audit.verification import verify_answers
 
-    def run(tell: Callable[[int, int], None]) -> "Verified":
-        if data is None and kafka is not None:
-            return verify_topics(kafka, tell)
-        return verify_answers(data or _found_data(), tell)
+    if data is not None:
+        return verify_answers(data, tell)
+    assert kafka is not None
+    return verify_topics(kafka, tell)
+
+
+def _decisions(data: Path | None, kafka: KafkaSettings | None, tell: Tell) -> "VerifiedDecisions":
+    from streams.audit.decisions import verify_decisions
+    from streams.audit.topics_verification import verify_routing_topic
+
+    if data is not None:
+        return verify_decisions(data, tell)
+    assert kafka is not None
+    return verify_routing_topic(kafka, tell)
+
+
+def _run(run: Callable[[Tell], ResultT]) -> ResultT:
+    """Calls it with what shows on a terminal how far it is."""
+    from streams.audit.topics_verification import silent
 
     try:
         if sys.stderr.isatty():
@@ -121,6 +156,37 @@ def lines_of(verified: "Verified") -> list[str]:
         f"answers {verified.answers}{where}: agreed {verified.agreed}, disagreed"
         f" {verified.disagreed}, beyond the log {verified.beyond}"
     )
+    return lines
+
+
+def decision_lines(verified: "VerifiedDecisions") -> list[str]:
+    """What came of decisions, for people; nothing where there are none."""
+    lines = [line for shown in verified.shown for line in _decision(shown)]
+    hidden = verified.disagreed - len(verified.shown)
+    if hidden > 0:
+        lines.append(f"and {hidden} more decisions that disagree")
+    if verified.unreadable:
+        lines.append(
+            f"{verified.unreadable} records of the routing log cannot be read:"
+            f" {verified.unreadable_reason}"
+        )
+    if verified.decisions:
+        lines.append(
+            f"decisions {verified.decisions}: agreed {verified.agreed}, disagreed"
+            f" {verified.disagreed}; who decodes is taken as it stands in {verified.decoding}"
+        )
+    return lines
+
+
+def _decision(found: "DecisionDisagreement") -> list[str]:
+    lines = [
+        f"disagrees: decision {found.name} in record {found.offset} of the routing log, policy"
+        f" {found.policy}"
+    ]
+    for one in found.differences[:_DIFFERENCES_SHOWN]:
+        lines.append(f"  {one.field}: said {one.said!r}, is so {one.found!r}")
+    if len(found.differences) > _DIFFERENCES_SHOWN:
+        lines.append(f"  and {len(found.differences) - _DIFFERENCES_SHOWN} more values")
     return lines
 
 

@@ -16,11 +16,12 @@ CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
 
 def routing_options(command: CommandT) -> CommandT:
-    """`--policy`, `--costs` and `--degraded`, handed over as `routing`."""
+    """`--policy`, `--costs` and `--degraded`, handed over as `routing`; `--select-service`."""
 
     @_policy_option
     @_costs_option
     @_degraded_option
+    @_select_option
     @wraps(command)
     def with_settings(*, policy: str, costs: Costs, degraded: OfDegraded, **options: Any) -> Any:
         settings = RouterSettings(policy, costs, Rules(degraded=degraded))
@@ -77,4 +78,11 @@ _degraded_option = click.option(
     callback=_to_degraded,
     help="What POST /route makes of an instance of which events were lost: keep it as it is, take"
     " it to hold nothing (zero), or leave it out (drop).",
+)
+_select_option = click.option(
+    "--select-service",
+    envvar="REPRISE_SELECT_SERVICE",
+    show_envvar=True,
+    is_flag=True,
+    help="Also answer as Dynamo's standalone select service: POST /select, /reservations, ...",
 )

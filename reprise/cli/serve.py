@@ -97,6 +97,7 @@ def serve(
     only_exact: bool,
     routing: RouterSettings,
     grpc: GrpcSettings | None,
+    select_service: bool,
 ) -> None:
     """Answer queries from the tables in Kafka: one replica of any number.
 
@@ -122,6 +123,7 @@ def serve(
             kernel=kernel,
             only_exact=only_exact,
             routing=routing,
+            select_service=select_service,
             default_wire=default_wire,
             history=data if history and history_gib else None,
             history_bytes=int(history_gib * limits.GIB),

@@ -96,6 +96,7 @@ def up(
     only_exact: bool,
     routing: RouterSettings,
     grpc: GrpcSettings | None,
+    select_service: bool,
     lmcache: LmcacheSettings | None,
 ) -> None:
     """Run the service in one process: bridge, log, prefix tables and HTTP API.
@@ -130,6 +131,7 @@ def up(
             audit_rate=audit,
             only_exact=only_exact,
             routing=routing,
+            select_service=select_service,
             lmcache=lmcache,
             memory=memory,
             scrape_load_s=scrape_load_s,

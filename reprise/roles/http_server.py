@@ -203,6 +203,7 @@ def serve(
             workers=service if settings.lmcache is not None else None,
             router=service.router,
             commands=service.commands,
+            select_service=settings.select_service,
         ),
         beside,
         when_serving=when_serving,

@@ -68,6 +68,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
         audit_rate: the share of answers that is kept, from 0 to 1.
         routing: what decisions go by where a request does not say otherwise.
         grpc: where routers ask by gRPC; None: nowhere.
+        select_service: whether it can be asked as Dynamo's select service, too.
     """
 
     kafka: KafkaSettings
@@ -82,6 +83,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     audit_rate: float = 0.0
     routing: RouterSettings = RouterSettings()
     grpc: GrpcSettings | None = None
+    select_service: bool = False
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError where the rate is none."""
@@ -281,6 +283,7 @@ def serve_replica(
         audit=service.audit_queue,
         router=service.router,
         commands=service.commands,
+        select_service=settings.select_service,
     )
     server.run(app, beside, when_serving=when_serving)
     if refusals:

@@ -25,6 +25,7 @@ from schemas.identities import Offset
 from schemas.limits import TABLE_FLUSH_CHANGES_MAX, TAIL_REACH_S
 from schemas.positions import LogBounds
 from streams.audit.chains import Place, Vector, bounds_of, by_rising_sum, chains_of, vector_of
+from streams.audit.decisions import VerifiedDecisions
 from streams.audit.partitions import PartitionLog, TopicPartitionLog
 from streams.audit.verification import Numbers, Verified, answer_again
 from streams.kernel import open_kernel
@@ -261,3 +262,37 @@ async def _opened(
         )
         for partition in sorted(bounds)
     ]
+
+
+def verify_routing_topic(settings: KafkaSettings, on_progress: Tell = silent) -> VerifiedDecisions:
+    """Verifies the decisions of all replicas that are in Kafka now, in no consumer group. Where
+    there is no such topic, there are none.
+
+    Raises:
+        ConfigurationError: no broker answers or lets us in.
+        StorageError: Kafka went away, or retention dropped meanwhile what is read.
+    """
+    try:
+        return asyncio.run(_verify_routing_topic(settings, on_progress))
+    except AWAY as error:
+        raise StorageError(f"Kafka at {settings.bootstrap} went away: {error!r}") from error
+
+
+async def _verify_routing_topic(settings: KafkaSettings, on_progress: Tell) -> VerifiedDecisions:
+    options, verified = client_options(settings), VerifiedDecisions()
+    topic = settings.routing.log.name
+    await until_reached(
+        lambda: check_access(options), servers=settings.bootstrap, patience_s=TAIL_REACH_S
+    )
+    try:
+        bounds = await _bounds_of(options, topic)
+    except ConfigurationError:
+        return verified
+    async with AsyncExitStack() as opened:
+        for log in await _opened(opened, options, topic, bounds):
+            first, end = log.bounds
+            async for entry in log.entries(Offset(end - 1)):
+                if entry.value:  # a marker of a transaction, or retention, leaves none
+                    verified.take(entry)
+                on_progress(entry.offset + 1 - first, end - first)
+    return verified

@@ -13,6 +13,11 @@ _DECISION: Final = struct.Struct("<Q")
 _KEY: Final = attrgetter("key")
 
 
+def tie_of(run: int, number: int) -> int:
+    """The tie of a decision of a service, u64; see `streams.routing.interface.Request`."""
+    return xxhash.xxh3_64_intdigest(_DECISION.pack(run) + _DECISION.pack(number))
+
+
 def tie_break(tie: int, instance_id: str, dp_rank: int = 0) -> int:
     """Where a candidate stands among equals, u64. Other for each decision, so that equals take
     turns, and the same wherever it is computed.

@@ -1,5 +1,8 @@
 """Decisions, and what comes of them, in both forms of the service."""
 
+import re
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable
 from itertools import count
@@ -150,3 +153,16 @@ def test_the_log_is_shown_as_msgpack_to_whoever_asks_for_that(routing: Routing) 
     status, body, headers = routing.tenant.api.request("GET", "/routing", headers=wanted)
     assert (status, headers["content-type"]) == (200, "application/msgpack")
     assert msgspec.msgpack.decode(body).keys() == routing.shown().keys()
+
+
+def test_every_decision_is_proven_from_the_log_of_them(routing: Routing) -> None:
+    for policy in ("wait-and-work", "blocks", "algorithm-1:fetch=off"):
+        routing.route("a", "b", policy=policy, session_id="s")
+    routing.await_log()
+    command = [sys.executable, "-m", "reprise", "audit", "verify"]
+    command += routing.tenant.deployment.events()
+    result = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    found = re.search(r"decisions (\d+): agreed (\d+), disagreed 0;", result.stdout)
+    assert found and result.returncode == 0, result.stdout + result.stderr
+    assert found[1] == found[2]
+    assert int(found[1]) >= 3

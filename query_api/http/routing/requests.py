@@ -125,7 +125,7 @@ _DECODERS: Final = {
 ValueT = TypeVar("ValueT")
 
 
-def _decode(decode: Callable[[bytes], ValueT], body: bytes, wire: Wire) -> ValueT:
+def decode_body(decode: Callable[[bytes], ValueT], body: bytes, wire: Wire) -> ValueT:
     """What the body says.
 
     Raises:
@@ -174,7 +174,14 @@ def read_route(
     Raises:
         RequestError: the first thing that is wrong.
     """
-    asked = _decode(_DECODERS[wire].route, body, wire)
+    asked = decode_body(_DECODERS[wire].route, body, wire)
+    return route_request(asked, wire, headers, kernel, is_ready=is_ready)
+
+
+def route_request(
+    asked: RouteBody, wire: Wire, headers: HttpHeaders, kernel: ReadOnlyKernel, *, is_ready: bool
+) -> RouteRequest:
+    """As `read_route`, of a body that was decoded."""
     _check_texts(asked)
     by_hash = asked.block_hashes is not msgspec.UNSET
     query = _query(asked, wire, kernel, by_hash=by_hash)
@@ -333,7 +340,7 @@ def read_feedback(body: bytes, wire: Wire) -> list[Told]:
     Raises:
         RequestError: the first thing that is wrong.
     """
-    decoded = _decode(_DECODERS[wire].feedback, body, wire)
+    decoded = decode_body(_DECODERS[wire].feedback, body, wire)
     reports = decoded if isinstance(decoded, list) else [decoded]
     _check_count(len(reports), "reports")
     return [_told(one, index) for index, one in enumerate(reports)]
@@ -373,7 +380,7 @@ def read_load(body: bytes, wire: Wire, now: float) -> list[LoadSample]:
     Raises:
         RequestError: the first thing that is wrong.
     """
-    decoded = _decode(_DECODERS[wire].load, body, wire)
+    decoded = decode_body(_DECODERS[wire].load, body, wire)
     samples = decoded if isinstance(decoded, list) else [decoded]
     _check_count(len(samples), "samples")
     for index, one in enumerate(samples):

@@ -1,14 +1,27 @@
-"""Which log of answers is verified."""
+"""Which logs of answers and decisions are verified, and what is said of decisions."""
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
 from brokers.settings import KafkaSettings
+from query_api.routing.folded import FoldedRouting
+from query_api.routing.interface import Offered, RouteRequest
+from query_api.routing.live import LiveLoad
+from query_api.routing.queue import RoutingQueue
+from query_api.routing.router import Router
 from reprise.cli.main import main
+from schemas.identities import PrefixScope
+from schemas.routing_records import DecisionsRecord, LoadRecord, encode_routing
+from streams.audit.decisions import VerifiedDecisions
 from streams.audit.verification import Verified
+from streams.log.embedded import EmbeddedLog
+from tests.fakes import FakeTable
 
 
 @pytest.fixture
@@ -24,6 +37,10 @@ def taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[object]:
         found.append((kafka.bootstrap, kafka.answers.name))
         return Verified()
 
+    def no_decisions(kafka: KafkaSettings, tell: Callable[[int, int], None]) -> VerifiedDecisions:
+        return VerifiedDecisions()
+
+    monkeypatch.setattr("streams.audit.topics_verification.verify_routing_topic", no_decisions)
     monkeypatch.setattr("streams.audit.verification.verify_answers", of_data)
     monkeypatch.setattr("streams.audit.topics_verification.verify_topics", of_topics)
     monkeypatch.chdir(tmp_path)
@@ -63,3 +80,48 @@ def test_both_are_refused(taken: list[object], tmp_path: Path) -> None:
     result = verify("--data", str(tmp_path), "--kafka", "k:1")
     assert (result.exit_code, taken) == (2, [])
     assert "Expected one of --data and --kafka" in result.output
+
+
+def routing_log(data: Path, *records: bytes) -> None:
+    with closing(EmbeddedLog(data / "routing" / "log")) as log:
+        log.append(list(records))
+
+
+def decided(**changes: Any) -> bytes:
+    """The record of one decision, of which one thing may be wrong."""
+    clock = 1000.0
+    router = Router(FakeTable(), RoutingQueue(), LiveLoad(), FoldedRouting(), clock=lambda: clock)
+    candidates = (Offered("a", 0), Offered("b", 0))
+    scope = PrefixScope("default", "m", "", 16, "")
+    decision = router.route(RouteRequest("r", scope, 160, [], candidates=candidates)).decision
+    changed = msgspec.structs.replace(decision, **changes)
+    return encode_routing(DecisionsRecord(run=router.run, time=clock, decisions=(changed,)))
+
+
+def test_decisions_are_proven_where_no_answers_were_kept(tmp_path: Path) -> None:
+    routing_log(tmp_path, decided(), encode_routing(LoadRecord(run=0, time=1.0, samples=())))
+    result = verify("--data", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    assert result.output == (
+        "decisions 1: agreed 1, disagreed 0; who decodes is taken as it stands in 0\n"
+    )
+
+
+def test_a_decision_that_disagrees_is_shown_with_its_values(tmp_path: Path) -> None:
+    routing_log(tmp_path, decided(), decided(chosen=-1, predicted_s=0.5), b"\xc1")
+    result = verify("--data", str(tmp_path))
+    assert result.exit_code == 1
+    lines = result.output.splitlines()
+    assert lines[0] == (
+        "disagrees: decision 3b9aca00-0 in record 1 of the routing log, policy wait-and-work"
+    )
+    assert lines[1].startswith("  predicted_s: said 0.5, is so 0.020")
+    assert lines[2].startswith("  chosen: said -1, is so ")
+    assert lines[3].startswith("1 records of the routing log cannot be read: record 2 of")
+    assert lines[4].startswith("decisions 2: agreed 1, disagreed 1;")
+
+
+def test_where_there_is_neither_it_says_so(tmp_path: Path) -> None:
+    result = verify("--data", str(tmp_path))
+    assert result.exit_code == 1
+    assert "Error" in result.output

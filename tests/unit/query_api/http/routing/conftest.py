@@ -21,7 +21,7 @@ class Clock:
 class Service:
     """An app that routes over a table, and what it has written."""
 
-    def __init__(self, table: FakeTable) -> None:
+    def __init__(self, table: FakeTable, *, select_service: bool = False) -> None:
         self.table = table
         self.clock = Clock()
         self.queue = RoutingQueue()
@@ -30,7 +30,9 @@ class Service:
         self.router = Router(
             table, self.queue, self.live, self.folded, clock=self.clock, monotonic=self.clock
         )
-        self.client = AsgiClient(create_app(table, table, router=self.router))
+        self.client = AsgiClient(
+            create_app(table, table, router=self.router, select_service=select_service)
+        )
         self._offset = 0
 
     def write(self) -> None:
