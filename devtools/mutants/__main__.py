@@ -21,8 +21,10 @@ from typing import Any, NamedTuple
 
 from devtools.mutants.findings import Findings, key_of, state_of
 from devtools.mutants.kept import SURVIVORS, Survivor, as_entries, read_kept
-from devtools.mutants.rust import NotTriedError, try_file
+from devtools.mutants.kernel_copy import KernelCopy
+from devtools.mutants.rust import NotTriedError, Wanted, try_file
 from devtools.mutants.targets import ONLY, RUST, TESTS
+from devtools.mutants.together import Tested
 
 ROOT = Path(__file__).parents[2]
 
@@ -76,20 +78,17 @@ def judge(module: str, result: Result, kept: Mapping[Survivor, str], *, whole: b
 
 
 def _try(
-    module: str, functions: Sequence[str], arguments: argparse.Namespace, findings: Findings
+    module: str,
+    functions: Sequence[str],
+    arguments: argparse.Namespace,
+    findings: Findings,
+    copy: KernelCopy,
 ) -> Result:
     if module.endswith(".rs"):
+        wanted = Wanted(functions, arguments.every, arguments.jobs)
         try:
-            package, specified_by = RUST[str(Path(module).parent)]
-            mutants, outcomes = try_file(
-                ROOT,
-                module,
-                functions,
-                arguments.every,
-                package=package,
-                tests=specified_by,
-                findings=findings,
-            )
+            tested = Tested(*RUST[str(Path(module).parent)])
+            mutants, outcomes = try_file(copy, module, wanted, tested, findings)
         except NotTriedError as error:
             sys.exit(str(error))
         return Result(mutants, outcomes, [])
@@ -191,10 +190,11 @@ def main() -> int:
     new: list[Survivor] = []
     faults = len(stray)
     whole = not arguments.function and arguments.every == 1
-    with findings:
+    with findings, tempfile.TemporaryDirectory(prefix="reprise-mutants-") as directory:
+        copy = KernelCopy(ROOT, Path(directory))
         for module in arguments.modules:
             functions = arguments.function or ONLY.get(module, ())
-            result = _try(module, functions, arguments, findings)
+            result = _try(module, functions, arguments, findings, copy)
             judged = judge(module, result, kept, whole=whole)
             _print(module, judged, result)
             new += judged.new

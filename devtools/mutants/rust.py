@@ -1,27 +1,29 @@
 """Tries the mutants of one file of the Rust kernel, which cargo-mutants lists.
 
 cargo-mutants would try them with `cargo test` alone, but what specifies this kernel are the tests
-that it shares with the reference kernel. So only its list is used: each mutant is built in a copy
-of the tree, and tried with the crate's own tests, which take seconds, and what survives those with
-the shared ones, for which the whole extension is built.
+that it shares with the reference kernel. So only its list is used: mutants are built in a copy of
+the tree, most of them as one (`together`), and tried with the crate's own tests, and what survives
+those with the shared ones. What cannot be built with the others is built and tried alone.
 """
 
 import json
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from devtools.mutants.findings import Findings, key_of, state_of
-from devtools.mutants.kernel_copy import NATIVE, SURVIVED, KernelCopy, Run, run_bounded
+from devtools.mutants.kernel_copy import NATIVE, SURVIVED, KernelCopy
+from devtools.mutants.together import NotBuiltError, Note, Tested, try_together
 
 INSTALL = "cargo install cargo-mutants --version 27.1.0 --locked"
 
 Mutants = list[dict[str, Any]]
 """As `cargo mutants --list --json` has them."""
+
+Together = Callable[[KernelCopy, str, Mapping[int, Mapping[str, Any]], Tested, int, Note], None]
+"""As `try_together`."""
 
 _TESTS: Final = "\n#[cfg(test)]\nmod tests {"
 """What a file's own tests begin with, at its end."""
@@ -55,75 +57,102 @@ def list_mutants(root: Path, module: str, package: str) -> Mutants:
     return listed
 
 
+class Wanted(NamedTuple):
+    """Which mutants of a file are tried: those of functions, all where none is named; one in so
+    many; so many at a time.
+    """
+
+    functions: Sequence[str] = ()
+    every: int = 1
+    jobs: int = 2
+
+
 def try_file(
-    root: Path,
+    copy: KernelCopy,
     module: str,
-    functions: Sequence[str],
-    every: int,
-    *,
-    package: str,
-    tests: Sequence[str],
+    wanted: Wanted,
+    tested: Tested,
     findings: Findings,
+    *,
     listing: Callable[[Path, str, str], Mutants] = list_mutants,
-    run: Run = run_bounded,
+    together: Together = try_together,
 ) -> tuple[list[tuple[str, int, str, str]], list[str]]:
     """Function, line's number and text, and change of each mutant; and what became of each.
 
     Args:
-        root: of the tree; nothing in it is changed.
+        copy: of the tree, in which they are tried.
         module: the file, from the root.
-        functions: only their mutants; all where there are none.
-        every: one in so many.
-        package: that has the file.
-        tests: in Python, which specify it.
+        wanted: see there.
+        tested: the package that has the file.
         findings: of runs before, which are not made again, and of this one. What was killed stays
             killed while the file's code is the same; what survived, while the tests are, too.
         listing: gives the mutants.
-        run: runs a command.
+        together: tries those that can be built as one.
 
     Raises:
         NotTriedError: see there.
     """
     listed = [
         mutant
-        for mutant in listing(root, module, package)
-        if not functions or _function(mutant) in functions
-    ][::every]
-    source = (root / module).read_text()
+        for mutant in listing(copy.root, module, tested.package)
+        if not wanted.functions or _function(mutant) in wanted.functions
+    ][:: wanted.every]
+    source = (copy.root / module).read_text()
     names = named(listed, source)
     code = source.partition(_TESTS)[0]
-    state = state_of(root, _SPECIFIED_IN)
-    outcomes: list[str] = []
-    copy: KernelCopy | None = None
-    with ExitStack() as stack:
-        for number, (mutant, name) in enumerate(zip(listed, names, strict=True), start=1):
-            function, _, line, change = name
-            of_code = key_of("rust", module, code, function, line, change)
-            of_all = key_of(of_code, state)
-            outcome = findings.find(of_code) or findings.find(of_all)
-            if outcome is None:
-                if copy is None:
-                    directory = stack.enter_context(
-                        tempfile.TemporaryDirectory(prefix="reprise-mutants-")
-                    )
-                    copy = KernelCopy(root, Path(directory), package, tests, run)
-                    _try_without(copy, module)
-                (copy.tree / module).write_text(mutated(source, mutant))
-                outcome = copy.outcome()
-                key = of_all if outcome == SURVIVED else of_code
-                findings.note(key, outcome, of=str(mutant["name"]))
-                message = f"{number}/{len(listed)} {outcome}: {mutant['name']}"
-                print(message, file=sys.stderr, flush=True)
-            outcomes.append(outcome)
-    return names, outcomes
+    state = state_of(copy.root, _SPECIFIED_IN)
+    outcomes: dict[int, str] = {}
+    keys = {}
+    for number, (function, _, line, change) in enumerate(names):
+        of_code = key_of("rust", module, code, function, line, change)
+        keys[number] = of_code, key_of(of_code, state)
+        found = findings.find(of_code) or findings.find(keys[number][1])
+        if found is not None:
+            outcomes[number] = found
+
+    def note(number: int, outcome: str) -> None:
+        outcomes[number] = outcome
+        name = str(listed[number]["name"])
+        findings.note(keys[number][outcome == SURVIVED], outcome, of=name)
+        _say(f"{len(outcomes)}/{len(listed)} {outcome}: {name}")
+
+    def left() -> dict[int, dict[str, Any]]:
+        return {number: one for number, one in enumerate(listed) if number not in outcomes}
+
+    if len(left()) > 1:
+        try:
+            together(copy, module, left(), tested, wanted.jobs, note)
+        except NotBuiltError as error:
+            _say(f"each mutant is tried alone, as {error}")
+    _try_alone(copy, module, left(), tested, note)
+    return names, [outcomes[number] for number in range(len(listed))]
 
 
-def _try_without(copy: KernelCopy, module: str) -> None:
-    outcome = copy.outcome()
-    if outcome != SURVIVED:
-        raise NotTriedError(
-            f"Expected the tests of {module} to pass without a mutant, which is {outcome}: run them"
-        )
+def _say(what: str) -> None:
+    print(what, file=sys.stderr, flush=True)
+
+
+def _try_alone(
+    copy: KernelCopy,
+    module: str,
+    mutants: Mapping[int, dict[str, Any]],
+    tested: Tested,
+    note: Callable[[int, str], None],
+) -> None:
+    if not mutants:
+        return
+    source = (copy.tree / module).read_text()
+    if not copy.knows(tested.package):
+        outcome = copy.outcome(*tested)
+        if outcome != SURVIVED:
+            raise NotTriedError(
+                f"Expected the tests of {module} to pass without a mutant, which is {outcome}:"
+                " run them"
+            )
+    for number, mutant in mutants.items():
+        (copy.tree / module).write_text(mutated(source, mutant))
+        note(number, copy.outcome(*tested))
+    (copy.tree / module).write_text(source)
 
 
 def _function(mutant: dict[str, Any]) -> str:

@@ -1,0 +1,195 @@
+"""Tries mutants of a file of the Rust kernel that are built as one: see `combined`."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from devtools.mutants.combined import CHOSEN, REACHED, RUNTIME, Combined, combined
+from devtools.mutants.kernel_copy import KILLED, NATIVE, SURVIVED, KernelCopy, run_bounded
+
+_SLOWER: Final = 8.0
+_AT_LEAST_S: Final = 3.0
+"""A test program that computes this much longer than without a mutant is ended."""
+_WAITS_S: Final = 30.0
+_ROUNDS: Final = 12
+"""After so many, what still does not compile is left: each stage of the compiler finds its own."""
+
+Note = Callable[[int, str], None]
+
+
+class Tested(NamedTuple):
+    """A package of the kernel, and the tests in Python that specify it."""
+
+    package: str
+    tests: Sequence[str]
+
+
+class NotBuiltError(Exception):
+    """The mutants cannot be tried together: each is to be tried alone."""
+
+
+def try_together(
+    copy: KernelCopy,
+    module: str,
+    mutants: Mapping[int, Mapping[str, Any]],
+    tested: Tested,
+    jobs: int,
+    note: Note,
+) -> None:
+    """Tells what became of the mutants that could be tried so; the others are not told of.
+
+    Args:
+        copy: in which they are built; it is as it was when this returns.
+        module: the file, from the root.
+        mutants: by number, as they are listed.
+        tested: what has the file.
+        jobs: forks at a time.
+        note: is told of each when it is found.
+
+    Raises:
+        NotBuiltError: see there.
+    """
+    file = copy.tree / module
+    library = file.with_name("lib.rs")
+    kept = {path: path.read_text() for path in (file, library)}
+    try:
+        numbers = _put(copy, file, kept, mutants, tested.package)
+        program = _build(copy, tested.package)
+        rest = _try_crate(copy, file.parents[1], program, numbers, note)
+        if rest:
+            _try_python(copy, rest, tested.tests, jobs, note)
+    finally:
+        for path, text in kept.items():
+            path.write_text(text)
+
+
+def _put(
+    copy: KernelCopy,
+    file: Path,
+    kept: Mapping[Path, str],
+    mutants: Mapping[int, Mapping[str, Any]],
+    package: str,
+) -> list[int]:
+    """Writes a source that compiles; gives the numbers of its mutants."""
+    left = dict(mutants)
+    library = file.with_name("lib.rs")
+    for _ in range(_ROUNDS):
+        whole = combined(kept[file], left)
+        texts = {**kept, file: whole.source}
+        texts[library] += RUNTIME.read_text()
+        for path, text in texts.items():
+            path.write_text(text)
+        bad = _uncompilable(copy, file, whole, package)
+        if not bad:
+            return whole.numbers
+        left = {number: left[number] for number in whole.numbers if number not in bad}
+    raise NotBuiltError(f"{file.name} did not compile in {_ROUNDS} rounds")
+
+
+def _uncompilable(copy: KernelCopy, file: Path, whole: Combined, package: str) -> set[int]:
+    done = _cargo(copy, "check", "--package", package)
+    if not done.returncode:
+        return set()
+    blamed: set[int] = set()
+    name = str(file.relative_to(copy.tree / NATIVE))
+    for message in _messages(done.stdout, "compiler-message"):
+        spans = sorted(message["message"]["spans"], key=lambda one: not one["is_primary"])
+        if message["message"]["level"] == "error":
+            blamed |= whole.blamed(one["byte_start"] for one in spans if one["file_name"] == name)
+    if not blamed:
+        raise NotBuiltError(f"{name} does not compile, for no mutant's sake: {done.stderr[-500:]}")
+    return blamed
+
+
+def _build(copy: KernelCopy, package: str) -> Path | None:
+    """Builds the extension, and the program of the crate's tests, where it has some."""
+    program = None
+    # An extension module has no test program of its own.
+    if package != "reprise-kernel":
+        done = _cargo(copy, "test", "--no-run", "--lib", "--package", package)
+        built = [one["executable"] for one in _messages(done.stdout, "compiler-artifact")]
+        program = Path([one for one in built if one][-1])
+    if _cargo(copy, "build").returncode:
+        raise NotBuiltError("the extension could not be built")
+    copy.put_library()
+    return program
+
+
+def _cargo(copy: KernelCopy, *command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["cargo", command[0], "--quiet", "--message-format", "json", *command[1:]],
+        cwd=copy.tree / NATIVE,
+        env=copy.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def _messages(lines: str, reason: str) -> list[dict[str, Any]]:
+    read = [json.loads(line) for line in lines.splitlines() if line.startswith("{")]
+    return [one for one in read if one["reason"] == reason]
+
+
+def _try_crate(
+    copy: KernelCopy, directory: Path, program: Path | None, numbers: Sequence[int], note: Note
+) -> list[int]:
+    """Those that survive the crate's own tests."""
+    if program is None:
+        return list(numbers)
+    reached = copy.tree / "reached"
+    reached.unlink(missing_ok=True)
+    environment = {**copy.environment, REACHED: str(reached)}
+    took_s = run_bounded([str(program)], directory, environment, 600.0)
+    if took_s is None:
+        raise NotBuiltError("a test of the crate fails without a mutant")
+    tried = {int(number) for number in reached.read_text().split()} if reached.exists() else set()
+    limit_s = _AT_LEAST_S + _SLOWER * took_s
+    rest = []
+    for number in numbers:
+        environment = {**copy.environment, CHOSEN: str(number)}
+        if number in tried and (
+            run_bounded([str(program)], directory, environment, _WAITS_S + limit_s, cpu_s=limit_s)
+            is None
+        ):
+            note(number, KILLED)
+        else:
+            rest.append(number)
+    return rest
+
+
+def _try_python(
+    copy: KernelCopy, numbers: Sequence[int], tests: Sequence[str], jobs: int, note: Note
+) -> None:
+    reader, writer = os.pipe()
+    command = [sys.executable, "-m", "devtools.mutants.kernel_trial", f"--jobs={jobs}"]
+    command += [f"--out=/dev/fd/{writer}", f"--mutants={','.join(map(str, numbers))}"]
+    failed = []
+    with (
+        open(reader) as found,
+        subprocess.Popen(
+            [*command, "--", *tests],
+            cwd=copy.tree,
+            env=copy.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=[writer],
+        ) as process,
+    ):
+        os.close(writer)
+        for line in found:
+            what, of = json.loads(line)
+            if what == "failed":
+                failed.append(of)
+            else:
+                note(what, SURVIVED if of == SURVIVED else KILLED)
+        output, _ = process.communicate()
+    if failed or process.returncode:
+        raise NotBuiltError(
+            f"the tests fail without a mutant: {failed or output.decode(errors='replace')[-2000:]}"
+        )
