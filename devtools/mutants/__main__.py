@@ -24,7 +24,7 @@ from devtools.mutants.kept import SURVIVORS, Survivor, as_entries, read_kept
 from devtools.mutants.kernel_copy import KernelCopy
 from devtools.mutants.rust import NotTriedError, Wanted, try_file
 from devtools.mutants.targets import ONLY, RUST, TESTS
-from devtools.mutants.together import Tested
+from devtools.mutants.together import Specified
 
 ROOT = Path(__file__).parents[2]
 
@@ -87,7 +87,7 @@ def _try(
     if module.endswith(".rs"):
         wanted = Wanted(functions, arguments.every, arguments.jobs)
         try:
-            tested = Tested(*RUST[str(Path(module).parent)])
+            tested = Specified(*RUST[str(Path(module).parent)])
             mutants, outcomes = try_file(copy, module, wanted, tested, findings)
         except NotTriedError as error:
             sys.exit(str(error))

@@ -15,14 +15,14 @@ from typing import Any, Final, NamedTuple
 
 from devtools.mutants.findings import Findings, key_of, state_of
 from devtools.mutants.kernel_copy import NATIVE, SURVIVED, KernelCopy
-from devtools.mutants.together import NotBuiltError, Note, Tested, try_together
+from devtools.mutants.together import NotBuiltError, Note, Specified, try_together
 
 INSTALL = "cargo install cargo-mutants --version 27.1.0 --locked"
 
 Mutants = list[dict[str, Any]]
 """As `cargo mutants --list --json` has them."""
 
-Together = Callable[[KernelCopy, str, Mapping[int, Mapping[str, Any]], Tested, int, Note], None]
+Together = Callable[[KernelCopy, str, Mapping[int, Mapping[str, Any]], Specified, int, Note], None]
 """As `try_together`."""
 
 _TESTS: Final = "\n#[cfg(test)]\nmod tests {"
@@ -71,7 +71,7 @@ def try_file(
     copy: KernelCopy,
     module: str,
     wanted: Wanted,
-    tested: Tested,
+    tested: Specified,
     findings: Findings,
     *,
     listing: Callable[[Path, str, str], Mutants] = list_mutants,
@@ -136,7 +136,7 @@ def _try_alone(
     copy: KernelCopy,
     module: str,
     mutants: Mapping[int, dict[str, Any]],
-    tested: Tested,
+    tested: Specified,
     note: Callable[[int, str], None],
 ) -> None:
     if not mutants:

@@ -21,7 +21,7 @@ _ROUNDS: Final = 12
 Note = Callable[[int, str], None]
 
 
-class Tested(NamedTuple):
+class Specified(NamedTuple):
     """A package of the kernel, and the tests in Python that specify it."""
 
     package: str
@@ -36,7 +36,7 @@ def try_together(
     copy: KernelCopy,
     module: str,
     mutants: Mapping[int, Mapping[str, Any]],
-    tested: Tested,
+    tested: Specified,
     jobs: int,
     note: Note,
 ) -> None:
