@@ -1,4 +1,4 @@
-"""Tries the mutants of one file of the Rust kernel, which cargo-mutants lists.
+"""Tries the mutants of files of the Rust kernel, which cargo-mutants lists.
 
 cargo-mutants would try them with `cargo test` alone, but what specifies this kernel are the tests
 that it shares with the reference kernel. So only its list is used: mutants are built in a copy of
@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from devtools.mutants.findings import Findings, key_of, state_of
 from devtools.mutants.kernel_copy import NATIVE, SURVIVED, KernelCopy
+from devtools.mutants.together import Mutants as ByNumber
 from devtools.mutants.together import NotBuiltError, Note, Specified, try_together
 
 INSTALL = "cargo install cargo-mutants --version 27.1.0 --locked"
@@ -22,7 +23,7 @@ INSTALL = "cargo install cargo-mutants --version 27.1.0 --locked"
 Mutants = list[dict[str, Any]]
 """As `cargo mutants --list --json` has them."""
 
-Together = Callable[[KernelCopy, str, Mapping[int, Mapping[str, Any]], Specified, int, Note], None]
+Together = Callable[[KernelCopy, Mapping[str, ByNumber], Specified, int, Note], None]
 """As `try_together`."""
 
 _TESTS: Final = "\n#[cfg(test)]\nmod tests {"
@@ -67,65 +68,95 @@ class Wanted(NamedTuple):
     jobs: int = 2
 
 
-def try_file(
+Tried = tuple[list[tuple[str, int, str, str]], list[str]]
+"""Function, line's number and text, and change of each mutant; and what became of each."""
+
+
+class _File:
+    """A file's mutants: their names, the keys of what is found of them, and that."""
+
+    def __init__(
+        self, root: Path, module: str, listed: Mutants, state: str, findings: Findings
+    ) -> None:
+        self.module = module
+        self.listed = listed
+        self.outcomes: dict[int, str] = {}
+        self._findings = findings
+        source = (root / module).read_text()
+        self.names = named(listed, source)
+        code = source.partition(_TESTS)[0]
+        self._keys = []
+        for number, (function, _, line, change) in enumerate(self.names):
+            of_code = key_of("rust", module, code, function, line, change)
+            self._keys.append((of_code, key_of(of_code, state)))
+            found = findings.find(of_code) or findings.find(self._keys[number][1])
+            if found is not None:
+                self.outcomes[number] = found
+
+    def left(self) -> dict[int, dict[str, Any]]:
+        return {at: one for at, one in enumerate(self.listed) if at not in self.outcomes}
+
+    def note(self, number: int, outcome: str) -> None:
+        self.outcomes[number] = outcome
+        name = str(self.listed[number]["name"])
+        self._findings.note(self._keys[number][outcome == SURVIVED], outcome, of=name)
+        _say(f"{len(self.outcomes)}/{len(self.listed)} {outcome}: {name}")
+
+
+def try_files(
     copy: KernelCopy,
-    module: str,
+    modules: Sequence[str],
     wanted: Wanted,
-    tested: Specified,
+    specified: Specified,
     findings: Findings,
     *,
     listing: Callable[[Path, str, str], Mutants] = list_mutants,
     together: Together = try_together,
-) -> tuple[list[tuple[str, int, str, str]], list[str]]:
-    """Function, line's number and text, and change of each mutant; and what became of each.
+) -> dict[str, Tried]:
+    """What became of the mutants of each file.
 
     Args:
         copy: of the tree, in which they are tried.
-        module: the file, from the root.
+        modules: the files, from the root, all of one package.
         wanted: see there.
-        tested: the package that has the file.
+        specified: the package that has the files.
         findings: of runs before, which are not made again, and of this one. What was killed stays
             killed while the file's code is the same; what survived, while the tests are, too.
-        listing: gives the mutants.
+        listing: gives the mutants of a file.
         together: tries those that can be built as one.
 
     Raises:
         NotTriedError: see there.
     """
-    listed = [
-        mutant
-        for mutant in listing(copy.root, module, tested.package)
-        if not wanted.functions or _function(mutant) in wanted.functions
-    ][:: wanted.every]
-    source = (copy.root / module).read_text()
-    names = named(listed, source)
-    code = source.partition(_TESTS)[0]
     state = state_of(copy.root, _SPECIFIED_IN)
-    outcomes: dict[int, str] = {}
-    keys = {}
-    for number, (function, _, line, change) in enumerate(names):
-        of_code = key_of("rust", module, code, function, line, change)
-        keys[number] = of_code, key_of(of_code, state)
-        found = findings.find(of_code) or findings.find(keys[number][1])
-        if found is not None:
-            outcomes[number] = found
+    files = []
+    for module in modules:
+        listed = [
+            mutant
+            for mutant in listing(copy.root, module, specified.package)
+            if not wanted.functions or _function(mutant) in wanted.functions
+        ][:: wanted.every]
+        files.append(_File(copy.root, module, listed, state, findings))
+    numbered = [(file, at) for file in files for at in file.left()]
+    if len(numbered) > 1:
+        by_file: dict[str, dict[int, dict[str, Any]]] = {file.module: {} for file in files}
+        for number, (file, at) in enumerate(numbered):
+            by_file[file.module][number] = file.listed[at]
 
-    def note(number: int, outcome: str) -> None:
-        outcomes[number] = outcome
-        name = str(listed[number]["name"])
-        findings.note(keys[number][outcome == SURVIVED], outcome, of=name)
-        _say(f"{len(outcomes)}/{len(listed)} {outcome}: {name}")
+        def note(number: int, outcome: str) -> None:
+            file, at = numbered[number]
+            file.note(at, outcome)
 
-    def left() -> dict[int, dict[str, Any]]:
-        return {number: one for number, one in enumerate(listed) if number not in outcomes}
-
-    if len(left()) > 1:
         try:
-            together(copy, module, left(), tested, wanted.jobs, note)
+            together(copy, by_file, specified, wanted.jobs, note)
         except NotBuiltError as error:
             _say(f"each mutant is tried alone, as {error}")
-    _try_alone(copy, module, left(), tested, note)
-    return names, [outcomes[number] for number in range(len(listed))]
+    for file in files:
+        _try_alone(copy, file.module, file.left(), specified, file.note)
+    return {
+        file.module: (file.names, [file.outcomes[at] for at in range(len(file.listed))])
+        for file in files
+    }
 
 
 def _say(what: str) -> None:
@@ -136,14 +167,14 @@ def _try_alone(
     copy: KernelCopy,
     module: str,
     mutants: Mapping[int, dict[str, Any]],
-    tested: Specified,
+    specified: Specified,
     note: Callable[[int, str], None],
 ) -> None:
     if not mutants:
         return
     source = (copy.tree / module).read_text()
-    if not copy.knows(tested.package):
-        outcome = copy.outcome(*tested)
+    if not copy.knows(specified.package):
+        outcome = copy.outcome(*specified)
         if outcome != SURVIVED:
             raise NotTriedError(
                 f"Expected the tests of {module} to pass without a mutant, which is {outcome}:"
@@ -151,7 +182,7 @@ def _try_alone(
             )
     for number, mutant in mutants.items():
         (copy.tree / module).write_text(mutated(source, mutant))
-        note(number, copy.outcome(*tested))
+        note(number, copy.outcome(*specified))
     (copy.tree / module).write_text(source)
 
 

@@ -1,4 +1,4 @@
-"""Tries mutants of a file of the Rust kernel that are built as one: see `combined`."""
+"""Tries mutants of a package of the Rust kernel that are built as one: see `combined`."""
 
 import json
 import os
@@ -32,11 +32,14 @@ class NotBuiltError(Exception):
     """The mutants cannot be tried together: each is to be tried alone."""
 
 
+Mutants = Mapping[int, Mapping[str, Any]]
+"""By number, as they are listed."""
+
+
 def try_together(
     copy: KernelCopy,
-    module: str,
-    mutants: Mapping[int, Mapping[str, Any]],
-    tested: Specified,
+    mutants: Mapping[str, Mutants],
+    specified: Specified,
     jobs: int,
     note: Note,
 ) -> None:
@@ -44,24 +47,23 @@ def try_together(
 
     Args:
         copy: in which they are built; it is as it was when this returns.
-        module: the file, from the root.
-        mutants: by number, as they are listed.
-        tested: what has the file.
+        mutants: of files, which are named from the root; no two have the same number.
+        specified: the package that has the files.
         jobs: forks at a time.
         note: is told of each when it is found.
 
     Raises:
         NotBuiltError: see there.
     """
-    file = copy.tree / module
-    library = file.with_name("lib.rs")
-    kept = {path: path.read_text() for path in (file, library)}
+    files = {copy.tree / module: dict(of_file) for module, of_file in mutants.items() if of_file}
+    library = next(iter(files)).with_name("lib.rs")
+    kept = {path: path.read_text() for path in {*files, library}}
     try:
-        numbers = _put(copy, file, kept, mutants, tested.package)
-        program = _build(copy, tested.package)
-        rest = _try_crate(copy, file.parents[1], program, numbers, note)
+        numbers = _put(copy, files, library, kept, specified.package)
+        program = _build(copy, specified.package)
+        rest = _try_crate(copy, library.parents[1], program, numbers, note)
         if rest:
-            _try_python(copy, rest, tested.tests, jobs, note)
+            _try_python(copy, rest, specified.tests, jobs, note)
     finally:
         for path, text in kept.items():
             path.write_text(text)
@@ -69,39 +71,48 @@ def try_together(
 
 def _put(
     copy: KernelCopy,
-    file: Path,
+    files: Mapping[Path, Mutants],
+    library: Path,
     kept: Mapping[Path, str],
-    mutants: Mapping[int, Mapping[str, Any]],
     package: str,
 ) -> list[int]:
-    """Writes a source that compiles; gives the numbers of its mutants."""
-    left = dict(mutants)
-    library = file.with_name("lib.rs")
+    """Writes sources that compile; gives the numbers of their mutants."""
+    left = dict(files)
     for _ in range(_ROUNDS):
-        whole = combined(kept[file], left)
-        texts = {**kept, file: whole.source}
+        wholes = {file: combined(kept[file], of_file) for file, of_file in left.items()}
+        texts = {**kept, **{file: whole.source for file, whole in wholes.items()}}
         texts[library] += RUNTIME.read_text()
         for path, text in texts.items():
-            path.write_text(text)
-        bad = _uncompilable(copy, file, whole, package)
+            if path.read_text() != text:
+                path.write_text(text)
+        numbers = {number for whole in wholes.values() for number in whole.numbers}
+        bad = _uncompilable(copy, wholes, package)
         if not bad:
-            return whole.numbers
-        left = {number: left[number] for number in whole.numbers if number not in bad}
-    raise NotBuiltError(f"{file.name} did not compile in {_ROUNDS} rounds")
+            return sorted(numbers)
+        left = {
+            file: {number: of_file[number] for number in of_file if number in numbers - bad}
+            for file, of_file in left.items()
+        }
+    raise NotBuiltError(f"{package} did not compile in {_ROUNDS} rounds")
 
 
-def _uncompilable(copy: KernelCopy, file: Path, whole: Combined, package: str) -> set[int]:
+def _uncompilable(copy: KernelCopy, wholes: Mapping[Path, Combined], package: str) -> set[int]:
     done = _cargo(copy, "check", "--package", package)
     if not done.returncode:
         return set()
+    of_names = {str(file.relative_to(copy.tree / NATIVE)): one for file, one in wholes.items()}
     blamed: set[int] = set()
-    name = str(file.relative_to(copy.tree / NATIVE))
     for message in _messages(done.stdout, "compiler-message"):
         spans = sorted(message["message"]["spans"], key=lambda one: not one["is_primary"])
-        if message["message"]["level"] == "error":
-            blamed |= whole.blamed(one["byte_start"] for one in spans if one["file_name"] == name)
+        if message["message"]["level"] != "error":
+            continue
+        for name in {one["file_name"] for one in spans}.intersection(of_names):
+            places = (one["byte_start"] for one in spans if one["file_name"] == name)
+            blamed |= of_names[name].blamed(places)
     if not blamed:
-        raise NotBuiltError(f"{name} does not compile, for no mutant's sake: {done.stderr[-500:]}")
+        raise NotBuiltError(
+            f"{package} does not compile, for no mutant's sake: {done.stderr[-500:]}"
+        )
     return blamed
 
 

@@ -19,9 +19,9 @@ from devtools.mutants.rust import (
     list_mutants,
     mutated,
     named,
-    try_file,
+    try_files,
 )
-from devtools.mutants.together import NotBuiltError, Note, Specified
+from devtools.mutants.together import Mutants, NotBuiltError, Note, Specified
 
 ROOT = Path(__file__).parents[4]
 MODULE = f"{NATIVE}/index/src/sets.rs"
@@ -177,15 +177,16 @@ def tried(
 ) -> list[tuple[str, str]]:
     """Changes and outcomes."""
     with tempfile.TemporaryDirectory() as directory:
-        names, outcomes = try_file(
+        tried_files = try_files(
             KernelCopy(root, Path(directory), machine),
-            MODULE,
+            [MODULE],
             Wanted(functions, every),
             Specified("prefix-index", ("tests/test_it.py",)),
             findings or Findings(),
             listing=lambda *_: list(listed),
             together=together,
         )
+    names, outcomes = tried_files[MODULE]
     return [(name[3], outcome) for name, outcome in zip(names, outcomes, strict=True)]
 
 
@@ -285,14 +286,13 @@ def test_what_could_be_tried_together_is_not_tried_alone(root: Path, machine: Ma
 
     def together(
         copy: KernelCopy,
-        module: str,
-        mutants: Mapping[int, Mapping[str, Any]],
-        tested: Specified,
+        mutants: Mapping[str, Mutants],
+        specified: Specified,
         jobs: int,
         note: Note,
     ) -> None:
-        assert (copy.tree / module).read_text() == SOURCE
-        asked.append(sorted(mutants))
+        assert (copy.tree / MODULE).read_text() == SOURCE
+        asked.append(sorted(mutants[MODULE]))
         note(1, "killed")
 
     assert tried(root, machine, together=together) == [
@@ -309,9 +309,9 @@ def test_one_copy_serves_several_files_each_as_it_is(
 ) -> None:
     copy = KernelCopy(root, tmp_path / "of it", machine)
     for _ in range(2):
-        try_file(
+        try_files(
             copy,
-            MODULE,
+            [MODULE],
             Wanted(),
             Specified("prefix-index", ("tests/test_it.py",)),
             Findings(),

@@ -117,8 +117,7 @@ def tried(root: Path, mutants: Mapping[str, Mapping[str, Any]]) -> dict[str, str
     copy = KernelCopy(root, root.parent / "built")
     try_together(
         copy,
-        MODULE,
-        dict(enumerate(mutants.values())),
+        {MODULE: dict(enumerate(mutants.values())), f"{NATIVE}/tiny/src/empty.rs": {}},
         Specified("tiny", ("tests/test_it.py",)),
         2,
         lambda number, outcome: found.update({names[number]: outcome}),
